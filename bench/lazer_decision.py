@@ -39,7 +39,7 @@ import numpy as np
 from cotenant.controller.domain import Compute, Decision
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.lazer.improvement import Improvement
-from cotenant.controller.papers.lazer.learning import KIND, Learner, Prediction, predicted
+from cotenant.controller.papers.lazer.learning import KIND, Learner, Prediction, prediction_behind
 from cotenant.controller.papers.lazer.parameters import LazerParameters
 from cotenant.controller.papers.lazer.policy import Lazer
 from cotenant.controller.papers.lazer.surrogate import (
@@ -48,7 +48,7 @@ from cotenant.controller.papers.lazer.surrogate import (
     Sample,
     Surrogate,
     prior,
-    scaled,
+    scaled_inputs,
 )
 from cotenant.controller.planning import View
 from cotenant.controller.policies import registry
@@ -92,7 +92,7 @@ class Timed(Lazer):
         decision = super().decide(view, event)
         spent_ms = (time.thread_time() - began_s) * 1e3
         self.all_ms.append(spent_ms)
-        for found in filter(None, map(predicted, decision.actions)):
+        for found in filter(None, map(prediction_behind, decision.actions)):
             self.spent_ms[found.stage].append(spent_ms)
             self.x_s[found.stage].append(found.x_s)
         return decision
@@ -238,7 +238,7 @@ def bayes(records: Sequence[Record], seed: int) -> Found:
 
 
 def fitted(samples: list[Sample], seed: int) -> Hyperparameters:
-    inputs = [float(v) for v in scaled(samples, X_MAX_S).ravel()]
+    inputs = [float(v) for v in scaled_inputs(samples, X_MAX_S).ravel()]
     answer = compute(KIND, {"inputs": inputs, "targets": [s.f_s for s in samples], "seed": seed})
     noise, constant, mean_s, deviation_s, *lengthscales = answer.values
     return Hyperparameters(

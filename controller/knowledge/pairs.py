@@ -125,9 +125,9 @@ class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def verdict(self, observations: int) -> Verdict:
-        """crowded: one ran out of device memory beside the other; faulted: kept apart after a GPU fault;
-        unsure: not measured often enough both ways; pays, even, loses: by what sharing yields beyond taking
-        turns."""
+        """Returns the verdict on the pair. crowded: one job ran out of device memory beside the other;
+        faulted: the pair is kept apart after a GPU fault; unsure: not measured often enough both ways; pays,
+        even, loses: by what sharing yields beyond taking turns."""
         if self.first_out_of_memory or self.second_out_of_memory:
             return "crowded"
         if self.apart_until_s is not None:
@@ -209,7 +209,8 @@ class PairTable:
         return self.interferences((first,), (second,))[0][0]
 
     def interferences(self, jobs: Sequence[Job], partners: Sequence[Job]) -> list[list[Interference]]:
-        """Of each of these beside each of those; kinds are looked up once for all pairs."""
+        """Returns the ratios of each of `jobs` beside each of `partners`; kinds are looked up once for all
+        pairs."""
         others = [(signature(partner.spec), partner) for partner in partners]
         return [self._beside(job, signature(job.spec), partners, others) for job in jobs]
 
@@ -319,7 +320,8 @@ class PairTable:
                 del beside[kind]
 
     def _entry(self, job: Job, partner: Job) -> Observed:
-        """One that is about to be changed; it is made where there is none."""
+        """Returns the entry of `job` beside `partner`, which is about to be changed; the entry is made where
+        there is none."""
         kind = signature(job.spec)
         self._forget(kind)
         key = f"{kind}:{signature(partner.spec)}"
@@ -333,7 +335,8 @@ class PairTable:
         return entry
 
     def _make_room(self) -> None:
-        """One out, one in: a simulation with a larger table beforehand keeps its size."""
+        """Removes one entry from a full table for the one that comes in: a simulation with a larger table
+        beforehand keeps its size."""
         if len(self.entries) >= ENTRIES_MAX:
             harmless = (
                 key for key, entry in self.entries.items() if not entry.out_of_memory and not entry.faults

@@ -53,10 +53,10 @@ _SHELLS: Final = ("sh", "bash", "dash", "zsh", "ksh")
 
 def kind_words(argv: Sequence[str]) -> tuple[str, ...]:
     """The words of a command that make it the kind of job that it is, in order."""
-    return tuple(_kept(argv))
+    return tuple(_kept_words(argv))
 
 
-def _kept(argv: Sequence[str]) -> Iterator[str]:
+def _kept_words(argv: Sequence[str]) -> Iterator[str]:
     words = iter(argv)
     in_shell = bool(argv) and argv[0].rpartition("/")[2] in _SHELLS
     word = next(words, None)
@@ -73,7 +73,8 @@ def _kept(argv: Sequence[str]) -> Iterator[str]:
 
 
 def _is_left_out(key: str, *, bare: bool) -> bool:
-    """bare: `seed=1`, as hydra has it, is an option as well."""
+    """Whether the option `key` is left out of the kind of a job; `bare`: `seed=1`, as hydra has it, is an
+    option as well."""
     found = _KEY.fullmatch(key)
     if found is None or not (bare or key.startswith("--")):
         return False
@@ -134,7 +135,8 @@ NOT_CONFIGURATION = frozenset((
 
 
 def key_of(spec: JobSpec, hosts: int, device_type: str) -> str:
-    """One kind of job on so many devices of one type, over so many hosts; empty where it is not known."""
+    """The key of one kind of job on so many devices of one type, over so many hosts; empty where the kind or
+    the type is not known."""
     import hashlib
 
     base = base_key(spec)
@@ -145,7 +147,8 @@ def key_of(spec: JobSpec, hosts: int, device_type: str) -> str:
 
 
 def beginning(argv: Sequence[str]) -> tuple[str, ...]:
-    """As much of a command as a person recognises it by: profiles outlive their jobs, and are many."""
+    """Returns as much of a command as a person recognises it by: profiles outlive their jobs, and are
+    many."""
     kept: list[str] = []
     left = COMMAND_CHARACTERS_MAX
     for word in argv:
@@ -157,7 +160,7 @@ def beginning(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 class StoredProfile(msgspec.Struct, kw_only=True):
-    """One kept profile, and what a person recognises it by."""
+    """A profile that is kept, and what a person recognises it by."""
 
     base: str
     """`base_key`: the same for all numbers of devices."""
@@ -184,7 +187,8 @@ class Profiles(msgspec.Struct, kw_only=True):
     known: dict[str, StoredProfile] = {}
 
     def keep(self, key: str, known: StoredProfile) -> None:
-        """In place of the one before, unless this one is not complete and that one says more."""
+        """Stores `known` in place of the profile before, unless `known` is not complete and the profile
+        before says more."""
         before, points = self.known.get(key, known), len(known.profile.points)
         if not known.is_complete and (before.is_complete or len(before.profile.points) > points):
             return
@@ -213,8 +217,9 @@ class Profiles(msgspec.Struct, kw_only=True):
         return bool(unfinished)
 
     def use(self, key: str, before: Profile | None = None) -> Profile | None:
-        """For a new job of this kind, if it says more than what it was given before; an incomplete one as far
-        as it was measured, if that is the whole batch at least."""
+        """Returns the profile for a new job of this kind, if it says more than `before`, which the job was
+        given before; an incomplete profile is returned as far as it was measured, if that is the whole batch
+        at least."""
         known = self.known.get(key) if key else None
         if known is None or known.profile == before or not (known.is_complete or known.profile.knows_whole):
             return None

@@ -28,7 +28,7 @@ POLICIES_KEPT: Final = 20
 
 
 class KnownLength(msgspec.Struct, frozen=True, array_like=True):
-    """A finished job: the length that some source expected, and the length it had, alone."""
+    """A finished job with the length that some source expected, and the length that the job had, alone."""
 
     source: str
     told_s: float
@@ -132,7 +132,7 @@ def interval_of(samples_s: Sequence[float]) -> EtaInterval | None:
     return EtaInterval(low_s, mid_s, high_s)
 
 
-def calibrated(raw: EtaInterval, errors: LogErrors) -> EtaInterval:
+def calibrated_interval(raw: EtaInterval, errors: LogErrors) -> EtaInterval:
     """`raw` after correction by these errors; itself where there are too few."""
     if len(errors) < ENOUGH:
         return raw
@@ -140,10 +140,10 @@ def calibrated(raw: EtaInterval, errors: LogErrors) -> EtaInterval:
         [error for error in column if math.isfinite(error)]
         for column in zip(*errors[-ERRORS_KEPT:], strict=True)
     )
-    p50_s = _shifted(raw.p50_s, median(mid))
+    p50_s = _shifted_bound_s(raw.p50_s, median(mid))
     # Bounds from finite samples: a rank further out than the level, so that they hold as often as they say.
-    p10_s = _shifted(raw.p10_s, -_ranked([-error for error in low], 1.0 - LEVELS[0]))
-    p90_s = _shifted(raw.p90_s, _ranked(high, LEVELS[2])) if high else raw.p90_s
+    p10_s = _shifted_bound_s(raw.p10_s, -_ranked_error([-error for error in low], 1.0 - LEVELS[0]))
+    p90_s = _shifted_bound_s(raw.p90_s, _ranked_error(high, LEVELS[2])) if high else raw.p90_s
     return EtaInterval(min(p10_s, p50_s), p50_s, max(p90_s, p50_s))
 
 
@@ -152,11 +152,11 @@ def no_earlier(end: EtaInterval, start: EtaInterval) -> EtaInterval:
     return EtaInterval(max(start.p10_s, end.p10_s), max(start.p50_s, end.p50_s), max(start.p90_s, end.p90_s))
 
 
-def _shifted(bound_s: float, shift: float) -> float:
+def _shifted_bound_s(bound_s: float, shift: float) -> float:
     return max(bound_s, LEAST_S) * math.exp(shift) if shift else bound_s
 
 
-def _ranked(errors: list[float], level: float) -> float:
+def _ranked_error(errors: list[float], level: float) -> float:
     """The k-th smallest of n, k = ceil((n + 1) * level); the largest where there are too few."""
     return sorted(errors)[min(len(errors), math.ceil((len(errors) + 1) * level - 1e-9)) - 1]
 

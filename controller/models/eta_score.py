@@ -33,7 +33,8 @@ class EtaScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def score(errors: Sequence[EtaError], last: int | None = None) -> EtaScore:
-    """`last`: only so many of the calibrated ones, the newest."""
+    """Scores the calibrated predictions among `errors`. `last`: only so many of the calibrated ones, the
+    newest."""
     counted = [error for error in errors if error.was_calibrated]
     uncalibrated = len(errors) - len(counted)
     counted = counted if last is None else counted[-last:]

@@ -45,7 +45,7 @@ class Lengths:
     """Draws what jobs have left. `u`: the quantile, 0 to 1."""
 
     def __init__(self, pools: Pools, *, is_exact: bool = False) -> None:
-        """`is_exact`: users' estimates are exact."""
+        """Sorts the lengths in `pools` by their sources. `is_exact`: users' estimates are exact."""
         by_source: dict[str, list[tuple[float, float]]] = {}
         for seen in pools.lengths:
             if seen.told_s > 0.0 and seen.true_s > 0.0:
@@ -71,17 +71,18 @@ class Lengths:
             ratios = [*self._prior, *_nearest(self._said, told_s)]
         else:
             ratios = _nearest(self._by_source.get(source, self._all), told_s) or [1.0]
-        return _beyond(sorted(ratio * told_s for ratio in ratios), had_s, u)
+        return _remaining_s(sorted(ratio * told_s for ratio in ratios), had_s, u)
 
     def left_of_unknown_s(self, had_s: float, u: Sequence[float]) -> list[float]:
-        """The same for a job without an estimate; infinite while too little is known of others."""
+        """The seconds that a job without an estimate has left; infinite while too little is known of other
+        jobs."""
         if not self._run_times:
             return [math.inf] * len(u)
-        return _beyond(self._run_times, had_s, u)
+        return _remaining_s(self._run_times, had_s, u)
 
 
 def _made_up(count: int) -> tuple[float, ...]:
-    """So many ratios true / said that stand for all of them."""
+    """Returns `count` ratios true / said that stand for all such ratios."""
     return tuple(math.exp(USER_SIGMA * NormalDist().inv_cdf((place + 0.5) / count)) for place in range(count))
 
 
@@ -96,7 +97,7 @@ def _nearest(pool: list[tuple[float, float]], told_s: float) -> list[float]:
     return [ratio for _, ratio in pool[first:last]]
 
 
-def _beyond(lengths_s: Sequence[float], had_s: float, u: Sequence[float]) -> list[float]:
+def _remaining_s(lengths_s: Sequence[float], had_s: float, u: Sequence[float]) -> list[float]:
     """What is left of a job that has had `had_s`, with one of these lengths, which rise."""
     possible = lengths_s[bisect_right(lengths_s, had_s) :] if had_s > 0.0 else lengths_s
     if len(possible) >= min(POSSIBLE_MIN, len(lengths_s)):
@@ -106,8 +107,8 @@ def _beyond(lengths_s: Sequence[float], had_s: float, u: Sequence[float]) -> lis
 
 
 def strata(random: Random, count: int) -> list[float]:
-    """As many numbers in 0 to 1, one in each equal part of it, in random order: so few roll-outs see the
-    whole of a distribution."""
+    """Draws `count` numbers in 0 to 1, one in each equal part of that range, in random order: so few
+    roll-outs see the whole of a distribution."""
     places = [(number + random.random()) / count for number in range(count)]
     random.shuffle(places)
     return places

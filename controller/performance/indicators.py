@@ -79,5 +79,5 @@ class Indicators(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def measured(self) -> tuple[IndicatorName, ...]:
-        """Those with a mean or a variance."""
+        """The indicators with a mean or a variance."""
         return tuple(name for name in INDICATOR_NAMES if not self.of(name).missing)

@@ -53,7 +53,8 @@ class Trees(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             first += size
 
     def _check_tree(self, tree: int, first: int, size: int) -> None:
-        """Each node but the root is the child of exactly one earlier node: so it is a tree and ends."""
+        """Checks that each node but the root is the child of exactly one earlier node: so it is a tree and
+        ends."""
         if size < 1:
             raise ValueError(f"tree {tree} has no nodes")
         reached: list[int] = []

@@ -95,7 +95,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def alone_step_s(profile: Profile | None, gang: Gang) -> float | None:
-    """Of the whole batch, as it was measured alone; None where it was not."""
+    """The step time of the whole batch, as it was measured alone; None where it was not."""
     if profile is None:
         return None
     point = profile.at(1, gang)
@@ -107,9 +107,10 @@ def _is_of(point: ProfilePoint, gang: Gang | None) -> bool:
 
 
 class StepModel(msgspec.Struct, frozen=True, kw_only=True):
-    """Castor eq. 1 to 3: `t_comp(b) = a + c*b`, one gradient sync per optimizer step.
+    """A model of step times after Castor eq. 1 to 3: `t_comp(b) = a + c*b`, one gradient sync per optimizer
+    step.
 
-    Departs from the paper in that `sync_s` is the measured remainder instead of a fit of a', c', d:
+    The model departs from the paper in that `sync_s` is the measured remainder instead of a fit of a', c', d:
     two or three profiled points determine a, c and the remainder, and no more.
     """
 
@@ -122,7 +123,7 @@ class StepModel(msgspec.Struct, frozen=True, kw_only=True):
         return self.fixed_s + self.per_sample_s * sub_batch
 
     def step_s(self, accumulation_steps: int) -> float:
-        """Eq. 3 with delta -> 1 (no overlap of the last micro-batch with the sync)."""
+        """The step time by eq. 3 with delta -> 1 (no overlap of the last micro-batch with the sync)."""
         s = accumulation_steps
         return s * self.compute_s(self.batch_size / s) + self.sync_s
 
@@ -166,7 +167,7 @@ def step_s(
     own = _own(profile, gang)
     law = profile.throughput
     if law is not None and gang is not None and law.knows(gang):
-        return _by_law(law, own, batch_size, accumulation_steps, gang)
+        return _law_step_s(law, own, batch_size, accumulation_steps, gang)
     model = fit_step_model(own, batch_size)
     return None if model is None else model.step_s(accumulation_steps)
 
@@ -177,7 +178,7 @@ def _own(profile: Profile, gang: Gang | None) -> Profile:
     return msgspec.structs.replace(profile, points=tuple(p for p in profile.points if _is_of(p, gang)))
 
 
-def _by_law(law: ThroughputModel, own: Profile, batch_size: int, s: int, gang: Gang) -> float:
+def _law_step_s(law: ThroughputModel, own: Profile, batch_size: int, s: int, gang: Gang) -> float:
     def predicted_s(steps: int) -> float:
         return law.coefficients.step_s(batch_size, steps, gang)
 
@@ -237,7 +238,7 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
     def margin(self, number: Literal[0, 1]) -> float | None:
-        """Of the first or second ratio."""
+        """The margin of the first or second ratio."""
         return None if self.margins is None else self.margins[number]
 
     @property
@@ -268,7 +269,7 @@ def duty_cycle_rule(first: Profile | None, second: Profile | None) -> Interferen
 
 
 class PairTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """Theorem 1: average completion time of a pair, now shared or one after the other."""
+    """The times of Theorem 1: average completion time of a pair, now shared or one after the other."""
 
     shared_s: float
     sequential_s: float

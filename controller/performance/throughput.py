@@ -44,7 +44,8 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=1024)
 def sized_gang(devices: int, hosts: int) -> Gang:
-    """The same value each time: every job is asked for its gang several times, and few differ."""
+    """Returns the gang of this size, the same value each time: every job is asked for its gang several times,
+    and few differ."""
     return Gang(devices=devices, hosts=hosts)
 
 
@@ -87,11 +88,11 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
     """(delta), at least 1."""
 
     def compute_s(self, sub_batch: float) -> float:
-        """Eq. 1: one micro-batch forward and backward."""
+        """The time of one micro-batch forward and backward (eq. 1)."""
         return self.fixed_s + self.per_sample_s * sub_batch
 
     def sync_s(self, gang: Gang) -> float:
-        """Eq. 2, with separate constants for one host and for several."""
+        """The time of a sync (eq. 2), with separate constants for one host and for several."""
         if gang.reach == "device":
             return 0.0
         if gang.reach == "host":
@@ -100,7 +101,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
         return self.hosts_sync_s + self.device_growth_s * per_host + self.host_growth_s * hosts
 
     def step_s(self, batch_size: float, accumulation_steps: int, gang: Gang) -> float:
-        """Eq. 3: only the last micro-batch overlaps with the sync."""
+        """The time of a step (eq. 3): only the last micro-batch overlaps with the sync."""
         compute_s = self.compute_s(batch_size / accumulation_steps)
         last_s = overlapped_s(compute_s, self.sync_s(gang), self.overlap)
         return (accumulation_steps - 1) * compute_s + last_s
@@ -175,7 +176,8 @@ class ThroughputModel(msgspec.Struct, frozen=True, kw_only=True):
         return self.coefficients.step_s(batch_size, accumulation_steps, gang)
 
     def predict(self, batch_size: float, accumulation_steps: int, gang: Gang) -> StepTimePrediction | None:
-        """The same with its range: the error seen on steps left out, and what the points leave open there."""
+        """Predicts the step time with its range: the error seen on steps left out, and what the points leave
+        open there."""
         step_s = self.step_s(batch_size, accumulation_steps, gang)
         if step_s is None:
             return None

@@ -13,7 +13,7 @@ controller's own journal).
 from cotenant.controller.sim import scenario, windows
 from cotenant.controller.sim.choices import BadChoice, PolicyChoice, policies_named
 from cotenant.controller.sim.compare import Report, Task, TaskProgress, TaskRun, WorkerLost, run_all
-from cotenant.controller.sim.preparing import informed, prepare
+from cotenant.controller.sim.preparing import add_knowledge, prepare
 from cotenant.controller.sim.scenario import Scenario, open_trace, tasks, workload_of
 from cotenant.controller.sim.simulate import answer_inline, simulate
 from cotenant.controller.sim.speedups import Speedup, as_elastic, by_curve, measured, speedups_of
@@ -37,7 +37,7 @@ __all__ = [
     "NoPairTable", "OtherWorld", "Outcome", "Physics", "PolicyChoice", "Report", "Scenario",
     "SimulatedHost", "Speedup", "Task", "TaskProgress", "TaskRun", "TextTable", "Trace", "TraceProblem",
     "WorkerLost", "Workload", "World", "WorldPolicy", "answer_inline", "as_elastic", "busiest",
-    "by_curve", "column_map", "decoded", "describe", "informed", "measured", "nearest", "open_trace",
+    "by_curve", "column_map", "decoded", "describe", "add_knowledge", "measured", "nearest", "open_trace",
     "pair_data", "policies_named", "prepare", "read", "run_all", "sample", "scenario", "shown",
     "simulate", "speedups_of", "synthesise", "synthesise_spot", "table", "tasks", "unpacked", "windows",
     "workload_of", "write_csv",

@@ -21,7 +21,7 @@ _WORDS: Final = {"true": True, "yes": True, "false": False, "no": False}
 
 
 class PolicyChoice(NamedTuple):
-    """One policy with the parameters that were given; the others have their defaults."""
+    """A policy with the parameters that were given; the others have their defaults."""
 
     name: str
     parameters: Parameters
@@ -88,7 +88,7 @@ def _choice(words: list[str]) -> PolicyChoice:
     lacks = registry.lacks(name) if registry.is_ours(name) else _missing(name)
     if lacks:
         raise BadChoice(f"policy {name} is not available", lacks)
-    return _with_parameters(name, given, registry.defaults(name), lambda found: registry.make(name, found))
+    return _read_choice(name, given, registry.defaults(name), lambda found: registry.make(name, found))
 
 
 def _fluid_choice(words: list[str]) -> PolicyChoice:
@@ -99,10 +99,10 @@ def _fluid_choice(words: list[str]) -> PolicyChoice:
         near = nearest(name, there) or f"there are {', '.join(there)}"
         raise BadChoice(f"there is no policy {name!r} in the fluid world", near)
     given = [word for word in (first, *words[1:]) if word]
-    return _with_parameters(name, given, policy.defaults, policy.make)
+    return _read_choice(name, given, policy.defaults, policy.make)
 
 
-def _with_parameters(
+def _read_choice(
     name: str, words: list[str], known: Parameters, make: Callable[[Parameters], object]
 ) -> PolicyChoice:
     read = registry.find(name).from_file if registry.is_ours(name) else None

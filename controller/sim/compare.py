@@ -45,7 +45,7 @@ under policies that give them so; or shares of devices that flow (`worlds.py`)."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """One run: everything its result depends on."""
+    """A run to simulate: everything its result depends on."""
 
     policy: PolicyChoice
     seed: int
@@ -128,8 +128,9 @@ def run_all(
     asked: Asked = lambda number: None,
     compute: Compute = nothing,
 ) -> list[TaskRun]:
-    """Runs all tasks; returns runs in the order of the tasks. After an interrupt (Ctrl-C, SIGTERM) it returns
-    finished runs, and those under way with their results so far. A second interrupt ends everything at once.
+    """Runs all tasks and returns runs in the order of the tasks. After an interrupt (Ctrl-C, SIGTERM) the
+    function returns finished runs, and those under way with their results so far. A second interrupt ends
+    everything at once.
 
     Args:
         workers: processes; None = one per core. With one, everything runs in this process.
@@ -146,7 +147,7 @@ def run_all(
     count = min(workers or len(os.sched_getaffinity(0)), len(tasks))
     if count <= 1 or (workers is None and jobs < WORTH_A_PROCESS):
         return _here(tasks, keep, tell, asked, compute)
-    return _in_processes(tasks, count, keep, tell, asked, compute)
+    return _run_in_processes(tasks, count, keep, tell, asked, compute)
 
 
 def _here(tasks: Sequence[Task], keep: bool, report: Report, asked: Asked, compute: Compute) -> list[TaskRun]:
@@ -160,7 +161,7 @@ def _here(tasks: Sequence[Task], keep: bool, report: Report, asked: Asked, compu
     return runs
 
 
-def _in_processes(
+def _run_in_processes(
     tasks: Sequence[Task], count: int, keep: bool, report: Report, asked: Asked, compute: Compute
 ) -> list[TaskRun]:
     context = multiprocessing.get_context("spawn")  # A fork would copy threads' locks in unknown states.
@@ -213,7 +214,8 @@ def _begin_worker(stop: StopFlag, mail: Any) -> None:
 
 
 def _run_task(number: int, task: Task, keep: bool, compute: Compute) -> TaskRun | None:
-    """None: the stop came before it began (a pool hands out a little more than it has processes)."""
+    """Runs a task in a worker. None: the stop came before the task began (a pool hands out a little more than
+    it has processes)."""
     if _stop.is_set():
         return None
     return _run(number, task, keep, _stop, _mail.put, compute)

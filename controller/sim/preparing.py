@@ -23,7 +23,8 @@ from cotenant.controller.sim.world.workload import Cluster, Workload
 
 
 class Stream(IntEnum):
-    """What is drawn. The numbers are part of every result: never reuse or renumber one."""
+    """The random streams, named by what is drawn. The numbers are part of every result: never reuse or
+    renumber one."""
 
     ESTIMATE = 1
     OVERHEAD_CLASS = 2
@@ -92,11 +93,12 @@ def prepare(
     window = _window(trace.on_one_clock(vc), from_s, jobs)
     drawn = _draw(window, seed, noise, limits, overheads or Overheads(), hp_share, tuple(models))
     workload = _fitting(window, drawn, cluster, load_scale)
-    return informed(workload, knowledge, seed, np.ceil(window.gpus) <= cluster.gpus)
+    return add_knowledge(workload, knowledge, seed, np.ceil(window.gpus) <= cluster.gpus)
 
 
-def informed(workload: Workload, knowledge: Knowledge, seed: int, rows: NDArray[np.bool_]) -> Workload:
-    """With what policies know of it. `rows`: whether each became a job of it; all of them draw."""
+def add_knowledge(workload: Workload, knowledge: Knowledge, seed: int, rows: NDArray[np.bool_]) -> Workload:
+    """Returns the workload with what policies know of it. `rows`: whether each row became a job of the
+    workload; all rows draw."""
     if knowledge == COMPLETE:
         return workload
 
@@ -181,7 +183,8 @@ def _fractions(gpus: NDArray[np.float64]) -> tuple[float, ...]:
 
 
 def _time_limits(duration_s: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Shape (n,). Beyond the longest that people write, the duration is the limit."""
+    """The time limits of jobs, shape (n,). Beyond the longest that people write, the duration is the
+    limit."""
     accuracy = stream(seed, Stream.LIMIT).uniform(ACCURACY_MIN, 1.0, len(duration_s))
     asked_s = duration_s / accuracy
     rounded_s = LIMITS_S[np.minimum(np.searchsorted(LIMITS_S, asked_s), len(LIMITS_S) - 1)]

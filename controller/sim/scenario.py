@@ -34,7 +34,7 @@ SYNTH_JOBS: Final = 20_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scenario:
-    """As asked for on a command line; times in seconds unless said otherwise."""
+    """A scenario as asked for on a command line; times in seconds unless said otherwise."""
 
     trace: str
     """A file, a bundled name, or `synth:NAME[:JOBS]`."""
@@ -119,7 +119,7 @@ class Scenario:
         )
 
     def options(self) -> dict[str, Any]:
-        """For a result: all that was asked for, the trace and the cluster apart."""
+        """The options for a result: all that was asked for, the trace and the cluster apart."""
         # Results from before these options existed still compare.
         unsaid = {"launch": "cold", "limits": False, "on_preempt": "save", "world": "devices", "eta": False}
         unsaid["promise_share"] = 0.0

@@ -20,7 +20,7 @@ from cotenant.controller.domain import AnyCommand, Job, JobSpec
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.knowledge import Observed, signature
-from cotenant.controller.models.interference.features import VOCABULARY, of_job
+from cotenant.controller.models.interference.features import VOCABULARY, job_features
 from cotenant.controller.sim.past.journal import follow
 from cotenant.controller.training.pair_rows import unordered
 
@@ -70,7 +70,7 @@ class Kinds:
         kind = signature(job.spec)
         if kind not in self._by_signature and len(self._by_signature) >= KINDS_MAX:
             del self._by_signature[next(iter(self._by_signature))]
-        values = dict(zip(VOCABULARY, of_job(job, VOCABULARY), strict=True))
+        values = dict(zip(VOCABULARY, job_features(job, VOCABULARY), strict=True))
         self._by_signature[kind] = (model_name(job.spec), job.spec.gpu_type or gpu_type, values)
 
     def table(self, entries: Mapping[str, Observed]) -> tuple[str, int, int]:

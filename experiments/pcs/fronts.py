@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from cotenant.controller.papers.pcs import WfqConfig, as_published
+from cotenant.controller.papers.pcs import WfqConfig, published_form
 from cotenant.controller.papers.pcs.fluid import fluid_jobs, simulate_fluid
 from cotenant.controller.papers.pcs.preferences import (
     Found,
@@ -96,4 +96,4 @@ def judged(vc: str, config: WfqConfig) -> dict[str, Any]:
     """On the whole VC."""
     jobs = runs.workload(vc, None, 0.0, 1.0, CLUSTER.gpus)
     facts = runs.facts(simulate_fluid(jobs, CLUSTER, "pcs", config.as_parameters(), asked=ASKED))
-    return {"mean_jct_s": facts["mean_jct_s"], "p99": facts["errors"][99], "config": as_published(config)}
+    return {"mean_jct_s": facts["mean_jct_s"], "p99": facts["errors"][99], "config": published_form(config)}

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from cotenant.controller.papers.pcs import WfqConfig, from_published
+from cotenant.controller.papers.pcs import WfqConfig, parse_published
 from cotenant.controller.papers.pcs.fluid import (
     NEVER,
     POLICIES,
@@ -134,7 +134,7 @@ def workload(vc: str, jobs: int | None, noise: float, load_scale: float, gpus: i
 
 
 def config(vc: str, name: str) -> WfqConfig:
-    return from_published(PAPER["configs"][f"{vc}_{name}"])
+    return parse_published(PAPER["configs"][f"{vc}_{name}"])
 
 
 def run(cell: Cell) -> dict[str, Any]:

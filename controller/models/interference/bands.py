@@ -65,7 +65,7 @@ class Novelty:
         self._squares = (self._rows**2).sum(axis=1)
 
     def of(self, jobs: Matrix) -> Vector:
-        """One number per job. `jobs`: [n, len(known.features)]."""
+        """The novelty of each of `jobs`, one number per job. `jobs`: [n, len(known.features)]."""
         scaled = np.nan_to_num((_even(self._names, jobs) - self._centre) / self._scale, nan=0.0)
         # |a - b|^2 by the binomial: one matrix product in place of a cube of differences.
         squares = (scaled**2).sum(axis=1)[:, None] + self._squares - 2.0 * scaled @ self._rows.T
@@ -113,7 +113,8 @@ def band_of(bands: Sequence[Band], novelty: Vector) -> npt.NDArray[np.intp]:
 
 
 def conformal(off: Vector, coverage: float) -> float:
-    """The conformal quantile; the largest residual where there are too few for the coverage."""
+    """The conformal quantile of the residuals `off`; the largest residual where there are too few for the
+    `coverage`."""
     rank = math.ceil((len(off) + 1) * coverage)
     return float(np.sort(off)[min(rank, len(off)) - 1])
 

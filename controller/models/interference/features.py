@@ -87,7 +87,7 @@ def beside(names: tuple[str, ...], jobs: Matrix, others: Matrix, columns: tuple[
     return rows
 
 
-def of_job(job: Job, names: tuple[str, ...]) -> tuple[float, ...]:
+def job_features(job: Job, names: tuple[str, ...]) -> tuple[float, ...]:
     """A live job's values, from its profile; NaN where it has none.
 
     Throughput, batch and memory are those of the whole batch (s = 1), per device as everywhere.

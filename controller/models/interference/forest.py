@@ -34,13 +34,14 @@ class Forest:
     """A forest ready to predict. An answer takes memory of rows x nodes."""
 
     def __init__(self, trees: Trees, width: int) -> None:
-        """
+        """Plans every tree of the forest for predictions.
+
         Args:
             width: how many features a row has.
 
         Raises:
-            ValueError: a tree with more than LEAVES_MAX leaves, a leaf beyond LEAF_MAX, or a feature beyond
-                the width.
+            ValueError: a tree with more than LEAVES_MAX leaves, a leaf beyond LEAF_MAX, or a feature
+                beyond the width.
         """
         if max(trees.feature, default=0) >= width:
             raise ValueError(f"a node looks at feature {max(trees.feature)}, rows have {width}")
@@ -72,7 +73,7 @@ class Forest:
         return np.iinfo(self._mask).max
 
     def predict(self, rows: Rows) -> Values:
-        """One number per row. `rows`: [n, width], NaN where a value is missing.
+        """Predicts one number per row. `rows`: [n, width], NaN where a value is missing.
 
         Raises:
             ValueError: rows of another width, or an infinite value.
@@ -105,7 +106,7 @@ def _spans(trees: Trees) -> list[tuple[int, int]]:
 
 
 def _plan(trees: Trees, first: int, size: int) -> tuple[list[tuple[int, int]], list[float]]:
-    """Of one tree: its tests as (node, bits of the leaves on the left), and the leaves' values."""
+    """Returns one tree's tests as (node, bits of the leaves on the left), and the values of its leaves."""
     tests: list[tuple[int, int]] = []
     values: list[float] = []
 

@@ -30,7 +30,7 @@ class _Tag(msgspec.Struct):
 
 
 def write(model: InterferenceModel) -> bytes:
-    """One line per part; the same model, the same bytes."""
+    """Writes a model with one line per part; the same model gives the same bytes."""
     parts = msgspec.to_builtins(model)
     lines = [f"{_json(name)}: {_json(value)}" for name, value in parts.items()]
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()

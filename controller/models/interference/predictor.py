@@ -14,7 +14,7 @@ import numpy as np
 
 from cotenant.controller.domain import Job
 from cotenant.controller.models.interference.bands import Novelty, band_of, scale_of
-from cotenant.controller.models.interference.features import Matrix, beside, names_in, of_job
+from cotenant.controller.models.interference.features import Matrix, beside, job_features, names_in
 from cotenant.controller.models.interference.forest import Forest, Values
 from cotenant.controller.performance import (
     Interference,
@@ -29,7 +29,7 @@ ANSWERS_MAX: Final = 65_536
 
 
 class Predictor:
-    """One model; remembers its answers."""
+    """A predictor of interference that asks one model and remembers its answers."""
 
     def __init__(
         self, model: InterferenceModel, *, kinds_max: int = KINDS_MAX, answers_max: int = ANSWERS_MAX
@@ -65,13 +65,13 @@ class Predictor:
         if not kind.enough:
             return [None] * len(others)
         asked = {other.number: other for other in others if other.enough}
-        found = {number: self._remembered(kind.number, number) for number in asked}
+        found = {number: self._remembered_answer(kind.number, number) for number in asked}
         new = [other for number, other in asked.items() if found[number] is None]
         if new:
             found.update(self._answer(kind, new))
         return [found.get(other.number) for other in others]
 
-    def _remembered(self, one: int, other: int) -> Interference | None:
+    def _remembered_answer(self, one: int, other: int) -> Interference | None:
         answer = self._answers.get((one, other))
         if answer is None and (back := self._answers.get((other, one))) is not None:
             answer = back.swapped()
@@ -106,7 +106,7 @@ class Predictor:
         if len(self._kinds) >= self._kinds_max:
             self._kinds.clear()
             self._answers.clear()
-        values = np.array([of_job(job, self.names)], np.float32)
+        values = np.array([job_features(job, self.names)], np.float32)
         seen = float(self._weights[~np.isnan(values[0])].sum())
         factor = float(self._factors[band_of(self.model.bands, self._novelty.of(values))][0])
         self._count += 1

@@ -36,7 +36,8 @@ class Budget(NamedTuple):
 
 
 class ClassView:
-    """Implements `View`: all but the queue and the shareable devices is the view's own."""
+    """A view of the cluster for one class of jobs. Implements `View`: all but the queue and the shareable
+    devices is the underlying view's own."""
 
     def __init__(
         self,
@@ -46,9 +47,9 @@ class ClassView:
         unseen: Callable[[Job], bool],
         may_share: Callable[[Job], bool],
     ) -> None:
-        """`admits`: which jobs wait here; `ends`: whether none does behind this one in its queue; `unseen`:
-        which of them are new to the policy though not to the queue; `may_share`: beside which jobs others may
-        be put."""
+        """Restricts `view` to one class of jobs. `admits`: which jobs wait here; `ends`: whether no job
+        behind this one in its queue waits here; `unseen`: which of the waiting jobs are new to the policy
+        though not to the queue; `may_share`: beside which jobs others may be put."""
         self.now_s, self.began_hour, self.jobs = view.now_s, view.began_hour, view.jobs
         self.hosts, self.devices, self.free = view.hosts, view.devices, view.free
         self.running, self.hp, self.chosen = view.running, view.hp, view.chosen
@@ -107,12 +108,13 @@ class QueueOfClass:
         return sorted(found.values(), key=self.order_key)
 
     def __len__(self) -> int:
-        """An upper bound: an exact count would look at each job."""
+        """Returns an upper bound of the jobs in the queue: an exact count would look at each job."""
         return len(self._queue) if next(self.heads(), None) is not None else 0
 
 
 class HoldingsForClass:
-    """Who has which device; only some may be shared. Implements `HoldingsView`."""
+    """The holdings, which say who has which device, with only some devices shareable. Implements
+    `HoldingsView`."""
 
     def __init__(
         self, holdings: HoldingsView, jobs: Mapping[JobId, Job], may_share: Callable[[Job], bool]
@@ -132,7 +134,7 @@ def widest(budgets: dict[str, Budget]) -> int:
     return max((budget.gpus for budget in budgets.values()), default=0)
 
 
-def concerned(actions: Sequence[AnyAction]) -> list[JobId]:
+def concerned_jobs(actions: Sequence[AnyAction]) -> list[JobId]:
     return [each.job_id for each in actions if isinstance(each, Place | Share | Defer)]
 
 
@@ -140,7 +142,7 @@ def is_deferred(job_id: JobId, actions: Sequence[AnyAction]) -> bool:
     return any(isinstance(each, Defer) and each.job_id == job_id for each in actions)
 
 
-def replayed(view: View, actions: Sequence[AnyAction]) -> Plan:
+def replay_actions(view: View, actions: Sequence[AnyAction]) -> Plan:
     """The cluster as it would be after these actions, as a plan without actions of its own."""
     plan = Plan(view)
     for action in actions:
@@ -152,7 +154,7 @@ def replayed(view: View, actions: Sequence[AnyAction]) -> Plan:
     return plan
 
 
-def beyond(view: View, actions: Sequence[AnyAction], budgets: dict[str, Budget]) -> set[JobId]:
+def jobs_over_budget(view: View, actions: Sequence[AnyAction], budgets: dict[str, Budget]) -> set[JobId]:
     """Jobs whose free devices exceed the budget, given the jobs before them; never aged ones."""
     left = {type: budget.gpus for type, budget in budgets.items()}
     excess: set[JobId] = set()
@@ -168,7 +170,7 @@ def beyond(view: View, actions: Sequence[AnyAction], budgets: dict[str, Budget])
     return excess
 
 
-def without(actions: Sequence[AnyAction], job_ids: set[JobId]) -> tuple[AnyAction, ...]:
+def remaining_actions(actions: Sequence[AnyAction], job_ids: set[JobId]) -> tuple[AnyAction, ...]:
     """What remains when these jobs are not started."""
     return tuple(
         each

@@ -59,7 +59,7 @@ class Evictions(msgspec.Struct, kw_only=True):
                 del self.on_host[host_id]
 
     def rate(self, since_s: float) -> float:
-        """e: evictions / runs that ended; 0 where none did."""
+        """The eviction rate e since `since_s`: evictions / runs that ended; 0 where no run ended."""
         evicted = len(self.evicted_s) - bisect_right(self.evicted_s, since_s)
         finished = len(self.finished_s) - bisect_right(self.finished_s, since_s)
         return evicted / (evicted + finished) if evicted + finished else 0.0
@@ -68,7 +68,7 @@ class Evictions(msgspec.Struct, kw_only=True):
         return max((waited_s for at_s, waited_s in self.started if at_s > since_s), default=0.0)
 
     def of_host(self, host_id: HostId, now_s: float, gamma: float, long_h: float) -> float:
-        """Eq. 15."""
+        """The weighted rate of evictions on a host (eq. 15)."""
         times_s = self.on_host.get(host_id)
         if not times_s:
             return 0.0

@@ -36,7 +36,7 @@ HOURS_MIN: Final = 336
 
 
 class Retraining(msgspec.Struct, kw_only=True):
-    """By device type. A value."""
+    """The state of the trainings by device type, as a value."""
 
     requests: int = 0
     """The number of the last request."""
@@ -86,7 +86,7 @@ class Retraining(msgspec.Struct, kw_only=True):
         self.asked_hour[type] = hour
 
     def was_answered(self, why_not: str) -> None:
-        """Notes an answer. An empty text: it gave a model."""
+        """Notes the answer to the pending request. `why_not` is empty: the answer gave a model."""
         if why_not:
             self.failed[self.pending_type] = why_not
         else:
@@ -155,10 +155,11 @@ class TrainedForecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DemandForecaster:
-    """One forecaster per type."""
+    """The forecasters of demand, one per device type."""
 
     def __init__(self, parameters: GfsParameters) -> None:
-        """
+        """Reads the model of the parameters, where they name one.
+
         Raises:
             ValueError: the model of the parameters cannot be read, or does not suit them.
         """
@@ -174,21 +175,21 @@ class DemandForecaster:
         return {type: self._ask(type, history, now_s, began_hour) for type in sorted(history.hours)}
 
     def use(self, type: str, document: bytes, now_s: float) -> None:
-        """From now on forecasts with a model that was trained on the hours of this type.
+        """Forecasts from now on with a model that was trained on the hours of this type.
 
         Raises:
-            ForecastModelProblem: it is damaged, or does not suit.
+            ForecastModelProblem: the model is damaged, or does not suit.
         """
-        from cotenant.controller.papers.gfs.forecast import Forecaster, unpacked
+        from cotenant.controller.papers.gfs.forecast import Forecaster, unpack_model
 
-        model = unpacked(document, "the trained model")
+        model = unpack_model(document, "the trained model")
         check_suits(model, "the trained model", self._parameters)
         self._forecasters[type] = Forecaster(model)
         sha256 = hashlib.sha256(document).hexdigest()
         self._kept[type] = TrainedForecast(document=document, sha256=sha256, since_s=now_s)
 
     def _peak(self, series: dict[str, list[int]]) -> PoolForecast:
-        """GFS-e: what each organisation asked for at most in the last week."""
+        """Forecasts as GFS-e does: what each organisation asked for at most in the last week."""
         peak = float(sum(max(hours[-WEEK_H:], default=0) for hours in series.values()))
         ahead = self._parameters.hours + 1
         return PoolForecast(
@@ -206,7 +207,7 @@ class DemandForecaster:
         found = self._forecaster(type, now_s).forecast(demand)
         p = found.levels.index(self._parameters.p)
         middle = found.levels.index(0.5)
-        total = found.of_pool("pool")[:ahead]
+        total = found.pool_quantiles("pool")[:ahead]
         of_each = [
             row[:ahead]
             for name, row in zip(found.names, found.quantiles, strict=True)
@@ -236,13 +237,13 @@ class DemandForecaster:
         if type not in self._forecasters:
             from cotenant.controller.papers.gfs.forecast import Forecaster
 
-            model = self._given.model if self._given is not None else self._untrained()
+            model = self._given.model if self._given is not None else self._untrained_model()
             sha256 = self._given.sha256 if self._given is not None else ""
             self._forecasters[type] = Forecaster(model)
             self._kept[type] = TrainedForecast(sha256=sha256, since_s=now_s)
         return self._forecasters[type]
 
-    def _untrained(self) -> ForecastModel:
+    def _untrained_model(self) -> ForecastModel:
         from cotenant.controller.papers.gfs.forecast import ForecastModel, LastChange
 
         return ForecastModel(
@@ -272,7 +273,8 @@ class DemandForecaster:
             self._load(type, kept)
 
     def _load(self, type: str, kept: TrainedForecast) -> None:
-        """Restores the memory; what was learned with another model is dropped."""
+        """Restores the memory of the forecaster of one type; what was learned with another model is
+        dropped."""
         from cotenant.controller.papers.gfs.forecast import ForecasterMemory
 
         if kept.document and self._given is None:
@@ -284,16 +286,17 @@ class DemandForecaster:
 
 
 def _given(parameters: GfsParameters) -> ModelFile:
-    """Raises ForecastModelProblem."""
-    from cotenant.controller.papers.gfs.forecast import of_file
+    """Reads the model file that the parameters name. Raises ForecastModelProblem."""
+    from cotenant.controller.papers.gfs.forecast import read_model_file
 
-    found = of_file(parameters.model)
+    found = read_model_file(parameters.model)
     check_suits(found.model, parameters.model, parameters)
     return found
 
 
 def check_suits(model: ForecastModel, name: str, parameters: GfsParameters) -> None:
-    """Raises ForecastModelProblem: it does not say what the quota asks."""
+    """Checks that a model suits the parameters. Raises ForecastModelProblem: the model does not say what the
+    quota asks."""
     from cotenant.controller.papers.gfs.forecast import ForecastModelProblem
 
     ahead = parameters.hours + 1

@@ -15,7 +15,7 @@ HOURS_MAX: Final = 24
 
 
 class GfsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """With `order` and `share` empty the paper's own scheduler (PTS) decides."""
+    """The options of a GFS policy; with `order` and `share` empty the paper's own scheduler (PTS) decides."""
 
     quota: Literal["paper", "rise"] = "paper"
     """paper: eqs. 9 to 11. rise (ours): what is free, less what hp jobs that wait ask for, less the rise of
@@ -78,7 +78,7 @@ class GfsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @classmethod
     def parse(cls, name: str, parameters: Parameters) -> GfsParameters:
-        """Those of a variant, with what was given.
+        """Returns the parameters of a variant, with what was given.
 
         Raises:
             ValueError: a wrong name, type or range.

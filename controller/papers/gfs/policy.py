@@ -46,12 +46,12 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.gfs.class_view import (
     Budget,
     ClassView,
-    beyond,
-    concerned,
+    concerned_jobs,
     is_deferred,
-    replayed,
+    jobs_over_budget,
+    remaining_actions,
+    replay_actions,
     widest,
-    without,
 )
 from cotenant.controller.papers.gfs.demand import whole
 from cotenant.controller.papers.gfs.forecasting import REASON, DemandForecaster
@@ -88,7 +88,7 @@ class SavedGfs(msgspec.Struct, frozen=True, kw_only=True):
 
 class Gfs:
     def __init__(self, name: str, parameters: GfsParameters, make: MakePolicy) -> None:
-        """`make`: makes the policies that order and share.
+        """Builds the policy and the policies below it. `make`: makes the policies that order and share.
 
         Raises:
             ValueError: there is no such policy, or it is a layer itself.
@@ -158,7 +158,7 @@ class Gfs:
             return ()
         seen = self._hp_view(view)
         actions = self._order.decide(seen, event).actions
-        plan = replayed(view, actions)
+        plan = replay_actions(view, actions)
         for job in list(seen.queue.in_order()):
             if not plan.is_placed(job.job_id) and not is_deferred(job.job_id, actions):
                 self._make_room(plan, job)
@@ -184,16 +184,16 @@ class Gfs:
         actions: Sequence[AnyAction] = ()
         for _ in range(ASKED_MAX):
             seen = self._spot_view(view, widest(budgets), left_out)
-            actions = self._within(seen, event, budgets).actions
-            excess = beyond(view, actions, budgets)
+            actions = self._ask_order(seen, event, budgets).actions
+            excess = jobs_over_budget(view, actions, budgets)
             if not excess:
                 return actions
             left_out |= excess
-        return without(actions, excess)
+        return remaining_actions(actions, excess)
 
-    def _within(self, seen: View, event: ev.AnyEvent, budgets: dict[str, Budget]) -> Decision:
-        """The order's decision. PTS keeps to the budgets; another order may exceed them, and is asked
-        again."""
+    def _ask_order(self, seen: View, event: ev.AnyEvent, budgets: dict[str, Budget]) -> Decision:
+        """Returns the decision of the policy that orders. PTS keeps to the budgets; another order may exceed
+        them, and is asked again."""
         if isinstance(self._order, Pts):
             limits = {type: budget.gpus for type, budget in budgets.items()}
             return self._order.decide_within(seen, event, limits)
@@ -228,7 +228,7 @@ class Gfs:
                 placed.add(action.job_id)
             elif not (isinstance(action, Preempt) and action.for_job in placed):
                 kept.append(action)
-        return without(kept, beyond(view, kept, self.budgets(view, event)))
+        return remaining_actions(kept, jobs_over_budget(view, kept, self.budgets(view, event)))
 
     # --- The quota ---------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class Gfs:
         if self._share is not None:
             self._share.observe(view, event, theirs)
         if decision.actions or not is_quiet(view, event):
-            was_hp = any(is_hp(view.jobs.get(job_id)) for job_id in concerned(decision.actions))
+            was_hp = any(is_hp(view.jobs.get(job_id)) for job_id in concerned_jobs(decision.actions))
             if not view.queue:
                 state.offered = EVERYTHING
             else:
@@ -359,7 +359,7 @@ class Gfs:
         return withheld.code in HELD_BACK
 
     def report(self, view: View) -> ClassReport:
-        """For people: what is kept back, and why."""
+        """Reports to people what is kept back, and why."""
         state, waiting = self._state, sum(j.spec.gpus for j in view.queue.in_order() if not is_hp(j))
         capacity, pools = capacity_of(view), []
         for type, budget in sorted(self.budgets(view).items()):

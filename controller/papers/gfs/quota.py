@@ -18,17 +18,17 @@ ETA_MAX: Final = 2.0
 
 
 def inventory(capacity: int, demand: float) -> float:
-    """f(p, H): what is left of the capacity when the demand comes true."""
+    """The inventory f(p, H): what is left of the capacity when the demand comes true."""
     return capacity - min(float(capacity), demand)
 
 
 def spot_quota(inventory_gpus: float, eta: float, idle: int, running: int) -> int:
-    """Q of eq. 10."""
+    """The quota Q of spot jobs (eq. 10)."""
     return int(min(inventory_gpus * eta, idle + running))
 
 
 def next_eta(eta: float, *, rate: float, p: float, wait_s: float, theta_s: float, power: float) -> float:
-    """Eq. 11."""
+    """The next value of `eta` (eq. 11)."""
     q = 1.0 - p
     if rate > 1.5 * q:
         factor = q / rate

@@ -89,7 +89,8 @@ class LeastCost:
         self._evictions, self._checkpoints_s, self._parameters = evictions, checkpoints_s, parameters
 
     def waste(self, job: Job, now_s: float) -> float:
-        """Eq. 17: GPU-seconds since its last checkpoint; a job that loads has done nothing yet."""
+        """The work wasted if a job is preempted (eq. 17): GPU-seconds since its last checkpoint; a job that
+        loads has done nothing yet."""
         since_s = max(job.phase_since_s, self._checkpoints_s.get(job.job_id, 0.0))
         return job.spec.gpus * (now_s - since_s)
 
@@ -100,24 +101,25 @@ class LeastCost:
                 plan,
                 job,
                 preemptible_jobs(view),
-                lambda host_id, victims, left: _shuffled(job, host_id),
-                lambda here: sorted(here, key=lambda victim: _shuffled(job, victim.job_id)),
+                lambda host_id, victims, left: _shuffle_key(job, host_id),
+                lambda here: sorted(here, key=lambda victim: _shuffle_key(job, victim.job_id)),
             )
         total_s = max(1.0, now_s) * max(1, len(view.devices))
         finished, evicted, beta = self._evictions.finished, self._evictions.evicted, self._parameters.beta
 
         def cost(host_id: HostId, victims: Sequence[Job], left_over: int) -> tuple[float, int]:
-            """Eq. 19; before the first run has ended, the first term is 1 for any number of victims."""
+            """The cost of preempting these victims (eq. 19); before the first run has ended, the first term
+            is 1 for any number of victims."""
             many = len(victims)
             if not many:
                 return (0.0, left_over)
             rate = (evicted + many) / (finished + evicted + many)
             return (rate + beta * sum(self.waste(v, now_s) for v in victims) / total_s, many)
 
-        def by_waste(here: list[Job]) -> list[Job]:
+        def sort_by_waste(here: list[Job]) -> list[Job]:
             return sorted(here, key=lambda victim: (-self.waste(victim, now_s), victim.number))
 
-        return reclaim(plan, job, preemptible_jobs(view), cost, by_waste)
+        return reclaim(plan, job, preemptible_jobs(view), cost, sort_by_waste)
 
     def take(self, plan: Plan, job: Job) -> bool:
         """Preempts, and reserves what the victims leave; False: there are no such devices."""
@@ -136,7 +138,7 @@ class LeastCost:
         return True
 
 
-def _shuffled(job: Job, name: str) -> int:
+def _shuffle_key(job: Job, name: str) -> int:
     """Shuffles the same way in every run: decisions are replayed."""
     return zlib.crc32(f"{job.number}/{job.attempt.number}/{name}".encode())
 
@@ -155,8 +157,8 @@ class Pts(Stateless):
         return self.decide_within(view, event, None)
 
     def decide_within(self, view: View, event: ev.AnyEvent, budgets: Mapping[str, int] | None) -> Decision:
-        """`budgets`: devices by type that may be given out; None: all that are free. No budget limits an aged
-        job."""
+        """Decides within `budgets`: devices by type that may be given out; None: all that are free. No budget
+        limits an aged job."""
         if not view.queue or not view.free.everywhere or is_quiet(view, event):
             return NOTHING
         plan, candidates = Plan(view), Candidates(view)

@@ -113,7 +113,7 @@ def is_hp(job: Job | None) -> bool:
 
 
 def longest_wait_s(view: View) -> float:
-    """Of spot jobs that wait."""
+    """The longest wait of the spot jobs that wait, in seconds."""
     return max(
         (
             job.spent.wait_s + view.now_s - job.phase_since_s

@@ -126,7 +126,7 @@ def evaluate(
     value = {
         "schema": "forecast-evaluation/1", "horizon_h": horizon_h, "test_last_h": test_last_h,
         "aggregation": aggregation, "series": list(found.demand.names), "hours": found.demand.hours,
-        "missing_hours": found.missing, "seed": seed, "models": [_as_json(row) for row in rows],
+        "missing_hours": found.missing, "seed": seed, "models": [_json_row(row) for row in rows],
     }  # fmt: skip
     show_one(form, value, rows[0].model, rows, lambda it: evaluation_page(result, it, horizon_h, aggregation))
 
@@ -197,7 +197,8 @@ def _card(
     licence: str,
     tell: Callable[[int, str], None],
 ) -> ForecastCard:
-    """Raises Problem: too few hours, or the library is missing."""
+    """Makes the card of a model from a test of its kind. Raises Problem: too few hours, or the library is
+    missing."""
     import hashlib
 
     from cotenant.controller.papers.gfs.forecast import ForecastCard, Scores
@@ -266,12 +267,12 @@ FIELDS: Final = (
 )
 
 
-def _as_json(row: Judged) -> dict[str, Any]:
+def _json_row(row: Judged) -> dict[str, Any]:
     return {name: getattr(row, name) for name in FIELDS}
 
 
 def _models(text: str) -> tuple[str, ...]:
-    """Raises Problem."""
+    """Reads the names of models in `text`. Raises Problem."""
     from cotenant.controller.papers.gfs.training import MODELS
 
     words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip())) or tuple(MODELS)
@@ -284,7 +285,7 @@ def _models(text: str) -> tuple[str, ...]:
 
 
 def _demand(file: str, columns: str, start: str) -> DemandFile:
-    """Raises Problem."""
+    """Reads the demand in a file. Raises Problem."""
     from cotenant.controller.papers.gfs.training import read
     from cotenant.controller.sim import TraceProblem
 
@@ -298,14 +299,14 @@ def _demand(file: str, columns: str, start: str) -> DemandFile:
     except TraceProblem as error:
         raise Problem("usage", error.message, error.hint) from None
     if found.ignored:
-        screen.tell(f"{Path(file).name}: columns without a meaning here: {listed(found.ignored)}")
+        screen.tell(f"{Path(file).name}: columns without a meaning here: {joined_names(found.ignored)}")
     if found.missing:
         screen.tell(f"{Path(file).name}: {units.plural(found.missing, 'hour')} with something missing")
     return found
 
 
 def _holidays(country: str, found: DemandFile) -> frozenset[int]:
-    """Raises Problem."""
+    """Looks up the holidays of `country` for the demand. Raises Problem."""
     if not country:
         return frozenset()
     from cotenant.controller.papers.gfs.training import NoHolidays, days_of
@@ -373,7 +374,7 @@ def evaluation_page(
 
 def _what(result: ForecastEvaluation, horizon_h: int, aggregation: str) -> str:
     names = result.names[:-1] if len(result.names) > 1 else result.names
-    shown = listed(names)
+    shown = joined_names(names)
     subject = {
         "series": f"{len(names)} series ({shown})" if len(names) > 1 else shown,
         "pool": f"the total of {len(names)} series",
@@ -395,7 +396,7 @@ def _verdict(rows: tuple[Judged, ...], last: float | None) -> str:
     return screen.wrapped(text, 0)
 
 
-def listed(names: tuple[str, ...]) -> str:
+def joined_names(names: tuple[str, ...]) -> str:
     return texts.one_line(", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else ""))
 
 
@@ -404,10 +405,10 @@ def _percent(share: float | None) -> str:
 
 
 def model_page(model: ForecastModel, path: Path) -> str:
-    """The model card."""
+    """The page that shows the card of a model."""
     card, found = model.card, "a year of holidays ahead, " if model.holidays else ""
     names = model.series[:-1] if len(model.series) > 1 else model.series
-    lines = [f"{path}: {model.kind} for {listed(names)}, 1 to {model.horizon_h} hours ahead"]
+    lines = [f"{path}: {model.kind} for {joined_names(names)}, 1 to {model.horizon_h} hours ahead"]
     if card is not None:
         licence = f" ({card.licence})" if card.licence else ""
         lines.append(f"  trained on {model.hours} hours of {card.file}{licence}, {found}seed {model.seed}")

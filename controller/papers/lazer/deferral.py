@@ -19,8 +19,8 @@ DIMENSIONS = 5
 
 
 def answer(payload: Payload) -> ComputeResult:
-    """`{"inputs": [n * 5 numbers in [0, 1]], "targets": [n], "seed": s}` -> noise, constant mean, mean and
-    deviation of the targets, five lengthscales.
+    """Fits the model to the samples of a payload: `{"inputs": [n * 5 numbers in [0, 1]], "targets": [n],
+    "seed": s}` -> noise, constant mean, mean and deviation of the targets, five lengthscales.
 
     Noise and constant are in units of standardised targets.
 
@@ -33,10 +33,10 @@ def answer(payload: Payload) -> ComputeResult:
         raise ValueError("`inputs` and `targets` must be lists of numbers, `seed` a whole number")
     if len(targets) < 2 or len(inputs) != DIMENSIONS * len(targets):
         raise ValueError(f"{len(inputs)} inputs do not belong to {len(targets)} targets")
-    return ComputeResult(values=fitted_values(fitted(inputs, targets, seed)))
+    return ComputeResult(values=fitted_values(fit_gaussian_process(inputs, targets, seed)))
 
 
-def fitted(inputs: list[float], targets: list[float], seed: int) -> SingleTaskGP:
+def fit_gaussian_process(inputs: list[float], targets: list[float], seed: int) -> SingleTaskGP:
     """The fitted model, with inferred noise."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)

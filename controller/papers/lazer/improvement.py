@@ -22,7 +22,7 @@ from cotenant.controller.papers.lazer.surrogate import (
     Context,
     Surrogate,
     inverse_of_lower,
-    polished,
+    parabola_minimum,
     product,
     scaled_context,
 )
@@ -94,11 +94,12 @@ class Improvement:
         around = model.fine_grid[first : middle + FINER + 1]
         values = self.log_value(model.x_kernel(around) * near)
         gain_s = model.hyper.deviation_s * math.exp(float(values.max()))
-        return Chosen(polished(model.fine_grid, -values, first) * model.x_max_s, gain_s)
+        return Chosen(parabola_minimum(model.fine_grid, -values, first) * model.x_max_s, gain_s)
 
     @cached_property
     def _coarse_kernel(self) -> Array:
-        """Not the surrogate's: that one comes from its fine grid, which is not worth it for one sample."""
+        """The kernel of the coarse grid, not the surrogate's: that one comes from its fine grid, which is not
+        worth it for one sample."""
         return self.surrogate.x_kernel(self.surrogate.fine_grid[::FINER])
 
 

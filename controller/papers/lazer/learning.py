@@ -32,7 +32,7 @@ from cotenant.controller.papers.lazer.surrogate import (
     Sample,
     Surrogate,
     prior,
-    scaled,
+    scaled_inputs,
 )
 from cotenant.controller.planning import View
 
@@ -156,21 +156,22 @@ class Learner:
         if stage == "bootstrap":
             x_s = self._hypercube(self._memory.predictions + already)
         elif stage == "acquisition":
-            x_s, gain_s = self._modelled().improvement.choose(context)
+            x_s, gain_s = self._current_model().improvement.choose(context)
         else:
-            x_s = self._modelled().surrogate.best_x_s(context)
+            x_s = self._current_model().surrogate.best_x_s(context)
         x_s = round(x_s * STEPS_PER_S) / STEPS_PER_S
         return Prediction(x_s, stage, gain_s, load_s, pause_s)
 
     def _hypercube(self, index: int) -> float:
-        """Latin hypercube sampling: of every M predictions one falls into each of M equal intervals."""
+        """Draws a prediction by Latin hypercube sampling: of every M predictions one falls into each of M
+        equal intervals."""
         count = self.parameters.bootstrap
         draws = np.random.default_rng((self.parameters.seed, 0, index // count))
         order, place = draws.permutation(count), draws.random(count)
         i = index % count
         return float((order[i] + place[i]) / count) * self.parameters.x_max_s
 
-    def _modelled(self) -> _Model:
+    def _current_model(self) -> _Model:
         if self._model is None:
             self._model = _Model(self._memory.samples, self._memory.hyper, self.parameters)
         return self._model
@@ -183,7 +184,7 @@ class Learner:
             return None
         if memory.requested_at and fresh < self.parameters.refit_every and not memory.exploits:
             return None
-        inputs = scaled(memory.samples, self.parameters.x_max_s)
+        inputs = scaled_inputs(memory.samples, self.parameters.x_max_s)
         return Compute(
             request_id=memory.requests + 1,
             kind=KIND,
@@ -212,8 +213,8 @@ class Learner:
             if isinstance(action, Compute) and action.kind == KIND:
                 memory.requests = memory.pending = action.request_id
                 memory.requested_at = len(memory.samples)
-            elif isinstance(action, Defer | Place) and (found := predicted(action)) is not None:
-                self._predicted(view.jobs.get(action.job_id), now_s, gap_s, found)
+            elif isinstance(action, Defer | Place) and (found := prediction_behind(action)) is not None:
+                self._note_prediction(view.jobs.get(action.job_id), now_s, gap_s, found)
 
     def _arrived(self, view: View, job_id: JobId) -> None:
         job = view.jobs.get(job_id)
@@ -238,7 +239,7 @@ class Learner:
         if len(memory.samples) >= self.parameters.updates_max:
             self._exploit()
 
-    def _predicted(self, job: Job | None, now_s: float, gap_s: float, found: Prediction) -> None:
+    def _note_prediction(self, job: Job | None, now_s: float, gap_s: float, found: Prediction) -> None:
         memory = self._memory
         memory.predictions += 1
         if found.stage == "acquisition" and self._is_enough(found.gain_s):
@@ -288,7 +289,7 @@ class Learner:
 
 
 class _Model:
-    """A cache: everything in it follows from the memory."""
+    """A cache of the fitted model: everything in it follows from the memory."""
 
     def __init__(
         self, samples: list[Sample], hyper: Hyperparameters | None, parameters: LazerParameters
@@ -302,7 +303,7 @@ class _Model:
         return Improvement(self.surrogate, self._seed)
 
 
-def predicted(action: AnyAction) -> Prediction | None:
+def prediction_behind(action: AnyAction) -> Prediction | None:
     """The prediction behind an action, from the action's reason."""
     if action.reason.code not in PREDICTED:
         return None

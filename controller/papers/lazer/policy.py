@@ -46,7 +46,7 @@ from cotenant.controller.policies.toolkit import newcomers, place_in_order, vict
 
 
 class Deferral(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """One newcomer and its victims."""
+    """The deferral of a newcomer and its victims."""
 
     until_s: float
     number: int
@@ -173,7 +173,7 @@ class Lazer:
         return plan.actions
 
     def _offer_free(self, plan: Plan) -> Job | None:
-        """The completion handler: all free devices to WQ, shortest remaining first, as long as they fit.
+        """Handles a completion: offers all free devices to WQ, shortest remaining first, as long as they fit.
 
         Returns the job for which devices are kept back: one that has aged, or the head if `reserve_head`.
         """
@@ -218,7 +218,7 @@ class Lazer:
         return ()
 
     def _running_queue(self, plan: Plan, newcomer: Job, drq: set[JobId]) -> Iterator[Job]:
-        """RQ: what may be preempted for the newcomer, most remaining time first."""
+        """The running queue (RQ): what may be preempted for the newcomer, most remaining time first."""
         for job in worth_preempting(plan, newcomer):
             if self.parameters.protect_loading and job.phase is Phase.LOADING:
                 continue

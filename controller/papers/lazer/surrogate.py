@@ -81,7 +81,7 @@ LOGS: Final = np.log1p(np.array([GAP_S, REMAINING_S, OVERHEAD_S, OVERHEAD_S]))
 
 
 class Context(NamedTuple):
-    """c of Eq. 5, in seconds."""
+    """The context c of Eq. 5, in seconds."""
 
     gap_s: float
     """Mean time between arrivals over the past hour."""
@@ -94,7 +94,7 @@ class Context(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One observation."""
+    """An observation that the surrogate learns from."""
 
     x_s: float
     context: Context
@@ -119,7 +119,8 @@ _PRIOR_NOISE: Final = math.exp(-5.0)
 
 
 def prior(f_s: Sequence[float]) -> Hyperparameters:
-    """Before any fit: the modes of SingleTaskGP's priors, where its own fit begins too."""
+    """The hyperparameters before any fit: the modes of SingleTaskGP's priors, where its own fit begins
+    too."""
     mean_s = math.fsum(f_s) / len(f_s)
     deviation_s = math.sqrt(math.fsum((f - mean_s) ** 2 for f in f_s) / max(1, len(f_s) - 1))
     return Hyperparameters(
@@ -137,7 +138,7 @@ def scaled_context(context: Sequence[float]) -> Array:
     return inputs
 
 
-def scaled(samples: Sequence[Sample], x_max_s: float) -> Array:
+def scaled_inputs(samples: Sequence[Sample], x_max_s: float) -> Array:
     """The model's inputs, shape (n, 5)."""
     inputs = np.empty((len(samples), DIMENSIONS))
     inputs[:, 0] = np.clip(np.array([s.x_s for s in samples]) / x_max_s, 0.0, 1.0)
@@ -147,13 +148,13 @@ def scaled(samples: Sequence[Sample], x_max_s: float) -> Array:
 
 
 class Surrogate:
-    """A posterior, fixed: new samples or hyperparameters make a new one. Nothing is computed before it is
-    needed."""
+    """A posterior that is fixed: new samples or hyperparameters make a new one. Nothing is computed before it
+    is needed."""
 
     def __init__(self, samples: Sequence[Sample], hyper: Hyperparameters, x_max_s: float) -> None:
         self.hyper = hyper
         self.x_max_s = x_max_s
-        self.inputs = scaled(samples, x_max_s)
+        self.inputs = scaled_inputs(samples, x_max_s)
         self.y = (np.array([s.f_s for s in samples]) - hyper.mean_s) / hyper.deviation_s
         self._scales = np.array(hyper.lengthscales)
         self._whitened = self.inputs / self._scales
@@ -226,10 +227,10 @@ class Surrogate:
         middle = int(np.argmin(self.coarse_kernel @ weights)) * FINER
         first = max(0, middle - FINER)
         heights = self.fine_kernel[first : middle + FINER + 1] @ weights
-        return polished(self.fine_grid, heights, first) * self.x_max_s
+        return parabola_minimum(self.fine_grid, heights, first) * self.x_max_s
 
 
-def polished(grid: Array, heights: Array, first: int) -> float:
+def parabola_minimum(grid: Array, heights: Array, first: int) -> float:
     """Where the parabola through the lowest of `heights` (at `grid[first:]`) and its neighbours is lowest."""
     i = int(np.argmin(heights))
     x = float(grid[first + i])

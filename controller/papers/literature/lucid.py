@@ -37,7 +37,7 @@ from cotenant.controller.policies.sharing import (
 
 
 class LucidParameters(ColocationParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Named options; the defaults are Lucid's, but for `part`."""
+    """The named options of the policy; the defaults are Lucid's, but for `part`."""
 
     gpus_max: int = 8
     """Wider jobs are not packed."""
@@ -75,7 +75,7 @@ class LabelledPair(NamedTuple):
 
 
 class Lucid(Colocation):
-    """First match."""
+    """A policy that packs a job with its first match."""
 
     name = "lucid"
 
@@ -127,7 +127,7 @@ class Lucid(Colocation):
         return None, LabelledPair(mine, theirs, mine_speed, their_speed, mine_s * gpus, left_s * gpus)
 
     def label(self, speed: Speed) -> int:
-        """0: shares with any; 1: some; 2: only the lightest."""
+        """The label of a job with this speed. 0: shares with any; 1: some; 2: only the lightest."""
         if speed == "unknown":
             return self.parameters.unknown_label
         return 0 if speed >= self.parameters.tiny else 1 if speed >= self.parameters.medium else 2

@@ -14,10 +14,10 @@ from cotenant.controller.papers.pcs.policy import Pcs, PcsParameters
 from cotenant.controller.papers.pcs.standing import size_gpu_s
 from cotenant.controller.papers.pcs.wfq import (
     WfqConfig,
-    as_published,
+    published_form,
     class_shares,
     divide,
-    from_published,
+    parse_published,
     published_named,
 )
 
@@ -26,10 +26,10 @@ __all__ = [
     "Pcs",
     "PcsParameters",
     "WfqConfig",
-    "as_published",
+    "published_form",
     "class_shares",
     "divide",
-    "from_published",
+    "parse_published",
     "published_named",
     "size_gpu_s",
 ]

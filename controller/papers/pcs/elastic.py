@@ -83,8 +83,8 @@ class ElasticPcs(Elastic):
         return {claim.job_id: given[claim.job_id] for claim in claims if claim.job_id in given}
 
     def in_reach(self, view: View, gpus: int) -> Iterator[Job]:
-        """Of each class as many as could have a device each; the classes of small jobs have a share however
-        many large ones came before them."""
+        """Yields as many jobs of each class as could have a device each; the classes of small jobs have a
+        share however many large ones came before them."""
         taken = [0] * len(self._config.weights)
         for job in view.queue.in_order():
             number = self._config.class_of(size_gpu_s(job, view.now_s))
@@ -139,13 +139,13 @@ class ElasticPcs(Elastic):
             super().load(look)
 
 
-def _made(parameters: PcsParameters) -> Policy:
+def _make_pcs(parameters: PcsParameters) -> Policy:
     return ElasticPcs(parameters) if parameters.elastic else Pcs(parameters)
 
 
 PCS: Final = PolicyEntry(
     "classes by size share the devices by weight; between speed and predictions that hold (PCS)",
-    _made,
+    _make_pcs,
     PcsParameters.parse,
     group=KEPT,
     choose="it matters more to people when their job ends than that it ends early",

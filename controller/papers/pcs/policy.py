@@ -26,7 +26,7 @@ import msgspec
 
 from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, Reason, Wake, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.papers.pcs.standing import Standing, is_preemptible_now, placed, size_gpu_s
+from cotenant.controller.papers.pcs.standing import Standing, is_preemptible_now, placed_jobs, size_gpu_s
 from cotenant.controller.papers.pcs.wfq import WfqConfig
 from cotenant.controller.planning import Plan, View, first_aged, is_possible, why_impossible
 from cotenant.controller.policies.base import Parameters, Traits, is_quiet
@@ -61,7 +61,7 @@ class PcsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             )
 
     def config(self) -> WfqConfig:
-        """Raises ValueError."""
+        """Returns the configuration of the classes. Raises ValueError."""
         return WfqConfig.parse(
             {
                 "thresholds_gpu_s": self.thresholds_gpu_s,
@@ -149,7 +149,7 @@ class Pcs:
         return self._accounts.now(now_s, len(self._config.weights))
 
     def state_in_words(self, view: View) -> dict[str, str]:
-        """The classes: which jobs, what each is due, what it holds, and what it is owed."""
+        """Describes the classes: which jobs, what each is due, what it holds, and what it is owed."""
         standing, config = Standing(self._config, view), self._config
         edges = ["0", *(f"{each:,.0f}" for each in config.thresholds_gpu_s), "any"]
         return {
@@ -186,7 +186,7 @@ class Pcs:
 
 
 class ClassRound:
-    """One decision: who claims devices, who loses them, and what is left for others."""
+    """A decision while it is made: who claims devices, who loses them, and what is left for others."""
 
     def __init__(self, policy: Pcs, view: View) -> None:
         self._view, self._parameters = view, policy.parameters
@@ -199,7 +199,7 @@ class ClassRound:
         return min(self._again_s, default=None)
 
     def place_aged(self, plan: Plan) -> bool:
-        """Places aged jobs. Returns whether others may start: nobody passes an aged job that waits for
+        """Places aged jobs and returns whether others may start: nobody passes an aged job that waits for
         devices."""
         for job in self._standing.aged:
             devices = plan.find_free(job)
@@ -213,7 +213,7 @@ class ClassRound:
     def claim(self, plan: Plan) -> bool:
         """Give classes what they are due, the one that is furthest behind first; False: devices are kept back
         for one whose first job must wait for enough of them."""
-        for number in self._by_need():
+        for number in self._classes_by_need():
             lane = self._standing.lanes[number]
             while (job := lane.first()) is not None and self._can_claim(number, job):
                 if not self._take(plan, number, job):
@@ -225,7 +225,7 @@ class ClassRound:
 
     def fill(self, plan: Plan) -> None:
         """Gives devices that no class claims to jobs that fit, in order within each class."""
-        for number in self._by_need():
+        for number in self._classes_by_need():
             lane = self._standing.lanes[number]
             while plan.any_free() and (job := lane.first()) is not None:
                 devices = plan.find_free(job)
@@ -246,7 +246,7 @@ class ClassRound:
             return because("wfq-no-credit", number + 1, due, held, job.spec.gpus_min)
         return because("wfq-waits", number + 1, due, held, job.spec.gpus_min)
 
-    def _by_need(self) -> list[int]:
+    def _classes_by_need(self) -> list[int]:
         """Classes by how long ago they should have had what they are owed."""
         shares = self._standing.shares
         owed_s = [credit / max(share, 1e-9) for credit, share in zip(self._credits, shares, strict=True)]
@@ -267,7 +267,7 @@ class ClassRound:
         if devices is not None:
             self._place(plan, number, job, devices)
             return True
-        room = find_room(plan, job, self._over_their_share(plan, number))
+        room = find_room(plan, job, self._jobs_over_share(plan, number))
         if room is None:
             return False
         standing, victims = self._standing, room.victims
@@ -293,11 +293,11 @@ class ClassRound:
         self._count(number, job)
         return True
 
-    def _over_their_share(self, plan: Plan, number: int) -> Iterator[Job]:
+    def _jobs_over_share(self, plan: Plan, number: int) -> Iterator[Job]:
         """Jobs of classes that hold more than they are due, those furthest above first; in a class the last
         to come. Notes the end of a lease or credit that still lasts."""
         standing, found = self._standing, []
-        for job in placed(self._view):
+        for job in placed_jobs(self._view):
             theirs = standing.class_of(job)
             above = standing.over(theirs, 0)
             if theirs == number or above <= ROUNDING:

@@ -63,7 +63,7 @@ class Lane:
 
 
 class Standing:
-    """All classes; `held` follows a plan while it is made."""
+    """The standing of all classes; `held` follows a plan while it is made."""
 
     def __init__(self, config: WfqConfig, view: View) -> None:
         self._config, self._now_s = config, view.now_s
@@ -86,7 +86,7 @@ class Standing:
         for job in view.running.leaving:
             if job.phase is Phase.CHECKPOINTING and job.resize_to is None:  # It will wait again.
                 demand[self.class_of(job)] += job.spec.gpus_min
-        for job in placed(view):
+        for job in placed_jobs(view):
             self.held[self.class_of(job)] += job.spec.gpus_min
         self.gpus = sum(1 for device in view.devices.values() if view.hosts[device.host_id].state == "ok")
         used = [held + waits for held, waits in zip(self.held, demand, strict=True)]
@@ -97,14 +97,14 @@ class Standing:
         return self._config.class_of(size_gpu_s(job, self._now_s))
 
     def over(self, number: int, gpus: int) -> float:
-        """By how many devices the class would exceed its share with so many more."""
+        """The devices by which the class would exceed its share with `gpus` more."""
         return self.held[number] + gpus - self.shares[number]
 
     def _place(self, job: Job) -> int:
         return -1 if job.aged else self.class_of(job)
 
 
-def placed(view: View) -> list[Job]:
+def placed_jobs(view: View) -> list[Job]:
     """Jobs that have devices and stay, and jobs that have a reservation."""
     found = [job for job in view.running.by_end() if job.phase in ON_DEVICES and job.phase not in LEAVING]
     return found + [view.jobs[job_id] for job_id in view.holdings.claimants()]

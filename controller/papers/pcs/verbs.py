@@ -119,7 +119,7 @@ def front(
         train_jobs = len(workload) // 2
     if train_jobs < 1:
         raise Problem("refused", f"{trace} has too few jobs to search on some and judge on others")
-    found = _searched(
+    found = _search_front(
         workload, wanted, train_jobs, asked, objectives, evaluations, backend, address, workers, seed
     )
     value = {
@@ -134,7 +134,7 @@ def front(
         show_one("json" if form == "json" else "table", value, trace, value, lambda it: _page(it, found))
 
 
-def _searched(
+def _search_front(
     workload: Workload,
     wanted: Scenario,
     train_jobs: int,
@@ -146,7 +146,7 @@ def _searched(
     workers: int | None,
     seed: int,
 ) -> ParetoFront:
-    """Raises Problem."""
+    """Searches the front that the options ask for. Raises Problem."""
     from cotenant.controller.papers.pcs.preferences import (
         JobWindow,
         NoBackend,
@@ -230,7 +230,7 @@ def _page(value: dict[str, Any], found: ParetoFront) -> str:
 
 
 def _matplotlib() -> Any:
-    """Raises Problem: it is not installed."""
+    """Loads matplotlib for a picture. Raises Problem: it is not installed."""
     if (drawing := matplotlib_or_hint()) is None:
         raise Problem("failed", "a picture needs matplotlib")
     return drawing

@@ -44,7 +44,8 @@ class Capped(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WfqConfig:
-    """One point of a Pareto front. Class i holds jobs above threshold i - 1 and up to threshold i."""
+    """A configuration, which is one point of a Pareto front. Class i holds jobs above threshold i - 1 and up
+    to threshold i."""
 
     thresholds_gpu_s: tuple[float, ...] = ()
     """Rising; one less than there are classes: the last class has no end."""
@@ -60,7 +61,7 @@ class WfqConfig:
                 f"got {len(self.thresholds_gpu_s)}"
             )
         if any(a >= b for a, b in zip(self.thresholds_gpu_s, self.thresholds_gpu_s[1:], strict=False)):
-            raise ValueError(f"thresholds must rise, got {_listed(self.thresholds_gpu_s)}")
+            raise ValueError(f"thresholds must rise, got {_number_list(self.thresholds_gpu_s)}")
         if not all(math.isfinite(value) and value > 0.0 for value in (*self.thresholds_gpu_s, *self.weights)):
             raise ValueError("thresholds and weights must be numbers above 0")
         if not (0.0 <= self.zeta_min <= 1.0 and 0.0 < self.delta <= 1.0):
@@ -75,7 +76,7 @@ class WfqConfig:
 
     @classmethod
     def parse(cls, parameters: Parameters) -> WfqConfig:
-        """Raises ValueError."""
+        """Reads a configuration from parameters. Raises ValueError."""
         default = cls()
         thresholds = _numbers("thresholds_gpu_s", parameters.get("thresholds_gpu_s", ""))
         return cls(
@@ -87,8 +88,8 @@ class WfqConfig:
 
     def as_parameters(self) -> Parameters:
         return {
-            "thresholds_gpu_s": _listed(self.thresholds_gpu_s),
-            "weights": _listed(self.weights),
+            "thresholds_gpu_s": _number_list(self.thresholds_gpu_s),
+            "weights": _number_list(self.weights),
             "zeta_min": self.zeta_min,
             "delta": self.delta,
         }
@@ -101,7 +102,7 @@ def _numbers(name: str, text: object) -> tuple[float, ...]:
         raise ValueError(f"{name} must be numbers with commas between them, got {text!r}") from None
 
 
-def _listed(values: Sequence[float]) -> str:
+def _number_list(values: Sequence[float]) -> str:
     return ",".join(f"{value:.10g}" for value in values)
 
 
@@ -142,8 +143,8 @@ def divide(share: float, members: Sequence[Capped], zeta: float, delta: float) -
         zeta -= delta
 
 
-def from_published(value: Mapping[str, Any]) -> WfqConfig:
-    """Raises ValueError."""
+def parse_published(value: Mapping[str, Any]) -> WfqConfig:
+    """Reads a configuration in PCS's own form. Raises ValueError."""
     default = WfqConfig()
     try:
         ends = [float(end) for end in value["class_thresholds"]]
@@ -159,7 +160,7 @@ def from_published(value: Mapping[str, Any]) -> WfqConfig:
     return WfqConfig(thresholds_gpu_s=tuple(ends[:-1]), weights=weights, zeta_min=caps[0], delta=caps[1])
 
 
-def as_published(config: WfqConfig) -> dict[str, Any]:
+def published_form(config: WfqConfig) -> dict[str, Any]:
     return {
         "num_classes": len(config.weights),
         "class_thresholds": [*config.thresholds_gpu_s, "inf"],
@@ -177,7 +178,7 @@ def published_named(value: object, name: str = "") -> WfqConfig:
     if not isinstance(value, Mapping):
         raise ValueError("it is no JSON object")
     if "class_thresholds" in value:
-        return from_published(value)
+        return parse_published(value)
     found = value.get("configs", value)
     if not isinstance(found, Mapping) or not all(isinstance(each, Mapping) for each in found.values()):
         raise ValueError("it holds no configurations of PCS")
@@ -185,4 +186,4 @@ def published_named(value: object, name: str = "") -> WfqConfig:
         name = next(iter(found))
     if name not in found:
         raise ValueError(f"name one of its configurations after a #: {', '.join(map(str, found))}")
-    return from_published(found[name])
+    return parse_published(found[name])

@@ -13,7 +13,7 @@ Rule: an order does not learn. It reads its model once, when it is made, and eva
 
 # fmt: off
 from cotenant.controller.papers.rltune.model import (
-    SCHEMA, Layer, ModelCard, OrderModel, Validation, encoded, forward, read_model,
+    SCHEMA, Layer, ModelCard, OrderModel, Validation, encode_model, forward, read_model,
 )
 from cotenant.controller.papers.rltune.orders import (
     ACTOR, CRITIC, RLTUNE, SCORED, SCORER, SJF_WEIGHTS, LearnedParameters, RlTune, Scorer, observation,
@@ -21,7 +21,7 @@ from cotenant.controller.papers.rltune.orders import (
 
 __all__ = [
     "ACTOR", "CRITIC", "RLTUNE", "SCHEMA", "SCORED", "SCORER", "SJF_WEIGHTS", "Layer", "LearnedParameters",
-    "ModelCard", "OrderModel", "RlTune", "Scorer", "Validation", "encoded", "forward",
+    "ModelCard", "OrderModel", "RlTune", "Scorer", "Validation", "encode_model", "forward",
     "observation", "read_model",
 ]
 # fmt: on

@@ -34,8 +34,8 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Validation(msgspec.Struct, frozen=True, kw_only=True):
-    """On windows that it was not trained on: totals of its metric, its own and others', in seconds or
-    slowdowns."""
+    """The validation of a model on windows that it was not trained on: totals of its metric, its own and
+    others', in seconds or slowdowns."""
 
     windows: int
     own: float
@@ -44,7 +44,7 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a model comes from."""
+    """The card that says where a model comes from."""
 
     traces: tuple[str, ...]
     licence: str
@@ -65,7 +65,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OrderModel(msgspec.Struct, frozen=True, kw_only=True):
-    """What `cotenant policy train` writes."""
+    """A model of an order, which `cotenant policy train` writes."""
 
     schema: Literal["order-model/1"] = SCHEMA
     policy: Literal["rltune", "scorer"]
@@ -79,7 +79,7 @@ class OrderModel(msgspec.Struct, frozen=True, kw_only=True):
     card: ModelCard
 
 
-def encoded(model: OrderModel) -> bytes:
+def encode_model(model: OrderModel) -> bytes:
     return msgspec.json.format(msgspec.json.encode(model), indent=1) + b"\n"
 
 
@@ -89,7 +89,7 @@ def read_model(path: str, policy: str, columns: Sequence[str]) -> OrderModel:
     Raises:
         OrderModelProblem: it cannot be read, or is not a model of this policy.
     """
-    data = _bundled(policy) if path == BUNDLED else _contents(path)
+    data = _read_bundled(policy) if path == BUNDLED else _contents(path)
     try:
         model = msgspec.json.decode(data, type=OrderModel)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -115,7 +115,7 @@ def read_model(path: str, policy: str, columns: Sequence[str]) -> OrderModel:
     return model
 
 
-def _bundled(policy: str) -> bytes:
+def _read_bundled(policy: str) -> bytes:
     return (resources.files(__package__) / f"{policy}.json").read_bytes()
 
 

@@ -75,7 +75,7 @@ def observation(plan: Plan, jobs: Sequence[Job], *, critic: bool = False) -> Obs
     known: dict[SchedulingClass, tuple[float, float, float, float]] = {}
     for each in classes:
         if each not in known:
-            known[each] = _of_class(plan, each)
+            known[each] = _class_features(plan, each)
     gpus, free, fits, ways = np.array([known[each] for each in classes]).T
     log_time, log_gpus, log_wait = np.log10(time_s), np.log2(gpus), np.log10(1.0 + wait_s)
     columns = (
@@ -96,8 +96,9 @@ def observation(plan: Plan, jobs: Sequence[Job], *, critic: bool = False) -> Obs
     return Observation(actor, np.stack((*columns[:3], np.clip(future, -4.0, 1.0), cff), axis=1))
 
 
-def _of_class(plan: Plan, scheduling_class: SchedulingClass) -> tuple[float, float, float, float]:
-    """Of a class: GPUs, free ones of its type, whether it fits by number, share of hosts on which it fits."""
+def _class_features(plan: Plan, scheduling_class: SchedulingClass) -> tuple[float, float, float, float]:
+    """The features of a class: GPUs, free ones of its type, whether it fits by number, share of hosts on
+    which it fits."""
     gpus, free = scheduling_class.gpus, plan.view.free
     types = (scheduling_class.gpu_type,) if scheduling_class.gpu_type else free.types
     total = max((plan.free_total(type) for type in types), default=0)
@@ -119,7 +120,7 @@ BASES = {"sjf": by_remaining, "ssf": by_service}
 
 
 class LearnedParameters(PassingParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the model is."""
+    """The options that say where the model is."""
 
     model: str = BUNDLED
     """A file that `cotenant policy train` wrote, on the controller's machine; `bundled`: the one that comes
@@ -127,7 +128,7 @@ class LearnedParameters(PassingParameters, frozen=True, kw_only=True, forbid_unk
 
 
 class RlTune(Stateless):
-    """Highest score first."""
+    """A policy that starts the job with the highest score first."""
 
     name = "rltune"
 
@@ -146,7 +147,8 @@ class RlTune(Stateless):
         return scores
 
     def ranked(self, plan: Plan, jobs: Sequence[Job]) -> list[Job]:
-        """These jobs, which come in the base order: aged ones first, then by rank (priority, fair share)."""
+        """Ranks `jobs`, which come in the base order: aged ones first, then by rank (priority, fair
+        share)."""
         if len(jobs) < 2 or not self._model.active:
             return list(jobs)
         scores = self.scores(plan, jobs)
@@ -157,7 +159,7 @@ class RlTune(Stateless):
         return [entry[-1] for entry in keyed]
 
     def waiting(self, view: View, event: ev.AnyEvent) -> Iterator[Job]:
-        """All, in order."""
+        """Yields all waiting jobs, in order."""
         queue = view.queue.in_order()
         return chain(self.ranked(Plan(view), list(islice(queue, self._model.window))), queue)
 
@@ -218,7 +220,7 @@ FALLBACKS: Final = {"sjf": SJF_WEIGHTS, "ssf": (1.0, 1.0, 0.0)}
 
 
 class Scorer(Scored):
-    """Lowest score first."""
+    """A policy that starts the job with the lowest score first."""
 
     name = "scorer"
 
@@ -266,16 +268,16 @@ class Scorer(Scored):
             rank,
             "short" if time >= 0.0 else "long",
             "unknown" if length_s is None else span(length_s),
-            _signed(time),
+            _signed_text(time),
             "small" if gpus >= 0.0 else "wide",
             job.spec.gpus_min,
-            _signed(gpus),
+            _signed_text(gpus),
             span(waited_s(job, view.now_s)),
-            _signed(wait),
+            _signed_text(wait),
         )
 
 
-def _signed(number: float) -> str:
+def _signed_text(number: float) -> str:
     return f"{number:+.1f}"
 
 

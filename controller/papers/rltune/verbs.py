@@ -99,7 +99,7 @@ def train(
     """
     form = chosen(output, as_json)
     from cotenant.controller.cli.offline.options import estimates_of
-    from cotenant.controller.papers.rltune import encoded
+    from cotenant.controller.papers.rltune import encode_model
     from cotenant.controller.papers.rltune.training import NoBackend, TrainingOptions
     from cotenant.controller.whatif.choices import as_problems
 
@@ -118,15 +118,15 @@ def train(
     began_s = time.monotonic()
     try:
         with as_problems():
-            model = _trained(name, options, path, lambda told: _tell(told, time.monotonic() - began_s))
+            model = _train_model(name, options, path, lambda told: _tell(told, time.monotonic() - began_s))
     except NoBackend as error:
         raise Problem("failed", str(error), "or leave --backend out") from None
-    write_output(path, encoded(model))
-    show_one(form, _as_json(model, path), str(path), model, lambda found: page(found, path))
+    write_output(path, encode_model(model))
+    show_one(form, _model_document(model, path), str(path), model, lambda found: page(found, path))
 
 
-def _trained(name: str, options: TrainingOptions, path: Path, tell: object) -> OrderModel:
-    """Raises Problem: torch is not installed."""
+def _train_model(name: str, options: TrainingOptions, path: Path, tell: object) -> OrderModel:
+    """Trains the model of the policy `name`. Raises Problem: torch is not installed."""
     from cotenant.controller.papers.rltune.training import train_rltune, train_scorer
 
     assert callable(tell)
@@ -152,7 +152,7 @@ def _tell(told: EpochTold, spent_s: float) -> None:
     )
 
 
-def _as_json(model: OrderModel, path: Path) -> dict[str, object]:
+def _model_document(model: OrderModel, path: Path) -> dict[str, object]:
     import msgspec
 
     card = msgspec.to_builtins(model.card)

@@ -5,6 +5,6 @@
 `EtaTrial` does the same at submissions of a simulation, and compares with what comes.
 """
 
-from cotenant.controller.sim.eta.intervals import EtaTrial, answer, arrived, supposed
+from cotenant.controller.sim.eta.intervals import EtaTrial, answer, answer_arrival, answer_supposed
 
-__all__ = ["EtaTrial", "answer", "arrived", "supposed"]
+__all__ = ["EtaTrial", "answer", "answer_arrival", "answer_supposed"]

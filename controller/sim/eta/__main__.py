@@ -9,7 +9,7 @@ import msgspec
 
 from cotenant.controller.engine import EtaAnswer, EtaQuestion, MakePolicy
 from cotenant.controller.policies.registry import make_for_roll_outs
-from cotenant.controller.sim.eta.intervals import answer, arrived, supposed
+from cotenant.controller.sim.eta.intervals import answer, answer_arrival, answer_supposed
 from cotenant.controller.system.child import serve
 from cotenant.controller.wire import unpack_struct
 
@@ -19,17 +19,17 @@ NICENESS = 10
 
 def main() -> None:
     os.nice(NICENESS)
-    serve(answered)
+    serve(answer_frame)
 
 
 def answer_of(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
     """Answers a question of either kind."""
     if question.supposed is not None:
-        return supposed(question, make_policy)
-    return (arrived if question.arriving else answer)(question, make_policy)
+        return answer_supposed(question, make_policy)
+    return (answer_arrival if question.arriving else answer)(question, make_policy)
 
 
-def answered(frame: bytes) -> bytes:
+def answer_frame(frame: bytes) -> bytes:
     try:
         question = unpack_struct(frame, EtaQuestion)
         found = answer_of(question, make_for_roll_outs)

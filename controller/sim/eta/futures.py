@@ -48,12 +48,12 @@ COMING: Final = "~"
 
 
 class Drawing:
-    """What roll-outs draw from; the same for all of them."""
+    """The source that roll-outs draw from; the same for all of them."""
 
     def __init__(
         self, question: EtaQuestion, claims: Mapping[JobId, Sequence[LengthClaim]] | None = None
     ) -> None:
-        """`claims`: used in place of the question's."""
+        """Collects from a question what roll-outs draw from. `claims`: used in place of the question's."""
         self.count, self._seed = question.count, question.seed
         self._claims = question.claims if claims is None else claims
         self._lengths = Lengths(question.pools, is_exact=question.is_exact)
@@ -66,10 +66,10 @@ class Drawing:
         drawn = self._left.get(job.job_id)
         if drawn is None:
             u = strata(Random(f"{self._seed}:{job.job_id}"), self.count)
-            drawn = self._left[job.job_id] = self._drawn(job, now_s, u)
+            drawn = self._left[job.job_id] = self._draw_left_s(job, now_s, u)
         return drawn[number]
 
-    def _drawn(self, job: Job, now_s: float, u: Sequence[float]) -> list[float]:
+    def _draw_left_s(self, job: Job, now_s: float, u: Sequence[float]) -> list[float]:
         left_s = job.known_left_s(now_s)
         if left_s is None:
             return self._lengths.left_of_unknown_s(run_s(job, now_s), u)
@@ -150,14 +150,14 @@ class Future:
 
     def spec(self, row: int) -> JobSpec:
         place = row - len(self.jobs)
-        return _renamed(self._specs[place], JobId(f"{COMING}{place}"))
+        return _rename_job(self._specs[place], JobId(f"{COMING}{place}"))
 
 
 def _or(known_s: float | None, otherwise_s: float) -> float:
     return otherwise_s if known_s is None else known_s
 
 
-def _renamed(spec: JobSpec, job_id: JobId) -> JobSpec:
+def _rename_job(spec: JobSpec, job_id: JobId) -> JobSpec:
     values = {name: getattr(spec, name) for name in JobSpec.__struct_fields__}
     values["job_id"] = job_id
     return JobSpec(**values)
@@ -233,7 +233,7 @@ def _due_s(expected_s: float, spent_s: float) -> float:
 
 
 def _gang(job: Job, devices: Mapping[DeviceId, Device]) -> tuple[GangMember, ...]:
-    """Its parts on the hosts where its processes may still be."""
+    """The parts of a job's gang on the hosts where its processes may still be."""
     assert job.placement is not None
     parts: dict[str, list[DeviceId]] = {}
     for device_id in job.placement.devices:

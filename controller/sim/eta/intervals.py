@@ -52,7 +52,7 @@ from cotenant.controller.engine import (
     question_of,
     to_compare,
 )
-from cotenant.controller.models.eta import EtaError, calibrated, interval_of, no_earlier
+from cotenant.controller.models.eta import EtaError, calibrated_interval, interval_of, no_earlier
 from cotenant.controller.models.eta_score import FAIR, score
 from cotenant.controller.sim.eta.futures import Drawing
 from cotenant.controller.sim.eta.rollout import HeldJob, RollOuts, Times
@@ -78,7 +78,8 @@ def answer(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
 def eta_of(
     job: Job, question: EtaQuestion, roll_outs: RollOuts, now_s: float, *, is_new: bool = False
 ) -> JobEta:
-    """`is_new`: it has come in this question alone, so that its start is told although it may be now."""
+    """The ETA of a job by the roll-outs. `is_new`: the job has come in this question alone, so that its start
+    is told although it may be now."""
     job_id = job.job_id
     kind: EtaKind = "revisit" if job_id in question.revisits else "submission"
     errors = question.pools.errors_of(question.policy, kind)
@@ -100,14 +101,14 @@ def eta_of(
 
 
 def _told(raw: EtaInterval | None, errors: list[tuple[float, float, float]]) -> ToldInterval | None:
-    return None if raw is None else ToldInterval(raw, calibrated(raw, errors))
+    return None if raw is None else ToldInterval(raw, calibrated_interval(raw, errors))
 
 
 TOLD_S_MIN = 1.0
 """A smaller difference is no delay."""
 
 
-def arrived(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
+def answer_arrival(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
     """When supposed jobs would start and end, which jobs they would wait for, and which they would delay."""
     began_s = time.process_time()
     without = RollOuts(question.image, question.config, make_policy)
@@ -132,7 +133,7 @@ def arrived(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
     )
 
 
-def supposed(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
+def answer_supposed(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
     """When a job that comes now or later would start and end, under the policy in force or another one."""
     began_s = time.process_time()
     about = question.supposed
@@ -187,7 +188,7 @@ def _effect(engine: Engine, first: Job, without: Times, follows: Times) -> Arriv
 
 
 def _leave_first(engine: Engine, job: Job, ends: Times) -> list[JobId]:
-    """As many jobs on devices as have to leave for it, the first to end first."""
+    """Lists as many jobs on devices as have to leave for `job`, the first to end first."""
     if job.phase is Phase.RESERVED:
         return list(job.waits_for)
     view = engine.view()
@@ -255,7 +256,7 @@ class EtaTrial:
         self._told += len(told)
 
     def result(self) -> dict[str, Any]:
-        """For `sim compare --eta`."""
+        """The result of the trial for `sim compare --eta`."""
         scored = score(self.errors)
         open_share = fmean(self._open_shares) if self._open_shares else 0.0
         coverage = scored.coverage_80

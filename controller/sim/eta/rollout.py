@@ -45,7 +45,7 @@ class RollOuts:
     """When jobs start and end in so many futures, from one state on."""
 
     def __init__(self, image: bytes, config: EngineConfig, make_policy: MakePolicy) -> None:
-        """`image`: of `engine.image_of`."""
+        """Keeps the image from which every roll-out starts. `image`: of `engine.image_of`."""
         self._image, self._make_policy = image, make_policy
         self._config = msgspec.structs.replace(config, keep_ended=8)
         self.starts: Times = {}
@@ -58,7 +58,8 @@ class RollOuts:
         jobs: Collection[JobId] | None = None,
         release: HeldJob | None = None,
     ) -> None:
-        """Makes all roll-outs. `jobs`: only these are of interest; a roll-out stops when they have ended."""
+        """Makes all roll-outs that `past` counts. `jobs`: only these are of interest; a roll-out stops when
+        they have ended."""
         for number in range(past.count):
             self._run_one(past, seed, number, jobs, release)
         gc.collect()  # An engine is a circle of references, and the collector is off while we simulate.

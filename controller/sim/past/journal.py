@@ -45,7 +45,7 @@ class NothingToReplay(Exception):
 
 
 class Start(NamedTuple):
-    """One start of the controller: from which entry on, under which configuration."""
+    """A start of the controller: from which entry on, under which configuration."""
 
     first_seq: int
     configuration: bytes
@@ -58,7 +58,7 @@ def follow(where: Path, look: Look) -> Engine:
         JournalError, NothingToReplay: there is no journal, or it cannot be read; it is empty.
     """
     path = find_journal(where)
-    with opened(path) as database:
+    with open_journal(path) as database:
         runs, _, _ = extent(database, path)
         return fold(database, path, runs, look)
 
@@ -72,7 +72,8 @@ def find_journal(where: Path) -> Path:
 
 
 def extent(database: sqlite3.Connection, path: Path) -> tuple[list[Start], float, float]:
-    """Its starts, and when the last entry was written: on the journal's clock and on the wall's."""
+    """The starts in a journal, and when the last entry was written: on the journal's clock and on the
+    wall's."""
     runs = [Start(*row) for row in database.execute(_RUNS)]
     last = database.execute("SELECT now_s, wall_s FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
     if not runs or last is None:
@@ -81,8 +82,8 @@ def extent(database: sqlite3.Connection, path: Path) -> tuple[list[Start], float
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """Raises JournalError: it cannot be read, or is damaged."""
+def open_journal(path: Path) -> Iterator[sqlite3.Connection]:
+    """Opens a journal to be read. Raises JournalError: the journal cannot be read, or is damaged."""
     database = _open(path)
     try:
         yield database
@@ -106,7 +107,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 class PastEntry(NamedTuple):
-    """One entry, read."""
+    """An entry of the journal, as it was read."""
 
     seq: int
     now_s: float
@@ -119,7 +120,7 @@ class PastEntry(NamedTuple):
 def entries(
     database: sqlite3.Connection, path: Path, *, after: int = 0, limit: int = -1
 ) -> Iterator[PastEntry]:
-    """In order; `limit` below 0: all."""
+    """Yields the entries of a journal in order; `limit` below 0: all."""
     for seq, now_s, event, decision, commands, crc in database.execute(_ENTRIES, (after, limit)):
         if crc != checksum(now_s, event, decision, commands):
             raise damaged(path, f"entry {seq} was changed on disk: its checksum is wrong")
@@ -140,7 +141,7 @@ def fold(database: sqlite3.Connection, path: Path, runs: list[Start], look: Look
 
 
 def under(engine: Engine, configuration: bytes, make_policy: MakePolicy) -> Engine:
-    """The same state in an engine of another configuration."""
+    """Returns the state of `engine` in an engine of another configuration."""
     moved = Engine(make_policy, unpack(configuration, EngineConfig))
     # As recovery does it: encoded, since the new engine must not share values with the old one.
     image = msgspec.msgpack.encode(engine.snapshot())
@@ -189,7 +190,7 @@ class Troubles:
             self._failed.add((job_id, job.attempt.number))
 
     def notes(self, devices: int, end_s: float) -> list[str]:
-        """`devices`: as many as are simulated."""
+        """Reports the troubles as lines of text. `devices`: as many as are simulated."""
         self._count(end_s)
         found = []
         if self._failed:

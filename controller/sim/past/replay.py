@@ -23,7 +23,14 @@ from cotenant.controller.domain import ENDED, AnyCommand, HostId, Job, JobId, Ph
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.sim.past.journal import NothingToReplay, Troubles, extent, find_journal, fold, opened
+from cotenant.controller.sim.past.journal import (
+    NothingToReplay,
+    Troubles,
+    extent,
+    find_journal,
+    fold,
+    open_journal,
+)
 from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.sim.world.workload import Cluster, Workload
 
@@ -34,7 +41,7 @@ BEGAN_AGAIN: Final = "queued again after it had ended: counted up to its first e
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lived:
-    """One job as it ran. JCT = wait + load + run + pause; seconds."""
+    """A job as it ran. JCT = wait + load + run + pause; seconds."""
 
     job_id: JobId
     name: str
@@ -130,7 +137,7 @@ class JournalRecord:
         )
 
     def workload(self) -> Workload:
-        """The same arrivals, lengths, loads and pauses, for any policy."""
+        """The workload of the same arrivals, lengths, loads and pauses, for any policy."""
         jobs = self.jobs
         first_s = jobs[0].arrived_s
         organisations = tuple(dict.fromkeys(job.organisation for job in jobs))
@@ -168,7 +175,7 @@ def read_journal(where: Path, *, since_s: float | None = None) -> JournalRecord:
         NothingToReplay: no job in it has both arrived and ended.
     """
     path = find_journal(where)
-    with opened(path) as database:
+    with open_journal(path) as database:
         runs, last_s, last_wall_s = extent(database, path)
         watcher = _Watcher(0.0 if since_s is None else max(0.0, last_s - since_s))
         watcher.finish(fold(database, path, runs, watcher.observe))
@@ -235,7 +242,7 @@ class _Watcher:
         self._troubles.observe(engine, event)
 
     def finish(self, engine: Engine) -> None:
-        """At the journal's end: jobs that another one's end has ended."""
+        """Ends, at the journal's end, the jobs that another one's end has ended."""
         self._ageing_s = engine.config.policy.ageing_s
         for job_id in list(self._open):
             self._may_end(engine, job_id)
@@ -310,7 +317,7 @@ class _Watcher:
         if job is None or kept.arrived_s is None or job.spent.run_s <= 0.0:
             self._excluded[NEVER_TRAINED] += 1
         else:
-            self._jobs.append(_lived(job, kept, kept.arrived_s, engine.now_s))
+            self._jobs.append(_lived_job(job, kept, kept.arrived_s, engine.now_s))
 
     # --- The outcome -----------------------------------------------------------------------------
 
@@ -398,7 +405,7 @@ def _jobs(count: int) -> str:
     return f"{count:,} job{'' if count == 1 else 's'}"
 
 
-def _lived(job: Job, kept: _Open, arrived_s: float, now_s: float) -> Lived:
+def _lived_job(job: Job, kept: _Open, arrived_s: float, now_s: float) -> Lived:
     ended_s = now_s if job.ended_s is None else job.ended_s
     jct_s = max(0.0, ended_s - arrived_s)
     load_s, run_s, is_quick = job.spent.load_s, job.spent.run_s, job.spent.load_s <= job.spent.futile_s

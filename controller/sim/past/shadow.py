@@ -19,7 +19,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, Ledger, MakePolicy, action_in_words
 from cotenant.controller.planning import View
 from cotenant.controller.policies.base import Parameters, Policy
-from cotenant.controller.sim.past.journal import entries, extent, opened, under
+from cotenant.controller.sim.past.journal import entries, extent, open_journal, under
 from cotenant.controller.store import RecoveredState, digest
 from cotenant.controller.wire import (
     BadMessage,
@@ -199,7 +199,7 @@ class ShadowFollower:
         Raises:
             JournalError: it cannot be read.
         """
-        with opened(path) as database:
+        with open_journal(path) as database:
             runs, _, _ = extent(database, path)
             if self._engine is None:
                 self._engine = self._begin(database, [(run.first_seq, run.configuration) for run in runs])
@@ -219,7 +219,7 @@ class ShadowFollower:
         return RecordedPolicy(self._make(name, parameters), self)
 
     def _begin(self, database: sqlite3.Connection, runs: list[tuple[int, bytes]]) -> Engine:
-        """From the newest snapshot before the beginning, else from the journal's first entry."""
+        """Starts from the newest snapshot before the beginning, else from the journal's first entry."""
         for seq, data, crc in database.execute(_SNAPSHOTS, (self._begin_s,)):
             begun = [configuration for first_seq, configuration in runs if first_seq <= seq + 1]
             state = RecoveredState(Engine(self._policy, unpack(begun[-1], EngineConfig)))

@@ -16,7 +16,7 @@ from cotenant.controller.policies import registry
 from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import Task, TaskRun
 from cotenant.controller.sim.past.replay import JournalRecord
-from cotenant.controller.sim.preparing import informed
+from cotenant.controller.sim.preparing import add_knowledge
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.world.knowledge import COMPLETE, Knowledge
 from cotenant.controller.sim.world.physics import Physics
@@ -26,7 +26,7 @@ HAPPENED: Final = "what happened"
 SCHEMA: Final = "whatif/1"
 
 
-def in_force(record: JournalRecord) -> PolicyChoice | None:
+def policy_in_force(record: JournalRecord) -> PolicyChoice | None:
     """The policy of the time; None where it cannot be made here."""
     choice = PolicyChoice(*record.setting)
     return choice if registry.is_known(choice.name) else None
@@ -46,14 +46,14 @@ def replay_tasks(
     Raises:
         ValueError: hosts like those there are cannot have so many.
     """
-    then = in_force(record)
+    then = policy_in_force(record)
     choices = {choice.label: choice for choice in ([then] if then else [])}
     choices.update({choice.label: choice for choice in policies})
     workload, physics = record.workload(), Physics(pairs=pairs)
-    workload = informed(workload, knowledge, seed, np.ones(len(workload), np.bool_))
+    workload = add_knowledge(workload, knowledge, seed, np.ones(len(workload), np.bool_))
     sizes = {"": record.cluster}
     if add_gpus:
-        sizes[f"{add_gpus} more GPU{'s' * (add_gpus > 1)}"] = grown(record.cluster, add_gpus)
+        sizes[f"{add_gpus} more GPU{'s' * (add_gpus > 1)}"] = grow_cluster(record.cluster, add_gpus)
     return [
         Task(
             policy=choice,
@@ -69,7 +69,7 @@ def replay_tasks(
     ]
 
 
-def grown(cluster: Cluster, gpus: int) -> Cluster:
+def grow_cluster(cluster: Cluster, gpus: int) -> Cluster:
     """More hosts like those there are; a single host may become a larger one.
 
     Raises:
@@ -95,7 +95,7 @@ def calibration(record: JournalRecord, runs: Sequence[TaskRun]) -> dict[str, Any
     `jct_error`: |simulated - actual| / actual of each job, its median and its 90th percentile.
     `jct_mean_ratio`: mean simulated / mean actual.
     """
-    then = in_force(record)
+    then = policy_in_force(record)
     run = next((run for run in runs if then is not None and run.label == then.label), None)
     if run is None or run.outcome is None or not run.outcome.finished.any():
         return None
@@ -115,7 +115,7 @@ def calibration(record: JournalRecord, runs: Sequence[TaskRun]) -> dict[str, Any
 def document(
     record: JournalRecord, runs: Sequence[TaskRun], *, pairs: str, begin: str, end: str
 ) -> dict[str, Any]:
-    """`begin` and `end`: the part of the journal, RFC 3339."""
+    """The document of a replay and its runs. `begin` and `end`: the part of the journal, RFC 3339."""
     return {
         "schema": SCHEMA,
         "journal": str(record.journal),

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from cotenant.controller.sim.compare import TaskRun
-from cotenant.controller.sim.results.paired import paired, paired_windows
+from cotenant.controller.sim.results.paired import paired_windows, policy_differences
 from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from cotenant.controller.system.files import output, write_output
@@ -37,7 +37,7 @@ def document(
     """What `sim compare -o json` prints. `not_run`: labels of runs that an interrupt kept from starting.
     `whole`: what the runs are windows of."""
     workload, cluster = whole or runs[0].task.workload, runs[0].task.cluster
-    compared = paired if whole is None else paired_windows
+    compared = policy_differences if whole is None else paired_windows
     return {
         "schema": SCHEMA,
         "trace": trace,
@@ -72,7 +72,7 @@ _COUNTS: Final = ("finished", "preemptions", "futile_preemptions", "aborted_pree
 
 
 def write_jobs(outcome: Outcome, path: Path) -> None:
-    """One row per job; empty where a number does not exist (a job that has not finished)."""
+    """Writes one row per job; a cell is empty where a number does not exist (a job that has not finished)."""
     workload = outcome.workload
     n = len(workload)
     names = [workload.models[index] if index >= 0 else "" for index in workload.model.tolist()]

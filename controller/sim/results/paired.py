@@ -99,12 +99,12 @@ def ratio(groups: Sequence[Sequence[Pairs]], *, seed: int = 0, draws: int = DRAW
         which = generator.integers(len(tables), size=draws)
         for number, group in enumerate(tables):
             here = np.flatnonzero(which == number)
-            logs[here] += _of_group(group, len(here), generator)
+            logs[here] += _group_logs(group, len(here), generator)
     low, high = np.nanpercentile(np.exp(logs / len(tables)), (2.5, 97.5))
     return Ratio(mean, float(low), float(high))
 
 
-def _of_group(cells: Sequence[Table], draws: int, generator: np.random.Generator) -> Table:
+def _group_logs(cells: Sequence[Table], draws: int, generator: np.random.Generator) -> Table:
     """Mean logarithms over cells, of so many samples of cells and windows."""
     logs = np.zeros(draws)
     for _ in cells:
@@ -129,9 +129,10 @@ MEASURES: Final = (("jct_s", "mean"), ("jct_s", "p50"), ("jct_s", "p95"), ("wait
 RATIOS: Final = (("wait_ratio", "wait_s"), ("bsld_ratio", "bsld"), ("jct_ratio", "jct_s"))
 
 
-def paired(summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each policy against the first one, for each measure: mean difference, and half of its 95 % interval
-    (Student's, of the differences). Only whole runs and seeds that both have; nothing below two seeds."""
+def policy_differences(summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Compares each policy with the first one, for each measure: mean difference, and half of its 95 %
+    interval (Student's, of the differences). Only whole runs and seeds that both have count; nothing below
+    two seeds."""
     runs: dict[str, dict[int, Mapping[str, Any]]] = {}
     for summary in summaries:
         if not summary["interrupted"]:
@@ -162,8 +163,8 @@ def paired(summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def paired_windows(summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each policy against the first one: ratios of means over the counted jobs of all windows, with intervals
-    over windows. Several seeds of a window are one block. Only whole runs that both have."""
+    """Compares each policy with the first one: ratios of means over the counted jobs of all windows, with
+    intervals over windows. Several seeds of a window are one block. Only whole runs that both have count."""
     whole = [summary for summary in summaries if not summary["interrupted"]]
     runs = {(str(s["label"]), int(s["window"]), int(s["seed"])): s for s in whole}
     labels = list(dict.fromkeys(str(summary["label"]) for summary in summaries))

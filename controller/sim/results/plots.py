@@ -74,7 +74,8 @@ def curve(label: str, values: Floats) -> Curve:
 
 
 def parts(outcome: Outcome, label: str) -> JctParts:
-    """Of the jobs around the median JCT (45 to 55 %): the parts of medians would not add up to a JCT."""
+    """The parts of the JCT of the jobs around the median JCT (45 to 55 %): the parts of medians would not add
+    up to a JCT."""
     rows = around_median(outcome.jct_s)
     mean = [float(np.mean(column[rows])) for column in _columns(outcome)]
     return JctParts(label, *mean)
@@ -105,11 +106,15 @@ def futile_percent(outcome: Outcome) -> float:
 def distributions(
     curves: Sequence[Curve], title: str, axis: str, *, synthetic: bool, in_seconds: bool = True
 ) -> Figure:
-    """Cumulative: how many jobs have at most so much of it. Seconds are marked in larger units."""
+    """Plots cumulative distributions: how many jobs have at most so much of the value. Seconds are marked in
+    larger units."""
     figure, axes = _figure(title, synthetic)
     for number, each in enumerate(curves):
         axes.plot(
-            np.maximum(each.values, SMALLEST), 100.0 * QUANTILES, label=lined(each.label), **_line(number)
+            np.maximum(each.values, SMALLEST),
+            100.0 * QUANTILES,
+            label=break_label(each.label),
+            **_line(number),
         )
     axes.set_xscale("log")
     axes.set_ylim(0, 100)
@@ -137,7 +142,7 @@ def trade_off(
             linestyle="-" if label == line else "none",
             marker="o" if label == line else "X",
             color=colour,
-            label=lined(label),
+            label=break_label(label),
         )
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=0.1)
@@ -148,7 +153,7 @@ def trade_off(
     return figure
 
 
-def stacked(bars: Sequence[JctParts], title: str, *, synthetic: bool) -> Figure:
+def stacked_bars(bars: Sequence[JctParts], title: str, *, synthetic: bool) -> Figure:
     """A bar per policy: what a JCT is made of, as in Lazer's Fig. 3. One so long that nothing could be seen
     of the others is cut, and says so."""
     figure, axes = _figure(title, synthetic)
@@ -165,7 +170,7 @@ def stacked(bars: Sequence[JctParts], title: str, *, synthetic: bool) -> Figure:
     for place, total in zip(places, left, strict=True):
         text = f"{total:.3g}" if total < 1000 else f"{total:,.0f}"
         is_cut = total > 1.001 * end
-        _beside(axes, f"{text}, cut" if is_cut else text, min(total, 1.1 * end), place)
+        _annotate_bar(axes, f"{text}, cut" if is_cut else text, min(total, 1.1 * end), place)
     _rows(axes, places, [bar.label for bar in bars])
     axes.set_xlim(0, 1.1 * end if max(left, default=0.0) > end else 1.12 * end)
     axes.set_xlabel(f"mean over the jobs around the median JCT ({unit})")
@@ -182,7 +187,7 @@ def shares(bars: Sequence[PercentShare], title: str, axis: str, *, synthetic: bo
     axes.barh(places, percents, xerr=halves if any(halves) else None, color=COLOURS[0], capsize=2)
     for place, bar in zip(places, bars, strict=True):
         text = f"{bar.percent:.2g}" if bar.percent else "0"
-        _beside(axes, text, bar.percent + bar.half, place)
+        _annotate_bar(axes, text, bar.percent + bar.half, place)
     _rows(axes, places, [bar.label for bar in bars])
     axes.set_xlim(0, 1.15 * max(max((p + h for p, h in zip(percents, halves, strict=True)), default=0), 1e-9))
     axes.set_xlabel(axis)
@@ -204,7 +209,7 @@ def lines(
     figure, axes = _figure(title, synthetic)
     for number, each in enumerate(series):
         style = _line(number)
-        axes.plot(each.xs, each.ys, marker="o", markersize=3, label=lined(each.label), **style)
+        axes.plot(each.xs, each.ys, marker="o", markersize=3, label=break_label(each.label), **style)
         if any(each.halves):
             ys, halves = np.array(each.ys), np.array(each.halves)
             axes.fill_between(
@@ -277,7 +282,7 @@ def _line(number: int) -> dict[str, Any]:
     }
 
 
-def lined(label: str) -> str:
+def break_label(label: str) -> str:
     """A policy with its parameters in lines that leave room for the plot beside them."""
     if len(label) <= LABEL_CHARS:
         return label
@@ -289,8 +294,8 @@ def lined(label: str) -> str:
     return "\n".join(lines)
 
 
-def _beside(axes: Any, text: str, x: float, place: Any) -> None:
-    """What a bar's length is."""
+def _annotate_bar(axes: Any, text: str, x: float, place: Any) -> None:
+    """Writes beside a bar what its length is."""
     at = {"xytext": (3, 0), "textcoords": "offset points"}
     axes.annotate(text, (x, place), va="center", fontsize=8, **at)
 
@@ -302,7 +307,7 @@ def _legend(axes: Any, entries: int) -> None:
 
 
 def _rows(axes: Any, places: Floats | NDArray[np.int64], labels: Sequence[str]) -> None:
-    axes.set_yticks(places, [lined(label) for label in labels], fontsize=8)
+    axes.set_yticks(places, [break_label(label) for label in labels], fontsize=8)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
 
@@ -335,7 +340,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def svg_of(figure: Figure) -> str:
-    """The same bytes as `save` writes."""
+    """The figure as SVG text: the same bytes as `save` writes."""
     import matplotlib
 
     matplotlib.rcParams["svg.hashsalt"] = "cotenant"
@@ -363,7 +368,7 @@ def write_all(outcomes: Mapping[str, Outcome], folder: Path) -> list[str]:
             "waiting time",
             synthetic=synthetic,
         ),
-        "parts.svg": stacked(
+        "parts.svg": stacked_bars(
             [parts(each, label) for label, each in outcomes.items() if np.any(each.finished)],
             f"What a JCT is made of, {name}",
             synthetic=synthetic,

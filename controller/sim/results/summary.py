@@ -55,7 +55,7 @@ class Fairness(NamedTuple):
 
 
 def fairness(outcome: Outcome) -> Fairness:
-    """Of each job."""
+    """The fairness of each job."""
     workload = outcome.workload
     if not len(workload):
         return Fairness(np.empty(0), np.empty(0))
@@ -90,8 +90,9 @@ def jain(values: Numbers) -> float | None:
     return float(values.sum() ** 2 / (len(values) * np.square(values).sum()))
 
 
-def told(each: Fairness, among: NDArray[np.bool_]) -> dict[str, Any] | None:
-    """For a result: distributions over some finished jobs, and how many ended later than fair."""
+def fairness_summary(each: Fairness, among: NDArray[np.bool_]) -> dict[str, Any] | None:
+    """The fairness for a result: distributions over some finished jobs, and how many ended later than
+    fair."""
     slowdown, rho = each.slowdown[among], each.rho[among]
     slowdown, rho = slowdown[np.isfinite(slowdown)], rho[np.isfinite(rho)]
     if not len(slowdown) or not len(rho):
@@ -119,7 +120,7 @@ BOUND_S = 10.0
 DISTRIBUTIONS = ("jct_s", "wait_s", "load_s", "run_s", "pause_s", "rework_s")
 
 
-def counted(jobs: int, trim: float, warm: int = 0) -> Mask:
+def counted_mask(jobs: int, trim: float, warm: int = 0) -> Mask:
     """The jobs, in order of arrival, that numbers about jobs are made of: all but the first and the last
     `trim` of them, and but the first `warm`. Those run like the others, and keep an empty cluster at both
     ends out of the numbers."""
@@ -130,11 +131,11 @@ def counted(jobs: int, trim: float, warm: int = 0) -> Mask:
 
 
 def summarise(outcome: Outcome, trim: float = 0.0, warm: int = 0) -> dict[str, Any]:
-    """One run as a value for JSON. Equal runs give equal values, `decision_ms`, `wall_s`, `cpu_s` and
-    `thinking_s` aside. `trim`, `warm`: see `counted`; what is said of the whole run (makespan, load, busy
-    devices, `finished`, `shared_jobs`, `sharing_benefit`) counts all jobs."""
+    """Summarises a run as a value for JSON. Equal runs give equal values, `decision_ms`, `wall_s`, `cpu_s`
+    and `thinking_s` aside. `trim`, `warm`: see `counted_mask`; what is said of the whole run (makespan, load,
+    busy devices, `finished`, `shared_jobs`, `sharing_benefit`) counts all jobs."""
     workload, cluster = outcome.workload, outcome.cluster
-    everyone, even = counted(len(workload), trim, warm), fairness(outcome)
+    everyone, even = counted_mask(len(workload), trim, warm), fairness(outcome)
     available_gpu_s = outcome.makespan_s * cluster.gpus
     return {
         "policy": outcome.policy,
@@ -147,7 +148,7 @@ def summarise(outcome: Outcome, trim: float = 0.0, warm: int = 0) -> dict[str, A
         "makespan_s": _number(outcome.makespan_s),
         "counted_jobs": int(everyone.sum()),
         **_times(outcome, everyone),
-        "fairness": told(even, everyone),
+        "fairness": fairness_summary(even, everyone),
         "futile_s_waited": _futile(outcome, everyone & (outcome.wait_s > 0.0)),
         "futile_s_hit": _futile(outcome, everyone & (outcome.futile_preemptions > 0)),
         "gpu_busy_ratio": outcome.busy_gpu_s / available_gpu_s if available_gpu_s > 0.0 else None,
@@ -160,28 +161,28 @@ def summarise(outcome: Outcome, trim: float = 0.0, warm: int = 0) -> dict[str, A
         "thinking_s": outcome.thinking_s,
         "prediction_error": prediction_error(outcome, everyone),
         "unfairness": unfairness(outcome, everyone),
-        **_of_classes(outcome, everyone),
+        **_class_summaries(outcome, everyone),
         **({"resizes": int(outcome.resizes[everyone].sum())} if workload.speedups else {}),
         **({} if outcome.promises is None else {"promises": outcome.promises}),
     }
 
 
-def _of_classes(outcome: Outcome, everyone: Mask) -> dict[str, Any]:
+def _class_summaries(outcome: Outcome, everyone: Mask) -> dict[str, Any]:
     workload = outcome.workload
     if not workload.hp.any():
         return dict.fromkeys(("hp", "spot", "allocation_ratio", "lost_gpu_s"))
     arriving_gpu_s = outcome.arriving_s * outcome.cluster.gpus
     done = everyone & outcome.finished
     return {
-        "hp": _of_class(outcome, everyone & workload.hp),
-        "spot": _of_class(outcome, everyone & ~workload.hp, evictions=True),
+        "hp": _class_summary(outcome, everyone & workload.hp),
+        "spot": _class_summary(outcome, everyone & ~workload.hp, evictions=True),
         "allocation_ratio": outcome.arriving_gpu_s / arriving_gpu_s if arriving_gpu_s > 0.0 else None,
         "lost_gpu_s": float(np.dot(outcome.rework_s[done], workload.gpus[done])),
     }
 
 
-def _of_class(outcome: Outcome, mask: Mask, *, evictions: bool = False) -> dict[str, Any] | None:
-    """The same for the jobs of one class; None if there are none."""
+def _class_summary(outcome: Outcome, mask: Mask, *, evictions: bool = False) -> dict[str, Any] | None:
+    """Summarises the jobs of one class; None if there are none."""
     if not mask.any():
         return None
     finished = int(outcome.finished[mask].sum())
@@ -213,7 +214,7 @@ def bounded_slowdown(outcome: Outcome) -> Numbers:
 
 
 def distribution(values: Numbers) -> dict[str, float] | None:
-    """Mean and percentiles; None of nothing."""
+    """The mean and the percentiles of `values`; None where there are none."""
     if not len(values):
         return None
     p50, p95, p99 = np.percentile(values, (50, 95, 99))

@@ -76,7 +76,7 @@ def at_once(
     questions: Sequence[EtaQuestion], then: Callable[[Sequence[EtaAnswer]], None], within_s: float
 ) -> bool:
     """In this process; the last question is never reached."""
-    then([sim_eta.supposed(each, registry.make) for each in questions[:-1]])
+    then([sim_eta.answer_supposed(each, registry.make) for each in questions[:-1]])
     return True
 
 
@@ -111,7 +111,7 @@ def supposed(desk: Desk, policy: str = "", after_s: float = 0.0) -> EtaAnswer:
     asked = spec("9", gpus=2, expected_s=60.0, load_s=5.0)
     question = question_of(desk.engine, EtaBook(), seed=1, count=2, is_exact=True)
     about = SupposedJob(spec=asked, policy=policy, after_s=after_s)
-    return sim_eta.supposed(msgspec.structs.replace(question, supposed=about), registry.make)
+    return sim_eta.answer_supposed(msgspec.structs.replace(question, supposed=about), registry.make)
 
 
 def test_a_request_is_answered_when_it_is_found_out(stations: Callable[..., Station]) -> None:
@@ -155,5 +155,5 @@ def test_both_questions_about_a_job_that_comes_now_have_one_answer(
     question = question_of(desk.engine, EtaBook(SavedEtas(pools=pools)), seed=1, count=8)
     alone = msgspec.structs.replace(question, supposed=SupposedJob(spec=asked))
     among = msgspec.structs.replace(question, arriving=(asked,))
-    found = [sim_eta.supposed(alone, registry.make), sim_eta.arrived(among, registry.make)]
+    found = [sim_eta.answer_supposed(alone, registry.make), sim_eta.answer_arrival(among, registry.make)]
     assert found[0].etas == found[1].etas

@@ -9,7 +9,7 @@ import pytest
 
 from cotenant.controller.engine import EtaAnswer, EtaQuestion
 from cotenant.controller.policies import registry
-from cotenant.controller.sim.eta import arrived
+from cotenant.controller.sim.eta import answer_arrival
 from cotenant.controller.wire import clients
 from tests.controller.station import ALICE, BOB, Station, job, run_one
 
@@ -31,7 +31,7 @@ class Later:
 
     def work(self, error: str = "") -> None:
         questions, told = self.waiting.pop(0)
-        told([EtaAnswer(error=error) if error else arrived(each, registry.make) for each in questions])
+        told([EtaAnswer(error=error) if error else answer_arrival(each, registry.make) for each in questions])
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from cotenant.controller.models.eta import (
     EtaError,
     KnownLength,
     Pools,
-    calibrated,
+    calibrated_interval,
     errors_of,
     interval_of,
 )
@@ -167,16 +167,16 @@ def test_an_interval_has_no_median_where_half_of_the_roll_outs_have_no_end() -> 
 
 def test_too_few_errors_shift_nothing() -> None:
     raw = EtaInterval(10.0, 20.0, 40.0)
-    assert calibrated(raw, [(1.0, 1.0, 1.0)] * (ENOUGH - 1)) is raw
+    assert calibrated_interval(raw, [(1.0, 1.0, 1.0)] * (ENOUGH - 1)) is raw
 
 
 def test_a_steady_error_is_taken_out_whole() -> None:
-    told = calibrated(EtaInterval(10.0, 20.0, 40.0), [(math.log(2.0),) * 3] * ENOUGH)
+    told = calibrated_interval(EtaInterval(10.0, 20.0, 40.0), [(math.log(2.0),) * 3] * ENOUGH)
     assert [told.p10_s, told.p50_s, told.p90_s] == pytest.approx([20.0, 40.0, 80.0])
 
 
 def test_a_bound_without_an_end_says_nothing_and_keeps_none() -> None:
-    told = calibrated(EtaInterval(10.0, 20.0, math.inf), [(0.0, 0.0, math.nan)] * 20)
+    told = calibrated_interval(EtaInterval(10.0, 20.0, math.inf), [(0.0, 0.0, math.nan)] * 20)
     assert told == EtaInterval(10.0, 20.0, math.inf)
 
 
@@ -187,7 +187,7 @@ def test_what_is_told_holds_as_often_as_it_says_whatever_the_raw_interval_was(se
     random = Random(seed)
     raw = EtaInterval(90.0, 100.0, 110.0)
     past = [errors_of(raw, 100.0 * random.lognormvariate(0.5, 1.0)) for _ in range(300)]
-    told = calibrated(raw, past)
+    told = calibrated_interval(raw, past)
     hits = sum(told.holds(100.0 * random.lognormvariate(0.5, 1.0)) for _ in range(2000)) / 2000
     assert 0.7 < hits < 0.9, f"seed {seed}: {hits}"
 

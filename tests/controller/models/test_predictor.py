@@ -14,7 +14,13 @@ from cotenant.controller.domain import Job, JobId, JobMeasurements, JobSpec, Lau
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.knowledge import PairTable
 from cotenant.controller.models.interference import model_file
-from cotenant.controller.models.interference.features import VOCABULARY, beside, columns_of, names_in, of_job
+from cotenant.controller.models.interference.features import (
+    VOCABULARY,
+    beside,
+    columns_of,
+    job_features,
+    names_in,
+)
 from cotenant.controller.models.interference.model_file import ModelProblem
 from cotenant.controller.models.interference.predictor import Predictor
 from cotenant.controller.performance import (
@@ -173,7 +179,7 @@ def test_a_profile_in_the_words_of_the_vocabulary() -> None:
         reason=because("submitted", "ann"),
         measured=JobMeasurements(profile=profile),
     )
-    values = dict(zip(VOCABULARY, of_job(known, VOCABULARY), strict=True))
+    values = dict(zip(VOCABULARY, job_features(known, VOCABULARY), strict=True))
     said = {name: value for name, value in values.items() if not math.isnan(value)}
     assert said == {
         "gpu_util_pct": pytest.approx(70.0),
@@ -189,7 +195,7 @@ def test_a_profile_in_the_words_of_the_vocabulary() -> None:
 
 
 def test_a_job_of_which_nothing_is_known_is_all_holes() -> None:
-    assert all(map(math.isnan, of_job(job("x"), VOCABULARY)))
+    assert all(map(math.isnan, job_features(job("x"), VOCABULARY)))
 
 
 def test_table_2_is_whole() -> None:

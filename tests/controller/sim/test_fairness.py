@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cotenant.controller.sim.results.paired import paired
-from cotenant.controller.sim.results.summary import contention, counted, fairness, jain, summarise
+from cotenant.controller.sim.results.paired import policy_differences
+from cotenant.controller.sim.results.summary import contention, counted_mask, fairness, jain, summarise
 from cotenant.controller.sim.scenario import Scenario
 from cotenant.controller.sim.simulate import simulate
 from tests.controller.sim.workloads import JobRow, cluster, workload
@@ -77,7 +77,7 @@ def test_what_seeds_have_in_common_drops_out_of_a_difference() -> None:
     """Seeds scatter by hundreds of seconds, the policies differ by ten: two intervals would overlap."""
     runs = [run("a", seed, 1000.0 * seed) for seed in range(4)]
     runs += [run("b", seed, 1000.0 * seed - 10.0) for seed in range(4)]
-    (found, *_) = paired(runs)
+    (found, *_) = policy_differences(runs)
     assert found == {
         "policy": "b", "against": "a", "measure": "jct_s.mean", "difference": -10.0, "half": 0.0, "seeds": 4,
     }  # fmt: skip
@@ -85,14 +85,14 @@ def test_what_seeds_have_in_common_drops_out_of_a_difference() -> None:
 
 def test_only_whole_runs_of_seeds_that_both_have_are_compared() -> None:
     runs = [run("a", 0, 1.0), run("a", 1, 2.0), run("a", 2, 3.0), run("b", 0, 2.0), run("b", 1, 5.0)]
-    assert {each["seeds"] for each in paired([*runs, run("b", 2, 9.0, interrupted=True)])} == {2}
-    assert paired(runs[:4]) == []
-    assert paired([run("a", 0, 1.0, interrupted=True), *runs[3:]]) == []
+    assert {each["seeds"] for each in policy_differences([*runs, run("b", 2, 9.0, interrupted=True)])} == {2}
+    assert policy_differences(runs[:4]) == []
+    assert policy_differences([run("a", 0, 1.0, interrupted=True), *runs[3:]]) == []
 
 
 def test_jobs_at_both_ends_run_and_are_not_counted() -> None:
-    assert counted(10, 0.1).tolist() == [False, *[True] * 8, False]
-    assert counted(5, 0.1).all() and counted(0, 0.1).tolist() == []
+    assert counted_mask(10, 0.1).tolist() == [False, *[True] * 8, False]
+    assert counted_mask(5, 0.1).all() and counted_mask(0, 0.1).tolist() == []
     outcome = simulate(workload(*(JobRow(0, 100) for _ in range(4))), cluster(1), "fifo")
     whole, middle = summarise(outcome), summarise(outcome, 0.25)
     assert (whole["counted_jobs"], middle["counted_jobs"]) == (4, 2)
@@ -110,6 +110,6 @@ def test_no_more_than_all_can_be_left_out(trim: float) -> None:
 def test_a_long_label_is_broken_between_its_parameters_and_loses_nothing() -> None:
     plots = pytest.importorskip("cotenant.controller.sim.results.plots")
     label = "widest:Widest:narrow=true,strict=false"
-    assert plots.lined("patient") == "patient"
-    assert plots.lined(label) == "widest:Widest:\nnarrow=true,\nstrict=false"
-    assert plots.lined(label).replace("\n", "") == label
+    assert plots.break_label("patient") == "patient"
+    assert plots.break_label(label) == "widest:Widest:\nnarrow=true,\nstrict=false"
+    assert plots.break_label(label).replace("\n", "") == label

@@ -15,7 +15,7 @@ from cotenant.controller.domain import AnyCommand, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.sim import windows
-from cotenant.controller.sim.preparing import informed, prepare
+from cotenant.controller.sim.preparing import add_knowledge, prepare
 from cotenant.controller.sim.scenario import Scenario, open_trace
 from cotenant.controller.sim.simulate import simulate
 from cotenant.controller.sim.windows import TraceWindow
@@ -31,7 +31,7 @@ NONE = Knowledge(known="none")
 
 
 def known(knowledge: Knowledge, *rows: JobRow, seed: int = 0) -> Workload:
-    return informed(workload(*rows), knowledge, seed, np.ones(len(rows), np.bool_))
+    return add_knowledge(workload(*rows), knowledge, seed, np.ones(len(rows), np.bool_))
 
 
 class Heard:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cotenant.controller.domain import ENDED, QUEUED, AnyCommand, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import WIDE_RATIO, WIDE_S, Engine
-from cotenant.controller.sim import Knowledge, informed, simulate
+from cotenant.controller.sim import Knowledge, add_knowledge, simulate
 from tests.controller.engine.test_lateness import check_marks
 from tests.controller.sim.workloads import JobRow, cluster, workload
 
@@ -109,7 +109,7 @@ def test_so_does_every_job_where_lengths_are_not_told_and_half_of_the_jobs_canno
 ) -> None:
     """Its time under fifo is what is known of it. Co-tenants take up to twice as long."""
     rows = arrivals(seed)
-    jobs = informed(
+    jobs = add_knowledge(
         workload(*rows), Knowledge(known=known, resumable=0.5), seed, np.ones(len(rows), np.bool_)
     )
     assert waits(policy, rows, jobs=jobs).beyond_s <= most_s(policy, rows, firm=True, slowed=2.0)

@@ -17,7 +17,13 @@ from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import run_all
 from cotenant.controller.sim.past.journal import NothingToReplay
 from cotenant.controller.sim.past.replay import NEVER_TRAINED, STILL_THERE, read_journal
-from cotenant.controller.sim.past.what_if import HAPPENED, actual_summary, calibration, grown, replay_tasks
+from cotenant.controller.sim.past.what_if import (
+    HAPPENED,
+    actual_summary,
+    calibration,
+    grow_cluster,
+    replay_tasks,
+)
 from cotenant.controller.sim.world.workload import Cluster
 from cotenant.controller.store import JOURNAL_NAME, Journal, JournalDamaged, JournalError
 
@@ -218,10 +224,10 @@ def test_what_happened_has_the_fields_of_a_run(told: ModuleType, tmp_path: Path)
 def test_more_gpus_are_hosts_like_those_there_are(
     hosts: int, each: int, more: int, wanted: tuple[int, int]
 ) -> None:
-    larger = grown(Cluster(hosts=hosts, gpus_per_host=each), more)
+    larger = grow_cluster(Cluster(hosts=hosts, gpus_per_host=each), more)
     assert (larger.hosts, larger.gpus_per_host) == wanted
 
 
 def test_a_part_of_a_host_cannot_be_added() -> None:
     with pytest.raises(ValueError, match="hosts have 4 GPUs each here"):
-        grown(Cluster(hosts=2, gpus_per_host=4), 3)
+        grow_cluster(Cluster(hosts=2, gpus_per_host=4), 3)

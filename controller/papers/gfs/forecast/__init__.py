@@ -4,7 +4,7 @@
 from cotenant.controller.papers.gfs.forecast.demand import (
     DAY_H, MONTH_H, TOTAL, WEEK_H, Calendar, Demand, Floats, Hours,
 )
-from cotenant.controller.papers.gfs.forecast.errors import WINDOW, Scores, in_order, rolling, scores
+from cotenant.controller.papers.gfs.forecast.errors import WINDOW, Scores, order_quantiles, rolling, scores
 from cotenant.controller.papers.gfs.forecast.forecaster import Asker, Forecaster, ForecasterMemory
 from cotenant.controller.papers.gfs.forecast.methods import (
     COLUMNS, LinearWeights, Naive, Rows, Table, gaussian, last_change, last_value, last_week_peak,
@@ -12,19 +12,19 @@ from cotenant.controller.papers.gfs.forecast.methods import (
 )
 from cotenant.controller.papers.gfs.forecast.model import (
     ERRORS_MAX, HOURS_MIN, LEVELS, ErrorTable, ForecastCard, ForecastModel, ForecastModelProblem,
-    LastChange, ModelFile, QuantileTrees, errors_kept, of_file, read, write,
+    LastChange, ModelFile, QuantileTrees, errors_kept, read_model_file, read, write,
 )
 from cotenant.controller.papers.gfs.forecast.retraining import (
-    RETRAINING_KIND, TrainerName, asked, packed, question_in, unpacked,
+    RETRAINING_KIND, TrainerName, asked, pack_model, question_in, unpack_model,
 )
 
 __all__ = [
     "COLUMNS", "DAY_H", "ERRORS_MAX", "HOURS_MIN", "LEVELS", "MONTH_H", "RETRAINING_KIND", "TOTAL",
     "WEEK_H", "WINDOW", "Asker", "Calendar", "Demand", "ErrorTable", "Floats", "ForecastCard",
     "ForecastModel", "ForecastModelProblem", "Forecaster", "ForecasterMemory", "Hours", "LastChange",
-    "LinearWeights", "ModelFile", "Naive", "QuantileTrees", "Rows", "Scores", "Table", "TrainerName", "asked",
-    "errors_kept", "gaussian", "in_order", "last_change", "last_value", "last_week_peak", "mean_and_spread",
-    "moving_average", "of_file", "packed", "question_in", "read", "rolling", "rows_of", "scores", "seasonal",
-    "units", "unpacked", "windows", "write",
+    "LinearWeights", "ModelFile", "Naive", "QuantileTrees", "Rows", "Scores", "Table", "TrainerName",
+    "asked", "errors_kept", "gaussian", "order_quantiles", "last_change", "last_value", "last_week_peak",
+    "mean_and_spread", "moving_average", "read_model_file", "pack_model", "question_in", "read", "rolling",
+    "rows_of", "scores", "seasonal", "units", "unpack_model", "windows", "write",
 ]
 # fmt: on

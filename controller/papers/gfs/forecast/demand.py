@@ -58,7 +58,8 @@ class Demand:
         return known
 
     def filled(self) -> Floats:
-        """Without gaps: the last known value stands in; before the first one, that one; 0 where none is."""
+        """The values without gaps: the last known value stands in; before the first known value, that one; 0
+        where none is known."""
         known = self.known()
         at = np.maximum.accumulate(np.where(known, np.arange(self.hours), -1), axis=1)
         at = np.where(at < 0, known.argmax(axis=1)[:, None], at)
@@ -70,10 +71,10 @@ class Demand:
             names=self.names, values=self.values[:, :hours], first_hour=self.first_hour, dated=self.dated
         )
 
-    def with_total(self) -> Demand:
-        """With the sum over the series as one more, unless there is only one. An hour of which less than
-        TOTAL_KNOWN_MIN is known has no sum (with hundreds of series something is always missing). Where no
-        hour has a sum, there is no total."""
+    def demand_with_total(self) -> Demand:
+        """Returns the demand with the sum over the series as one more series, unless there is only one. An
+        hour of which less than TOTAL_KNOWN_MIN is known has no sum (with hundreds of series something is
+        always missing). Where no hour has a sum, there is no total."""
         if len(self.names) == 1 or TOTAL in self.names:
             return self
         filled, known = self.filled(), self.known()
@@ -104,7 +105,8 @@ class Calendar:
         return cls(demand.first_hour, demand.dated, frozenset(holidays) if demand.dated else frozenset())
 
     def hour_of_day(self, at: Hours) -> Hours:
-        """`at`: places in the values of the demand, which may lie beyond its end."""
+        """The hour of the day at each place. `at`: places in the values of the demand, which may lie beyond
+        its end."""
         return (at + self.first_hour) % DAY_H
 
     def weekday(self, at: Hours) -> Hours:

@@ -57,7 +57,7 @@ def rolling(errors: Floats, hours_ahead: int, level: float, before: Floats | Non
     return found
 
 
-def in_order(quantiles: Floats, levels: Sequence[float]) -> Floats:
+def order_quantiles(quantiles: Floats, levels: Sequence[float]) -> Floats:
     """Makes quantiles possible as demand: none below 0, none below that of a lower level. The last axis is
     the levels'."""
     assert list(levels) == sorted(levels), "levels rise"
@@ -66,7 +66,8 @@ def in_order(quantiles: Floats, levels: Sequence[float]) -> Floats:
 
 
 class Scores(msgspec.Struct, frozen=True, kw_only=True):
-    """In GPUs, but for `mape` and coverage, which are shares. Null where nothing can be said."""
+    """The scores of a forecast in GPUs, but for `mape` and coverage, which are shares. Null where nothing can
+    be said."""
 
     mae: float
     rmse: float
@@ -80,7 +81,8 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pinball(truth: Floats, quantile: Floats, level: float) -> Floats:
-    """Each hour's loss: `level` per GPU that was missing, 1 - `level` per GPU reserved in vain."""
+    """The pinball loss of each hour: `level` per GPU that was missing, 1 - `level` per GPU reserved in
+    vain."""
     short = truth - quantile
     loss: Floats = np.maximum(level * short, (level - 1) * short)
     return loss

@@ -17,7 +17,7 @@ import numpy as np
 
 from cotenant.controller.models.interference.forest import Forest
 from cotenant.controller.papers.gfs.forecast.demand import DAY_H, TOTAL, Calendar, Demand, Floats, Hours
-from cotenant.controller.papers.gfs.forecast.errors import WINDOW, correction, enough, in_order
+from cotenant.controller.papers.gfs.forecast.errors import WINDOW, correction, enough, order_quantiles
 from cotenant.controller.papers.gfs.forecast.methods import (
     CHANGE_DAYS_MIN,
     COLUMNS,
@@ -90,7 +90,7 @@ class Forecast:
     note: str
     """A note for people: there is no trained model yet, or a series is new. Empty: none."""
 
-    def of_pool(self, aggregation: Aggregation = "pool") -> Floats:
+    def pool_quantiles(self, aggregation: Aggregation = "pool") -> Floats:
         """Shape (hours ahead, levels): quantiles of the total, or the paper's sum of those of the
         organisations (eq. 9), which reserves for all of them peaking at once."""
         if TOTAL not in self.names:  # One series, or no hour of which all was known.
@@ -137,7 +137,7 @@ class Forecaster:
     def forecast(self, demand: Demand) -> Forecast:
         """The next hours after the last one of `demand`, which may have gaps, more series than the model
         knows, and another order of them."""
-        demand = demand.with_total()
+        demand = demand.demand_with_total()
         self._learn(demand)
         model, filled = self.model, demand.filled()
         origin = demand.first_hour + demand.hours - 1
@@ -165,7 +165,8 @@ class Forecaster:
         )
 
     def memory(self) -> ForecasterMemory:
-        """The whole memory: a forecaster of the same model that `remembers` it goes on as this one would."""
+        """Returns the whole memory: a forecaster of the same model that `remembers` this memory goes on as
+        this forecaster would."""
         return ForecasterMemory(
             newest=self._newest,
             errors=tuple((*key, list(errors)) for key, errors in sorted(self._errors.items())),
@@ -196,7 +197,9 @@ class Forecaster:
         if not self._corrects:
             return ""
         last = self.model.horizon_h - 1
-        count = min(len(self._errors.get((name, last, 0)) or self._of_all(last, 0)) for name in names)
+        count = min(
+            len(self._errors.get((name, last, 0)) or self._errors_of_others(last, 0)) for name in names
+        )
         levels = [f"{level:g}" for level in self.model.levels if not enough(count, level)]
         return f"too few errors yet for quantiles of {', '.join(levels)}" if levels else ""
 
@@ -207,11 +210,11 @@ class Forecaster:
         series, levels = len(self.model.series), len(self.model.levels)
         kept = errors_kept(series, self.model.horizon_h, levels, errors_max)
         return tuple(
-            tuple(self._of_ahead(name, ahead, kept) for ahead in range(self.model.horizon_h))
+            tuple(self._last_errors(name, ahead, kept) for ahead in range(self.model.horizon_h))
             for name in self.model.series
         )
 
-    def _of_ahead(self, name: str, ahead: int, kept: int) -> tuple[tuple[float, ...], ...]:
+    def _last_errors(self, name: str, ahead: int, kept: int) -> tuple[tuple[float, ...], ...]:
         levels = range(len(self.model.levels))
         return tuple(tuple(self._errors.get((name, ahead, level), ()))[-kept:] for level in levels)
 
@@ -244,11 +247,11 @@ class Forecaster:
                 continue
             for ahead in range(self.model.horizon_h):
                 for number, name in enumerate(names):
-                    errors = self._errors.get((name, ahead, level)) or self._of_all(ahead, level)
+                    errors = self._errors.get((name, ahead, level)) or self._errors_of_others(ahead, level)
                     found[number, ahead, level] += unit[number] * correction(np.array(errors), wanted)
-        return in_order(found, self.model.levels)
+        return order_quantiles(found, self.model.levels)
 
-    def _of_all(self, ahead: int, level: int) -> list[float]:
+    def _errors_of_others(self, ahead: int, level: int) -> list[float]:
         """The others' errors, for a series that has none of its own yet."""
         return [
             error

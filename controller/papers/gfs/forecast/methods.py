@@ -37,7 +37,7 @@ def last_value(filled: Floats, origins: Hours, horizon_h: int) -> Floats:
 
 
 def last_week_peak(filled: Floats, origins: Hours, horizon_h: int) -> Floats:
-    """GFS-e's forecast: the highest demand of the last 168 hours."""
+    """The forecast of GFS-e: the highest demand of the last 168 hours."""
     peaks = np.stack([filled[:, max(0, t + 1 - WEEK_H) : t + 1].max(axis=1) for t in origins], axis=1)
     return np.repeat(peaks[:, :, None], horizon_h, axis=2)
 
@@ -190,7 +190,8 @@ class LinearWeights(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def moving_average(inputs: Floats, kernel_h: int) -> Floats:
-    """The trend: over `kernel_h` hours around each, the ends padded by reflection. Over the last axis."""
+    """The trend of `inputs`: the average over `kernel_h` hours around each hour, the ends padded by
+    reflection. The hours are the last axis."""
     half = kernel_h // 2
     width = [(0, 0)] * (inputs.ndim - 1) + [(half, half)]
     padded = np.pad(inputs, width, mode="reflect")
@@ -209,8 +210,8 @@ def windows(series: Floats, origins: Hours, input_h: int) -> Floats:
 def mean_and_spread(
     weights: LinearWeights, series: int, filled: Floats, origins: Hours, calendar: Calendar
 ) -> tuple[Floats, Floats | None]:
-    """Of one series (its number in the weights), in GPUs: a row per origin, a column per hour ahead. The
-    spread is a standard deviation; None where the model has none."""
+    """The mean and the spread of one series (its number in the weights), in GPUs: a row per origin, a column
+    per hour ahead. The spread is a standard deviation; None where the model has none."""
     deviation, last = weights.deviations[series], filled[origins][:, None]
     inputs = (windows(filled, origins, weights.input_h) - last) / deviation
     trend = moving_average(inputs, weights.kernel_h)
@@ -224,14 +225,16 @@ def mean_and_spread(
             np.ones((len(origins), 1)),
         )
     )
-    mean = _mapped(inputs - trend, context, weights.cycle) + _mapped(trend, context, weights.trend)
+    mean = _mapped_inputs(inputs - trend, context, weights.cycle) + _mapped_inputs(
+        trend, context, weights.trend
+    )
     if not weights.spread:
         return last + deviation * mean, None
-    raised = _mapped(inputs, context, weights.spread)
+    raised = _mapped_inputs(inputs, context, weights.spread)
     return last + deviation * mean, deviation * np.logaddexp(0.0, raised)
 
 
-def _mapped(inputs: Floats, context: Floats, table: Table) -> Floats:
+def _mapped_inputs(inputs: Floats, context: Floats, table: Table) -> Floats:
     mapped: Floats = np.hstack((inputs, context)) @ np.array(table).T
     return mapped
 

@@ -43,7 +43,7 @@ class QuantileTrees(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class LastChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="last-change"):
-    """Nothing was trained: last value + median hourly change of the hour."""
+    """The model where nothing was trained: last value + median hourly change of the hour."""
 
     why: str
     """For people: what is missing."""
@@ -89,7 +89,7 @@ class ForecastModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def kind(self) -> str:
-        """As `cotenant forecast` names it."""
+        """The kind of the model, as `cotenant forecast` names it."""
         names = {QuantileTrees: "xgboost-cqr", LinearWeights: "orglinear", LastChange: "last-change"}
         return names[type(self.fitted)]
 
@@ -182,10 +182,11 @@ class ModelFile(NamedTuple):
     sha256: str
 
 
-def of_file(path: str) -> ModelFile:
-    """
+def read_model_file(path: str) -> ModelFile:
+    """Reads the forecast model in a file.
+
     Raises:
-        ForecastModelProblem: it cannot be read, or holds no usable model.
+        ForecastModelProblem: the file cannot be read, or holds no usable model.
     """
     try:
         with open(path, "rb") as file:

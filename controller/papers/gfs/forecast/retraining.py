@@ -88,21 +88,22 @@ def _largest(names: tuple[str, ...], values: np.ndarray) -> tuple[tuple[str, ...
 
 
 def question_in(payload: Payload) -> TrainingQuestion:
-    """Raises ValueError: the payload holds none."""
+    """Reads the training question in `payload`. Raises ValueError: the payload holds none."""
     names: tuple[str, ...] = decode_json(str(payload.get("names", "")).encode(), tuple[str, ...])
     return msgspec.convert({**payload, "names": names}, TrainingQuestion, strict=False)
 
 
-def packed(model: ForecastModel) -> bytes:
-    """Raises ForecastModelProblem: it is too large to be kept in a journal."""
+def pack_model(model: ForecastModel) -> bytes:
+    """Packs a model for a journal. Raises ForecastModelProblem: the model is too large to be kept in a
+    journal."""
     data = zlib.compress(write(model), 6)
     if len(data) > PACKED_BYTES_MAX:
         raise ForecastModelProblem(f"a model of {len(data)} bytes is larger than {PACKED_BYTES_MAX}")
     return data
 
 
-def unpacked(document: bytes, name: str) -> ForecastModel:
-    """Raises ForecastModelProblem."""
+def unpack_model(document: bytes, name: str) -> ForecastModel:
+    """Unpacks the forecast model in `document`. Raises ForecastModelProblem."""
     if len(document) > PACKED_BYTES_MAX:
         raise ForecastModelProblem(f"{name}: {len(document)} bytes are more than {PACKED_BYTES_MAX}")
     try:

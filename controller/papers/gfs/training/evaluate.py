@@ -30,11 +30,11 @@ from cotenant.controller.papers.gfs.forecast import (
     Naive,
     Scores,
     gaussian,
-    in_order,
     last_change,
     last_value,
     last_week_peak,
     mean_and_spread,
+    order_quantiles,
     rolling,
     scores,
     seasonal,
@@ -70,7 +70,8 @@ Ask = Callable[[Demand, Hours], Floats]
 
 
 class Judged(Scores, frozen=True, kw_only=True):
-    """One model. `train_cpu_s`: of all its trainings here; 0 where nothing is trained."""
+    """The scores of one model. `train_cpu_s`: CPU seconds of all its trainings here; 0 where nothing is
+    trained."""
 
     model: str
     train_cpu_s: float
@@ -78,7 +79,7 @@ class Judged(Scores, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answers:
-    """One model's answers at every origin of the test; quantiles as they would be used."""
+    """The answers of one model at every origin of the test; quantiles as they would be used."""
 
     model: str
     quantiles: Floats
@@ -138,7 +139,7 @@ def evaluate(
     Raises:
         TooFewHours: nothing would be left to train on, or to judge.
     """
-    demand = demand.with_total()
+    demand = demand.demand_with_total()
     cut = demand.hours - test_last_h
     check_hours(demand, cut, horizon_h, test_last_h)
     calendar = Calendar.of(demand, holidays)
@@ -162,7 +163,7 @@ def evaluate(
 
 
 def check_hours(demand: Demand, cut: int, horizon_h: int, test_last_h: int) -> None:
-    """Raises TooFewHours."""
+    """Checks that the demand has enough known hours for training and test. Raises TooFewHours."""
     if test_last_h <= horizon_h:
         raise TooFewHours(f"a test of {test_last_h} h is no longer than the horizon of {horizon_h} h")
     known = int(demand.known()[:, : max(cut, 0)].any(axis=0).sum())
@@ -190,7 +191,7 @@ class _Asked(NamedTuple):
 
 
 class _Study:
-    """One demand, cut in two, and how each kind of model is trained on the one part and asked about the
+    """A demand, cut in two, and how each kind of model is trained on the first part and asked about the
     other."""
 
     def __init__(
@@ -207,14 +208,16 @@ class _Study:
         asked = self._asked.get(trained) or self._ask(trained)
         self._asked[trained] = asked
         if model in UNCORRECTED:
-            return Answers(model=model, quantiles=in_order(asked.raw, LEVELS), train_cpu_s=asked.late_s)
+            return Answers(
+                model=model, quantiles=order_quantiles(asked.raw, LEVELS), train_cpu_s=asked.late_s
+            )
         quantiles = self._corrected(asked.before, asked.raw)
         return Answers(model=model, quantiles=quantiles, train_cpu_s=asked.early_s + asked.late_s)
 
     def _ask(self, model: str) -> _Asked:
         fit = FITS.get(model)
         if fit is None:
-            ask = self._of_naive(NAIVE[model])
+            ask = self._naive_ask(NAIVE[model])
             return _Asked(ask(self.demand, self.before), ask(self.demand, self.origins), 0.0, 0.0)
         began_s = time.process_time()
         late = fit(self, self.known)
@@ -227,7 +230,7 @@ class _Study:
         early_s = time.process_time() - began_s
         return _Asked(early(self.demand, self.before), raw, early_s, late_s)
 
-    def _of_naive(self, function: Naive) -> Ask:
+    def _naive_ask(self, function: Naive) -> Ask:
         def ask(demand: Demand, origins: Hours) -> Floats:
             point = function(demand.filled(), origins, self.horizon_h)
             return np.repeat(point[..., None], len(LEVELS), axis=-1)
@@ -286,7 +289,7 @@ class _Study:
                 for level in range(1, len(LEVELS)):
                     moved = rolling(late[:, ahead, level], ahead + 1, LEVELS[level], early[:, ahead, level])
                     found[number, :, ahead, level] += unit * moved
-        return in_order(found, LEVELS)
+        return order_quantiles(found, LEVELS)
 
 
 def _errors(values: Floats, series: Floats, origins: Hours, quantiles: Floats) -> Floats:

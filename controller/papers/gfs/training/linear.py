@@ -98,7 +98,7 @@ class OrgLinear(nn.Module):
         return found
 
     def forward(self, given: Examples) -> tuple[Tensor, Tensor | None]:
-        trend = decomposed(given.inputs)
+        trend = input_trend(given.inputs)
         context = torch.cat(
             (
                 self.organisations()[given.series],
@@ -126,8 +126,8 @@ def attributes(names: tuple[str, ...]) -> tuple[Tensor, int]:
     return codes, len(known) + 1
 
 
-def decomposed(inputs: Tensor) -> Tensor:
-    """The trend (eq. 1)."""
+def input_trend(inputs: Tensor) -> Tensor:
+    """The trend of each row of `inputs` (eq. 1)."""
     half = KERNEL_H // 2
     padded = nn.functional.pad(inputs[:, None, :], (half, half), mode="reflect")
     return nn.functional.avg_pool1d(padded, KERNEL_H, stride=1)[:, 0]
@@ -140,7 +140,7 @@ def likelihood(targets: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
     return (each * known).sum() / known.sum().clamp_min(1)
 
 
-def squared(targets: Tensor, mean: Tensor) -> Tensor:
+def squared_loss(targets: Tensor, mean: Tensor) -> Tensor:
     """The mean squared error of the targets that are known."""
     known = torch.isfinite(targets)
     return (known * (targets.nan_to_num() - mean) ** 2).sum() / known.sum().clamp_min(1)
@@ -148,7 +148,7 @@ def squared(targets: Tensor, mean: Tensor) -> Tensor:
 
 def loss_of(model: OrgLinear, given: Examples) -> Tensor:
     mean, spread = model(given)
-    return squared(given.targets, mean) if spread is None else likelihood(given.targets, mean, spread)
+    return squared_loss(given.targets, mean) if spread is None else likelihood(given.targets, mean, spread)
 
 
 def fit(

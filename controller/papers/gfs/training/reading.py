@@ -106,7 +106,7 @@ def _series(found: TextTable, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _hours(found: TextTable, start: date | None) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], bool]:
-    """Of each row, and whether they are dates."""
+    """The hour of each row, and whether the hours are dates."""
     if "time" in found:
         dated, column = True, "time"
         values = found.parsed("time", _hour_of_text, "a time on the hour, as 2024-10-01T13:00")
@@ -135,7 +135,8 @@ def _hours(found: TextTable, start: date | None) -> tuple[np.ndarray[tuple[int],
 
 
 def _hour_of_text(text: str) -> float:
-    """Hours from 1970. Raises ValueError. A time with an offset is taken in UTC, one without as it stands."""
+    """Reads a time as hours from 1970. Raises ValueError. A time with an offset is taken in UTC, one without
+    as it stands."""
     at = datetime.fromisoformat(text)
     at = at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
     if at.minute or at.second or at.microsecond:
@@ -152,10 +153,11 @@ class NoHolidays(ValueError):
 
 
 def days_of(country: str, demand: Demand) -> frozenset[int]:
-    """Of the demand's days, and of a year after them. `country`: CN, DE, DE-BY, ...
+    """The holidays of `country` among the demand's days, and those of a year after them. `country`: CN, DE,
+    DE-BY, ...
 
     Raises:
-        NoHolidays: see there.
+        NoHolidays: see the class.
     """
     if not demand.dated:
         raise NoHolidays("the demand has no dates: a column `time`, or --start DATE, gives them")

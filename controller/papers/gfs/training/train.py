@@ -44,7 +44,7 @@ from cotenant.controller.papers.gfs.forecast import (
     Rows,
     TrainerName,
     errors_kept,
-    packed,
+    pack_model,
     question_in,
     rows_of,
     units,
@@ -89,7 +89,7 @@ def train(
         boosting.NoXGBoost: for `xgboost-cqr`, where XGBoost is missing.
         ImportError: for `orglinear`, where torch is missing.
     """
-    demand, days = demand.with_total(), tuple(sorted(holidays)) if demand.dated else ()
+    demand, days = demand.demand_with_total(), tuple(sorted(holidays)) if demand.dated else ()
     calendar = Calendar.of(demand, days)
     known_h = int(demand.known().any(axis=0).sum())
     fitted: QuantileTrees | LinearWeights | LastChange
@@ -162,7 +162,8 @@ def errors_of(
 
 
 def _document(errors: Floats, errors_max: int) -> ErrorTable:
-    """By series, hours ahead, level; rounded, because they are kept as text."""
+    """The table of errors by series, hours ahead, level; the errors are rounded, because they are kept as
+    text."""
     rounded = np.round(np.moveaxis(errors, 1, -1), 5)
     series, horizon_h, levels = rounded.shape[:3]
     kept = errors_kept(series, horizon_h, levels, errors_max)
@@ -193,7 +194,7 @@ def fit_trees(
     calendar: Calendar,
     effort: Effort = FULL,
 ) -> QuantileTrees:
-    """Raises boosting.NoXGBoost."""
+    """Fits a forest of trees to each level. Raises boosting.NoXGBoost."""
     rows, labels = tree_examples(demand, horizon_h, calendar, seed, effort.rows_max)
     settings = {
         **TREE_SETTINGS,
@@ -231,7 +232,8 @@ DAILY_ERRORS_MAX: Final = 100_000
 
 
 def answer(payload: Payload, effort: Effort = FULL) -> ComputeResult:
-    """
+    """Trains the model that the payload asks for.
+
     Raises:
         ValueError: the payload is no question.
         NoXGBoost, ImportError: a library is missing.
@@ -251,4 +253,4 @@ def answer(payload: Payload, effort: Effort = FULL) -> ComputeResult:
         effort=effort,
         errors_max=DAILY_ERRORS_MAX,
     )
-    return ComputeResult(document=packed(model))
+    return ComputeResult(document=pack_model(model))

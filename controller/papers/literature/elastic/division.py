@@ -26,7 +26,7 @@ Sizes = Mapping[JobId, int]
 
 
 class SizeClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One job, as far as a division needs it."""
+    """The claim of one job to devices, as far as a division needs it."""
 
     job: Job
     sizes: tuple[int, ...]
@@ -67,7 +67,7 @@ def claim_of(job: Job, now_s: float) -> SizeClaim:
     return SizeClaim(job=job, sizes=sizes, left_s=UNKNOWN_S if left_s is None else left_s)
 
 
-def _admitted(order: Sequence[SizeClaim], gpus: int, *, strict: bool) -> tuple[dict[JobId, int], int]:
+def _admit_claims(order: Sequence[SizeClaim], gpus: int, *, strict: bool) -> tuple[dict[JobId, int], int]:
     """The fewest devices to each in order, and what is left; strict: nobody passes one that does not fit."""
     given, left = dict[JobId, int](), gpus
     for claim in order:
@@ -80,8 +80,9 @@ def _admitted(order: Sequence[SizeClaim], gpus: int, *, strict: bool) -> tuple[d
 
 
 def max_min(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
-    """Each gets the fewest it takes, in order of arrival; then whoever has least gets its next size."""
-    given, left = _admitted(sorted(claims, key=lambda c: c.job.number), gpus, strict=True)
+    """Divides devices by max-min fairness: each job gets the fewest devices that it takes, in order of
+    arrival; then whoever has least gets its next size."""
+    given, left = _admit_claims(sorted(claims, key=lambda c: c.job.number), gpus, strict=True)
     poorest = [(given[c.job_id], c.job.number, c) for c in claims if c.job_id in given]
     heapq.heapify(poorest)
     while left > 0 and poorest:
@@ -98,7 +99,7 @@ def afs_l(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
     """The shortest jobs get the fewest devices that they take; each further device goes to the better of two
     jobs, all compared in a row: the shorter one if it gains more pace by it than the longer one lacks without
     it."""
-    given, left = _admitted(sorted(claims, key=lambda c: (c.left_s, c.job.number)), gpus, strict=False)
+    given, left = _admit_claims(sorted(claims, key=lambda c: (c.left_s, c.job.number)), gpus, strict=False)
     bids = [_Bid(c, given[c.job_id]) for c in sorted(claims, key=lambda c: c.job.number) if c.job_id in given]
     while left > 0:
         best: _Bid | None = None

@@ -160,7 +160,7 @@ class ElasticThemis(Elastic):
 
 
 class ElasticRound:
-    """One decision."""
+    """A decision of an elastic policy while it is made."""
 
     def __init__(self, policy: Elastic, view: View) -> None:
         self._policy, self._view = policy, view

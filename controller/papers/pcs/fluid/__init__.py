@@ -18,12 +18,12 @@ is kept, `simulate.py` which policies there are.
 """
 
 # fmt: off
-from cotenant.controller.papers.pcs.fluid.curves import as_fluid, fluid_jobs
+from cotenant.controller.papers.pcs.fluid.curves import fluid_workload, fluid_jobs
 from cotenant.controller.papers.pcs.fluid.play import NEVER, FluidJob, Play, Rule, predicted_end_s
 from cotenant.controller.papers.pcs.fluid.simulate import FLUID, POLICIES, simulate_fluid
 
 __all__ = [
-    "FLUID", "NEVER", "POLICIES", "FluidJob", "Play", "Rule", "as_fluid", "fluid_jobs", "predicted_end_s",
-    "simulate_fluid",
+    "FLUID", "NEVER", "POLICIES", "FluidJob", "Play", "Rule", "fluid_workload", "fluid_jobs",
+    "predicted_end_s", "simulate_fluid",
 ]
 # fmt: on

@@ -10,15 +10,15 @@ from cotenant.controller.papers.pcs.fluid.play import FluidJob
 from cotenant.controller.sim import Workload, by_curve, speedups_of
 
 
-def as_fluid(workload: Workload) -> Workload:
-    """The same jobs as the fluid world sees them: durations are times alone on all of their devices, and
-    nothing loads or pauses."""
+def fluid_workload(workload: Workload) -> Workload:
+    """Returns the jobs of `workload` as the fluid world sees them: durations are times alone on all of their
+    devices, and nothing loads or pauses."""
     nothing = np.zeros(len(workload))
     return replace(by_curve(workload), load_s=nothing, pause_s=nothing)
 
 
 def fluid_jobs(workload: Workload) -> list[FluidJob]:
-    """Of a workload that `as_fluid` made."""
+    """The fluid jobs of a workload that `fluid_workload` made."""
     return [
         FluidJob(submit_s, duration_s * curve.values[-1], expected_s * curve.values[-1], curve)
         for submit_s, duration_s, expected_s, curve in zip(

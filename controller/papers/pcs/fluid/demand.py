@@ -28,14 +28,16 @@ HEAD: Final = 128
 
 
 class Division(NamedTuple):
-    """Who runs: places in the arrays, and the devices of each; the last may have fewer than it can use."""
+    """The division of the devices, which says who runs: places in the arrays, and the devices of each; the
+    last may have fewer than it can use."""
 
     places: NDArray[np.int64]
     gpus: Floats
 
 
 class Slack(NamedTuple):
-    """Of the jobs that run or may come before one that runs, the first of all; shape (those jobs,)."""
+    """The slack of the jobs that run or may come before one that runs, the first of all; shape (those
+    jobs,)."""
 
     own_s: Floats
     """How long each could wait before it needs all of its devices; negative: too late."""
@@ -47,13 +49,13 @@ class Slack(NamedTuple):
         return Slack(self.own_s[:count], self.shared_s[:count], self.is_urgent[:count])
 
     def least_s(self) -> float:
-        """Of the jobs that are not urgent."""
+        """The least slack of the jobs that are not urgent, in seconds."""
         least_s = np.minimum(self.own_s, self.shared_s).min(initial=np.inf, where=~self.is_urgent)
         return float(least_s)
 
 
 class PromisedJobs(NamedTuple):
-    """The jobs present; each array has shape (jobs present,)."""
+    """The jobs that are present; each array has shape (jobs present,)."""
 
     jobs: NDArray[np.int64]
     promise_s: Floats
@@ -87,7 +89,7 @@ class PromisedJobs(NamedTuple):
         return Division(places, given), slack
 
     def _slack(self, now_s: float, gpus: int, count: int) -> Slack:
-        """Of the first `count`."""
+        """The slack of the first `count` jobs."""
         until_s, service_gpu_s = self.promise_s[:count] - now_s, self.service_gpu_s[:count]
         own_s, shared_s = until_s - service_gpu_s / self.most[:count], until_s - service_gpu_s.cumsum() / gpus
         return Slack(own_s, shared_s, np.minimum(own_s, shared_s) <= NO_SLACK_S)

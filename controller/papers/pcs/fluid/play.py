@@ -18,7 +18,7 @@ NEVER = float("inf")
 
 
 class FluidJob(NamedTuple):
-    """One job of the fluid world."""
+    """A job of the fluid world."""
 
     submit_s: float
     work_gpu_s: float
@@ -54,7 +54,8 @@ class Play:
     """The state of the world. Jobs are known by their place in `jobs`."""
 
     def __init__(self, jobs: Sequence[FluidJob], gpus: int, rule: Rule, exact: bool | None = None) -> None:
-        """`exact`: the told work is true; None: the constructor checks."""
+        """Begins a play with none of its jobs there yet. `exact`: the told work is true; None: the
+        constructor checks."""
         self.jobs, self.gpus, self.rule = jobs, gpus, rule
         self.now_s = 0.0
         self.left_gpu_s: dict[int, float] = {}
@@ -81,7 +82,7 @@ class Play:
         return self.left_gpu_s[job] * (known.told_gpu_s / known.work_gpu_s)
 
     def arrive(self, job: int) -> None:
-        """At `now_s`."""
+        """Lets a job arrive at `now_s`."""
         self._event()
         self.left_gpu_s[job] = self.jobs[job].work_gpu_s
         self._seen_before[job] = (self._seen - len(self.left_gpu_s), self.events - 1)
@@ -126,7 +127,7 @@ class Play:
         return copy
 
     def forget(self, job: int) -> None:
-        """Forget it: it has ended."""
+        """Forgets a job that has ended."""
         del self._seen_before[job]
 
     def _event(self) -> None:

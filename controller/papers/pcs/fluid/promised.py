@@ -58,7 +58,7 @@ class StretchShares(SrsfShares):
 
     def __init__(self, stretch: float = 1.0) -> None:
         super().__init__()
-        self._smaller = SmallerJobs(_checked("stretch", stretch))
+        self._smaller = SmallerJobs(_check_number("stretch", stretch))
 
     def arrived(self, job: int, play: Play) -> None:
         super().arrived(job, play)
@@ -70,7 +70,7 @@ class StretchShares(SrsfShares):
 
 
 class _Sizes(NamedTuple):
-    """Of all jobs of a play, by their places in it; shape (jobs,)."""
+    """The sizes of all jobs of a play, by their places in it; shape (jobs,)."""
 
     most: NDArray[np.float64]
     """Devices."""
@@ -84,8 +84,8 @@ class _Sizes(NamedTuple):
 
 
 class PromiseShares(Rule):
-    """Keeps promises: a processor-demand test in their order finds the jobs without slack, which go first;
-    the others follow as under `srsf`.
+    """A rule that keeps promises: a processor-demand test in their order finds the jobs without slack, which
+    go first; the others follow as under `srsf`.
 
     A job has no slack if it must run on all of its devices until its promise from now on, or if the cluster
     must work for jobs with promises up to its own, and nothing else, until then.
@@ -93,8 +93,8 @@ class PromiseShares(Rule):
 
     def __init__(self, stretch: float = 1.0, epsilon: float = 0.0) -> None:
         self.look_s = NEVER
-        self._epsilon = _checked("epsilon", epsilon)
-        self._smaller = SmallerJobs(_checked("stretch", stretch))
+        self._epsilon = _check_number("epsilon", epsilon)
+        self._smaller = SmallerJobs(_check_number("stretch", stretch))
         self._told_end_s: dict[int, float] = {}
         self._sizes = _Sizes(np.empty(0), np.empty(0))
         self._queue = np.empty(0, np.int64)
@@ -175,7 +175,7 @@ class PromiseShares(Rule):
         self._queue, self._promise_s = self._queue[kept], self._promise_s[kept]
 
 
-def _checked(name: str, value: float) -> float:
+def _check_number(name: str, value: float) -> float:
     if not 0.0 <= value < NEVER:
         raise ValueError(f"{name} must be a number of 0 or more, got {value:g}")
     return value

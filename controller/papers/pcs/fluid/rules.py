@@ -30,7 +30,7 @@ class _Unhurried(Rule):
 
 
 class FifoShares(_Unhurried):
-    """Each job in order of arrival gets all that it can use."""
+    """A rule by which each job in order of arrival gets all that it can use."""
 
     def arrived(self, job: int, play: Play) -> None:
         pass
@@ -96,7 +96,7 @@ class SrsfShares(_Unhurried):
 
 
 class WfqShares(_Unhurried):
-    """PCS's classes: see `papers/pcs/wfq.py`."""
+    """The rule of PCS's classes: see `papers/pcs/wfq.py`."""
 
     def __init__(self, config: WfqConfig) -> None:
         self._config = config
@@ -156,7 +156,7 @@ class _OfNow(Rule):
 
 
 class MaxMin(_OfNow):
-    """Equal shares; what a job cannot use is divided among the others."""
+    """A rule of equal shares; what a job cannot use is divided among the others."""
 
     def shares(self, play: Play) -> Given:
         mosts = sorted((play.jobs[job].speedup.gpus_max, job) for job in play.left_gpu_s)
@@ -254,7 +254,7 @@ class PolluxLike(_OfNow):
 
 
 def _one_by_one(play: Play, first: Sequence[int], gain: Callable[[int, float, float], float]) -> Given:
-    """One device each, then the others where they gain most."""
+    """Gives one device to each job, then the other devices where they gain most."""
     values = {job: play.jobs[job].speedup.values for job in first}
     held = dict.fromkeys(first, 1)
     gains = {job: gain(job, curve[1], curve[2]) for job, curve in values.items() if len(curve) > 2}
@@ -287,7 +287,7 @@ class SiaLike(_OfNow):
         narrow = [job for job in play.left_gpu_s if play.jobs[job].speedup.gpus_max == 1][: play.gpus]
         saved, chosen = np.zeros(play.gpus + 1), list[NDArray[np.int64]]()
         for job in wide:
-            saved, sizes_at = _with_job(play.jobs[job].speedup.values, saved)
+            saved, sizes_at = _add_job(play.jobs[job].speedup.values, saved)
             chosen.append(sizes_at)
         # Those of one device are alike: they fill up what is left.
         filled = saved + (UNALLOCATED - 1.0) * np.minimum(play.gpus - np.arange(play.gpus + 1), len(narrow))
@@ -300,7 +300,7 @@ class SiaLike(_OfNow):
         return given
 
 
-def _with_job(
+def _add_job(
     values: Sequence[float], saved: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """The most that is saved with so many devices once there is one job more, and its devices then; of equal

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from cotenant.controller.papers.pcs import WfqConfig
-from cotenant.controller.papers.pcs.fluid.curves import as_fluid, fluid_jobs
+from cotenant.controller.papers.pcs.fluid.curves import fluid_jobs, fluid_workload
 from cotenant.controller.papers.pcs.fluid.play import NEVER, Play
 from cotenant.controller.papers.pcs.fluid.promised import PromiseShares, StretchShares
 from cotenant.controller.papers.pcs.fluid.rules import (
@@ -116,11 +116,11 @@ def simulate_fluid(
     )
 
 
-FLUID: Final = OtherWorld(POLICIES, as_fluid, simulate_fluid)
+FLUID: Final = OtherWorld(POLICIES, fluid_workload, simulate_fluid)
 
 
 class _Run:
-    """One run: the play, and the columns that are filled as jobs end."""
+    """A run of the fluid world: the play, and the columns that are filled as jobs end."""
 
     def __init__(self, workload: Workload, cluster: Cluster, play: Play) -> None:
         self.play = play

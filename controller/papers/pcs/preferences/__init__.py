@@ -8,12 +8,14 @@ point that is good on one window may not be on the next. The search itself needs
 
 # fmt: off
 from cotenant.controller.training import Backend, NoBackend, evaluator
-from cotenant.controller.papers.pcs.preferences.objectives import METRICS, JobWindow, Objective, evaluated
+from cotenant.controller.papers.pcs.preferences.objectives import (
+    METRICS, JobWindow, Objective, evaluate_config,
+)
 from cotenant.controller.papers.pcs.preferences.search import Found, NoPymoo, SearchProgress, SearchSpace
 from cotenant.controller.papers.pcs.preferences.solver import ParetoFront, PreferenceSolver
 
 __all__ = [
     "METRICS", "Backend", "Found", "JobWindow", "NoBackend", "NoPymoo", "Objective", "ParetoFront",
-    "PreferenceSolver", "SearchProgress", "SearchSpace", "evaluated", "evaluator",
+    "PreferenceSolver", "SearchProgress", "SearchSpace", "evaluate_config", "evaluator",
 ]
 # fmt: on

@@ -27,14 +27,14 @@ METRICS: Final[dict[str, str]] = {
 
 
 class Objective(NamedTuple):
-    """One objective of several that are traded against each other."""
+    """An objective among several that are traded against each other."""
 
     metric: str
     measure: str = "mean"
 
     @classmethod
     def parse(cls, text: str) -> Objective:
-        """Raises ValueError."""
+        """Reads an objective from `text`. Raises ValueError."""
         metric, _, measure = text.partition(":")
         found = cls(metric, measure or "mean")
         if metric not in METRICS:
@@ -108,7 +108,9 @@ class JobWindow:
         return simulate_fluid(self.workload, self.cluster, policy, parameters, asked=asked)
 
 
-def evaluated(window: JobWindow, config: WfqConfig, objectives: Sequence[Objective]) -> tuple[float, ...]:
+def evaluate_config(
+    window: JobWindow, config: WfqConfig, objectives: Sequence[Objective]
+) -> tuple[float, ...]:
     """The objectives of one configuration; a function of a module, for it goes to other processes."""
     outcome = window.run("pcs", config)
     return tuple(objective.of(outcome) for objective in objectives)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.papers.pcs import WfqConfig
-from cotenant.controller.papers.pcs.preferences.objectives import JobWindow, Objective, evaluated
+from cotenant.controller.papers.pcs.preferences.objectives import JobWindow, Objective, evaluate_config
 from cotenant.controller.training import Evaluate
 
 CLASSES_MAX: Final = 8
@@ -50,7 +50,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
-    """Of jobs of these sizes. Points of the unit cube are its coordinates."""
+    """The search space for jobs of these sizes. Points of the unit cube are its coordinates."""
 
     sizes_gpu_s: tuple[float, ...]
     """Rising."""
@@ -71,7 +71,7 @@ class SearchSpace:
         return cls(sizes, math.exp(low), most)
 
     def point(self, unit: Sequence[float]) -> Point:
-        """Of four numbers within 0 to 1; T is spread by its logarithm."""
+        """The point of four numbers within 0 to 1; T is spread by its logarithm."""
         t, w, zeta, delta = (min(1.0, max(0.0, float(value))) for value in unit)
         return Point(
             self.least * (self.most / self.least) ** t,
@@ -129,7 +129,7 @@ class NoPymoo(Exception):
 
 
 class Found(NamedTuple):
-    """One evaluated point."""
+    """A point that was evaluated, with its values."""
 
     point: Point
     values: tuple[float, ...]
@@ -168,7 +168,7 @@ def search(
         units = generations.draw()[: evaluations - len(found)]
         points = [space.point(unit) for unit in units]
         calls = [(window, space.config(point), tuple(objectives)) for point in points]
-        for point, values in zip(points, evaluate(evaluated, calls), strict=True):
+        for point, values in zip(points, evaluate(evaluate_config, calls), strict=True):
             found.append(Found(point, values))
             tell(SearchProgress(len(found), evaluations, front_of(found)))
         generations.learn(units, np.array([each.values for each in found[-len(points) :]]))
@@ -176,7 +176,7 @@ def search(
 
 
 def front_of(found: Sequence[Found]) -> tuple[Found, ...]:
-    """Those that none beats in all objectives, each values once, by the first objective."""
+    """The points that none beats in all objectives, each values once, by the first objective."""
     kept: dict[tuple[float, ...], Found] = {}
     for each in sorted(found, key=lambda one: one.values):
         if not any(all(a <= b for a, b in zip(other, each.values, strict=True)) for other in kept):

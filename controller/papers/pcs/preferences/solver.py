@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cotenant.controller.papers.pcs import WfqConfig, as_published
+from cotenant.controller.papers.pcs import WfqConfig, published_form
 from cotenant.controller.papers.pcs.fluid import fluid_jobs
-from cotenant.controller.papers.pcs.preferences.objectives import JobWindow, Objective, evaluated
+from cotenant.controller.papers.pcs.preferences.objectives import JobWindow, Objective, evaluate_config
 from cotenant.controller.papers.pcs.preferences.search import (
     EVALUATIONS,
     SearchProgress,
@@ -33,7 +33,7 @@ BESIDE: Final = ("fifo", "srsf")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FrontPoint:
-    """One trade-off; values in the order of the objectives."""
+    """A trade-off on the front; values in the order of the objectives."""
 
     name: str
     config: WfqConfig
@@ -53,11 +53,11 @@ class ParetoFront:
     seed: int
 
     def config(self, name: str) -> WfqConfig:
-        """Raises KeyError."""
+        """Returns the configuration of the point `name`. Raises KeyError."""
         return next(point.config for point in self.points if point.name == name)
 
     def document(self) -> dict[str, Any]:
-        """For JSON; `configs` has PCS's own form."""
+        """The front as a document for JSON; `configs` has PCS's own form."""
 
         def named(values: Sequence[float]) -> dict[str, float]:
             return {str(objective): value for objective, value in zip(self.objectives, values, strict=True)}
@@ -71,7 +71,7 @@ class ParetoFront:
                 for point in self.points
             ],
             "beside": [{"policy": policy, "test": named(values)} for policy, values in self.beside.items()],
-            "configs": {point.name: as_published(point.config) for point in self.points},
+            "configs": {point.name: published_form(point.config) for point in self.points},
         }
 
 
@@ -83,7 +83,8 @@ class PreferenceSolver:
         self._objectives: tuple[Objective, ...] = (Objective("jct"), Objective("error"))
 
     def set_preference(self, *objectives: Objective) -> None:
-        """Raises ValueError: fewer than two; there is nothing to trade then."""
+        """Sets the objectives that are traded. Raises ValueError: fewer than two; there is nothing to trade
+        then."""
         if len(objectives) < 2 or len(set(objectives)) < len(objectives):
             raise ValueError("name two objectives or more, each once: one alone is traded against nothing")
         self._objectives = objectives
@@ -96,7 +97,7 @@ class PreferenceSolver:
         seed: int = 0,
         tell: Callable[[SearchProgress], None] = lambda progress: None,
     ) -> ParetoFront:
-        """Raises NoPymoo."""
+        """Searches the Pareto front of the objectives. Raises NoPymoo."""
         objectives = self._objectives
         space = SearchSpace.of([job.told_gpu_s for job in fluid_jobs(self._train.workload)])
         found = search(
@@ -104,7 +105,7 @@ class PreferenceSolver:
         )
         front = front_of(found)
         configs = [space.config(each.point) for each in front]
-        tested = evaluate(evaluated, [(self._test, config, objectives) for config in configs])
+        tested = evaluate(evaluate_config, [(self._test, config, objectives) for config in configs])
         points = tuple(
             FrontPoint(name=f"p{number:02}", config=config, train=each.values, test=values)
             for number, (each, config, values) in enumerate(zip(front, configs, tested, strict=True), 1)

@@ -62,7 +62,7 @@ class JobGroup(NamedTuple):
 
 
 def free_places(plan: Plan) -> dict[HostType, FreePlace]:
-    """Of all hosts that take work; also those with nothing free."""
+    """The free places of all hosts that take work; also those with nothing free."""
     view, found = plan.view, {}
     for host_id, host in view.hosts.items():
         if not host.takes_work:
@@ -132,7 +132,7 @@ def _choices_on_type(
     gpus, nodes = scheduling_class.gpus, scheduling_class.nodes
     if nodes <= 1 and (nodes == 1 or gpus <= view.sizes.on_host(scheduling_class, type)):
         enough = [place for place, fitting in able.items() if fitting >= gpus]
-        yield from (((place, gpus),) for place in _of_each_kind(enough, places))
+        yield from (((place, gpus),) for place in _alternate_kinds(enough, places))
         return
     reachable = {place: n for place, n in able.items() if not _is_local(view, place[0])}
     for group in _groups(view, list(reachable)):
@@ -142,7 +142,7 @@ def _choices_on_type(
             yield from _spread(group, reachable, gpus)
 
 
-def _of_each_kind(places: Sequence[HostType], known: Mapping[HostType, FreePlace]) -> Iterator[HostType]:
+def _alternate_kinds(places: Sequence[HostType], known: Mapping[HostType, FreePlace]) -> Iterator[HostType]:
     """The first of each kind, the tightest first, then the second of each, and so on."""
     kinds: dict[FreePlace, list[HostType]] = {}
     for place in places:
@@ -168,8 +168,8 @@ def _groups(view: View, places: Sequence[HostType]) -> Iterator[Sequence[HostTyp
 def _pods(
     group: Sequence[HostType], able: Mapping[HostType, int], nodes: int, per_node: int
 ) -> Iterator[Choice]:
-    """One host after another, each choice apart from the ones before it: tightest hosts first, then the
-    emptiest."""
+    """Yields choices of one host after another, each choice apart from the ones before it: tightest hosts
+    first, then the emptiest."""
     enough = [place for place in group if able[place] >= per_node]
     for first in range(0, len(enough) - nodes + 1, nodes):
         yield tuple((place, per_node) for place in enough[first : first + nodes])
@@ -178,7 +178,8 @@ def _pods(
 
 
 def _spread(group: Sequence[HostType], able: Mapping[HostType, int], gpus: int) -> Iterator[Choice]:
-    """As few hosts as possible: the emptiest first; then again without the first of these."""
+    """Yields choices on as few hosts as possible: the emptiest first; then again without the first of
+    these."""
     emptiest = sorted(group, key=lambda place: -able[place])
     for first in range(len(emptiest)):
         chosen: list[tuple[HostType, int]] = []

@@ -22,12 +22,12 @@ LIBRARY: Final = "highspy"
 
 
 def is_installed(library: str = LIBRARY) -> bool:
-    """Imports nothing."""
+    """Whether the solver's library is installed; the check imports nothing."""
     return importlib.util.find_spec(library) is not None
 
 
 class Highs:
-    """Implements `Solver`."""
+    """A solver that runs HiGHS. Implements `Solver`."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s

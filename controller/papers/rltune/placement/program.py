@@ -65,7 +65,7 @@ class PlacementProgram(NamedTuple):
 
 
 class Solver(Protocol):
-    """Solves one program. Two calls with equal programs give equal answers, or none."""
+    """A solver of one program at a time. Two calls with equal programs give equal answers, or none."""
 
     def solve(self, program: PlacementProgram) -> Sequence[float] | None:
         """The columns at the least cost; None: that was not found within the solver's limit."""
@@ -74,7 +74,8 @@ class Solver(Protocol):
 def program_of(
     groups: Sequence[JobGroup], places: Mapping[HostType, FreePlace], following: SchedulingClass | None
 ) -> PlacementProgram:
-    """`following`: the class of the job that is next in the order after these."""
+    """Builds the placement program of `groups`. `following`: the class of the job that is next in the order
+    after these."""
     building = _Building(groups, places)
     building.count_jobs()
     building.keep_order()
@@ -166,11 +167,11 @@ class _Building:
             if used is None:
                 self._constant += (0 < here.free < here.total) - NEXT * could_fit
                 continue
-            self._in_part(here, used)
+            self._limit_place(here, used)
             if following is not None and could_fit:
                 self._fits_next(here, used, following)
 
-    def _in_part(self, here: FreePlace, used: Factors) -> None:
+    def _limit_place(self, here: FreePlace, used: Factors) -> None:
         """Takes at most what is free. A place with nothing or everything left is not in part free."""
         self._constant += 1.0
         self._rows.append(Constraint(-INFINITE, float(here.free), used))
@@ -202,7 +203,7 @@ class _Building:
                 )
 
     def judge_spread(self) -> None:
-        """By type: most and fewest free on a host."""
+        """Judges the spread of free devices by type: most and fewest free on a host."""
         for type in dict.fromkeys(place[1] for place in self._used):
             of_type = {place: here.free for place, here in self._places.items() if place[1] == type}
             others = [free for place, free in of_type.items() if place not in self._used]

@@ -74,7 +74,7 @@ class PlacedTogether:
 
     @property
     def traits(self) -> Traits:
-        """Those of the policy that decides."""
+        """The traits of the policy that decides."""
         return self.inner.traits
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
@@ -88,7 +88,7 @@ class PlacedTogether:
         if not chosen:
             return first
         second = self.inner.decide(cast(View, _ChosenView(view, chosen)), event)
-        return _with_reasons(second, chosen) if is_no_worse(second, first) else first
+        return _add_reasons(second, chosen) if is_no_worse(second, first) else first
 
     def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         self.inner.observe(view, event, decision)
@@ -146,7 +146,7 @@ def groups_of(
             found[key] = JobGroup(key[0], [], choices_of(plan, places, job), {})
         group = found[key]
         if devices:
-            group = found[key] = _with_best_fit(group, choice_of(view, devices))
+            group = found[key] = _count_best_fit(group, choice_of(view, devices))
         if group.choices:
             if count == JOBS_MAX:
                 return [each for each in found.values() if each.jobs], key[0]
@@ -157,7 +157,7 @@ def groups_of(
     return [each for each in found.values() if each.jobs], None
 
 
-def _with_best_fit(group: JobGroup, choice: Choice) -> JobGroup:
+def _count_best_fit(group: JobGroup, choice: Choice) -> JobGroup:
     """Counts one more job of the group on best fit's choice."""
     choices = group.choices if choice in group.choices else [choice, *group.choices]
     return group._replace(
@@ -226,8 +226,8 @@ def is_no_worse(second: Decision, first: Decision) -> bool:
     return ours.started >= theirs.started and all(a <= b for a, b in zip(ours[1:], theirs[1:], strict=True))
 
 
-def _with_reasons(decision: Decision, chosen: Chosen) -> Decision:
-    """Each start at a chosen place says so."""
+def _add_reasons(decision: Decision, chosen: Chosen) -> Decision:
+    """Returns the decision in which the reason of each start at a chosen place says so."""
     places = [action for action in decision.actions if isinstance(action, Place)]
     moved = {action.job_id for action in places if chosen.get(action.job_id) == action.devices}
     actions = tuple(

@@ -31,7 +31,7 @@ def train_scorer(options: TrainingOptions, tell: Tell) -> OrderModel:
     Raises: as `train_rltune`.
     """
     cpu_s = time.process_time()
-    traces = [TraceParts.to_train_on(name, options) for name in options.traces]
+    traces = [TraceParts.open_for_training(name, options) for name in options.traces]
     generator = np.random.default_rng(options.seed)
     with workers(options) as pool:
         chosen = [part for each in traces for part in each.chosen(options.validation_windows)]

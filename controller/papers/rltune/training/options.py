@@ -139,9 +139,9 @@ class Part(NamedTuple):
 
 
 class TraceParts:
-    """One trace, with what sjf had running and waiting at any moment of it.
+    """A trace, with what sjf had running and waiting at any moment of it.
 
-    An order is judged on windows of any trace; `to_train_on` asks for one that is long enough.
+    An order is judged on windows of any trace; `open_for_training` asks for one that is long enough.
     """
 
     def __init__(self, trace: str, options: TrainingOptions) -> None:
@@ -165,8 +165,8 @@ class TraceParts:
         self._jobs = options.window_jobs
 
     @classmethod
-    def to_train_on(cls, trace: str, options: TrainingOptions) -> TraceParts:
-        """One that is long enough to draw windows of, and to choose a model by others.
+    def open_for_training(cls, trace: str, options: TrainingOptions) -> TraceParts:
+        """Opens a trace that is long enough to draw windows of, and to choose a model by others.
 
         Raises:
             TraceProblem: the trace has too few jobs for both.
@@ -219,5 +219,5 @@ def total(outcome: Outcome, metric: Metric, warm: int = 0) -> float:
 
 
 def ratio(own: Sequence[float], base: Sequence[float]) -> float:
-    """Of totals over windows."""
+    """The ratio of totals over windows."""
     return sum(own) / max(sum(base), 1e-9)

@@ -61,7 +61,7 @@ class ActorCritic:
             schedule.step()
 
     def improve(self, choices: Choices) -> float:
-        """One epoch's update; returns how far the policy has moved (approximate KL)."""
+        """Updates the networks for one epoch; returns how far the policy has moved (approximate KL)."""
         actor, critic = torch.from_numpy(choices.actor).double(), torch.from_numpy(choices.critic).double()
         allowed, chosen = torch.from_numpy(choices.allowed), torch.from_numpy(choices.chosen)
         before, wanted = torch.from_numpy(choices.log_probability), torch.from_numpy(choices.value)
@@ -99,7 +99,7 @@ class ActorCritic:
         return [(each.weight.detach().numpy().T.copy(), each.bias.detach().numpy().copy()) for each in linear]
 
     def state(self) -> dict[str, Any]:
-        """To go on later."""
+        """The state from which a training goes on later."""
         return {
             "actor": self.actor.state_dict(),
             "critic": self.critic.state_dict(),
@@ -146,10 +146,10 @@ def _like_jobs(count: int, generator: torch.Generator) -> Tensor:
     )
 
 
-def saved(file: Any, value: dict[str, Any]) -> None:
+def save_state(file: Any, value: dict[str, Any]) -> None:
     torch.save(value, file)
 
 
-def loaded(file: Any) -> dict[str, Any]:
+def load_state(file: Any) -> dict[str, Any]:
     found: dict[str, Any] = torch.load(file, weights_only=True)
     return found

@@ -133,7 +133,7 @@ def flat(critic: Table, window: int) -> Table:
 
 
 class Rollout(NamedTuple):
-    """One task of a worker."""
+    """A task of a worker: one roll-out."""
 
     part: Part
     model: OrderModel
@@ -154,7 +154,7 @@ def roll(asked: Rollout) -> Choices | None:
         made.append(SampledOrder(asked.model, asked.critic, asked.seed))
         return made[-1]
 
-    outcome = _simulated(asked.part, make)
+    outcome = _simulate_part(asked.part, make)
     policy = made[-1]
     if not policy.choices:
         return None
@@ -183,7 +183,7 @@ def roll(asked: Rollout) -> Choices | None:
     )
 
 
-def _simulated(part: Part, make: Callable[[str, Parameters], Any]) -> Outcome:
+def _simulate_part(part: Part, make: Callable[[str, Parameters], Any]) -> Outcome:
     task = part.task
     return simulate(
         task.workload, task.cluster, "sjf", physics=task.physics, seed=task.seed, make_policy=make
@@ -223,7 +223,7 @@ def judge(part: Part, model: OrderModel | None, policy: str, metric: Metric) -> 
         task = part.task
         outcome = simulate(task.workload, task.cluster, policy, physics=task.physics, seed=task.seed)
     else:
-        outcome = _simulated(part, lambda name, parameters: made_of(model))
+        outcome = _simulate_part(part, lambda name, parameters: made_of(model))
     return total(outcome, metric, part.warm)
 
 
@@ -242,7 +242,7 @@ class Workers:
         self._elsewhere_s = 0.0
 
     def map(self, function: Callable[..., T], calls: Sequence[tuple[Any, ...]]) -> list[T]:
-        found = list(self._evaluate(_timed, [(function, call) for call in calls]))
+        found = list(self._evaluate(_time_call, [(function, call) for call in calls]))
         self._elsewhere_s += sum(spent_s for process, spent_s, _ in found if process != os.getpid())
         return [result for _, _, result in found]
 
@@ -251,7 +251,7 @@ class Workers:
         return time.process_time() + self._elsewhere_s
 
 
-def _timed(function: Callable[..., T], call: tuple[Any, ...]) -> tuple[int, float, T]:
+def _time_call(function: Callable[..., T], call: tuple[Any, ...]) -> tuple[int, float, T]:
     began_s = time.process_time()
     result = function(*call)
     return os.getpid(), time.process_time() - began_s, result
@@ -259,6 +259,6 @@ def _timed(function: Callable[..., T], call: tuple[Any, ...]) -> tuple[int, floa
 
 @contextmanager
 def workers(options: TrainingOptions) -> Iterator[Workers]:
-    """Raises NoBackend: there is nothing that could run them."""
+    """Opens the workers that the options ask for. Raises NoBackend: there is nothing that could run them."""
     with evaluator(options.backend, workers=options.workers, address=options.address) as evaluate:
         yield Workers(evaluate)

@@ -57,7 +57,7 @@ class Baselines:
         self.sjf, self.ssf = found[: len(parts)], found[len(parts) :]
 
     def ratio(self, own: Sequence[float]) -> float:
-        """Over the base's."""
+        """The ratio of `own` over the base's totals."""
         return ratio(own, self.sjf if self._options.base == "sjf" else self.ssf)
 
     def model(
@@ -70,7 +70,7 @@ class Baselines:
         curve: Sequence[float],
         cpu_s: float,
     ) -> OrderModel:
-        """With its card; active if it is no worse than the better of the two."""
+        """Makes a model with its card; the model is active if it is no worse than the better of the two."""
         options, sjf, ssf = self._options, sum(self.sjf), sum(self.ssf)
         card = ModelCard(
             traces=options.traces,
@@ -140,7 +140,7 @@ def train_rltune(
     from cotenant.controller.papers.rltune.training.ppo import ActorCritic
 
     preset, began_s, cpu_s = presets[options.preset], time.monotonic(), time.process_time()
-    traces = [TraceParts.to_train_on(name, options) for name in options.traces]
+    traces = [TraceParts.open_for_training(name, options) for name in options.traces]
     with workers(options) as pool:
         chosen = [part for each in traces for part in each.chosen(options.validation_windows)]
         baselines = Baselines(chosen, options, pool)
@@ -249,7 +249,7 @@ class _Run:
         from cotenant.controller.papers.rltune.training import ppo
 
         networks = io.BytesIO()
-        ppo.saved(networks, self._learner.state())
+        ppo.save_state(networks, self._learner.state())
         kept = _Kept(
             key=self._options.key,
             curve=self.curve,
@@ -273,4 +273,4 @@ class _Run:
             return
         self.curve, self.best_layers, self.best_own = kept.curve, kept.best_layers, kept.best_own
         self.cpu_before_s = kept.cpu_s
-        self._learner.go_on(ppo.loaded(io.BytesIO(kept.networks)))
+        self._learner.go_on(ppo.load_state(io.BytesIO(kept.networks)))

@@ -14,7 +14,7 @@ from cotenant.controller.papers.gfs.forecast.errors import (
     WINDOW,
     correction,
     enough,
-    in_order,
+    order_quantiles,
     pinball,
     rolling,
     scores,
@@ -49,18 +49,18 @@ def test_a_missing_hour_takes_the_last_known_value_and_stays_missing() -> None:
 
 def test_the_total_of_an_hour_is_known_where_nearly_all_of_it_is() -> None:
     nan = math.nan
-    total = demand([nan, 95.0, 95.0, nan], [10.0, nan, 3.0, 4.0]).with_total()
+    total = demand([nan, 95.0, 95.0, nan], [10.0, nan, 3.0, 4.0]).demand_with_total()
     assert total.names == ("a", "b", "total")
     assert [None if math.isnan(each) else each for each in total.values[2]] == [None, 105.0, 98.0, None]
-    assert total.with_total() is total
+    assert total.demand_with_total() is total
 
 
 def test_without_any_hour_in_common_there_is_no_total() -> None:
-    assert demand([math.nan, 5.0], [5.0, math.nan]).with_total().names == ("a", "b")
+    assert demand([math.nan, 5.0], [5.0, math.nan]).demand_with_total().names == ("a", "b")
 
 
 def test_one_series_is_its_own_total() -> None:
-    assert demand([1.0, 2.0]).with_total().names == ("a",)
+    assert demand([1.0, 2.0]).demand_with_total().names == ("a",)
 
 
 def test_a_series_that_has_not_begun_has_no_demand() -> None:
@@ -246,7 +246,7 @@ def test_no_constant_has_a_lower_pinball_loss_than_the_quantile(
 
 @given(st.lists(st.lists(st.floats(-100, 100), min_size=4, max_size=4), min_size=1, max_size=10))
 def test_quantiles_neither_cross_nor_fall_below_zero(rows: list[list[float]]) -> None:
-    found = in_order(np.array(rows), (0.5, 0.8, 0.9, 0.95))
+    found = order_quantiles(np.array(rows), (0.5, 0.8, 0.9, 0.95))
     assert (np.diff(found, axis=-1) >= 0).all()
     assert (found >= 0).all()
 

@@ -21,7 +21,7 @@ from cotenant.controller.papers.gfs.forecast import (
     moving_average,
     question_in,
     read,
-    unpacked,
+    unpack_model,
     write,
 )
 from cotenant.controller.papers.gfs.training import NoHolidays
@@ -62,11 +62,11 @@ def test_the_loss_is_the_whole_gaussian_likelihood(seed: int) -> None:
 
 def test_a_gap_leaves_no_nan_in_the_gradients() -> None:
     torch = pytest.importorskip("torch")
-    from cotenant.controller.papers.gfs.training.linear import likelihood, squared
+    from cotenant.controller.papers.gfs.training.linear import likelihood, squared_loss
 
     mean = torch.zeros(3, requires_grad=True)
     targets = torch.tensor([1.0, math.nan, 2.0])
-    loss = likelihood(targets, mean, torch.ones(3)) + squared(targets, mean)
+    loss = likelihood(targets, mean, torch.ones(3)) + squared_loss(targets, mean)
     loss.backward()  # type: ignore[no-untyped-call]
     assert mean.grad.tolist() == pytest.approx([-0.5 - 1.0, 0.0, -1.0 - 2.0])
 
@@ -99,7 +99,7 @@ def test_orglinear_in_numpy_is_orglinear_in_torch(seed: int) -> None:
         assert np.allclose(found[0], last + deviations[number] * mean[rows].numpy(), atol=1e-3)
         assert np.allclose(found[1], deviations[number] * spread[rows].numpy(), atol=1e-3)
     assert given.holiday.sum() > 0
-    trend = linear.decomposed(given.inputs)
+    trend = linear.input_trend(given.inputs)
     assert np.allclose(trend.numpy(), moving_average(given.inputs.double().numpy(), 25), atol=1e-4)
 
 
@@ -296,7 +296,7 @@ def test_a_question_of_a_policy_is_answered_with_the_model_of_its_demand(trainer
     payload = asked(demand, horizon_h=2, levels=(0.5, 0.9), trainer=trainer, country="")  # type: ignore[arg-type]
     assert question_in(payload).demand.names == demand.names
     found = answer(payload, LITTLE)
-    model = unpacked(found.document, "it")
+    model = unpack_model(found.document, "it")
     assert (model.kind, model.dated, model.hours) == (trainer, True, HOURS_MIN + 5)
     assert answer(payload, LITTLE).document == found.document, "one question, one model"
 

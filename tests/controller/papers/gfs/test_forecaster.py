@@ -30,7 +30,7 @@ HORIZON_H = 3
 
 def untrained(demand: Demand, errors: float | None = 0.0) -> ForecastModel:
     """Last value + hourly change, with one error per series, hour and level."""
-    names = demand.with_total().names
+    names = demand.demand_with_total().names
     one = tuple(tuple((errors,) for _ in LEVELS) for _ in range(HORIZON_H)) if errors is not None else ()
     return ForecastModel(
         fitted=LastChange(why="nothing was trained"),
@@ -64,7 +64,7 @@ def test_it_says_that_nothing_was_trained(seed: int) -> None:
         "nothing was trained: last value + median hourly change of the hour; "
         "too few errors yet for quantiles of 0.8, 0.9, 0.95"
     )
-    point = last_change(demand.with_total().filled(), np.array([199]), HORIZON_H)[:, 0]
+    point = last_change(demand.demand_with_total().filled(), np.array([199]), HORIZON_H)[:, 0]
     assert np.allclose(found.quantiles[..., 0], point)
     assert found.names == ("team-0", "team-1", "total")
 
@@ -124,8 +124,8 @@ def test_the_order_of_the_organisations_means_nothing(count: int, seed: int, ord
     one, two = (Forecaster(untrained(demand, errors=1.0)).forecast(each) for each in (demand, other))
     for name in demand.names:
         assert np.allclose(one.quantiles[one.names.index(name)], two.quantiles[two.names.index(name)])
-    assert np.allclose(one.of_pool(), two.of_pool())
-    assert np.allclose(one.of_pool("paper"), two.of_pool("paper"))
+    assert np.allclose(one.pool_quantiles(), two.pool_quantiles())
+    assert np.allclose(one.pool_quantiles("paper"), two.pool_quantiles("paper"))
     assert (np.diff(one.quantiles, axis=-1) >= 0).all()
 
 
@@ -144,8 +144,8 @@ def test_the_paper_sums_quantiles_and_reserves_more(seed: int) -> None:
     for hours in range(200, 300):
         asked.forecast(demand.first(hours))
     found = asked.forecast(demand)
-    assert np.allclose(found.of_pool("paper"), found.quantiles[:-1].sum(axis=0))
-    assert (found.of_pool("paper")[:, 2] > found.of_pool()[:, 2]).all()
+    assert np.allclose(found.pool_quantiles("paper"), found.quantiles[:-1].sum(axis=0))
+    assert (found.pool_quantiles("paper")[:, 2] > found.pool_quantiles()[:, 2]).all()
 
 
 def test_a_linear_model_says_which_series_it_does_not_know(seed: int) -> None:

@@ -14,7 +14,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.papers.gfs.demand import HOUR_S
 from cotenant.controller.papers.gfs.forecast import HOURS_MIN as TRAINING_HOURS_MIN
-from cotenant.controller.papers.gfs.forecast import RETRAINING_KIND, packed, question_in, write
+from cotenant.controller.papers.gfs.forecast import RETRAINING_KIND, pack_model, question_in, write
 from cotenant.controller.papers.gfs.forecasting import HOURS_MIN
 from cotenant.controller.papers.gfs.policy import Gfs
 from cotenant.controller.papers.gfs.training import Effort, train
@@ -73,7 +73,7 @@ def answered(request: Compute) -> ev.Computed:
     question = question_in(request.payload)
     levels = tuple(question.levels)
     model = train(question.demand, question.horizon_h, 0, levels=levels, effort=LITTLE)
-    return ev.Computed(request_id=request.request_id, model_sha256="", values=(), document=packed(model))
+    return ev.Computed(request_id=request.request_id, model_sha256="", values=(), document=pack_model(model))
 
 
 def test_below_two_weeks_nothing_is_trained_and_the_forecast_says_so() -> None:
@@ -110,8 +110,8 @@ def test_a_model_is_asked_for_once_a_day_and_forecasts_from_the_next_hour_on() -
     [
         ({"error": "NoXGBoost: training a model needs XGBoost"}, "needs XGBoost"),
         ({"document": b"nonsense"}, "not a packed forecast model"),
-        ({"document": packed(train(rhythmic(40, 1), 1, 0, levels=(0.5, 0.9)))}, "looks 1 h ahead"),
-        ({"document": packed(train(rhythmic(40, 1), 2, 0, levels=(0.5, 0.8)))}, "p=0.9 is none of them"),
+        ({"document": pack_model(train(rhythmic(40, 1), 1, 0, levels=(0.5, 0.9)))}, "looks 1 h ahead"),
+        ({"document": pack_model(train(rhythmic(40, 1), 2, 0, levels=(0.5, 0.8)))}, "p=0.9 is none of them"),
     ],
 )
 def test_an_answer_that_is_no_model_leaves_things_as_they_are_and_is_said(

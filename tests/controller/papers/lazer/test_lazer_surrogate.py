@@ -19,8 +19,8 @@ from cotenant.controller.papers.lazer.surrogate import (
     inverse_of_lower,
     prior,
     product,
-    scaled,
     scaled_context,
+    scaled_inputs,
 )
 
 X_MAX_S = 100.0
@@ -71,7 +71,7 @@ def reference(model: Surrogate, samples: list[Sample], *, known_noise: bool) -> 
     from botorch.models.transforms.outcome import Standardize
 
     hyper = model.hyper
-    x = torch.tensor(scaled(samples, X_MAX_S))
+    x = torch.tensor(scaled_inputs(samples, X_MAX_S))
     y = torch.tensor([[s.f_s] for s in samples], dtype=torch.double)
     noise = torch.full_like(y, hyper.noise * hyper.deviation_s**2) if known_noise else None
     theirs = models.SingleTaskGP(x, y, train_Yvar=noise, outcome_transform=Standardize(m=1))
@@ -112,7 +112,7 @@ def test_log_noisy_expected_improvement_is_that_of_botorch_over_the_same_fantasi
     monkeypatch.setattr("botorch.sampling.normal.SobolQMCNormalSampler", sampler)
     theirs = LogNoisyExpectedImprovement(
         reference(model, samples, known_noise=True),
-        torch.tensor(scaled(samples, X_MAX_S)),
+        torch.tensor(scaled_inputs(samples, X_MAX_S)),
         num_fantasies=FANTASIES,
         maximize=False,
     )
@@ -187,7 +187,7 @@ def test_inputs_stay_within_the_unit_cube_whatever_the_context() -> None:
         Sample(1e9, Context(1e12, 1e12, 1e12, 1e12), 0.0),
         Sample(-1.0, Context(0.0, -1.0, 0.0, 0.0), 1.0),
     ]
-    inputs = scaled(wild, X_MAX_S)
+    inputs = scaled_inputs(wild, X_MAX_S)
     assert inputs.min() == 0.0
     assert inputs.max() == 1.0
     np.testing.assert_array_equal(scaled_context(wild[0].context), inputs[0, 1:])
@@ -198,7 +198,9 @@ def test_the_prior_is_where_the_fit_of_botorch_begins() -> None:
     models = pytest.importorskip("botorch.models")
     samples = drawn(0, 12)
     f_s = [s.f_s for s in samples]
-    theirs = models.SingleTaskGP(torch.tensor(scaled(samples, X_MAX_S)), torch.tensor(f_s).double()[:, None])
+    theirs = models.SingleTaskGP(
+        torch.tensor(scaled_inputs(samples, X_MAX_S)), torch.tensor(f_s).double()[:, None]
+    )
     ours = prior(f_s)
     np.testing.assert_allclose(ours.lengthscales, theirs.covar_module.lengthscale.detach().numpy().ravel())
     assert ours.noise == pytest.approx(theirs.likelihood.noise.item())

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotenant.controller.cli.main import main
-from cotenant.controller.papers.pcs import from_published
+from cotenant.controller.papers.pcs import parse_published
 from cotenant.controller.papers.pcs.fluid import (
     NEVER,
     POLICIES,
@@ -41,7 +41,7 @@ def parameters(name: str) -> Parameters:
         "clip_demand_factor": zeta_min,
         "delta": delta,
     }
-    return from_published(published).as_parameters()
+    return parse_published(published).as_parameters()
 
 
 def ran(vc: str, policy: str, given: Parameters | None = None, asked: int = 0, noise: float = 0.0) -> Outcome:

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from cotenant.controller.papers.pcs import (
     WfqConfig,
-    as_published,
     class_shares,
     divide,
-    from_published,
+    parse_published,
+    published_form,
     published_named,
 )
 from cotenant.controller.sim import Speedup
@@ -85,13 +85,13 @@ PUBLISHED = {
 
 
 def test_a_published_configuration_comes_back_as_it_was() -> None:
-    config = from_published(PUBLISHED)
+    config = parse_published(PUBLISHED)
     assert config.zeta_min == 0.6326
-    assert as_published(config) == PUBLISHED
+    assert published_form(config) == PUBLISHED
     assert WfqConfig.parse(config.as_parameters()) == config
     assert published_named({"configs": {"a": PUBLISHED, "b": PUBLISHED}}, "b") == config
     assert published_named({"only": PUBLISHED}) == config
-    assert from_published(json.loads(json.dumps(as_published(config)))) == config
+    assert parse_published(json.loads(json.dumps(published_form(config)))) == config
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from cotenant.controller.papers.rltune import (
     ModelCard,
     OrderModel,
     Validation,
-    encoded,
+    encode_model,
     observation,
     read_model,
 )
@@ -49,7 +49,7 @@ def scorer(a: float, b: float, c: float, **more: Any) -> OrderModel:
 
 def desk(folder: Path, model: OrderModel, devices: int = 4) -> Desk:
     file = folder / "model.json"
-    file.write_bytes(encoded(model))
+    file.write_bytes(encode_model(model))
     found = Desk("fifo", report("a", devices), ageing_s=0.0)
     found.tell(ev.PolicyChanged(name=model.policy, parameters={"model": str(file)}))
     return found
@@ -131,7 +131,7 @@ def test_a_file_that_is_no_model_is_refused(
 ) -> None:
     file = tmp_path / "bad.json"
     file.write_bytes(
-        change if isinstance(change, bytes) else encoded(msgspec.structs.replace(rltune(1.0), **change))
+        change if isinstance(change, bytes) else encode_model(msgspec.structs.replace(rltune(1.0), **change))
     )
     with pytest.raises(ValueError, match=said):
         registry.make("rltune", {"model": str(file)})

@@ -71,7 +71,7 @@ def test_a_trace_too_short_to_train_on_still_judges() -> None:
     wide = SMALL._replace(window_jobs=600)
     assert len(TraceParts("philly/ee9e8c", wide).at(0).task.workload) == 600
     with pytest.raises(TraceProblem, match="too few to train on"):
-        TraceParts.to_train_on("philly/ee9e8c", wide)
+        TraceParts.open_for_training("philly/ee9e8c", wide)
 
 
 def test_what_is_drawn_was_allowed_and_as_likely_as_it_says(choices: Choices) -> None:

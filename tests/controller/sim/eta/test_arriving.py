@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cotenant.controller.engine import ArrivalEffect, EtaAnswer, EtaBook, image_of, question_of
 from cotenant.controller.policies import registry
-from cotenant.controller.sim.eta import arrived
+from cotenant.controller.sim.eta import answer_arrival
 from tests.controller.building import Desk, report, spec
 
 OVERHEADS = {"load_s": 5.0, "pause_s": 2.0}
@@ -16,7 +16,7 @@ OVERHEADS = {"load_s": 5.0, "pause_s": 2.0}
 def would(desk: Desk, number: int, count: int = 2, **more: object) -> tuple[EtaAnswer, ArrivalEffect]:
     coming = spec(number, **{**OVERHEADS, **more})
     question = question_of(desk.engine, EtaBook(), seed=1, count=count, arriving=(coming,), is_exact=True)
-    found = arrived(question, registry.make)
+    found = answer_arrival(question, registry.make)
     assert found.arrival is not None
     return found, found.arrival
 
