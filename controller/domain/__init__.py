@@ -37,7 +37,7 @@ _HOMES: Final = {
         "HostShape", "SeenShape",
     ),
     "cluster": (
-        "HELD_MIB_MIN", "SUSPECT_AFTER", "Device", "DeviceKind", "DeviceState", "Host", "HostReport",
+        "HELD_MIB_MIN", "Device", "DeviceKind", "DeviceState", "Host", "HostReport",
         "HostRoom", "HostState", "SharingMode", "asks_hosts", "room_left", "sharing_in_words",
     ),
     "commands": (
@@ -52,9 +52,9 @@ _HOMES: Final = {
     "eta": ("LEVELS", "EtaInterval", "EtaKind", "ToldEta", "ToldInterval"),
     "job": ("Job",),
     "job_parts": (
-        "GUESS", "GUESSES", "LOAD_S", "PAUSE_S", "CurrentAttempt", "JobCounters", "JobEstimate",
+        "GUESS", "LOAD_S", "PAUSE_S", "CurrentAttempt", "JobEstimate",
         "JobMeasurements", "JobProgress", "PromiseState", "SeenLength", "SharedPace", "StopCause",
-        "TimeSpent", "left_of_unknown_s",
+        "left_of_unknown_s",
     ),
     "placement": ("CheckpointRecord", "Placement"),
     "job_spec": (

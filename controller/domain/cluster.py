@@ -188,8 +188,13 @@ class Host(msgspec.Struct, kw_only=True):
             return False
         return self.failures_in_row < SUSPECT_AFTER or not self.is_suspect
 
+    def begin_probation(self) -> None:
+        """A suspect host takes work again; one more failure makes it suspect."""
+        self.failures_in_row = SUSPECT_AFTER - 1
 
-SUSPECT_AFTER = 3
+
+SUSPECT_AFTER: Final = 3
+"""Failures in a row."""
 
 
 class HostRoom(NamedTuple):

@@ -10,7 +10,6 @@ import msgspec
 
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job_parts import (
-    GUESSES,
     CurrentAttempt,
     JobCounters,
     JobEstimate,
@@ -181,4 +180,4 @@ class Job(msgspec.Struct, kw_only=True):
 
     def known_left_s(self, now_s: float) -> float | None:
         """The same if it is about this job; None for a guess, which may only order a queue."""
-        return None if self.estimate.source in GUESSES else self.remaining_now_s(now_s)
+        return None if self.estimate.is_guess else self.remaining_now_s(now_s)

@@ -19,7 +19,6 @@ from cotenant.controller.performance import Profile, SeenBatch, SpeedCurve
 
 GUESS: Final = "unknown length"
 """Source of an estimate that rests on nothing but what a job has had."""
-GUESSES: Final = frozenset((GUESS,))
 SHORTEST_S: Final = 300.0
 
 
@@ -154,6 +153,11 @@ class JobEstimate(msgspec.Struct, kw_only=True):
     """Time of its next load: declared, else measured on it or on jobs like it."""
     pause_s: float = PAUSE_S
     """Time of its next save and leave."""
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether `remaining_s` rests on nothing but what the job has had: then it may only order a queue."""
+        return self.source == GUESS
 
 
 class TimeSpent(msgspec.Struct, kw_only=True):

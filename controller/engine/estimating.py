@@ -18,7 +18,6 @@ from statistics import median
 
 from cotenant.controller.domain import (
     GUESS,
-    GUESSES,
     LOAD_S,
     PAUSE_S,
     Job,
@@ -174,7 +173,7 @@ def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
     total, known_by = steps_in_all(job)
     if total is not None and (total > event.step or job.spec.iterations is not None):
         remaining_s, source = max(0, total - event.step) * pace_s, known_by
-    elif remaining_s == 0.0 and job.estimate.source not in GUESSES:
+    elif remaining_s == 0.0 and not job.estimate.is_guess:
         remaining_s = OVERRUN_RATIO * (job.spent.run_s + now_s - job.phase_since_s)
         source = f"{job.estimate.source.removesuffix(', overrun')}, overrun"
     ledger.records.learn_pace(job, step_s, solo_s, max(step_s / pace_s, 1e-6))
@@ -191,7 +190,7 @@ def had_s(job: Job, now_s: float) -> float:
 def judge_again(ledger: Ledger, job: Job) -> float | None:
     """Judge a running job of unknown length by what it has had. Returns in how many seconds to do so again;
     None: its length is known."""
-    if job.estimate.source not in GUESSES or job.phase is not Phase.RUNNING:
+    if not job.estimate.is_guess or job.phase is not Phase.RUNNING:
         return None
     left_s = left_of_unknown_s(had_s(job, ledger.now_s))
     ledger.records.progressed(job, job.progress.step, left_s)
@@ -316,7 +315,7 @@ def remaining_from(ledger: Ledger, job: Job, step: int) -> float | None:
     total, _ = steps_in_all(job)
     if total is not None and job.measured.solo_step_s is not None:
         return (total - step if total > step else 0) * job.measured.solo_step_s
-    if job.estimate.source in GUESSES:
+    if job.estimate.is_guess:
         return left_of_unknown_s(had_s(job, ledger.now_s))
     if step == 0:
         return estimate_arrival(ledger.estimates, job.spec)[0]

@@ -14,7 +14,6 @@ from cotenant.controller.domain import (
     LOADING,
     ON_DEVICES,
     RUNNING,
-    SUSPECT_AFTER,
     Change,
     CheckpointRecord,
     ComputeRequest,
@@ -264,7 +263,7 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
     if alarm.kind == "probation":
         host = dispatch.ledger.hosts.get(HostId(alarm.subject))
         if host is not None and host.is_suspect:
-            host.failures_in_row = SUSPECT_AFTER - 1
+            host.begin_probation()
             dispatch.ledger.refresh_host(host)
         return
     if alarm.kind == "leave":

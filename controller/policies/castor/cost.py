@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from cotenant.controller.domain import GUESSES, DeviceId, Job, Reason, because
+from cotenant.controller.domain import DeviceId, Job, Reason, because
 from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import (
@@ -241,10 +241,8 @@ def balances(view: View, jobs: Sequence[Job], slots: CostSlots) -> Balances:
     """`outcome` for one partner, for all these jobs in all slots at once."""
     table = beside_all(view, jobs, slots)
     waits_s: Numbers = np.array([slots.wait_s(job) for job in table.jobs], dtype=np.float64).reshape(-1, 1)
-    mine_unknown = np.array([job.estimate.source in GUESSES for job in table.jobs], np.bool_).reshape(-1, 1)
-    theirs_unknown = np.array(
-        [slot.partner.estimate.source in GUESSES for slot in slots.everything()], np.bool_
-    )
+    mine_unknown = np.array([job.estimate.is_guess for job in table.jobs], np.bool_).reshape(-1, 1)
+    theirs_unknown = np.array([slot.partner.estimate.is_guess for slot in slots.everything()], np.bool_)
     is_certain = not (mine_unknown.any() or theirs_unknown.any())
     gains: list[Numbers] = []
     costs: list[Numbers] = []
