@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 
 import machine
 
-from cotenant.mps.answers import Incomplete, Rejected, answered, percentage, query
+from cotenant.mps.answers import Incomplete, Rejected, answer_before_sentinel, percentage, query
 from cotenant.mps.channel import ChannelError, ControlChannel, default_percentage
 from cotenant.mps.environment import PIPE_DIRECTORY
 from cotenant.mps.ownership import LOG_DIRECTORY
@@ -87,7 +87,7 @@ def beside(program: str, environment: dict[str, str], _: int) -> tuple[bool, flo
         (program,), input=text, env=environment, capture_output=True, text=True, check=False
     )
     try:
-        right = percentage(answered(done.stdout, SENTINEL)) == 100.0
+        right = percentage(answer_before_sentinel(done.stdout, SENTINEL)) == 100.0
     except (Incomplete, Rejected):
         right = False
     return right, time.monotonic() - began_s

@@ -18,7 +18,8 @@ log = logging.getLogger("cotenant.checkpoint")
 
 
 def warn_of_forgotten(frame: types.FrameType) -> None:
-    """Of a script whose loop over a Session's epochs begins in this frame: once for all of its names."""
+    """Warns of variables of a script whose loop over a Session's epochs begins in this frame: once for all of
+    their names."""
     try:
         with open(frame.f_code.co_filename, encoding="utf-8") as file:
             found = forgotten(file.read(), frame.f_lineno)
@@ -59,7 +60,8 @@ def _is_over(loop: ast.For, name: str) -> bool:
 
 
 def _changed_on(loop: ast.For, name: str) -> int | None:
-    """The first line; None where it only holds a clock's time, which a resume need not restore."""
+    """The first line that changes the name; None where the name only holds a clock's time, which a resume
+    need not restore."""
     lines = list(_changes(loop, name))
     return min(lines) if lines else None
 

@@ -48,7 +48,7 @@ _VERSION: Final = re.compile(r"(\d+)\.(\d+)")
 
 @dataclass(frozen=True)
 class DeviceShare:
-    """Of each device: bytes, or a fraction where the job's environment says no more."""
+    """A share of each device: bytes, or a fraction where the job's environment says no more."""
 
     size_bytes: int | None = None
     fraction: float | None = None
@@ -85,7 +85,8 @@ class DeviceLimits:
     """The limits of one process's devices."""
 
     def __init__(self, share: DeviceShare, plain: Any = None) -> None:
-        """plain: torch's own `set_per_process_memory_fraction`, where something wraps it."""
+        """Keeps the share to apply. plain: torch's own `set_per_process_memory_fraction`, where something
+        wraps it."""
         self._share = share
         self._plain = plain or torch.cuda.set_per_process_memory_fraction
         self._asked: dict[int, float] = {}
@@ -177,11 +178,12 @@ class SharedLimits:
         self._before: dict[int, float] = {}
 
     def keep_to(self, memory_mib: int | None) -> None:
-        """Of each device; None: all of it, as before. Called from the listener's thread; does not raise."""
+        """Limits the memory of each device; None: all of it, as before. Called from the listener's thread;
+        does not raise."""
         if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             return
         try:
-            for no in _opened():
+            for no in _open_devices():
                 before = self._before.setdefault(no, _fraction_now(no))
                 room = 1.0 if memory_mib is None else memory_mib * _MIB / torch.cuda.mem_get_info(no)[1]
                 torch.cuda.set_per_process_memory_fraction(min(before, room), no)
@@ -189,7 +191,7 @@ class SharedLimits:
             say_unlimited(error)
 
 
-def _opened() -> list[int]:
+def _open_devices() -> list[int]:
     """Devices on which this process has a context."""
     count = torch.cuda.device_count()
     is_open = getattr(torch._C, "_cuda_hasPrimaryContext", None)
@@ -224,9 +226,8 @@ def _sets_without_context() -> bool:
 
 
 def used_bytes() -> int:
-    """In use on the current device, whoever uses it. A client of MPS may be shown what is free of its limit
-    beside the total of the whole device: then what it does not have is not in use.
-    """
+    """The bytes in use on the current device, whoever uses it. A client of MPS may be shown what is free of
+    its limit beside the total of the whole device: then what it does not have is not in use."""
     free, total = torch.cuda.mem_get_info()
     limit = mps_limit_bytes(os.environ)
     if limit is not None and limit < total and limit - free >= torch.cuda.memory_reserved():

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from cotenant.checkpoint.disk import durable, layout
 from cotenant.checkpoint.disk.layout import CheckpointError, Damaged, Manifest, TooNew
 from cotenant.checkpoint.disk.save import MODEL_FILE, rank_file
-from cotenant.checkpoint.talk.agreement import History, recorded
+from cotenant.checkpoint.talk.agreement import History, split_history
 from cotenant.checkpoint.talk.protocol import ENV_RESUME, RESUME_NONE, JobEnvironment
 from cotenant.checkpoint.training import rng
 from cotenant.checkpoint.training.data import Cursor
@@ -74,7 +74,7 @@ def load_newest(
             except CheckpointError as error:  # the other ranks wait for our choice: tell them, too
                 choice = _Choice(error=str(error), too_new=isinstance(error, TooNew))
         if together:
-            choice = _from_rank_0(choice)
+            choice = _broadcast_choice(choice)
         if choice.error:
             raise (TooNew if choice.too_new else CheckpointError)(choice.error)
         if not choice.name:
@@ -118,7 +118,7 @@ def _choose(root: Path, candidates: list[str], skipped: list[str], resume: str |
     return _Choice()
 
 
-def _from_rank_0(choice: _Choice) -> _Choice:
+def _broadcast_choice(choice: _Choice) -> _Choice:
     box: list[Any] = [vars(choice)]
     dist.broadcast_object_list(box, src=0)
     return _Choice(**box[0])
@@ -216,21 +216,21 @@ def facts_now(
 
 
 def unequal_facts(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """One phrase per difference, `thing: old then, new now`. A batch's size may become known later."""
+    """The differences, one phrase each: `thing: old then, new now`. A batch's size may become known later."""
     found = []
     for key, label in _LABELS.items():
         is_learned = key == "sub_batch" and None in (then.get(key), now.get(key))
         if then.get(key) != now.get(key) and not is_learned:
-            found.append(f"{label}: {_said(then.get(key))} then, {_said(now.get(key))} now")
+            found.append(f"{label}: {_fact_text(then.get(key))} then, {_fact_text(now.get(key))} now")
     return found
 
 
-def _said(value: Any) -> str:
+def _fact_text(value: Any) -> str:
     return "not known" if value is None else str(value)
 
 
 def _processor() -> str:
-    """The processor's model: kernels are chosen by it, so another one may round differently."""
+    """The processor's model: kernels are chosen by it, so another processor may round differently."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -243,7 +243,8 @@ def _processor() -> str:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where this attempt started from. Exact: what follows equals an uninterrupted run, bit for bit."""
+    """The checkpoint that this attempt started from. Exact: what follows equals an uninterrupted run, bit for
+    bit."""
 
     name: str
     step: int
@@ -267,9 +268,9 @@ class Lineage:
             self.history.append((completed, steps))
 
     def take_over(self, name: str, manifest: Manifest, differences: Iterable[str]) -> Resumed:
-        """This attempt goes on from a checkpoint."""
+        """Makes this attempt go on from a checkpoint."""
         note = "; ".join(differences)
-        self.history = list(recorded(manifest.history, manifest.step)[0])
+        self.history = list(split_history(manifest.history, manifest.step)[0])
         self.exact = manifest.exact and not note
         self.notes = [manifest.note] if manifest.note else []
         if note:
@@ -288,6 +289,7 @@ class Lineage:
         log.warning("the resume from %s is equivalent, not exact: %s", self.resumed.name, note)
 
     def manifest_fields(self, ahead: History = ()) -> dict[str, Any]:
-        """`ahead`: what is agreed on for later steps, so that a resumed run repeats it."""
+        """The lineage's fields for a manifest. `ahead`: what is agreed on for later steps, so that a resumed
+        run repeats it."""
         history = (*self.history, *ahead)
         return {"history": history, "exact": self.exact, "note": "; ".join(self.notes)}

@@ -26,7 +26,13 @@ from cotenant.checkpoint.progress.loops import frames_from
 from cotenant.checkpoint.progress.losses import loss_variable
 from cotenant.checkpoint.resuming import Lineage, LoadedCheckpoint, Resumed, facts_now, load_newest, put_back
 from cotenant.checkpoint.talk import gang, protocol
-from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict, WindowPlace, agreed_ahead, recorded
+from cotenant.checkpoint.talk.agreement import (
+    Agreement,
+    StepVerdict,
+    WindowPlace,
+    agreed_ahead,
+    split_history,
+)
 from cotenant.checkpoint.talk.channel import SupervisorChannel
 from cotenant.checkpoint.talk.reports import Introduction, ProgressReporter, WindowReports
 from cotenant.checkpoint.training import data
@@ -221,7 +227,8 @@ class Session:
         raise CheckpointError(error)
 
     def step_done(self, loss: Any = None) -> None:
-        """For loops that do not use `batches`: call it last in the iteration, after the optimizer's step."""
+        """Ends a step in loops that do not use `batches`: call it last in the iteration, after the
+        optimizer's step."""
         if loss is not None:
             self.report(loss)
         self._cursor.consume()
@@ -232,9 +239,10 @@ class Session:
         self._loss = loss
 
     def save(self, wait: bool = True) -> bool:
-        """Save now; all ranks call it after the same step, last in the iteration or last in the epoch.
+        """Saves now; all ranks call it after the same step, last in the iteration or last in the epoch.
 
-        True once durable, or with wait=False once on its way. False (and a warning) if it failed.
+        Returns True once the checkpoint is durable, or with wait=False once it is on its way. Returns False
+        (and warns) if it failed.
         """
         if self._saver is None:
             return False
@@ -276,7 +284,8 @@ class Session:
             self._complete()
 
     def _complete(self) -> None:
-        """One step is done. Runs in every step, with cold caches: every object touched here counts."""
+        """Completes one step of training. Runs in every step, with cold caches: every object touched here
+        counts."""
         self.step = step = self.step + 1
         self._stepped = False
         if self._plain:
@@ -364,7 +373,8 @@ class Session:
         return saver_.save(self.step, own, manifest, wait=wait, tidy=tidy)
 
     def _own(self) -> dict[str, Any] | None:
-        """This rank's state; None, and nothing can be saved, where `extra` holds what no checkpoint can."""
+        """The rank's own state; None, and nothing can be saved, where `extra` holds what no checkpoint
+        can."""
         try:
             return {**self._state.own(self._env.rank), "position": self._cursor.capture()}
         except CheckpointError as error:
@@ -374,7 +384,8 @@ class Session:
             return None
 
     def _current_loss(self) -> Any:
-        """As the script or `gradaccum` has told it, else what the script keeps in a variable `loss`."""
+        """The current loss as the script or `gradaccum` has told it, else what the script keeps in a variable
+        `loss`."""
         told = self._counter.last_loss if self._loss is None else self._loss
         return loss_variable(frames_from(sys._getframe(1))) if told is None else told
 
@@ -450,7 +461,7 @@ class Session:
         """Windows that were agreed on before the save hold for the steps to come, except those that need more
         memory than was planned for this attempt; those are named as a difference.
         """
-        _, windows = recorded(manifest.history, manifest.step)
+        _, windows = split_history(manifest.history, manifest.step)
         ordered = self._counter.ordered_at
         self._agreement.agree(window for window in windows if window.s >= ordered(window.start))
 
@@ -483,7 +494,8 @@ class Session:
         self._agreement.epoch_batches_min = 2
 
     def save_when_leaving(self) -> None:
-        """And not now and then: there is nothing to prepare for saves in the background."""
+        """Saves when the job leaves, and not now and then: there is nothing to prepare for saves in the
+        background."""
         self._stage = False
         self._introduction.leaves_only()
 

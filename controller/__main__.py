@@ -62,7 +62,7 @@ class Lines(logging.Formatter):
 
 
 def load(flags: argparse.Namespace) -> Settings:
-    """Raises SettingsError."""
+    """Loads the settings, with those that flags give. Raises SettingsError."""
     values: dict[str, object] = {
         "controller.endpoint": flags.endpoint,
         "controller.state_dir": flags.state_dir,

@@ -24,9 +24,9 @@ from cotenant.controller.engine import (
     EtaAnswer,
     EtaQuestion,
     MakePolicy,
+    comparable_eta,
     policy_label,
     question_of,
-    to_compare,
 )
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.executors.allocating import allocator_of
@@ -410,7 +410,7 @@ class Controller:
             job = state.engine.jobs.get(eta.job_id)
             if job is None or job.phase in ENDED or state.etas.kind_due(job, now_s) != eta.kind:
                 continue
-            if (record := to_compare(eta)) is not None:
+            if (record := comparable_eta(eta)) is not None:
                 told.append(record)
         if told:
             event = ev.EtasTold(at_s=answer.now_s, etas=tuple(told))

@@ -88,7 +88,8 @@ class Guard:
         """What an earlier check or trial found; an order of s raises it again."""
 
     def check_modules(self, model: torch.nn.Module) -> None:
-        """Raises Refused. Looks at all modules once, later only at those with a mode that matters."""
+        """Checks that the model's modules can be split exactly. Raises Refused. Looks at all modules once,
+        later only at those with a mode that matters."""
         known = self._refused.get(model)
         if known:
             raise Refused(known)
@@ -170,7 +171,7 @@ def difference(
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     autocast: list[bool] = []
-    with _undisturbed(model, autocast):
+    with _evaluation_mode(model, autocast):
         try:
             at_once = _gradient(whole(), parameters)
             in_parts = [torch.zeros_like(g) for g in at_once]
@@ -204,7 +205,7 @@ def _gradient(loss: torch.Tensor, parameters: list[torch.nn.Parameter]) -> list[
 
 
 @contextlib.contextmanager
-def _undisturbed(model: torch.nn.Module, autocast: list[bool]) -> Iterator[None]:
+def _evaluation_mode(model: torch.nn.Module, autocast: list[bool]) -> Iterator[None]:
     """Evaluation mode, so that nothing is random; everything as it was afterwards."""
     modes = {module: module.training for module in model.modules()}
     sync_forward: Any = getattr(model, "require_forward_param_sync", None)
@@ -214,7 +215,7 @@ def _undisturbed(model: torch.nn.Module, autocast: list[bool]) -> Iterator[None]
         autocast.append(torch.is_autocast_enabled(kind))
 
     hook = model.register_forward_pre_hook(note)
-    devices = [torch.cuda.current_device()] if _on_cuda(model) else []
+    devices = [torch.cuda.current_device()] if _is_on_cuda(model) else []
     no_sync = model.no_sync() if isinstance(model, DistributedDataParallel) else contextlib.nullcontext()
     model.eval()
     try:
@@ -228,5 +229,5 @@ def _undisturbed(model: torch.nn.Module, autocast: list[bool]) -> Iterator[None]
             model.require_forward_param_sync = sync_forward
 
 
-def _on_cuda(model: torch.nn.Module) -> bool:
+def _is_on_cuda(model: torch.nn.Module) -> bool:
     return any(p.is_cuda for p in model.parameters())

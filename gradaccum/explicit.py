@@ -47,7 +47,7 @@ def split(
     PROGRESS.explicit = True
     wanted = PROGRESS.steps_now() if steps is None else steps
     if wanted > 1:
-        wanted = _allowed(wanted, steps, lambda: exactness.GUARD.check_modules(model))
+        wanted = _allowed_steps(wanted, steps, lambda: exactness.GUARD.check_modules(model))
     PROGRESS.last_steps = wanted
     if wanted == 1:
         with exactness.GUARD.note_buffers(model) if PROGRESS.trials else contextlib.nullcontext():
@@ -57,7 +57,7 @@ def split(
     PROGRESS.split_ended()
 
 
-def _allowed(wanted: int, said: int | None, check: Callable[[], None]) -> int:
+def _allowed_steps(wanted: int, said: int | None, check: Callable[[], None]) -> int:
     """s if nothing speaks against it; 1 where it was only to be tried and would not be exact.
 
     Raises Refused where s was ordered. The ranks of a gang need not agree: each exchanges gradients once.
@@ -89,7 +89,9 @@ def backward(
     wanted = PROGRESS.steps_now() if steps is None else steps
     if wanted > 1:
         _check_arguments(loss, tokens)
-        wanted = _allowed(wanted, steps, lambda: _check_all(model, loss_of, batch, loss, tokens, wanted))
+        wanted = _allowed_steps(
+            wanted, steps, lambda: _check_all(model, loss_of, batch, loss, tokens, wanted)
+        )
     total: torch.Tensor | None = None
     for *part, weight in split(model, *batch, loss=loss, tokens=tokens, steps=wanted):
         value = loss_of(*part)
@@ -124,7 +126,7 @@ def _check_arguments(loss: str, tokens: Tokens | None) -> None:
 def _parts(
     model: Any, batch: tuple[Any, ...], loss: str, tokens: Tokens | None, steps: int
 ) -> Iterator[tuple[Any, ...]]:
-    parts, weights = _weighted(model, batch, loss, tokens, steps)
+    parts, weights = _weighted_parts(model, batch, loss, tokens, steps)
     no_sync = getattr(model, "no_sync", contextlib.nullcontext)
     last = len(parts) - 1
     for position, (part, weight) in enumerate(zip(parts, weights)):
@@ -134,7 +136,7 @@ def _parts(
             yield (*part, weight)
 
 
-def _weighted(
+def _weighted_parts(
     model: Any, batch: tuple[Any, ...], loss: str, tokens: Tokens | None, steps: int
 ) -> tuple[list[tuple[Any, ...]], list[Weight]]:
     """The micro-batches and the weights of their losses."""
@@ -194,7 +196,7 @@ def _self_check(
         return None
     few = pick(batch, torch.linspace(0, rows - 1, count).round().long())
     kind = "sum" if loss == "token_sum" else loss  # both sides lack the same factor
-    parts, weights = _weighted(model, few, kind, tokens, 2)
+    parts, weights = _weighted_parts(model, few, kind, tokens, 2)
 
     def in_parts() -> Iterator[torch.Tensor]:
         for part, weight in zip(parts, weights):

@@ -31,7 +31,7 @@ def environment(env: Mapping[str, str], words: str, schedule: str = "") -> dict[
 
 
 def command(words: Sequence[str]) -> list[str]:
-    """This interpreter, with its own flags, running what the user named."""
+    """The command of this interpreter, with its own flags, running what the user named."""
     flags = ["-O"] * sys.flags.optimize + ["-B"] * sys.flags.dont_write_bytecode
     return [sys.executable, *flags, *(f"-W{option}" for option in sys.warnoptions), *words]
 

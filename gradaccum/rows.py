@@ -94,14 +94,14 @@ _TORCH_PLAIN: Final = (torch.dtype, torch.device, torch.layout, torch.memory_for
 
 
 class Uncut(Exception):
-    """This call cannot be cut into rows; the text says what is in the way."""
+    """A call that cannot be cut into rows; the text says what is in the way."""
 
 
 class Call:
     """The arguments of one call, flattened. `rows` is the number of samples."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raises Uncut."""
+        """Finds the rows in the arguments of the call. Raises Uncut."""
         self.leaves, self._spec = pytree.tree_flatten((args, kwargs), is_leaf=_is_whole)
         sizes = sorted({int(leaf.shape[0]) for leaf in self.leaves if _has_rows(leaf, "is called with")})
         if not sizes:
@@ -133,7 +133,7 @@ class Call:
         return args, kwargs
 
 
-def joined(outputs: Sequence[Any], sizes: Sequence[int]) -> Any:
+def join_outputs(outputs: Sequence[Any], sizes: Sequence[int]) -> Any:
     """What the call on all rows would have returned, from what it returned for each part.
 
     Raises:
@@ -144,7 +144,7 @@ def joined(outputs: Sequence[Any], sizes: Sequence[int]) -> Any:
     if any(other != spec for _, other in flat):
         raise Uncut("what it returns has another shape for each part of the batch")
     columns = zip(*(leaves for leaves, _ in flat))
-    return pytree.tree_unflatten([_joined(column, sizes) for column in columns], spec)
+    return pytree.tree_unflatten([_join_column(column, sizes) for column in columns], spec)
 
 
 def tensors_of(output: Any) -> list[torch.Tensor]:
@@ -152,7 +152,7 @@ def tensors_of(output: Any) -> list[torch.Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def _joined(column: Sequence[Any], sizes: Sequence[int]) -> Any:
+def _join_column(column: Sequence[Any], sizes: Sequence[int]) -> Any:
     first = column[0]
     if not isinstance(first, torch.Tensor):
         if not isinstance(first, (*PLAIN, *_TORCH_PLAIN)):

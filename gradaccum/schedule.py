@@ -29,7 +29,7 @@ STEPS_MAX: Final = 4096
 
 @dataclass(frozen=True)
 class Schedule:
-    """(from step, s) in ascending order; the first entry is for step 0."""
+    """The accumulation steps over time: (from step, s) in ascending order; the first entry is for step 0."""
 
     entries: tuple[tuple[int, int], ...] = ((0, 1),)
 

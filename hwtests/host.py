@@ -22,7 +22,7 @@ import pytest
 from cotenant.controller.cli.doctor import host_checks
 from cotenant.mps import device_memory
 from cotenant.mps.detection import look, verdict
-from cotenant.mps.environment import PIPE_DIRECTORY, without_mps
+from cotenant.mps.environment import PIPE_DIRECTORY, drop_mps_variables
 from cotenant.profiler.driver.facts import COMPUTE_DEFAULT, DriverFacts, GpuFacts
 from cotenant.profiler.driver.probe_client import driver_facts
 from hwtests.device import NO_DAEMON
@@ -77,7 +77,7 @@ def _torch_refuses() -> str:
     gpu = first_gpu()
     assert gpu is not None
     words = [sys.executable, "-c", SEES]
-    env = {**without_mps(os.environ), "CUDA_VISIBLE_DEVICES": gpu.uuid, PIPE_DIRECTORY: NO_DAEMON}
+    env = {**drop_mps_variables(os.environ), "CUDA_VISIBLE_DEVICES": gpu.uuid, PIPE_DIRECTORY: NO_DAEMON}
     try:
         done = subprocess.run(
             words, env=env, capture_output=True, text=True, timeout=CONTEXT_S_MAX, check=False

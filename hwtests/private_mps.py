@@ -21,7 +21,7 @@ from typing import Final
 from cotenant.mps import answers
 from cotenant.mps.channel import ChannelError, ControlChannel
 from cotenant.mps.detection import CONTROL
-from cotenant.mps.environment import ClientLimits, client_environment, without_mps
+from cotenant.mps.environment import ClientLimits, client_environment, drop_mps_variables
 from hwtests.busy import Busy, LoadFailed
 from hwtests.device import Device
 
@@ -196,7 +196,9 @@ class PrivateMps:
 
     def _environment(self) -> dict[str, str]:
         plain = {
-            name: value for name, value in without_mps(os.environ).items() if name != "CUDA_VISIBLE_DEVICES"
+            name: value
+            for name, value in drop_mps_variables(os.environ).items()
+            if name != "CUDA_VISIBLE_DEVICES"
         }
         visible = {"CUDA_VISIBLE_DEVICES": self._uuid} if self._uuid else {}
         directories = {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipes), "CUDA_MPS_LOG_DIRECTORY": str(self.logs)}

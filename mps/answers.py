@@ -57,7 +57,7 @@ def query(command: str, sentinel: str) -> str:
     return f"{command}\n{sentinel}\n"
 
 
-def answered(output: str, sentinel: str) -> str:
+def answer_before_sentinel(output: str, sentinel: str) -> str:
     """The answer before the sentinel's complaint, or `Incomplete`."""
     lines = output.splitlines()
     for number, line in enumerate(lines):
@@ -77,7 +77,8 @@ def pids(answer: str) -> tuple[int, ...]:
 
 
 def server_state(answer: str) -> ServerState:
-    """`get_server_status PID`. Drivers up to 535 do not know the command: `Rejected`."""
+    """The state of a server, from the answer to `get_server_status PID`. Drivers up to 535 do not know the
+    command: `Rejected`."""
     lines = _content(answer)
     words = {word.strip(".,:;\"'").upper() for line in lines for word in line.split()}
     named = [state for state in ServerState if state.value in words]
@@ -85,7 +86,8 @@ def server_state(answer: str) -> ServerState:
 
 
 def percentage(answer: str) -> float:
-    """`get_` or `set_default_active_thread_percentage`: the value in force, perhaps not the one asked for."""
+    """The percentage in an answer to `get_` or `set_default_active_thread_percentage`: the value in force,
+    perhaps not the one asked for."""
     lines = _content(answer)
     if len(lines) != 1 or not re.fullmatch(r"\d{1,3}(\.\d+)?", lines[0]):
         raise Rejected(f"expected a percentage, got {' / '.join(lines)[:200]!r}")
@@ -96,7 +98,8 @@ def percentage(answer: str) -> float:
 
 
 def termination(answer: str) -> TerminationReply:
-    """`terminate_client SERVER CLIENT`. Success is taken to be a last line of 0 or with CUDA_SUCCESS."""
+    """The outcome in an answer to `terminate_client SERVER CLIENT`. Success is taken to be a last line of 0
+    or with CUDA_SUCCESS."""
     lines = [line.strip() for line in answer.splitlines() if line.strip()]
     if any(_ERROR.match(line) for line in lines):
         return TerminationReply.REFUSED
@@ -116,7 +119,7 @@ def control_version(output: str) -> tuple[int, int] | None:
 
 
 def _content(answer: str) -> list[str]:
-    """Lines without blanks; the daemon's errors become `Rejected`."""
+    """The lines of an answer without blanks; the daemon's errors become `Rejected`."""
     lines = [line.strip() for line in answer.splitlines() if line.strip()]
     if len(lines) > _LINES_MAX:
         raise Rejected(f"an answer of {len(lines)} lines")

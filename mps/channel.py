@@ -28,7 +28,7 @@ from cotenant.mps.answers import (
     Rejected,
     ServerState,
     TerminationReply,
-    answered,
+    answer_before_sentinel,
     percentage,
     pids,
     query,
@@ -36,7 +36,7 @@ from cotenant.mps.answers import (
     termination,
     unknown_command,
 )
-from cotenant.mps.environment import PIPE_DIRECTORY, percentage_text, without_mps
+from cotenant.mps.environment import PIPE_DIRECTORY, drop_mps_variables, percentage_text
 from cotenant.mps.process import CONTROL
 
 ANSWER_S = 5.0
@@ -73,7 +73,8 @@ class Wedged(ChannelError):
 
 
 class LockBusy(ChannelError):
-    """Others asked all the time, or the lock file cannot be used: nothing is known about the daemon."""
+    """The error of a lock that could not be had: others asked all the time, or the lock file cannot be used:
+    nothing is known about the daemon."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,7 +141,7 @@ class ControlChannel:
             sentinel = f"end-of-answer-{secrets.token_hex(4)}"
             try:
                 done = self._front_end(query(command, sentinel), deadline_s)
-                return answered(done.output, sentinel)
+                return answer_before_sentinel(done.output, sentinel)
             except Wedged:
                 if lost is not None:  # It did answer, just not in time again.
                     raise lost from None
@@ -153,7 +154,7 @@ class ControlChannel:
         raise AssertionError("pauses never end")
 
     def _front_end(self, text: str, deadline_s: float) -> process.ProgramEnd:
-        environment = {**without_mps(os.environ), PIPE_DIRECTORY: str(self.pipe_directory)}
+        environment = {**drop_mps_variables(os.environ), PIPE_DIRECTORY: str(self.pipe_directory)}
         left_s = deadline_s - time.monotonic()
         try:
             done = process.run((self.program,), environment, text=text, timeout_s=left_s)
@@ -227,12 +228,13 @@ PERCENTAGE_SHOWN_TO = 0.06
 
 
 def server_list(channel: ControlChannel) -> tuple[int, ...]:
-    """Their pids. Servers start with the first client; an old one and a new one may overlap."""
+    """The pids of a daemon's servers. Servers start with the first client; an old one and a new one may
+    overlap."""
     return pids(channel.ask("get_server_list"))
 
 
 def server_status(channel: ControlChannel, server: int) -> ServerState | None:
-    """None: this daemon does not know the question (drivers up to 535)."""
+    """The state of one server; None: this daemon does not know the question (drivers up to 535)."""
     answer = channel.ask(f"get_server_status {server}")
     return None if unknown_command(answer) else server_state(answer)
 
@@ -243,12 +245,13 @@ def client_list(channel: ControlChannel, server: int) -> tuple[int, ...]:
 
 
 def default_percentage(channel: ControlChannel) -> float:
-    """In (0, 100]: the cap on the share of multiprocessors that the next server gives each client."""
+    """The default percentage, in (0, 100]: the cap on the share of multiprocessors that the next server gives
+    each client."""
     return percentage(channel.ask("get_default_active_thread_percentage"))
 
 
 def set_default_percentage(channel: ControlChannel, wanted: float) -> None:
-    """For the next server. Raises Rejected if another value stays in force."""
+    """Sets the percentage for the next server. Raises Rejected if another value stays in force."""
     echo = percentage(channel.ask(f"set_default_active_thread_percentage {percentage_text(wanted)}"))
     _check_percentage(wanted, echo)
 
@@ -258,7 +261,8 @@ def server_percentage(channel: ControlChannel, server: int) -> float:
 
 
 def set_percentage(channel: ControlChannel, server: int, wanted: float) -> None:
-    """For later clients of a server that runs. Raises Rejected if another value stays in force."""
+    """Sets the percentage for later clients of a server that runs. Raises Rejected if another value stays in
+    force."""
     channel.ask(f"set_active_thread_percentage {server} {percentage_text(wanted)}")
     _check_percentage(wanted, server_percentage(channel, server))
 

@@ -72,7 +72,8 @@ class Daemon:
         clock: Callable[[], float] = time.monotonic,
         channel: ControlChannel | None = None,
     ) -> None:
-        """Raises Owned: another owner has it. `clock`: seconds, never going back."""
+        """Takes ownership of the daemon. Raises Owned: another owner has it. `clock`: seconds, never going
+        back."""
         self.spec = spec
         self._ownership = Ownership(spec.pipe_directory, spec.owner)
         self._channel = channel or ControlChannel(pipe_directory=spec.pipe_directory, program=spec.program)
@@ -96,13 +97,13 @@ class Daemon:
         self._ask_at_s = 0.0
 
     def look(self, running: Running | None = None, *, in_use: bool) -> DaemonStatus:
-        """See and repair. `in_use`: jobs run as its clients."""
+        """Looks at the daemon and repairs it. `in_use`: jobs run as its clients."""
         now = running if running is not None else look_around()
         ours = self._ours(now)
         strangers = [found for found in daemons_at(self.spec, now) if found.owner != self.spec.owner]
         daemon = self._current(ours)
         before = self._servers
-        in_place = self._in_place(daemon)
+        in_place = self._is_in_place(daemon)
         if not strangers and in_place:  # Else another daemon might answer.
             self._ask(daemon)
         sight = Sight(
@@ -165,7 +166,7 @@ class Daemon:
             process.reap(recorded.pid)  # Where we are process 1, the kernel hands it to us.
         return recorded if recorded in alive else (alive[0] if alive else None)
 
-    def _in_place(self, daemon: MpsProcessIdentity | None) -> bool:
+    def _is_in_place(self, daemon: MpsProcessIdentity | None) -> bool:
         """Whether the directory still holds the socket that this daemon made."""
         record = self._ownership.record
         if daemon is None or record.daemon != daemon or record.socket is None:
@@ -173,7 +174,8 @@ class Daemon:
         return record.socket == socket_of(self.spec)
 
     def _meet(self, found: FoundProcess) -> None:
-        """One of ours that we did not know: from before our own start, or of an interrupted one."""
+        """Takes on a daemon of ours that we did not know: from before our own start, or of an interrupted
+        one."""
         if self._met == found.identity or self._silent:
             return
         self._met = found.identity
@@ -229,7 +231,8 @@ class Daemon:
     # --- Asking ------------------------------------------------------------------------------------
 
     def _ask(self, daemon: MpsProcessIdentity | None) -> None:
-        """The slow check: its servers and their clients, and our settings on new servers and clients."""
+        """Asks the daemon, which is the slow check: its servers and their clients, and our settings on new
+        servers and clients."""
         if daemon is None:
             self._servers, self._silent = (), 0
             return
@@ -240,7 +243,7 @@ class Daemon:
             return
         self._ask_at_s = self._clock() + ASK_EVERY_S
         try:
-            self._servers = self._described()
+            self._servers = self._describe_servers()
             self._settle(daemon)
             self._silent = 0
         except (Wedged, NoDaemon):
@@ -253,7 +256,7 @@ class Daemon:
             if daemon not in self._settled:
                 self._why_not_settled = self._why_not_settled or str(error)
 
-    def _described(self) -> tuple[Server, ...]:
+    def _describe_servers(self) -> tuple[Server, ...]:
         found = []
         for pid in server_list(self._channel):
             identity = process.identity_of(pid)
@@ -327,7 +330,7 @@ class Daemon:
 
 
 def _alive(servers: tuple[Server, ...]) -> list[MpsProcessIdentity]:
-    """Of these servers and their clients, those that live."""
+    """The processes of these servers and their clients that live."""
     everybody = [each for server in servers for each in (server.identity, *server.clients)]
     return [identity for identity in everybody if process.is_alive(identity)]
 

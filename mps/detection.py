@@ -73,7 +73,7 @@ class MpsVerdict:
 
 
 def verdict(host: DetectedHost, device: DetectedDevice | None = None) -> MpsVerdict:
-    """Of the host alone, or of one device on it: the first obstacle found."""
+    """The verdict on the host alone, or on one device on it: the first obstacle found."""
     obstacle = _host_obstacle(host)
     if obstacle is None and device is not None:
         obstacle = _device_obstacle(host, device)
@@ -158,7 +158,7 @@ def ask_version(control_path: str, timeout_s: float = VERSION_TIMEOUT_S) -> tupl
 
 
 def _version_line(control_path: str, timeout_s: float = VERSION_TIMEOUT_S) -> str:
-    """What `-v` prints; empty where it does not run, or does not answer in time.
+    """The line that `-v` prints; empty where the program does not run, or does not answer in time.
 
     An old program takes `-v` for a query to a daemon, which may be wedged or another's: an empty pipe
     directory makes sure there is none to find.
@@ -203,7 +203,8 @@ class MpsChoice:
 
 
 def choose(mode: Mode, uuids: Sequence[str], *, one_uid: bool) -> MpsChoice:
-    """`uuids`: the devices that can be shared through MPS. `one_uid`: all jobs of this host have one uid."""
+    """Chooses the daemons of a host. `uuids`: the devices that can be shared through MPS. `one_uid`: all jobs
+    of this host have one uid."""
     if mode == "off":
         return MpsChoice(groups=(), per_host=False, reason="MPS is switched off (mps.mode = off)")
     if not uuids:

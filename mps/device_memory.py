@@ -32,12 +32,12 @@ def regions(capacity: str) -> tuple[tuple[str, str], ...]:
 
 
 def line_for(region: str, limit_mib: int) -> str:
-    """To be written to `dmem.max`, one region at a time."""
+    """The line to be written to `dmem.max`, one region at a time."""
     return f"{region} {limit_mib * BYTES_PER_MIB}\n"
 
 
 def limits(text: str) -> Mapping[str, int]:
-    """`dmem.max`: bytes by region, of those that are limited."""
+    """The limits that `dmem.max` shows: bytes by region, of those that are limited."""
     found: dict[str, int] = {}
     for line in text.splitlines():
         region, _, value = line.strip().partition(" ")
@@ -47,6 +47,6 @@ def limits(text: str) -> Mapping[str, int]:
 
 
 def not_in_force(text: str, wanted: Iterable[str], limit_mib: int) -> tuple[str, ...]:
-    """Of these regions, those that `dmem.max` does not show with this limit."""
+    """The regions, of those wanted, that `dmem.max` does not show with this limit."""
     shown = limits(text)
     return tuple(region for region in wanted if shown.get(region) != limit_mib * BYTES_PER_MIB)

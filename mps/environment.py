@@ -51,14 +51,16 @@ class MemoryLimit:
             )
 
     def numbers(self, seen_as: int) -> set[int]:
-        """By which numbers it may be known. The manual says: as its daemon counts it; with a list of visible
-        devices a client counts from 0 again, and which of the two holds then has not been seen on a GPU."""
+        """The numbers by which the device may be known. The manual says: as its daemon counts it; with a list
+        of visible devices a client counts from 0 again, and which of the two holds then has not been seen on
+        a GPU."""
         return {seen_as} if self.daemon_number is None else {seen_as, self.daemon_number}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """What bounds one client. All of it is read when the CUDA context is created and fixed from then on."""
+    """The limits that bound one client. All of them are read when the CUDA context is created and fixed from
+    then on."""
 
     memory: tuple[MemoryLimit, ...] = ()
     """Of every device that the client sees, in the order of its CUDA_VISIBLE_DEVICES: what it counts as its
@@ -82,24 +84,23 @@ class ClientLimits:
 
 def client_environment(pipe_directory: PurePosixPath, limits: ClientLimits) -> dict[str, str]:
     """The variables of a client. They do not prove that it attached: ask the daemon for its clients."""
-    environment = {PIPE_DIRECTORY: str(checked(pipe_directory))}
+    environment = {PIPE_DIRECTORY: str(check_directory(pipe_directory))}
     if limits.active_thread_percentage is not None:
         environment[ACTIVE_THREAD_PERCENTAGE] = percentage_text(limits.active_thread_percentage)
     if limits.memory:
         environment[PINNED_DEVICE_MEM_LIMIT] = ",".join(
-            f"{number}={limit_mib}M" for number, limit_mib in sorted(_by_number(limits.memory).items())
+            f"{number}={limit_mib}M" for number, limit_mib in sorted(_limits_by_number(limits.memory).items())
         )
     if limits.priority != PRIORITY_NORMAL:
         environment[CLIENT_PRIORITY] = str(limits.priority)
     return environment
 
 
-def _by_number(memory: Sequence[MemoryLimit]) -> dict[int, int]:
-    """Whole MiB only: the daemon takes `<int>M` or `<int>G` and drops anything else without a word. By
-    number: a limit by UUID is dropped just so (by the daemon of driver 535, and NVIDIA's own device plugin
-    went back to numbers because such limits were not applied). Where a number may mean two devices, the
-    smaller limit counts.
-    """
+def _limits_by_number(memory: Sequence[MemoryLimit]) -> dict[int, int]:
+    """The memory limits by device number, in whole MiB only: the daemon takes `<int>M` or `<int>G` and drops
+    anything else without a word. By number: a limit by UUID is dropped just so (by the daemon of driver 535,
+    and NVIDIA's own device plugin went back to numbers because such limits were not applied). Where a number
+    may mean two devices, the smaller limit counts."""
     found: dict[int, int] = {}
     for seen_as, limit in enumerate(memory):
         for number in limit.numbers(seen_as):
@@ -107,19 +108,20 @@ def _by_number(memory: Sequence[MemoryLimit]) -> dict[int, int]:
     return found
 
 
-def without_mps(environment: Mapping[str, str]) -> dict[str, str]:
+def drop_mps_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment with every MPS variable removed: the start for each job, sharing or not."""
     return {name: value for name, value in environment.items() if not name.startswith(PREFIX)}
 
 
 def percentage_text(percentage: float) -> str:
-    """Plain decimals. A value that rounds to 0 would be ignored and leave the client without a cap."""
+    """The percentage in plain decimals. A value that rounds to 0 would be ignored and leave the client
+    without a cap."""
     return f"{max(percentage, 0.001):.3f}".rstrip("0").rstrip(".")
 
 
 def host_daemon(uid: int, *, one_uid: bool) -> str:
-    """In place of a device's UUID in the paths of a daemon for all devices of a host: of the one user whom
-    all jobs run as, or of that user."""
+    """The name that stands in place of a device's UUID in the paths of a daemon for all devices of a host: of
+    the one user whom all jobs run as, or of that user."""
     return "" if one_uid else f"uid {uid}"
 
 
@@ -144,7 +146,7 @@ def daemons_folder(runtime: PurePosixPath) -> PurePosixPath:
 
 def pipe_directory(runtime: PurePosixPath, device_uuid: str) -> PurePosixPath:
     """The pipe directory of the daemon that serves this device, below the agent's runtime folder."""
-    return checked(daemons_folder(runtime) / device_name(device_uuid))
+    return check_directory(daemons_folder(runtime) / device_name(device_uuid))
 
 
 def log_directory(state: PurePosixPath, device_uuid: str) -> PurePosixPath:
@@ -152,8 +154,8 @@ def log_directory(state: PurePosixPath, device_uuid: str) -> PurePosixPath:
     return state / "mps" / device_name(device_uuid)
 
 
-def checked(directory: PurePosixPath) -> PurePosixPath:
-    """The same directory, or an error that says what to change."""
+def check_directory(directory: PurePosixPath) -> PurePosixPath:
+    """Returns the same directory, or raises an error that says what to change."""
     if not directory.is_absolute():
         raise ValueError(
             f"{directory}: the MPS pipe directory must be absolute; daemon and jobs start elsewhere"

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from cotenant.mps import process
-from cotenant.mps.environment import PIPE_DIRECTORY, PROTOCOL_VERSION, checked, without_mps
+from cotenant.mps.environment import PIPE_DIRECTORY, PROTOCOL_VERSION, check_directory, drop_mps_variables
 from cotenant.mps.process import CONTROL, OWNER_MARK, FoundProcess, MpsProcessIdentity, Running, look_around
 
 RECORD_VERSION = 1
@@ -30,7 +30,8 @@ _BYTES_MAX = 65_536
 
 
 class Owned(Exception):
-    """Another process owns this daemon, or its file cannot be used. One line, for a person."""
+    """The error that another process owns this daemon, or that its file cannot be used. One line, for a
+    person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class Ownership:
     """A claim on one pipe directory, for as long as it is not released."""
 
     def __init__(self, pipe_directory: PurePosixPath, owner: str) -> None:
-        """Raises Owned."""
+        """Locks the daemon for this owner. Raises Owned."""
         self._owner = owner
         self._path = pipe_directory.parent / f"{pipe_directory.name}{SUFFIX}"
         try:
@@ -109,12 +110,13 @@ VERSION_SPOKEN = "2"
 
 
 class NotStarted(Exception):
-    """One line, for a person: what the daemon or the file system said."""
+    """The error of a daemon that did not start. One line, for a person: what the daemon or the file system
+    said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """One daemon: where, for which devices, whose, with which settings."""
+    """The description of one daemon: where, for which devices, whose, with which settings."""
 
     pipe_directory: PurePosixPath
     log_directory: PurePosixPath
@@ -127,7 +129,7 @@ class Spec:
     program: str = CONTROL
 
     def __post_init__(self) -> None:
-        checked(self.pipe_directory)
+        check_directory(self.pipe_directory)
         if not self.devices or not self.owner:
             raise ValueError(f"{self.pipe_directory}: a daemon needs devices and an owner")
 
@@ -160,7 +162,9 @@ def start(spec: Spec) -> tuple[FoundProcess, str]:
 
 def daemon_environment(spec: Spec) -> dict[str, str]:
     """The daemon's own environment, without the agent's variables for MPS and visible devices."""
-    inherited = {name: value for name, value in without_mps(os.environ).items() if name != VISIBLE_DEVICES}
+    inherited = {
+        name: value for name, value in drop_mps_variables(os.environ).items() if name != VISIBLE_DEVICES
+    }
     return {
         **inherited,
         PIPE_DIRECTORY: str(spec.pipe_directory),

@@ -30,7 +30,7 @@ _KILLED_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpsProcessIdentity:
-    """A process. `start_ticks` is field 22 of /proc/PID/stat, in clock ticks since boot."""
+    """The identity of a process. `start_ticks` is field 22 of /proc/PID/stat, in clock ticks since boot."""
 
     pid: int
     start_ticks: int
@@ -53,7 +53,7 @@ class FoundProcess:
 
 
 def identity_of(pid: int) -> MpsProcessIdentity | None:
-    """None: there is no such process, or only a zombie of it."""
+    """The identity of a process; None: there is no such process, or only a zombie of it."""
     fields = _stat(pid)
     if fields is None or fields[0] in "ZX":
         return None
@@ -123,7 +123,7 @@ def parent_of(pid: int) -> int | None:
 
 
 def children_of(pid: int) -> tuple[int, ...]:
-    """Its child processes that are no zombies."""
+    """The child processes of a process that are no zombies."""
     return tuple(each for each in _pids() if parent_of(each) == pid and identity_of(each) is not None)
 
 
@@ -152,14 +152,14 @@ def look_around() -> Running:
     for pid in _pids():
         arguments = _arguments(pid)
         if _is(arguments, CONTROL, AS_DAEMON):  # Front ends have the same name, and neither.
-            daemons += _found(pid)
+            daemons += _find_process(pid)
         elif _is(arguments, SERVER, ()):
-            servers += _found(pid)
+            servers += _find_process(pid)
     return Running(daemons=tuple(daemons), servers=tuple(servers))
 
 
 def environment_of(pid: int) -> dict[str, str] | None:
-    """As it was when the process started; None: gone, or not ours to read."""
+    """The environment as it was when the process started; None: gone, or not ours to read."""
     try:
         data = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -214,8 +214,8 @@ def run(
                     stream.close()
 
 
-def _found(pid: int) -> list[FoundProcess]:
-    """One, or none where it has ended since."""
+def _find_process(pid: int) -> list[FoundProcess]:
+    """The process with what is known of it, or nothing where it has ended since."""
     identity = identity_of(pid)
     environment = environment_of(pid)
     try:

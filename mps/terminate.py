@@ -53,12 +53,14 @@ def terminate(
     program: str = CONTROL,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[int, str]:
-    """What became of each. Blocks for up to `timeout_s`, and a second more where a process will not die."""
+    """Terminates clients of MPS, and says what became of each. Blocks for up to `timeout_s`, and a second
+    more where a process will not die."""
     deadline_s = clock() + timeout_s
     outcome = dict.fromkeys(pids, UNCLEAR)
 
     def channel() -> ControlChannel:
-        """With what is left of the time, shared by waiting for our turn and for the answer."""
+        """Makes a channel with what is left of the time, shared by waiting for our turn and for the
+        answer."""
         left_s = max(0.05, (deadline_s - clock()) / 2)
         return ControlChannel(
             pipe_directory=pipe_directory, program=program, answer_s=left_s, lock_wait_s=left_s

@@ -82,7 +82,7 @@ class _Measured(msgspec.Struct, kw_only=True):
 
 
 class InPlace:
-    """One attempt's profile. The caller passes on what it hears and carries out what is wished for."""
+    """The profile of one attempt. The caller passes on what it hears and carries out what is wished for."""
 
     def __init__(self, *, budget_s: float, ordered: int, batch_size: int | None, started_s: float) -> None:
         """`budget_s` is T_prof, in seconds alone from the first step on."""
@@ -132,7 +132,8 @@ class InPlace:
             self._indicators, self._spent_s = Windows(), 0.0
 
     def watch_steps(self) -> None:
-        """It has made its first step without a hello: the zero-code hook counts its steps."""
+        """Profiles from outside a job that has made its first step without a hello: the zero-code hook counts
+        its steps."""
         if not self.is_complete:
             self.is_outside = True
             self._indicators, self._spent_s = Windows(), 0.0
@@ -140,7 +141,7 @@ class InPlace:
     # --- Time ---------------------------------------------------------------------------------------
 
     def clock(self, now_s: float, *, alone: bool, is_training: bool) -> None:
-        """Time has passed; `is_training` from the first step on."""
+        """Takes note that time has passed; `is_training` from the first step on."""
         if alone and is_training and self._alone_since_s is not None and not self.is_complete:
             self._spent_s += now_s - self._clock_s
         self._clock_s = now_s
@@ -155,7 +156,7 @@ class InPlace:
 
     @property
     def left_s(self) -> float:
-        """Of T_prof."""
+        """The seconds that are left of T_prof."""
         return max(0.0, self._budget_s - self._spent_s)
 
     @property
@@ -199,7 +200,7 @@ class InPlace:
         self._visits.append(window.s)
 
     def not_agreed(self) -> None:
-        """They could not; after a few refusals the profile ends with what it has."""
+        """Notes that the ranks could not agree; after a few refusals the profile ends with what it has."""
         self._asked = False
         self._failures += 1
         if self._failures >= FAILURES_MAX:
@@ -217,7 +218,8 @@ class InPlace:
         return self._budget_s / (can * ROUNDS)
 
     def _expected_step_s(self, s: int, step_s: float) -> float:
-        """Castor's eq. 3 is linear in s, and never steeper than proportional."""
+        """The step time that is expected at s, from Castor's eq. 3, which is linear in s, and never steeper
+        than proportional."""
         known = {each: median(m.step_times) for each, m in self._measured.items() if m.step_times}
         if s in known:
             return known[s]
@@ -307,7 +309,7 @@ class InPlace:
         return news
 
     def profile(self, *, load_s: float | None, peak_mib: float | None, others_mib: float = 0.0) -> Profile:
-        """What was measured until now.
+        """The profile of what was measured until now.
 
         Args:
             load_s: Launch to first step.
@@ -339,8 +341,8 @@ class InPlace:
         return None if base is None or base.memory_mib is None else base.memory_mib + others_mib
 
     def _point(self, s: int, peak_mib: float | None, others_mib: float) -> ProfilePoint | None:
-        """With a step time and a memory, or not at all. All that ran before the first window was at the
-        ordered s, so the highest peak ever is that one's."""
+        """The profile's point at s, with a step time and a memory, or not at all. All that ran before the
+        first window was at the ordered s, so the highest peak ever is that one's."""
         kept = self._measured.get(s)
         if kept is None or not kept.step_times or self._batch_size is None:
             return None

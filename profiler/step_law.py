@@ -98,7 +98,8 @@ def sync_design(table: StepTable) -> Array:
 
 
 def step_s(values: Array, table: StepTable, design: Array) -> Array:
-    """Eq. 3 for each row, as `Coefficients.step_s` has it for one. (7,), n rows, (n, 4) -> (n,)."""
+    """The step time by eq. 3 for each row, as `Coefficients.step_s` has it for one. (7,), n rows, (n, 4) ->
+    (n,)."""
     compute = values[_FIXED] + values[_PER_SAMPLE] * table.sub_batch
     sync = design @ values[_HOST:_OVERLAP]
     longer, shorter = np.maximum(compute, sync), np.minimum(compute, sync)

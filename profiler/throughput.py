@@ -41,7 +41,7 @@ REACHES: Final[tuple[Reach, ...]] = ("device", "host", "hosts")
 
 
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
-    """One measured step, and what a fit to the others predicts for it."""
+    """A measured step, and what a fit to the others predicts for it."""
 
     step: MeasuredStep
     predicted_s: float
@@ -59,7 +59,7 @@ def fit(steps: Sequence[MeasuredStep]) -> ThroughputModel | Reason:
         SciPyMissing: no SciPy here.
     """
     table = StepTable.of(steps)
-    if (refusal := undetermined(table)) is not None:
+    if (refusal := undetermined_reason(table)) is not None:
         return refusal
     held_out = hold_out(steps)
     if len({(h.step.gang, h.step.sub_batch) for h in held_out}) < FOLDS_MIN:
@@ -85,24 +85,24 @@ def fit(steps: Sequence[MeasuredStep]) -> ThroughputModel | Reason:
     )
 
 
-def undetermined(table: StepTable, *, spare: int = 1) -> Reason | None:
+def undetermined_reason(table: StepTable, *, spare: int = 1) -> Reason | None:
     """Why these rows cannot tell the law's numbers apart with some to spare, or None if they can."""
     if len(np.unique(table.sub_batch)) < 2:
         size = float(table.sub_batch[0]) if len(table.sub_batch) else 0.0
         return because("throughput-one-batch", len(table.sub_batch), size)
-    needed = len(_counted(table)) + spare
+    needed = len(_determined_coefficients(table)) + spare
     if len(table.step_s) < needed:
         return because("throughput-few", len(table.step_s), needed)
     return None
 
 
-def _counted(table: StepTable) -> list[int]:
-    """What points must determine: the overlap has a default to lean on."""
+def _determined_coefficients(table: StepTable) -> list[int]:
+    """The coefficients that points must determine: the overlap has a default to lean on."""
     return free_coefficients(table)[: -1 if (table.devices > 1).any() else None]
 
 
 def hold_out(steps: Sequence[MeasuredStep]) -> list[HeldOut]:
-    """Each step predicted without its gang, or without itself alone where no other gang has its reach.
+    """Predicts each step without its gang, or without itself alone where no other gang has its reach.
 
     Steps of which the others say nothing are left out of the result.
     """
@@ -110,7 +110,7 @@ def hold_out(steps: Sequence[MeasuredStep]) -> list[HeldOut]:
     found: list[HeldOut] = []
     for rows in _folds(steps):
         rest = table.only(~rows)
-        if undetermined(rest, spare=0) is not None:
+        if undetermined_reason(rest, spare=0) is not None:
             continue
         known = {step.gang.reach for step, out in zip(steps, rows, strict=True) if not out}
         wanted = [step for step, out in zip(steps, rows, strict=True) if out and step.gang.reach in known]

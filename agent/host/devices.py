@@ -25,7 +25,7 @@ from cotenant.profiler.driver.facts import (
     COMPUTE_PROHIBITED,
     DriverFacts,
     GpuFacts,
-    advised,
+    add_advice,
 )
 from cotenant.profiler.driver.probe_client import driver_facts, gpus_on_the_bus
 
@@ -110,7 +110,7 @@ def find(
             gpus = pick(facts.gpus, choice.picked)
             busy = tuple(gpu.uuid for gpu in gpus if _is_busy(gpu))
             return Inventory(devices=cuda_devices(gpus, host_id), gpus=gpus, busy=busy)
-        why = advised(facts.problem, facts.problem_code) or "the driver reports none"
+        why = add_advice(facts.problem, facts.problem_code) or "the driver reports none"
         note = f"no CUDA devices: {why}"
         if choice.kind == "cuda":
             raise NotThisHost(f"--devices cuda: {note}; use --devices auto or cpu:N")
@@ -247,7 +247,7 @@ def _reserve_mib(gpu: GpuFacts) -> int:
 
 def _why_not_offered(gpu: GpuFacts) -> str:
     if gpu.problem:
-        return advised(gpu.problem, gpu.problem_code)
+        return add_advice(gpu.problem, gpu.problem_code)
     if gpu.mig:
         return "it is in MIG mode, which cotenant does not offer: `nvidia-smi -mig 0` makes it one GPU again"
     if gpu.compute_mode == COMPUTE_PROHIBITED:

@@ -139,8 +139,8 @@ class Nanny:
         return found
 
     def signal(self, number: int) -> None:
-        """To each rank's process group. A kill goes to the ranks from here as well: it must not depend on a
-        process that somebody may have stopped."""
+        """Sends a signal to each rank's process group. A kill goes to the ranks from here as well: it must
+        not depend on a process that somebody may have stopped."""
         self._say({"m": "signal", "number": number})
         if number == signal.SIGKILL:
             for descriptor in self._rank_fds.values():

@@ -151,7 +151,7 @@ PoolEffect = ServerStart | ServerEnd
 
 
 class PooledServer(msgspec.Struct, kw_only=True):
-    """One that is there, or coming."""
+    """A server that is there, or coming."""
 
     since_s: float
     used_s: float
@@ -162,7 +162,7 @@ class PooledServer(msgspec.Struct, kw_only=True):
 
 class Pool:
     def __init__(self, *, memory_mib: float, share: float) -> None:
-        """`memory_mib`: the host's; `share` of it is for servers."""
+        """Starts with no servers. `memory_mib`: the host's; `share` of it is for servers."""
         self._host_mib, self._share = memory_mib, share
         self.servers: dict[str, PooledServer] = {}
         self._refused: dict[str, tuple[str, str]] = {}
@@ -248,7 +248,7 @@ class Pool:
         return [*ended, *self._fit(now_s)]
 
     def _fit(self, now_s: float) -> list[PoolEffect]:
-        """They may have grown, or have been larger than expected."""
+        """Ends servers until the rest fit: they may have grown, or have been larger than expected."""
         ended: list[PoolEffect] = []
         while self.used_mib > self.allowed_mib and (oldest := self._longest_idle(now_s)):
             ended.append(self._end(oldest, "servers have more memory than they may"))

@@ -56,7 +56,7 @@ DETAIL_CHARS_MAX: Final = 160
 
 
 def sentence(code: str, detail: str = "") -> str:
-    """For a person."""
+    """The refusal as a sentence for a person."""
     text = REFUSALS.get(code, code)
     return f"{text}: {detail[:DETAIL_CHARS_MAX]}" if detail else text
 
@@ -88,7 +88,7 @@ _PLAIN: Final = frozenset(("-u",))
 
 
 def program_of(argv: tuple[str, ...]) -> Program:
-    """Raises WarmRefused."""
+    """Reads which program a command runs. Raises WarmRefused."""
     if argv and argv[0] == "torchrun":  # A script of the environment; the rank looks whose it is.
         return Program(python="python", script=argv[0], words=argv[1:], is_on_path=True)
     if not argv or not _PYTHON.fullmatch(PurePath(argv[0]).name):
@@ -107,7 +107,7 @@ def program_of(argv: tuple[str, ...]) -> Program:
 
 
 def check_environment(env: Mapping[str, str]) -> None:
-    """Raises WarmRefused."""
+    """Checks that the environment lets a job start warm. Raises WarmRefused."""
     for name in ("LD_PRELOAD", "LD_AUDIT"):
         if env.get(name):
             raise WarmRefused("preloaded-library", name)

@@ -63,14 +63,15 @@ def module_names(data: bytes) -> tuple[str, ...]:
 
 
 class ForkServer:
-    """One process. `fileno` is readable when it has a word for us, or has ended."""
+    """A process that forks workers. `fileno` is readable when it has a word for us, or has ended."""
 
     def __init__(self, kind: ServerKind, modules: tuple[str, ...], jobside: Path, address: Path) -> None:
-        """Raises OSError: it cannot be started, FileNotFoundError: there is no such interpreter."""
+        """Starts the server's process. Raises OSError: it cannot be started, FileNotFoundError: there is no
+        such interpreter."""
         self.kind = kind
         self.address = address
         ours, theirs = socket.socketpair()
-        wanted = _wanted(kind, modules)
+        wanted = _write_wanted(kind, modules)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         output, written = os.pipe2(os.O_CLOEXEC)
         try:
@@ -81,7 +82,7 @@ class ForkServer:
             words = [kind.interpreter, *kind.options, "-c", boot]
             fds = (theirs.fileno(), listener.fileno(), wanted)
             words += [*map(str, fds), str(os.getpid())]
-            self._process = _spawned(kind, words, fds, written)
+            self._process = _spawn_server(kind, words, fds, written)
         except OSError:
             os.close(output)
             ours.close()
@@ -108,7 +109,7 @@ class ForkServer:
         return self._socket.fileno()
 
     def read(self) -> ServerWord | None:
-        """Its next message; `ended` when none will come, None while it is incomplete."""
+        """The server's next message; `ended` when none will come, None while it is incomplete."""
         try:
             data = self._socket.recv(65536)
         except BlockingIOError:
@@ -133,7 +134,7 @@ class ForkServer:
             os.read(self.output, OUTPUT_BYTES_MAX)
 
     def close(self) -> None:
-        """Let it go: it ends, if it has not. What it forked lives on."""
+        """Lets the server go: it ends, if it has not. What it forked lives on."""
         self._socket.close()
         os.close(self.output)
         with suppress(OSError):
@@ -143,7 +144,7 @@ class ForkServer:
             self._process.wait(END_S)
 
 
-def _wanted(kind: ServerKind, modules: tuple[str, ...]) -> int:
+def _write_wanted(kind: ServerKind, modules: tuple[str, ...]) -> int:
     """A file with what it is to import: nobody has to wait until it can read."""
     modules = (*modules, TORCHRUN) if TORCH in modules else modules
     wanted = {"modules": modules, "env": kind.env, "late": sorted(LATE), "late_prefixes": LATE_PREFIXES}
@@ -152,7 +153,7 @@ def _wanted(kind: ServerKind, modules: tuple[str, ...]) -> int:
     return file
 
 
-def _spawned(
+def _spawn_server(
     kind: ServerKind, words: list[str], fds: tuple[int, ...], output: int
 ) -> subprocess.Popen[bytes]:
     is_other = os.geteuid() == 0 and kind.uid != 0

@@ -27,9 +27,8 @@ _PIECE_BYTES: Final = 4 * 2**20
 
 
 class _HashedFile:
-    """What torch.save writes into. One thread follows the writer and hashes what the file really holds,
-    another begins to force it to disk; the writer waits for neither.
-    """
+    """The file that torch.save writes into. One thread follows the writer and hashes what the file really
+    holds, another begins to force it to disk; the writer waits for neither."""
 
     def __init__(self, path: Path, on_first_write: Callable[[], object]) -> None:
         self.size_bytes = 0
@@ -51,10 +50,10 @@ class _HashedFile:
         return len(piece)
 
     def flush(self) -> None:
-        """torch.save calls this; `sync` is what forces the data to disk."""
+        """Does nothing, though torch.save calls it; `sync` is what forces the data to disk."""
 
     def sync(self) -> FileEntry:
-        """Everything is written: force it to disk and say what it is."""
+        """Forces the file, which is all written, to disk and says what it is."""
         with self._written:
             self._complete = True
             self._written.notify()
@@ -108,7 +107,7 @@ class _HashedFile:
 
 def write_tensors(path: Path, tree: Any) -> FileEntry:
     """torch.save, durable and verified. Raises OSError (disk full, ...) or CheckpointError."""
-    with _without_crc32() as restore:
+    with _disable_crc32() as restore:
         file = _HashedFile(path, on_first_write=restore)
         try:
             _save(tree, file)
@@ -135,7 +134,7 @@ def _save(tree: Any, file: _HashedFile) -> None:
 
 
 @contextlib.contextmanager
-def _without_crc32() -> Iterator[Callable[[], None]]:
+def _disable_crc32() -> Iterator[Callable[[], None]]:
     """Leave out torch's own checksums (a fifth of the time; sha256 does better).
 
     The option is global and read when torch.save begins, so it is put back with the first write: the

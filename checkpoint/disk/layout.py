@@ -31,7 +31,7 @@ class CheckpointError(RuntimeError):
 
 
 class Damaged(CheckpointError):
-    """This one checkpoint cannot be trusted; an older one may do."""
+    """A checkpoint that cannot be trusted; an older one may do."""
 
 
 class TooNew(CheckpointError):
@@ -97,7 +97,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def content_sha256(manifest: Manifest) -> str:
-    """Identifies a manifest: ranks compare it to be sure that they read the same checkpoint."""
+    """A hash that identifies a manifest: ranks compare it to be sure that they read the same checkpoint."""
     return hashlib.sha256(manifest.to_json()).hexdigest()
 
 
@@ -225,7 +225,7 @@ def keep_newest(root: Path, attempt: int, keep: int) -> list[str]:
 
 
 def _looks_whole(directory: Path) -> bool:
-    """A cheap look: manifest and sizes. Only used to decide what is worth keeping."""
+    """Whether a cheap look finds the manifest and sizes right. Only used to decide what is worth keeping."""
     try:
         manifest = read_manifest(directory)
         return all(os.stat(directory / n).st_size == e.size_bytes for n, e in manifest.files.items())

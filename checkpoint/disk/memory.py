@@ -28,7 +28,7 @@ _libc.memcmp.restype = ctypes.c_int
 
 
 def give_way() -> None:
-    """From now on this thread, and those it starts, take the processor time that training leaves."""
+    """Makes this thread, and those it starts, take from now on the processor time that training leaves."""
     with contextlib.suppress(OSError):
         nice = min(NICE_MAX, os.getpriority(os.PRIO_PROCESS, os.getpid()) + NICE)
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)

@@ -27,7 +27,7 @@ _POLL_S_MAX: Final = 0.05
 
 
 class SaveFailed(CheckpointError):
-    """This checkpoint will not exist; older ones are untouched."""
+    """A save that failed: the checkpoint will not exist; older ones are untouched."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class SaveOrder:
 
 @dataclass(frozen=True)
 class Payload:
-    """What goes into the files. `shared` is rank 0's: model, optimizer and what else all have alike."""
+    """The content that goes into the files. `shared` is rank 0's: model, optimizer and what else all have
+    alike."""
 
     own: Any
     shared: Any | None
@@ -91,7 +92,7 @@ def write_own(order: SaveOrder, payload: Payload) -> str:
 
 
 def publish(order: SaveOrder, payload: Payload) -> Manifest:
-    """Rank 0: wait for every record, then turn the directory into a checkpoint and read it again."""
+    """Waits, on rank 0, for every record, then turns the directory into a checkpoint and reads it again."""
     records = _wait_for_records(order)
     sha256 = records[0]["parameters_sha256"]
     differing = [r for r, record in records.items() if record["parameters_sha256"] not in ("", sha256)]

@@ -21,7 +21,7 @@ from cotenant.checkpoint.disk import layout, memory, save
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.disk.save import Payload, SaveOrder
 from cotenant.checkpoint.talk import protocol
-from cotenant.checkpoint.training.snapshot import Staging, plain, referenced
+from cotenant.checkpoint.training.snapshot import Staging, plain, reference_tensor
 from cotenant.checkpoint.training.state import TrainingState, tensors_sha256
 
 EXIT_WAIT_S: Final = 600.0
@@ -87,7 +87,7 @@ class Saver:
             self._running.join(timeout_s)
 
     def finish(self) -> None:
-        """At the end of the process: let a save complete, but not after a crash (the others may be gone)."""
+        """Lets a save complete at the end of the process, but not after a crash (the others may be gone)."""
         crashed = getattr(sys, "last_value", None) is not None
         if not crashed:
             self.join(EXIT_WAIT_S)
@@ -131,7 +131,7 @@ class Saver:
         if wait:
             if self._state.on_cuda:
                 torch.cuda.synchronize()  # other threads read the tensors, on streams of their own
-            payload = self._payload(plain(live, referenced), manifest)
+            payload = self._payload(plain(live, reference_tensor), manifest)
             self._ok = self._run(order, payload, wait_published=True)
             return
         copied, arrived = self._staging.copy(live)

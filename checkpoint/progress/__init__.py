@@ -22,8 +22,8 @@ PROGRESS = "progress"
 
 
 def install(startup: Any, optimizers: Any) -> StepReporter:
-    """Begin. startup: its `when_imported(name, callback)` says when a module is there. optimizers: the module
-    `torch.optim.optimizer`, which may still be loading the rest of torch."""
+    """Begins to report progress. startup: its `when_imported(name, callback)` says when a module is there.
+    optimizers: the module `torch.optim.optimizer`, which may still be loading the rest of torch."""
     loaders = Loaders()
     startup.when_imported("torch.utils.data.dataloader", lambda module: _watch(module.DataLoader, loaders))
     reporter = StepReporter(loaders)

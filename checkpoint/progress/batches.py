@@ -23,7 +23,8 @@ _TRUSTED: Final = ("torch", "accelerate")
 
 
 class BatchRows(NamedTuple):
-    """`rows` None: they are not known, and `note` says why; else it says where they were read."""
+    """The rows of a batch. `rows` None: they are not known, and `note` says why; else `note` says where they
+    were read."""
 
     rows: int | None = None
     note: str = ""
@@ -63,20 +64,23 @@ def _told_by_loader(frames: Iterable[types.FrameType]) -> BatchRows | None:
 
 
 def rows_of(loader: Any) -> int | None:
-    """Of each batch that a worker gets of a DataLoader; None where it does not say, or is none."""
-    loader = _of(loader, "base_dataloader", loader)  # Accelerate's, which may divide batches among workers.
+    """The rows of each batch that a worker gets of a DataLoader; None where the loader does not say, or is
+    none."""
+    loader = _static_attribute(
+        loader, "base_dataloader", loader
+    )  # Accelerate's, which may divide batches among workers.
     if not any(kind.__name__ == "DataLoader" for kind in type(loader).__mro__):
         return None
-    sampler = _of(loader, "batch_sampler")
-    size = _of(loader, "batch_size")
+    sampler = _static_attribute(loader, "batch_sampler")
+    size = _static_attribute(loader, "batch_size")
     if type(sampler).__module__.partition(".")[0] in _TRUSTED:
-        size = _of(sampler, "batch_size", size)
-        if _of(sampler, "split_batches"):
-            size = None if size is None else size // (_of(sampler, "num_processes") or 1)
+        size = _static_attribute(sampler, "batch_size", size)
+        if _static_attribute(sampler, "split_batches"):
+            size = None if size is None else size // (_static_attribute(sampler, "num_processes") or 1)
     return size if isinstance(size, int) and size > 0 else None
 
 
-def _of(owner: Any, name: str, otherwise: Any = None) -> Any:
+def _static_attribute(owner: Any, name: str, otherwise: Any = None) -> Any:
     """An attribute that is there; what a property would work out is not asked."""
     found = inspect.getattr_static(owner, name, otherwise)
     return otherwise if found is None or hasattr(type(found), "__get__") else found

@@ -30,7 +30,7 @@ class NotSeen(Exception):
 
 @dataclass(frozen=True)
 class Counted:
-    """What a loop goes over. `items`: a range, a loader, a list."""
+    """The thing that a loop goes over. `items`: a range, a loader, a list."""
 
     items: Any
     count: int
@@ -53,7 +53,7 @@ class Names:
             self.local.clear()
 
     def value(self, node: ast.expr) -> Any:
-        """Raises NotSeen."""
+        """The value of an expression. Raises NotSeen."""
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, (ast.List, ast.Tuple)):
@@ -66,10 +66,14 @@ class Names:
             found = _entry(self.value(node.value), self.value(node.slice))
         elif isinstance(node, ast.BinOp):
             found = _arithmetic(node.op, self.number(node.left), self.number(node.right))
-        elif isinstance(node, ast.Call) and _called(node) in ("len", "int") and len(node.args) == 1:
+        elif isinstance(node, ast.Call) and _called_name(node) in ("len", "int") and len(node.args) == 1:
             value = self.value(node.args[0])
             found = (
-                _length(value) if _called(node) == "len" else int(value) if _is_number(value) else _MISSING
+                _length(value)
+                if _called_name(node) == "len"
+                else int(value)
+                if _is_number(value)
+                else _MISSING
             )
         else:
             found = _MISSING
@@ -86,8 +90,8 @@ class Names:
     def counted(self, node: ast.expr) -> Counted:
         """What is between `in` and `:`. Raises NotSeen."""
         if not isinstance(node, ast.Call):
-            return _of_object(self.value(node), node)
-        name = _called(node)
+            return _count_object(self.value(node), node)
+        name = _called_name(node)
         if name in RANGES and 1 <= len(node.args) <= 3:
             numbers = range(*(self.number(each) for each in node.args))
             return Counted(numbers, len(numbers))
@@ -110,9 +114,9 @@ class Names:
 
     def source(self, node: ast.expr) -> Any:
         """What gives a loop its items, whether or not it says its length. Raises NotSeen."""
-        while isinstance(node, ast.Call) and node.args and _called(node) in (*WRAPPERS, "islice"):
+        while isinstance(node, ast.Call) and node.args and _called_name(node) in (*WRAPPERS, "islice"):
             node = node.args[0]
-        return _unwrapped(self.value(node))
+        return _unwrap_bar(self.value(node))
 
     def is_off(self, test: ast.expr) -> bool:
         """Whether a condition is an option of the script that is not set, and stays so."""
@@ -125,7 +129,7 @@ class Names:
         return type(owner).__module__.partition(".")[0] in OPTIONS and value in (False, None, 0)
 
 
-def _called(node: ast.Call) -> str:
+def _called_name(node: ast.Call) -> str:
     """The last part of the called name."""
     function = node.func
     if isinstance(function, ast.Attribute):
@@ -134,7 +138,7 @@ def _called(node: ast.Call) -> str:
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """One that is there; what a property would work out is not known."""
+    """An attribute of `owner` that is there; what a property would work out is not known."""
     if type(owner).__module__.partition(".")[0] in OPTIONS:
         return getattr(owner, name, _MISSING)
     found = inspect.getattr_static(owner, name, _MISSING)
@@ -172,15 +176,15 @@ def _length(value: Any) -> Any:
         return _MISSING
 
 
-def _unwrapped(value: Any) -> Any:
+def _unwrap_bar(value: Any) -> Any:
     """What a progress bar goes over; anything else as it is."""
     is_bar = any(kind.__name__ == "tqdm" for kind in type(value).__mro__)
     return vars(value).get("iterable") if is_bar else value
 
 
-def _of_object(value: Any, node: ast.expr) -> Counted:
+def _count_object(value: Any, node: ast.expr) -> Counted:
     """A loader, a list, a progress bar around one of them."""
-    value = _unwrapped(value)
+    value = _unwrap_bar(value)
     count = _length(value) if hasattr(type(value), "__iter__") and not isinstance(value, str) else _MISSING
     if not isinstance(count, int):
         raise NotSeen(f"`{ast.unparse(node)}` does not say its length")

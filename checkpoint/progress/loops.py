@@ -36,7 +36,7 @@ _OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.
 
 @dataclass(frozen=True)
 class Turns:
-    """Of the innermost loop, over all turns of those around it."""
+    """The turns of the innermost loop, over all turns of those around it."""
 
     key: tuple[tuple[str, int], ...]
     """Which loops: file and line, from the inside out."""
@@ -87,7 +87,8 @@ def frames_from(frame: types.FrameType | None) -> Iterator[types.FrameType]:
 
 
 def turns_in(frames: Iterable[types.FrameType], loaders: Loaders, session: Any = None) -> Turns:
-    """session: the Session that drives the loop over batches, if one does. Raises NotSeen."""
+    """Counts the turns of the loops around a step. session: the Session that drives the loop over batches, if
+    one does. Raises NotSeen."""
     found: list[_Seen] = []
     for frame in frames:
         here = loops_at(frame)
@@ -96,7 +97,7 @@ def turns_in(frames: Iterable[types.FrameType], loaders: Loaders, session: Any =
         names = Names(frame)
         try:
             for loop in here:
-                found.append(_seen(loop, frame, names, loaders, session, is_innermost=not found))
+                found.append(_read_loop(loop, frame, names, loaders, session, is_innermost=not found))
         finally:
             names.release()
     if not found:
@@ -111,7 +112,7 @@ def turns_in(frames: Iterable[types.FrameType], loaders: Loaders, session: Any =
 
 @dataclass(frozen=True)
 class _Seen:
-    """One loop; `at`: the number of its present turn, from 0."""
+    """A loop that was seen; `at`: the number of its present turn, from 0."""
 
     key: tuple[str, int]
     count: int
@@ -120,7 +121,7 @@ class _Seen:
     can_end: bool
 
 
-def _seen(
+def _read_loop(
     loop: _Loop, frame: types.FrameType, names: Names, loaders: Loaders, session: Any, *, is_innermost: bool
 ) -> _Seen:
     file = frame.f_code.co_filename
@@ -181,7 +182,7 @@ class _Scope:
 
 
 def loops_at(frame: types.FrameType) -> list[_Loop]:
-    """In whose bodies a frame stands, the innermost first."""
+    """The loops in whose bodies a frame stands, the innermost first."""
     code, line = frame.f_code, frame.f_lineno
     scopes = _scopes(code.co_filename, id(frame.f_globals.get("__loader__")))
     here = [s for s in scopes if s.first <= line <= s.last and s.name == code.co_name]
@@ -194,7 +195,7 @@ def loops_at(frame: types.FrameType) -> list[_Loop]:
 
 @functools.lru_cache(maxsize=64)
 def _scopes(file: str, _: int) -> tuple[_Scope, ...]:
-    """Of a file; empty where its source cannot be had."""
+    """The scopes of a file; empty where its source cannot be had."""
     lines = linecache.getlines(file)
     if not lines or len(lines) > SOURCE_LINES_MAX:
         return ()
@@ -219,7 +220,8 @@ def _loops(body: Sequence[ast.AST]) -> Iterator[_Loop]:
 
 
 def _can_be_left(body: Sequence[ast.stmt], names: Names, own: bool = True) -> bool:
-    """By a `break` of the loop's own or a `return`; conditions that are options not set do not count."""
+    """Whether a loop can be left by a `break` of its own or a `return`; conditions that are options not set
+    do not count."""
     for node in body:
         if isinstance(node, ast.Return) or (own and isinstance(node, ast.Break)):
             return True

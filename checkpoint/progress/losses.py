@@ -30,7 +30,7 @@ def loss_variable(frames: Iterable[types.FrameType]) -> Any:
     return None
 
 
-def as_number(loss: Any) -> float | None:
+def loss_number(loss: Any) -> float | None:
     """A number, or a tensor of main memory with one. Others are not known: reading them would wait for a
     device, or for other ranks."""
     torch = sys.modules.get("torch")

@@ -26,7 +26,7 @@ from cotenant.checkpoint.progress import loops
 from cotenant.checkpoint.progress.batches import BatchRows, rows_seen
 from cotenant.checkpoint.progress.expressions import Names
 from cotenant.checkpoint.progress.loops import Loaders, NotSeen, Turns
-from cotenant.checkpoint.progress.losses import as_number, loss_variable
+from cotenant.checkpoint.progress.losses import loss_number, loss_variable
 from cotenant.checkpoint.talk import protocol
 
 TURNS_MIN: Final = 16
@@ -49,7 +49,8 @@ class Length:
         self.note = ""
 
     def seen(self, steps: int, windows: Turns) -> None:
-        """In the middle of a turn of the innermost loop, just after step number `steps`."""
+        """Learns from the loops in the middle of a turn of the innermost one, just after step number
+        `steps`."""
         if windows.key != self._key:
             self._key, self._since, self.total = windows.key, (steps, windows.done), None
         more_steps, more_turns = steps - self._since[0], windows.done - self._since[1]
@@ -61,7 +62,7 @@ class Length:
         self.note = f"loops seen: {windows.text}{each}"
 
     def said(self, total: int, note: str) -> None:
-        """By a framework."""
+        """Takes the length that a framework says."""
         self.total, self.note = total, note
 
     def not_seen(self, why: str) -> None:
@@ -72,7 +73,7 @@ class StepReporter:
     """`stepped` is called after each step of each optimizer; the first one to step is the one that counts."""
 
     def __init__(self, loaders: Loaders, turns_in: Callable[..., Any] = loops.turns_in) -> None:
-        """`turns_in`: what sees the loops around a step."""
+        """Begins with no steps. `turns_in`: what sees the loops around a step."""
         self._loaders, self._turns_in = loaders, turns_in
         self._start_anew()
 
@@ -81,7 +82,8 @@ class StepReporter:
         os.register_at_fork(after_in_child=self._start_anew)
 
     def _start_anew(self) -> None:
-        """Also in a process that was forked: what its parent has counted is the parent's."""
+        """Starts counting anew, also in a process that was forked: what its parent has counted is the
+        parent's."""
         self.steps = 0
         self.length = Length()
         self.batch: BatchRows | None = None
@@ -120,7 +122,8 @@ class StepReporter:
                 self._give_up(error)
 
     def _is_main(self, optimizer: Any) -> bool:
-        """Another one takes over when the first is gone: the next fold, the next phase."""
+        """Whether the optimizer counts; another one takes over when the first is gone: the next fold, the
+        next phase."""
         if self._main is not None and self._main() is not None:
             return False
         self._main, self._main_id = weakref.ref(optimizer), id(optimizer)
@@ -144,7 +147,7 @@ class StepReporter:
             self._told_first = self._told_first or self._say(protocol.FIRST_STEP, step=steps)
             before, before_s = self._told
             elapsed_s = now_s - before_s if before else 0.0
-            loss = as_number(loss_variable(loops.frames_from(sys._getframe(1))))
+            loss = loss_number(loss_variable(loops.frames_from(sys._getframe(1))))
             self._tell_step(steps, steps - before if before else 0, elapsed_s, loss)
             self._told = steps, now_s
             self._tell_memory(steps, now_s)
@@ -181,7 +184,8 @@ class StepReporter:
         self._say(protocol.STEP, step=steps, count=count, elapsed_s=round(elapsed_s, 6), s=s, loss=loss)
 
     def _tell_memory(self, steps: int, now_s: float) -> None:
-        """Of a CUDA device, on which nobody else can tell what is whose; true while nobody shares it."""
+        """Tells the memory of a CUDA device, on which nobody else can tell what is whose; true while nobody
+        shares it."""
         cuda = sys.modules.get("torch.cuda")
         if now_s < self._memory_s or cuda is None or not cuda.is_initialized():
             return

@@ -47,7 +47,7 @@ def agreed_ahead(windows: Iterable[WindowPlace], step: int, ordered: int) -> tup
     return tuple(sorted((start, s) for start, s in entries.items() if start >= step))
 
 
-def recorded(history: History, step: int) -> tuple[History, tuple[WindowPlace, ...]]:
+def split_history(history: History, step: int) -> tuple[History, tuple[WindowPlace, ...]]:
     """A recorded history, cut at `step`: what was used before it, and what a resumed run repeats.
 
     An entry for `step` itself or later can only have been agreed beforehand. The last of them ends the last
@@ -126,9 +126,9 @@ class Agreement:
         if (order.kind, order.proposal) in self._obeyed:
             return None
         if order.phase == PHASE_PROPOSE:
-            return self._proposed(order)
+            return self._answer_proposal(order)
         if order.phase == PHASE_COMMIT:
-            return self._committed(order)
+            return self._commit_promise(order)
         promise = self._promises.get((order.kind, order.proposal))
         if promise is not None and not promise.committed:  # a commit is final
             self._forget(promise)
@@ -168,7 +168,7 @@ class Agreement:
             self._forget(promise)
         return [self._answer(promise.proposal, ok=False) for promise in overdue]
 
-    def _proposed(self, order: SupervisorDatagram) -> Confirm:
+    def _answer_proposal(self, order: SupervisorDatagram) -> Confirm:
         known = self._promises.get((order.kind, order.proposal))
         if known is not None:
             return self._answer(order.proposal, ok=known.step == order.step)
@@ -182,7 +182,7 @@ class Agreement:
         self._remember(_Promise(order.kind, order.proposal, order.step, s=order.s, until=order.until))
         return self._answer(order.proposal, ok=True)
 
-    def _committed(self, order: SupervisorDatagram) -> Confirm | None:
+    def _commit_promise(self, order: SupervisorDatagram) -> Confirm | None:
         promise = self._promises.get((order.kind, order.proposal))
         if promise is not None:
             if promise.kind == ACCUMULATE_AT and not promise.committed:

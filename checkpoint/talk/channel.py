@@ -63,8 +63,8 @@ class SupervisorChannel:
         urgent_s: float = URGENT_S,
         decision_timeout_s: float = protocol.DECISION_TIMEOUT_S,
     ) -> None:
-        """on_room: the listener calls it with the memory limit that co-tenants leave, in MiB; must not
-        raise."""
+        """Makes a channel that is not yet open. on_room: the listener calls it with the memory limit that
+        co-tenants leave, in MiB; must not raise."""
         self._urgent_s = urgent_s
         self._decision_timeout_s = decision_timeout_s
         self.dropped = 0
@@ -84,7 +84,7 @@ class SupervisorChannel:
         self._closing = threading.Event()
 
     def open(self) -> bool:
-        """Bind and listen; False, with a warning, where the address cannot be used."""
+        """Binds the socket and listens; False, with a warning, where the address cannot be used."""
         if len(os.fsencode(self._address)) > PATH_BYTES_MAX:
             log.warning(
                 "cannot listen on %s: the path is longer than %d bytes", self._address, PATH_BYTES_MAX
@@ -130,7 +130,7 @@ class SupervisorChannel:
             time.sleep(_RETRY_S)
 
     def arrive(self, step: int) -> StepVerdict:
-        """The step boundary: what the supervisors have agreed for this step."""
+        """Comes to a step boundary: says what the supervisors have agreed for this step."""
         agreement = self._agreement
         self._training = threading.get_ident()
         with self._lock:
@@ -160,7 +160,7 @@ class SupervisorChannel:
         return verdict
 
     def close(self) -> None:
-        """Idempotent."""
+        """Closes the channel; a second call does nothing."""
         if self._closing.is_set():
             return
         self._closing.set()

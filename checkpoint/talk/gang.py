@@ -48,7 +48,8 @@ def environment() -> JobEnvironment:
 
 
 def attempt_of(env: JobEnvironment, root: Path) -> int:
-    """The supervisor's number; for a plain script with a root the next one that is free."""
+    """The number of the attempt: the supervisor's; for a plain script with a root the next one that is
+    free."""
     if env.world_size > 1 and not is_set_up():
         raise CheckpointError("make the Session after torch.distributed.init_process_group")
     if env.attempt is not None:

@@ -91,7 +91,7 @@ ACCUMULATION_STEPS_MAX: Final = 4096
 
 @dataclass(frozen=True)
 class SupervisorDatagram:
-    """One parsed datagram from the supervisor."""
+    """A parsed datagram from the supervisor."""
 
     kind: str
     proposal: int
@@ -103,7 +103,8 @@ class SupervisorDatagram:
 
 
 def encode(name: str, rank: int, fields: Mapping[str, Any]) -> bytes:
-    """One datagram; texts are cut to `TEXT_MAX` characters, and further if it would still be too long."""
+    """Encodes one datagram; texts are cut to `TEXT_MAX` characters, and further if it would still be too
+    long."""
     message: dict[str, Any] = {"v": PROTOCOL_VERSION, "m": name, "rank": rank, **fields}
     for key in fields:
         if isinstance(message[key], str):
@@ -141,7 +142,7 @@ def decode(data: bytes) -> SupervisorDatagram | None:
 
 def look_in(data: bytes) -> int | None:
     """The number of the stack probe in a datagram; None if it is no probe."""
-    number = _named(data, LOOK).get("look")
+    number = _message_named(data, LOOK).get("look")
     return int(str(number)) if _whole(number, 0) else None
 
 
@@ -154,12 +155,12 @@ class MemoryLimits:
 
 def room_in(data: bytes) -> MemoryLimits | None:
     """The memory limit in a datagram; None if it has none."""
-    message = _named(data, ROOM)
+    message = _message_named(data, ROOM)
     memory_mib = message.get("memory_mib", 0)
     return MemoryLimits(memory_mib) if memory_mib is None or _whole(memory_mib, 1) else None
 
 
-def _named(data: bytes, name: str) -> dict[str, Any]:
+def _message_named(data: bytes, name: str) -> dict[str, Any]:
     """A datagram of this name; empty: it is another one, or none."""
     try:
         message = json.loads(data)

@@ -31,7 +31,8 @@ from cotenant.checkpoint.talk.protocol import JobEnvironment
 
 
 class Introduction:
-    """`channel` None: there is no supervisor, and nobody to introduce oneself to."""
+    """The hello of a rank to its supervisor. `channel` None: there is no supervisor, and nobody to introduce
+    oneself to."""
 
     def __init__(self, channel: SupervisorChannel | None, agreement: Agreement, env: JobEnvironment) -> None:
         self._channel = channel
@@ -73,11 +74,11 @@ class Introduction:
         self._correct(resumable=False, resumable_note=reason)
 
     def leaves_only(self) -> None:
-        """It need not be saved now and then."""
+        """Says that the job need not be saved now and then."""
         self._correct(leaves_only=True)
 
     def stops_looking(self) -> None:
-        """From now on the watchdog leaves it alone."""
+        """Makes the watchdog leave the job alone from now on."""
         if self._fields:
             self._correct(looks=False)
 
@@ -207,7 +208,7 @@ _RESET_PEAK: Final = "5"
 
 
 class Peak:
-    """One process's peak, window by window."""
+    """The memory peak of one process, window by window."""
 
     def __init__(self) -> None:
         self._is_whole = True
@@ -219,14 +220,14 @@ class Peak:
 
         Only true while nobody else uses the device.
         """
-        if _on_cuda():
+        if _is_cuda_initialized():
             beside = used_bytes() - torch.cuda.memory_reserved()
             return float(beside + torch.cuda.max_memory_allocated()) / _MIB
         return _resident_peak_mib() if self._is_whole else None
 
     def restart(self) -> None:
         """The next window begins."""
-        if _on_cuda():
+        if _is_cuda_initialized():
             torch.cuda.reset_peak_memory_stats()
             return
         _give_back()
@@ -237,7 +238,7 @@ class Peak:
             self._is_whole = False
 
 
-def _on_cuda() -> bool:
+def _is_cuda_initialized() -> bool:
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 

@@ -110,7 +110,8 @@ class Cursor:
         return iter(loader)
 
     def batches_left(self, loader: Any) -> int | None:
-        """Of this epoch, once its loader is open; None if the loader does not know."""
+        """The batches that are left of this epoch, once its loader is open; None if the loader does not
+        know."""
         return len(loader) - self.position.batch if hasattr(loader, "__len__") else None
 
     def consume(self) -> None:
@@ -153,7 +154,7 @@ SKIPS: Final = (SKIP_AUTO, SKIP_REPLAY, SKIP_INDICES)
 
 @dataclass
 class Position:
-    """Where this rank is. `batch` and `samples` count what it consumed of the current epoch."""
+    """The place where this rank is. `batch` and `samples` count what it consumed of the current epoch."""
 
     epoch: int = 0
     batch: int = 0
@@ -195,12 +196,12 @@ def iterate_from(loader: Any, batches: int, skip: str) -> Iterator[Any]:
             iterator = iter(loader)
             indices = getattr(iterator, "_sampler_iter", None)
             if indices is not None:
-                return _advanced(iterator, indices, batches)
-            return _advanced(iterator, iterator, batches)
+                return _advance_iterator(iterator, indices, batches)
+            return _advance_iterator(iterator, iterator, batches)
         if skip == SKIP_INDICES:
-            return _with_skipping_sampler(loader, batches)
+            return _iterate_skipping(loader, batches)
     iterator = iter(loader)
-    return _advanced(iterator, iterator, batches)
+    return _advance_iterator(iterator, iterator, batches)
 
 
 def caveats(loader: Any, skip: str) -> list[str]:
@@ -232,14 +233,14 @@ def batches_for(samples: int, loader: Any) -> int:
     return samples // rows[0] if rows else 0
 
 
-def _advanced(iterator: Iterator[Any], drawn: Iterator[Any], count: int) -> Iterator[Any]:
+def _advance_iterator(iterator: Iterator[Any], drawn: Iterator[Any], count: int) -> Iterator[Any]:
     for _ in range(count):
         if next(drawn, _END) is _END:
             break
     return iterator
 
 
-def _with_skipping_sampler(loader: DataLoader[Any], batches: int) -> Iterator[Any]:
+def _iterate_skipping(loader: DataLoader[Any], batches: int) -> Iterator[Any]:
     """Worker processes are handed indices as soon as the iterator is made: skip in front of them."""
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     original = getattr(loader, name)

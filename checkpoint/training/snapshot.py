@@ -22,7 +22,7 @@ TensorKey = tuple[str, torch.Size, tuple[int, ...], torch.dtype]
 
 
 def plain(tree: Any, replace: Callable[[str, torch.Tensor], torch.Tensor], path: str = "") -> Any:
-    """The same tree in plain types, each tensor passed through `replace(path, tensor)`."""
+    """Returns the same tree in plain types, each tensor passed through `replace(path, tensor)`."""
     if isinstance(tree, torch.Tensor):
         return replace(path, tree)
     if tree is None or isinstance(tree, (bool, str, bytes)):
@@ -51,8 +51,9 @@ def _key(key: object, path: str) -> object:
     raise CheckpointError(f"cannot save {path or 'this'}: the key {key!r} is neither a string nor a number")
 
 
-def referenced(path: str, tensor: torch.Tensor) -> torch.Tensor:
-    """For a save during which nothing changes: the tensor itself, or a copy if it views a larger storage."""
+def reference_tensor(path: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Returns, for a save during which nothing changes, the tensor itself, or a copy if it views a larger
+    storage."""
     _check_layout(path, tensor)
     kept = tensor.detach()
     if kept.untyped_storage().nbytes() > 2 * kept.numel() * kept.element_size() + 4096:
@@ -147,8 +148,8 @@ def _new_buffer(key: TensorKey, pinned: bool) -> torch.Tensor:
 
 
 def _copy_all(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> Callable[[], None]:
-    """Start all copies. On the CPU they are done on return; on CUDA the current stream orders them before
-    the next optimizer step, and only the writer has to wait."""
+    """Starts the copies of all tensors. On the CPU they are done on return; on CUDA the current stream orders
+    them before the next optimizer step, and only the writer has to wait."""
     on_host: list[tuple[int, int, int]] = []
     devices = set()
     with torch.no_grad():

@@ -30,7 +30,7 @@ Extra = MutableMapping[str, Any]
 SHARDED: Final = {"ZeroRedundancyOptimizer", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine"}
 
 
-def as_list(value: Any) -> list[Any]:
+def to_list(value: Any) -> list[Any]:
     """None, one object, or several."""
     if value is None:
         return []
@@ -38,15 +38,15 @@ def as_list(value: Any) -> list[Any]:
 
 
 class TrainingState:
-    """The script's objects. Reads and writes them; keeps no copy."""
+    """The training state in the script's objects. Reads and writes them; keeps no copy."""
 
     def __init__(
         self, model: Any, optimizer: Any, lr_scheduler: Any, scaler: Any, extra: Extra | None
     ) -> None:
-        self._wrapped: list[torch.nn.Module] = as_list(model)
-        self._models = [unwrapped(m) for m in self._wrapped]
-        self.optimizers = as_list(optimizer)
-        self._schedulers = as_list(lr_scheduler)
+        self._wrapped: list[torch.nn.Module] = to_list(model)
+        self._models = [unwrap_model(m) for m in self._wrapped]
+        self.optimizers = to_list(optimizer)
+        self._schedulers = to_list(lr_scheduler)
         self._scaler = scaler
         self._extra: Extra = {} if extra is None else extra
         self._orders: list[GradientOrder] = []
@@ -71,7 +71,7 @@ class TrainingState:
 
     @property
     def cuda_device(self) -> torch.device | None:
-        """Of the first parameter that is on one."""
+        """The CUDA device of the first parameter that is on one."""
         return next((p.device for model in self._models for p in model.parameters() if p.is_cuda), None)
 
     @property
@@ -134,10 +134,10 @@ class TrainingState:
         self._check_counts(shared)
         notes: list[str] = []
         for model, state in zip(self._models, shared["models"]):
-            notes.extend(_converted(model, state))
+            notes.extend(_conversion_notes(model, state))
             _load_into(model, state)
         for optimizer, state in zip(self.optimizers, shared["optimizers"]):
-            _load_into(optimizer, _owned(state))
+            _load_into(optimizer, _copy_tensors(state))
         for scheduler, state in zip(self._schedulers, shared["schedulers"]):
             _load_into(scheduler, state)
         if self._scaler is not None and shared["scaler"]:
@@ -146,14 +146,14 @@ class TrainingState:
             if key not in self._extra:
                 notes.append(f"extra {key!r} is in the checkpoint but not in the script")
             else:
-                self._extra[key].load_state_dict(_owned(state))
+                self._extra[key].load_state_dict(_copy_tensors(state))
         if own_is_mine:
             for model, buffers in zip(self._models, own["buffers"]):
                 model.load_state_dict(buffers, strict=False)
             problem = rng.Sources(self._extra_holder()).restore(own["generators"])
             if problem:
                 notes.append(problem)
-        self._extra.update({key: _owned(value) for key, value in own["extra"].items()})
+        self._extra.update({key: _copy_tensors(value) for key, value in own["extra"].items()})
         return notes
 
     def _extra_holder(self) -> object:
@@ -179,7 +179,7 @@ class _Holder:
 
 
 def parameters_sha256(model: torch.nn.Module | Iterable[torch.nn.Module]) -> str:
-    """One number for all parameters: equal if and only if every parameter is equal, bit for bit.
+    """A hash for all parameters: equal if and only if every parameter is equal, bit for bit.
 
     The sha256 over (name, dtype, shape, bytes) in the order of names, inside DDP and torch.compile wrappers.
     """
@@ -194,7 +194,7 @@ def _own_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Persistent buffers, unless DDP sends rank 0's to everyone before each forward pass."""
     if isinstance(model, DistributedDataParallel) and model.broadcast_buffers:
         return {}
-    inner = unwrapped(model)
+    inner = unwrap_model(model)
     names = {name for name, _ in inner.named_buffers()}
     return {name: value for name, value in inner.state_dict().items() if name in names}
 
@@ -208,8 +208,9 @@ def _load_into(target: Any, state: Any) -> None:
         ) from error
 
 
-def _converted(model: torch.nn.Module, state: dict[str, Any]) -> list[str]:
-    """load_state_dict converts silently: a model that became bfloat16 is not the one that was saved."""
+def _conversion_notes(model: torch.nn.Module, state: dict[str, Any]) -> list[str]:
+    """The notes on parameters that load_state_dict converts silently: a model that became bfloat16 is not the
+    one that was saved."""
     mine = model.state_dict()
     changed = sorted(
         {
@@ -221,14 +222,14 @@ def _converted(model: torch.nn.Module, state: dict[str, Any]) -> list[str]:
     return [f"parameters were converted: {', '.join(changed)}"] if changed else []
 
 
-def _owned(tree: Any) -> Any:
+def _copy_tensors(tree: Any) -> Any:
     """Tensors of a loaded file are mapped from it; what keeps them (an optimizer) needs memory of its own."""
     if isinstance(tree, torch.Tensor):
         return tree.clone()
     if isinstance(tree, dict):
-        return type(tree)((key, _owned(value)) for key, value in tree.items())
+        return type(tree)((key, _copy_tensors(value)) for key, value in tree.items())
     if isinstance(tree, (list, tuple)):
-        return type(tree)(_owned(value) for value in tree)
+        return type(tree)(_copy_tensors(value) for value in tree)
     return tree
 
 
@@ -237,7 +238,8 @@ ORDER_MATTERS_FROM: Final = 3
 
 
 def gradient_orders(models: Iterable[torch.nn.Module], world_size: int) -> list[GradientOrder]:
-    """One for each DDP in the models, wherever it is, that regroups and where the order matters."""
+    """The gradient orders, one for each DDP in the models, wherever it is, that regroups and where the order
+    matters."""
     if world_size < ORDER_MATTERS_FROM:
         return []
     found = [m for model in models for m in model.modules() if isinstance(m, DistributedDataParallel)]
@@ -309,7 +311,7 @@ def bytes_of(tensor: torch.Tensor) -> ctypes.Array[ctypes.c_ubyte]:
     return (ctypes.c_ubyte * size_bytes).from_address(tensor.data_ptr() if size_bytes else 0)
 
 
-def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+def unwrap_model(model: torch.nn.Module) -> torch.nn.Module:
     """The user's own module inside DDP (`.module`) and torch.compile (`._orig_mod`)."""
     while True:
         inner = model.__dict__.get("_modules", {})

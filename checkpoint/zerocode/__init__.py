@@ -27,8 +27,8 @@ NOT_ASKED = "checkpoints were not wanted (--checkpoint never)"
 
 
 def install(standing: Any, wanted: Sequence[str], when_imported: Any = None) -> Reporter:
-    """Begin. standing: what `cotenant.gradaccum.zerocode.install` returned; its verdict is told.
-    `when_imported(name, callback)` says when a framework's module is there."""
+    """Begins to report for the script. standing: what `cotenant.gradaccum.zerocode.install` returned; its
+    verdict is told. `when_imported(name, callback)` says when a framework's module is there."""
     reporter = Reporter(leaves_only=CHECKPOINT not in wanted)
     standing.observers.append(reporter)
     if CHECKPOINT in wanted or LEAVE in wanted:

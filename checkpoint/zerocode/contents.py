@@ -57,7 +57,7 @@ DATA: Final = (DataLoader, Dataset, Sampler)
 
 
 class Content(NamedTuple):
-    """One thing that an object holds. `owner`: whose attribute it is; None: it cannot be replaced."""
+    """A thing that an object holds. `owner`: whose attribute the thing is; None: it cannot be replaced."""
 
     key: str
     value: Any
@@ -93,7 +93,7 @@ def contents(path: str, value: Any, stored: frozenset[str]) -> Iterator[Content]
     if is_display(value):
         return
     if isinstance(value, types.FunctionType):
-        yield from _of_function(value)
+        yield from _function_contents(value)
     elif isinstance(value, types.MethodType):
         yield Content("self", value.__self__)
     elif isinstance(value, functools.partial):
@@ -104,18 +104,18 @@ def contents(path: str, value: Any, stored: frozenset[str]) -> Iterator[Content]
         )
     elif isinstance(value, types.ModuleType):
         if is_scripts_own(value.__name__) and value.__name__ != "__main__":
-            yield from _of_namespace(value)
+            yield from _namespace_contents(value)
     elif isinstance(value, type):
         if is_scripts_own(value.__module__):
-            yield from _of_namespace(value)
+            yield from _namespace_contents(value)
     elif isinstance(value, torch.nn.Module):
-        yield from _of_module(value, stored)
+        yield from _module_contents(value, stored)
     elif isinstance(value, LRScheduler):
         yield Content("lr_lambdas", tuple(getattr(value, "lr_lambdas", ())))
     elif isinstance(value, DataLoader):
-        yield from _of_loader(path, value, stored)
+        yield from _loader_contents(path, value, stored)
     elif isinstance(value, (Dataset, Sampler)):
-        yield from _of_data(value, stored)
+        yield from _data_contents(value, stored)
     elif isinstance(value, _ATTRIBUTES) or (is_scripts_own(kind.__module__) and hasattr(value, "__dict__")):
         if any(vars(base).get("__slots__") for base in kind.__mro__) or isinstance(
             value, (list, dict, tuple)
@@ -131,7 +131,7 @@ def contents(path: str, value: Any, stored: frozenset[str]) -> Iterator[Content]
         yield Content("self", value.__self__)
 
 
-def _of_function(value: types.FunctionType) -> Iterator[Content]:
+def _function_contents(value: types.FunctionType) -> Iterator[Content]:
     """A script's function keeps values in its closure and its defaults, and in the module that it is from."""
     module = value.__module__ or ""
     if not is_scripts_own(module):
@@ -149,15 +149,15 @@ def _of_function(value: types.FunctionType) -> Iterator[Content]:
         yield Content("module", sys.modules.get(module))
 
 
-def _of_namespace(value: Any) -> Iterator[Content]:
-    """Of a module or class of the script: what is no code."""
+def _namespace_contents(value: Any) -> Iterator[Content]:
+    """The contents of a module or class of the script: what is no code."""
     for name, each in list(vars(value).items()):
         is_code = isinstance(each, (types.ModuleType, type)) or hasattr(type(each), "__get__")
         if not (is_code or name.startswith("__") or name == "_abc_impl" or isinstance(value, enum.EnumMeta)):
             yield Content(name, each, value)
 
 
-def _of_module(value: torch.nn.Module, stored: frozenset[str]) -> Iterator[Content]:
+def _module_contents(value: torch.nn.Module, stored: frozenset[str]) -> Iterator[Content]:
     """Hooks, and attributes that a module of the script changes while it works."""
     for name, part in value.named_modules():
         inside = f"{name}." if name else ""
@@ -165,23 +165,23 @@ def _of_module(value: torch.nn.Module, stored: frozenset[str]) -> Iterator[Conte
             for number, hook in hooks.items():
                 yield Content(f"{inside}hook {number}", hook)
         known = {*part._parameters, *part._buffers, *part._modules}
-        for content in _changed(part, stored):
+        for content in _changed_contents(part, stored):
             if content.key not in known:
                 yield Content(f"{inside}{content.key}", content.value, part)
 
 
-def _of_loader(path: str, value: DataLoader[Any], stored: frozenset[str]) -> Iterator[Content]:
+def _loader_contents(path: str, value: DataLoader[Any], stored: frozenset[str]) -> Iterator[Content]:
     for name in ("dataset", "sampler", "batch_sampler", "collate_fn"):
         each = getattr(value, name, None)
-        if value.num_workers and any(True for _ in _changed(each, stored)):
+        if value.num_workers and any(True for _ in _changed_contents(each, stored)):
             raise NotPlain(f"{path}: its {type(each).__name__} changes while worker processes read it")
         if each is not None and not isinstance(each, (list, tuple)):
             yield Content(name, each)
 
 
-def _of_data(value: Any, stored: frozenset[str]) -> Iterator[Content]:
+def _data_contents(value: Any, stored: frozenset[str]) -> Iterator[Content]:
     """What is changed, and what may change itself, such as an augmentation of the script's; not the data."""
-    found = {content.key: content for content in _changed(value, stored)}
+    found = {content.key: content for content in _changed_contents(value, stored)}
     for name, each in getattr(value, "__dict__", {}).items():
         first = each[0] if isinstance(each, (list, tuple)) and 0 < len(each) <= PARTS_MAX else each
         is_own = is_scripts_own(type(first).__module__) and hasattr(first, "__dict__")
@@ -190,7 +190,7 @@ def _of_data(value: Any, stored: frozenset[str]) -> Iterator[Content]:
     yield from found.values()
 
 
-def _changed(value: Any, stored: frozenset[str]) -> Iterator[Content]:
+def _changed_contents(value: Any, stored: frozenset[str]) -> Iterator[Content]:
     names, kind = stored, type(value)
     if is_scripts_own(kind.__module__):
         names |= changed_attributes(kind)  # type: ignore[arg-type]

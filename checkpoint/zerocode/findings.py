@@ -21,7 +21,7 @@ from cotenant.checkpoint.zerocode.contents import DATA
 from cotenant.checkpoint.zerocode.pattern import LoopPlan
 from cotenant.checkpoint.zerocode.refusals import NotPlain
 from cotenant.checkpoint.zerocode.restoring import put_back
-from cotenant.checkpoint.zerocode.values import Values, copied
+from cotenant.checkpoint.zerocode.values import Values, copy_tree
 
 FIRST_EPOCH: Final = "range()"
 MODES: Final = "training()"
@@ -29,7 +29,7 @@ MODES: Final = "training()"
 
 
 def look(frame: types.FrameType, plan: LoopPlan) -> Values:
-    """Raises NotPlain."""
+    """Finds the objects that the script's loop works with. Raises NotPlain."""
     values, scope = Values(plan), _scope(frame, plan)
     for name, value in scope.items():  # Once to find models: their parameters are theirs wherever they are.
         try:
@@ -38,7 +38,7 @@ def look(frame: types.FrameType, plan: LoopPlan) -> Values:
             continue
     values.know_models()
     for name, value in scope.items():
-        with_line(plan, values.look, name, value)
+        look_with_line(plan, values.look, name, value)
     if not values.optimizers or not values.models:
         raise NotPlain("its loop names no optimizer and model that were made before it")
     if len(values.scalers) > 1:
@@ -52,13 +52,13 @@ def look(frame: types.FrameType, plan: LoopPlan) -> Values:
 
 
 def _scope(frame: types.FrameType, plan: LoopPlan) -> dict[str, Any]:
-    """By name: those of the plan that there are, builtin ones left out."""
+    """The variables of the plan, by name: those that there are, builtin ones left out."""
     scope = {**frame.f_globals, **frame.f_locals}
     ours = ("range", "enumerate")
     return {name: scope[name] for name in plan.names if name in scope and name not in ours}
 
 
-def with_line(plan: LoopPlan, look: Callable[[str, Any], Any], name: str, value: Any) -> Any:
+def look_with_line(plan: LoopPlan, look: Callable[[str, Any], Any], name: str, value: Any) -> Any:
     """What `look` says of a variable; if it refuses, with the line where the script mentions it."""
     try:
         return look(name, value)
@@ -81,7 +81,7 @@ class DataState(rng.Sources):
             tree = {name: self._values.taken(f"its {name}", each) for name, each in self._parts()}
         except NotPlain:
             tree = {}  # The job has said by now that it cannot be saved.
-        return [*super().capture(), ["changed", copied(tree)]]
+        return [*super().capture(), ["changed", copy_tree(tree)]]
 
     def restore(self, states: list[Any]) -> str | None:
         for name, each in self._parts():
@@ -161,7 +161,7 @@ class Variables(MutableMapping[str, Any]):
         value = self._variable(name)
         if rng.is_generator(value) or self._values.saves_itself(value):
             return value
-        return with_line(self._plan, self._values.taken, name, value)
+        return look_with_line(self._plan, self._values.taken, name, value)
 
     def __setitem__(self, name: str, tree: Any) -> None:
         if name == FIRST_EPOCH:

@@ -104,11 +104,11 @@ class _Place:
         return {"json": json.dumps(dataclasses.asdict(state), sort_keys=True)}
 
     def load_state_dict(self, state: dict[str, str]) -> None:
-        """It was told before it began."""
+        """Does nothing: the Trainer was told its place before it began."""
 
 
 def _Steps(module: Any, trainer: Any, loaded: LoadedCheckpoint | None, begun: Begun) -> Any:
-    """The callback. Its base is the framework's, which is there only now."""
+    """The callback that follows the Trainer's steps. Its base is the framework's, which is there only now."""
 
     class CotenantSteps(module.TrainerCallback):  # type: ignore[misc]
         session: Session | None = None
@@ -158,7 +158,7 @@ def _Steps(module: Any, trainer: Any, loaded: LoadedCheckpoint | None, begun: Be
 
 
 def _is_steady(trainer: Any) -> bool:
-    """Its batches are the same each time they are made, as far as can be known."""
+    """Whether the Trainer's batches are the same each time they are made, as far as can be known."""
     rows, collator = trainer.train_dataset, trainer.data_collator
     table = type(rows).__module__ == "datasets.arrow_dataset" and rows.format["type"] != "custom"
     return (table or isinstance(rows, STEADY)) and not getattr(collator, "mlm", False)

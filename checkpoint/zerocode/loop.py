@@ -42,7 +42,7 @@ class LoopObserver(Protocol):
         """The script has trained already, in no loop that is driven."""
 
     def driven(self, session: Session | None, reason: str) -> None:
-        """Its loop has begun: the Session, or the reason why there is none."""
+        """Hears that the script's loop has begun: the Session, or the reason why there is none."""
 
 
 class Driver:
@@ -105,7 +105,7 @@ class Driver:
         return Epochs(counted, self._left(session, counted))
 
     def _left(self, session: Session, counted: range) -> Iterator[int]:
-        """Of the epochs, or of the steps of a loop without batches."""
+        """The values that are left of the epochs, or of the steps of a loop without batches."""
         assert self._plan is not None
         over_steps = self._plan.batch_lines is None
         try:

@@ -61,7 +61,7 @@ class LoopPlan:
     """By name, or `name.attribute`: the first line that mentions it."""
 
     def line_of(self, path: str) -> int | None:
-        """Of the longest beginning of a path of names that is in the script."""
+        """The line of the longest beginning of a path of names that is in the script."""
         parts = path.split("[")[0].split(".")
         found = (self.lines.get(".".join(parts[:count])) for count in range(len(parts), 0, -1))
         return next((line for line in found if line is not None), None)
@@ -89,7 +89,7 @@ class _Scope:
         return None
 
     def followed(self, *tops: ast.AST) -> list[ast.AST]:
-        """These and the script's functions that they name, and those that these name."""
+        """The nodes `tops` and the script's functions that they name, and those that these name."""
         found: list[ast.AST] = list(tops)
         for node in found:
             for each in ast.walk(node):
@@ -113,7 +113,7 @@ class _Scope:
 
 
 def plan_of(source: str) -> LoopPlan:
-    """Raises NotPlain."""
+    """The plan of the script's training loop, read from its source. Raises NotPlain."""
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
@@ -133,7 +133,7 @@ def plan_of(source: str) -> LoopPlan:
 
 
 def _scopes(tree: ast.Module) -> Iterator[tuple[_Scope, list[ast.AST]]]:
-    """Each method of a class by itself, and everything that is in no class."""
+    """The scopes of a script: each method of a class by itself, and everything that is in no class."""
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     functions = {node.name: node for node in _outside_classes(tree) if isinstance(node, ast.FunctionDef)}
     behind = list(_handed_on(tree, functions))
@@ -175,7 +175,7 @@ def _ranges(nodes: list[ast.AST]) -> Iterator[ast.For]:
 
 
 def _why_none(tree: ast.Module) -> str:
-    """With the line of the step that is in no such loop."""
+    """Says why there is no training loop, with the line of the step that is in no such loop."""
     calls = [
         node for node in ast.walk(tree) if isinstance(node, ast.Call) and called_name(node) == "backward"
     ]
@@ -198,7 +198,7 @@ def _plan(epochs: ast.For, scope: _Scope) -> LoopPlan | None:
     inner = [node for node in epochs.body if scope.trains(node)]
     if len(inner) == 1:
         assert isinstance(inner[0], ast.For)
-        return _made(epochs, inner[0], None, scope)
+        return _make_plan(epochs, inner[0], None, scope)
     called = [
         function
         for statement in epochs.body
@@ -209,26 +209,26 @@ def _plan(epochs: ast.For, scope: _Scope) -> LoopPlan | None:
     if inner or len(training) > 1:
         return None
     if not training:
-        return _over_steps(epochs, scope)
+        return _plan_steps(epochs, scope)
     loops = [node for node in training[0].body if scope.trains(node)]
     if len(loops) != 1:
         raise NotPlain(
             f"line {training[0].lineno}: the loop over batches in {training[0].name}() is not its own"
         )
     assert isinstance(loops[0], ast.For)
-    return _made(epochs, loops[0], training[0], scope)
+    return _make_plan(epochs, loops[0], training[0], scope)
 
 
-def _over_steps(epochs: ast.For, scope: _Scope) -> LoopPlan:
+def _plan_steps(epochs: ast.For, scope: _Scope) -> LoopPlan:
     nodes = scope.followed(epochs)
     for loop in (node for top in nodes for node in ast.walk(top) if isinstance(node, (ast.For, ast.While))):
         calls = scope.calls(loop)
         if loop is not epochs and "backward" in calls and "step" in calls:
             raise NotPlain(f"line {loop.lineno}: this loop trains within another, and is none over batches")
-    return _made(epochs, None, None, scope)
+    return _make_plan(epochs, None, None, scope)
 
 
-def _made(
+def _make_plan(
     epochs: ast.For, batches: ast.For | None, function: ast.FunctionDef | None, scope: _Scope
 ) -> LoopPlan:
     tree = scope.tree
@@ -244,25 +244,25 @@ def _made(
     refuse_called_again(tree, epochs)
     names = set().union(*(_free(node) for node in nodes)) - stored(epochs.body)
     names |= set(carried_by_epochs(epochs, batches if function is None else None))
-    names |= {name for top in nodes for each in ast.walk(top) for name in _from_outside(each)}
+    names |= {name for top in nodes for each in ast.walk(top) for name in _outer_names(each)}
     if scope.owner:
         names.add(scope.owner)
     names.discard(epochs.target.id)  # type: ignore[attr-defined]
-    refuse_written_again(_before_batches(epochs, batches, function, scope))
+    refuse_written_again(_nodes_before_batches(epochs, batches, function, scope))
     return LoopPlan(
         epoch_lines=_head(epochs),
         batch_lines=None if batches is None else _head(batches),
         names=tuple(sorted(names)),
-        inner=_of_function(batches, function) if function is not None and batches is not None else (),
+        inner=_kept_names(batches, function) if function is not None and batches is not None else (),
         function="" if function is None else function.name,
         stored=frozenset(stored_attributes(nodes)),
         keeps_gradients=not _is_always_cleared(epochs if batches is None else batches, core, scope),
-        over_range=batches is not None and range_in(_unwrapped(batches.iter)) is not None,
+        over_range=batches is not None and range_in(_unwrap_iterable(batches.iter)) is not None,
         lines=_lines(core) | _lines(nodes) | _lines(core),
     )
 
 
-def _of_function(batches: ast.For, function: ast.FunctionDef) -> tuple[str, ...]:
+def _kept_names(batches: ast.For, function: ast.FunctionDef) -> tuple[str, ...]:
     """What a function that has the loop over batches keeps in variables of its own from step to step."""
     at = function.body.index(batches)
     before, after = function.body[:at], function.body[at + 1 :]
@@ -273,7 +273,7 @@ def _of_function(batches: ast.For, function: ast.FunctionDef) -> tuple[str, ...]
     )
 
 
-def _from_outside(node: ast.AST) -> Sequence[str]:
+def _outer_names(node: ast.AST) -> Sequence[str]:
     return node.names if isinstance(node, (ast.Global, ast.Nonlocal)) else ()
 
 
@@ -306,7 +306,8 @@ def _head(loop: ast.For) -> tuple[int, int]:
 
 
 def _is_always_cleared(loop: ast.For, nodes: Sequence[ast.AST], scope: _Scope) -> bool:
-    """Each time round, by statements of their own in the loop, or in functions that the loop always calls."""
+    """Whether the gradients are cleared each time round, by statements of their own in the loop, or in
+    functions that the loop always calls."""
     clears = {
         id(n)
         for top in nodes
@@ -331,7 +332,7 @@ def _is_always_cleared(loop: ast.For, nodes: Sequence[ast.AST], scope: _Scope) -
     return bool(always) and always == clears
 
 
-def _before_batches(
+def _nodes_before_batches(
     epochs: ast.For, batches: ast.For | None, function: ast.FunctionDef | None, scope: _Scope
 ) -> list[ast.AST]:
     """What runs again after a resume within an epoch: all that comes before the loop over batches."""
@@ -350,7 +351,7 @@ def _before_batches(
     return scope.followed(*parts)
 
 
-def _unwrapped(expression: ast.expr) -> ast.expr:
+def _unwrap_iterable(expression: ast.expr) -> ast.expr:
     """What is in `enumerate(...)` and progress bars."""
     while isinstance(expression, ast.Call) and expression.args and called_name(expression) in WRAPPERS:
         expression = expression.args[0]
@@ -359,7 +360,7 @@ def _unwrapped(expression: ast.expr) -> ast.expr:
 
 def _check_batches(batches: ast.For) -> None:
     """`loader`, `enumerate(loader)`, `tqdm(loader)`, also `self.loader`."""
-    expression = _unwrapped(batches.iter)
+    expression = _unwrap_iterable(batches.iter)
     is_range = range_in(expression) is not None
     if isinstance(expression, ast.Call) and not is_range and len(expression.args) == 1:
         expression = expression.args[0]  # Some other bar, or a function that returns its loader.

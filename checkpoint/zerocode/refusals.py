@@ -71,8 +71,8 @@ def refuse_caught_exits(tree: ast.Module) -> None:
 
 
 def refuse_never_cleared(epochs: ast.For, nodes: Sequence[ast.AST]) -> None:
-    """Then a step may have any number of gradients behind it; and no form may change that a new process must
-    have from its beginning."""
+    """Refuses a loop that never clears the gradients: then a step may have any number of gradients behind it;
+    and no form may change that a new process must have from its beginning."""
     calls = [node for top in nodes for node in ast.walk(top) if isinstance(node, ast.Call)]
     for call in calls:
         if called_name(call) == "add_param_group":

@@ -20,13 +20,13 @@ from cotenant.checkpoint.zerocode.values import MAPPINGS, MARK
 
 
 def put_back(path: str, old: Any, tree: Any, stored: frozenset[str]) -> Any:
-    """What `tree` stands for: `old` itself with what it held, where that is possible.
+    """Puts back what `tree` stands for: `old` itself with what it held, where that is possible.
 
     Raises:
         NotPlain: the script has made something else than before.
     """
     if type(tree) is dict and MARK in tree:
-        return _marked(path, old, tree, stored)
+        return _restore_marked(path, old, tree, stored)
     if type(tree) is list and type(old) is list:
         old[:] = [put_back(f"{path}[{i}]", _at(old, i), each, stored) for i, each in enumerate(tree)]
         return old
@@ -34,7 +34,7 @@ def put_back(path: str, old: Any, tree: Any, stored: frozenset[str]) -> Any:
         mine = old if isinstance(old, (list, tuple)) else ()
         return type(tree)(put_back(f"{path}[{i}]", _at(mine, i), each, stored) for i, each in enumerate(tree))
     if type(tree) is dict:
-        return _filled(path, old if type(old) is dict else {}, tree, stored)
+        return _fill_dict(path, old if type(old) is dict else {}, tree, stored)
     if isinstance(tree, torch.Tensor):
         return _tensor_back(old, tree)
     return tree
@@ -48,7 +48,7 @@ def _tensor_back(old: Any, tree: torch.Tensor) -> torch.Tensor:
     return tree.clone()
 
 
-def _filled(path: str, mine: Any, tree: Any, stored: frozenset[str]) -> Any:
+def _fill_dict(path: str, mine: Any, tree: Any, stored: frozenset[str]) -> Any:
     found = {key: put_back(f"{path}[{key!r}]", mine.get(key), each, stored) for key, each in tree.items()}
     mine.clear()
     mine.update(found)
@@ -59,7 +59,7 @@ def _at(values: Any, index: int) -> Any:
     return values[index] if index < len(values) else None
 
 
-def _marked(path: str, old: Any, tree: dict[str, Any], stored: frozenset[str]) -> Any:
+def _restore_marked(path: str, old: Any, tree: dict[str, Any], stored: frozenset[str]) -> Any:
     what = tree[MARK]
     if what == "kept":
         return old
@@ -106,7 +106,7 @@ def _mapping_back(path: str, old: Any, tree: dict[str, Any], stored: frozenset[s
         if made is collections.defaultdict:
             raise NotPlain(f"{path} was a defaultdict, and is a {type(old).__name__} now")
         old = made()
-    _filled(path, old, tree["items"], stored)
+    _fill_dict(path, old, tree["items"], stored)
     if hasattr(old, "__dict__"):
         put_back(path, vars(old), tree["about"], stored)
     return old

@@ -64,7 +64,7 @@ class Values:
         self._form_before: list[Any] = []
 
     def look(self, path: str, value: Any) -> Any:
-        """As `taken`, before the loop: what is found is known from now on."""
+        """Looks at a value as `capture` does, before the loop: what is found is known from now on."""
         self._looking = True
         try:
             return self.taken(path, value)
@@ -87,7 +87,7 @@ class Values:
         self._form_before = self._form()
 
     def modes(self) -> dict[str, list[Any]]:
-        """What no state_dict has: which modules and parameters train, and gradients if they last.
+        """The modes that no state_dict has: which modules and parameters train, and gradients if they last.
 
         Raises:
             NotPlain: the loop has given a model or an optimizer another form than a new process gives it.
@@ -115,7 +115,7 @@ class Values:
             each.grad = None if gradient is None else gradient.clone().to(each.device)
 
     def _form(self) -> list[Any]:
-        """Of all that is saved as such."""
+        """The form of all that is saved as such."""
         shapes = [(name, tuple(t.shape)) for model in self.models for name, t in _tensors(model)]
         return [shapes, [[len(group["params"]) for group in each.param_groups] for each in self.optimizers]]
 
@@ -154,12 +154,12 @@ class Values:
         if isinstance(value, torch.nn.Module):
             self._module(path, value)
         elif isinstance(value, torch.optim.Optimizer):
-            self._registered(path, value, self.optimizers)
+            self._register(path, value, self.optimizers)
             return KEPT
         elif isinstance(value, LRScheduler):
-            self._registered(path, value, self.schedulers)
+            self._register(path, value, self.schedulers)
         elif isinstance(value, torch.amp.GradScaler):
-            self._registered(path, value, self.scalers)
+            self._register(path, value, self.scalers)
             return KEPT
         elif self.saves_itself(value):
             return {MARK: "state", "state": self.taken(path, value.state_dict())}
@@ -186,10 +186,10 @@ class Values:
         if found:
             return {MARK: "object", **_class_named(value), "contents": found}
         if not isinstance(value, torch.nn.Module):
-            self._as_before(path, value)
+            self._refuse_changed(path, value)
         return KEPT
 
-    def _as_before(self, path: str, value: Any) -> None:
+    def _refuse_changed(self, path: str, value: Any) -> None:
         """A constant must be the one that a new process makes. What an epoch makes anew may depend on what
         the training has come to: only of data sets and their loaders would nobody notice."""
         if path in self._constant:
@@ -214,7 +214,7 @@ class Values:
         return any(_at(each) == _at(value) != 0 for model in self.models for _, each in _tensors(model))
 
     def _is_unchanged(self, path: str, value: Any, version: int) -> bool:
-        """The same object in the same place, and nobody has written to it."""
+        """Whether the same object is in the same place, and nobody has written to it."""
         if self._looking:
             self._versions[id(value)] = version
         return self._constant.get(path) is value and self._versions.get(id(value)) == version
@@ -258,11 +258,11 @@ class Values:
     def _module(self, path: str, value: torch.nn.Module) -> None:
         is_unknown = not is_scripts_own(type(value).__module__) and type(value).__module__[:6] != "torch."
         if value.state_dict():
-            self._registered(path, value, self.models)
+            self._register(path, value, self.models)
         elif is_unknown:
             raise NotPlain(f"{path} is a {type(value).__name__}, whose state only the script knows")
 
-    def _registered(self, path: str, value: Any, known: list[Any]) -> None:
+    def _register(self, path: str, value: Any, known: list[Any]) -> None:
         parts = (part for each in known if isinstance(each, torch.nn.Module) for part in each.modules())
         if any(value is each for each in (*parts, *known)):
             return
@@ -271,13 +271,13 @@ class Values:
         known.append(value)
 
 
-def copied(tree: Any) -> Any:
-    """With tensors of its own, for what goes on to change."""
+def copy_tree(tree: Any) -> Any:
+    """Copies the tree, with tensors of its own, for what goes on to change."""
     if isinstance(tree, torch.Tensor):
         return tree.clone()
     if type(tree) is dict:
-        return {key: copied(each) for key, each in tree.items()}
-    return type(tree)(map(copied, tree)) if type(tree) in (list, tuple) else tree
+        return {key: copy_tree(each) for key, each in tree.items()}
+    return type(tree)(map(copy_tree, tree)) if type(tree) in (list, tuple) else tree
 
 
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -286,7 +286,7 @@ def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _at(tensor: torch.Tensor) -> int:
-    """Where its memory begins; 0: it has none that could be shared."""
+    """The address where the tensor's memory begins; 0: it has none that could be shared."""
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
 
 
@@ -295,7 +295,7 @@ def _class_named(value: Any) -> dict[str, str]:
 
 
 def _is_object(value: Any) -> bool:
-    """One that is made of its attributes."""
+    """Whether the value is one that is made of its attributes."""
     special = (type, torch.nn.Module, Dataset, Sampler, DataLoader, LRScheduler, types.FunctionType)
     is_own = is_scripts_own(type(value).__module__) and not is_display(value)
     return is_own and not isinstance(value, special)

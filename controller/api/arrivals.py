@@ -56,7 +56,7 @@ SubmissionKey = tuple[str, str]
 
 
 class Arrivals:
-    """Takes submissions."""
+    """The handler that takes submissions."""
 
     def __init__(self, core: Core, secrets: Secrets, user_bytes_max: int = USER_BYTES_MAX) -> None:
         self._user_bytes_max = user_bytes_max
@@ -82,12 +82,12 @@ class Arrivals:
         before = self._submitted_before(key)
         if before:
             return wire.Submitted(request_id=request_id, job_ids=before)
-        accepted = checked(engine, request, who, self._core.state.allocations)
+        accepted = check_submission(engine, request, who, self._core.state.allocations)
         specs, without = promising(engine, request.promise, accepted.specs, core.clock.now_s())
         accepted = msgspec.structs.replace(accepted, specs=specs)
         promised_at = self._promised_at(specs)
         notes: tuple[str, ...] = (*(() if engine.hosts else (NO_HOST,)), *without)
-        promise = (*unheld_memory(engine, specs), *promised(engine.promised_h, accepted))
+        promise = (*unheld_memory(engine, specs), *promise_notes(engine.promised_h, accepted))
         if request.dry_run:
             return wire.Submitted(
                 request_id=request_id, job_ids=(), notes=(*notes, *promise), promised_at=promised_at
@@ -129,7 +129,7 @@ class Arrivals:
         self._core.after_commit(forget)
 
     def _check_memory(self, who: Identity, specs: Sequence[JobSpec]) -> None:
-        """One key's jobs may not take all of the controller's memory."""
+        """Checks that one key's jobs do not take all of the controller's memory."""
         if who.role != "user":
             return
         now_s, size = self._core.clock.now_s(), sum(map(held_bytes, specs))
@@ -174,7 +174,9 @@ def unheld_memory(engine: Engine, specs: Sequence[JobSpec]) -> tuple[str, ...]:
     return (PLANNED_ONLY,) if kinds == {"cpu"} and specs[0].memory_mib is not None else ()
 
 
-def checked(engine: Engine, request: wire.Submit, who: Identity, allocations: Allocations) -> Accepted:
+def check_submission(
+    engine: Engine, request: wire.Submit, who: Identity, allocations: Allocations
+) -> Accepted:
     """The submission's jobs as they would be accepted now. Raises Denied."""
     accepted = accept(request, who, engine.next_number, engine.jobs, engine.config.organisations)
     check_priority(engine, who, accepted.specs)
@@ -205,7 +207,7 @@ def check_fit(engine: Engine, specs: Sequence[JobSpec], allocations: Allocations
 
 
 def check_priority(engine: Engine, who: Identity, specs: Sequence[JobSpec]) -> None:
-    """Raises Denied: a user asks for more than users may."""
+    """Checks the priority that the jobs ask for. Raises Denied: a user asks for more than users may."""
     highest = engine.config.limits.user_priority
     asked = max(spec.priority for spec in specs)
     if who.role == "user" and asked > highest:
@@ -228,7 +230,7 @@ def _what_to_do(reason: Reason, reports: Sequence[HostReport]) -> str:
     return "`cotenant nodes` lists what there is"
 
 
-def promised(hours: float | None, accepted: Accepted) -> tuple[str, ...]:
+def promise_notes(hours: float | None, accepted: Accepted) -> tuple[str, ...]:
     """What spot jobs are told under a policy that guarantees them something."""
     if hours is None or all(spec.job_class == "hp" for spec in accepted.specs):
         return ()
@@ -249,9 +251,9 @@ def promising(
     if isinstance(found, Reason):
         why, hint = f"no end can be promised: {render(found)}", "submit it without, or with --if-possible"
     elif asked.within_s is None:
-        return with_ends(specs, found), ()
+        return add_promised_ends(specs, found), ()
     elif max(found) <= now_s + asked.within_s:
-        return with_ends(specs, [now_s + asked.within_s] * len(specs)), ()
+        return add_promised_ends(specs, [now_s + asked.within_s] * len(specs)), ()
     else:
         in_words = ago(max(found) - now_s).removesuffix(" ago")
         why = f"that end cannot be promised: the earliest that can be is {in_words} from now"
@@ -261,7 +263,7 @@ def promising(
     raise Denied("refused", why, hint)
 
 
-def with_ends(specs: tuple[JobSpec, ...], ends_s: Sequence[float]) -> tuple[JobSpec, ...]:
+def add_promised_ends(specs: tuple[JobSpec, ...], ends_s: Sequence[float]) -> tuple[JobSpec, ...]:
     return tuple(
         msgspec.structs.replace(spec, promised_s=float(end_s))
         for spec, end_s in zip(specs, ends_s, strict=True)

@@ -110,7 +110,7 @@ def why_not_again(job: Job) -> str:
     return ""
 
 
-def done(verb: str, job: Job) -> str:
+def describe_change(verb: str, job: Job) -> str:
     """The change, described before it is made."""
     if verb != "requeue" or job.phase not in ENDED:
         return f"job {job.job_id} {DONE[verb]}"
@@ -138,7 +138,7 @@ class Changing:
         count = 0
         for job in jobs:
             problem = why_not(verb, job) or ("" if job.job_id in in_memory else TOO_OLD.format(job.job_id))
-            lines.append(problem or done(verb, job))
+            lines.append(problem or describe_change(verb, job))
             if not problem:
                 self._core.happen(EVENTS[verb](job.job_id, who.name))
                 self._core.audit(who, verb, job.job_id)
@@ -200,7 +200,7 @@ class Changing:
 
 
 def must_be_a_policy(engine: Engine, name: str, parameters: wire.Parameters) -> None:
-    """Raises Denied."""
+    """Checks that there is such a policy with such parameters. Raises Denied."""
     try:
         if plugins.is_path(name) and name not in policies_offered(engine):
             raise ValueError(
@@ -214,13 +214,13 @@ def must_be_a_policy(engine: Engine, name: str, parameters: wire.Parameters) -> 
 
 
 def policy_change(old_name: str, old: wire.Parameters, name: str, given: wire.Parameters) -> tuple[str, ...]:
-    """What is different now: the policy, and each parameter as it was -> as it is. A parameter that was set
-    before and is not given again goes back to its default; the answer says so."""
+    """The lines that say what is different now: the policy, and each parameter as it was -> as it is. A
+    parameter that was set before and is not given again goes back to its default; the answer says so."""
     known = registry.defaults(name)
     now = {**known, **given}
     then = {**known, **old} if name == old_name else known
     lines = [
-        f"  {key}: {in_words(then[key])} -> {in_words(now[key])}"
+        f"  {key}: {value_text(then[key])} -> {value_text(now[key])}"
         + (" (its default)" if key not in given else "")
         for key in sorted(now)
         if now[key] != then.get(key)
@@ -230,7 +230,7 @@ def policy_change(old_name: str, old: wire.Parameters, name: str, given: wire.Pa
     return (f"policy is {name}, as before" + ("" if lines else "; no parameter has changed"), *lines)
 
 
-def in_words(value: str | int | float | bool) -> str:
+def value_text(value: str | int | float | bool) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -76,7 +76,7 @@ class EtaBoard:
 
 
 def hit_rate(book: EtaBook, policy: str) -> tuple[float | None, int]:
-    """Of the last calibrated intervals told at submission, the share that held, and how many those are."""
+    """The share that held of the last calibrated intervals told at submission, and how many those are."""
     scored = score(book.pools.errors_of(policy, "submission"), last=HITS_OF)
     return scored.coverage_80, scored.predictions
 
@@ -132,7 +132,7 @@ def scores(book: EtaBook, current: str) -> Iterator[wire.EtaScoreView]:
 
 
 def times_of(told: ToldInterval | None, has_median: bool, at_s: float, now: Now) -> wire.EtaTimes | None:
-    """`at_s`: when it was told."""
+    """The times of an interval that was told. `at_s`: when it was told."""
     if told is None:
         return None
     p10_s, p50_s, p90_s = (at_s + each for each in (told.told.p10_s, told.told.p50_s, told.told.p90_s))
@@ -185,7 +185,7 @@ def ahead_lines(core: Core, board: EtaBoard, job: Job, now: Now) -> list[str]:
             break
         ahead.append(other.job_id)
     if ahead:
-        lines.append(f"ahead of it in the queue: {_named(ahead)}")
+        lines.append(f"ahead of it in the queue: {_job_names(ahead)}")
     missing = job.spec.size - view.free.everywhere
     if missing > 0:
         # Jobs that are ahead get devices first.
@@ -210,13 +210,13 @@ def _first_to_leave(view: View, board: EtaBoard, missing: float, now: Now) -> li
     if not first:
         return []
     if missing > 0:
-        return [f"first {_named(first)} and some of those ahead of it have to end or make room"]
+        return [f"first {_job_names(first)} and some of those ahead of it have to end or make room"]
     when = f", about {ago(at_s - now.now_s).removesuffix(' ago')} from now" if math.isfinite(at_s) else ""
     when = when if at_s > now.now_s else ""
     has = "has" if len(first) == 1 else "have"
-    return [f"first {_named(first)} {has} to end or make room{when}"]
+    return [f"first {_job_names(first)} {has} to end or make room{when}"]
 
 
-def _named(job_ids: list[JobId]) -> str:
+def _job_names(job_ids: list[JobId]) -> str:
     more = f" and {len(job_ids) - AHEAD_SHOWN} more" if len(job_ids) > AHEAD_SHOWN else ""
     return ("job " if len(job_ids) == 1 else "jobs ") + ", ".join(job_ids[:AHEAD_SHOWN]) + more

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from cotenant.controller.api.arrivals import checked
+from cotenant.controller.api.arrivals import check_submission
 from cotenant.controller.api.etas import basis, times_of
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.views import Now
@@ -58,14 +58,15 @@ class ForesightRequests:
     def ask(
         self, address: bytes, request_id: int, request: wire.ForeseeArrival, who: Identity, reply: Reply
     ) -> None:
-        """Raises Denied: it would not be accepted, or too much is asked for."""
+        """Takes a question about an arrival. Raises Denied: the submission would not be accepted, or too much
+        is asked for."""
         key = (address, request_id)
         if key in self._open:
             return
         if who.name in self._open.values():
             raise Denied("refused", "such a question is being worked on", "ask again when it is answered")
         engine, core = self._core.state.engine, self._core
-        specs = checked(engine, request.submission, who, self._core.state.allocations).specs
+        specs = check_submission(engine, request.submission, who, self._core.state.allocations).specs
         if len(specs) > SPECS_MAX:
             raise Denied("usage", f"at most {SPECS_MAX} jobs at once, not {len(specs)}", "ask about fewer")
         seed = core.journal.last_seq
@@ -141,7 +142,7 @@ DAYS_LOOKED_AT: Final = 7
 
 
 class Variant(NamedTuple):
-    """One line of the answer."""
+    """A variant of the job, which is one line of the answer."""
 
     spec: JobSpec
     after_s: float
@@ -157,12 +158,13 @@ class WidthRequests:
     def ask(
         self, request: wire.ForeseeWidths, who: Identity, reply: Callable[[wire.ForeseenWidths], None]
     ) -> None:
-        """Raises Denied: it would not be accepted, or cannot be asked for, or not now."""
+        """Takes a question about a job's widths. Raises Denied: the job would not be accepted, or cannot be
+        asked for, or not now."""
         core, engine = self._core, self._core.state.engine
         now = Now(core.clock.now_s(), core.clock.wall())
         if len(request.submission.specs) != 1:
             raise Denied("usage", "only a single job can be asked about", "ask about one task of it")
-        (spec,) = checked(engine, request.submission, who, core.state.allocations).specs
+        (spec,) = check_submission(engine, request.submission, who, core.state.allocations).specs
         if request.policy:
             check_policy(request.policy, request.parameters)
         quiet_s = quietest_s(self._attempts(), now)
@@ -224,7 +226,7 @@ def variants_of(
 ) -> list[Variant]:
     """The job as asked for, then on fewer and on more devices where a host has them; then all of it later."""
     widths = dict.fromkeys((spec.gpus, *(gpus or (2**power for power in range(WIDTHS_MAX)))))
-    specs = [(resized(spec, each), each) for each in widths]
+    specs = [(resize_spec(spec, each), each) for each in widths]
     possible = [(sized, note) for (sized, note), _ in specs if engine.never_fits(sized) is None]
     found = [Variant(sized, 0.0, note) for sized, note in possible]
     if quiet_s is not None:
@@ -232,8 +234,8 @@ def variants_of(
     return found
 
 
-def resized(spec: JobSpec, gpus: int) -> tuple[JobSpec, str]:
-    """The same work on so many devices, and what its length then rests on."""
+def resize_spec(spec: JobSpec, gpus: int) -> tuple[JobSpec, str]:
+    """Returns the spec of the same work on so many devices, and what its length then rests on."""
     if gpus == spec.gpus:
         return spec, ""
     share = spec.size / gpus

@@ -81,7 +81,7 @@ def answers_of(*answering: object) -> dict[type, Answer]:
 
 
 class RequestHandlers:
-    """All clients."""
+    """The handlers of the requests of all clients."""
 
     def __init__(
         self,
@@ -97,8 +97,8 @@ class RequestHandlers:
         awaited_per_user: int = AWAITED_PER_USER,
         user_bytes_max: int = USER_BYTES_MAX,
     ) -> None:
-        """`foresee`: rolls out what users ask about. `more`: others that answer, such as an executor's
-        requests."""
+        """Prepares the handlers of requests. `foresee`: rolls out what users ask about. `more`: other objects
+        that answer, such as an executor's requests."""
         self._core = core
         self._awaited_per_user = awaited_per_user
         self._send_frame = send

@@ -81,7 +81,7 @@ class JobSettings:
             raise Denied("usage", "nothing was to be set", "as in: cotenant set 7 priority=5")
         for job in jobs:
             must_own(who, job, "set options of")
-        planned = [(job, respecified(job, request.changes)) for job in jobs]
+        planned = [(job, change_spec(job, request.changes)) for job in jobs]
         for job, spec in planned:
             if spec.priority != job.spec.priority:
                 check_priority(engine, who, (spec,))
@@ -90,7 +90,7 @@ class JobSettings:
         for job, spec in planned:
             changed = {name: getattr(spec, name) for name in fields_of(request.changes)}
             changed = {name: value for name, value in changed.items() if value != getattr(job.spec, name)}
-            told = in_words(job.spec, spec, request.changes)
+            told = describe_changes(job.spec, spec, request.changes)
             lines.append(f"job {job.job_id}: {told or 'it is so already'}")
             if changed:
                 core.happen(ev.SpecChanged(job_id=job.job_id, changes=changed, by=who.name))
@@ -121,7 +121,7 @@ def fields_of(keys: Mapping[str, Value]) -> list[str]:
     return [name for key in keys for name in SETTABLE[key].fields]
 
 
-def respecified(job: Job, changes: Mapping[str, Value]) -> JobSpec:
+def change_spec(job: Job, changes: Mapping[str, Value]) -> JobSpec:
     """The job's specification with these changes.
 
     Raises:
@@ -144,29 +144,29 @@ def respecified(job: Job, changes: Mapping[str, Value]) -> JobSpec:
         for name in known.fields:
             whole = 1.0 if name == "gpu_fraction" else value
             part = value if name == "gpu_fraction" else 1
-            fields[name] = checked(key, name, part if of_part else whole)
+            fields[name] = convert_value(key, name, part if of_part else whole)
     try:
         return msgspec.structs.replace(job.spec, **fields)
     except ValueError as error:
         raise Denied("usage", str(error)) from None
 
 
-def checked(key: str, name: str, value: Value) -> Any:
+def convert_value(key: str, name: str, value: Value) -> Any:
     try:
         return msgspec.convert(UNSAID.get(name) if value is None else value, TYPES[name])
     except msgspec.ValidationError as error:
         raise Denied("usage", f"{key}: {error}") from None
 
 
-def in_words(before: JobSpec, after: JobSpec, keys: Sequence[str] | Mapping[str, Value]) -> str:
+def describe_changes(before: JobSpec, after: JobSpec, keys: Sequence[str] | Mapping[str, Value]) -> str:
     """`priority 0 -> 5, expect - -> 60`; empty where nothing is different."""
     told = []
     for key in keys:
         old, new = present(before, key), present(after, key)
         if old != new:
-            told.append(f"{key} {shown(old)} -> {shown(new)}")
+            told.append(f"{key} {value_text(old)} -> {value_text(new)}")
     return ", ".join(told)
 
 
-def shown(value: Value) -> str:
+def value_text(value: Value) -> str:
     return "-" if value in (None, "") else f"{value:g}" if isinstance(value, float) else str(value)

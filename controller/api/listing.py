@@ -19,7 +19,7 @@ SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 
 
 class ListingRow(NamedTuple):
-    """A job; or an array by one of its tasks."""
+    """The row of a job; or of an array, by one of its tasks."""
 
     job: Job
     place: tuple[float, int]
@@ -29,7 +29,7 @@ class ListingRow(NamedTuple):
 
 
 def is_wanted(job: Job, request: wire.ListJobs, words: Sequence[str]) -> bool:
-    """`words`: of the request's text, in lower case."""
+    """Whether the request asks for the job. `words`: those of the request's text, in lower case."""
     spec, phase = job.spec, job.phase
     if request.states and phase not in request.states:
         return False
@@ -66,7 +66,7 @@ def wanted_jobs(found: Iterable[Job], request: wire.ListJobs) -> list[Job]:
 
 
 def rows_of(wanted: Iterable[Job], request: wire.ListJobs) -> list[ListingRow]:
-    """One row for each job, in order."""
+    """The rows of a listing, one for each job, in order."""
     place = place_of_end if request.ended else place_of_arrival
     rows = [ListingRow(job, place(job)) for job in wanted]
     rows.sort(key=lambda row: row.place, reverse=request.ended)
@@ -81,7 +81,7 @@ def place_of_end(job: Job) -> tuple[float, int]:
     return job.ended_s or 0.0, job.number
 
 
-def folded(rows: Sequence[ListingRow], in_memory: Iterable[Job], *, by_end: bool) -> list[ListingRow]:
+def fold_arrays(rows: Sequence[ListingRow], in_memory: Iterable[Job], *, by_end: bool) -> list[ListingRow]:
     """Two or more tasks of an array become one row: where the newest end of them is, or where its first task
     arrived, so that it stays on its page while they end. `in_memory`: all jobs, for the other tasks."""
     wanted = Counter(array_of(row.job.job_id) for row in rows)
@@ -110,7 +110,8 @@ def _tells_most(task: Job) -> tuple[int, int]:
 
 
 def array_view(row: ListingRow, forgotten: Sequence[tuple[str, int, int, int]]) -> wire.ArrayView:
-    """`forgotten`: of tasks that only the journal knows, by state: how many, least and greatest index."""
+    """The view of an array. `forgotten`: tasks that only the journal knows, by state: how many, least and
+    greatest index."""
     array = array_of(row.job.job_id)
     tasks = row.tasks if row.tasks or forgotten else (row.job,)  # On their way to the journal.
     by_state = Counter(task.phase for task in tasks or ())

@@ -28,7 +28,7 @@ Answer = Callable[[wire.LogPart], None]
 
 
 class Parked(NamedTuple):
-    """A question; parked while its job has not started yet."""
+    """A question about a log; parked while its job has not started yet."""
 
     reader: bytes
     request_id: int
@@ -38,7 +38,7 @@ class Parked(NamedTuple):
 
 
 class LogRequests:
-    """Questions about logs."""
+    """The handler of questions about logs."""
 
     def __init__(self, core: Core, link: AgentExecutor) -> None:
         self._core = core
@@ -157,7 +157,7 @@ class LogRequests:
 
 
 def logs_of(job: Job, attempt_record: AttemptRecord) -> list[tuple[HostId, int]]:
-    """Where each output is: one per rank, or one per host if the command runs once per host."""
+    """The host and rank of each output: one per rank, or one per host if the command runs once per host."""
     if job.spec.launch.mode == "worker":
         return [(host_id, rank) for rank, host_id in enumerate(attempt_record.hosts)]
     first_ranks: dict[HostId, int] = {}

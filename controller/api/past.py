@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.api.permissions import jobs_named
-from cotenant.controller.api.queries import LIMIT_MAX, LIST_MAX, Queries, within_message
+from cotenant.controller.api.queries import LIMIT_MAX, LIST_MAX, Queries, cut_to_message
 from cotenant.controller.api.sharing import forgotten_jobs
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.views import Now, attempt_view
@@ -43,7 +43,7 @@ class AccountingRequests:
         rest = sorted(name for name in found if request.after is None or name > request.after)
         page = rest[: min(max(1, request.page), LIST_MAX)]
         decayed = state.engine.decayed_usage(request.by, now.now_s)
-        rows = within_message(
+        rows = cut_to_message(
             wire.UsageView(
                 name=name,
                 **msgspec.structs.asdict(found[name]),
@@ -75,7 +75,7 @@ class AccountingRequests:
         chosen.sort(key=lambda job: job.number)
         limit = min(max(1, request.limit), LIMIT_MAX)
         page = chosen[: min(limit, max(1, request.page), LIST_MAX)]
-        shown = within_message(self._past(page, now))
+        shown = cut_to_message(self._past(page, now))
         is_over = not shown or len(shown) >= min(limit, len(chosen))
         return wire.PastJobs(
             request_id=request_id,
@@ -122,9 +122,11 @@ class TimelineRequests:
         for job in state.engine.jobs.values():
             if job.submitted_s <= end_s and (math.inf if job.ended_s is None else job.ended_s) >= begin_s:
                 records = state.history.attempts(job.job_id)
-                (held if any(True for _ in _seen(records, begin_s, end_s)) else waited).append(job)
+                (held if any(True for _ in _overlapping_records(records, begin_s, end_s)) else waited).append(
+                    job
+                )
         chosen = [*reversed(held), *waited][: min(max(1, request.limit), JOBS_MAX)]
-        jobs = within_message(self._job(job, begin_s, end_s, now) for job in chosen)
+        jobs = cut_to_message(self._job(job, begin_s, end_s, now) for job in chosen)
         engine = state.engine
         view = wire.TimelineView(
             begin_at=now.utc(begin_s),
@@ -146,7 +148,7 @@ class TimelineRequests:
 
     def _job(self, job: Job, begin_s: float, end_s: float, now: Now) -> wire.TimelineJob:
         records = self._core.state.history.attempts(job.job_id)
-        seen = list(_seen(records, begin_s, end_s))
+        seen = list(_overlapping_records(records, begin_s, end_s))
         before = [each for each in records if each.ended_s is not None and each.ended_s < begin_s][-1:]
         return wire.TimelineJob(
             job_id=job.job_id,
@@ -159,14 +161,16 @@ class TimelineRequests:
         )
 
 
-def _seen(records: Sequence[AttemptRecord], begin_s: float, end_s: float) -> Iterator[AttemptRecord]:
+def _overlapping_records(
+    records: Sequence[AttemptRecord], begin_s: float, end_s: float
+) -> Iterator[AttemptRecord]:
     for each in records:
         if each.launched_s <= end_s and (each.ended_s is None or each.ended_s >= begin_s):
             yield each
 
 
 def about(device: Device) -> str:
-    """In a few words: there is little room beside a row."""
+    """A device in a few words: there is little room beside a row."""
     cores = len(device.cores)
     what = f"{cores} core{'' if cores == 1 else 's'}" if device.kind == "cpu" else device.type
     return f"{what}, {device.memory_mib} MiB"
@@ -183,7 +187,7 @@ class ProfileRequests:
         mine = self._of(who)
         now = Now(self._core.clock.now_s(), self._core.clock.wall())
         newest = reversed(mine.items())  # What was used last matters most.
-        shown = within_message(known_view(key, known, now) for key, known in newest)
+        shown = cut_to_message(known_view(key, known, now) for key, known in newest)
         loads = engine.loads_seen()
         return wire.KnownProfiles(
             request_id=request_id,

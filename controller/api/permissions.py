@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from cotenant.controller.api.submissions import Denied, with_tasks
+from cotenant.controller.api.submissions import Denied, expand_job_id
 from cotenant.controller.domain import Job, JobId
 from cotenant.controller.engine import Engine, JobRecord
 from cotenant.controller.policies import registry
@@ -38,7 +38,7 @@ def jobs_named(core: Core, wanted: Sequence[JobId]) -> list[Job]:
     jobs = core.state.engine.jobs
     found: dict[JobId, Job] = {}
     for name in wanted:
-        here = [jobs[job_id] for job_id in with_tasks(name, jobs)]
+        here = [jobs[job_id] for job_id in expand_job_id(name, jobs)]
         if name not in jobs:
             here = [*forgotten(core, name), *here]
         if not here:
@@ -93,7 +93,7 @@ USERS_MAX: Final = 10_000
 
 
 class Rates:
-    """One bucket per user. Time is the cluster's."""
+    """The rates of requests, in one bucket per user. Time is the cluster's."""
 
     def __init__(self, per_second: float = PER_SECOND, burst: float = BURST) -> None:
         self._per_second = per_second

@@ -15,7 +15,7 @@ from cotenant.controller.api import sharing, views
 from cotenant.controller.api.changes import verbs_open
 from cotenant.controller.api.etas import EtaBoard, ahead_lines
 from cotenant.controller.api.job_settings import settings_open
-from cotenant.controller.api.listing import ListingRow, array_view, folded, rows_of, wanted_jobs
+from cotenant.controller.api.listing import ListingRow, array_view, fold_arrays, rows_of, wanted_jobs
 from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
 from cotenant.controller.domain import ENDED, ClassReport, Job, Phase, Reason, array_of, render
 from cotenant.controller.engine import Engine, JobRecord, accounts, cheapest_change
@@ -73,7 +73,7 @@ class Queries:
             wanted = [job for job in wanted if job.number > request.after]  # No rows of pages that are read.
         rows = rows_of(wanted, request)
         if request.fold:
-            rows = folded(rows, jobs.values(), by_end=request.ended)
+            rows = fold_arrays(rows, jobs.values(), by_end=request.ended)
         if request.ended and request.before is not None:
             rows = [row for row in rows if row.place < request.before]
         elif request.page and not request.ended and request.fold:
@@ -105,7 +105,7 @@ class Queries:
     ) -> wire.Jobs:
         now = self.now()
         until_s = time.monotonic() + reasons_s_max
-        shown = within_message(self._row(row, now, fresh_reason=time.monotonic() < until_s) for row in rows)
+        shown = cut_to_message(self._row(row, now, fresh_reason=time.monotonic() < until_s) for row in rows)
         more += len(rows) - len(shown)
         return wire.Jobs(request_id=request_id, jobs=tuple(shown), now=now.at, more=more)
 
@@ -215,7 +215,7 @@ class Queries:
             observations,
             request.containing,
             now_s=now.now_s,
-            sums=accounts.by_kinds(engine.jobs, self._core.state.history.attempts),
+            sums=accounts.sums_by_kinds(engine.jobs, self._core.state.history.attempts),
         )
         limit = min(max(1, request.limit), PAIRS_MAX)
         return wire.Pairs(
@@ -284,7 +284,7 @@ class Queries:
         )
 
 
-def within_message(views: Iterable[AView]) -> list[AView]:
+def cut_to_message(views: Iterable[AView]) -> list[AView]:
     """The first of them, as many as one answer holds."""
     shown: list[AView] = []
     size = 0
@@ -328,7 +328,8 @@ def pair_views(
     now_s: float = 0.0,
     sums: Mapping[tuple[str, str], accounts.Sums] = MappingProxyType({}),
 ) -> list[wire.PairView]:
-    """Those that are not made again first, then by benefit, the worst first; unmeasured ones last."""
+    """The views of the pairs: those that are not made again first, then by benefit, the worst first;
+    unmeasured ones last."""
     shown = [
         pair_view(pair, observations, now_s, sums)
         for pair in seen

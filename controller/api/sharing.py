@@ -119,7 +119,7 @@ def forgotten_jobs(engine: Engine) -> int:
 def _pairs(jobs: Mapping[JobId, Job], history: History, since_s: float) -> list[PairTotals]:
     names = {signature(job.spec): kind_of(job.spec) for job in jobs.values()}
     sums: dict[tuple[str, str], accounts.Sums] = {}
-    for (mine, beside), one_way in accounts.by_kinds(jobs, history.attempts, since_s).items():
+    for (mine, beside), one_way in accounts.sums_by_kinds(jobs, history.attempts, since_s).items():
         both = sums.setdefault((min(mine, beside), max(mine, beside)), accounts.Sums())
         both.device_s += one_way.device_s
         both.work_device_s += one_way.work_device_s

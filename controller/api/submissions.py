@@ -56,15 +56,16 @@ def accept(
     jobs: Mapping[JobId, Job],
     organisations: Mapping[str, OrganisationSettings] = MappingProxyType({}),
 ) -> Accepted:
-    """Raises Denied: what is wrong, with the job's name where there are several."""
+    """Accepts the jobs of a submission. Raises Denied: what is wrong, with the job's name where there are
+    several."""
     check_size(request)
-    job_ids = numbered(request, first_number)
+    job_ids = assign_numbers(request, first_number)
     placeholders: dict[JobId, JobId] = {}
     specs, values = [], dict(request.secrets)
     arrays: dict[JobId, list[JobId]] = {}
     dependencies = 0
     for spec, job_id in zip(request.specs, job_ids, strict=True):
-        after = tuple(resolved(spec, placeholders, jobs, arrays))
+        after = tuple(resolve_dependencies(spec, placeholders, jobs, arrays))
         dependencies += len(after)
         if dependencies > DEPENDENCIES_MAX:
             raise Denied(
@@ -74,8 +75,8 @@ def accept(
             raise Denied("usage", f"two jobs of one submission are called {spec.job_id}")
         placeholders[spec.job_id] = job_id
         if request.default_class:
-            spec = classed(spec, organisations)
-        specs.append(owned(spec, job_id, after, who, values))
+            spec = add_default_class(spec, organisations)
+        specs.append(add_owner(spec, job_id, after, who, values))
     used = {name for spec in specs for name in spec.launch.secrets}
     return Accepted(
         specs=tuple(specs), secrets={name: values[name] for name in sorted(used) if name in values}
@@ -107,13 +108,13 @@ def launch_bytes(spec: JobSpec) -> int:
     return sum(len(word.encode(errors="surrogateescape")) for word in words)
 
 
-def numbered(request: wire.Submit, first_number: int) -> list[JobId]:
+def assign_numbers(request: wire.Submit, first_number: int) -> list[JobId]:
     if request.array_indices:
         return [JobId(f"{first_number}_{index}") for index in request.array_indices]
     return [JobId(str(first_number + at)) for at in range(len(request.specs))]
 
 
-def resolved(
+def resolve_dependencies(
     spec: JobSpec,
     placeholders: Mapping[JobId, JobId],
     jobs: Mapping[JobId, Job],
@@ -126,7 +127,7 @@ def resolved(
             yield Dependency(job_id=placeholders[wanted], need=dependency.need)
             continue
         if wanted not in arrays:
-            arrays[wanted] = with_tasks(wanted, jobs)
+            arrays[wanted] = expand_job_id(wanted, jobs)
         found = arrays[wanted]
         if not found:
             raise Denied(
@@ -137,7 +138,7 @@ def resolved(
         yield from (Dependency(job_id=job_id, need=dependency.need) for job_id in found)
 
 
-def with_tasks(job_id: JobId, jobs: Mapping[JobId, Job]) -> list[JobId]:
+def expand_job_id(job_id: JobId, jobs: Mapping[JobId, Job]) -> list[JobId]:
     """The job itself, all tasks of the array of this number, or the task of which it is the SLURM_JOB_ID;
     empty if there is none."""
     if job_id in jobs:
@@ -149,15 +150,15 @@ def with_tasks(job_id: JobId, jobs: Mapping[JobId, Job]) -> list[JobId]:
     return tasks or [known for known, job in jobs.items() if job.number == int(job_id)]
 
 
-def classed(spec: JobSpec, organisations: Mapping[str, OrganisationSettings]) -> JobSpec:
-    """With the class that jobs of its organisation have by default."""
+def add_default_class(spec: JobSpec, organisations: Mapping[str, OrganisationSettings]) -> JobSpec:
+    """Returns the spec with the class that jobs of its organisation have by default."""
     known = organisations.get(spec.organisation)
     if known is None or not known.job_class:
         return spec
     return msgspec.structs.replace(spec, job_class=known.job_class)
 
 
-def owned(
+def add_owner(
     spec: JobSpec, job_id: JobId, after: Sequence[Dependency], who: Identity, values: dict[str, str]
 ) -> JobSpec:
     """The spec with its number and its owner; variables that look like secrets move to `values`."""

@@ -75,7 +75,7 @@ def job_view(
     promises: tuple[PromiseView, ...] = (),
     eta: wire.EtaView | None = None,
 ) -> wire.JobView:
-    """One job now. `reason`: the present one, where the job's own may be out of date."""
+    """The view of one job now. `reason`: the present one, where the job's own may be out of date."""
     job, attempts = record.job, record.attempts
     spec, placed, ended = job.spec, job.phase in ON_DEVICES, job.ended_s is not None
     wait_s, load_s, run_s, pause_s = times(job, now.now_s)
@@ -122,7 +122,7 @@ def job_view(
         expected_pause_s=None if ended else job.estimate.pause_s,
         left_s=None if ended else job.known_left_s(now.now_s),
         left_source=None if ended else job.estimate.source or None, shared=shared, promises=promises,
-        won_device_s=won(shared), eta=eta, promised=promised_end(engine, job, now),
+        won_device_s=total_won_device_s(shared), eta=eta, promised=promised_end(engine, job, now),
     )  # fmt: skip
 
 
@@ -145,14 +145,14 @@ def _speedups(spec: JobSpec, curve: SpeedCurve) -> tuple[wire.SpeedupView, ...]:
     return tuple(wire.SpeedupView(gpus=n, speedup=curve.speedup(n, spec.gpus_min)) for n in sizes)
 
 
-def won(shared: Sequence[SharingView]) -> float | None:
+def total_won_device_s(shared: Sequence[SharingView]) -> float | None:
     """A job's part of what sharing won, as far as it is known; None: nothing is known."""
     known = [row.won_device_s for row in shared if row.won_device_s is not None]
     return sum(known) if known else None
 
 
 def job_details(view: wire.JobView, record: JobRecord, now: Now, *, whole: bool) -> wire.JobDetails:
-    """`whole`: the reader may see the job's environment."""
+    """The details of one job. `whole`: the reader may see the job's environment."""
     job, profile = record.job, record.job.measured.profile
     return wire.JobDetails(
         **msgspec.structs.asdict(view),
@@ -224,7 +224,7 @@ def node_view(
     readings: Mapping[DeviceId, DeviceReading] | None = None,
     fork_servers: ForkServers | None = None,
 ) -> wire.NodeView:
-    """`readings`: of any devices, with their ages."""
+    """The view of one host. `readings`: those of any devices, with their ages."""
     report, known, asking = host.report, readings or {}, engine.view().holdings.asking_on(host.host_id)
     return wire.NodeView(
         host=report.host_id,
@@ -288,7 +288,8 @@ def planned_mib(engine: Engine, device_id: DeviceId, job_id: JobId) -> int:
 
 
 def present_reasons(job: wire.JobView) -> list[Reason]:
-    """With whom a job on devices is there now: its own reason is of when it was placed."""
+    """The reasons that say with whom a job on devices is there now: its own reason is of when it was
+    placed."""
     if job.phase not in ON_DEVICES:
         return []
     if not job.co_tenants:
@@ -348,7 +349,8 @@ def _limit(engine: Engine, job: Job, device: Device) -> Reason:
 
 
 def note_text(note: HistoryNote) -> str:
-    """`attempt 1 failed: exit code 3`: without repeating what an outcome and its reason have in common."""
+    """The text of a note, such as `attempt 1 failed: exit code 3`: without repeating what an outcome and its
+    reason have in common."""
     reason = render(note.reason)
     before, _, outcome = note.what.rpartition(" ")
     word = outcome.removeprefix("user-")

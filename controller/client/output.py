@@ -44,7 +44,7 @@ Piece = bytes | ErrorOutput | AttemptOutput | Missing | wire.JobView
 
 def job_now(client: Client, job_id: JobId) -> wire.JobView:
     """For people. Raises Refusal for a job that does not exist."""
-    return texts.for_people(client.ask(wire.ListJobs(job_ids=(job_id,), include_ended=True)).jobs[0])
+    return texts.escape_texts(client.ask(wire.ListJobs(job_ids=(job_id,), include_ended=True)).jobs[0])
 
 
 def read_all(client: Client, job: wire.JobView, rank: int, attempts: range | None = None) -> Iterator[Piece]:

@@ -130,7 +130,7 @@ has it."""
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """One request to Slurm, and what it brought."""
+    """A request to Slurm, and what it brought."""
 
     name: str
     """Name of the Slurm job: by it a controller that has started anew finds its requests."""
@@ -146,7 +146,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     """What led to this state, or why it still waits."""
 
     def move(self, state: AllocationState, now_s: float, why: str, **known: str) -> Allocation:
-        """Raises ValueError: that does not follow."""
+        """Moves the allocation into another state. Raises ValueError: that state does not follow."""
         if state not in ALLOCATION_LIFECYCLE[self.state]:
             raise ValueError(f"allocation {self.name}: {self.state} cannot become {state}")
         return msgspec.structs.replace(self, state=state, since_s=now_s, why=why, **known)
@@ -164,7 +164,7 @@ NOTES_MAX: Final = 500
 
 
 class Allocations(msgspec.Struct, kw_only=True):
-    """All of them; what is over is remembered as lines."""
+    """The allocations, all of them; what is over is remembered as lines."""
 
     queues: dict[str, AllocationQueue] = {}
     open: dict[str, Allocation] = {}

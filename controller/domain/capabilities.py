@@ -23,11 +23,11 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def refuses_to_split(self) -> bool:
-        """Its library has said that its batches stay whole, and why."""
+        """Whether the job's library has said that its batches stay whole, and why."""
         return bool(self.accumulates_note) and not self.accumulates
 
-    def without_splitting(self, why: str) -> Capabilities:
-        """As it is once the job has refused to split its batches."""
+    def forbid_splitting(self, why: str) -> Capabilities:
+        """Returns the capabilities as they are once the job has refused to split its batches."""
         return msgspec.structs.replace(self, accumulates=False, accumulates_note=why)
 
 

@@ -198,7 +198,7 @@ SUSPECT_AFTER: Final = 3
 
 
 class HostRoom(NamedTuple):
-    """On one host."""
+    """The room on one host."""
 
     cpus: int
     memory_mib: int | None

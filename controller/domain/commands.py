@@ -18,7 +18,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="command"):
 
 
 class GangMember(msgspec.Struct, frozen=True, kw_only=True):
-    """One host's part of a gang; ranks are `first_rank .. first_rank + len(devices) - 1`."""
+    """The part of a gang on one host; ranks are `first_rank .. first_rank + len(devices) - 1`."""
 
     host_id: HostId
     devices: tuple[DeviceId, ...]

@@ -29,14 +29,14 @@ class EtaInterval(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ToldInterval(msgspec.Struct, frozen=True, array_like=True):
-    """As the roll-outs gave it, and as it was told, after correction by earlier errors."""
+    """An interval as the roll-outs gave it, and as it was told, after correction by earlier errors."""
 
     raw: EtaInterval
     told: EtaInterval
 
 
 class ToldEta(msgspec.Struct, frozen=True, kw_only=True):
-    """One job's interval that will be compared with what comes."""
+    """The interval of one job that will be compared with what comes."""
 
     job_id: JobId
     kind: EtaKind

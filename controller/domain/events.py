@@ -55,7 +55,8 @@ class PreemptRequested(Event, frozen=True, kw_only=True, tag="PreemptRequested")
 
 
 class RequeueRequested(Event, frozen=True, kw_only=True, tag="RequeueRequested"):
-    """As `PreemptRequested`, and a job that cannot resume begins anew. One that has ended waits again."""
+    """A request as `PreemptRequested` is, and a job that cannot resume begins anew. A job that has ended
+    waits again."""
 
     job_id: JobId
     by: str
@@ -84,7 +85,7 @@ class PolicyChanged(Event, frozen=True, kw_only=True, tag="PolicyChanged"):
 
 
 class AttemptSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt in a host's inventory."""
+    """An attempt in a host's inventory."""
 
     job_id: JobId
     attempt: AttemptNo
@@ -140,15 +141,16 @@ class HostDrained(Event, frozen=True, kw_only=True, tag="HostDrained"):
 
 
 class HostLeaving(Event, frozen=True, kw_only=True, tag="HostLeaving"):
-    """It is given back: no new work, and its jobs save and go on elsewhere. A later allocation of its name
-    starts anew."""
+    """The event that a host is given back: no new work, and its jobs save and go on elsewhere. A later
+    allocation of the host's name starts anew."""
 
     host_id: HostId
     by: str
 
 
 class HostResumed(Event, frozen=True, kw_only=True, tag="HostResumed"):
-    """Back to work: undoes drain and suspicion. A lost host comes back by joining."""
+    """The event that brings a host back to work: it undoes drain and suspicion. A lost host comes back by
+    joining."""
 
     host_id: HostId
     by: str
@@ -185,7 +187,7 @@ class CapabilitiesSeen(Event, frozen=True, kw_only=True, tag="CapabilitiesSeen")
 
 
 class FirstStepDone(Event, frozen=True, kw_only=True, tag="FirstStepDone"):
-    """Loading is over."""
+    """The event that an attempt's loading is over."""
 
     job_id: JobId
     attempt: AttemptNo
@@ -313,8 +315,8 @@ class EtasTold(Event, frozen=True, kw_only=True, tag="EtasTold"):
 
 
 class ShadowChanged(Event, frozen=True, kw_only=True, tag="ShadowChanged"):
-    """From now on the engine asks another policy beside the one in force, and obeys it in nothing; an empty
-    name ends that. The engine asks no policy about it, and changes nothing."""
+    """The event from which on the engine asks another policy beside the one in force, and obeys it in
+    nothing; an empty name ends that. The engine asks no policy about this event, and changes nothing."""
 
     name: str = ""
     parameters: dict[str, str | int | float | bool] = {}

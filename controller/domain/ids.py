@@ -46,7 +46,7 @@ PAST_KEPT = 1000
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
-    """One start of a controller on one journal, and what followed until the next."""
+    """A start of a controller on one journal, and what followed until the next."""
 
     number: int = 0
     """Rises along every history, and above what any agent has followed. 0: before the first."""

@@ -26,7 +26,7 @@ from cotenant.controller.performance import Gang, perf, sized_gang
 
 
 class Job(msgspec.Struct, kw_only=True):
-    """The record. Only the ledger writes it."""
+    """The record of a job. Only the ledger writes it."""
 
     spec: JobSpec
     number: int
@@ -76,7 +76,8 @@ class Job(msgspec.Struct, kw_only=True):
 
     @property
     def batch_size(self) -> int | None:
-        """Per worker: as the user says it, else as it was seen; None: not known, so it stays whole."""
+        """The batch size per worker: as the user says it, else as it was seen; None: not known, so the batch
+        stays whole."""
         return self.measured.batch.rows if self.spec.batch_size is None else self.spec.batch_size
 
     @property
@@ -179,5 +180,6 @@ class Job(msgspec.Struct, kw_only=True):
         )
 
     def known_left_s(self, now_s: float) -> float | None:
-        """The same if it is about this job; None for a guess, which may only order a queue."""
+        """The time that `remaining_now_s` gives, if the estimate is about this job; None for a guess, which
+        may only order a queue."""
         return None if self.estimate.is_guess else self.remaining_now_s(now_s)

@@ -46,8 +46,8 @@ class SlurmScript(msgspec.Struct, frozen=True, kw_only=True):
     """To the script (`B:`), else to the tasks of its steps."""
 
     def job_number(self, job_id: str) -> str:
-        """SLURM_JOB_ID: a number in any case, because scripts calculate with it. The tasks of array 7 are
-        7, 8, 9, ...: the controller gives these to no other job."""
+        """The value of SLURM_JOB_ID: a number in any case, because scripts calculate with it. The tasks of
+        array 7 are 7, 8, 9, ...: the controller gives these to no other job."""
         return str(int(array_of(job_id)) + self.array_position)
 
     def warned_after_s(self, time_left_s: float | None) -> float:
@@ -108,14 +108,15 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dependency(msgspec.Struct, frozen=True, kw_only=True):
-    """`--after JOB` (`ok`: it must have finished well) or `--after any:JOB` (`any`: ended at all)."""
+    """A dependency on another job: `--after JOB` (`ok`: it must have finished well) or `--after any:JOB`
+    (`any`: ended at all)."""
 
     job_id: JobId
     need: Literal["ok", "any"] = "ok"
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asked for."""
+    """The specification of a job: what the user asked for."""
 
     job_id: JobId
     name: str = ""
@@ -195,16 +196,18 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def rows(self, devices: int) -> int | None:
-        """Of each worker in a step, on so many: the batch of a step stays what it is on gpus_max."""
+        """The rows of each worker in a step, on so many devices: the batch of a step stays what it is on
+        `gpus_max`."""
         return None if self.batch_size is None else self.batch_size * self.gpus_max // devices
 
     def micro_batches(self, devices: int) -> int:
-        """In which a worker takes them, so that none is larger than on gpus_max."""
+        """The number of micro-batches in which a worker takes its rows, so that none is larger than on
+        `gpus_max`."""
         return -(-self.gpus_max // devices)
 
     @property
     def gang(self) -> Gang:
-        """What it asks for; without a number of hosts it counts as a gang on one."""
+        """The gang that the job asks for; without a number of hosts it counts as a gang on one."""
         return sized_gang(self.gpus_min, self.nodes or 1)
 
 

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 
 class Phase(StrEnum):
-    """Where a job stands. See `LIFECYCLE`."""
+    """The phase in which a job stands. See `LIFECYCLE`."""
 
     BLOCKED = "blocked"
     """Not yet eligible: waits for another job, or for the end of a back-off."""
@@ -125,7 +125,7 @@ LIFECYCLE: dict[tuple[Phase, Change], Phase] = {
 
 
 class InvalidTransition(AssertionError):
-    """A programmer's error: the engine asked for a change that the lifecycle does not have."""
+    """An error of the programmer: the engine asked for a change that the lifecycle does not have."""
 
 
 def advance(phase: Phase, change: Change) -> Phase:

@@ -35,7 +35,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A durable checkpoint: directory `a<attempt>-s<step>`, visible to the hosts of one domain."""
+    """The record of a durable checkpoint: directory `a<attempt>-s<step>`, visible to the hosts of one
+    domain."""
 
     attempt: AttemptNo
     step: int

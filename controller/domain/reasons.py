@@ -24,7 +24,7 @@ class Reason(msgspec.Struct, frozen=True, array_like=True):
 
 
 def because(code: str, *operands: Operand) -> Reason:
-    """A reason; the code must be one of `TEMPLATES` (checked: a reason without a text is a bug)."""
+    """Makes a reason; the code must be one of `TEMPLATES` (checked: a reason without a text is a bug)."""
     assert code in TEMPLATES, f"unknown reason code {code!r}"
     return Reason(code, operands)
 

@@ -20,7 +20,7 @@ LATE_SHARE: Final = 0.75
 
 
 class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[policy]`"""
+    """The settings of the section `[policy]`."""
 
     name: str = AUTO
     """The policy at the first start (`auto`: `cotenant`); afterwards `cotenant policy set` and the journal
@@ -76,7 +76,7 @@ class JobLimit(NamedTuple):
 
 
 class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[limits]`"""
+    """The settings of the section `[limits]`."""
 
     user_devices: int = 0
     """Devices that each user's jobs may hold at once; 0 = as many as there are."""
@@ -114,7 +114,7 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         )
 
     def of(self, kind: Literal["user", "organisation"], name: str) -> JobLimit:
-        """What one may have; the last exception that names them counts."""
+        """The limit of what one user or organisation may have; the last exception that names it counts."""
         limit = (
             JobLimit(self.user_devices, self.user_jobs)
             if kind == "user"
@@ -146,7 +146,7 @@ def _exception(text: str) -> tuple[tuple[str, str], dict[str, int]]:
 
 
 class OrganisationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[organisations.NAME]`"""
+    """The settings of a section `[organisations.NAME]`."""
 
     job_class: Literal["", "hp", "spot"] = msgspec.field(default="", name="class")
     """Of its jobs that are given none; empty = spot."""

@@ -41,7 +41,8 @@ def is_one_line(text: str) -> bool:
 
 
 def one_line(text: str) -> str:
-    """With an escape in place of whatever would not be seen as it is. Doing it twice changes nothing more."""
+    """Returns the text with an escape in place of whatever would not be seen as it is. Doing it twice changes
+    nothing more."""
     return text if text.isprintable() and text.isascii() else HIDDEN.sub(_escape, text)
 
 
@@ -56,41 +57,41 @@ def bytes_in(text: str) -> int:
 
 
 def cut_to(text: str, bytes_max: int) -> str:
-    """As much of the beginning as fits, with a mark if that is not all."""
+    """Returns as much of the text's beginning as fits, with a mark if that is not all."""
     if bytes_in(text) <= bytes_max:
         return text
     mark = "…"
     return text.encode(errors="replace")[: bytes_max - len(mark.encode())].decode(errors="ignore") + mark
 
 
-def for_people(value: T) -> T:
+def escape_texts(value: T) -> T:
     """A whole reply with all its texts in one line each, for what is printed."""
-    return cast(T, _for_people(value))
+    return cast(T, _escape_texts(value))
 
 
-def _for_people(value: Any) -> Any:
+def _escape_texts(value: Any) -> Any:
     if isinstance(value, str):
         return value if isinstance(value, Enum) else one_line(value)
     if isinstance(value, msgspec.Struct):
-        return with_texts(
-            value, {name: _for_people(getattr(value, name)) for name in text_fields(type(value))}
+        return replace_texts(
+            value, {name: _escape_texts(getattr(value, name)) for name in text_fields(type(value))}
         )
     if isinstance(value, tuple | list):
-        items = [_for_people(each) for each in value]
+        items = [_escape_texts(each) for each in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
             return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, dict):
-        return {_for_people(key): _for_people(each) for key, each in value.items()}
+        return {_escape_texts(key): _escape_texts(each) for key, each in value.items()}
     return value
 
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def with_texts(value: S, texts: dict[str, Any]) -> S:
-    """The same with other texts; itself, if they are none. What is checked where a value is born is not
-    checked again: an escape is longer than what it stands for."""
+def replace_texts(value: S, texts: dict[str, Any]) -> S:
+    """Returns the value with other texts; the value itself, if no text is another. What is checked where a
+    value is born is not checked again: an escape is longer than what it stands for."""
     changed = {name: text for name, text in texts.items() if text is not getattr(value, name)}
     if not changed:
         return value

@@ -13,7 +13,7 @@ from cotenant.controller.engine.engine import SNAPSHOT_VERSION, Engine, Snapshot
 from cotenant.controller.engine.estimating import LAG_REPORTS, LAG_S
 from cotenant.controller.engine.etas import EtaBook, LengthClaim, SavedEtas, claim_of, policy_label, run_s
 from cotenant.controller.engine.eta_questions import (
-    ArrivalEffect, Delay, EtaAnswer, EtaQuestion, JobEta, SupposedJob, image_of, question_of, to_compare,
+    ArrivalEffect, Delay, EtaAnswer, EtaQuestion, JobEta, SupposedJob, image_of, question_of, comparable_eta,
 )
 from cotenant.controller.engine.history import History, JobRecord, SavedHistory
 from cotenant.controller.engine.lateness import WIDE_RATIO, WIDE_S
@@ -26,6 +26,6 @@ __all__ = [
     "EtaBook", "EtaQuestion", "History", "HistoryNote", "JobEta", "JobIs", "JobRecord", "Ledger",
     "LengthClaim", "MakePolicy", "SavedEtas", "SavedHistory", "SavedLedger", "Snapshot", "StateIs",
     "SupposedJob", "accounts", "action_in_words", "agree", "cheapest_change", "claim_of", "image_of",
-    "memory_cap_mib", "policy_label", "question_of", "run_s", "to_compare", "usage",
+    "memory_cap_mib", "policy_label", "question_of", "run_s", "comparable_eta", "usage",
 ]
 # fmt: on

@@ -115,7 +115,8 @@ def _row(
 
 
 def _slowest(forecasts: Iterable[Foretold], beside: tuple[JobId, ...]) -> Foretold | None:
-    """With several co-tenants the slowest device sets the pace. None where one of them has no forecast."""
+    """The forecast of the slowest device: with several co-tenants the slowest device sets the pace. None
+    where one of the co-tenants has no forecast."""
     found = [forecast for forecast in forecasts if forecast.beside in beside]
     return max(found, key=lambda each: each.xi) if len(found) == len(beside) else None
 
@@ -168,10 +169,11 @@ class Sums(msgspec.Struct, kw_only=True):
             self.predicted_s += row.predicted_s * part
 
 
-def by_kinds(
+def sums_by_kinds(
     jobs: Mapping[JobId, Job], attempts: Attempts, since_s: float = ALWAYS_S
 ) -> dict[tuple[str, str], Sums]:
-    """(this kind, beside that kind) -> sums. What a job did beside several counts in equal parts for each."""
+    """The sums by pairs of kinds: (this kind, beside that kind) -> sums. What a job did beside several counts
+    in equal parts for each."""
     found: dict[tuple[str, str], Sums] = {}
     for job in jobs.values():
         for row in together(jobs, job, attempts(job.job_id), since_s):
@@ -190,7 +192,7 @@ OF_SHARING: Final[tuple[Cause, ...]] = ("parted", "crowded", "faulted")
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened on all devices."""
+    """The totals of what happened on all devices."""
 
     held_device_s: float
     """Time in which somebody held devices, each second of a device once."""

@@ -117,8 +117,8 @@ class AttemptAccount(msgspec.Struct, kw_only=True):
             self.step, self.uncounted = None, []
 
     def loaded_until(self, now_s: float) -> None:
-        """Its first step comes only now, and had been assumed earlier: what counted as training was its
-        load."""
+        """Counts the time until now as loading: the attempt's first step comes only now, and had been assumed
+        earlier: what counted as training was its load."""
         self._begin_span(now_s)
         self.load_device_s += self.train_device_s
         self.train_device_s, self.spells = 0.0, []
@@ -144,7 +144,8 @@ class AttemptAccount(msgspec.Struct, kw_only=True):
             self.turn(now_s, msgspec.structs.replace(self.now, from_s=now_s, to_s=now_s))
 
     def end(self, now_s: float, step: int | None) -> None:
-        """Its devices are free. `step`: the last one, where it came to an orderly end."""
+        """Ends the account: the attempt's devices are free. `step`: the last one, where the attempt came to
+        an orderly end."""
         self.turn(now_s, None)
         if step is not None and self.step is not None and step > self.step:
             self._divide(step - self.step)
@@ -177,7 +178,7 @@ Beside = TypeVar("Beside", HeldSpan, Spell)
 
 
 def _apart(other: JobId, since_s: float, known: Beside) -> Beside:
-    """The same without the other job, if it began at that time or later."""
+    """Returns `known` without the other job, if `known` began at that time or later."""
     if known.from_s < since_s:
         return known
     return msgspec.structs.replace(known, beside=tuple(each for each in known.beside if each != other))

@@ -38,7 +38,7 @@ fault beside one; to go on with another number of devices."""
 
 
 class AttemptRecord(msgspec.Struct, kw_only=True):
-    """One attempt on its devices."""
+    """The record of one attempt on its devices."""
 
     attempt: AttemptNo
     devices: tuple[DeviceId, ...]
@@ -88,7 +88,7 @@ Attempts = Callable[[JobId], Sequence[AttemptRecord]]
 
 
 class HistoryNote(msgspec.Struct, frozen=True, array_like=True):
-    """One thing that was decided, or that ended."""
+    """A note of one thing that was decided, or that ended."""
 
     at_s: float
     event: str
@@ -97,7 +97,7 @@ class HistoryNote(msgspec.Struct, frozen=True, array_like=True):
     reason: Reason
 
 
-def resumed(event: ev.CapabilitiesSeen) -> Reason:
+def resume_reason(event: ev.CapabilitiesSeen) -> Reason:
     if event.exact:
         return because("resumed-exact", event.step)
     return because("resumed-equivalent", event.step, event.note or "something differs")
@@ -147,7 +147,8 @@ def outcome_of(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) -> s
 
 
 def _went_with_host(attempt_record: AttemptRecord) -> bool:
-    """Its other hosts' parts were stopped, or failed, because one host was lost."""
+    """Whether the parts of an attempt on its other hosts were stopped, or failed, because one host was
+    lost."""
     lost = attempt_record.stop_reason is not None and attempt_record.stop_reason.code == "host-lost"
     return lost and attempt_record.failed_as != "user-failed"
 
@@ -157,7 +158,7 @@ _NOT_PREEMPTED = {"host-lost": "host-lost", "gang-peer-ended": "stopped", "fence
 """Codes of stops that follow from a failure: when a part of a gang is gone, the engine stops the rest."""
 
 
-def with_one_more(jobs: tuple[JobId, ...], job_id: JobId) -> tuple[JobId, ...]:
+def add_if_missing(jobs: tuple[JobId, ...], job_id: JobId) -> tuple[JobId, ...]:
     return jobs if job_id in jobs else (*jobs, job_id)
 
 

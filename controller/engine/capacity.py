@@ -142,7 +142,8 @@ class Sizes:
         self._on_host.clear()
 
     def ever(self, scheduling_class: SchedulingClass) -> int:
-        """On all hosts that are not lost, drained ones included."""
+        """The most devices that a job of the class could get on all hosts that are not lost, drained ones
+        included."""
         if scheduling_class not in self._ever:
             there = [host for host in self._hosts.values() if not host.lost]
             # A host that goes away may come again.
@@ -151,7 +152,7 @@ class Sizes:
         return self._ever[scheduling_class]
 
     def now(self, scheduling_class: SchedulingClass) -> int:
-        """On the hosts that take new work."""
+        """The most devices that a job of the class could get on the hosts that take new work."""
         if scheduling_class not in self._now:
             up = [host for host in self._hosts.values() if host.state is HostState.OK]
             _keep(self._now, scheduling_class, largest(scheduling_class, up, offered=True))

@@ -24,7 +24,8 @@ FEWER_MAX: Final = 64
 
 
 def cheapest_change(view: View, job: Job) -> Reason | None:
-    """None: no single option helps, or the job fits as it is."""
+    """The cheapest change of an option with which a job fits. None: no single option helps, or the job fits
+    as it is."""
     if job.phase is not Phase.QUEUED:
         return None
     plan = Plan(view)
@@ -38,7 +39,7 @@ def cheapest_change(view: View, job: Job) -> Reason | None:
 
 
 def possible_changes(plan: Plan, job: Job) -> Iterator[tuple[Changes, JobSpec]]:
-    """The cheapest first."""
+    """Yields the possible changes of a job, the cheapest first."""
     spec, has_save = job.spec, job.durable_step > 0
     if spec.gpu_type and not has_save:
         yield {"gpu_type": NONE}, msgspec.structs.replace(spec, gpu_type="")
@@ -54,7 +55,8 @@ def possible_changes(plan: Plan, job: Job) -> Iterator[tuple[Changes, JobSpec]]:
 
 
 def _less_memory(plan: Plan, spec: JobSpec) -> Iterator[tuple[Changes, JobSpec]]:
-    """As much per device as devices have that are smaller than it asks for."""
+    """Yields changes to less memory: as much per device as devices have that are smaller than the job asks
+    for."""
     if spec.memory_mib is None:
         return
     sizes = {device.usable_mib for device in plan.view.devices.values() if device.healthy}

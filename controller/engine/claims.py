@@ -83,7 +83,7 @@ VERDICTS: dict[tuple[JobIs, AttemptIs, StateIs], Verdict] = {
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a host's inventory, judged."""
+    """A line of a host's inventory, judged."""
 
     job_id: JobId
     attempt: AttemptNo
@@ -99,7 +99,7 @@ def agree(known: str, said: str) -> bool:
     return known == said or not said
 
 
-def _judged(dispatch: Dispatch, event: ev.HostJoined) -> Iterator[Claim]:
+def _judge_inventory(dispatch: Dispatch, event: ev.HostJoined) -> Iterator[Claim]:
     """Every line of the inventory."""
     for seen in event.attempts:
         yield _judge(dispatch, seen, "running" if seen.running else "ended")
@@ -141,7 +141,7 @@ def attempt_is(job: Job | None, attempt: AttemptNo, epoch: str) -> AttemptIs:
 def settle(dispatch: Dispatch, host: Host, event: ev.HostJoined) -> None:
     """Make both sides agree on which attempts run on a host that has joined with this inventory."""
     ledger, host_id = dispatch.ledger, host.host_id
-    claims = list(_judged(dispatch, event))
+    claims = list(_judge_inventory(dispatch, event))
     running = {claim.job_id for claim in claims if claim.state == "running"}
     for job in [job for job in ledger.jobs.values() if host_id in job.strays and job.job_id not in running]:
         stray_gone(dispatch, job, host_id)

@@ -150,7 +150,8 @@ class Dispatch:
     def drop_reservations(
         self, host_id: HostId, reason: Reason, devices: Collection[DeviceId] | None = None
     ) -> None:
-        """Of jobs that wait for devices of the host; only for these, if any are named."""
+        """Drops the reservations of jobs that wait for devices of the host; only for these devices, if any
+        are named."""
         for job_id in self.ledger.holdings.claimants():
             job = self.ledger.jobs[job_id]
             placement = job.resize_to or job.placement

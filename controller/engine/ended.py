@@ -12,7 +12,7 @@ from cotenant.controller.domain import Job, JobId, held_bytes
 
 
 class EndedJobs:
-    """By user; of each user those that never started apart from those that ran."""
+    """The ended jobs by user; of each user those that never started apart from those that ran."""
 
     def __init__(self) -> None:
         self.sizes: OrderedDict[JobId, int] = OrderedDict()
@@ -47,7 +47,8 @@ class EndedJobs:
             del self._jobs_of[user], self._bytes_of[user]
 
     def next_to_forget(self, *, by_bytes: bool) -> JobId:
-        """`by_bytes`: memory is short, so whoever takes the most of it loses one."""
+        """The job that is forgotten next. `by_bytes`: memory is short, so whoever takes the most of it loses
+        one."""
         amounts = self._bytes_of if by_bytes else self._jobs_of
         most = max(amounts.values())
         users = [user for user, amount in amounts.items() if amount == most]

@@ -85,7 +85,8 @@ class Engine:
         validate: bool = False,
         pairs: PairTable | None = None,
     ) -> None:
-        """`pairs`: what was measured beforehand; recovery replaces it by what its snapshot holds."""
+        """Makes an engine without jobs. `pairs`: what was measured beforehand; recovery replaces it by what
+        its snapshot holds."""
         self.config = config if config is not None else EngineConfig()
         self.decision: Decision = NOTHING
         self.forgotten: list[Job] = []
@@ -148,7 +149,7 @@ class Engine:
         return self._dispatch.out
 
     def _take_in(self, event: ev.AnyEvent, now_s: float) -> None:
-        """1. The ledger changes by what has happened, and by nothing else."""
+        """Takes step 1: the ledger changes by what has happened, and by nothing else."""
         dispatch, jobs = self._dispatch, self._ledger.jobs
         self._ledger.begin(now_s)
         dispatch.out, dispatch.vacated = [], []
@@ -161,7 +162,7 @@ class Engine:
             self._promises.accept(jobs[event.spec.job_id])
 
     def _admit(self, event: ev.AnyEvent) -> None:
-        """2. Who may wait for devices, and in which order, before any policy is asked."""
+        """Takes step 2: who may wait for devices, and in which order, before any policy is asked."""
         ledger = self._ledger
         if ledger.phases.entered is not None:
             for stage in self._admits:
@@ -169,12 +170,12 @@ class Engine:
             ledger.phases.entered = []
 
     def _decide(self, event: ev.AnyEvent) -> Decision:
-        """3. The policy sees the ledger and changes nothing."""
+        """Takes step 3: the policy sees the ledger and changes nothing."""
         return NOTHING if type(event) in UNASKED else self.current.policy.decide(self._ledger, event)
 
     def _guard(self, event: ev.AnyEvent, decision: Decision, *, is_recorded: bool) -> Decision:
-        """4. What the policy wants goes through the stages. A recorded decision has been through them: those
-        that remember see it again, and nothing of it changes."""
+        """Takes step 4: what the policy wants goes through the stages. A recorded decision has been through
+        them: those that remember see it again, and nothing of it changes."""
         if type(event) in UNASKED:
             return decision
         for stage in self._guards:
@@ -185,7 +186,8 @@ class Engine:
         return decision
 
     def _settle(self, event: ev.AnyEvent) -> None:
-        """6. What follows: reserved jobs start, stages take in what was done, the policy learns."""
+        """Takes step 6, what follows: reserved jobs start, stages take in what was done, the policy
+        learns."""
         ledger, dispatch, current = self._ledger, self._dispatch, self.current
         if dispatch.vacated and ledger.holdings.claims:
             dispatch.launch_reserved()
@@ -235,12 +237,12 @@ class Engine:
 
     @property
     def epoch(self) -> Epoch:
-        """The present one."""
+        """The present epoch of the controller."""
         return self._ledger.epoch
 
     @property
     def epochs_past(self) -> Sequence[Past]:
-        """Those before it, oldest first."""
+        """The epochs before the present one, oldest first."""
         return self._ledger.epochs_past
 
     def view(self) -> View:
@@ -269,7 +271,7 @@ class Engine:
 
     @property
     def promises(self) -> SavedPromises:
-        """Promised ends; to be read only."""
+        """The ends that were promised; to be read only."""
         return self._promises.saved
 
     @property
@@ -279,7 +281,7 @@ class Engine:
 
     @property
     def policy_parameters(self) -> Parameters:
-        """Its parameters, as they were given."""
+        """The parameters of the policy, as they were given."""
         return self.current.parameters
 
     @property
@@ -288,7 +290,8 @@ class Engine:
         return self._committing.refusals
 
     def promise_for(self, specs: Sequence[JobSpec], now_s: float) -> list[float] | Reason:
-        """By when these could be promised to end if they came now, or why nothing can be promised."""
+        """The times by when these jobs could be promised to end if they came now, or why nothing can be
+        promised."""
         return self._promises.offer(specs, now_s)
 
     @property
@@ -362,7 +365,8 @@ class Engine:
 
 
 def _handlers(*modules: ModuleType) -> dict[type, Callable[[Dispatch, Any], None]]:
-    """Each `on_...(dispatch, event)` of these, by the event that it is annotated with."""
+    """The handlers of events: each `on_...(dispatch, event)` of these modules, by the event that it is
+    annotated with."""
     found = [each for module in modules for name, each in vars(module).items() if name.startswith("on_")]
     return {get_type_hints(each)["event"]: each for each in found}
 

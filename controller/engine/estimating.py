@@ -69,7 +69,7 @@ def estimate_arrival(
 
 
 def _whole_step_s(spec: JobSpec, profile: Profile) -> float | None:
-    """Of the whole batch; without its size, as it was measured."""
+    """The step time of the whole batch; without the batch's size, as it was measured."""
     batch = profile.batch.rows if spec.batch_size is None else spec.batch_size
     known = None if batch is None else step_s(profile, batch, 1, spec.gang)
     return profile.step_s if known is None else known
@@ -88,11 +88,11 @@ def estimate_overheads(estimates: Estimates, spec: JobSpec) -> tuple[float, floa
     load_s, pause_s = spec.load_s, spec.pause_s
     if load_s is None:
         launched = estimates.launch_kinds.get(_key(spec)) or estimates.launch_kinds.get("")
-        load_s = _expected(estimates.warm_loads if launched == "warm" else estimates.loads, spec, LOAD_S)
-    return load_s, pause_s if pause_s is not None else _expected(estimates.pauses, spec, PAUSE_S)
+        load_s = _median_seen_s(estimates.warm_loads if launched == "warm" else estimates.loads, spec, LOAD_S)
+    return load_s, pause_s if pause_s is not None else _median_seen_s(estimates.pauses, spec, PAUSE_S)
 
 
-def _expected(seen: dict[str, list[float]], spec: JobSpec, default: float) -> float:
+def _median_seen_s(seen: dict[str, list[float]], spec: JobSpec, default: float) -> float:
     if not seen:
         return default
     known = seen.get(_key(spec)) or seen.get("")
@@ -210,7 +210,8 @@ def _learn_curve(ledger: Ledger, job: Job, step_s: float) -> None:
 
 
 def curve_at_arrival(ledger: Ledger, spec: JobSpec) -> SpeedCurve:
-    """Of an elastic job: measured by `cotenant profile`, else as its like scaled, else assumed."""
+    """The speed curve of an elastic job: measured by `cotenant profile`, else as that of its like scaled,
+    else assumed."""
     given = spec.profile.steps_by_devices if spec.profile is not None else ()
     return curve_of(given or profiled_steps(ledger, spec), ledger.estimates.curves.get(_key(spec), ()))
 

@@ -158,7 +158,7 @@ def image_of(engine: Engine) -> bytes:
     return msgspec.msgpack.encode(snapshot)
 
 
-def to_compare(eta: JobEta) -> ToldEta | None:
+def comparable_eta(eta: JobEta) -> ToldEta | None:
     """The interval as it will be compared with the job's end; None where there is nothing to compare."""
     if eta.finish is None or not eta.is_length_known:
         return None

@@ -70,7 +70,7 @@ def policy_label(engine: Engine) -> str:
 
 
 class EtaBook:
-    """Watches the engine; `observe` after every event."""
+    """The book of intervals, which watches the engine; `observe` after every event."""
 
     def __init__(self, saved: SavedEtas | None = None) -> None:
         self._saved = saved if saved is not None else SavedEtas()

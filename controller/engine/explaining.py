@@ -42,8 +42,8 @@ class Explaining:
         self._ledger, self._current, self._admission, self._lateness = ledger, current, admission, late
 
     def explain(self, job: Job) -> list[Reason]:
-        """For a queued job what would have to change (what no host has, what is kept for whom, what the
-        policy says, who goes before), then what led here; for any other its reason."""
+        """Explains for a queued job what would have to change (what no host has, what is kept for whom, what
+        the policy says, who goes before), then what led here; for any other its reason."""
         if job.phase is not Phase.QUEUED:
             return [job.reason]
         ledger = self._ledger

@@ -66,7 +66,8 @@ def leaves_s(ledger: Ledger, job: Job) -> float:
 
 
 def _expected_to_leave_s(ledger: Ledger, job: Job) -> float:
-    """The same as far as its length is known, whatever its time limit."""
+    """When a job will have left its devices by itself, as far as its length is known, whatever its time
+    limit."""
     now_s = ledger.now_s
     if job.phase in LEAVING:
         return _later(job.phase_since_s + job.estimate.pause_s, now_s)

@@ -36,10 +36,10 @@ from cotenant.controller.engine.attempt_records import (
     AttemptRecord,
     HistoryNote,
     action_in_words,
+    add_if_missing,
     outcome_of,
-    resumed,
+    resume_reason,
     why_it_ended,
-    with_one_more,
 )
 from cotenant.controller.engine.engine import Engine
 from cotenant.controller.engine.etas import policy_label
@@ -53,7 +53,7 @@ FORECASTS_KEPT = 200
 
 
 class PolicyInForce(msgspec.Struct, frozen=True, array_like=True):
-    """From here on this policy decides."""
+    """The policy that decides from `from_s` on."""
 
     from_s: float
     label: str
@@ -80,7 +80,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History:
-    """Watches the engine; `observe` after every event."""
+    """The history of jobs, which watches the engine; `observe` after every event."""
 
     def __init__(self, saved: SavedHistory | None = None) -> None:
         self._saved = saved if saved is not None else SavedHistory()
@@ -105,7 +105,7 @@ class History:
         return known[-1] if known else None
 
     def notes(self, job_id: JobId | None, limit: int) -> Iterator[HistoryNote]:
-        """Newest first."""
+        """Yields the notes on a job, or on all, newest first."""
         notes = self._saved.notes if job_id is None else self._saved.job_notes.get(job_id, [])
         yield from notes[: -limit - 1 : -1]
 
@@ -122,10 +122,10 @@ class History:
         """Takes in what one `handle` (or `fold`) did."""
         now_s = engine.now_s
         name = type(event).__name__
-        self._from_event(event, now_s)
+        self._take_event(event, now_s)
         if isinstance(event, ev.PolicyChanged) or not self._saved.policies:
             self._policy_now(engine)
-        touched = dict.fromkeys(self._concerned(event))  # In order: the same history in every process.
+        touched = dict.fromkeys(self._affected_jobs(event))  # In order: the same history in every process.
         # Before a job that ends starts again elsewhere in the same event: its partners stay where it was.
         where = [self._open[job_id].devices for job_id in touched if job_id in self._open]
         started: list[JobId] = []
@@ -157,7 +157,7 @@ class History:
         for host_id in attempt_record.hosts:
             self._on_host.setdefault(host_id, {})[job_id] = None
 
-    def _from_event(self, event: ev.AnyEvent, now_s: float) -> None:
+    def _take_event(self, event: ev.AnyEvent, now_s: float) -> None:
         if isinstance(event, ev.TroubleSeen):
             self._note(
                 HistoryNote(now_s, "TroubleSeen", event.job_id, "trouble", because("trouble", event.what))
@@ -196,7 +196,9 @@ class History:
             attempt_record.start_step = event.step
             if event.exact is not None and attempt_record.exact is None:
                 attempt_record.exact = event.exact
-                self._note(HistoryNote(now_s, "CapabilitiesSeen", event.job_id, "resume", resumed(event)))
+                self._note(
+                    HistoryNote(now_s, "CapabilitiesSeen", event.job_id, "resume", resume_reason(event))
+                )
         elif isinstance(event, ev.AttemptEnded):
             if event.gpu_fault in ("culprit", "suspect", "hit") and attempt_record.co_tenants:
                 attempt_record.cause = "faulted"
@@ -241,7 +243,7 @@ class History:
             known.append(PolicyInForce(engine.now_s, label))
             del known[:-POLICIES_KEPT]
 
-    def _concerned(self, event: ev.AnyEvent) -> Iterator[JobId]:
+    def _affected_jobs(self, event: ev.AnyEvent) -> Iterator[JobId]:
         """Jobs of which this event may end an attempt."""
         if isinstance(event, (ev.HostLost, ev.HostJoined)):
             host_id = event.host_id if isinstance(event, ev.HostLost) else event.report.host_id
@@ -298,10 +300,10 @@ class History:
     def _join_partners(self, engine: Engine, job_id: JobId) -> None:
         mine = self._open[job_id]
         for other_id in engine.partners(job_id):
-            mine.co_tenants = with_one_more(mine.co_tenants, other_id)
+            mine.co_tenants = add_if_missing(mine.co_tenants, other_id)
             theirs = self._open.get(other_id)
             if theirs is not None:
-                theirs.co_tenants = with_one_more(theirs.co_tenants, job_id)
+                theirs.co_tenants = add_if_missing(theirs.co_tenants, job_id)
             xi = engine.view().pairs.interference(engine.jobs[job_id], engine.jobs[other_id])
             expect(mine, Foretold(beside=other_id, xi=xi.first, source=xi.source, margin=xi.margin(0)))
             if theirs is not None:

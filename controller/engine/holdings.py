@@ -29,7 +29,7 @@ from cotenant.controller.planning import PARTS_MAX, ROUNDING, HeldPart, held_par
 
 
 class _Tenants(dict[DeviceId, list[JobId]]):
-    """Tenants by device; a device without an entry has none."""
+    """The tenants by device; a device without an entry has none."""
 
     def __missing__(self, device_id: DeviceId) -> Sequence[JobId]:
         return ()
@@ -112,7 +112,7 @@ class Holdings:
         return sorted((job for job in jobs if asks_hosts(job.spec)), key=lambda job: job.number)
 
     def host_of(self, device_id: DeviceId) -> HostId:
-        """Also of a device that is gone: devices are named after their hosts."""
+        """The host of a device, also of one that is gone: devices are named after their hosts."""
         device = self.devices.get(device_id)
         return device.host_id if device is not None else HostId(device_id.rpartition("/")[0])
 
@@ -267,7 +267,8 @@ class Holdings:
             self._forget_departed(device_ids)
 
     def _forget_departed(self, device_ids: Sequence[DeviceId]) -> None:
-        """Those of them that their host no longer has, once nobody holds them or has a claim on them."""
+        """Forgets those of the devices that their host no longer has, once nobody holds them or has a claim
+        on them."""
         for device_id in device_ids:
             if device_id in self.departed and not (device_id in self._tenants or device_id in self.claims):
                 del self.devices[device_id], self.departed[device_id]

@@ -103,7 +103,8 @@ def _flag_host(dispatch: Dispatch, host_id: HostId, *, silent: bool) -> None:
 
 
 def on_lost(dispatch: Dispatch, event: ev.HostLost) -> None:
-    """Its resumable jobs go on elsewhere; the others wait for it unless an admin gave it up."""
+    """Takes a host out as lost: its resumable jobs go on elsewhere; the others wait for it unless an admin
+    gave it up."""
     host = dispatch.ledger.hosts.get(event.host_id)
     if host is None:
         return
@@ -167,7 +168,8 @@ def on_resumed(dispatch: Dispatch, event: ev.HostResumed) -> None:
 
 
 def _note_leaving(dispatch: Dispatch, host: Host, known_before: str, event: ev.HostJoined) -> None:
-    """`known_before`: of which allocation the host of this name was. Another is another machine."""
+    """Notes when a host leaves that has joined. `known_before`: of which allocation the host of this name
+    was. Another is another machine."""
     report, now_s = event.report, dispatch.ledger.now_s
     if report.allocation != known_before:
         host.drained_by = ""

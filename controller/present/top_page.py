@@ -65,7 +65,7 @@ class Section(NamedTuple):
 
 def page(moment: Moment, width: int | None, height: int | None, trouble: str = "") -> str:
     """The whole screen. `trouble`: why this is not of now; it stands first."""
-    moment, trouble = texts.for_people(moment), texts.one_line(trouble)
+    moment, trouble = texts.escape_texts(moment), texts.one_line(trouble)
     head = [*([paint(trouble, "red")] if trouble else []), *headline(moment, width)]
     now = [each for each in sections(moment, width) if each.rows or each.total]
     words = legend([column.title for each in now for column in each.columns])

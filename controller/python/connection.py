@@ -29,7 +29,7 @@ from cotenant.controller.python.errors import (
     RequestRefused,
     StillRunning,
 )
-from cotenant.controller.python.results import said
+from cotenant.controller.python.results import reason_text
 from cotenant.controller.system import paths
 from cotenant.controller.wire import clients
 
@@ -81,7 +81,7 @@ def first_ended(client: Client, job_ids: Sequence[JobId], timeout_s: float) -> l
     if not over:
         held = client.ask(clients.ListJobs(job_ids=tuple(job_ids), states=(Phase.HELD,))).jobs
         over = [job for job in held if job.is_given_up]
-    return [texts.for_people(job) for job in over]
+    return [texts.escape_texts(job) for job in over]
 
 
 def as_they_end(
@@ -106,8 +106,10 @@ def _time_is_up(client: Client, job_ids: Sequence[JobId], timeout_s: float) -> S
     """With the state of the one that is waited for, where there is one."""
     if len(job_ids) > 1:
         return StillRunning(f"{len(job_ids)} jobs have not ended within {timeout_s:g} s")
-    view = texts.for_people(client.ask(clients.ListJobs(job_ids=tuple(job_ids), include_ended=True)).jobs[0])
-    text = f"job {view.job_id} has not ended within {timeout_s:g} s; it is {said(view)}"
+    view = texts.escape_texts(
+        client.ask(clients.ListJobs(job_ids=tuple(job_ids), include_ended=True)).jobs[0]
+    )
+    text = f"job {view.job_id} has not ended within {timeout_s:g} s; it is {reason_text(view)}"
     made_room = view.preemptions > 0 and view.phase in (*WAITING, Phase.RESERVED)
     return JobPreempted(text) if made_room else StillRunning(text)
 

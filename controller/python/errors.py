@@ -21,7 +21,7 @@ class BadCall(CotenantError, ValueError):
 
 
 class NoController(CotenantError, ConnectionError):
-    """No controller answers."""
+    """The error raised when no controller answers."""
 
 
 class RequestRefused(CotenantError):
@@ -41,7 +41,8 @@ class JobPreempted(StillRunning):
 
 
 class JobFailed(CotenantError):
-    """It has ended, and not well. Each of the others is a case of it."""
+    """The error for a job that has ended, and not well. Each of the other errors about an ended job is a case
+    of it."""
 
     def __init__(self, job_id: str, reason: str, exit_code: int | None = None, log_tail: str = "") -> None:
         text = f"job {job_id} {reason}"
@@ -56,7 +57,7 @@ class JobFailed(CotenantError):
 
 
 class JobTimedOut(JobFailed):
-    """Its own time limit (`time=`) was over."""
+    """The error for a job whose own time limit (`time=`) was over."""
 
 
 class JobCancelled(JobFailed, CancelledError):
@@ -68,7 +69,7 @@ class JobLost(JobFailed):
 
 
 class NoResult(JobFailed):
-    """It finished, and there is no result that may be read."""
+    """The error for a job that finished, and of which there is no result that may be read."""
 
 
 class RemoteTraceback(Exception):

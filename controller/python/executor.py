@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class JobFuture(Future[T]):
-    """Of one call; `job` has what futures do not know."""
+    """The future of one call; `job` has what futures do not know."""
 
     def __init__(self, job: JobHandle[T]) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class JobFuture(Future[T]):
         return not self.done() and self.job.view().phase not in WAITING
 
     def told(self, end: wire.JobView | Exception) -> None:
-        """Its job has ended, or nobody can know any more."""
+        """Settles the future: the job has ended, or nobody can know any more."""
         with self._asking:
             if self.done():
                 return
@@ -77,7 +77,8 @@ class JobExecutor(Executor):
         cancel_rest: bool = False,
         **options: Any,
     ) -> None:
-        """`cancel_rest`: an exception that leaves the `with` block (Ctrl-C, too) cancels what has not ended.
+        """Makes an executor that submits jobs. `cancel_rest`: an exception that leaves the `with` block
+        (Ctrl-C, too) cancels what has not ended.
 
         Raises BadCall: an option is wrong.
         """

@@ -40,7 +40,7 @@ _OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class CallPlace(NamedTuple):
-    """Where a call's results lie."""
+    """The place where a call's results lie."""
 
     folder: Path
     each_rank: bool
@@ -74,7 +74,8 @@ def payload_in(folder: Path) -> str:
 
 
 def remove_old(base: Path, now_s: float) -> None:
-    """Those whose last result is long past. Whatever stands there that we did not make stays."""
+    """Removes the folders of calls whose last result is long past. Whatever stands in `base` that we did not
+    make stays."""
     for folder in base.iterdir():
         if len(folder.name) == 32 and folder.is_dir() and not folder.is_symlink():
             with suppress(OSError):
@@ -85,12 +86,12 @@ def remove_old(base: Path, now_s: float) -> None:
 
 
 @contextmanager
-def opened(path: Path | str, above: int | None = None) -> Iterator[int]:
-    """A folder's descriptor. `above`: the open folder that it is in.
+def open_folder(path: Path | str, above: int | None = None) -> Iterator[int]:
+    """Opens a folder and yields its descriptor. `above`: the open folder that it is in.
 
     Raises:
-        NotPrivate: it is not one's own, or others can write in it.
-        OSError: it is not there, or is a link.
+        NotPrivate: the folder is not one's own, or others can write in it.
+        OSError: the folder is not there, or is a link.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     folder = os.open(path, flags, dir_fd=above)
@@ -105,11 +106,11 @@ def opened(path: Path | str, above: int | None = None) -> Iterator[int]:
 def task_folder(path: Path, *, made: bool = False) -> Iterator[int]:
     """The folder of one call's results: `path` is in that of its submission, and we check both. `made`: make
     it if it is not there."""
-    with opened(path.parent) as above:
+    with open_folder(path.parent) as above:
         if made:
             with suppress(FileExistsError):
                 os.mkdir(path.name, 0o700, dir_fd=above)
-        with opened(path.name, above) as folder:
+        with open_folder(path.name, above) as folder:
             yield folder
 
 

@@ -34,12 +34,13 @@ _FULL: Final = "height:6px;border-radius:3px;background:currentColor;opacity:.6;
 
 
 class JobHandle(Generic[T]):
-    """A submitted job. `result()`, or `await`, is what its function returned."""
+    """The handle of a submitted job. `result()`, or `await`, is what the job's function returned."""
 
     def __init__(
         self, job_id: str = "", *, endpoint: str | None = None, name: str = "", place: CallPlace | None = None
     ) -> None:
-        """`place`: where its results lie, if that is known; else the controller is asked for its command."""
+        """Makes a handle of the job `job_id`. `place`: where the job's results lie, if that is known; else
+        the controller is asked for the job's command."""
         self._id = job_id
         self.endpoint = endpoint
         self.name = name
@@ -56,18 +57,20 @@ class JobHandle(Generic[T]):
 
     @property
     def id(self) -> str:
-        """Its number. Raises BadCall in a batch that has not been sent, or was not."""
+        """The number of the job. Raises BadCall: the job is in a batch that has not been sent yet, or never
+        was."""
         if not self._id:
             raise BadCall(f"{self.name or 'this job'} has no number", "its batch is sent as the block ends")
         return self._id
 
     @property
     def after_text(self) -> str:
-        """As `after=` has it."""
+        """The job as `after=` has it."""
         return self.id
 
     def submitted(self, job_id: str, notes: tuple[str, ...], *, place_is_known: bool) -> None:
-        """It has its number. `place_is_known`: it is this submission's, not an earlier one's of its key."""
+        """Gives the handle the number of its job and the notes on it. `place_is_known`: the place is this
+        submission's, not an earlier one's of its key."""
         self._id, self.notes = job_id, notes
         self._place_known = place_is_known
 
@@ -87,11 +90,11 @@ class JobHandle(Generic[T]):
         if self._end is not None and not self._end.is_given_up:
             return self._end
         question = clients.ListJobs(job_ids=(JobId(self.id),), include_ended=True)
-        return texts.for_people(asked(question, self.endpoint).jobs[0])
+        return texts.escape_texts(asked(question, self.endpoint).jobs[0])
 
     def details(self) -> clients.JobDetails:
         """All that `cotenant show -o json` has of it: what was asked for, each attempt, its profile."""
-        return texts.for_people(asked(clients.ShowJob(job_id=JobId(self.id)), self.endpoint).job)
+        return texts.escape_texts(asked(clients.ShowJob(job_id=JobId(self.id)), self.endpoint).job)
 
     @property
     def state(self) -> str:
@@ -115,18 +118,18 @@ class JobHandle(Generic[T]):
 
     def explain(self) -> str:
         """Why it is where it is, then the decisions about it, newest first; a line each."""
-        found = texts.for_people(asked(clients.Explain(job_id=JobId(self.id)), self.endpoint).explanation)
+        found = texts.escape_texts(asked(clients.Explain(job_id=JobId(self.id)), self.endpoint).explanation)
         return "\n".join((*found.lines[:1], *found.ahead, *found.lines[1:]))
 
     def eta(self) -> clients.EtaView | None:
-        """When it starts and ends; None of a job that has ended."""
+        """Returns when the job starts and ends; None for a job that has ended."""
         etas = asked(clients.ListEtas(job_ids=(JobId(self.id),)), self.endpoint).etas
-        return texts.for_people(etas[0]) if etas else None
+        return texts.escape_texts(etas[0]) if etas else None
 
     # --- Changes -----------------------------------------------------------------------------------
 
     def cancel(self) -> bool:
-        """False: it had ended before."""
+        """Cancels the job; False: the job had ended before."""
         try:
             asked(clients.ChangeJobs(verb="cancel", job_ids=(JobId(self.id),)), self.endpoint)
         except RequestRefused as refused:
@@ -136,19 +139,20 @@ class JobHandle(Generic[T]):
         return True
 
     def requeue(self) -> None:
-        """It saves, if it can, and queues again, with its time limit from the beginning."""
+        """Makes the job save, if it can, and queue again, with its time limit from the beginning."""
         self._change("requeue")
 
     def preempt(self) -> None:
-        """It saves, leaves its devices and queues again. Raises RequestRefused: it cannot resume."""
+        """Makes the job save, leave its devices and queue again. Raises RequestRefused: the job cannot
+        resume."""
         self._change("preempt")
 
     def hold(self) -> None:
-        """It does not start before `release()`. Raises RequestRefused: it does not wait."""
+        """Keeps the job from starting before `release()`. Raises RequestRefused: the job does not wait."""
         self._change("hold")
 
     def release(self) -> None:
-        """It queues again, after `hold()` or because hosts failed under it too often."""
+        """Lets the job queue again, after `hold()` or because hosts failed under it too often."""
         self._change("release")
 
     def set(self, **options: Any) -> None:
@@ -200,7 +204,7 @@ class JobHandle(Generic[T]):
         return self.outcome_of(self._ended(timeout))
 
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """What `result` would raise; None: it finished. Raises StillRunning."""
+        """Returns what `result` would raise; None: the job finished. Raises StillRunning."""
         view = self._ended(timeout)
         try:
             self.outcome_of(view)
@@ -212,9 +216,9 @@ class JobHandle(Generic[T]):
         return cast(T, outcome(view, self._results(), self._log_tail))
 
     def __await__(self) -> Generator[Any, None, T]:
-        return self._awaited().__await__()
+        return self._await_result().__await__()
 
-    async def _awaited(self) -> T:
+    async def _await_result(self) -> T:
         from cotenant.controller.python.connection import watch
 
         loop = asyncio.get_running_loop()
@@ -326,9 +330,8 @@ def jobs(
 
 
 def job(job_id: str | int, *, endpoint: str | None = None) -> JobHandle[Any]:
-    """One that was submitted before, by whatever shell. Raises RequestRefused: there is no such job, or it is
-    an array.
-    """
+    """Returns the handle of a job that was submitted before, by whatever shell. Raises RequestRefused: there
+    is no such job, or it is an array."""
     found: JobHandle[Any] = JobHandle(str(job_id), endpoint=endpoint)
     try:
         found.name = found.details().name
@@ -390,7 +393,7 @@ def gather(
 
 
 def cancel(jobs: Iterable[JobHandle[Any]]) -> None:
-    """Those that have not ended."""
+    """Cancels those of the jobs that have not ended."""
     left = [job for job in jobs if job.ended_view is None]
     if left:
         ids = tuple(dict.fromkeys(JobId(job.id) for job in left))
@@ -402,7 +405,8 @@ def cancel(jobs: Iterable[JobHandle[Any]]) -> None:
 
 
 def endpoint_of(jobs: Sequence[JobHandle[Any]]) -> str | None:
-    """Raises BadCall: they are of different controllers."""
+    """Returns the endpoint that all of the jobs have in common. Raises BadCall: the jobs are of different
+    controllers."""
     endpoints = {job.endpoint for job in jobs}
     if len(endpoints) > 1:
         raise BadCall("these jobs are of different controllers", "wait for those of each by themselves")
@@ -410,7 +414,8 @@ def endpoint_of(jobs: Sequence[JobHandle[Any]]) -> str | None:
 
 
 def card(job: clients.JobView | None, title: str = "", problem: str = "") -> str:
-    """`job`: None where there is no answer; the card then shows title and problem."""
+    """Returns a job's card in HTML. `job`: None where there is no answer; the card then shows title and
+    problem."""
     if job is None:
         return f'<div style="{_CARD}"><b>{_text(title)}</b><br>{_text(problem)}</div>'
     head = f"<b>job {_text(job.job_id)}</b> {_text(job.name)} &middot; {_text(job.phase.value)}"

@@ -29,7 +29,7 @@ TEXT_MAX: Final = 64 * 1024
 
 
 def main(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
-    """The exit code."""
+    """Runs a call of a function in its job, and returns the exit code."""
     task = Path(words[words.index(WORK_DIR) + 1])
     rank = int(environ.get("RANK", "0"))
     head = {
@@ -45,7 +45,7 @@ def main(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
         args, kwargs = arguments_of(task, _result_of)
         value = function(*args, **kwargs)
     except Exception as error:  # noqa: BLE001  # Whatever the function raises is told to who waits for it.
-        text = "".join(traceback.format_exception(type(error), error, _of_theirs(error)))
+        text = "".join(traceback.format_exception(type(error), error, _user_traceback(error)))
         sys.stderr.write(text)
         _tell(task, rank, head, error, text)
         return 1
@@ -69,7 +69,7 @@ def _remove_earlier(task: Path, name: str) -> None:
 
 def _function(task: Path) -> Callable[..., Any]:
     with (
-        folders.opened(task.parent) as above,
+        folders.open_folder(task.parent) as above,
         folders.reading(above, folders.FUNCTION, folders.CALL_BYTES_MAX) as file,
     ):
         path = pickle.load(file)
@@ -81,9 +81,10 @@ def _function(task: Path) -> Callable[..., Any]:
 def arguments_of(
     task: Path, stands_for: Callable[[ResultReference], Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """By position and by name. `stands_for`: a value in place of each handle of another job."""
+    """Returns a call's arguments by position and by name. `stands_for`: a value in place of each handle of
+    another job."""
     size = folders.OFFSET.size
-    with folders.opened(task.parent) as above:
+    with folders.open_folder(task.parent) as above:
         with folders.reading(above, folders.OFFSETS, folders.CALL_BYTES_MAX) as file:
             file.seek(int(task.name) * size)
             (offset,) = folders.OFFSET.unpack(file.read(size))
@@ -108,7 +109,7 @@ def _result_of(reference: ResultReference) -> Any:
     return result_of(*reference)
 
 
-def _of_theirs(error: BaseException) -> Any:
+def _user_traceback(error: BaseException) -> Any:
     """The traceback without frames of this file."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:

@@ -19,7 +19,8 @@ from cotenant.controller.submission.settings import NONE, setting
 
 
 def check_function(function: object) -> None:
-    """Raises BadCall: it is none, with the call that was meant where that can be told."""
+    """Checks that `function` is a function. Raises BadCall: it is none, with the call that was meant where
+    that can be told."""
     if callable(function):
         return
     words = function.split() if isinstance(function, str) else function
@@ -44,7 +45,8 @@ def asked_for(
     kwargs: Mapping[str, Any],
     options: Mapping[str, Any] | None,
 ) -> AskedFor:
-    """Raises BadCall: a keyword is nobody's, or could be both's."""
+    """Sorts the keywords of a call into the job's options and the function's arguments. Raises BadCall: a
+    keyword is nobody's, or could be both's."""
     free, takes_any = _parameters(function, positional)
     found = AskedFor(dict(options or {}), dict(kwargs))
     for name, value in keywords.items():
@@ -86,22 +88,22 @@ def _parameters(function: Callable[..., Any], positional: int) -> tuple[list[str
 
 
 def changes_of(given: Mapping[str, object]) -> dict[str, str | int | float | None]:
-    """As `cotenant set` has them; None takes an option back.
+    """The changes of options as `cotenant set` has them; None takes an option back.
 
     Raises:
         BadCall: there is no such option, or a value does not fit.
     """
     try:
         return dict(
-            setting(f"{name.removesuffix('_')}={NONE if value is None else as_typed(value)}")
+            setting(f"{name.removesuffix('_')}={NONE if value is None else typed_text(value)}")
             for name, value in given.items()
         )
     except Problem as problem:
         raise BadCall(problem.message, problem.hint) from None
 
 
-def as_typed(value: object) -> str:
-    """As a user of the command line would have typed it."""
+def typed_text(value: object) -> str:
+    """The value as a user of the command line would have typed it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, timedelta):

@@ -38,7 +38,7 @@ ReferenceOf = Callable[[int, Any], ResultReference | None]
 
 
 class PackedCalls(NamedTuple):
-    """One function and so many calls of it, on disk."""
+    """A function and so many calls of it, on disk."""
 
     folder: Path
     name: str
@@ -52,13 +52,14 @@ class PackedCalls(NamedTuple):
 
 
 def place_of(argv: Sequence[str]) -> CallPlace | None:
-    """Of a job's command; None: it is not a call of a function."""
+    """The place of a job's call, as the job's command names it; None: the command is not a call of a
+    function."""
     if len(argv) < 6 or tuple(argv[1:3]) != ("-m", MODULE) or argv[-3] != WORK_DIR:
         return None
     return CallPlace(Path(argv[-2]), EACH_RANK in argv[3:-3])
 
 
-def packed(
+def pack_calls(
     function: Callable[..., Any],
     calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
     base: Path,
@@ -66,9 +67,10 @@ def packed(
     keyed: bool = False,
     bytes_max: int = folders.CALL_BYTES_MAX,
 ) -> PackedCalls:
-    """`keyed`: the folder's name tells what is in it, so that a second submission with its key is compared.
+    """Writes a function and its calls into a folder. `keyed`: the folder's name tells what is in it, so that
+    a second submission with its key is compared.
 
-    Raises BadCall: something in it cannot be pickled, is too large, or cannot be written there.
+    Raises BadCall: something in the calls cannot be pickled, is too large, or cannot be written there.
     """
     try:
         import cloudpickle
@@ -79,15 +81,15 @@ def packed(
     name = name_of(function)
     folder = None
     try:
-        with _by_value(function, cloudpickle):
+        with _pickle_by_value(function, cloudpickle):
             code, sha256 = cloudpickle.dumps(function), fingerprint(function)
             payload = _payload(sha256, calls, reference_of) if keyed else ""
         folder = folders.make(base, payload)
-        with folders.opened(folder) as above:
+        with folders.open_folder(folder) as above:
             with folders.writing(above, folders.FUNCTION, bytes_max) as file:
                 pickle.dump(_path(), file)
                 file.write(code)
-            with _by_value(function, cloudpickle):
+            with _pickle_by_value(function, cloudpickle):
                 _write_arguments(above, calls, bytes_max, reference_of, cloudpickle)
     except BaseException as error:
         if folder is not None:
@@ -139,7 +141,7 @@ def _fingerprint(value: Any, reference_of: Callable[[Any], Any], cloudpickle: An
 def _payload(
     function: str, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]], reference_of: ReferenceOf
 ) -> str:
-    """Of a function, by its hash, and the arguments of all its calls."""
+    """The hash of a function, which is given by its own hash, and of the arguments of all its calls."""
 
     def known_by(at: int, value: Any) -> object:
         """A job of the same batch has another folder each time, and the same payload."""
@@ -180,7 +182,7 @@ def _write_arguments(
 
 
 def discard(folder: Path) -> None:
-    """Of a submission that did not happen."""
+    """Removes the folder of a submission that did not happen."""
     import shutil
 
     shutil.rmtree(folder, ignore_errors=True)
@@ -207,7 +209,7 @@ def _path() -> list[str]:
 
 
 @contextmanager
-def _by_value(function: Callable[..., Any], cloudpickle: Any) -> Iterator[None]:
+def _pickle_by_value(function: Callable[..., Any], cloudpickle: Any) -> Iterator[None]:
     inner = _inner(function)
     name = getattr(inner, "__module__", None) or type(inner).__module__
     module = sys.modules.get(name)

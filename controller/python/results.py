@@ -62,12 +62,12 @@ def outcome(
     log_tail: Callable[[], str],
     arrives_within_s: float = ARRIVES_WITHIN_S,
 ) -> Any:
-    """Of a job that is over. Of a command, 0.
+    """Returns the outcome of a job that is over. The outcome of a command is 0.
 
     Raises:
         JobFailed: or one of its kinds; or what the function raised.
     """
-    reason = said(view)
+    reason = reason_text(view)
     if view.phase is Phase.CANCELLED:
         raise JobCancelled(view.job_id, reason)
     if view.is_given_up:
@@ -82,8 +82,9 @@ def outcome(
     raise JobFailed(view.job_id, reason, view.exit_code, log_tail())
 
 
-def said(view: wire.JobView) -> str:
-    """`failed: exit code 3`; a reason that begins with the state says it once."""
+def reason_text(view: wire.JobView) -> str:
+    """The state and the reason of a job, such as `failed: exit code 3`; a reason that begins with the state
+    says it once."""
     state = view.phase.value
     return view.reason if view.reason.startswith(state) else f"{state}: {view.reason}"
 
@@ -97,7 +98,8 @@ def _value(view: wire.JobView, place: CallPlace, arrives_within_s: float) -> Any
 
 
 def result_of(job_id: str, place: CallPlace | None, arrives_within_s: float = ARRIVES_WITHIN_S) -> Any:
-    """Of a job that has finished, for one that started after it and so asks no controller. Of a command, 0.
+    """Returns the result of a job that has finished, for a job that started after it and so asks no
+    controller. The result of a command is 0.
 
     Raises NoResult.
     """
@@ -113,7 +115,8 @@ def result_of(job_id: str, place: CallPlace | None, arrives_within_s: float = AR
 def _load(
     job_id: str, attempt: int | None, task: Path, rank: int, arrives_within_s: float
 ) -> tuple[ResultHead, Any]:
-    """`attempt`: None is any; a file of an earlier one is removed as the next begins."""
+    """Loads the result of one rank. `attempt`: None is any; a file of an earlier attempt is removed as the
+    next begins."""
     name = folders.RESULT.format(rank=rank)
     until_s = time.monotonic() + arrives_within_s
     while True:
@@ -124,7 +127,7 @@ def _load(
             ):
                 head = _head(file)
                 if attempt in (None, head.attempt):
-                    return head, _unpickled(job_id, file)
+                    return head, _unpickle_result(job_id, file)
                 left = f"its result is of attempt {head.attempt}, and attempt {attempt} ended"
         except FileNotFoundError:
             left = "it left no result: did its function end the process itself?"
@@ -135,7 +138,7 @@ def _load(
         time.sleep(LOOK_S)
 
 
-def _unpickled(job_id: str, file: IO[bytes]) -> Any:
+def _unpickle_result(job_id: str, file: IO[bytes]) -> Any:
     try:
         return pickle.load(file)
     except Exception as error:
@@ -174,7 +177,7 @@ def _exception(head: ResultHead, file: IO[bytes]) -> Exception:
 
 
 def _head(file: IO[bytes]) -> ResultHead:
-    """Raises OSError: it is none of ours, or of a newer version."""
+    """Reads the head of a result's file. Raises OSError: the file is none of ours, or of a newer version."""
     try:
         head: ResultHead = decode_json(file.readline(HEAD_BYTES_MAX), ResultHead, bytes_max=HEAD_BYTES_MAX)
     except BadMessage as error:

@@ -33,7 +33,7 @@ SUBMIT_TIMEOUT_S: Final = 30.0
 
 
 class JobDraft(msgspec.Struct, frozen=True):
-    """One job that is not submitted yet."""
+    """A job that is not submitted yet."""
 
     spec: JobSpec
     secrets: dict[str, str]
@@ -80,7 +80,7 @@ def send(
 
 
 def _parts(drafts: Sequence[JobDraft], is_array: bool) -> Iterator[Sequence[JobDraft]]:
-    """As many requests as it takes."""
+    """Splits the drafts into as many requests as it takes."""
     if len(drafts) > 1 and (
         len(drafts) > JOBS_MAX or _size(_request(drafts, is_array, "")) > REQUEST_BYTES_MAX
     ):
@@ -96,7 +96,8 @@ def _size(request: wire.Submit) -> int:
 
 
 def _request(drafts: Sequence[JobDraft], is_array: bool, key: str) -> wire.Submit:
-    """Raises BadCall: one variable that looks like a secret has two values."""
+    """Builds the request that submits the drafts. Raises BadCall: one variable that looks like a secret has
+    two values."""
     secrets: dict[str, str] = {}
     for draft in drafts:
         for name, value in draft.secrets.items():
@@ -144,8 +145,8 @@ def _does_the_same(spec: JobSpec, before: JobSpec) -> bool:
 
 
 class Batch:
-    """`with cotenant.batch() as jobs:` the jobs that are submitted in the block go as one request at its
-    end, and may wait for each other (`after=`). An exception in the block submits none."""
+    """The block `with cotenant.batch() as jobs:`, in which the jobs that are submitted go as one request at
+    its end, and may wait for each other (`after=`). An exception in the block submits none."""
 
     def __init__(self, *, key: str = "", endpoint: str | None = None) -> None:
         self.key = key
@@ -190,7 +191,7 @@ _OPEN: ContextVar[Batch | None] = ContextVar("open batch", default=None)
 
 
 def batch(*, key: str = "", endpoint: str | None = None) -> Batch:
-    """One request for all that is submitted in the block. `key`: as of `submit`.
+    """Opens a block of which all that is submitted goes as one request. `key`: as of `submit`.
 
     For example:
 
@@ -207,7 +208,7 @@ def is_keyed(key: str) -> bool:
     return bool(key or (open_batch is not None and open_batch.key))
 
 
-def submitted(
+def submit_drafts(
     drafts: list[JobDraft],
     calls: PackedCalls | None,
     endpoint: str | None,
@@ -215,7 +216,7 @@ def submitted(
     *,
     is_array: bool = False,
 ) -> list[JobHandle[Any]]:
-    """At once, or with the batch that is open."""
+    """Submits the drafts at once, or with the batch that is open."""
     open_batch = _OPEN.get()
     if open_batch is None and any(draft.waits_for for draft in drafts):
         raise BadCall("it waits for a job that has no number", "its batch is sent as the block ends")

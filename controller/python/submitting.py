@@ -25,10 +25,10 @@ from cotenant.controller.python.connection import translated
 from cotenant.controller.python.errors import BadCall
 from cotenant.controller.python.folders import CallPlace, ResultReference
 from cotenant.controller.python.handle import JobHandle
-from cotenant.controller.python.keywords import as_typed, asked_for, check_function
-from cotenant.controller.python.packing import PackedCalls, discard, packed
+from cotenant.controller.python.keywords import asked_for, check_function, typed_text
+from cotenant.controller.python.packing import PackedCalls, discard, pack_calls
 from cotenant.controller.python.results import home
-from cotenant.controller.python.sending import JobDraft, is_keyed, submitted
+from cotenant.controller.python.sending import JobDraft, is_keyed, submit_drafts
 from cotenant.controller.submission.build import Submission, Submitter, submission
 from cotenant.controller.submission.options import BY_KEY, OPTIONS, BadSubmission, Option, Options, read
 from cotenant.controller.system import paths
@@ -122,16 +122,16 @@ def submit(
         made = _submission(list(command), base, endpoint)
         name = made.request.specs[0].name
         draft = _draft(made, JobHandle(endpoint=endpoint, name=name), waits_for)
-        return submitted([draft], None, endpoint, key)[0]
+        return submit_drafts([draft], None, endpoint, key)[0]
     if function is None:
         raise BadCall("submit() needs a function, or command=")
     check_function(function)
     asked = asked_for(function, len(args), keywords, kwargs or {}, options)
     base, waits_for = _base_options(asked.options)
     among = JobsAmong(endpoint)
-    calls = packed(function, [(args, asked.named)], _place(folder), among.reference_of, is_keyed(key))
+    calls = pack_calls(function, [(args, asked.named)], _place(folder), among.reference_of, is_keyed(key))
     drafts = _drafts_of(calls, base, waits_for, results, endpoint, among)
-    return submitted(drafts, calls, endpoint, key)[0]
+    return submit_drafts(drafts, calls, endpoint, key)[0]
 
 
 def map(
@@ -163,9 +163,9 @@ def map(
         return []
     base, waits_for = _base_options(asked.options)
     among = JobsAmong(endpoint)
-    calls = packed(function, tasks, _place(folder), among.reference_of, is_keyed(key))
+    calls = pack_calls(function, tasks, _place(folder), among.reference_of, is_keyed(key))
     drafts = _drafts_of(calls, base, waits_for, "first", endpoint, among, at_once)
-    return submitted(drafts, calls, endpoint, key, is_array=True)
+    return submit_drafts(drafts, calls, endpoint, key, is_array=True)
 
 
 # --- From a call to drafts --------------------------------------------------------------------------
@@ -180,7 +180,8 @@ class JobsAmong:
         """By the call's number and the job's."""
 
     def reference_of(self, at: int, value: Any) -> ResultReference | None:
-        """Raises BadCall: the job is another controller's."""
+        """Notes a job among a call's arguments and returns the reference to its result. Raises BadCall: the
+        job is another controller's."""
         if not isinstance(value, JobHandle):
             return None
         if value.endpoint != self._endpoint:
@@ -189,12 +190,12 @@ class JobsAmong:
         return value.reference()
 
     def of(self, at: int) -> list[JobHandle[Any]]:
-        """Those that may not have finished."""
+        """The jobs among a call's arguments that may not have finished."""
         return [each for each in self._of[at].values() if not each.has_finished]
 
 
 def _base_options(given: dict[str, Any]) -> tuple[Options, tuple[JobHandle[Any], ...]]:
-    """Without what an open batch alone can resolve: jobs of it that others wait for."""
+    """The options without what an open batch alone can resolve: jobs of the batch that others wait for."""
     after = given.get("after")
     jobs = list(after) if isinstance(after, list | tuple) else [after]
     pending = tuple(job for job in jobs if isinstance(job, JobHandle) and job.placeholder)
@@ -237,7 +238,7 @@ def _drafts_of(
     among: JobsAmong,
     at_once: int = 0,
 ) -> list[JobDraft]:
-    """One for each call: they differ in their folders alone."""
+    """Makes one draft for each call: the drafts differ in their folders alone."""
     each_rank = results == "all"
     if results not in ("first", "all"):
         discard(calls.folder)
@@ -305,19 +306,20 @@ def _place(folder: str | Path | None) -> Path:
 
 
 def _texts(option: Option, value: object) -> tuple[str, ...]:
-    """As it would have been typed; none: it was not given."""
+    """The value of an option as it would have been typed; none: the option was not given."""
     if value is None or (option.switch and value is False):
         return ()
     if isinstance(value, Mapping):  # env={"A": "1"}
         return tuple(f"{name}={text}" for name, text in value.items())
     if isinstance(value, Iterable) and not isinstance(value, str | os.PathLike):
-        words = tuple(as_typed(each) for each in value)
+        words = tuple(typed_text(each) for each in value)
         return words if option.repeat else (",".join(words),) if words else ()
-    return (as_typed(value),)
+    return (typed_text(value),)
 
 
 def signature(before: inspect.Signature) -> inspect.Signature:
-    """With the options before the function's own keywords, for `help()` and for completion in notebooks."""
+    """The signature with the options before the function's own keywords, for `help()` and for completion in
+    notebooks."""
     *own, keywords = before.parameters.values()
     keyword = inspect.Parameter.KEYWORD_ONLY
     taken = {each.name for each in own}

@@ -24,10 +24,10 @@ from cotenant.controller.submission.options import (
     Given,
     Options,
     flag_values,
-    merged,
+    merge_options,
     read,
 )
-from cotenant.controller.submission.quantities import count, shown, size_mib
+from cotenant.controller.submission.quantities import count, quoted_text, size_mib
 
 SAME: Final = {
     "-t": "time", "--time": "time", "-J": "name", "--job-name": "name", "-D": "workdir", "--chdir": "workdir",
@@ -144,7 +144,7 @@ class SlurmLines:
             raise BadSubmission(f"{where}: unknown option {flag}", suggestion(flag, known))
 
     def _set(self, key: str, value: str, where: str) -> None:
-        self._found = merged(self._found, {key: read(BY_KEY[key], (value,), where)})
+        self._found = merge_options(self._found, {key: read(BY_KEY[key], (value,), where)})
 
     # --- Flags that are taken one by one ------------------------------------------------------------
 
@@ -220,10 +220,10 @@ class SlurmLines:
         who, _, rest = value.rpartition(":")
         name, at, before = rest.partition("@")
         if who not in ("", "B", "R", "BR", "RB"):
-            raise BadSubmission(f"{where}: {flag} must be [B:]SIGNAL[@SECONDS], got {shown(value)}")
+            raise BadSubmission(f"{where}: {flag} must be [B:]SIGNAL[@SECONDS], got {quoted_text(value)}")
         number = _signal_number(name)
         if not number:
-            raise BadSubmission(f"{where}: {flag}: there is no signal {shown(name)}")
+            raise BadSubmission(f"{where}: {flag}: there is no signal {quoted_text(name)}")
         self._warning = SlurmScript(
             signal=number,
             signal_before_s=float(_count(before, where, flag)) if at else SIGNAL_BEFORE_S,

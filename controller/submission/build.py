@@ -19,7 +19,7 @@ import msgspec
 from cotenant.controller.domain import JobId, JobSpec, Launch, LaunchMode, SlurmScript, texts
 from cotenant.controller.submission import commands, recording
 from cotenant.controller.submission.commands import spawning
-from cotenant.controller.submission.options import BY_KEY, BadSubmission, Options, merged, read
+from cotenant.controller.submission.options import BY_KEY, BadSubmission, Options, merge_options, read
 from cotenant.controller.submission.quantities import GpuRange
 from cotenant.controller.submission.recording import code_sha256
 from cotenant.controller.wire import clients as wire
@@ -80,13 +80,13 @@ def submission(
     command_only: bool = False,
     sbatch: Sbatch | None = None,
 ) -> Submission:
-    """What `submit WORDS` means: a YAML file, a script with directives, or a command.
+    """Builds the submission that `submit WORDS` means: a YAML file, a script with directives, or a command.
 
     Flags win over what a file says. `command_only` (after `--`, and for `run`) takes words as a command;
-    `sbatch` takes them as a script and its arguments, as that does.
+    `sbatch` takes them as a script and its arguments, as that command does.
 
     Raises:
-        BadSubmission: something in it is wrong.
+        BadSubmission: something in the submission is wrong.
     """
     if not words:
         raise BadSubmission("no command was given", "put it behind `--`, as in: -- python train.py")
@@ -95,10 +95,10 @@ def submission(
             return _submission(_slurm_source(words, sbatch), flags, where)
         return _submission(_command(words) if command_only else _source(words), flags, where)
     except OSError as error:  # A name too long for a file, a folder that may not be looked into.
-        raise BadSubmission(f"{_named(error)}: {error.strerror}", "check the names in it") from None
+        raise BadSubmission(f"{_file_name(error)}: {error.strerror}", "check the names in it") from None
 
 
-def _named(error: OSError) -> str:
+def _file_name(error: OSError) -> str:
     name = str(error.filename or "a file")
     return name if len(name) <= NAME_SHOWN_MAX else name[:NAME_SHOWN_MAX] + "..."
 
@@ -106,9 +106,9 @@ def _named(error: OSError) -> str:
 def _submission(source: _Source, flags: Options, where: Submitter) -> Submission:
     if any("\0" in word for word in source.argv):
         raise BadSubmission("the command has a NUL in it", "no program can be given one")
-    options = merged(source.options, flags)
+    options = merge_options(source.options, flags)
     values = {key: given.value for key, given in options.items()}
-    workdir = where.folder / _expanded(values.get("workdir", "."), "workdir")
+    workdir = where.folder / _expand_path(values.get("workdir", "."), "workdir")
     environment = recording.record(where.environ, values.get("export", ()), values.get("env", ()))
     notes = list(source.notes)
     commands.refuse_container(source.argv)
@@ -131,7 +131,7 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         zero_code=_zero_code(values, where),
         watchdog_s=values.get("watchdog"),
         warm=not values.get("cold", False),
-        slurm=_placed(source.slurm, where) if source.slurm is not None else None,
+        slurm=_add_submit_variables(source.slurm, where) if source.slurm is not None else None,
     )
     path = {**environment.open}.get("PATH", os.defpath)
     spec = _spec(values, launch, code_sha256(source.argv, Path(launch.workdir), path))
@@ -309,7 +309,7 @@ def _name(argv: Sequence[str]) -> str:
     return texts.one_line(os.path.splitext(named)[0])[:64] or "job"
 
 
-def _placed(slurm: SlurmScript, where: Submitter) -> SlurmScript:
+def _add_submit_variables(slurm: SlurmScript, where: Submitter) -> SlurmScript:
     """The script with the variables that say where it was submitted."""
     said = {
         "SLURM_SUBMIT_DIR": str(where.folder),
@@ -338,10 +338,10 @@ def _task(spec: JobSpec, at: int, indices: Sequence[int]) -> JobSpec:
 
 
 def _output(pattern: str | None, workdir: Path) -> str:
-    return os.path.abspath(workdir / _expanded(pattern, "output")) if pattern else ""
+    return os.path.abspath(workdir / _expand_path(pattern, "output")) if pattern else ""
 
 
-def _expanded(path: str, option: str) -> Path:
+def _expand_path(path: str, option: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:  # `~name` of nobody.

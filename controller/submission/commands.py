@@ -128,7 +128,8 @@ def _programs(path: str) -> list[str]:
 
 
 def _missing_script(argv: Sequence[str], workdir: Path) -> BadSubmission | None:
-    """`python trian.py`: the file that Python is asked to run."""
+    """The problem of a command such as `python trian.py`: the file that Python is asked to run does not
+    exist."""
     if not _PYTHON.fullmatch(argv[0]):
         return None
     words = iter(argv[1:])

@@ -23,7 +23,7 @@ from cotenant.controller.submission.options import (
     BadSubmission,
     Options,
     flag_values,
-    merged,
+    merge_options,
     read,
     refuse_all,
 )
@@ -52,7 +52,7 @@ class SbatchLines(Protocol):
     def notes(self) -> list[str]: ...
 
     def take(self, words: Sequence[str], line: int = 0) -> None:
-        """One line, or (0) the options of a command line."""
+        """Takes the options of one line, or (`line` is 0) of a command line."""
 
     def options(self) -> Options: ...
 
@@ -87,16 +87,18 @@ def is_script(path: Path) -> bool:
 
 
 def read_script(path: Path, sbatch: Sequence[str] | None = None) -> Script:
-    """The script's directives. `sbatch`: the options of an `sbatch` command line, which win over its lines.
+    """Reads the directives of a script. `sbatch`: the options of an `sbatch` command line, which win over the
+    script's lines.
 
     Raises:
-        BadSubmission: it cannot be read, is no text, or a directive is wrong (file and line are named).
+        BadSubmission: the script cannot be read, is no text, or a directive is wrong (file and line
+            are named).
     """
     return script_of(_lines(path), path, sbatch)
 
 
 def script_of(lines: list[str], path: Path, sbatch: Sequence[str] | None = None) -> Script:
-    """As `read_script`, of lines that are known already."""
+    """Reads a script's directives as `read_script` does, from lines that are known already."""
     if not lines or not lines[0].startswith("#!"):
         raise BadSubmission(
             f"{path}: has no first line such as #!/bin/bash", "add one: it says what runs the script"
@@ -116,13 +118,13 @@ def script_of(lines: list[str], path: Path, sbatch: Sequence[str] | None = None)
             if slurm and match[1] == "SBATCH":
                 slurm.take(words, number)
             else:
-                ours = merged(ours, _parse_ours(words, where))
+                ours = merge_options(ours, _parse_ours(words, where))
         except BadSubmission as problem:
             problems.append(problem)
     if slurm:
         slurm.take(sbatch or ())
     refuse_all(problems, str(path))
-    options = merged(slurm.options() if slurm else {}, ours)
+    options = merge_options(slurm.options() if slurm else {}, ours)
     notes = [*(slurm.notes if slurm else ()), *_late(path, lines, end)]
     notes += _slurm_notes(options, lines) if slurm else _notes(path, lines)
     is_deepspeed = any(_DEEPSPEED.search(line) for line in lines)
@@ -213,7 +215,7 @@ def _parse_ours(words: list[str], where: str) -> Options:
         option = BY_FLAG.get(flag)
         if option is None:
             raise _unknown(flag, where, list(BY_FLAG))
-        found = merged(found, {option.key: read(option, (value,), where)})
+        found = merge_options(found, {option.key: read(option, (value,), where)})
     return found
 
 

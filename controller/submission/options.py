@@ -20,12 +20,12 @@ from cotenant.controller.submission.quantities import (
     DURATION_FORMS,
     array_tasks,
     count,
+    count_from_zero,
     duration_s,
-    from_zero,
     gpu_range,
     moment,
     priority,
-    shown,
+    quoted_text,
     size_mib,
     time_limit_s,
     word_list,
@@ -64,7 +64,8 @@ PROFILE_WORDS: Final = ("auto", "never", "full")
 
 
 class Option(msgspec.Struct, frozen=True):
-    """One option. `parse` raises ValueError with a sentence that fits behind the option's name."""
+    """An option of a submission. `parse` raises ValueError with a sentence that fits behind the option's
+    name."""
 
     key: str
     """In YAML; with dashes it is the long flag."""
@@ -102,7 +103,7 @@ Options = dict[str, Given]
 def choice(*words: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in words:
-            raise ValueError(f"must be {' or '.join(words)}, got {shown(text)}")
+            raise ValueError(f"must be {' or '.join(words)}, got {quoted_text(text)}")
         return text
 
     return parse
@@ -122,7 +123,7 @@ def watchdog_s(text: str) -> float | None:
 
 def name(text: str) -> str:
     if not 0 < len(text) <= 128 or not text.isprintable():
-        raise ValueError(f"must be 1 to 128 printable characters, got {shown(text)}")
+        raise ValueError(f"must be 1 to 128 printable characters, got {quoted_text(text)}")
     return text
 
 
@@ -135,7 +136,7 @@ def path(text: str) -> str:
 def one_word(text: str) -> str:
     words = word_list(text)
     if len(words) != 1:
-        raise ValueError(f"must be one word, got {shown(text)}")
+        raise ValueError(f"must be one word, got {quoted_text(text)}")
     return words[0]
 
 
@@ -143,7 +144,7 @@ def variable(text: str) -> tuple[str, str | None]:
     """`NAME=VALUE`, or `NAME` alone: the submitter's own value."""
     variable_name, equals, value = text.partition("=")
     if not re.fullmatch(r"[A-Za-z_]\w*", variable_name):
-        raise ValueError(f"must be NAME=VALUE, got {shown(text)}")
+        raise ValueError(f"must be NAME=VALUE, got {quoted_text(text)}")
     return variable_name, value if equals else None
 
 
@@ -155,16 +156,18 @@ def dependencies(text: str) -> tuple[Dependency, ...]:
         need = {"": "ok", "ok": "ok", "any": "any", "afterok": "ok", "afterany": "any"}.get(kind)
         ids = rest.split(":")
         if need is None or not all(re.fullmatch(r"[0-9]+(_[0-9]+)?", each) for each in ids):
-            raise ValueError(f"must be job ids such as 7, 7,9 or any:7, got {shown(text)}")
+            raise ValueError(f"must be job ids such as 7, 7,9 or any:7, got {quoted_text(text)}")
         found += [Dependency(job_id=JobId(each), need="ok" if need == "ok" else "any") for each in ids]
     return tuple(found)
 
 
-def exported(text: str) -> tuple[str, ...]:
+def exported_names(text: str) -> tuple[str, ...]:
     """`ALL`, `NONE`, or names; `NAME=VALUE` is `--env`."""
     names = tuple(part.strip() for part in text.split(","))
     if not all(re.fullmatch(r"[A-Za-z_]\w*", each) for each in names):
-        raise ValueError(f"must be ALL, NONE or names of variables, got {shown(text)} (use --env NAME=VALUE)")
+        raise ValueError(
+            f"must be ALL, NONE or names of variables, got {quoted_text(text)} (use --env NAME=VALUE)"
+        )
     return names
 
 
@@ -247,10 +250,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("constraint", "WORD,...", word_list, "only on hosts with all these features", listed=True),
     Option("workdir", "DIR", path, "where it runs (default: here)", short="-D"),
     Option("output", "FILE", path, "its output also goes there; %j job, %a attempt, %r rank"),
-    Option("retries", "N", from_zero, "start it again after N failures of its own (default 0)"),
-    Option("requeue_at_limit", "N", from_zero, "at its time limit save and queue again, up to N times"),
+    Option("retries", "N", count_from_zero, "start it again after N failures of its own (default 0)"),
+    Option("requeue_at_limit", "N", count_from_zero, "at its time limit save and queue again, up to N times"),
     Option("env", "NAME=VALUE", variable, "set a variable; NAME alone copies yours", repeat=True),
-    Option("export", "NAMES", exported, "copy these variables as well: ALL, NONE, or names", listed=True),
+    Option(
+        "export", "NAMES", exported_names, "copy these variables as well: ALL, NONE, or names", listed=True
+    ),
     Option("after", "JOB", dependencies, "only after JOB finished; any:JOB: ended at all", repeat=True),
     Option(
         "array",
@@ -297,8 +302,8 @@ def read(option: Option, texts: tuple[str, ...], where: str) -> Given:
     return Given(value=values if option.repeat else values[-1], where=where)
 
 
-def merged(*layers: Options) -> Options:
-    """Later layers win; what may repeat is collected over all of them."""
+def merge_options(*layers: Options) -> Options:
+    """Merges layers of options: later layers win; what may repeat is collected over all of them."""
     result: Options = {}
     for layer in layers:
         for key, given in layer.items():
@@ -341,7 +346,7 @@ def flag_values(words: Sequence[str], where: str, switch: Callable[[str], bool])
 
 
 def refuse_all(problems: Sequence[BadSubmission], subject: str) -> None:
-    """Raises BadSubmission: what is wrong, all of it."""
+    """Refuses a subject for its problems. Raises BadSubmission: what is wrong, all of it."""
     if len(problems) == 1:
         raise problems[0]
     if problems:

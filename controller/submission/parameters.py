@@ -10,7 +10,7 @@ from cotenant.controller.wire import clients as wire
 
 
 def parameters_of(texts: Sequence[str], known: wire.Parameters) -> wire.Parameters:
-    """Raises Problem."""
+    """Reads the parameters that the texts give. Raises Problem."""
     given: wire.Parameters = {}
     for text in texts:
         key, value = _parameter(text, known)

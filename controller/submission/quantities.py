@@ -31,7 +31,7 @@ _ARRAY_PART: Final = r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?"
 DURATION_FORMS: Final = "90s, 10m, 2h, 1h30m, MINUTES, MM:SS, HH:MM:SS or D-HH[:MM[:SS]]"
 
 
-def shown(text: str) -> str:
+def quoted_text(text: str) -> str:
     """What was given, in quotes, cut where it is long: an error stays one line that can be read."""
     return repr(text) if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]!r}... ({len(text)} characters)"
 
@@ -40,9 +40,11 @@ def duration_s(text: str) -> float:
     """Seconds of `90s`, `10m`, `1h30m`, or one of Slurm's forms (a bare number: minutes)."""
     seconds = _duration_s(text.strip().lower())
     if seconds is None:
-        raise ValueError(f"must be a duration ({DURATION_FORMS}), got {shown(text)}")
+        raise ValueError(f"must be a duration ({DURATION_FORMS}), got {quoted_text(text)}")
     if not 0 < seconds <= DURATION_MAX_S:
-        raise ValueError(f"must be above 0 and at most {DURATION_MAX_S / 86_400:.0f} days, got {shown(text)}")
+        raise ValueError(
+            f"must be above 0 and at most {DURATION_MAX_S / 86_400:.0f} days, got {quoted_text(text)}"
+        )
     return seconds
 
 
@@ -62,7 +64,7 @@ def _duration_s(text: str) -> float | None:
 
 
 def time_limit_s(text: str) -> float | None:
-    """As `duration_s`; `unlimited` (or Slurm's `infinite`) is no limit."""
+    """Reads a time limit as `duration_s` does; `unlimited` (or Slurm's `infinite`) is no limit."""
     return None if text.strip().lower() in ("unlimited", "infinite") else duration_s(text)
 
 
@@ -78,11 +80,11 @@ def moment(text: str, now: datetime | None = None) -> datetime:
         found = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise ValueError(
-            f"must be a time such as +2h, 14:05 or 2026-05-01T08:00, got {shown(text)}"
+            f"must be a time such as +2h, 14:05 or 2026-05-01T08:00, got {quoted_text(text)}"
         ) from None
     found = found if found.tzinfo is not None else found.replace(tzinfo=now.tzinfo)
     if found <= now:
-        raise ValueError(f"must lie ahead, got {shown(text)}")
+        raise ValueError(f"must lie ahead, got {quoted_text(text)}")
     return found
 
 
@@ -90,19 +92,19 @@ def size_mib(text: str) -> int:
     """MiB of `8G`, `512M`, `1.5GiB` or a bare number of MiB, rounded up."""
     match = re.fullmatch(_SIZE, text.strip())
     if match is None:
-        raise ValueError(f"must be a size such as 8G or 512M, got {shown(text)}")
+        raise ValueError(f"must be a size such as 8G or 512M, got {quoted_text(text)}")
     mib = float(match[1]) * _IN_MIB[match[2].upper()]
     if mib <= 0:
-        raise ValueError(f"must be above 0, got {shown(text)}")
+        raise ValueError(f"must be above 0, got {quoted_text(text)}")
     if mib > COUNT_MAX:
-        raise ValueError(f"must be a size that a machine can have, got {shown(text)}")
+        raise ValueError(f"must be a size that a machine can have, got {quoted_text(text)}")
     return -int(-mib // 1)
 
 
 def count(text: str, at_least: int = 1) -> int:
-    """A whole number."""
+    """Reads a whole number that is at least `at_least`."""
     if not re.fullmatch(_WHOLE, text.strip()):
-        raise ValueError(f"must be a whole number, got {shown(text)}")
+        raise ValueError(f"must be a whole number, got {quoted_text(text)}")
     value = int(text)
     if value < at_least:
         raise ValueError(f"must be at least {at_least}, got {value}")
@@ -129,35 +131,35 @@ def gpu_range(text: str) -> GpuRange:
     if re.fullmatch(r"0?\.[0-9]{1,9}", text.strip()):
         part = float(text)
         if not PART_MIN <= part < 1.0:
-            raise ValueError(f"a part of a GPU must be at least {PART_MIN}, got {shown(text)}")
+            raise ValueError(f"a part of a GPU must be at least {PART_MIN}, got {quoted_text(text)}")
         return GpuRange(1, 1, part)
     least, dash, most = text.strip().partition("-")
     if not (dash and least and most):
         return GpuRange(number := count(text), number)
     found = GpuRange(count(least), count(most))
     if found.least > found.most:
-        raise ValueError(f"must be a number or MIN-MAX, got {shown(text)}")
+        raise ValueError(f"must be a number or MIN-MAX, got {quoted_text(text)}")
     return found
 
 
-def from_zero(text: str) -> int:
+def count_from_zero(text: str) -> int:
     return count(text, at_least=0)
 
 
 def priority(text: str) -> int:
     """A whole number, negative ones included."""
     if not re.fullmatch(_WHOLE, text.strip()):
-        raise ValueError(f"must be a whole number, got {shown(text)}")
+        raise ValueError(f"must be a whole number, got {quoted_text(text)}")
     number = int(text)
     if abs(number) > PRIORITY_MAX:
-        raise ValueError(f"must be {-PRIORITY_MAX} to {PRIORITY_MAX}, got {shown(text)}")
+        raise ValueError(f"must be {-PRIORITY_MAX} to {PRIORITY_MAX}, got {quoted_text(text)}")
     return number
 
 
 def yes_or_no(text: str) -> bool:
     word = text.strip().lower()
     if word not in ("true", "yes", "1", "false", "no", "0"):
-        raise ValueError(f"must be yes or no, got {shown(text)}")
+        raise ValueError(f"must be yes or no, got {quoted_text(text)}")
     return word in ("true", "yes", "1")
 
 
@@ -165,7 +167,7 @@ def word_list(text: str) -> tuple[str, ...]:
     """Words between commas (or Slurm's `&`)."""
     words = tuple(word.strip() for word in re.split(r"[,&]", text))
     if not all(re.fullmatch(r"[\w.:+-]+", word) for word in words):
-        raise ValueError(f"must be words separated by commas, got {shown(text)}")
+        raise ValueError(f"must be words separated by commas, got {quoted_text(text)}")
     return words
 
 
@@ -180,10 +182,10 @@ def array_tasks(text: str) -> ArrayTasks:
     """`0-9`, `1,3,7`, `0-20:5`; with `%4` behind it at most four run at once."""
     ranges, percent, at_once = text.partition("%")
     if percent and not re.fullmatch(r"[0-9]{1,9}", at_once.strip()):
-        raise ValueError(f"must have a number behind %, got {shown(text)}")
+        raise ValueError(f"must have a number behind %, got {quoted_text(text)}")
     limit = int(at_once) if percent else 0
     if percent and not limit:
-        raise ValueError(f"must let at least 1 task run, got {shown(text)}")
+        raise ValueError(f"must let at least 1 task run, got {quoted_text(text)}")
     return ArrayTasks(_indices(ranges), limit)
 
 
@@ -192,7 +194,7 @@ def _indices(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = re.fullmatch(_ARRAY_PART, part.strip())
         if match is None:
-            raise ValueError(f"must be indices such as 0-9, 1,3,7 or 0-20:5, got {shown(text)}")
+            raise ValueError(f"must be indices such as 0-9, 1,3,7 or 0-20:5, got {quoted_text(text)}")
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if last < first or step < 1:
             raise ValueError(f"has an empty range: {part!r}")

@@ -41,7 +41,7 @@ def is_secret(name: str) -> bool:
 def record(
     environ: Mapping[str, str], export: Iterable[str] = (), env: Iterable[tuple[str, str | None]] = ()
 ) -> RecordedEnvironment:
-    """The job's variables: the usual ones, those exported, and those set for it (strongest).
+    """Records the job's variables: the usual ones, those exported, and those set for it (strongest).
 
     Raises:
         BadSubmission: a variable to copy does not exist, or all together are too large.

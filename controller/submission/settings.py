@@ -12,7 +12,8 @@ NONE = "-"
 
 
 def setting(text: str) -> tuple[str, str | int | float | None]:
-    """Raises Problem: there is no such option, or its value makes no sense."""
+    """Reads an option and its new value. Raises Problem: there is no such option, or its value makes no
+    sense."""
     key, _, value = text.partition("=")
     key = key.replace("-", "_")
     try:

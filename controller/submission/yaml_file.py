@@ -21,14 +21,15 @@ from cotenant.controller.submission.options import (
     read,
     unknown_key,
 )
-from cotenant.controller.submission.quantities import shown
+from cotenant.controller.submission.quantities import quoted_text
 
 FILE_BYTES_MAX: Final = 1024 * 1024
 ITEMS_MAX: Final = 10_000
 
 
 class JobFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file says. Relative paths in it are relative to where the user stands."""
+    """A submission as a YAML file says it. Relative paths in the file are relative to where the user
+    stands."""
 
     command: tuple[str, ...]
     options: Options
@@ -115,7 +116,7 @@ def _variables(node: yaml.MappingNode, where: str) -> tuple[str, ...]:
         if name in found:
             raise BadSubmission(f"{where}: env gives {name} twice")
         if "=" in name:
-            raise BadSubmission(f"{where}: env must be names and values, got the name {shown(name)}")
+            raise BadSubmission(f"{where}: env must be names and values, got the name {quoted_text(name)}")
         found[name] = _scalar(value, where, f"env: {name}")
     return tuple(f"{name}={value}" for name, value in found.items())
 

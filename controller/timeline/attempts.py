@@ -28,14 +28,14 @@ SHORTEST_WAIT_S: Final = 0.2
 
 
 class TimeWindow(NamedTuple):
-    """From when to when."""
+    """A span of time, from when to when."""
 
     begin_s: float
     end_s: float
 
 
 class AttemptTimes(NamedTuple):
-    """One attempt; None: not yet, or never."""
+    """The times of one attempt; None: not yet, or never."""
 
     attempt: int
     devices: tuple[str, ...]
@@ -53,7 +53,7 @@ class AttemptTimes(NamedTuple):
 
 
 class JobTimes(NamedTuple):
-    """One job and all of its attempts, in order."""
+    """A job and all of its attempts, in order."""
 
     job: str
     name: str
@@ -100,7 +100,8 @@ def timeline_of(
     window: TimeWindow | None = None,
     local_utc_offset_s: float | None = None,
 ) -> Timeline:
-    """
+    """Builds the timeline of jobs and their attempts.
+
     Args:
         devices: rows; those that only attempts know are added.
         policies: from when each decided.
@@ -195,8 +196,8 @@ def _waits(job: JobTimes, window: TimeWindow) -> Iterator[WaitSpan]:
 def _preemptions(
     attempts: Sequence[tuple[JobTimes, AttemptTimes]], window: TimeWindow
 ) -> Iterator[Preemption]:
-    """Who took whose place: the job that started on the device when the victim had left, unless the victim
-    left for no other job, or was itself the next."""
+    """Yields who took whose place: the job that started on the device when the victim had left, unless the
+    victim left for no other job, or was itself the next."""
     starts: dict[str, list[tuple[float, str]]] = {}
     for job, attempt in attempts:
         for device in attempt.devices:
@@ -218,7 +219,7 @@ def _preemptions(
 
 
 def _policies(policies: Sequence[tuple[float, str]], window: TimeWindow) -> Iterator[PolicyChange]:
-    """Those that decided in the window; the first one from its beginning on."""
+    """Yields the policies that decided in the window; the first one from the window's beginning on."""
     ordered = sorted(policies, key=lambda each: each[0])
     before = [each for each in ordered if each[0] <= window.begin_s][-1:]
     inside = [each for each in ordered if window.begin_s < each[0] <= window.end_s]
@@ -236,7 +237,7 @@ def timeline_of_view(view: wire.TimelineView, *, local_utc_offset_s: float) -> T
             submitted_s=wall_s(job.submitted_at),
             known_to_s=wall_s(job.ended_at) if job.ended_at is not None else window.end_s,
             has_ended=job.ended_at is not None,
-            attempts=[_trained(job, each) for each in attempt_times(job.attempts)],
+            attempts=[_assume_first_step(job, each) for each in attempt_times(job.attempts)],
         )
         for job in view.jobs
     ]
@@ -252,7 +253,7 @@ def timeline_of_view(view: wire.TimelineView, *, local_utc_offset_s: float) -> T
     )
 
 
-def _trained(job: wire.TimelineJob, attempt: AttemptTimes) -> AttemptTimes:
+def _assume_first_step(job: wire.TimelineJob, attempt: AttemptTimes) -> AttemptTimes:
     """A script that tells no steps has trained all the same, if it runs or has finished: how long it loaded
     nobody knows."""
     runs = attempt.ended_s is None and job.phase is JobPhase.RUNNING

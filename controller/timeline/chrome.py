@@ -25,7 +25,7 @@ POLICY, WAITING = 1, 2
 
 
 def chrome_trace(timeline: Timeline) -> dict[str, Any]:
-    """The document."""
+    """The timeline as a document in the format of Chrome's traces."""
     names = {each.job: each.name for each in timeline.jobs}
     events: list[Event] = [
         *_process(POLICY, "policy", 0),
@@ -41,7 +41,7 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
     for number, row in enumerate(timeline.devices, 1):
         process = WAITING + number
         events += _process(process, row.device, number)
-        events += _on_device(timeline, by_device.get(row.device, []), process, names)
+        events += _device_events(timeline, by_device.get(row.device, []), process, names)
         events += [
             {
                 "name": each.in_words(lambda job: _title(job, names)),
@@ -62,7 +62,7 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def _on_device(
+def _device_events(
     timeline: Timeline, segments: list[Segment], process: int, names: dict[str, str]
 ) -> Iterator[Event]:
     known = {(each.job, each.attempt): each for each in timeline.attempts}
@@ -80,7 +80,7 @@ def _on_device(
         name, lane = PHASES[piece.phase], piece.stay.lane
         yield _slice(name, "phase", process, lane, piece.start_s, piece.end_s, told)
     for lane in sorted(lanes):
-        yield _said("thread_name", process, lane, {"name": f"tenant {lane + 1}"})
+        yield _metadata_event("thread_name", process, lane, {"name": f"tenant {lane + 1}"})
 
 
 def _policies(timeline: Timeline) -> Iterator[Event]:
@@ -111,12 +111,12 @@ def _slice(
 
 def _process(process: int, name: str, place: int) -> list[Event]:
     return [
-        _said("process_name", process, 0, {"name": name}),
-        _said("process_sort_index", process, 0, {"sort_index": place}),
+        _metadata_event("process_name", process, 0, {"name": name}),
+        _metadata_event("process_sort_index", process, 0, {"sort_index": place}),
     ]
 
 
-def _said(name: str, process: int, thread: int, told: Event) -> Event:
+def _metadata_event(name: str, process: int, thread: int, told: Event) -> Event:
     return {"name": name, "ph": "M", "pid": process, "tid": thread, "args": told}
 
 

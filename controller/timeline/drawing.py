@@ -90,9 +90,9 @@ CSS: Final = f"""
 
 
 def element(name: str, attributes: dict[str, object], *children: str) -> str:
-    """One element; children are markup already."""
+    """The markup of one element; `children` are markup already."""
     inside = "".join(
-        f" {key.replace('_', '-')}={quoteattr(_shown(value))}" for key, value in attributes.items()
+        f" {key.replace('_', '-')}={quoteattr(_attribute_text(value))}" for key, value in attributes.items()
     )
     return f"<{name}{inside}>{''.join(children)}</{name}>" if children else f"<{name}{inside}/>"
 
@@ -107,13 +107,13 @@ def tooltip(content: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In the unit that people would say it in."""
+    """A duration in the unit that people would say it in."""
     unit_s, unit = next((each for each in UNITS if seconds >= 2 * each[0]), (1, "s"))
     return f"{seconds / unit_s:.3g} {unit}" if unit_s > 1 else f"{seconds:.0f} s"
 
 
 def text_width(content: str, size: float, bold: bool = False) -> float:
-    """An upper estimate: DejaVu Sans, one of the widest faces a viewer may fall back to."""
+    """An upper estimate of a text's width: DejaVu Sans, one of the widest faces a viewer may fall back to."""
     ems = sum(0.42 if c in _NARROW else 1.0 if c in _WIDE else 0.72 if c.isupper() else 0.64 for c in content)
     return ems * size * (1.08 if bold else 1.0)
 
@@ -123,8 +123,8 @@ def longest_that_fits(candidates: Sequence[str], size: float, width: float, bold
     return next((each for each in candidates if text_width(each, size, bold) <= width), "")
 
 
-def shortened(content: str, size: float, width: float, bold: bool = False) -> str:
-    """As much of the content as fits, with an ellipsis where some was cut."""
+def shorten_text(content: str, size: float, width: float, bold: bool = False) -> str:
+    """Returns as much of the content as fits, with an ellipsis where some was cut."""
     cuts = (content[:length].rstrip() + "\u2026" for length in range(len(content) - 1, 0, -1))
     return longest_that_fits([content, *cuts], size, width, bold)
 
@@ -146,5 +146,5 @@ def _luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def _shown(value: object) -> str:
+def _attribute_text(value: object) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

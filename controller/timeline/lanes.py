@@ -20,7 +20,7 @@ Attempt = tuple[str, int]
 
 
 class Stay(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt on one device, from its first phase to its last, and its lane there."""
+    """The stay of one attempt on one device, from its first phase to its last, and its lane there."""
 
     job: str
     attempt: int
@@ -58,7 +58,7 @@ def stays(segments: Sequence[Segment]) -> tuple[Stay, ...]:
 
 
 def lanes(spans: Sequence[tuple[float, float]]) -> Iterator[int]:
-    """For each span (in order of their starts) the first lane that is free when it starts."""
+    """Yields for each span (in order of their starts) the first lane that is free when the span starts."""
     busy: list[tuple[float, int]] = []
     free: list[int] = []
     for start_s, end_s in spans:
@@ -82,7 +82,7 @@ def pieces(segments: Sequence[Segment]) -> tuple[Piece, ...]:
     found: list[Piece] = []
     for stay in everyone:
         first, last = bisect_left(cuts_s, stay.start_s), bisect_right(cuts_s, stay.end_s)
-        found.extend(_joined(_slices(stay, own[stay.job, stay.attempt], by_lane, cuts_s[first:last])))
+        found.extend(_join_pieces(_slices(stay, own[stay.job, stay.attempt], by_lane, cuts_s[first:last])))
     return tuple(found)
 
 
@@ -116,7 +116,7 @@ def _present(by_lane: dict[int, list[Stay]], start_s: float, end_s: float) -> li
     return found
 
 
-def _joined(slices: Iterator[Piece]) -> list[Piece]:
+def _join_pieces(slices: Iterator[Piece]) -> list[Piece]:
     joined: list[Piece] = []
     for piece in slices:
         last = joined[-1] if joined else None
@@ -132,6 +132,6 @@ def _look(piece: Piece) -> tuple[object, ...]:
 
 
 def waiting_lanes(waits: Sequence[WaitSpan]) -> tuple[tuple[WaitSpan, int], ...]:
-    """Each wait with a lane of the waiting row in which it meets no other."""
+    """Returns each wait with a lane of the waiting row in which the wait meets no other."""
     ordered = sorted(waits, key=lambda w: (w.start_s, w.end_s, w.job))
     return tuple(zip(ordered, lanes([(w.start_s, w.end_s) for w in ordered]), strict=True))

@@ -50,7 +50,7 @@ PAD = 7.0
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True):
-    """A rectangle."""
+    """A rectangle of the picture."""
 
     x: float
     y: float
@@ -132,7 +132,7 @@ class Known:
 
     def __init__(self, timeline: Timeline) -> None:
         self.names = {each.job: each.name for each in timeline.jobs}
-        self.colours = coloured(timeline)
+        self.colours = job_colours(timeline)
         self._attempts = {(each.job, each.attempt): each for each in timeline.attempts}
         self._devices = Counter(row.device.rpartition("/")[2] for row in timeline.devices)
 
@@ -150,12 +150,12 @@ class Known:
         return self.colours.get(job, drawing.JOB_COLOURS[0])
 
     def device(self, device: str) -> str:
-        """Without the host where that is clear: there is little room beside the row."""
+        """The name of a device without the host where that is clear: there is little room beside the row."""
         name = device.rpartition("/")[2]
         return name if self._devices[name] == 1 else device
 
 
-def coloured(timeline: Timeline) -> dict[str, str]:
+def job_colours(timeline: Timeline) -> dict[str, str]:
     """Colours in turn, so that jobs that meet on a device have different ones as long as there are enough."""
     met: dict[str, set[str]] = {each.job: set() for each in timeline.jobs}
     rows: dict[str, list[Segment]] = {}
@@ -189,7 +189,7 @@ def lay_out(timeline: Timeline) -> TimelineLayout:
     rows = []
     devices = timeline.devices[:DEVICES_MAX]
     size = next(size for size in ROWS if len(devices) <= size.devices_max)
-    by_device, left_out = _drawn(timeline)
+    by_device, left_out = _drawn_segments(timeline)
     for device in devices:
         here = [p for p in timeline.preemptions if p.device == device.device]
         markers = tuple(_markers(known, here, y, second_width))
@@ -224,7 +224,7 @@ def lay_out(timeline: Timeline) -> TimelineLayout:
     )
 
 
-def _drawn(timeline: Timeline) -> tuple[dict[str, list[Segment]], list[str]]:
+def _drawn_segments(timeline: Timeline) -> tuple[dict[str, list[Segment]], list[str]]:
     """Segments by device, the shortest left out where there are too many; and what else is left out."""
     segments, left_out = timeline.segments, []
     if len(segments) > SEGMENTS_MAX:

@@ -70,8 +70,8 @@ def _svg(timeline: Timeline, *style: str, href: Callable[[str], str] | None = No
             "rect",
             {"x": 0.5, "y": 0.5, "width": WIDTH - 1, "height": layout.height - 1, "rx": 14, "class": "page"},
         ),
-        text(drawing.shortened(timeline.title, 20, WIDTH - 56, bold=True), 28, 38, "title"),
-        text(drawing.shortened(timeline.subtitle, 13, WIDTH - 56), 28, 60, "subtitle"),
+        text(drawing.shorten_text(timeline.title, 20, WIDTH - 56, bold=True), 28, 38, "title"),
+        text(drawing.shorten_text(timeline.subtitle, 13, WIDTH - 56), 28, 60, "subtitle"),
         *_policies(timeline, layout),
         *(part for row in layout.rows for part in _strip(row)),
         *_axis(timeline, layout),
@@ -118,10 +118,10 @@ def _strip(row: TimelineRow) -> Iterator[str]:
     top = middle - 2 - 7 * (len(about) - 1)
     host, slash, device = row.name.rpartition("/")
     kept = slash + device  # Of a long name the host is cut.
-    name = drawing.shortened(host, 14, room - drawing.text_width(kept, 14, bold=True), bold=True) + kept
+    name = drawing.shorten_text(host, 14, room - drawing.text_width(kept, 14, bold=True), bold=True) + kept
     yield text(name, LEFT - 14, top, "device", text_anchor="end")
     for i, line in enumerate(about):
-        shown = drawing.shortened(line, 11.5, room)
+        shown = drawing.shorten_text(line, 11.5, room)
         yield text(shown, LEFT - 14, top + 17 + 15 * i, "about", text_anchor="end")
 
 
@@ -171,7 +171,7 @@ def _marker(x: float, row: TimelineRow, label: Label | None, about: str) -> str:
 
 
 def _policies(timeline: Timeline, layout: TimelineLayout) -> Iterator[str]:
-    """One band per policy, as long as it decided."""
+    """Yields one band per policy, as long as the policy decided."""
     y = HEADER + 2
     starts = [layout.x(p.at_s) for p in timeline.policies] + [WIDTH - RIGHT]
     for policy, (start, end) in zip(timeline.policies, pairwise(starts), strict=True):
@@ -233,7 +233,7 @@ def _legend(layout: TimelineLayout) -> Iterator[str]:
     x += 19 + drawing.text_width("preempted", 11.5) + 22
     yield text("half a row: the device is shared", x, y, "about")
     if layout.left_out:
-        yield text(drawing.shortened(layout.left_out, 11.5, WIDTH - 56), 28, y + LINE, "note")
+        yield text(drawing.shorten_text(layout.left_out, 11.5, WIDTH - 56), 28, y + LINE, "note")
 
 
 def tick_step_s(span_s: float, ticks_max: int = 12) -> int:
@@ -249,12 +249,12 @@ def ticks(end_s: float, local_zero_s: float | None) -> Iterator[tuple[float, str
     for number in range(int((end_s - first_s) / step_s) + 1):
         at_s = first_s + number * step_s
         if local_zero_s is None:
-            yield at_s, elapsed(at_s, end_s)
+            yield at_s, elapsed_text(at_s, end_s)
         else:
             yield at_s, clock(local_zero_s + at_s, step_s)
 
 
-def elapsed(at_s: float, end_s: float) -> str:
+def elapsed_text(at_s: float, end_s: float) -> str:
     for unit_s, unit in drawing.UNITS:
         if end_s > 4 * unit_s:
             return f"{at_s / unit_s:.3g} {unit}"

@@ -16,7 +16,7 @@ Phase = Literal["loading", "futile", "running", "checkpointing"]
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """One phase of one attempt on one device. A job on two devices has a segment for each."""
+    """A phase of one attempt on one device. A job on two devices has a segment for each."""
 
     job: str
     attempt: int
@@ -65,7 +65,7 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyChange(msgspec.Struct, frozen=True, kw_only=True):
-    """From here on another policy decides. The first one starts at 0."""
+    """The moment from which another policy decides. The first one starts at 0."""
 
     at_s: float
     policy: str

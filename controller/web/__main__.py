@@ -41,7 +41,7 @@ LOCAL_PORT: Final = 7080
 
 
 class PageAddress(NamedTuple):
-    """Where the page is served."""
+    """The address where the page is served."""
 
     host: str
     """Or the path of a Unix socket."""
@@ -56,7 +56,7 @@ class PageAddress(NamedTuple):
 
     @property
     def url(self) -> str:
-        """As the browser's machine sees it."""
+        """The page's address as the browser's machine sees it."""
         return f"http://{HERE if self.is_forwarded else self.host}:{self.port or LOCAL_PORT}"
 
     @property
@@ -76,13 +76,13 @@ def main() -> int:
         try:
             if words.socket:
                 address = PageAddress(words.socket, ssh=words.ssh)
-                page = held.enter_context(on_path(Path(words.socket)))
+                page = held.enter_context(listen_on_path(Path(words.socket)))
             else:
-                page = held.enter_context(on_port(words.port, own_address()))
+                page = held.enter_context(listen_on_port(words.port, own_address()))
                 host, port = page.getsockname()
                 address = PageAddress(host, port, words.ssh)
             found = link_socket(paths.runtime_dir(), address.port, words.socket)
-            links = held.enter_context(on_path(found))
+            links = held.enter_context(listen_on_path(found))
         except OSError as error:
             where = words.socket or f"port {words.port}"
             why = f"cannot listen on {where}: {error.strerror or error}"
@@ -94,13 +94,14 @@ def main() -> int:
 
 
 def own_address() -> str:
-    """One that no other server is likely to have: a browser sends a cookie to every port of an address."""
+    """An address that no other server is likely to have: a browser sends a cookie to every port of an
+    address."""
     return f"127.{1 + secrets.randbelow(254)}.{secrets.randbelow(256)}.{1 + secrets.randbelow(254)}"
 
 
-def on_port(port: int, address: str) -> sockets.socket:
-    """Listens already: who has the link before the server has started waits a moment. On systems where only
-    127.0.0.1 exists (macOS) it is there.
+def listen_on_port(port: int, address: str) -> sockets.socket:
+    """Opens a socket that listens already: who has the link before the server has started waits a moment. On
+    systems where only 127.0.0.1 exists (macOS) the socket is there.
 
     Raises:
         OSError: something is there.
@@ -113,13 +114,13 @@ def on_port(port: int, address: str) -> sockets.socket:
     except OSError as error:
         found.close()
         if error.errno == errno.EADDRNOTAVAIL and address != HERE:
-            return on_port(port, HERE)
+            return listen_on_port(port, HERE)
         raise
     return found
 
 
 @contextmanager
-def on_path(path: Path) -> Iterator[sockets.socket]:
+def listen_on_path(path: Path) -> Iterator[sockets.socket]:
     """A socket that only its owner can open; removed at the end.
 
     Raises:
@@ -192,7 +193,7 @@ ANOTHER: Final = "for another: cotenant web --link"
 
 
 def greeting(address: PageAddress, link: str) -> Iterator[str]:
-    """`link`: empty where others might read it."""
+    """Yields the lines that say where the page is. `link`: empty where others might read it."""
     if address.is_forwarded:
         yield f"on your own machine:  {address.port_forward}"
     elif address.host == HERE:

@@ -77,24 +77,24 @@ class Access:
         self._sessions: dict[str, None] = {}
 
     def new_token(self) -> str:
-        """Of a new link: whoever has it can open one session."""
+        """Makes the token of a new link: whoever has the link can open one session."""
         token = secrets.token_urlsafe(SECRET_BYTES)
-        self._links[_hashed(token)] = self._now_s() + LINK_S
+        self._links[_hash_secret(token)] = self._now_s() + LINK_S
         _keep_newest(self._links, LINKS_MAX)
         return token
 
     def enter(self, token: str) -> str | None:
         """A cookie for whoever has the link; None: there is no such link, or no longer."""
-        until_s = self._links.pop(_hashed(token), None)
+        until_s = self._links.pop(_hash_secret(token), None)
         if until_s is None or self._now_s() > until_s:
             return None
         cookie = secrets.token_urlsafe(SECRET_BYTES)
-        self._sessions[_hashed(cookie)] = None
+        self._sessions[_hash_secret(cookie)] = None
         _keep_newest(self._sessions, SESSIONS_MAX)
         return cookie
 
     def is_open(self, cookie: str) -> bool:
-        return _hashed(cookie) in self._sessions
+        return _hash_secret(cookie) in self._sessions
 
     def form_token(self, cookie: str) -> str:
         """What a form of this session carries, and no other page can know."""
@@ -104,7 +104,7 @@ class Access:
         return self.is_open(cookie) and hmac.compare_digest(self.form_token(cookie).encode(), token.encode())
 
 
-def _hashed(secret: str) -> str:
+def _hash_secret(secret: str) -> str:
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
 
 
@@ -115,7 +115,7 @@ def _keep_newest(kept: dict[str, Any], most: int) -> None:
 
 class RequestCheck:
     def __init__(self, app: ASGIApp, access: Access, cookie_name: str, names: Sequence[str]) -> None:
-        """`names`: what this server is called, in lower case."""
+        """Puts a check before the requests to `app`. `names`: what this server is called, in lower case."""
         self._app = app
         self._access = access
         self._cookie_name = cookie_name
@@ -176,7 +176,8 @@ def is_ahead(request: Request) -> bool:
 
 
 def _is_from_us(headers: Headers, host: str) -> bool:
-    """As far as the browser says it; the form's own token is asked for in any case."""
+    """Whether a request comes from a page of ours, as far as the browser says it; the form's own token is
+    asked for in any case."""
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     return site in (None, "same-origin", "none") and origin in (None, f"http://{host}")
 
@@ -197,7 +198,7 @@ def change(path: str, act: Changes) -> Route:
 
 
 async def _fields(request: Request) -> dict[str, str] | None:
-    """None: it is too large, or no form."""
+    """Reads the fields of a form. None: the body is too large, or no form."""
     if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         return None
     body = b""

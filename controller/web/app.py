@@ -57,12 +57,16 @@ def application(
     ]
     for page in PAGES:
         # Its own routes first: they may be below its path.
-        routes += [*page.routes, Route(page.path, shown(page)), Route(f"/live{page.path}", sent(page))]
+        routes += [
+            *page.routes,
+            Route(page.path, page_endpoint(page)),
+            Route(f"/live{page.path}", news_endpoint(page)),
+        ]
     app = Starlette(
         routes=routes,
         lifespan=lambda app: watching(connections, strangers or Strangers()),
         middleware=[Middleware(RequestCheck, access=access, cookie_name=cookie_name, names=names)],
-        exception_handlers={Refusal: refused, Unreachable: away, ShownElsewhere: shown_elsewhere},
+        exception_handlers={Refusal: answer_refusal, Unreachable: away, ShownElsewhere: shown_elsewhere},
     )
     app.state.pages = [each for each in PAGES if each.is_in_menu]
     app.state.access, app.state.connections, app.state.cookie_name = access, connections, cookie_name
@@ -84,7 +88,8 @@ async def watching(connections: Connections, strangers: Strangers) -> AsyncItera
 
 
 async def enter(request: Request) -> Response:
-    """The link. No redirect: a browser that came from elsewhere would keep the new cookie back."""
+    """Opens a session for whoever follows the link. No redirect: a browser that came from elsewhere would
+    keep the new cookie back."""
     if is_ahead(request):
         return PlainTextResponse("this link opens when a person follows it", 503)
     cookie = request.app.state.access.enter(request.query_params.get("token", ""))
@@ -96,7 +101,7 @@ async def enter(request: Request) -> Response:
     return answer
 
 
-async def refused(request: Request, error: Exception) -> Response:
+async def answer_refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refusal)
     failure = error.failure
     text = {"message": texts.one_line(failure.message), "hint": texts.one_line(failure.hint)}
@@ -111,7 +116,8 @@ async def shown_elsewhere(request: Request, error: Exception) -> Response:
 
 
 async def away(request: Request, error: Exception) -> Response:
-    """Of a change, a question or a download: nothing is known to have been done."""
+    """Answers a change, a question or a download whose controller is away: nothing is known to have been
+    done."""
     text = {"message": texts.one_line(str(error)), "hint": "go back, see what the page says, and try again"}
     return HTMLResponse(rendering.whole("refused", {**surroundings(request), **text}), 503)
 
@@ -130,7 +136,7 @@ def context(request: Request, page: Page, params: Params, seen: Seen) -> Mapping
 
 
 def news_of(request: Request, page: Page, params: Params, seen: Seen) -> str:
-    """Where its news are; empty: it has none."""
+    """The address where a page's news are; empty: the page has none."""
     if not page.parts:
         return ""
     address = page.path.format_map({name: quote(value, safe="") for name, value in params.path})
@@ -142,7 +148,7 @@ def trouble(seen: Seen) -> str:
     return "" if seen.trouble is None else texts.one_line(trouble_in_words(seen.trouble, seen.age_s()))
 
 
-def shown(page: Page) -> Any:
+def page_endpoint(page: Page) -> Any:
     """The page as a whole."""
 
     async def answer(request: Request) -> Response:
@@ -161,8 +167,8 @@ def shown(page: Page) -> Any:
     return answer
 
 
-def sent(page: Page) -> Any:
-    """Its news."""
+def news_endpoint(page: Page) -> Any:
+    """The endpoint that sends a page's news."""
 
     async def answer(request: Request) -> Response:
         state, params = request.app.state, params_of(request)

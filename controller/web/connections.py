@@ -44,7 +44,7 @@ EVERY_S: Final = 5.0
 
 
 class Seen(NamedTuple):
-    """What a page's look brought."""
+    """The view that a page's look brought."""
 
     view: Any
     """None: nothing was ever answered."""
@@ -91,7 +91,7 @@ class ForPeople:
         return self._costly.kept(name, act)
 
     def ask(self, body: clients.Question[Answer], timeout_s: float | None = None) -> Answer:
-        return texts.for_people(self._client.ask(body, timeout_s))
+        return texts.escape_texts(self._client.ask(body, timeout_s))
 
 
 class Connections:
@@ -130,7 +130,8 @@ class Connections:
             raise Unreachable(str(error)) from None
 
     async def look(self, page: Page, params: Params) -> Seen:
-        """As of now or of a moment ago. Raises Refusal, ShownElsewhere."""
+        """Looks for a page at the controller, as of now or of a moment ago. Raises Refusal,
+        ShownElsewhere."""
         key = (page.name, params)
         async with self._locks.setdefault(key, asyncio.Lock()):
             before = self._kept.get(key)
@@ -157,7 +158,8 @@ class Connections:
             self._locks.pop(oldest, None)
 
     def served(self, page: Page, params: Params, seen: Seen) -> str:
-        """This goes to a browser, whose news begin there: the name to ask for them with."""
+        """Notes what goes to a browser, whose news begin there, and returns the name to ask for the news
+        with."""
         name = str(next(self._numbers))
         self._served[name] = page.name, params, seen
         while len(self._served) > SERVED_MAX:

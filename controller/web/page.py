@@ -29,7 +29,7 @@ class Asking(Protocol):
     """What is simulated, and what came of it."""
 
     def ask(self, body: clients.Question[Answer], timeout_s: float | None = None) -> Answer:
-        """Raises Unreachable, Refusal."""
+        """Asks the controller and returns the answer. Raises Unreachable, Refusal."""
         ...
 
     def kept(self, name: str, act: Callable[[], Answer]) -> Answer:

@@ -25,7 +25,7 @@ class StepSample(NamedTuple):
 
 
 class Samples:
-    """Of all jobs that were seen running. Threads may share it."""
+    """The samples of all jobs that were seen running. Threads may share the object."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -19,7 +19,7 @@ from cotenant.controller.sim import TaskProgress, run_all
 from cotenant.controller.sim.past import what_if
 from cotenant.controller.training import compute
 from cotenant.controller.whatif import table as sim_table
-from cotenant.controller.whatif.choices import as_problems, chosen_policies
+from cotenant.controller.whatif.choices import chosen_policies, convert_errors
 from cotenant.controller.whatif.journal import footnotes, headline, read
 from cotenant.controller.wire import utc
 
@@ -39,7 +39,7 @@ def main() -> int:
     os.nice(NICENESS)
     threading.Thread(target=end_with_stdin, daemon=True).start()
     try:
-        say(simulated(words.journal, words.policies, words.since, words.add_gpus))
+        say(simulate_journal(words.journal, words.policies, words.since, words.add_gpus))
     except Problem as problem:
         say({"wrong": problem.message, "hint": problem.hint})
         return 1
@@ -55,12 +55,12 @@ def say(value: dict[str, Any]) -> None:
     print(json.dumps(value), flush=True)
 
 
-def simulated(journal: str, policies: str, since: str, add_gpus: int) -> dict[str, Any]:
-    """Raises Problem."""
+def simulate_journal(journal: str, policies: str, since: str, add_gpus: int) -> dict[str, Any]:
+    """Simulates what a journal recorded, under each of the policies. Raises Problem."""
     choices = chosen_policies(policies) if policies else ()
     say({"doing": "reading the journal"})
     record = read(Path(journal), since, named=False)
-    with as_problems():
+    with convert_errors():
         tasks = what_if.replay_tasks(record, choices, pairs=PAIRS, seed=0, add_gpus=add_gpus)
     if not tasks:
         raise Problem("usage", f"{record.setting.policy} is not available here", "name other policies")

@@ -23,7 +23,7 @@ LINE_MAX: Final = 1_000_000
 
 
 class WhatIf(NamedTuple):
-    """What is asked for."""
+    """The simulation that is asked for."""
 
     journal: str
     policies: str
@@ -77,12 +77,12 @@ class Simulations:
         self._reader: threading.Thread | None = None
 
     def newest(self) -> tuple[Simulated, ...]:
-        """The newest first."""
+        """The simulations that are kept, the newest first."""
         with self._lock:
             return tuple(reversed(self._newest))
 
     def start(self, asked: WhatIf, wall_s: Callable[[], float] = time.time) -> bool:
-        """False: another one is under way."""
+        """Starts a simulation. False: another one is under way."""
         with self._lock:
             if self._newest and not self._newest[-1].is_over:
                 return False

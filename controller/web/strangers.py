@@ -42,13 +42,13 @@ class Strangers:
             oldest.abort()
 
     def remove(self, transport: asyncio.Transport) -> None:
-        """It has ended, or has shown a session."""
+        """Removes a connection that has ended, or has shown a session."""
         if (end := self._ends.pop(transport, None)) is not None:
             end.cancel()
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 of uvicorn; a connection is a stranger's until `let_stay` is called."""
+    """The HTTP/1.1 protocol of uvicorn; a connection is a stranger's until `let_stay` is called."""
 
     def __init__(
         self,

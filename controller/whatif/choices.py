@@ -37,7 +37,7 @@ def _code(message: str) -> str:
 
 
 @contextmanager
-def as_problems() -> Iterator[None]:
+def convert_errors() -> Iterator[None]:
     """What is wrong with a trace, a table of pairs or a number, as one line."""
     try:
         yield

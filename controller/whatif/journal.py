@@ -17,7 +17,7 @@ from cotenant.controller.whatif.problems import journal_problem
 
 
 def read(where: Path, since: str, *, named: bool) -> JournalRecord:
-    """Raises Problem."""
+    """Reads the record of a journal. Raises Problem."""
     since_s = duration_of("--since", since)
     try:
         return read_journal(where, since_s=since_s)

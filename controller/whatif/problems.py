@@ -11,7 +11,8 @@ YOURS: Final = "name a state folder: `cotenant config controller.state_dir` show
 
 
 def journal_problem(error: JournalError, *, named: bool) -> Problem:
-    """`named`: the command line named the journal; otherwise it is this machine's own."""
+    """The problem that an error of the journal is to a user. `named`: the command line named the journal;
+    otherwise it is this machine's own."""
     if isinstance(error, JournalMissing):
         return Problem("not-found", str(error), YOURS)
     return Problem("usage" if named else "failed", str(error))

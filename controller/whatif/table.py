@@ -24,7 +24,7 @@ _UNITS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"), (1e
 
 
 class Measure(NamedTuple):
-    """One column. `value` gives None where a run has no such number."""
+    """A column of the table. `value` gives None where a run has no such number."""
 
     title: str
     """Includes the unit after a comma; that of a time is added later, since it depends on the values."""
@@ -110,7 +110,7 @@ MEASURES: Final = (
 
 
 class SummaryRow(NamedTuple):
-    """One policy over all its seeds."""
+    """The row of one policy over all its seeds."""
 
     label: str
     summaries: tuple[Summary, ...]
@@ -143,7 +143,7 @@ class Filled(NamedTuple):
 
 
 def rows_of(summaries: Sequence[Summary]) -> list[SummaryRow]:
-    """In the order in which labels first appear; what was interrupted says so."""
+    """The rows in the order in which labels first appear; what was interrupted says so."""
     labels = list(dict.fromkeys(label_of(summary) for summary in summaries))
     return [SummaryRow(label, tuple(s for s in summaries if label_of(s) == label)) for label in labels]
 
@@ -172,11 +172,11 @@ def laid_out(summaries: Sequence[Summary], *, wide: bool) -> tuple[list[Column],
 
 
 def units_of(rows: Sequence[SummaryRow]) -> dict[str, tuple[float, str]]:
-    """By the kind of time: its unit, in seconds, and that unit's name."""
+    """The units by the kind of time: for each kind its unit, in seconds, and that unit's name."""
     units = {"": (1.0, "")}
     for measure in MEASURES:
         if measure.time not in units:
-            means = (over_seeds(measure, row) for row in rows)
+            means = (interval_over_seeds(measure, row) for row in rows)
             units[measure.time] = unit_for([each.mean for each in means if each is not None])
     return units
 
@@ -192,18 +192,18 @@ def column(filled: Filled) -> Column:
 
 
 def fill(measure: Measure, rows: Sequence[SummaryRow], scale: float, unit: str) -> Filled:
-    values = {row.label: over_seeds(measure, row) for row in rows}
+    values = {row.label: interval_over_seeds(measure, row) for row in rows}
     known = {label: found.mean for label, found in values.items() if found is not None}
     return Filled(measure, values, scale, unit, best_of(measure, rows, known))
 
 
-def over_seeds(measure: Measure, row: SummaryRow) -> ConfidenceInterval | None:
+def interval_over_seeds(measure: Measure, row: SummaryRow) -> ConfidenceInterval | None:
     found = [value for summary in row.summaries if (value := measure.value(summary)) is not None]
     return interval(found) if found else None
 
 
 def best_of(measure: Measure, rows: Sequence[SummaryRow], known: dict[str, float]) -> frozenset[str]:
-    """Whole runs compete; where all are equal none is best."""
+    """The labels of the rows that are best. Whole runs compete; where all are equal none is best."""
     racing = {
         row.label: known[row.label]
         for row in rows

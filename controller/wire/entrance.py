@@ -139,7 +139,7 @@ def _struct(value: msgspec.Struct, default: Limit) -> msgspec.Struct:
         after = _checked(before, limit, default, name)
         if after is not before:
             changed[name] = after
-    return texts.with_texts(value, changed) if changed else value
+    return texts.replace_texts(value, changed) if changed else value
 
 
 def _is_plain(text: str, limit: Limit) -> bool:

@@ -55,7 +55,7 @@ class Startup:
         self._waiting: dict[str, list[Any]] = {}
         self._before: dict[str, Any] = {}
 
-    def before_import(self, name: str, callback: Any) -> None:
+    def call_before_import(self, name: str, callback: Any) -> None:
         """Call `callback()` when `name` is about to be executed. Looking for it is not importing it."""
         self._before[name] = callback
 
@@ -119,8 +119,8 @@ def _optimizers_are_there(startup: Startup) -> Any:
 
 
 class WatchedSpec(importlib.machinery.ModuleSpec):
-    """Of a module that a warm start has before its script: Python asks at each import whether the module is
-    complete, so the first question is the script's import."""
+    """The spec of a module that a warm start has before its script: Python asks at each import whether the
+    module is complete, so the first question is the script's import."""
 
     @property
     def _initializing(self) -> bool:
@@ -149,7 +149,7 @@ def _seed_alike(startup: Startup, job: str) -> None:
 def _watch(startup: Startup) -> None:
     """Tell the supervisor when the script imports torch: its first step will be told as well."""
     if "torch" not in sys.modules:
-        startup.before_import("torch", _tell_watched)
+        startup.call_before_import("torch", _tell_watched)
     for name in _TORCH:
         spec = getattr(sys.modules.get(name), "__spec__", None)
         if type(spec) is importlib.machinery.ModuleSpec and not getattr(spec, "_initializing", False):
@@ -171,8 +171,9 @@ def _tell_watched() -> None:
 
 
 def _take_stacks_signal(number: str) -> None:
-    """In C, so that it also works while the main thread waits in a collective. A script that wants the
-    signal for itself replaces this. Children that are forked (data loaders) have it as well."""
+    """Takes the signal for stacks in C, so that it also works while the main thread waits in a collective. A
+    script that wants the signal for itself replaces this. Children that are forked (data loaders) have it as
+    well."""
     if sys.__stderr__ is None:
         return
     try:
@@ -264,7 +265,7 @@ def note_modules() -> None:
 
 
 def _say(text: str) -> None:
-    """To the job's log. A process without one goes on."""
+    """Writes to the job's log. A process without one goes on."""
     if sys.__stderr__ is not None:
         sys.__stderr__.write(text)
 

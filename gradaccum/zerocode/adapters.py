@@ -98,7 +98,8 @@ def _transformers(trainer: Any, standing: AccumulationStanding, mean: bool) -> N
 
 
 def _takes_items(model: Any) -> bool:
-    """As the Trainer itself finds out whether a model's loss is normalised by the items of the whole step."""
+    """Finds out, as the Trainer itself does, whether a model's loss is normalised by the items of the whole
+    step."""
     said = getattr(model, "accepts_loss_kwargs", None)
     if said is not None:
         return bool(said)
@@ -117,7 +118,7 @@ def _accelerate(accelerator: Any, standing: AccumulationStanding) -> None:
         smaller: dict[int, Any] = {}
 
         def change(steps: int) -> None:
-            smaller.update({id(each): in_smaller_batches(each, steps) for each in loaders[:1]})
+            smaller.update({id(each): shrink_batches(each, steps) for each in loaders[:1]})
             self.gradient_accumulation_steps *= steps
 
         _set_steps(standing, objects, change)
@@ -136,7 +137,7 @@ def _lightning(trainer: Any, standing: AccumulationStanding) -> None:
         def change(steps: int) -> None:
             if not isinstance(train_dataloaders, DataLoader):
                 raise NotSet("fit() was given no DataLoader, so its batches cannot be made smaller")
-            loaders[0] = in_smaller_batches(train_dataloaders, steps)
+            loaders[0] = shrink_batches(train_dataloaders, steps)
             self.accumulate_grad_batches *= steps
 
         _set_steps(standing, [model], change)
@@ -145,11 +146,11 @@ def _lightning(trainer: Any, standing: AccumulationStanding) -> None:
     trainer.fit = fit
 
 
-def in_smaller_batches(loader: DataLoader[Any], steps: int) -> DataLoader[Any]:
-    """The same samples in the same order, in batches smaller by `steps`.
+def shrink_batches(loader: DataLoader[Any], steps: int) -> DataLoader[Any]:
+    """Returns a loader of the same samples in the same order, in batches smaller by `steps`.
 
     Raises:
-        Unturned: batches would not all be of one size.
+        NotSet: batches would not all be of one size.
     """
     if steps == 1:
         return loader

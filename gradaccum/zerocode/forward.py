@@ -29,7 +29,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from cotenant.gradaccum.exactness import refuse
-from cotenant.gradaccum.rows import Call, joined, sizes_of, tensors_of
+from cotenant.gradaccum.rows import Call, join_outputs, sizes_of, tensors_of
 
 Forward = Callable[..., Any]
 """`forward(module, *args, **kwargs)`."""
@@ -70,11 +70,11 @@ def split_forward(forward: Forward, module: torch.nn.Module, call: Call, steps: 
             # The leaves go in one by one: that is how the devices are found whose random state is kept.
             outputs.append(checkpoint(part, *leaves, use_reentrant=False))
         start += size
-    return joined(outputs, sizes)
+    return join_outputs(outputs, sizes)
 
 
 class _Part:
-    """One part of the batch on its way through the module; called again in the backward pass."""
+    """A part of the batch on its way through the module; called again in the backward pass."""
 
     def __init__(self, forward: Forward, module: torch.nn.Module, call: Call) -> None:
         self._forward = forward

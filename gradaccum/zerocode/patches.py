@@ -107,13 +107,13 @@ class Patches:
         signature = inspect.signature(original)
 
         @functools.wraps(original)
-        def audited(*args: Any, **kwargs: Any) -> Any:
+        def audit_losses(*args: Any, **kwargs: Any) -> Any:
             if not DEPTH.inside:
                 given = signature.bind(*args, **kwargs).arguments
                 self._check_losses(next(iter(given.values())), bool(given.get("create_graph")))
             return original(*args, **kwargs)
 
-        return audited
+        return audit_losses
 
     def _refuses(self, original: Any) -> Any:
         @functools.wraps(original)
@@ -133,7 +133,7 @@ class Patches:
             self._end_search()
 
     def _end_search(self) -> None:
-        """From now on only calls of the classes that were found come by here."""
+        """Ends the search: from now on only calls of the classes that were found come by here."""
         self._restore("__call__")
         for kind in {type(module) for module in self.standing.good}:
             self._replace(kind, "__call__", self._calls)

@@ -58,14 +58,14 @@ def objection(forward: Forward, module: torch.nn.Module, few: Call) -> str | Non
     if reason:
         return reason
     quiet = _Quiet(forward)
-    with untouched(module), torch.enable_grad():
-        reason = _in_double(quiet, module, few)
+    with keep_untouched(module), torch.enable_grad():
+        reason = _check_in_double(quiet, module, few)
         if reason is None:
             return None
         if reason != _NOT_IN_DOUBLE:
             return reason
-    with untouched(module), torch.enable_grad():
-        return _in_own_precision(quiet, module, few)
+    with keep_untouched(module), torch.enable_grad():
+        return _check_own_precision(quiet, module, few)
 
 
 def structure(module: torch.nn.Module) -> str | None:
@@ -114,7 +114,7 @@ class _Quiet:
         self.replaced: dict[str, torch.Tensor] | None = None
 
     def buffer_versions(self, module: torch.nn.Module) -> dict[str, int]:
-        """Of the float64 stand-ins: footprints of the module say nothing about them."""
+        """The versions of the float64 stand-ins: footprints of the module say nothing about them."""
         replaced = self.replaced or {}
         return {name: replaced[name]._version for name, _ in module.named_buffers() if name in replaced}
 
@@ -135,7 +135,7 @@ def _no_autocast(args: tuple[Any, ...]) -> Iterator[None]:
         yield
 
 
-def _in_double(quiet: _Quiet, module: torch.nn.Module, few: Call) -> str | None:
+def _check_in_double(quiet: _Quiet, module: torch.nn.Module, few: Call) -> str | None:
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     floating = [value for value in state.values() if value.is_floating_point()]
     size = sum(8 * value.numel() for value in floating)
@@ -157,7 +157,7 @@ def _in_double(quiet: _Quiet, module: torch.nn.Module, few: Call) -> str | None:
     ]
     wanted = [quiet.replaced[name] for name, p in module.named_parameters() if p.requires_grad]
     try:
-        return _compared(quiet, module, doubled, wanted, exactness.TOLERANCE[torch.float64])
+        return _compare_parts(quiet, module, doubled, wanted, exactness.TOLERANCE[torch.float64])
     except Uncut as error:
         return str(error)
     except Exception:  # noqa: BLE001  # The module is foreign, and the script never asked for float64.
@@ -166,21 +166,21 @@ def _in_double(quiet: _Quiet, module: torch.nn.Module, few: Call) -> str | None:
         quiet.replaced = None
 
 
-def _in_own_precision(quiet: _Quiet, module: torch.nn.Module, few: Call) -> str | None:
+def _check_own_precision(quiet: _Quiet, module: torch.nn.Module, few: Call) -> str | None:
     wanted = [p for p in module.parameters() if p.requires_grad]
     low = exactness.TOLERANCE_LOW_PRECISION
     tolerance = max((exactness.TOLERANCE.get(p.dtype, low) for p in wanted), default=low)
     if any(torch.is_autocast_enabled(kind) for kind in {p.device.type for p in wanted}):
         tolerance = low
     try:
-        return _compared(quiet, module, few, wanted, tolerance)
+        return _compare_parts(quiet, module, few, wanted, tolerance)
     except Uncut as error:
         return str(error)
     except Exception as error:  # noqa: BLE001  # A check must not end the script, whatever it meets.
         return f"it could not be checked on a few rows of a batch ({type(error).__name__}: {error})"
 
 
-def _compared(
+def _compare_parts(
     quiet: _Quiet, module: torch.nn.Module, few: Call, wanted: Sequence[torch.Tensor], tolerance: float
 ) -> str | None:
     args, kwargs = few.arguments(few.leaves)
@@ -313,7 +313,7 @@ class Still(TorchFunctionMode):
 
 
 @contextmanager
-def untouched(module: torch.nn.Module) -> Iterator[None]:
+def keep_untouched(module: torch.nn.Module) -> Iterator[None]:
     """Undo what happens to the module inside, and put the random state back."""
     attributes = {each: dict(vars(each)) for each in module.modules()}
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]

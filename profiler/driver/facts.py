@@ -51,19 +51,20 @@ FAILURES: Final[dict[int, NvmlFailure]] = {
 
 
 class NvmlError(Exception):
-    """NVML has refused; the text says why, and what to do where we know."""
+    """The error of NVML that has refused; the text says why, and what to do where we know."""
 
     def __init__(self, code: int, own_words: str = "") -> None:
-        """`own_words`: NVML's, for a code that we have none for; ours where it was not NVML."""
+        """Makes the error of one code. `own_words`: NVML's, for a code that we have none for; ours where it
+        was not NVML."""
         self.code = code
         if code == NOT_NVMLS:
             self.what = own_words
         else:
             self.what = FAILURES[code].what if code in FAILURES else f"NVML error {code}: {own_words}"
-        super().__init__(advised(self.what, code))
+        super().__init__(add_advice(self.what, code))
 
 
-def advised(what: str, code: int) -> str:
+def add_advice(what: str, code: int) -> str:
     """What is wrong, and what to do about it where we know."""
     todo = FAILURES[code].todo if code in FAILURES else ""
     return f"{what}: {todo}" if todo else what
@@ -107,7 +108,7 @@ class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU as NVML describes it."""
+    """A GPU as NVML describes it."""
 
     index: int
     uuid: str = ""
@@ -165,7 +166,7 @@ class GpuLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What NVML answered; no GPUs and a problem if it could not."""
+    """The facts that NVML answered; no GPUs and a problem if NVML could not."""
 
     driver: str = ""
     cuda: tuple[int, int] | None = None

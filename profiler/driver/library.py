@@ -36,7 +36,7 @@ class Library:
     """NVML, open until it is closed."""
 
     def __init__(self, binding: Any) -> None:
-        """`binding`: pynvml. Raises NvmlError: the driver does not work."""
+        """Opens NVML through a binding. `binding`: pynvml. Raises NvmlError: the driver does not work."""
         self.binding = binding
         self.ask("nvmlInit")
 
@@ -69,7 +69,7 @@ class Library:
 
 
 def open_library() -> Library:
-    """Raises NvmlError: there is no binding, or the driver does not work."""
+    """Opens NVML through its binding. Raises NvmlError: there is no binding, or the driver does not work."""
     try:
         import pynvml
     except ImportError:
@@ -114,7 +114,7 @@ _UNSIGNED: Final = (1, 2, 3)
 
 
 def handle_of(nvml: Library, uuid: str) -> Any:
-    """Raises NvmlError: there is no such GPU, or it is lost."""
+    """The handle of the GPU with this UUID. Raises NvmlError: there is no such GPU, or it is lost."""
     return nvml.ask("nvmlDeviceGetHandleByUUID", uuid)
 
 
@@ -127,7 +127,7 @@ def gpu(nvml: Library, index: int) -> GpuFacts:
         total_mib, taken_mib = memory_mib(nvml, handle)
     except NvmlError as error:
         return GpuFacts(index=index, uuid=uuid, problem=error.what, problem_code=error.code)
-    reserved_mib, used_mib = _by_the_driver_mib(nvml, handle)
+    reserved_mib, used_mib = _driver_memory_mib(nvml, handle)
     capability = nvml.maybe("nvmlDeviceGetCudaComputeCapability", handle)
     modes = nvml.maybe("nvmlDeviceGetMigMode", handle)
     mig = _current(modes)
@@ -172,12 +172,12 @@ class InUse(NamedTuple):
 
 
 def memory_mib(nvml: Library, handle: Any) -> InUse:
-    """Raises NvmlError: every GPU that works answers this."""
+    """The memory of a GPU, total and in use. Raises NvmlError: every GPU that works answers this."""
     info = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
     return InUse(int(info.total) // MIB, -(-int(info.used) // MIB))
 
 
-def _by_the_driver_mib(nvml: Library, handle: Any) -> tuple[int | None, int | None]:
+def _driver_memory_mib(nvml: Library, handle: Any) -> tuple[int | None, int | None]:
     """What it keeps for itself, and what others use; older drivers do not tell these apart."""
     try:
         full = nvml.ask("nvmlDeviceGetMemoryInfo", handle, version=MEMORY_V2)
@@ -235,16 +235,16 @@ def named_processes(nvml: Library, handle: Any) -> tuple[list[GpuProcess], tuple
 
 def _computing(nvml: Library, handle: Any) -> list[GpuProcess]:
     """MPS clients are listed by a call of their own, which older drivers lack; some are in both lists."""
-    found = _listed(nvml, "nvmlDeviceGetComputeRunningProcesses", handle, computes=True)
+    found = _list_processes(nvml, "nvmlDeviceGetComputeRunningProcesses", handle, computes=True)
     try:
-        clients = _listed(nvml, "nvmlDeviceGetMPSComputeRunningProcesses", handle, computes=True)
+        clients = _list_processes(nvml, "nvmlDeviceGetMPSComputeRunningProcesses", handle, computes=True)
     except NvmlError:
         return found
     return [*found, *clients]
 
 
 def _drawing(nvml: Library, handle: Any) -> list[GpuProcess]:
-    return _listed(nvml, "nvmlDeviceGetGraphicsRunningProcesses", handle, computes=False)
+    return _list_processes(nvml, "nvmlDeviceGetGraphicsRunningProcesses", handle, computes=False)
 
 
 LISTS: Final[dict[Doing, Callable[[Library, Any], list[GpuProcess]]]] = {
@@ -254,9 +254,9 @@ LISTS: Final[dict[Doing, Callable[[Library, Any], list[GpuProcess]]]] = {
 """Who computes comes first: one that does both computes."""
 
 
-def _listed(nvml: Library, call: str, handle: Any, *, computes: bool) -> list[GpuProcess]:
-    """By the newest version of the call that the driver has: the binding's own plain name stands for one
-    version, and fails with an error of another kind where a driver lacks it."""
+def _list_processes(nvml: Library, call: str, handle: Any, *, computes: bool) -> list[GpuProcess]:
+    """Lists processes by the newest version of the call that the driver has: the binding's own plain name
+    stands for one version, and fails with an error of another kind where a driver lacks it."""
     try:
         found = nvml.ask(f"{call}_v3", handle)
     except NvmlError as error:
@@ -274,7 +274,8 @@ def _listed(nvml: Library, call: str, handle: Any, *, computes: bool) -> list[Gp
 
 
 def _each_once(lists: Iterable[Iterable[GpuProcess]]) -> list[GpuProcess]:
-    """One that computes and draws computes; the first number that anybody gives is its memory."""
+    """The processes of the lists, each once: one that computes and draws computes; the first number that
+    anybody gives is its memory."""
     found: dict[int, GpuProcess] = {}
     for each in chain.from_iterable(lists):
         before = found.setdefault(each.pid, each)
@@ -301,7 +302,7 @@ def ecc_mode(nvml: Library, handle: Any) -> bool | None:
 
 
 def _current(modes: Any) -> bool | None:
-    """Of a mode that is now and one that will be after a reset."""
+    """Whether a mode is on now, given the mode that is now and the one that will be after a reset."""
     return None if modes is None else bool(modes[0] == 1)
 
 

@@ -52,7 +52,7 @@ PATHS: Final = {
 
 
 def looked_at(nvml: Library, gpu: GpuFacts) -> GpuFacts:
-    """The same GPU with all that can be known of it; one that does not answer stays as it is."""
+    """Returns the same GPU with all that can be known of it; a GPU that does not answer stays as it is."""
     handle = None if gpu.problem else nvml.maybe("nvmlDeviceGetHandleByUUID", gpu.uuid)
     if handle is None:
         return gpu
@@ -70,7 +70,7 @@ def looked_at(nvml: Library, gpu: GpuFacts) -> GpuFacts:
         nvlinks=_nvlinks(nvml, handle),
         gpm=gpm,
         gpm_problem=gpm_problem,
-        processes=tuple(_introduced(each) for each in gpu.processes),
+        processes=tuple(_introduce_process(each) for each in gpu.processes),
     )
 
 
@@ -117,7 +117,7 @@ def _gpm(nvml: Library, handle: Any) -> tuple[bool | None, str]:
     return True, ""
 
 
-def _introduced(process: GpuProcess) -> GpuProcess:
+def _introduce_process(process: GpuProcess) -> GpuProcess:
     return msgspec.structs.replace(
         process,
         user=process_info.user(process.pid),
@@ -148,7 +148,7 @@ def name_alone(nvml: Library, index: int) -> DriverFacts:
 
 
 def everything(nvml: Library, only: int | None = None) -> DriverFacts:
-    """And what only `doctor` wants to know. Raises NvmlError."""
+    """The inventory, and what only `doctor` wants to know. Raises NvmlError."""
     found = inventory(nvml, only)
     return DriverFacts(
         driver=found.driver,

@@ -66,9 +66,10 @@ def driver_facts(
 
 
 def one_by_one(asked: Callable[..., DriverFacts]) -> DriverFacts | None:
-    """Each GPU by itself, those that do not answer with a problem; None: it is not a GPU that hangs.
+    """Asks for each GPU by itself; those that do not answer come with a problem. None: it is not a GPU that
+    hangs.
 
-    `asked(*words)` asks `probe` with these; raises NoAnswer.
+    `asked(*words)` asks `probe` with these; raises NoProbeAnswer.
     """
     whole, gpus, nameless = DriverFacts(), list[GpuFacts](), 0
     for index in range(GPUS_MAX):
@@ -107,7 +108,7 @@ def ask(
     *,
     left_behind: list[subprocess.Popen[bytes]] = _left_behind,
 ) -> Answer:
-    """What the program prints: one `kind` as JSON. Raises NoAnswer."""
+    """Runs a program and returns what it prints: one `kind` as JSON. Raises NoProbeAnswer."""
     for child in [each for each in left_behind if each.poll() is not None]:
         left_behind.remove(child)
     if len(left_behind) >= STUCK_MAX:
@@ -121,7 +122,7 @@ def ask(
     try:
         said, complaint = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        if not _ended(child):
+        if not _kill_child(child):
             left_behind.append(child)
         limit = f"{timeout_s:g} s (is a GPU hung? see `dmesg`)"
         raise Silence(f"{whom} did not answer within {limit}") from None
@@ -133,7 +134,7 @@ def ask(
     return answer
 
 
-def _ended(child: subprocess.Popen[bytes]) -> bool:
+def _kill_child(child: subprocess.Popen[bytes]) -> bool:
     """Whether the kill ended it."""
     child.kill()
     for pipe in (child.stdout, child.stderr):
@@ -154,7 +155,7 @@ CLASSES: Final = ("0x0300", "0x0302")
 
 
 def gpus_on_the_bus(root: Path = Path("/")) -> int | None:
-    """How many; None: the bus cannot be read."""
+    """The number of GPUs on the bus; None: the bus cannot be read."""
     folder = root / DEVICES
     try:
         return sum(_is_gpu(device) for device in folder.iterdir())

@@ -41,7 +41,7 @@ def _name_of(uid: int) -> str:
 
 
 def name(pid: int) -> str:
-    """What the kernel calls it: at most 15 characters, and a zombie has one as well."""
+    """The name that the kernel gives a process: at most 15 characters, and a zombie has one as well."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
@@ -49,7 +49,7 @@ def name(pid: int) -> str:
 
 
 def command(pid: int, characters_max: int) -> str:
-    """Its words, on one line; its name where it has none."""
+    """The words of a process, on one line; its name where it has none."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:

@@ -22,11 +22,11 @@ Values = dict[Indicator, float]
 
 
 class Unsupported(Exception):
-    """These devices have no such counters, or may not be asked; the text says why."""
+    """The error of devices that have no such counters, or may not be asked; the text says why."""
 
 
 class Taken(NamedTuple):
-    """One sample of all devices, and the time it is about (monotonic clock)."""
+    """A sample of all devices, and the time it is about (monotonic clock)."""
 
     since_s: float
     at_s: float
@@ -57,10 +57,10 @@ class Counters(Protocol):
         """Since the last time; None: nothing to compare with, or nothing new."""
 
     def memory(self) -> list[DeviceMemory | None]:
-        """Per device, now."""
+        """The memory of each device, now."""
 
     def problems(self) -> list[str]:
-        """Per device: why it had no values the last time; empty where it had."""
+        """The reasons, one for each device, why it had no values the last time; empty where it had."""
 
     def close(self) -> None: ...
 
@@ -90,7 +90,7 @@ class DriverCounters:
         self._problems[number] = f"NVML: {error.what}"
 
     def _check(self) -> None:
-        """Raises Unsupported: none of them answers."""
+        """Checks that a device answers. Raises Unsupported: none of them answers."""
         if all(self._problems):
             raise Unsupported(self._problems[0])
 

@@ -48,7 +48,7 @@ class Usage:
         now_s = self._clock()
         if rescan or now_s - self._scanned_s >= _RESCAN_PERIOD_S:
             self._scanned_s = now_s
-            found = {process.pid: process for root in self._roots for process in _with_children(root)}
+            found = {process.pid: process for root in self._roots for process in _process_tree(root)}
             # A process whose parent has gone is no descendant any more, and still one of the job's.
             left = {process.pid: process for process in self._tree if process.is_running()}
             self._tree = list({**found, **left}.values())
@@ -112,14 +112,18 @@ class CpuSource:
             (now[3] - before[3]) / wall_s,
         )
         measured = {
-            name: _measured(value) if value >= 0.0 else missing("cpu", ANEW)
+            name: _measured_reading(value) if value >= 0.0 else missing("cpu", ANEW)
             for name, value in zip(rates, values, strict=True)
         }
         of_group = rates[:3] if self._cpu_stat is not None else ()
-        return readings | measured | {name: _measured(measured[name].value, "cgroup") for name in of_group}
+        return (
+            readings
+            | measured
+            | {name: _measured_reading(measured[name].value, "cgroup") for name in of_group}
+        )
 
     def samples(self) -> tuple[Timed, ...]:
-        """One, over the time since the last question."""
+        """The samples, one at most, over the time since the last question."""
         before = self._before
         values = self.sample()
         now = self._before
@@ -137,7 +141,7 @@ class CpuSource:
         return self._usage.cpu_s()
 
 
-def _measured(value: float, source: SourceName = "cpu") -> Reading:
+def _measured_reading(value: float, source: SourceName = "cpu") -> Reading:
     return Reading(value=value, source=source)
 
 
@@ -157,7 +161,7 @@ def _open(pid: int) -> psutil.Process | None:
         return None
 
 
-def _with_children(root: psutil.Process) -> list[psutil.Process]:
+def _process_tree(root: psutil.Process) -> list[psutil.Process]:
     try:
         return [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
@@ -197,7 +201,7 @@ class Sent(NamedTuple):
 
 
 class Port(NamedTuple):
-    """One that speaks InfiniBand."""
+    """A port that speaks InfiniBand."""
 
     interfaces: frozenset[str]
     sent: int
@@ -218,7 +222,7 @@ def network(infiniband: Path = INFINIBAND) -> Sent:
 
 
 def _ports(infiniband: Path) -> Iterator[Port]:
-    """Those whose counters can be read."""
+    """The ports of InfiniBand whose counters can be read."""
     for port in sorted(infiniband.glob("*/ports/*")):
         try:
             if (port / "link_layer").read_text().strip() != "InfiniBand":

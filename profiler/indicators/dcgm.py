@@ -91,7 +91,7 @@ class Dcgm:
             self._group.samples.WatchFields(self._memory, 1_000_000, KEPT_S, 0)
             system.UpdateAllFields(True)
         except self._errors as error:
-            raise Unsupported(f"DCGM at {address}: {in_words(error)}") from None
+            raise Unsupported(f"DCGM at {address}: {error_text(error)}") from None
 
     def _measurable(self) -> list[int]:
         """Which of the fields the GPUs can measure at all, by the engine's word; all, where it has none."""
@@ -116,7 +116,7 @@ class Dcgm:
         return group
 
     def read(self) -> Taken | None:
-        """Raises Unsupported: the engine does not answer."""
+        """Reads a sample from the host engine. Raises Unsupported: the engine does not answer."""
         before_s, self._at_s = self._at_s, self._clock()
         devices = [self._new_of(number, known) for number, known in enumerate(self._latest(self._counters))]
         if math.isinf(before_s):
@@ -134,11 +134,11 @@ class Dcgm:
         return found
 
     def _latest(self, group: Any) -> list[Any]:
-        """Per device: its values by field number."""
+        """The latest values of each device, by field number."""
         try:
             known = self._group.samples.GetLatest(group).values
         except self._errors as error:
-            raise Unsupported(f"DCGM: {in_words(error)}") from None
+            raise Unsupported(f"DCGM: {error_text(error)}") from None
         self._problems = ["" if gpu in known else "DCGM knows nothing of this GPU" for gpu in self._gpus]
         return [known.get(gpu, {}) for gpu in self._gpus]
 
@@ -160,7 +160,7 @@ class Dcgm:
 
 
 def bindings() -> Any:
-    """NVIDIA's `pydcgm`.
+    """The bindings of DCGM: NVIDIA's `pydcgm`.
 
     Raises:
         Unsupported: it is not on this machine, or cannot be used.
@@ -175,7 +175,7 @@ def bindings() -> Any:
     try:
         import pydcgm
     except (ImportError, OSError, AttributeError, SyntaxError) as error:
-        raise Unsupported(f"the DCGM bindings in {folder} cannot be loaded: {in_words(error)}") from None
+        raise Unsupported(f"the DCGM bindings in {folder} cannot be loaded: {error_text(error)}") from None
     return pydcgm
 
 
@@ -211,5 +211,5 @@ def _newest(known: Any, field: int) -> Any:
     return series[-1] if series is not None and len(series) else None
 
 
-def in_words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0][:200]

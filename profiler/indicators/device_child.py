@@ -42,13 +42,15 @@ FAILURES_MAX: Final = 5
 # --- Choosing --------------------------------------------------------------------------------------
 
 
-def opened(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
+def open_source(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
     """A source that has shown a value. Raises Unsupported."""
     match source:
         case "gpm":
             from cotenant.profiler.indicators.gpm import Gpm
 
-            return shown(of_the_driver(Gpm, uuids), GPM_BLANK_S_MAX, "GPM answers, but without values")
+            return wait_for_value(
+                open_driver_counters(Gpm, uuids), GPM_BLANK_S_MAX, "GPM answers, but without values"
+            )
         case "dcgm":
             from cotenant.profiler.indicators.dcgm import Dcgm, bindings
 
@@ -56,7 +58,7 @@ def opened(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
                 "DCGM answers, but its profiling values stay blank: they need a data-centre GPU, root or "
                 "NVreg_RestrictProfilingToAdminUsers=0, and that nobody has paused profiling"
             )
-            return shown(Dcgm(bindings(), wanted.dcgm, uuids), BLANK_S_MAX, blank)
+            return wait_for_value(Dcgm(bindings(), wanted.dcgm, uuids), BLANK_S_MAX, blank)
         case "exporter":
             from cotenant.profiler.indicators.exporter import Exporter
 
@@ -70,12 +72,12 @@ def opened(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
         case _:
             from cotenant.profiler.indicators.nvml import Nvml
 
-            counters = of_the_driver(Nvml, uuids)
+            counters = open_driver_counters(Nvml, uuids)
             counters.read()
             return counters
 
 
-def of_the_driver(kind: type[Driver], uuids: Sequence[str]) -> Driver:
+def open_driver_counters(kind: type[Driver], uuids: Sequence[str]) -> Driver:
     """Raises Unsupported, and then keeps nothing open."""
     try:
         nvml = open_library()
@@ -88,7 +90,7 @@ def of_the_driver(kind: type[Driver], uuids: Sequence[str]) -> Driver:
         raise
 
 
-def shown(counters: Counters, patience_s: float, otherwise: str) -> Counters:
+def wait_for_value(counters: Counters, patience_s: float, otherwise: str) -> Counters:
     """The counters, once they have shown a value. Raises Unsupported: they show none."""
     until_s = time.monotonic() + patience_s
     while time.monotonic() < until_s:
@@ -115,7 +117,7 @@ def choose(wanted: Wanted, uuids: Sequence[str]) -> tuple[Counters | None, Expla
     best: Counters | None = None
     for source in ORDER if wanted.source == "auto" else (wanted.source,):
         try:
-            counters = opened(source, wanted, uuids)
+            counters = open_source(source, wanted, uuids)
         except Unsupported as why:
             findings.append(Finding(source=source, usable=False, why=str(why)[:300]))
             continue
@@ -179,7 +181,7 @@ class Reader:
             self._backlog.append(taken)
 
     def answer(self) -> str:
-        """One line: all samples since the last one."""
+        """The answer in one line: all samples since the last one."""
         said = {
             "source": self._counters.name,
             "why": self._why,

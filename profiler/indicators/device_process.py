@@ -43,7 +43,7 @@ CHILD: Final = "cotenant.profiler.indicators.device_child"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One source that was tried, or why it was not."""
+    """A source that was tried, or why it was not."""
 
     source: Wish
     usable: bool
@@ -63,7 +63,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def why(self) -> str:
-        """One line: what is used, and what was passed over for which reason."""
+        """The explanation in one line: what is used, and what was passed over for which reason."""
         if self.problem:
             return self.problem
         passed_over = "; ".join(f"not {each.source}: {each.why}" for each in self.findings if not each.usable)
@@ -103,7 +103,7 @@ REASON_CHARS: Final = 300
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What `device_child.Reader.answer` says."""
+    """The answer that `device_child.Reader.answer` gives."""
 
     source: SourceName
     why: str
@@ -118,7 +118,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
 
     def reading(self, device: int, known: dict[str, float], name: Indicator) -> Reading:
-        """One indicator of one device in one sample."""
+        """The value of one indicator of one device in one sample."""
         if name.value in known:
             return Reading(value=known[name.value], source=self.source, gauge=name.value in self.gauges)
         if name.value not in self.offers:
@@ -134,7 +134,7 @@ class NoIndicators(Exception):
 
 
 class DeviceProcess:
-    """One child, and what is on its way from it."""
+    """A child process that asks the driver, and what is on its way from it."""
 
     def __init__(self, words: Sequence[str], start_s_max: float = START_S_MAX) -> None:
         self._start_s_max = start_s_max
@@ -157,7 +157,7 @@ class DeviceProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the child; None: it is gone."""
+        """The pid of the child; None: it is gone."""
         return self._process.pid if self._process is not None else None
 
     def ask(self, wait_s: float) -> Answer | None:
@@ -170,7 +170,7 @@ class DeviceProcess:
             raise NoIndicators(self._problem)
         try:
             line = self._line(wait_s)
-            return None if line is None else self._understood(line)
+            return None if line is None else self._parse_answer(line)
         except NoIndicators as problem:
             self.close(str(problem))
             raise
@@ -206,8 +206,8 @@ class DeviceProcess:
         if time.monotonic() - since_s >= limit_s:
             raise NoIndicators(f"the driver did not answer within {limit_s:g} s")
 
-    def _understood(self, line: bytes) -> Answer:
-        """Raises NoAnswer."""
+    def _parse_answer(self, line: bytes) -> Answer:
+        """Reads an answer from a line of the child. Raises NoIndicators."""
         with suppress(BadMessage):
             trouble: Trouble = decode_json(line, Trouble)
             said = NoIndicators(trouble.problem[:REASON_CHARS])
@@ -223,7 +223,7 @@ class DeviceProcess:
         return answer
 
     def close(self, why: str = "the source is closed") -> None:
-        """End the process; one that hangs in the driver is not waited for."""
+        """Ends the process; one that hangs in the driver is not waited for."""
         self._problem = self._problem or why
         process, self._process = self._process, None
         if process is None:

@@ -72,8 +72,8 @@ class Exporter:
     lacks = "the exporter does not show it"
 
     def __init__(self, url: str, uuids: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises Unsupported."""
-        self._url = checked(url)
+        """Sets up the exporter at `url`, once that is checked. Raises Unsupported."""
+        self._url = check_url(url)
         self._uuids = list(uuids)
         self._clock = clock
         self._at_s = -math.inf
@@ -123,8 +123,8 @@ class Exporter:
         """Nothing is open between two pages."""
 
 
-def checked(url: str) -> str:
-    """Raises Unsupported."""
+def check_url(url: str) -> str:
+    """Checks the exporter's URL, and completes its path. Raises Unsupported."""
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
         raise Unsupported(f"profiler.exporter = {url!r}: write http://HOST:PORT/metrics")

@@ -52,7 +52,8 @@ class Gpm(DriverCounters):
     def __init__(
         self, nvml: Library, uuids: Sequence[str], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Raises Unsupported: none of the devices has counters that we may read."""
+        """Prepares the buffers of each device. Raises Unsupported: none of the devices has counters that we
+        may read."""
         super().__init__(nvml, uuids, clock)
         self._buffers = [self._make_buffers(number, uuid) for number, uuid in enumerate(uuids)]
         """Two per device, used in turn: a sample is a buffer of the driver's. None for one without GPM."""
@@ -75,7 +76,7 @@ class Gpm(DriverCounters):
         return []
 
     def read(self) -> Taken | None:
-        """Raises Unsupported: no device answers any more."""
+        """Takes a sample of all devices. Raises Unsupported: no device answers any more."""
         before_s, self._at_s = self._at_s, self._clock()
         self._newest = 1 - self._newest
         for number in range(len(self._buffers)):
@@ -83,7 +84,7 @@ class Gpm(DriverCounters):
         self._check()
         if self._at_s - before_s <= APART_S_MIN or math.isinf(before_s):
             return None
-        devices = [self._since_before(number) for number in range(len(self._buffers))]
+        devices = [self._interval_values(number) for number in range(len(self._buffers))]
         return Taken(before_s, self._at_s, PERIOD_S, devices)
 
     def _take(self, number: int) -> None:
@@ -100,7 +101,7 @@ class Gpm(DriverCounters):
         self._filled[number][self._newest] = True
         self._problems[number] = ""
 
-    def _since_before(self, number: int) -> Values:
+    def _interval_values(self, number: int) -> Values:
         """Empty where one of the two samples is missing."""
         if not all(self._filled[number]):
             return {}

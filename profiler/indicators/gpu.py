@@ -100,7 +100,7 @@ class GpuSource:
             return []
         self.name, self.why = answer.source, answer.why
         return [
-            Timed(since_s=since_s, at_s=at_s, period_s=period_s, values=_over_all(answer, devices))
+            Timed(since_s=since_s, at_s=at_s, period_s=period_s, values=_average_sample(answer, devices))
             for since_s, at_s, period_s, devices in answer.samples
             if at_s > since_s and period_s > 0.0
         ]
@@ -110,7 +110,7 @@ class GpuSource:
         self._child.close()
 
 
-def _over_all(answer: Answer, devices: Sequence[dict[str, float]]) -> Sample:
+def _average_sample(answer: Answer, devices: Sequence[dict[str, float]]) -> Sample:
     return {
         name: _mean([answer.reading(number, known, name) for number, known in enumerate(devices)])
         for name in OF_THE_DEVICES

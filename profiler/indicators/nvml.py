@@ -40,13 +40,13 @@ class Nvml(DriverCounters):
     def __init__(
         self, nvml: Library, uuids: Sequence[str], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Raises Unsupported: none of the devices is there."""
+        """Opens the devices with these UUIDs. Raises Unsupported: none of the devices is there."""
         super().__init__(nvml, uuids, clock)
         self.period_s = max(PERIOD_S_MIN, 2 * PCIE_S * len(uuids))
         self._links = [{name: Counter() for name in NVLINK} for _ in uuids]
 
     def read(self) -> Taken | None:
-        """Raises Unsupported: no device answers any more."""
+        """Reads a sample of all devices. Raises Unsupported: no device answers any more."""
         before_s, self._at_s = self._at_s, self._clock()
         devices = [self._device(number) for number in range(len(self._links))]
         self._check()

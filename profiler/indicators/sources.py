@@ -29,7 +29,7 @@ NOTHING_NEW: Final = "no new value since the last sample: the counters take turn
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """A window's summary. Mean and variance are NaN where there is nothing to say."""
+    """The summary of a window. Mean and variance are NaN where there is nothing to say."""
 
     mean: float
     variance: float
@@ -63,12 +63,12 @@ class Moments:
 
     @property
     def variance(self) -> float:
-        """Of the population; NaN for fewer than two values."""
+        """The variance of the population; NaN for fewer than two values."""
         return max(0.0, self._squares / self.weight) if self.count > 1 else math.nan
 
 
 class Window:
-    """One indicator over some time."""
+    """The values of one indicator over some time."""
 
     def __init__(self) -> None:
         self._all = Moments()
@@ -77,7 +77,7 @@ class Window:
         self._missed_s = 0.0
 
     def add(self, value: float, lasted_s: float, period_s: float, *, gauge: bool = False) -> None:
-        """A sample.
+        """Adds a sample to the window.
 
         Args:
             value: NaN where it is missing.
@@ -200,7 +200,7 @@ class Indicator(StrEnum):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What the settings say."""
+    """The wish that the settings state."""
 
     source: Wish = "auto"
     dcgm: str = "127.0.0.1"
@@ -210,7 +210,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """One value at one time, or NaN with the reason."""
+    """A value at one time, or NaN with the reason."""
 
     value: float
     source: SourceName
@@ -246,9 +246,8 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetricsSource(Protocol):
-    """Where indicators come from. `sample` needs an earlier `sample` to compare with: the first one may be
-    NaN.
-    """
+    """The place where indicators come from. `sample` needs an earlier `sample` to compare with: the first one
+    may be NaN."""
 
     @property
     def name(self) -> SourceName: ...
@@ -293,7 +292,8 @@ class Windows:
         return bool(self._windows)
 
     def add(self, sample: Timed) -> None:
-        """Raises ValueError: an indicator that came from another source until now."""
+        """Adds a sample to the window of each indicator. Raises ValueError: an indicator that came from
+        another source until now."""
         for name, reading in sample.values.items():
             source = self._sources.setdefault(name, reading.source)
             if source != reading.source:
@@ -307,7 +307,7 @@ class Windows:
                 self._reasons[name] = reading.reason
 
     def summaries(self) -> dict[Indicator, Summary]:
-        """One per indicator that occurred; readings that are missing count neither way."""
+        """The summaries, one per indicator that occurred; readings that are missing count neither way."""
         return {name: self._summary(name) for name in Indicator if name in self._windows}
 
     def _summary(self, name: Indicator) -> Summary:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from cotenant.checkpoint.progress.losses import as_number, loss_variable
+from cotenant.checkpoint.progress.losses import loss_number, loss_variable
 
 
 def train_step(loss: object) -> Any:
@@ -44,4 +44,4 @@ def test_a_script_without_such_a_variable_has_none() -> None:
     ],
 )
 def test_only_numbers_that_are_there_are_read(value: object, number: float | None) -> None:
-    assert as_number(value) == number
+    assert loss_number(value) == number

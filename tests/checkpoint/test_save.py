@@ -24,7 +24,7 @@ from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.disk.saver import Saver, SaveTarget, ready
 from cotenant.checkpoint.resuming import load_newest
 from cotenant.checkpoint.talk import protocol
-from cotenant.checkpoint.training.snapshot import Staging, plain, referenced
+from cotenant.checkpoint.training.snapshot import Staging, plain, reference_tensor
 from cotenant.checkpoint.training.state import TrainingState, tensors_sha256
 from tests.building.limits import within_s
 
@@ -366,7 +366,7 @@ def test_tensors_of_every_kind_come_back(tmp_path: Path, dtype: torch.dtype) -> 
         "scalar": base[0, 0],
         "tied": [tied, tied],
     }
-    entry = durable.write_tensors(tmp_path / "x.pt", plain(tree, referenced))
+    entry = durable.write_tensors(tmp_path / "x.pt", plain(tree, reference_tensor))
     assert layout.file_sha256(tmp_path / "x.pt") == entry.sha256
     staged, arrived = Staging().copy(tree)
     arrived()

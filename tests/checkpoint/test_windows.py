@@ -19,7 +19,13 @@ from torch import nn
 from cotenant import checkpoint, gradaccum
 from cotenant.checkpoint import Session, parameters_sha256
 from cotenant.checkpoint.talk import protocol
-from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict, WindowPlace, agreed_ahead, recorded
+from cotenant.checkpoint.talk.agreement import (
+    Agreement,
+    StepVerdict,
+    WindowPlace,
+    agreed_ahead,
+    split_history,
+)
 from cotenant.checkpoint.talk.protocol import ACCUMULATE_AT, SupervisorDatagram, decode
 from cotenant.gradaccum.schedule import PROGRESS, Progress
 from tests.building.limits import within_s
@@ -106,7 +112,7 @@ def test_what_is_agreed_ahead_is_what_a_resumed_run_repeats(
     if window.start < step:
         history.append((window.start, s))
     written = (*history, *agreed_ahead([window], step, 1))
-    before, repeated = recorded(written, step)
+    before, repeated = split_history(written, step)
     assert list(before) == history
     used = {at: each.s for each in repeated for at in range(each.start, each.until)}
     last = history[-1][1] if history else 1
@@ -116,7 +122,7 @@ def test_what_is_agreed_ahead_is_what_a_resumed_run_repeats(
 
 
 def test_a_history_without_plans_is_all_past() -> None:
-    assert recorded([(0, 1), (20, 2)], 30) == ([(0, 1), (20, 2)], ())
+    assert split_history([(0, 1), (20, 2)], 30) == ([(0, 1), (20, 2)], ())
 
 
 # --- A job and its supervisor ------------------------------------------------------------------------

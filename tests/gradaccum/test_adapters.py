@@ -169,8 +169,8 @@ def test_lightning_gets_smaller_batches_and_more_steps() -> None:
 @pytest.mark.parametrize("rows", [70, 63])
 def test_a_smaller_last_batch_would_weigh_too_much(rows: int) -> None:
     with pytest.raises(adapters.NotSet, match="the last batch of an epoch is smaller"):
-        adapters.in_smaller_batches(loader(rows), 4)
-    kept = adapters.in_smaller_batches(loader(rows, drop_last=True), 4)
+        adapters.shrink_batches(loader(rows), 4)
+    kept = adapters.shrink_batches(loader(rows, drop_last=True), 4)
     assert len(kept) == rows // 16 * 4
     assert [r.tolist() for (r,) in kept] == [
         part.tolist() for (rows_,) in loader(rows, drop_last=True) for part in rows_.split(4)

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cotenant.mps import process
-from cotenant.mps.answers import Incomplete, Rejected, TerminationReply, answered, query
+from cotenant.mps.answers import Incomplete, Rejected, TerminationReply, answer_before_sentinel, query
 from cotenant.mps.channel import (
     ControlChannel,
     NoDaemon,
@@ -43,7 +43,7 @@ def impatient(place: Place) -> ControlChannel:
 
 def raw(place: Place, command: str) -> str:
     """Without the channel: what one front end prints."""
-    return answered(place.run(text=query(command, SENTINEL)).stdout, SENTINEL)
+    return answer_before_sentinel(place.run(text=query(command, SENTINEL)).stdout, SENTINEL)
 
 
 def test_r1_without_a_daemon_the_front_end_fails_and_says_so(either: Place) -> None:

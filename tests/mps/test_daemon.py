@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cotenant.mps import process
-from cotenant.mps.answers import answered, query
+from cotenant.mps.answers import answer_before_sentinel, query
 from cotenant.mps.channel import (
     ControlChannel,
     LockBusy,
@@ -58,7 +58,7 @@ class AsksOnce(ControlChannel):
 
     def _ask_until(self, command: str, deadline_s: float) -> str:
         sentinel = "end-of-answer-0000"
-        return answered(self._front_end(query(command, sentinel), deadline_s).output, sentinel)
+        return answer_before_sentinel(self._front_end(query(command, sentinel), deadline_s).output, sentinel)
 
 
 class Owner:

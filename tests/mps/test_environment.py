@@ -14,8 +14,8 @@ from cotenant.mps.environment import (
     MemoryLimit,
     PathTooLong,
     client_environment,
+    drop_mps_variables,
     percentage_text,
-    without_mps,
 )
 
 PIPE = PurePosixPath("/run/cotenant/mps/0a1b2c3d")
@@ -92,7 +92,7 @@ def test_two_limits_for_one_device_are_refused() -> None:
 
 def test_the_submitters_mps_variables_are_dropped() -> None:
     shell = {"PATH": "/bin", "CUDA_MPS_PIPE_DIRECTORY": "/tmp/stale", "CUDA_VISIBLE_DEVICES": "0"}
-    assert without_mps(shell) == {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "0"}
+    assert drop_mps_variables(shell) == {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "0"}
 
 
 @given(st.floats(min_value=1e-12, max_value=100, exclude_min=False))

@@ -16,7 +16,7 @@ from cotenant.mps.answers import (
     Rejected,
     ServerState,
     TerminationReply,
-    answered,
+    answer_before_sentinel,
     control_version,
     percentage,
     pids,
@@ -53,23 +53,23 @@ class TestSentinel:
             query("ps", word)
 
     def test_none_is_an_answer_once_it_came_back(self) -> None:
-        assert pids(answered(f"{COMPLAINT}\n", SENTINEL)) == ()
+        assert pids(answer_before_sentinel(f"{COMPLAINT}\n", SENTINEL)) == ()
 
     @pytest.mark.parametrize("output", ["", "\n", "123\n", 'Unknown command "other"\n', f"{SENTINEL}\n"])
     def test_without_it_nothing_is_believed(self, output: str) -> None:
         with pytest.raises(Incomplete):
-            answered(output, SENTINEL)
+            answer_before_sentinel(output, SENTINEL)
 
     @given(LINES)
     def test_what_stands_before_it_is_the_answer(self, lines: list[str]) -> None:
         text = "".join(f"{line}\n" for line in lines)
-        assert f"{answered(f'{text}{COMPLAINT}', SENTINEL)}\n" == (text or "\n")
+        assert f"{answer_before_sentinel(f'{text}{COMPLAINT}', SENTINEL)}\n" == (text or "\n")
 
     @given(LINES, st.integers(min_value=1, max_value=200))
     def test_a_cut_answer_is_never_taken_for_a_whole_one(self, lines: list[str], cut: int) -> None:
         whole = "".join(f"{line}\n" for line in lines) + COMPLAINT
         with pytest.raises(Incomplete):
-            answered(whole[: max(0, len(whole) - len('7f3a"') - cut)], SENTINEL)
+            answer_before_sentinel(whole[: max(0, len(whole) - len('7f3a"') - cut)], SENTINEL)
 
 
 ERRORS = [

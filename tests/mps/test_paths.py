@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cotenant.mps.environment import (
     PIPE_DIRECTORY_BYTES_MAX,
     PathTooLong,
-    checked,
+    check_directory,
     log_directory,
     pipe_directory,
 )
@@ -38,14 +38,14 @@ def test_logs_may_live_deeper() -> None:
 
 def test_the_longest_directory_that_works_is_87_bytes() -> None:
     longest = PurePosixPath("/" + "x" * 86)
-    assert checked(longest) == longest
+    assert check_directory(longest) == longest
     with pytest.raises(PathTooLong, match=r"88 bytes.*at most 87.*mps.runtime_dir to a shorter folder"):
-        checked(PurePosixPath("/" + "x" * 87))
+        check_directory(PurePosixPath("/" + "x" * 87))
 
 
 def test_bytes_count_not_letters() -> None:
     with pytest.raises(PathTooLong):
-        checked(PurePosixPath("/" + "ü" * 44))
+        check_directory(PurePosixPath("/" + "ü" * 44))
 
 
 def test_a_relative_directory_is_refused() -> None:

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from cotenant.profiler.indicators.counters import DeviceMemory, Unsupported
-from cotenant.profiler.indicators.exporter import PAGE_BYTES_MAX, Exporter, checked, parse
+from cotenant.profiler.indicators.exporter import PAGE_BYTES_MAX, Exporter, check_url, parse
 from cotenant.profiler.indicators.sources import Indicator
 
 PAGE = """\
@@ -134,8 +134,8 @@ def test_nobody_there_is_one_line_too() -> None:
 
 
 def test_an_address_is_a_url() -> None:
-    assert checked("http://127.0.0.1:9400") == "http://127.0.0.1:9400/metrics"
-    assert checked("http://h:1/x") == "http://h:1/x"
+    assert check_url("http://127.0.0.1:9400") == "http://127.0.0.1:9400/metrics"
+    assert check_url("http://h:1/x") == "http://h:1/x"
     for wrong in ("h:9400", "https://h:9400", "file:///etc/passwd", ""):
         with pytest.raises(Unsupported, match="write http://HOST:PORT/metrics"):
-            checked(wrong)
+            check_url(wrong)

@@ -120,7 +120,7 @@ class RankProgress:
     def failed(self, word: RankFailed) -> bool:
         self.note(f"{word.what}: {word.error}")
         if word.what == "accumulate":  # What it said it could do, it cannot: a later word counts.
-            can = self.status.capabilities.without_splitting(word.error[:FAILURE_CHARS])
+            can = self.status.capabilities.forbid_splitting(word.error[:FAILURE_CHARS])
             self.change(capabilities=can)
         return self.change(saving=False) if word.what == "save" else True
 

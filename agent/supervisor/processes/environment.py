@@ -25,7 +25,7 @@ from cotenant.agent.supervisor.processes.launchers import (
 )
 from cotenant.agent.supervisor.processes.nccl import nccl_environment
 from cotenant.controller.wire import job as protocol
-from cotenant.mps.environment import ClientLimits, MemoryLimit, client_environment, without_mps
+from cotenant.mps.environment import ClientLimits, MemoryLimit, client_environment, drop_mps_variables
 
 STARTUP: Final = "cotenant/gradaccum/startup"
 """In the job-side folder: what every Python interpreter of a job runs first."""
@@ -84,8 +84,8 @@ def environment_of(
         "PYTHONUNBUFFERED": "1",  # Else `logs -f` lags behind by 8 KiB.
         "PYTHONFAULTHANDLER": "1",  # A crash says where.
         **helpful,
-        **without_mps(order.launch.env),
-        **without_mps(order.secrets),
+        **drop_mps_variables(order.launch.env),
+        **drop_mps_variables(order.secrets),
         **_python_path(order),
         **_devices(rank, cuda_indices),
         **_mps(order, rank),

@@ -27,7 +27,7 @@ class NotForked(Exception):
 
 
 class ForkedWorker:
-    """As much of `Popen` as a launcher uses."""
+    """A forked worker with as much of `Popen` as a launcher uses."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class ForkedWorker:
         stdout: Any,
         stderr: Any,
     ) -> None:
-        """Raises NotForked, OSError."""
+        """Asks the nanny for a fork and waits until the worker is up. Raises NotForked, OSError."""
         self.args = args
         self.returncode: int | None = None
         self._words, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -92,7 +92,8 @@ class ForkedWorker:
         return self.returncode
 
     def _heard(self, timeout: float | None) -> dict[str, Any] | None:
-        """The next word; empty when there is nobody to say one, None when none has come in time."""
+        """The next word of the worker; empty when there is nobody to say one, None when none has come in
+        time."""
         ready = select.select([self._words], [], [], timeout)[0]
         if not ready:
             return None

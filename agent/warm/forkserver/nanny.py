@@ -95,7 +95,7 @@ class _Nanny:
                     parent, (out, err), others, gate, self._forked.added, dies=not self._outlive
                 )
                 asks = self._asks if self._request["launches"] else None
-                return ranks.prepared(self._connection, self._request, wanted, place, asks)
+                return ranks.prepare_rank(self._connection, self._request, wanted, place, asks)
             self._ranks[pid] = int(wanted["rank"])
         for each in (gate, *self._outputs):
             os.close(each)
@@ -165,7 +165,7 @@ class _Nanny:
         return None
 
     def _obey(self, word: dict[str, Any] | None) -> bool:
-        """False: it is over."""
+        """Does what the word says. False: the run is over."""
         if word is None:
             return False
         kind = word.get("m")
@@ -228,7 +228,7 @@ class _Nanny:
 
 
 def _signal_group(pid: int, number: int) -> None:
-    """Once: the second of two may come when Python has put its handlers away."""
+    """Sends the signal once: the second of two may come when Python has put its handlers away."""
     try:
         os.killpg(pid, number)
     except OSError:  # It has not come to lead its group yet.

@@ -51,7 +51,7 @@ class RankPlace:
         *,
         dies: bool,
     ) -> None:
-        """`dies`: with its parent."""
+        """Keeps what a rank is given. `dies`: the rank dies with its parent."""
         self.parent = parent
         self.dies = dies
         self.outputs = outputs
@@ -68,15 +68,15 @@ class CannotBe(Exception):
         self.code = code
 
 
-def prepared(
+def prepare_rank(
     connection: socket.socket,
     request: dict[str, Any],
     wanted: dict[str, Any],
     place: RankPlace,
     asks: socket.socket | None,
 ) -> Callable[[], None]:
-    """In the new process: become the rank, say so, and wait for the gate. Ends the process if it cannot.
-    `asks`: it is a launcher's, whose workers are forked as well."""
+    """Makes the new process the rank, says so, and waits for the gate. Ends the process if it cannot. `asks`:
+    the rank is a launcher's, whose workers are forked as well."""
 
     def become() -> Callable[[], None]:
         os.setpgid(0, 0)
@@ -94,7 +94,8 @@ def prepared(
 def prepared_worker(
     connection: socket.socket, request: dict[str, Any], place: RankPlace, serves: bool
 ) -> Callable[[], None]:
-    """The same for a launcher's worker, which is started as a child of the launcher's would be."""
+    """Prepares a launcher's worker as `prepare_rank` does a rank; the worker is started as a child of the
+    launcher's would be."""
 
     def become() -> Callable[[], None]:
         os.setsid()
@@ -108,7 +109,7 @@ def prepared_worker(
 
 
 def target_of(argv: list[str]) -> dict[str, Any]:
-    """Of `PYTHON [-u] SCRIPT ...` and `PYTHON [-u] -m MODULE ...`. Raises CannotBe."""
+    """Reads what to run from `PYTHON [-u] SCRIPT ...` and `PYTHON [-u] -m MODULE ...`. Raises CannotBe."""
     words = argv[1:]
     if argv[0] != sys.executable or (words[:1] == ["-u"] and not getattr(sys.stdout, "write_through", False)):
         raise CannotBe("command", argv[0])
@@ -219,9 +220,10 @@ def _forget_the_server() -> None:
 
 
 def _program(target: dict[str, Any], argv: list[str]) -> Callable[[], None]:
-    """What runs the user's command. `target`: a script's path or a module's name, and the words after it."""
+    """Returns what runs the user's command. `target`: a script's path or a module's name, and the words after
+    it."""
     if target.get("is_on_path"):
-        target = {**target, "script": _found(target["script"])}
+        target = {**target, "script": _find_program(target["script"])}
         argv = [sys.executable, target["script"], *target["words"]]
     sys.orig_argv = argv
     safe_path = getattr(sys.flags, "safe_path", False)
@@ -238,7 +240,7 @@ def _program(target: dict[str, Any], argv: list[str]) -> Callable[[], None]:
     return lambda: _run_script(_absolute(path), source)
 
 
-def _found(name: str) -> str:
+def _find_program(name: str) -> str:
     """A program of the environment, as the kernel would start it: by this interpreter."""
     path = shutil.which(name)
     if path is None:
@@ -294,7 +296,7 @@ def _source_of(path: str) -> bytes:
 
 
 def _absolute(path: str) -> str:
-    """As Python makes it for `__file__`: not tidied up."""
+    """Makes a path absolute as Python does for `__file__`: not tidied up."""
     if os.path.isabs(path):
         return path
     return os.path.join(os.getcwd(), path)

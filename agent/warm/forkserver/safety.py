@@ -49,7 +49,7 @@ class Before:
     """How the process was before anything was imported. Raises Unsafe for what stands in the way already."""
 
     def __init__(self, given: dict[str, str]) -> None:
-        """`given`: the environment, as the agent has given it."""
+        """Notes the state before the imports. `given`: the environment, as the agent has given it."""
         _look_for_customizing()
         _look_for_pth()
         own = {name: value for name, value in os.environ.items() if name != COERCED}
@@ -156,7 +156,8 @@ def _look_at_pth(path: str) -> None:
 
 
 def _site_folders() -> list[str]:
-    """Those of another environment included, where a `.pth` file puts this one upon it."""
+    """The folders of site packages, those of another environment included, where a `.pth` file puts this one
+    upon it."""
     folders = list(site.getsitepackages())
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
@@ -165,7 +166,7 @@ def _site_folders() -> list[str]:
 
 
 def _look_at_devices() -> None:
-    """By its open files: asking torch would be the first use."""
+    """Looks for open devices among the process's open files: asking torch would be the first use."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             target = os.readlink("/proc/self/fd/" + name)
@@ -193,7 +194,8 @@ def _look_at_origins() -> None:
 
 
 def _fork_dry() -> None:
-    """One child, which ends at once. Handlers of libraries for a fork run, and end their idle threads."""
+    """Forks one child, which ends at once. Handlers of libraries for a fork run, and end their idle
+    threads."""
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -207,15 +209,16 @@ def _fork_dry() -> None:
 
 
 def _caught_signals() -> dict[str, int]:
-    """As the kernel has them: those of libraries in C as well, but for the two that glibc takes with the
-    first thread."""
+    """The signal masks as the kernel has them: those of libraries in C as well, but for the two that glibc
+    takes with the first thread."""
     with open("/proc/self/status") as file:
         lines = [line.split() for line in file if line.startswith(("SigCgt", "SigIgn", "SigBlk"))]
     return {name: int(mask, 16) & ~_OF_GLIBC for name, mask in lines}
 
 
 def _metadata(roots: Sequence[str]) -> Iterator[str]:
-    """What an installation changes: `.pth` files and the modules that stand for editable packages."""
+    """The files that an installation changes: `.pth` files and the modules that stand for editable
+    packages."""
     for root in roots:
         with contextlib.suppress(OSError):
             for name in os.listdir(root):

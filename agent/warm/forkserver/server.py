@@ -85,14 +85,15 @@ def _sign_address() -> int:
 
 
 def _die_with(agent: int) -> None:
-    """With the agent, even in the middle of an import. What is forked does not inherit it."""
+    """Makes this process die with the agent, even in the middle of an import. What is forked does not inherit
+    it."""
     ctypes.CDLL(None).prctl(nanny.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != agent:
         os._exit(0)
 
 
 def _prepare(wanted: dict[str, Any]) -> tuple[dict[str, str], safety.Packages]:
-    """Import, and look. Raises safety.Unsafe."""
+    """Imports the modules, and looks whether that was safe. Raises safety.Unsafe."""
     late = frozenset(wanted["late"])
     late_prefixes = tuple(wanted["late_prefixes"])
     before = safety.Before(dict(wanted["env"]))
@@ -123,7 +124,8 @@ def _freeze() -> None:
 
 
 def _is_missed_unless_freed(kind: type) -> bool:
-    """Its objects run Python when they are freed, or are nanobind's (triton), which reports leaks."""
+    """Whether objects of this kind run Python when they are freed, or are nanobind's (triton), which reports
+    leaks."""
     if "nanobind" in (kind.__module__, type(kind).__module__):
         return True
     return any(isinstance(vars(base).get("__del__"), types.FunctionType) for base in kind.__mro__)
@@ -201,7 +203,7 @@ def _close(descriptor: int) -> None:
 
 
 def _reap() -> None:
-    """Nannies. Nobody needs their exit codes from us."""
+    """Reaps nannies that have ended. Nobody needs their exit codes from us."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:

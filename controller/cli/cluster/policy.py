@@ -56,7 +56,7 @@ def policy(context: click.Context) -> None:
 
 def show_policies(known: wire.Policies, form: Format) -> None:
     if form == "table":
-        say(catalogue(domain_texts.for_people(known)))
+        say(catalogue(domain_texts.escape_texts(known)))
         return
     listing = Listing(
         noun="policy",
@@ -130,7 +130,7 @@ def show_forecast(
     elif output == "svg":
         say(fan_chart(classes))
     else:
-        say("\n".join(classes_lines(domain_texts.for_people(classes)))[1:])
+        say("\n".join(classes_lines(domain_texts.escape_texts(classes)))[1:])
 
 
 @policy.part("set")
@@ -175,7 +175,7 @@ def set_policy(
         before = {"policy": known.current.policy, "parameters": known.current.parameters}
         output.write_json({**msgspec.to_builtins(after.current), "before": before})
         return
-    for line in reply.lines or (page(domain_texts.for_people(after)),):
+    for line in reply.lines or (page(domain_texts.escape_texts(after)),):
         say(line)
 
 

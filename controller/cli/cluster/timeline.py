@@ -57,7 +57,7 @@ def timeline(
     if output == "json":
         write_json(view)
         return
-    drawn = timeline_of_view(texts.for_people(view), local_utc_offset_s=offset_s(wall_s(view.begin_at)))
+    drawn = timeline_of_view(texts.escape_texts(view), local_utc_offset_s=offset_s(wall_s(view.begin_at)))
     if output == "svg":
         screen.say(render(drawn))
     else:

@@ -108,10 +108,10 @@ class Questions:
         self._client = client
 
     def look(self) -> Moment:
-        return texts.for_people(look(self._client, LIVE_TIMEOUT_S))
+        return texts.escape_texts(look(self._client, LIVE_TIMEOUT_S))
 
     def show(self, job_id: JobId, width: int) -> str:
-        reply = texts.for_people(self._client.ask(wire.ShowJob(job_id=job_id), LIVE_TIMEOUT_S))
+        reply = texts.escape_texts(self._client.ask(wire.ShowJob(job_id=job_id), LIVE_TIMEOUT_S))
         return job_page.page(reply.job, width)
 
     def log(self, job_id: JobId) -> str:
@@ -138,7 +138,7 @@ def live(client: Client, every_s: float) -> int:
     Raises:
         Unreachable: at the very first question.
     """
-    first = texts.for_people(look(client))
+    first = texts.escape_texts(look(client))
     missing = find_spec("textual") is None
     if missing or not screen.is_terminal(sys.stdin):  # Where nobody can type there are no keys.
         from rich.console import Console

@@ -81,7 +81,7 @@ def doctor(
     facts = gather(loaded_settings(endpoint), endpoint)
     checks = run_all(facts)
     if form in ("table", "wide"):
-        say(page(texts.for_people(checks), whole=form == "wide"))
+        say(page(texts.escape_texts(checks), whole=form == "wide"))
     else:
         listing = Listing(
             noun="check",

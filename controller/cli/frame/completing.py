@@ -37,6 +37,6 @@ def complete_policy(incomplete: str) -> list[tuple[str, str]]:
 def _quietly(question: Callable[[Any], Any]) -> Any:
     try:
         with asking(timeout_s=ANSWER_WITHIN_S) as client:
-            return texts.for_people(question(client))
+            return texts.escape_texts(question(client))
     except Problem:
         return ()

@@ -190,7 +190,7 @@ def show_one(form: Format, value: Printed, identity: str, of: T, page: Callable[
     elif form == "json":
         write_json(value)
     else:
-        screen.say(page(texts.for_people(of)))
+        screen.say(page(texts.escape_texts(of)))
 
 
 def show_change(

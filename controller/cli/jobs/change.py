@@ -165,7 +165,7 @@ def wait(
         write_json({"schema": "jobs/1", "now": reply.now, "more": reply.more, "jobs": reply.jobs})
     else:
         for job in reply.jobs:
-            screen.say(ending(texts.for_people(job)))
+            screen.say(ending(texts.escape_texts(job)))
     open_jobs = [job.job_id for job in reply.jobs if job.phase not in ENDED]
     if open_jobs:
         raise Problem("failed", f"not ended within {duration(limit_s)}: {', '.join(open_jobs[:10])}")

@@ -51,7 +51,7 @@ def logs(
     if following and attempt:
         raise Problem("usage", "--follow goes on over all attempts, and --attempt is one", "leave one out")
     with asking(endpoint, patience_s=PATIENCE_S if following else 0.0) as client:
-        found = texts.for_people(row_of(client, job))
+        found = texts.escape_texts(row_of(client, job))
         if found.array is not None:
             if following:
                 show(follow_tasks(client, JobId(job), rank, tail), raw=raw)

@@ -32,7 +32,7 @@ from cotenant.controller.sim import (
     tasks,
 )
 from cotenant.controller.training import compute
-from cotenant.controller.whatif.choices import as_problems, chosen_policies
+from cotenant.controller.whatif.choices import chosen_policies, convert_errors
 
 DEFAULT_POLICIES: Final = "fifo,sjf,srtf"
 FLUID_POLICIES: Final = "fifo,srsf,max-min"
@@ -196,7 +196,7 @@ def knowledge_of(
     known: KnownFlag = "exact", tells: TellsFlag = 1.0, resumable: ResumableFlag = 1.0
 ) -> Knowledge:
     """Raises Problem."""
-    with as_problems():
+    with convert_errors():
         return Knowledge.parse(known, tells, resumable)
 
 
@@ -250,7 +250,7 @@ def scenario_of(
 ) -> Scenario:
     """Raises Problem."""
     sigma, limits = estimates_of(estimate_noise, noise)
-    with as_problems():
+    with convert_errors():
         return Scenario(
             trace=trace,
             format=format,
@@ -311,7 +311,7 @@ def one_policy(text: str, *, in_fluid: bool = False) -> PolicyChoice:
 
 def prepared(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[int]) -> list[Task]:
     """Raises Problem."""
-    with as_problems():
+    with convert_errors():
         return tasks(scenario, policies, seeds)
 
 

@@ -42,7 +42,7 @@ from cotenant.controller.sim import Knowledge, Scenario, Task, TaskRun
 from cotenant.controller.sim import windows as windowing
 from cotenant.controller.sim.results.document import document
 from cotenant.controller.whatif import table as sim_table
-from cotenant.controller.whatif.choices import as_problems, chosen_policies
+from cotenant.controller.whatif.choices import chosen_policies, convert_errors
 
 TAIL_JOBS: Final = 200
 """With fewer jobs, fewer than ten lie beyond the 95th percentile."""
@@ -118,7 +118,7 @@ def compare(
     if in_fluid and policies == DEFAULT_POLICIES:
         policies = FLUID_POLICIES
     choices = chosen_policies(policies, in_fluid=in_fluid)
-    with as_problems():
+    with convert_errors():
         scenario = replace(scenario, windows=windows or 0, window_jobs=window_jobs)
     numbers = range(seed, seed + seeds)
     return simulated(scenario, choices, numbers, workers=workers, out=out, form=form)
@@ -172,7 +172,7 @@ def windowed(
         KeyboardInterrupt: stopped before anything was compared.
     """
     size = scenario.windows, scenario.window_jobs
-    with as_problems():
+    with convert_errors():
         for task in whole:
             windowing.windows_of(len(task.workload), *size)
     references = run([windowing.reference(task) for task in whole], workers=workers, keep=True)

@@ -16,7 +16,7 @@ from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE, duration
 from cotenant.controller.sim import Trace, column_map, open_trace
 from cotenant.controller.trace_names import SYNTH
-from cotenant.controller.whatif.choices import as_problems
+from cotenant.controller.whatif.choices import convert_errors
 
 FileArgument = Annotated[str, argument(metavar="FILE", help="To write: .csv, or .csv.gz to have it packed.")]
 MapFlag = Annotated[
@@ -54,7 +54,7 @@ def show_trace(
     from cotenant.controller.sim import describe
 
     form = chosen(output, as_json)
-    with as_problems():
+    with convert_errors():
         found = open_trace(trace, format=format, seed=seed)
         if vc is not None:
             found = found.of_vc(vc)
@@ -147,7 +147,7 @@ def synth(
     for flag, given in wrong.items():
         if given is not None:
             raise Problem("usage", f"{flag} means nothing for a trace like {like}", "leave it out")
-    with as_problems():
+    with convert_errors():
         if like == "gfs":
             made = synthesise_spot(
                 seed=seed,
@@ -181,7 +181,7 @@ def import_trace(
     """
     if columns and format != "auto":
         raise Problem("usage", "--map and --format are two ways to read a file", "leave one out")
-    with as_problems():
+    with convert_errors():
         found = open_trace(source, format=format, columns=column_map(columns) if columns else None)
         if vc is not None:
             found = found.of_vc(vc)

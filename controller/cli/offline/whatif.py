@@ -38,7 +38,7 @@ from cotenant.controller.sim.past import what_if
 from cotenant.controller.sim.past.replay import JournalRecord
 from cotenant.controller.system import paths
 from cotenant.controller.whatif import table as sim_table
-from cotenant.controller.whatif.choices import as_problems, chosen_policies
+from cotenant.controller.whatif.choices import chosen_policies, convert_errors
 from cotenant.controller.whatif.journal import footnotes, headline, read
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import utc
@@ -166,7 +166,7 @@ def replayed(
     """Reads, runs, prints, writes; the exit code. `named`: the journal, by the command line."""
     folder = writable(out)
     record = read(where, since, named=named)
-    with as_problems():
+    with convert_errors():
         tasks = what_if.replay_tasks(
             record, choices, pairs=pairs, seed=seed, add_gpus=add_gpus, knowledge=knowledge
         )

@@ -31,7 +31,7 @@ from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.sim import Scenario, Workload, open_trace, scenario
-from cotenant.controller.whatif.choices import as_problems
+from cotenant.controller.whatif.choices import convert_errors
 from cotenant.controller.wire import clients as wire
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def front(
     drawing = _matplotlib() if form == "svg" else None
     if not 0.0 < asked <= 1.0:
         raise Problem("usage", f"--asked must be above 0 and at most 1, got {asked:g}")
-    with as_problems():
+    with convert_errors():
         wanted = Scenario(
             trace=trace, format=format, vc=vc, from_s=from_s, jobs=train_jobs + test_jobs, hosts=hosts,
             gpus_per_host=gpus_per_host, load_scale=load_scale, world="fluid",

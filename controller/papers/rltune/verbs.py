@@ -101,7 +101,7 @@ def train(
     from cotenant.controller.cli.offline.options import estimates_of
     from cotenant.controller.papers.rltune import encode_model
     from cotenant.controller.papers.rltune.training import NoBackend, TrainingOptions
-    from cotenant.controller.whatif.choices import as_problems
+    from cotenant.controller.whatif.choices import convert_errors
 
     path = Path(out or f"{name}.json").expanduser()
     if not path.parent.is_dir():
@@ -117,7 +117,7 @@ def train(
     )  # fmt: skip
     began_s = time.monotonic()
     try:
-        with as_problems():
+        with convert_errors():
             model = _train_model(name, options, path, lambda told: _tell(told, time.monotonic() - began_s))
     except NoBackend as error:
         raise Problem("failed", str(error), "or leave --backend out") from None

@@ -47,10 +47,10 @@ from cotenant.controller.engine import (
     LengthClaim,
     MakePolicy,
     claim_of,
+    comparable_eta,
     image_of,
     policy_label,
     question_of,
-    to_compare,
 )
 from cotenant.controller.models.eta import EtaError, calibrated_interval, interval_of, no_earlier
 from cotenant.controller.models.eta_score import FAIR, score
@@ -251,7 +251,7 @@ class EtaTrial:
         question = question_of(
             engine, self._book, seed=self._seed + self._arrived, jobs={job_id}, is_exact=self._is_exact
         )
-        told = [record for eta in answer(question, self._make_policy).etas if (record := to_compare(eta))]
+        told = [record for eta in answer(question, self._make_policy).etas if (record := comparable_eta(eta))]
         self._book.observe(engine, ev.EtasTold(at_s=engine.now_s, etas=tuple(told)))
         self._told += len(told)
 

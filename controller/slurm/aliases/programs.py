@@ -400,7 +400,7 @@ def sinfo(words: list[str]) -> int:
     """Hosts by state, or one by one."""
     given = read_words("sinfo", words, SINFO)
     with asking() as client:
-        nodes = texts.for_people(client.ask(wire.ListNodes())).nodes
+        nodes = texts.escape_texts(client.ask(wire.ListNodes())).nodes
     form = parsed(given.flags.get("--format", SINFO_FORMAT), NODE_FIELDS, "sinfo")
     groups = [(node,) for node in nodes] if "--Node" in given.flags else nodes_by_state(nodes)
     lines = [line(form, group) for group in groups]
@@ -421,7 +421,7 @@ def _jobs(given: GivenWords, *, everything: bool, ids: Sequence[str] = ()) -> li
     )
     with asking() as client:
         try:
-            found = [job for reply in pages(client, request) for job in texts.for_people(reply).jobs]
+            found = [job for reply in pages(client, request) for job in texts.escape_texts(reply).jobs]
         except Refusal as refusal:
             if refusal.failure.code != "not-found":
                 raise

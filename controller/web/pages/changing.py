@@ -48,7 +48,7 @@ def address(verb: str, *names: str) -> str:
 
 
 def asked_in_words(params: Params) -> str:
-    """What was just asked for; empty for what no form of ours can have asked for."""
+    """The change that was just asked for; empty for what no form of ours can have asked for."""
     asked = params.get("asked")
     return asked if asked in CHANGEABLE or asked == SET else ""
 
@@ -57,7 +57,7 @@ def may_change(status: wire.ControllerStatus, job: wire.JobView) -> bool:
     return status.asker_is_admin or job.user == status.asker
 
 
-def offered(status: wire.ControllerStatus, jobs: Sequence[wire.JobView]) -> list[str]:
+def offered_verbs(status: wire.ControllerStatus, jobs: Sequence[wire.JobView]) -> list[str]:
     """What means something for at least one of these that is this user's to change."""
     own = [job for job in jobs if may_change(status, job)]
     verbs: list[str] = [
@@ -73,7 +73,7 @@ async def question(request: Request) -> Response:
     verb, names = _verb(request.query_params), _names(request.query_params.getlist("job"))
     if verb is None or not names:
         return RedirectResponse("/queue")
-    found = await _found(request, names)
+    found = await _find_jobs(request, names)
     able = [job for job in found.jobs if not doubt(verb, job)]
     others = [job for job in found.jobs if doubt(verb, job)]
     wanted = {part for job in able for part in (job.job_id, job.job_id.partition("_")[0])}
@@ -96,10 +96,10 @@ async def act(request: Request, fields: Mapping[str, str]) -> Response:
         return RedirectResponse("/queue", 303)
     asked = wire.ChangeJobs(verb=verb, job_ids=names)
     await request.app.state.connections.ask(lambda asks: asks.ask(asked))
-    return _asked(verb, fields)
+    return _redirect_back(verb, fields)
 
 
-def _asked(verb: str, fields: Mapping[str, str]) -> Response:
+def _redirect_back(verb: str, fields: Mapping[str, str]) -> Response:
     """Back to the one job that was changed, or to the queue."""
     path = f"/jobs/{quote(fields['of'], safe='')}" if fields.get("of") else "/queue"
     return RedirectResponse(f"{path}?asked={verb}", 303)
@@ -114,8 +114,8 @@ def _names(texts: Sequence[str]) -> tuple[JobId, ...]:
     return tuple(dict.fromkeys(map(JobId, texts[:NAMED_MAX])))
 
 
-async def _found(request: Request, names: tuple[JobId, ...], states: tuple[Phase, ...] = ()) -> wire.Jobs:
-    """Raises Refusal: one of them is not known."""
+async def _find_jobs(request: Request, names: tuple[JobId, ...], states: tuple[Phase, ...] = ()) -> wire.Jobs:
+    """Asks for the jobs of these numbers. Raises Refusal: one of them is not known."""
     asked = wire.ListJobs(job_ids=names, states=states, limit=JOBS_MAX)
     found: wire.Jobs = await request.app.state.connections.ask(lambda asks: asks.ask(asked))
     return found
@@ -146,7 +146,7 @@ async def settings(request: Request) -> Response:
 async def _settings(
     request: Request, names: tuple[JobId, ...], given: Mapping[str, str], wrong: str = ""
 ) -> Response:
-    found = await _found(request, names, tuple(WAITING))
+    found = await _find_jobs(request, names, tuple(WAITING))
     alike = await request.app.state.connections.ask(
         lambda asks: [present_options(asks, job.job_id) for job in found.jobs[:ALIKE_MAX]]
     )
@@ -204,12 +204,12 @@ async def set_options(request: Request, fields: Mapping[str, str]) -> Response:
         return await _settings(request, names, given, f"{problem.message}{hint}")
     if not changes:
         return await _settings(request, names, given, "nothing was changed: fill in at least one field")
-    waiting = await _found(request, names, tuple(WAITING))
+    waiting = await _find_jobs(request, names, tuple(WAITING))
     # Of more than were looked at the numbers stand for all: the controller says so where one does not wait.
     job_ids = names if waiting.more else tuple(job.job_id for job in waiting.jobs)
     asked = wire.SetJobs(job_ids=job_ids, changes=changes)
     await request.app.state.connections.ask(lambda asks: asks.ask(asked))
-    return _asked(SET, fields)
+    return _redirect_back(SET, fields)
 
 
 ROUTES: Final = (

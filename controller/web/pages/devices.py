@@ -56,7 +56,7 @@ class TenantLine(NamedTuple):
 
 
 class DeviceTile(NamedTuple):
-    """One device."""
+    """The tile that shows one device."""
 
     line: DeviceLine
     state: str
@@ -84,7 +84,7 @@ def shown(looked: DevicesLook, params: Params) -> Mapping[str, Any]:
         key=lambda node: (node.state is HostState.OK and all(d.healthy for d in node.devices), node.host)
     )
     return {
-        "hosts": [of_host(node, looked.jobs.jobs) for node in found[:HOSTS_MAX]],
+        "hosts": [host_tiles(node, looked.jobs.jobs) for node in found[:HOSTS_MAX]],
         "of": len(found),
         "silent": [node for node in found if node.state in (HostState.SILENT, HostState.LOST)],
         "query": params.get("q"),
@@ -93,7 +93,7 @@ def shown(looked: DevicesLook, params: Params) -> Mapping[str, Any]:
     }
 
 
-def of_host(node: wire.NodeView, jobs: Sequence[wire.JobView]) -> HostTiles:
+def host_tiles(node: wire.NodeView, jobs: Sequence[wire.JobView]) -> HostTiles:
     seen = "never" if node.heartbeat_age_s is None else f"{duration(node.heartbeat_age_s)} ago"
     return HostTiles(node, seen, [tile(line) for line in rows_of([node], jobs)])
 
@@ -121,7 +121,7 @@ def tile(line: DeviceLine) -> DeviceTile:
 
 
 def slices(device: wire.DeviceView, whole_mib: int | None) -> list[BarPart]:
-    """As wide as their planned memory; where nobody knows it, all alike."""
+    """The parts of a device's bar, as wide as their planned memory; where nobody knows it, all alike."""
     planned = device.jobs_planned_mib
     parts = [100.0 * each / whole_mib if whole_mib else 100.0 / len(planned) for each in planned]
     scale = min(1.0, 100.0 / sum(parts)) if sum(parts) else 1.0

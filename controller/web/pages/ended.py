@@ -70,7 +70,7 @@ def shown(looked: EndedLook, params: Params) -> Mapping[str, Any]:
         "filters": {name: params.get(name) for name in ("q", "state", "user", "name", "kind", "array")},
         "array_link": lambda array: link(params, "/ended", array=array, before=""),
         "may_change": partial(changing.may_change, looked.status),
-        "verbs": changing.offered(looked.status, found.jobs),
+        "verbs": changing.offered_verbs(looked.status, found.jobs),
     }
 
 

@@ -105,7 +105,7 @@ def shown(looked: JobLook, params: Params) -> Mapping[str, Any]:
         "attempt_columns": ATTEMPT_COLUMNS,
         "sharing_columns": sharing.ROWS,
         "sharing_words": sharing.in_words(job),
-        "decisions": decided(looked.decisions),
+        "decisions": decision_lines(looked.decisions),
         "outputs": looked.outputs,
         "no_output": looked.no_output,
         "rank": rank_of(params),
@@ -129,8 +129,8 @@ class DecisionLine(NamedTuple):
     reason: str
 
 
-def decided(decisions: wire.Decisions) -> list[DecisionLine]:
-    """The newest first."""
+def decision_lines(decisions: wire.Decisions) -> list[DecisionLine]:
+    """The lines of a job's decisions, the newest first."""
     return [
         DecisionLine(max(0.0, decisions.now_s - each.at_s), each.what, each.reason)
         for each in decisions.decisions
@@ -145,7 +145,7 @@ def newest(samples: Sequence[StepSample]) -> list[StepSample]:
 
 
 async def series(request: Request) -> Response:
-    """What the plot shows."""
+    """Answers with the series that the plot shows."""
     samples = request.app.state.connections.samples.of(JobId(request.path_params["job_id"]))
     columns = {name: [getattr(each, name) for each in samples] for name in StepSample._fields}
     return JSONResponse({"schema": "job-series/1", **columns})
@@ -167,7 +167,7 @@ async def output(request: Request) -> Response:
 
 
 async def _job(request: Request) -> wire.JobView:
-    """Raises Refusal: there is none."""
+    """Asks for the job that the address names. Raises Refusal: there is no such job."""
     question = wire.ListJobs(job_ids=(JobId(request.path_params["job_id"]),), include_ended=True)
     found = await request.app.state.connections.ask(lambda asks: asks.ask(question))
     job: wire.JobView = found.jobs[0]
@@ -191,7 +191,7 @@ PAGE: Final = Page(
 
 
 class AttemptTail(NamedTuple):
-    """What one attempt wrote last."""
+    """The output that one attempt wrote last."""
 
     attempt: int
     text: str
@@ -234,7 +234,7 @@ def _end_of(asks: Asking, job_id: JobId, attempt: int, rank: int, lines: int) ->
 def _part(
     asks: Asking, job_id: JobId, attempt: int, rank: int, offset: int, limit: int
 ) -> wire.LogPart | None:
-    """None: this attempt has no output, or none yet."""
+    """Reads a part of an attempt's log. None: this attempt has no output, or none yet."""
     try:
         return asks.ask(
             wire.ReadJobLog(job_id=job_id, attempt=AttemptNo(attempt), rank=rank, offset=offset, limit=limit)

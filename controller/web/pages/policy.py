@@ -60,15 +60,15 @@ def shown(looked: LookedPolicy, params: Params) -> Mapping[str, Any]:
         "organisations": [in_words(each) for each in current.organisations or ()],
         "pairs": looked.pairs,
         "pair_columns": PAIR_COLUMNS,
-        "groups": grouped(policies),
+        "groups": group_offers(policies),
         "wanted": params.get("name") or current.policy,
         "given": params.get("given"),
         "changed": params.get("changed"),
     }
 
 
-def grouped(policies: wire.Policies) -> Sequence[tuple[str, Sequence[Any]]]:
-    """As `policy list` has them."""
+def group_offers(policies: wire.Policies) -> Sequence[tuple[str, Sequence[Any]]]:
+    """Groups the policies on offer as `policy list` has them."""
     found = [
         (heading, [each for each in policies.offers if each.group == heading])
         for heading in (*policies.groups, "")
@@ -83,7 +83,7 @@ class NotAPolicy(Exception):
     """What is wrong with the name or the parameters, for people."""
 
 
-def chosen(policies: wire.Policies, name: str, given: str) -> wire.Parameters:
+def chosen_parameters(policies: wire.Policies, name: str, given: str) -> wire.Parameters:
     """The parameters, in their types. Raises NotAPolicy."""
     offer = next((each for each in policies.offers if each.policy == name), None)
     if offer is None or not offer.available:
@@ -98,14 +98,14 @@ async def preview(request: Request) -> Response:
     """What it would do at once, and the question."""
     name, given = request.query_params.get("name", ""), request.query_params.get("given", "")
     try:
-        told = await request.app.state.connections.ask(lambda asks: previewed(asks, name, given))
+        told = await request.app.state.connections.ask(lambda asks: ask_preview(asks, name, given))
     except NotAPolicy as error:
-        return _said(request, "policy_wrong", 400, name=name, given=given, wrong=str(error))
-    return _said(request, "policy_preview", 200, told=told, name=name, given=given)
+        return _template_response(request, "policy_wrong", 400, name=name, given=given, wrong=str(error))
+    return _template_response(request, "policy_preview", 200, told=told, name=name, given=given)
 
 
-def previewed(asks: Asking, name: str, given: str) -> wire.PolicyPreview:
-    parameters = chosen(asks.ask(wire.GetPolicy()), name, given)
+def ask_preview(asks: Asking, name: str, given: str) -> wire.PolicyPreview:
+    parameters = chosen_parameters(asks.ask(wire.GetPolicy()), name, given)
     return asks.ask(wire.PreviewPolicy(name=name, parameters=parameters)).preview
 
 
@@ -113,16 +113,18 @@ async def act(request: Request, fields: Mapping[str, str]) -> Response:
     name, given = fields.get("name", ""), fields.get("given", "")
 
     def set_it(asks: Asking) -> None:
-        asks.ask(wire.SetPolicy(name=name, parameters=chosen(asks.ask(wire.GetPolicy()), name, given)))
+        asks.ask(
+            wire.SetPolicy(name=name, parameters=chosen_parameters(asks.ask(wire.GetPolicy()), name, given))
+        )
 
     try:
         await request.app.state.connections.ask(set_it)
     except NotAPolicy as error:
-        return _said(request, "policy_wrong", 400, name=name, given=given, wrong=str(error))
+        return _template_response(request, "policy_wrong", 400, name=name, given=given, wrong=str(error))
     return RedirectResponse(f"/policy?{urlencode({'changed': name})}", 303)
 
 
-def _said(request: Request, template: str, status: int, **told: Any) -> Response:
+def _template_response(request: Request, template: str, status: int, **told: Any) -> Response:
     return HTMLResponse(rendering.whole(template, {**surroundings(request, PAGE), **told}), status)
 
 

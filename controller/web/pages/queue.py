@@ -58,16 +58,18 @@ class QueueLook(NamedTuple):
 
 def look(asks: Asking, params: Params) -> QueueLook:
     status = asks.ask(wire.GetStatus())
-    runs, waits = (_listed(asks, _asked(states, params), name, params) for name, states in KINDS.items())
+    runs, waits = (
+        _list_jobs(asks, _jobs_question(states, params), name, params) for name, states in KINDS.items()
+    )
     for job in runs.jobs:
         asks.samples.note(wall_s(runs.now), job)
-    ended = asks.ask(structs.replace(_asked((), params), ended=True, fold=False, page=1))
+    ended = asks.ask(structs.replace(_jobs_question((), params), ended=True, fold=False, page=1))
     return QueueLook(
         status, runs, waits, sum(ended.by_state.values()), _why(asks, params.get("why"), waits.jobs)
     )
 
 
-def _asked(states: tuple[Phase, ...], params: Params) -> wire.ListJobs:
+def _jobs_question(states: tuple[Phase, ...], params: Params) -> wire.ListJobs:
     array = params.get("array")
     return wire.ListJobs(
         states=states,
@@ -79,7 +81,7 @@ def _asked(states: tuple[Phase, ...], params: Params) -> wire.ListJobs:
     )
 
 
-def _listed(asks: Asking, question: wire.ListJobs, name: str, params: Params) -> JobsOfKind:
+def _list_jobs(asks: Asking, question: wire.ListJobs, name: str, params: Params) -> JobsOfKind:
     begin, sort = number_of(params.get(name)), params.get("sort")
     _, key = SORTS.get(sort.removeprefix(BACKWARDS), ("", None))
     if key is None:
@@ -161,7 +163,7 @@ def shown(looked: QueueLook, params: Params) -> Mapping[str, Any]:
         "why_link": lambda job_id: link(params, why=job_id),
         "asked": changing.asked_in_words(params),
         "may_change": partial(changing.may_change, looked.status),
-        "verbs": changing.offered(looked.status, (*looked.runs.jobs, *looked.waits.jobs)),
+        "verbs": changing.offered_verbs(looked.status, (*looked.runs.jobs, *looked.waits.jobs)),
         "devices": devices,
         "gpus": gpus,
         "why_now": why_now,
@@ -180,7 +182,7 @@ def _end_s(job: wire.JobView) -> tuple[bool, float]:
 
 
 class SortHead(NamedTuple):
-    """Of a column: what a click on it asks for, and how it is sorted now."""
+    """The head of a column: what a click on it asks for, and how the column is sorted now."""
 
     title: str
     href: str
@@ -195,14 +197,15 @@ def head(name: str, title: str, params: Params) -> SortHead:
 
 
 def link(params: Params, path: str = "/queue", **changed: str) -> str:
-    """This page, or that of `path`, with something else in its query."""
+    """The address of this page, or of that of `path`, with something else in its query."""
     query = {**dict(params.query), **changed}
     kept = urlencode({name: value for name, value in query.items() if value})
     return f"{path}?{kept}" if kept else path
 
 
 def why_now(job: wire.JobView) -> str:
-    """Of a job that runs, with whom it does so now: its reason is of when it was placed."""
+    """The reason of a job; of a job that runs, with whom it does so now: its own reason is of when it was
+    placed."""
     if job.phase is not Phase.RUNNING:
         return job.reason
     others = " and ".join(f"job {each}" for each in job.co_tenants)

@@ -103,11 +103,11 @@ COLUMNS: Final = (
 
 def shown(view: wire.TimelineView, params: Params) -> Mapping[str, Any]:
     zoom, host = zoom_of(params), params.get("host")
-    view = of_host(view, host)
+    view = restrict_to_host(view, host)
     rows = [AttemptRow(job, attempt) for job in view.jobs for attempt in job.attempts]
     rows.sort(key=lambda row: -row.attempt.launched_s)
     return {
-        "picture": fragment(drawn(view), job_path),
+        "picture": fragment(drawable_timeline(view), job_path),
         "links": links(zoom, host),
         "spans": [(name, Zoom(s, zoom.ago_s).address(host), s == zoom.span_s) for s, name in SPANS.items()],
         "zoom": zoom,
@@ -138,7 +138,7 @@ def links(zoom: Zoom, host: str) -> list[tuple[str, str]]:
     return [(name, to.address(host)) for name, to in found]
 
 
-def of_host(view: wire.TimelineView, host: str) -> wire.TimelineView:
+def restrict_to_host(view: wire.TimelineView, host: str) -> wire.TimelineView:
     """Only devices with this in their names, and only jobs that were on them."""
     if not host:
         return view
@@ -152,7 +152,7 @@ def of_host(view: wire.TimelineView, host: str) -> wire.TimelineView:
     return structs.replace(view, devices=devices, jobs=jobs)
 
 
-def drawn(view: wire.TimelineView) -> Timeline:
+def drawable_timeline(view: wire.TimelineView) -> Timeline:
     offset_s = time.localtime(wall_s(view.begin_at)).tm_gmtoff
     return timeline_of_view(view, local_utc_offset_s=offset_s)
 
@@ -165,19 +165,19 @@ def _between(start_s: float, end_s: float | None) -> float | None:
 
 
 async def picture(request: Request) -> Response:
-    return _file(render(await _exported(request)), "image/svg+xml", "timeline.svg")
+    return _file(render(await _ask_timeline(request)), "image/svg+xml", "timeline.svg")
 
 
 async def trace(request: Request) -> Response:
-    document = json.dumps(chrome_trace(await _exported(request)))
+    document = json.dumps(chrome_trace(await _ask_timeline(request)))
     return _file(document, "application/json", "timeline-trace.json")
 
 
-async def _exported(request: Request) -> Timeline:
+async def _ask_timeline(request: Request) -> Timeline:
     params = Params(query=tuple(request.query_params.items()))
     asked = question(zoom_of(params), EXPORTED_MAX)
     found: wire.Timelined = await request.app.state.connections.ask(lambda asks: asks.ask(asked))
-    return drawn(of_host(found.timeline, params.get("host")))
+    return drawable_timeline(restrict_to_host(found.timeline, params.get("host")))
 
 
 def _file(content: str, media_type: str, name: str) -> Response:

@@ -23,13 +23,13 @@ class UsageLook(NamedTuple):
     rows: Sequence[wire.UsageView]
 
 
-def by_of(params: Params) -> By:
+def grouping_of(params: Params) -> By:
     by = params.get("by")
     return cast(By, by) if by in get_args(By) else "user"
 
 
 def look(asks: Asking, params: Params) -> UsageLook:
-    request = wire.GetUsage(by=by_of(params), since_s=since_s(params))
+    request = wire.GetUsage(by=grouping_of(params), since_s=since_s(params))
     return asks.kept(
         f"usage by {request.by} of {request.since_s}",
         lambda: UsageLook(*table.all_rows(asks.ask, request)),
@@ -43,7 +43,7 @@ def shown(looked: UsageLook, params: Params) -> Mapping[str, Any]:
         "of": len(looked.rows),
         "columns": (*table.COLUMNS, *((table.DECAYED,) if is_fair_share else ())),
         "forgotten": looked.last.forgotten_jobs,
-        "by": by_of(params),
+        "by": grouping_of(params),
         "ways": get_args(By),
         "periods": SINCE,
         "since": params.get("since"),

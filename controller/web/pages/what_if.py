@@ -92,7 +92,7 @@ def column(number: int, title: str) -> Column:
 
 
 def asked_in(fields: Mapping[str, str], journal: str) -> WhatIf | None:
-    """None: a field is not one of ours."""
+    """The simulation that a form's fields ask for; None: a field is not one of ours."""
     names = [name.removeprefix("policy-") for name in fields if name.startswith("policy-")]
     gpus, since = fields.get("add_gpus") or "0", fields.get("since", "")
     if not (gpus.isascii() and gpus.isdigit() and int(gpus) <= GPUS_MAX) or since not in SINCE:

@@ -14,7 +14,7 @@ from cotenant.controller.api.etas import times_of
 from cotenant.controller.api.views import Now
 from cotenant.controller.domain import EtaInterval, ExitVerdict, HostId, JobId, Launch, Phase, ToldInterval
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import EtaAnswer, JobEta, question_of, to_compare
+from cotenant.controller.engine import EtaAnswer, JobEta, comparable_eta, question_of
 from cotenant.controller.models.eta import no_earlier
 from cotenant.controller.policies import registry
 from cotenant.controller.present.etas import in_words
@@ -32,7 +32,7 @@ def worked_out(station: Station, roll_outs: int = 12) -> EtaAnswer:
     question = question_of(core.state.engine, core.state.etas, seed=1, count=roll_outs, is_exact=True)
     found = answer(question, registry.make)
     core.etas = found
-    told = tuple(record for eta in found.etas if (record := to_compare(eta)) is not None)
+    told = tuple(record for eta in found.etas if (record := comparable_eta(eta)) is not None)
     core.happen(ev.EtasTold(at_s=found.now_s, etas=told))
     station.settle()
     return found

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.api.foresight import quietest_s, resized, variants_of
+from cotenant.controller.api.foresight import quietest_s, resize_spec, variants_of
 from cotenant.controller.api.views import Now
 from cotenant.controller.domain import AttemptNo, DeviceId, HostId
 from cotenant.controller.engine import (
@@ -69,7 +69,7 @@ def test_the_same_work_on_other_numbers_of_devices() -> None:
     ]
     assert found[0].note == ""
     assert "in proportion" in found[1].note
-    assert resized(spec("9", gpus=2, iterations=10), 4)[0].iterations == 5
+    assert resize_spec(spec("9", gpus=2, iterations=10), 4)[0].iterations == 5
 
 
 def at_once(

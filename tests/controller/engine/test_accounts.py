@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cotenant.controller.domain import ENDED, AttemptNo, DeviceId, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
-from cotenant.controller.engine.accounts import SharedWork, Sums, by_kinds, together, totals
+from cotenant.controller.engine.accounts import SharedWork, Sums, sums_by_kinds, together, totals
 from cotenant.controller.engine.attempt_records import ALWAYS_S, AttemptRecord
 from cotenant.controller.engine.history import History
 from cotenant.controller.engine.interruptions import interruptions
@@ -247,7 +247,7 @@ def test_every_second_of_a_device_counts_once_and_accounts_add_up(name: str, ste
                 assert row.alone_s is None
             else:
                 assert row.alone_s == pytest.approx(job.measured.solo_step_s * row.steps)
-    for sums in by_kinds(jobs, attempts_of).values():
+    for sums in sums_by_kinds(jobs, attempts_of).values():
         by_pair.device_s += sums.device_s
         by_pair.work_device_s += sums.work_device_s
         by_pair.unknown_device_s += sums.unknown_device_s
@@ -312,7 +312,7 @@ def told_of_two(load_s: float, run_s: float, assumed_s: float | None, reported_s
         work=rows(desk, "2"),
         beside=rows(desk, "1"),
         device_s=totals(jobs, desk.history.attempts, ALWAYS_S, desk.now_s).held_device_s,
-        of_kinds=by_kinds(jobs, desk.history.attempts),
+        of_kinds=sums_by_kinds(jobs, desk.history.attempts),
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.api import respecified
+from cotenant.controller.api import change_spec
 from cotenant.controller.domain import JobId, Phase, render
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import cheapest_change
@@ -80,7 +80,7 @@ def test_after_what_is_told_the_job_starts(
         return
     assert desk.job(9).phase is Phase.QUEUED
     changes = dict(map(setting, command.split()[3:]))
-    spec = respecified(desk.job(9), changes)
+    spec = change_spec(desk.job(9), changes)
     names = [
         name
         for name in type(spec).__struct_fields__

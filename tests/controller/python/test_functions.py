@@ -24,7 +24,7 @@ import cotenant
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.python import folders, inside
 from cotenant.controller.python.errors import RemoteError, RemoteTraceback
-from cotenant.controller.python.packing import packed, place_of
+from cotenant.controller.python.packing import pack_calls, place_of
 from cotenant.controller.python.results import outcome
 
 if TYPE_CHECKING:
@@ -442,7 +442,7 @@ def nested(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 def test_wherever_a_job_stands_its_result_does(calls: list[Any]) -> None:
     """Digits are jobs here, and the result of each is its number."""
     with tempfile.TemporaryDirectory() as base:
-        made = packed(returns, [((each,), {}) for each in calls], Path(base) / "calls", job_of_a_digit)
+        made = pack_calls(returns, [((each,), {}) for each in calls], Path(base) / "calls", job_of_a_digit)
         for at, given_by in enumerate(calls):
             task = made.folder / str(at)
             args, _ = inside.arguments_of(task, lambda reference: int(reference[0].removeprefix("job ")))
@@ -560,7 +560,7 @@ def test_a_module_of_the_users_goes_by_value(tmp_path: Path) -> None:
     exec("FACTOR = 3\n\ndef times(x):\n    return x * FACTOR\n", module.__dict__)
     sys.modules["mine_alone"] = module
     try:
-        calls = packed(functools.partial(module.times, 5), [((), {})], tmp_path / "calls")
+        calls = pack_calls(functools.partial(module.times, 5), [((), {})], tmp_path / "calls")
     finally:
         del sys.modules["mine_alone"]
     assert calls.name == "times"
@@ -586,7 +586,7 @@ LARGE = b"x" * 500_000
 
 def test_what_is_too_large_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(cotenant.BadCall, match="arguments takes more than 400000 bytes"):
-        packed(add, [((LARGE,), {})], tmp_path / "calls", bytes_max=400_000)
+        pack_calls(add, [((LARGE,), {})], tmp_path / "calls", bytes_max=400_000)
     assert list((tmp_path / "calls").iterdir()) == []
 
 
@@ -633,7 +633,10 @@ def test_files_of_another_user_are_not_loaded(tmp_path: Path) -> None:
         pytest.skip("needs root, to make a file another's")
     (tmp_path / "theirs").mkdir(mode=0o700)
     os.chown(tmp_path / "theirs", 1001, 1001)
-    with pytest.raises(folders.NotPrivate, match="belongs to uid 1001"), folders.opened(tmp_path / "theirs"):
+    with (
+        pytest.raises(folders.NotPrivate, match="belongs to uid 1001"),
+        folders.open_folder(tmp_path / "theirs"),
+    ):
         pass
 
 

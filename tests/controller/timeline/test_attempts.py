@@ -23,7 +23,13 @@ from cotenant.controller.timeline import (
     render,
     timeline_of,
 )
-from cotenant.controller.timeline.layout import DEVICES_MAX, SEGMENTS_MAX, WAIT_LANES_MAX, coloured, lay_out
+from cotenant.controller.timeline.layout import (
+    DEVICES_MAX,
+    SEGMENTS_MAX,
+    WAIT_LANES_MAX,
+    job_colours,
+    lay_out,
+)
 from tests.controller.cli import replies
 
 CPU0, CPU1 = "h/cpu0", "h/cpu1"
@@ -168,7 +174,7 @@ def test_jobs_that_meet_on_a_device_have_different_colours() -> None:
         for n in range(1, 10)
     ]
     late = job("10", 0.0, 30.0, attempt(1, (5.0, 6.0, None, 30.0)))
-    colours = coloured(drawn(first, *others, late))
+    colours = job_colours(drawn(first, *others, late))
     assert len({colours[str(n)] for n in range(10)}) == 10
     assert colours["10"] != colours["0"]
 

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.web.__main__ import HERE, PageAddress, greeting, on_path, on_port, own_address
+from cotenant.controller.web.__main__ import (
+    HERE,
+    PageAddress,
+    greeting,
+    listen_on_path,
+    listen_on_port,
+    own_address,
+)
 
 NO_ADDRESS_OF_OURS = "192.0.2.1"
 """Of documents: no machine has it."""
@@ -17,7 +24,7 @@ NO_ADDRESS_OF_OURS = "192.0.2.1"
 
 def test_a_socket_is_its_owners_alone(tmp_path: Path) -> None:
     path = tmp_path / "page.sock"
-    with on_path(path):
+    with listen_on_path(path):
         assert path.stat().st_mode & 0o777 == 0o600
     assert not path.exists()
 
@@ -26,8 +33,8 @@ def test_a_socket_that_was_left_behind_is_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "page.sock"
     with sockets.socket(sockets.AF_UNIX) as left:
         left.bind(str(path))
-    with on_path(path):
-        with pytest.raises(OSError) as refused, on_path(path):
+    with listen_on_path(path):
+        with pytest.raises(OSError) as refused, listen_on_path(path):
             pass
         assert refused.value.errno == errno.EADDRINUSE, "somebody is there"
         assert path.exists()
@@ -36,14 +43,14 @@ def test_a_socket_that_was_left_behind_is_taken_over(tmp_path: Path) -> None:
 def test_a_file_of_somebody_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("x")
-    with pytest.raises(OSError), on_path(path):
+    with pytest.raises(OSError), listen_on_path(path):
         pass
     assert path.read_text() == "x"
 
 
 def test_a_port_is_on_this_machine_alone() -> None:
     address = own_address()
-    with on_port(0, address) as found, sockets.create_connection(found.getsockname()):
+    with listen_on_port(0, address) as found, sockets.create_connection(found.getsockname()):
         assert found.getsockname()[0] == address
         assert ipaddress.ip_address(address).is_loopback and address != HERE
 
@@ -53,15 +60,15 @@ def test_servers_have_addresses_of_their_own() -> None:
 
 
 def test_where_there_is_no_other_address_the_usual_one_is_taken() -> None:
-    with on_port(0, NO_ADDRESS_OF_OURS) as found:
+    with listen_on_port(0, NO_ADDRESS_OF_OURS) as found:
         host, port = found.getsockname()
     assert host == HERE
     assert any(f"this system has {HERE} alone" in line for line in greeting(PageAddress(host, port), ""))
 
 
 def test_a_port_that_is_taken_is_said() -> None:
-    with on_port(0, HERE) as found, pytest.raises(OSError) as refused:
-        on_port(found.getsockname()[1], HERE)
+    with listen_on_port(0, HERE) as found, pytest.raises(OSError) as refused:
+        listen_on_port(found.getsockname()[1], HERE)
     assert refused.value.errno == errno.EADDRINUSE
 
 
