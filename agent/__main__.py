@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def flags_of(options: argparse.Namespace) -> dict[str, object]:
-    """What was given, keyed `section.key`.
+    """Returns the settings that were given on the command line, keyed `section.key`.
 
     Raises:
         SettingsError: a `--set` without `=`.

@@ -88,7 +88,8 @@ class AgentParts(msgspec.Struct, kw_only=True):
 
 
 def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> AgentParts:
-    """`checkpoint_every_s`: only if it was set for this agent. Raises Problem."""
+    """Assembles the parts of an agent from its settings. `checkpoint_every_s`: only if it was set for this
+    agent. Raises Problem."""
     agent = settings.agent
     warnings: list[str] = []
     host_id = _or_problem(lambda: host_name(agent.host), 2)
@@ -362,7 +363,7 @@ def _groups_for_jobs(groups: Cgroups, warnings: list[str]) -> str:
 def _device_regions(
     groups: Cgroups, gpus: Sequence[GpuFacts], regions: Sequence[tuple[str, str]], warnings: list[str]
 ) -> dict[str, str]:
-    """By UUID: where the kernel can limit a job's device memory."""
+    """Returns, by UUID, where the kernel can limit a job's device memory."""
     by_bus = {bus_address(bus): region for bus, region in regions}
     found = {
         gpu.uuid: by_bus[bus_address(gpu.bus)] for gpu in gpus if gpu.bus and bus_address(gpu.bus) in by_bus

@@ -83,7 +83,8 @@ class ControllerLink:
         post: Callable[[ToAgent], None],
         log: Callable[[str], None],
     ) -> None:
-        """Checks the endpoint; connects with `open`. `name` is unique among all agents and their starts.
+        """Checks the endpoint; the link connects with `open`. `name` is unique among all agents and their
+        starts.
 
         Raises:
             BadEndpoint: nothing to connect to, or TCP without a key.
@@ -104,7 +105,7 @@ class ControllerLink:
         self.unsent_messages = 0
 
     def open(self) -> None:
-        """Connect; a controller that is not there yet is found when it comes.
+        """Connects to the controller; one that is not there yet is found when it comes.
 
         Raises:
             BadEndpoint: the socket belongs to another user.
@@ -146,7 +147,7 @@ class ControllerLink:
         self._wake()
 
     def reconnect(self) -> None:
-        """A fresh connection: the old one may be half dead, and its queue stale."""
+        """Makes a fresh connection: the old one may be half dead, and its queue stale."""
         self.close()
         self.open()
 

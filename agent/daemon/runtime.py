@@ -71,7 +71,7 @@ WARM: Final = "warm"
 
 
 def log(text: str) -> None:
-    """One line on stderr."""
+    """Writes one line to stderr."""
     print(f"{time.strftime('%H:%M:%S')} agent: {texts.one_line(text)}", file=sys.stderr, flush=True)
 
 
@@ -194,7 +194,7 @@ class Runtime:
         self.post(IndicatorsRead(readings=readings))
 
     def _sheet(self) -> Sheet:
-        """For one scrape."""
+        """Returns the metrics sheet for one scrape."""
         edge = Edge(
             notes_waiting=len(self.loop.unwritten),
             faults=self._faults,
@@ -319,14 +319,15 @@ class Runtime:
             self._tasks.keep(self._start_served(order, self._mps))
 
     async def _start_served(self, order: Order, mps: MpsEdge) -> None:
-        """It may have been ended while its user's MPS daemon was started."""
+        """Starts an attempt once MPS serves it. The attempt may have been ended while its user's MPS daemon
+        was started."""
         await mps.serve(order)
         if self._state.is_there((order.job_id, order.attempt)):
             self._attempts.start(self._warm.offered(order))
 
     def _remove(self, folder: Path, trusted: Path) -> None:
-        """In a thread: a folder of checkpoints may be large, and its file system slow. No link is followed
-        from `trusted` on."""
+        """Removes a folder in a thread: a folder of checkpoints may be large, and its file system slow. No
+        link is followed from `trusted` on."""
 
         def remove() -> None:
             try:

@@ -36,7 +36,7 @@ class SpoolProblem(Exception):
 
 
 class Spool:
-    """One agent's notes. The caller holds the lock of the state folder."""
+    """The file of one agent's notes. The caller holds the lock of the state folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -72,7 +72,7 @@ class Spool:
         return notes
 
     def append(self, notes: Iterable[AnyNote]) -> None:
-        """Write and flush; all of them or none.
+        """Writes and flushes notes; all of them or none.
 
         Raises:
             OSError: the disk is full or broken. The file is as before, and the same notes may be tried again.

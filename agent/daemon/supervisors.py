@@ -84,11 +84,10 @@ class Supervisors:
     # --- What is here ------------------------------------------------------------------------------
 
     def scan(self) -> tuple[FoundAttempt, ...]:
-        """Every attempt's folder. We put damaged records aside and go by the others. Without its order an
-        attempt has the devices that our memory has for it, and its processes are those of the supervisor's
-        session or of the lock's holder; without its result it counts as having left none; without its
-        supervisor's identity it runs as long as its lock is held, and we do not talk to it.
-        """
+        """Returns what every attempt's folder holds. We put damaged records aside and go by the others.
+        Without its order an attempt has the devices that our memory has for it, and its processes are those
+        of the supervisor's session or of the lock's holder; without its result it counts as having left none;
+        without its supervisor's identity it runs as long as its lock is held, and we do not talk to it."""
         self.base.mkdir(mode=0o711, parents=True, exist_ok=True)
         names = sorted(entry.name for entry in self.base.iterdir() if entry.is_dir())
         matches = (FOLDER_NAME.fullmatch(name) for name in names)
@@ -257,7 +256,7 @@ class Supervisors:
         return left
 
     async def leave(self) -> None:
-        """Stop watching; everything lives on."""
+        """Stops watching the supervisors; everything lives on."""
         self.spare.drop()
         await self._tasks.leave()
         for line in self._lines.values():

@@ -31,7 +31,7 @@ from cotenant.controller.wire import LogReply, ReadLog
 
 class Tasks:
     def __init__(self, doing: str) -> None:
-        """`doing`: what fails if one of them does, for the log."""
+        """Makes an empty set of tasks. `doing`: what fails if one of them does, for the log."""
         self._doing = doing
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -50,7 +50,7 @@ class Tasks:
         return len(self._tasks)
 
     def cancel(self) -> None:
-        """For callers that cannot wait: the loop finishes it."""
+        """Cancels all tasks for callers that cannot wait: the loop finishes the cancellation."""
         for task in list(self._tasks):
             task.cancel()
 
@@ -83,7 +83,8 @@ class GpuRelease:
         news_s: float = NEWS_S,
         daemons_s: float = DAEMONS_S,
     ) -> None:
-        """`daemons()`: returns when every MPS daemon was looked at anew, and what was seen is posted."""
+        """Prepares to wait for the memory of GPUs. `daemons()`: returns when every MPS daemon was looked at
+        anew, and what was seen is posted."""
         self._post = post
         self._watch = watch
         self._daemons = daemons
@@ -110,7 +111,7 @@ class GpuRelease:
             self._post(MemoryFree(job_id=job_id, attempt=attempt))
 
     async def leave(self) -> None:
-        """Stop waiting: the next start of the agent asks again."""
+        """Stops waiting for memory: the next start of the agent asks again."""
         await self._tasks.leave()
 
 
@@ -130,7 +131,8 @@ class LogReader:
         self._tasks = Tasks("reading a log")
 
     def answer(self, read: ReadLog) -> None:
-        """At once if there are new lines, else when there are, or when the request's time limit ends."""
+        """Answers a request for a log: at once if there are new lines, else when there are, or when the
+        request's time limit ends."""
         reply = look(self._folder_of(read.job_id, read.attempt), read)
         wait = read.wait_s > 0 and reply.at_end and not reply.data and not reply.closed and not reply.missing
         if not wait or len(self._tasks) >= QUESTIONS_MAX:
@@ -153,7 +155,8 @@ class LogReader:
 
 
 def look(folder: Path, read: ReadLog) -> LogReply:
-    """What there is now. The end is looked for first: what is written before it is read after it."""
+    """Returns what there is of the log now. The end is looked for first: what is written before it is read
+    after it."""
     ended = (folder / RESULT).exists()
     limit = max(1, min(read.limit, BYTES_MAX))
     part = read_log(folder / LOGS, read.rank, max(0, read.offset), limit, errors_apart=read.errors_apart)

@@ -61,7 +61,8 @@ class WarmStarts:
         spare: SpareSupervisor,
         log: Callable[[str], None],
     ) -> None:
-        """`pool` None: switched off. `folder`: for sockets, ours alone."""
+        """Prepares warm starts without starting any server. `pool` None: switched off. `folder`: for sockets,
+        ours alone."""
         self._pool = pool
         self._folder = folder
         self._first_word_s = first_word_s
@@ -201,7 +202,7 @@ class WarmStarts:
             self._keep_spare()
 
     def leave(self) -> None:
-        """They end with the agent; what they forked lives on."""
+        """Closes the fork servers, which end with the agent; what they forked lives on."""
         for key in list(self._servers):
             self._close(key)
         with suppress(OSError):
@@ -209,7 +210,7 @@ class WarmStarts:
 
 
 def kind_of(order: Order) -> ServerKind:
-    """What its ranks share. Raises WarmRefused."""
+    """Returns the kind of server that an order's ranks share. Raises WarmRefused."""
     program = program_of(order.launch.argv)
     if "/" in program.python and not program.python.startswith("/"):
         raise WarmRefused("command")

@@ -103,7 +103,7 @@ class Gpu:
 
     @property
     def held(self) -> Held | None:
-        """As the last probe has it."""
+        """Who holds the GPU, as the last probe has it."""
         return who_holds(self.probe, self.reserve_mib, self.live) if self.probe is not None else None
 
     @property
@@ -157,7 +157,7 @@ def _of_ended(gpu: Gpu) -> Iterator[Process]:
 
 
 def _gist(kind: str, processes: Collection[Process]) -> Gist:
-    """Who, and roughly how much."""
+    """Returns the gist of a finding: who, and roughly how much."""
     amounts = ((p.used_mib or 0).bit_length() for p in processes)
     return (kind, *(p.pid for p in processes), *amounts)
 
@@ -223,7 +223,7 @@ def _name(process: Process) -> str:
 
 
 class MemoryWait:
-    """One ended attempt's."""
+    """The wait for the memory of one ended attempt's devices."""
 
     def __init__(self, uuids: Iterable[str], since_s: float, until_s: float) -> None:
         self.since_s, self.until_s = since_s, until_s
@@ -244,7 +244,8 @@ class Waits:
         return wait.until_s
 
     def probed(self, probe: ProbeResult, reserve_mib: int, live: Collection[Key]) -> None:
-        """`live`: attempts that have the device; those that wait here have ended, and do not count."""
+        """Updates the waits for a GPU by a probe of it. `live`: attempts that have the device; those that
+        wait here have ended, and do not count."""
         stay = {key for key in live if key not in self._waits}
         for wait in self._waits.values():
             if probe.uuid not in wait.left or probe.at_s < wait.since_s:

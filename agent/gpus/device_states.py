@@ -138,7 +138,7 @@ class PastStates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceStateStore(msgspec.Struct, frozen=True, kw_only=True):
-    """The file."""
+    """The content of the file that keeps device states."""
 
     version: int = VERSION
     boot_id: str

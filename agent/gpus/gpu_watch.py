@@ -60,7 +60,8 @@ class GpuWatch:
         patience_s: float = PATIENCE_S,
         kernel_log: str = KERNEL_LOG,
     ) -> None:
-        """`devices`: those of the host; MIG instances and GPUs that could not be found are not watched."""
+        """Loads the states that were kept of the devices. `devices`: those of the host; MIG instances and
+        GPUs that could not be found are not watched."""
         self._path = state_dir / MARKS
         self._log = log
         watched = {d.local: d.reserve_mib for d in devices if is_watched(d)}
@@ -98,8 +99,8 @@ class GpuWatch:
         look_around: Callable[[], tuple[AgentConfig, Sequence[Attempt]]],
         log: Log,
     ) -> None:
-        """Begin to watch. `post` takes faults; `changed` is called when a device's condition has changed;
-        `look_around` gives the agent's configuration and its running attempts."""
+        """Begins to watch the devices. `post` takes faults; `changed` is called when a device's condition has
+        changed; `look_around` gives the agent's configuration and its running attempts."""
         self._post, self._changed, self._look_around, self._log = post, changed, look_around, log
         if self.health.uuids:
             self._watchers.start(self.health.uuids)
@@ -128,7 +129,7 @@ class GpuWatch:
             self._write()
 
     def conditions(self) -> dict[str, DeviceCondition]:
-        """Of every watched device now, by UUID."""
+        """Returns the conditions of every watched device now, by UUID."""
         self._refresh()
         self.health.settle(now_s())
         self._store()

@@ -33,8 +33,8 @@ class Health:
         pasts: Iterable[PastStates] = (),
         busy: Collection[str] = (),
     ) -> None:
-        """`reserves_mib`: the driver's part of each device's memory, by UUID. `busy`: devices on which any
-        process computes."""
+        """Sets up the watched GPUs with what is known of them. `reserves_mib`: the driver's part of each
+        device's memory, by UUID. `busy`: devices on which any process computes."""
         known, past = {noted.uuid: noted for noted in states}, {each.uuid: each for each in pasts}
         self._gpus = {uuid: Gpu(mib, known.get(uuid), past.get(uuid)) for uuid, mib in reserves_mib.items()}
         self._foreign = foreign
@@ -188,7 +188,8 @@ class Health:
         *,
         concerned: frozenset[Key] | None = None,
     ) -> None:
-        """`concerned`: attempts that have to be gone before it can be over; None: all on the device."""
+        """Changes the state of a GPU by what has happened. `concerned`: attempts that have to be gone before
+        it can be over; None: all on the device."""
         before: DeviceState = gpu.noted.state if gpu.noted is not None else "ok"
         state = after(before, happening)
         if state == "ok":
@@ -253,7 +254,8 @@ class Health:
         return tuple(gpu.past(uuid) for uuid, gpu in self._gpus.items())
 
     def conditions(self) -> dict[str, DeviceCondition]:
-        """By UUID, as of the last `settle`. A note stays as it was while nothing of weight has changed."""
+        """Returns the conditions of the GPUs by UUID, as of the last `settle`. A note stays as it was while
+        nothing of weight has changed."""
         found: dict[str, DeviceCondition] = {}
         for uuid, gpu in self._gpus.items():
             gist, condition = condition_of(gpu, foreign=self._foreign, is_busy=uuid in self._busy)

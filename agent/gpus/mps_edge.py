@@ -56,7 +56,7 @@ LEAVE_S: Final = 20.0
 
 
 class Mps(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent starts with."""
+    """The MPS setup that the agent starts with."""
 
     setup: Setup
     watch: MpsWatch
@@ -128,7 +128,7 @@ def held(devices: Sequence[Device]) -> frozenset[str]:
 
 
 class MpsEdge:
-    """From `open` to `leave`, in the agent's loop."""
+    """The agent's part in MPS from `open` to `leave`, in the agent's loop."""
 
     def __init__(
         self,
@@ -164,7 +164,8 @@ class MpsEdge:
         self._task.add_done_callback(_tell_loop)
 
     async def leave(self) -> None:
-        """The agent ends. Bounded: a daemon that does not end is left to the next agent."""
+        """Leaves the daemons because the agent ends. The wait is bounded: a daemon that does not end is left
+        to the next agent."""
         if self._task is not None:
             self._task.cancel()
         idle = not self._state.running
@@ -195,8 +196,8 @@ class MpsEdge:
         await answer
 
     async def look(self, *, ask: bool = False) -> None:
-        """One round: what runs goes out, what was seen comes back. `ask`: every daemon, also one that seems
-        well."""
+        """Makes one round: what runs goes out, what was seen comes back. `ask`: every daemon, also one that
+        seems well."""
         facts = msgspec.structs.replace(self.facts(), ask=ask)
         seen = await self._watch.round(facts)
         self.wrong, self._serving = seen.why_not, seen.serving
@@ -256,7 +257,7 @@ class MpsEdge:
         return None if order is None else client_of(order, str(job_socket(self._folder(*key))))
 
     def _order(self, key: Key) -> Order | None:
-        """None: it is not written yet, or cannot be read."""
+        """Returns the order of an attempt. None: the order is not written yet, or cannot be read."""
         if key not in self._orders:
             with suppress(BadRecord, OSError):
                 order = read_record(self._folder(*key) / ORDER, Order)
@@ -310,7 +311,7 @@ class MpsEdge:
 
 
 def clients_in(devices: Sequence[Device], orders: Sequence[Order]) -> dict[str, tuple[frozenset[str], ...]]:
-    """By pipe directory of a daemon: the devices of each of its clients."""
+    """Returns, by pipe directory of a daemon, the devices of each of its clients."""
     found: dict[str, tuple[frozenset[str], ...]] = {}
     for order in orders:
         for client in order.mps:
@@ -324,7 +325,7 @@ def _all_of(groups: Sequence[frozenset[str]]) -> tuple[str, ...]:
 
 
 def _of_users(orders: Sequence[Order], setup: Setup) -> tuple[Spec, ...]:
-    """Of those who have clients here, in a fixed order."""
+    """Returns the daemons of the users who have clients here, in a fixed order."""
     uids = sorted({order.launch.uid for order in orders if order.mps})
     return tuple(spec for uid in uids if (spec := setup.of_user(uid)) is not None)
 

@@ -85,7 +85,8 @@ def plan(
     owner: str,
     one_uid: bool,
 ) -> Setup:
-    """`owner`: the agent's name over its restarts. `one_uid`: all jobs here run as one user."""
+    """Plans which devices MPS serves, and with which daemons. `owner`: the agent's name over its restarts.
+    `one_uid`: all jobs here run as one user."""
     known = {gpu.uuid: gpu for gpu in gpus}
     cuda = [device for device in devices if device.kind == "cuda"]
     why_not: dict[str, str] = {}
@@ -139,7 +140,7 @@ def _spec(
 
 
 def _facts(uuid: str, gpu: GpuFacts | None) -> detection.DetectedDevice:
-    """What NVML said of it; what it did not say is unknown, and never taken for good."""
+    """Returns what NVML said of a device; what it did not say is unknown, and never taken for good."""
     return detection.DetectedDevice(
         uuid=uuid,
         compute_capability=None if gpu is None else gpu.capability,

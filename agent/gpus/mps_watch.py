@@ -67,7 +67,7 @@ class FoundClient(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_of(order: Order, socket: str) -> AttachedClient | None:
-    """None: it was not told to be one."""
+    """Returns the client that an order's job is. None: the job was not told to be a client."""
     directories = tuple(dict.fromkeys(each.pipe_directory for each in order.mps))
     if not directories:
         return None
@@ -81,7 +81,7 @@ def client_of(order: Order, socket: str) -> AttachedClient | None:
 
 
 def look_for(client: AttachedClient, program: str = CONTROL) -> FoundClient:
-    """Asks each daemon; blocks for a few questions' time."""
+    """Asks each daemon of a client whether it is attached; blocks for a few questions' time."""
     try:
         listed = [_sockets(directory, program)[client.socket] for directory in client.pipe_directories]
     except (ChannelError, Incomplete, Rejected):
@@ -255,13 +255,13 @@ class MpsWatch:
         return said
 
     def quit(self) -> str:
-        """End our daemons; what could not be ended."""
+        """Ends our daemons; returns what could not be ended."""
         said = [daemon.stop(QUIT_S) for daemon in self._daemons.values()]
         self.release()
         return "; ".join(each for each in said if each)
 
     def release(self) -> str:
-        """Give them up; they go on."""
+        """Gives our daemons up; they go on."""
         for daemon in self._daemons.values():
             daemon.release()
         self._daemons.clear()

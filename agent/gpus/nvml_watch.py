@@ -228,7 +228,8 @@ class KernelLog:
     """What the kernel says, where we may read it: from where it was read to before, else from now on."""
 
     def __init__(self, path: str, read: Mapping[str, int]) -> None:
-        """`read`: by UUID, the last record that was dealt with for a GPU."""
+        """Opens the kernel's log and reads what it holds. `read`: by UUID, the last record that was dealt
+        with for a GPU."""
         self._descriptor: int | None = None
         self._read = read
         self.newest: int | None = None

@@ -44,7 +44,8 @@ class Owners:
     """Remembers what it found out: a process keeps its owner, and asking costs time."""
 
     def __init__(self, attempts: Path, mps_runtime: str = "") -> None:
-        """`mps_runtime`: below it live our MPS daemons; empty = we have none."""
+        """Prepares to tell whose processes are. `mps_runtime`: below it live our MPS daemons; empty = we have
+        none."""
         self._attempts = attempts
         self._mps_runtime = mps_runtime
         self._known: dict[tuple[int, int], ProcessOwner] = {}

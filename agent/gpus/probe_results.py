@@ -51,7 +51,7 @@ class WatchLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="w"):
 
 
 class Began(WatchLine, frozen=True, kw_only=True, tag="began"):
-    """NVML answers; from now on events are heard."""
+    """Says that NVML answers; from now on events are heard."""
 
     events: bool
     """Xid events come from NVML."""
@@ -75,7 +75,8 @@ class ProbeBegins(WatchLine, frozen=True, kw_only=True, tag="asking"):
 
 
 class ProbeResult(WatchLine, frozen=True, kw_only=True, tag="look"):
-    """One GPU at one moment. The errors that the watcher could know of before it have been said before it."""
+    """The state of one GPU at one moment. The errors that the watcher could know of before it have been said
+    before it."""
 
     uuid: str
     at_s: float = 0.0

@@ -45,7 +45,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuWatcher:
-    """One child."""
+    """A child process that watches GPUs."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class GpuWatcher:
                 os.write(self._input.fileno(), b"\n")
 
     def close(self) -> None:
-        """Kill it. It may take its time to go, or never."""
+        """Kills the child process. The process may take its time to go, or never go."""
         self._alarm.cancel()
         if not self._output.closed:
             self._loop.remove_reader(self._output.fileno())
@@ -169,7 +169,7 @@ class Watchers:
                 group.watcher.probe_now()
 
     def close(self) -> None:
-        """Kill all children."""
+        """Kills all children of the watch."""
         groups, self._groups = self._groups, []
         for group in groups:
             if group.retry is not None:
@@ -221,7 +221,7 @@ class Watchers:
             self._later(group)
 
     def _over(self, group: WatchGroup, why: str, asking: str | None) -> None:
-        """Its child has hung or ended."""
+        """Takes note that the child of a group has hung or ended."""
         self._stop(group)
         if asking in group.uuids and len(group.uuids) > 1:
             assert asking is not None

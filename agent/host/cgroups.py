@@ -105,7 +105,7 @@ def sweep(found: Cgroups) -> None:
 
 
 def group_tag(attempt_folder: Path) -> str:
-    """At the end of the name of an attempt's group: other agents have other folders."""
+    """Returns the tag at the end of the name of an attempt's group: other agents have other folders."""
     return hashlib.sha256(str(attempt_folder.resolve()).encode()).hexdigest()[:8]
 
 
@@ -113,7 +113,8 @@ class AttemptCgroup:
     """The groups of one attempt, on the supervisor's side and for an agent that cleans up."""
 
     def __init__(self, order: Order, attempt_folder: Path) -> None:
-        """Looks only; with an empty `Order.cgroup` every method does nothing."""
+        """Looks for the groups of an attempt and makes none; with an empty `Order.cgroup` every method does
+        nothing."""
         self._memory_mib, self._cpus = order.start.host_memory_mib, order.start.cpus
         self._device_mib, self._regions = order.start.memory_cap_mib, order.device_regions
         self.limits_device_memory = False
@@ -136,7 +137,7 @@ class AttemptCgroup:
 
     @classmethod
     def none(cls, order: Order, attempt_folder: Path) -> AttemptCgroup:
-        """For a host that does not permit it after all."""
+        """Returns an attempt's group that does nothing, for a host that does not permit groups after all."""
         return cls(msgspec.structs.replace(order, cgroup=""), attempt_folder)
 
     def __bool__(self) -> bool:
@@ -255,9 +256,9 @@ class MemoryKills(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def memory_kills_in(leaf: Path, *, has_limit: bool) -> MemoryKills | None:
-    """From the group's own counters. `oom_kill` counts kills whoever ran out of memory; whether it was the
-    group itself is said by `oom` (v2), and shows in the most that it ever used (v1, whose `failcnt` newer
-    kernels no longer count up)."""
+    """Returns the memory kills from the group's own counters. `oom_kill` counts kills whoever ran out of
+    memory; whether it was the group itself is said by `oom` (v2), and shows in the most that it ever used
+    (v1, whose `failcnt` newer kernels no longer count up)."""
     try:
         if (leaf / "memory.events").exists():
             events = _counters(leaf / "memory.events")

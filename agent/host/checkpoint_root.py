@@ -24,10 +24,11 @@ class BadRoot(OSError):
 
 
 def domain_of(root: Path, host_id: str) -> str:
-    """The root's name; equal on every host that sees the same file system there.
+    """Returns the name of the checkpoint root; the name is equal on every host that sees the same file system
+    there.
 
     Raises:
-        BadRoot: it cannot be made, read or written.
+        BadRoot: the root cannot be made, read or written.
     """
     try:
         root.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -45,7 +45,7 @@ class NotThisHost(Exception):
 
 
 class DeviceChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--devices` says."""
+    """The choice of devices that `--devices` says."""
 
     kind: Literal["auto", "cpu", "cuda"]
     slots: int = 0
@@ -68,7 +68,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(text: str) -> DeviceChoice:
-    """Raises BadDevices."""
+    """Parses the text of `--devices`. Raises BadDevices."""
     kind, colon, rest = text.strip().partition(":")
     if kind == "auto" and not colon:
         return DeviceChoice(kind="auto")
@@ -168,7 +168,7 @@ def _share(cores: Sequence[int], slot: int, count: int) -> tuple[int, ...]:
 
 
 def pick(gpus: Sequence[GpuFacts], picked: Sequence[str]) -> tuple[GpuFacts, ...]:
-    """Those asked for, in NVML's order.
+    """Returns the GPUs that were asked for, in NVML's order.
 
     Raises:
         NotThisHost: one of them is not there.
@@ -224,7 +224,7 @@ def _cuda_device(gpu: GpuFacts, host_id: HostId, name: str) -> Device:
 
 
 def _local(gpu: GpuFacts) -> str:
-    """One that is lost may not even say its UUID."""
+    """Returns the local name of a GPU: one that is lost may not even say its UUID."""
     return gpu.uuid or f"lost-{gpu.index}"
 
 
@@ -260,9 +260,11 @@ def _type(name: str) -> str:
 
 
 def short_names(uuids: Sequence[str], kind: str = "gpu") -> list[str]:
-    """`gpu-1a2b3c`: as many digits of the UUID as tell this host's GPUs apart, and never less than six.
+    """Returns names like `gpu-1a2b3c`: as many digits of the UUID as tell this host's GPUs apart, and never
+    less than six.
 
-    Stable as long as the host has these GPUs; indices are not (they follow the bus and the driver's mood).
+    A name is stable as long as the host has these GPUs; indices are not (they follow the bus and the driver's
+    mood).
     """
     plain = [
         re.sub(r"[^0-9a-f]", "", uuid.lower().removeprefix("gpu-").removeprefix("mig-")) for uuid in uuids

@@ -53,7 +53,7 @@ class IndicatorReader:
         self._gpus = Gpus(wanted, command)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Reads and posts the indicators until the task is cancelled."""
         try:
             self._slots.look()
             while True:
@@ -100,7 +100,7 @@ class Gpus:
         """Why the sources are not tried in their order any more."""
 
     async def read(self, devices: Sequence[Device]) -> list[DeviceReading]:
-        """One per device; those of which nothing new is known yet are left out."""
+        """Returns one reading per device; devices of which nothing new is known yet are left out."""
         self._start(tuple(device.local for device in devices))
         if self._child is None:
             return [DeviceReading(device_id=each.device_id, why=self._problem) for each in devices]
@@ -147,7 +147,8 @@ class Gpus:
 def reading_of(
     answer: Answer, number: int, device: Device, now_s: float, note: str = ""
 ) -> DeviceReading | None:
-    """One device's part of an answer; None if it says nothing new of it. `note` is added to the reason."""
+    """Returns one device's part of an answer; None if the answer says nothing new of the device. `note` is
+    added to the reason."""
     windows = Windows()
     for since_s, at_s, period_s, devices in answer.samples:
         if number < len(devices) and at_s > since_s:
@@ -176,7 +177,7 @@ Ticks = dict[int, tuple[int, int]]
 
 
 class SlotUse:
-    """Of all cores, between two readings."""
+    """The use of all cores between two readings."""
 
     def __init__(
         self, read: Callable[[], str] = PROC_STAT.read_text, clock: Callable[[], float] = time.monotonic
@@ -187,7 +188,7 @@ class SlotUse:
         self._before_s = self._now_s = clock()
 
     def look(self) -> None:
-        """Read the counters; from now on `values` is about the time since the last look."""
+        """Reads the counters; from now on `values` is about the time since the last look."""
         self._before, self._before_s = self._now, self._now_s
         try:
             self._now, self._now_s = ticks_of(self._read()), self._clock()
@@ -199,7 +200,8 @@ class SlotUse:
         return self._now_s - self._before_s
 
     def values(self, device: Device) -> dict[str, float]:
-        """By Table 2's names; empty where there is nothing to compare with, or a core has gone."""
+        """Returns the use of a CPU slot by Table 2's names; empty where there is nothing to compare with, or
+        a core has gone."""
         shares = [self._share(core) for core in device.cores]
         known = [share for share in shares if share is not None]
         if not known or len(known) < len(shares):
@@ -215,7 +217,8 @@ class SlotUse:
 
 
 def ticks_of(text: str) -> Ticks:
-    """Raises ValueError: not what /proc/stat looks like."""
+    """Returns the ticks of each core from the text of /proc/stat. Raises ValueError: not what /proc/stat
+    looks like."""
     found: Ticks = {}
     for line in text.splitlines():
         name, *counts = line.split()

@@ -94,7 +94,8 @@ def _made(folder: Path) -> bool:
 
 
 def _shared_place() -> Path:
-    """The same for every user of the machine: decided by the folder's mode, not by who asks."""
+    """Returns the folder that is the same for every user of the machine: decided by the folder's mode, not by
+    who asks."""
     for place in _SHARED_FOLDERS:
         if place.is_dir() and place.stat().st_mode & 0o1002 == 0o1002:
             return place
@@ -204,7 +205,7 @@ def _open(path: Path) -> int:
 
 
 def _opened_or_made(folder: int, name: str) -> int | None:
-    """None: another process is making it."""
+    """Returns a descriptor of a file, opened or made. None: another process is making the file."""
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         # Not O_CREAT: in a sticky folder the kernel refuses that for another user's file.

@@ -92,7 +92,7 @@ def open_pidfd(identity: ProcessIdentity) -> int | None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Its child processes, zombies among them; empty if it is gone."""
+    """Returns the child processes of a process, zombies among them; empty if the process is gone."""
     found: list[int] = []
     try:
         for task in os.listdir(_PROC / str(pid) / "task"):

@@ -37,7 +37,7 @@ _rights = _Rights()
 
 
 class OpenFolder:
-    """An open folder. Everything is done in this one, wherever its path may lead by now."""
+    """A folder that is open. Everything is done in this one, wherever its path may lead by now."""
 
     def __init__(self, descriptor: int) -> None:
         self.fd = descriptor
@@ -118,7 +118,7 @@ class OpenFolder:
             os.close(file)
 
     def link(self, name: str, new: str) -> None:
-        """Another name for a file of ours. Raises OSError, FileExistsError if the name is taken."""
+        """Makes another name for a file of ours. Raises OSError, FileExistsError if the name is taken."""
         os.link(name, _checked(new), src_dir_fd=self.fd, dst_dir_fd=self.fd, follow_symlinks=False)
 
     def unlink(self, name: str) -> None:
@@ -176,8 +176,8 @@ def remove_tree(path: Path, trusted: Path | None = None) -> None:
 
 
 def exposed(path: Path) -> Path | None:
-    """As root: the first folder on the way to `path`, itself among them, in which another user could replace
-    the next part. Folders that are not there yet count as safe."""
+    """Returns, for an agent that runs as root, the first folder on the way to `path`, `path` among them, in
+    which another user could replace the next part. Folders that are not there yet count as safe."""
     if os.geteuid() != 0:
         return None
     for each in (*reversed(path.absolute().parents), path.absolute()):
@@ -197,8 +197,8 @@ def exposed(path: Path) -> Path | None:
 
 
 def _remove(parent: int, name: str, top: int, device: int, depth_left: int) -> None:
-    """With the rights that this thread has now. `top`: takes folders that are too deep, to be met again
-    there."""
+    """Removes a file or a folder with the rights that this thread has now. `top`: takes folders that are too
+    deep, to be met again there."""
     try:
         os.unlink(name, dir_fd=parent)
         return
@@ -244,7 +244,7 @@ def _empty(folder: int, top: int, device: int, depth_left: int) -> None:
 
 
 def _entered(parent: int, name: str) -> int:
-    """A folder, open; its owner may have closed it to himself."""
+    """Returns the descriptor of a folder, open; its owner may have closed it to himself."""
     try:
         return os.open(name, _FOLDER, dir_fd=parent)
     except PermissionError:
@@ -259,9 +259,9 @@ def _entered(parent: int, name: str) -> int:
 
 @contextmanager
 def _rights_of_owner(folder: int) -> Iterator[bool]:
-    """As root, act on files with the user id of a folder's owner; yields whether that changed anything.
+    """Acts, as root, on files with the user id of a folder's owner; yields whether that changed anything.
 
-    For this thread alone, which is what the kernel's file system ids are for.
+    The user id changes for this thread alone, which is what the kernel's file system ids are for.
     """
     found = os.fstat(folder)
     if os.geteuid() != 0 or found.st_uid == 0 or _rights.uid:
@@ -286,6 +286,6 @@ def _set_ids(uid: int, gid: int) -> None:
 
 
 def _checked(name: str) -> str:
-    """One name, not a path: anything else is our own mistake."""
+    """Checks that a text is one name, not a path: anything else is our own mistake."""
     assert name not in ("", ".", "..") and "/" not in name, f"not a name: {name!r}"
     return name

@@ -72,7 +72,7 @@ RECORD_VERSION: Final = 1
 
 
 class RankOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """One process to start: a worker, or the host's one launcher when `launch.mode` is host."""
+    """A process to start: a worker, or the host's one launcher when `launch.mode` is host."""
 
     rank: int
     local_rank: int

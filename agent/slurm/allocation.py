@@ -85,7 +85,8 @@ def agent_words(
     uuids: Callable[[], dict[str, str]] | None = None,
     left: Callable[[str], str] | None = None,
 ) -> list[str]:
-    """Without the endpoint. `uuids`: of GPUs by index; `left`: what Slurm says of the time that is left.
+    """Returns the words of the agent's command, without the endpoint. `uuids`: of GPUs by index; `left`: what
+    Slurm says of the time that is left.
 
     Raises:
         NoAllocation: this is no Slurm job, or its GPUs are not here.
@@ -134,7 +135,7 @@ def known_uuids() -> dict[str, str]:
 
 
 def time_left(number: str) -> str:
-    """What `squeue` says; empty: nothing."""
+    """Returns what `squeue` says of the time that is left; empty: nothing."""
     with suppress(OSError, subprocess.SubprocessError):
         words = ["squeue", "-h", "-j", number, "-o", "%L"]
         return subprocess.run(words, capture_output=True, text=True, timeout=30, check=True).stdout

@@ -21,7 +21,8 @@ FUNCTIONS: Final = ("srun", "scontrol", "module", "ml")
 
 
 def slurm_environment(order: Order, rank: RankOrder, path: str) -> dict[str, str]:
-    """Of a script's process on this host; `path` is its PATH. Empty for any other job."""
+    """Returns the Slurm variables of a script's process on this host; `path` is its PATH. Empty for any other
+    job."""
     slurm = order.launch.slurm
     if not slurm:
         return {}
@@ -83,7 +84,7 @@ def tasks_by_host(slurm: SlurmScript, devices: Sequence[int]) -> list[int]:
 
 
 def counts(numbers: Sequence[int]) -> str:
-    """As Slurm writes them: `2(x3),1`."""
+    """Returns numbers as Slurm writes them: `2(x3),1`."""
     groups = [(number, len(list(same))) for number, same in groupby(numbers)]
     return ",".join(f"{number}(x{times})" if times > 1 else str(number) for number, times in groups)
 

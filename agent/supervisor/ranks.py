@@ -31,7 +31,7 @@ NANNY_S: Final = 5.0
 
 
 class WantedRank(NamedTuple):
-    """One rank, its environment, and the descriptors that it writes to."""
+    """A rank that is wanted, its environment, and the descriptors that it writes to."""
 
     rank: RankOrder
     env: dict[str, str]
@@ -41,7 +41,7 @@ class WantedRank(NamedTuple):
 
 
 class RankProcesses:
-    """Those that were started and have not ended."""
+    """The processes of ranks that were started and have not ended."""
 
     def __init__(
         self,
@@ -77,7 +77,8 @@ class RankProcesses:
         *,
         dies_with_us: bool,
     ) -> Started:
-        """Raises RankStartFailed: one could not be started; nothing of the attempt has run."""
+        """Starts the ranks that are wanted. Raises RankStartFailed: one could not be started; nothing of the
+        attempt has run."""
         why = self._start_warm(order, wanted, cgroup)
         if self._nanny is None:
             for rank, env, *outputs in wanted:
@@ -105,7 +106,7 @@ class RankProcesses:
     # --- Ends ---------------------------------------------------------------------------------------
 
     def reap(self) -> None:
-        """Children have ended."""
+        """Reaps the children that have ended."""
         ranks = {pid: rank for rank, pid in self.pids.items()}
         for pid, code in reap():
             if pid in ranks:
@@ -186,8 +187,8 @@ class RankProcesses:
             self._nanny.kill()
 
     def has_warm_leftovers(self, folder: Path, order: Order, now_s: float) -> bool:
-        """Of an attempt that was started warm: a nanny ends what is below it; what outlives a nanny that was
-        killed is known by its environment."""
+        """Whether there are leftovers of an attempt that was started warm: a nanny ends what is below it;
+        what outlives a nanny that was killed is known by its environment."""
         if self._nanny is not None:
             self._nanny.clear()
             self._kill_within(NANNY_S, now_s)

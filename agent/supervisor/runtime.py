@@ -120,7 +120,8 @@ class Supervisor:
     """The loop around one `Supervision`."""
 
     def __init__(self, folder: Path, order: Order, *, has_reaper: bool = False) -> None:
-        """`has_reaper`: it sees to the processes if we are killed; else they die with us."""
+        """Sets up the parts of a supervisor. `has_reaper`: a reaper sees to the processes if we are killed;
+        else they die with us."""
         self._has_reaper = has_reaper
         self._folder = folder
         self._order = order

@@ -34,7 +34,7 @@ FAREWELL_S: Final = 2.0
 
 
 class Connection:
-    """One agent's."""
+    """The connection of one agent."""
 
     def __init__(self, opened: socket.socket) -> None:
         opened.setblocking(False)
@@ -66,7 +66,8 @@ class Connection:
             self.close()
 
     def receive(self) -> list[ToSupervisor]:
-        """What has come in; closes itself at the end of the stream and at the first bad frame."""
+        """Returns the messages that have come in; closes the connection at the end of the stream and at the
+        first bad frame."""
         try:
             data = self.socket.recv(65536)
         except BlockingIOError:
@@ -104,7 +105,7 @@ class Control:
         self.connections: list[Connection] = []
 
     def accept(self, status: Status) -> Connection | None:
-        """A new agent: it gets the whole status at once. The oldest goes if there are too many."""
+        """Accepts a new agent: it gets the whole status at once. The oldest goes if there are too many."""
         try:
             opened, _ = self.listener.accept()
         except OSError:
@@ -118,7 +119,8 @@ class Control:
         return connection
 
     def say(self, message: StatusNow | EndedNow | GangOut) -> None:
-        """To every agent; a message for the gang only to the newest, so that it is relayed once."""
+        """Sends a message to every agent; a message for the gang only to the newest, so that it is relayed
+        once."""
         for connection in self.connections[-1:] if isinstance(message, GangOut) else self.connections:
             connection.send(message)
 
@@ -141,13 +143,14 @@ class Conversations:
         status: Callable[[], Status],
         heard: Callable[[ToSupervisor], None],
     ) -> None:
-        """`path`: of the socket. `status`: what a new agent is told first."""
+        """Opens the socket for agents and listens. `path`: of the socket. `status`: what a new agent is told
+        first."""
         self._control = Control(path)
         self._selector, self._status, self._heard = selector, status, heard
         selector.register(self._control.listener, selectors.EVENT_READ, self._accept)
 
     def say(self, message: StatusNow | EndedNow | GangOut) -> None:
-        """To every agent that is connected."""
+        """Sends a message to every agent that is connected."""
         self._control.say(message)
         for connection in list(self._control.connections):
             self._mind(connection)

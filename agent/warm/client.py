@@ -72,7 +72,7 @@ class Nanny:
     # --- Starting ----------------------------------------------------------------------------------
 
     def bring_up(self, cgroup: AttemptCgroup, ranks: frozenset[int], until_s: float) -> None:
-        """Raises WarmRefused, OSError."""
+        """Brings up the nanny and the processes of its ranks. Raises WarmRefused, OSError."""
         pid = self._expected("nanny", until_s)[1]
         self.pid, self._pidfd = pid, self._opened(pid)
         cgroup.enter(RANKS, pid)  # What it forks is there from its first moment on.
@@ -110,7 +110,8 @@ class Nanny:
         return word, pid
 
     def _opened(self, pid: int) -> int:
-        """It waits for our next word, or for the gate: its number is its own until then."""
+        """Returns a descriptor of a process that waits for our next word, or for the gate: the process's
+        number is its own until then."""
         identity = identity_of(pid)
         descriptor = open_pidfd(identity) if identity is not None else None
         if descriptor is None:
@@ -123,7 +124,7 @@ class Nanny:
     # --- Running -----------------------------------------------------------------------------------
 
     def read(self) -> list[Exited]:
-        """Who has ended; sets `is_gone` once the nanny has, by itself or killed."""
+        """Returns which ranks have ended; sets `is_gone` once the nanny has, by itself or killed."""
         found: list[Exited] = []
         for _ in range(WORDS_MAX):
             try:

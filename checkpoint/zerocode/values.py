@@ -64,7 +64,7 @@ class Values:
         self._form_before: list[Any] = []
 
     def look(self, path: str, value: Any) -> Any:
-        """Looks at a value as `capture` does, before the loop: what is found is known from now on."""
+        """Looks at a value as `taken` does, before the loop: what is found is known from now on."""
         self._looking = True
         try:
             return self.taken(path, value)

@@ -153,7 +153,8 @@ _OF_ORGANISATION: Final = {
 
 
 def type_of(key: str) -> Any:
-    """
+    """Returns the type of the setting `key`.
+
     Raises:
         KeyError: there is no such setting.
     """
@@ -162,7 +163,7 @@ def type_of(key: str) -> Any:
 
 
 def keys() -> tuple[str, ...]:
-    """Without their types, which only a setting that is given needs."""
+    """Returns the keys of all settings, without their types, which only a setting that is given needs."""
     sections = ((section, getattr(Settings(), section)) for section in SECTION_NAMES)
     return tuple(f"{section}.{name}" for section, given in sections for name in given.__struct_fields__)
 
@@ -201,7 +202,7 @@ def from_file(path: Path) -> Layer:
 
 
 def _organisations(path: Path, tables: Any, lines: Sequence[str]) -> Layer:
-    """`[organisations.NAME]`"""
+    """Yields the settings of every section `[organisations.NAME]`."""
     if not isinstance(tables, dict):
         raise SettingsError(f"{path}:1: `{ORGANISATIONS}` must be sections, written [{ORGANISATIONS}.NAME]")
     for organisation, table in tables.items():

@@ -57,7 +57,8 @@ class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
 
 
 class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """One running attempt in a heartbeat. Not an event: see `HostSilent`, `ProgressSeen`."""
+    """A running attempt's progress, as a heartbeat tells it. The struct is not an event: see `HostSilent`,
+    `ProgressSeen`."""
 
     job_id: JobId
     attempt: AttemptNo
@@ -197,7 +198,8 @@ class ReadLog(AgentMessage, frozen=True, kw_only=True, tag="read-log"):
 
 
 class HostRefused(AgentMessage, frozen=True, kw_only=True, tag="refused"):
-    """This agent may not work here (wrong key, wrong version, host name taken); it stops trying."""
+    """Tells an agent that it may not work here (wrong key, wrong version, host name taken); the agent stops
+    trying."""
 
     why: str
 

@@ -43,7 +43,7 @@ class ShadowQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Otherwise(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision that would have been another."""
+    """A decision that would have been another."""
 
     at_s: float
     """Of the journal's clock."""

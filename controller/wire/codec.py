@@ -53,7 +53,8 @@ class WrongVersion(BadMessage):
 
 
 def encode(message: object, version: int = WIRE_VERSION) -> bytes:
-    """One frame: `[version, body]`. Only refusals are in another version: that of whom we refuse.
+    """Returns the message as one frame: `[version, body]`. Only refusals are in another version: the version
+    of whoever is refused.
 
     Raises:
         BadMessage: the message is larger than `MESSAGE_BYTES_MAX`, or a text in it is no text.
@@ -141,7 +142,7 @@ def unpack(data: bytes, into: type[T] | Any) -> T:
 
 
 def unpack_struct(data: bytes, into: type[T]) -> T:
-    """What `msgspec.msgpack` encoded: for snapshots, which are large.
+    """Returns the value that `msgspec.msgpack` encoded: for snapshots, which are large.
 
     Raises:
         BadMessage: damaged data, or a value of another type.
@@ -158,14 +159,15 @@ class Json(Generic[T]):
     def __init__(
         self, into: type[T] | Any, *, bytes_max: int = MESSAGE_BYTES_MAX, from_python: bool = False
     ) -> None:
-        """`from_python`: its json writes a diverged loss as NaN or Infinity, which is no JSON: then it is
-        null."""
+        """Prepares a decoder of JSON into the type `into`. `from_python`: Python's json writes a diverged
+        loss as NaN or Infinity, which is no JSON: then it is read as null."""
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(into)
         self._bytes_max = bytes_max
         self._from_python = from_python
 
     def decode(self, data: bytes) -> T:
-        """
+        """Returns the value that the JSON encodes.
+
         Raises:
             BadMessage: too large, no JSON, not of this kind.
         """
@@ -205,7 +207,8 @@ def _without_nan(data: bytes) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """In one line. Python's own words for bytes that are no text show the bytes."""
+    """Returns the reason of an error in one line. Python's own words for bytes that are no text show the
+    bytes."""
     if isinstance(error, UnicodeError):
         return "a text in it is not UTF-8"
     if isinstance(error, RecursionError):

@@ -68,7 +68,7 @@ class ProfileView(msgspec.Struct, frozen=True, kw_only=True):
         return any(each.mean is not None or each.variance is not None for each in self.indicators.values())
 
     def as_profile(self) -> Profile:
-        """To submit a job with: what was measured, without a model of it."""
+        """Returns a profile to submit a job with: what was measured, without a model of it."""
         stats = {
             name: IndicatorStats(
                 mean=each.mean,
@@ -128,7 +128,8 @@ def indicator_views(indicators: Indicators | None) -> dict[str, IndicatorView]:
 
 
 class StepTimeView(msgspec.Struct, frozen=True, kw_only=True):
-    """One gang at one s: as it was measured, and as the model predicts it with its range, in seconds."""
+    """The step time of one gang at one s: as it was measured, and as the model predicts it with its range, in
+    seconds."""
 
     devices: int
     hosts: int
@@ -185,7 +186,8 @@ def _steps(profile: Profile, batch_size: int, own: Gang) -> Iterator[StepTimeVie
 
 
 def _gangs(profile: Profile, own: Gang) -> list[Gang]:
-    """One device, two, four, ... of one host, then of two; the job's own; those that were measured."""
+    """Returns the gangs to show: one device, two, four, ... of one host, then of two; the job's own; those
+    that were measured."""
     most = max(DEVICES_SHOWN, own.devices)
     doubled = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
     listed = {own, *(point.gang for point in profile.points if point.gang is not None)}

@@ -25,7 +25,7 @@ COMPUTE_TIMEOUT_S: Final = 1800.0
 
 
 class ComputeWorker:
-    """One computation at a time; the others queue."""
+    """A worker that does one computation at a time; the other requests queue."""
 
     def __init__(self, done: Callable[[ev.Computed], None]) -> None:
         self._done = done

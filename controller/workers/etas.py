@@ -51,8 +51,8 @@ class EtaWorker:
         share: float,
         lasts_s_min: float = ETA_LASTS_S_MIN,
     ) -> None:
-        """`ask`: the question as of now; None: there is nothing to ask. `open_jobs`: how many jobs a question
-        would be about now. `share`: of one core; 0: never."""
+        """Prepares the worker for questions. `ask`: the question as of now; None: there is nothing to ask.
+        `open_jobs`: how many jobs a question would be about now. `share`: of one core; 0: never."""
         self._ask, self._told, self._open_jobs = ask, told, open_jobs
         self._share, self._lasts_s_min = share, lasts_s_min
         self._child = ChildProcess("cotenant.controller.sim.eta")
@@ -103,7 +103,8 @@ class EtaWorker:
         return max(self._lasts_s_min, min(medians_s)) if medians_s else None
 
     async def _answered(self, question: EtaQuestion) -> EtaAnswer | None:
-        """None: it was given up, because most of the jobs that it was about have ended."""
+        """Returns the answer to the question; None: the question was given up, because most of the jobs that
+        it was about have ended."""
         answered = asyncio.create_task(_asked(self._child, question))
         outdated = asyncio.create_task(self._most_have_ended(len(question.claims)))
         try:
@@ -130,15 +131,15 @@ class ForesightWorker:
     process, which ends with the last request, because such requests are rare."""
 
     def __init__(self, share: float) -> None:
-        """`share`: of one core, as for `EtaWorker`; 0: never."""
+        """Prepares the worker for roll-outs. `share`: of one core, as for `EtaWorker`; 0: never."""
         self._share = share
         self._child = ChildProcess("cotenant.controller.sim.eta")
         self._waiting: list[tuple[Sequence[EtaQuestion], Told, float]] = []
         self._worker: asyncio.Task[None] | None = None
 
     def ask(self, questions: Sequence[EtaQuestion], told: Told, within_s: float) -> bool:
-        """False: too many requests wait already, or it is turned off. `told` gets the answers that were found
-        in time, in the order of the questions."""
+        """Takes questions, to answer them later. False: too many requests wait already, or foresight is
+        turned off. `told` gets the answers that were found in time, in the order of the questions."""
         if self._share <= 0.0 or len(self._waiting) >= FORESIGHT_REQUESTS_MAX:
             return False
         self._waiting.append((questions, told, within_s))

@@ -41,7 +41,7 @@ class ShadowWorker:
         share: float = SHADOW_SHARE,
         rest_s_min: float = SHADOW_REST_S_MIN,
     ) -> None:
-        """`ask`: the question as of now; None: there is no shadow."""
+        """Prepares the worker for questions. `ask`: the question as of now; None: there is no shadow."""
         self._ask, self._told, self._share, self._rest_s_min = ask, told, share, rest_s_min
         self._child = ChildProcess("cotenant.controller.sim.past")
         self._is_stale = asyncio.Event()

@@ -257,7 +257,8 @@ class Attempts:
             self._teardown.clean(key, gone.why)
 
     def connected(self, key: Key, now_s: float) -> None:
-        """A fresh connection: what was asked before may not have arrived."""
+        """Repeats what matters on a fresh connection to a supervisor: what was asked before may not have
+        arrived."""
         live = self._live.get(key)
         if live is None or not live.is_there:
             return

@@ -120,7 +120,7 @@ class Connected(OfAttempt, frozen=True, kw_only=True):
 
 
 class Disconnected(OfAttempt, frozen=True, kw_only=True):
-    """The connection broke; the edge tries again."""
+    """The connection to the supervisor broke; the edge tries again."""
 
 
 class StatusCame(AgentEvent, frozen=True, kw_only=True):
@@ -134,7 +134,7 @@ class EndCame(AgentEvent, frozen=True, kw_only=True):
 
 
 class SupervisorGone(OfAttempt, frozen=True, kw_only=True):
-    """Its process is dead and left no result."""
+    """The attempt's supervisor process is dead and left no result."""
 
     why: str = "its supervisor was killed"
 
@@ -201,8 +201,8 @@ class MemoryFree(OfAttempt, frozen=True, kw_only=True):
 
 
 class MemoryHeld(OfAttempt, frozen=True, kw_only=True):
-    """The other answer: memory of its devices is still held long after the attempt. That these are suspect
-    was reported before."""
+    """The other answer to `AwaitMemory`: memory of the attempt's devices is still held long after the
+    attempt. That these devices are suspect was reported before."""
 
     holders: dict[str, str]
     """By UUID: who, for a person."""
@@ -243,7 +243,7 @@ class Keep(AgentEffect, frozen=True, kw_only=True):
 
 
 class Send(AgentEffect, frozen=True, kw_only=True):
-    """To the controller; may be lost."""
+    """Send the message to the controller; it may be lost."""
 
     message: FromAgent
 
@@ -266,7 +266,7 @@ class Adopt(AgentEffect, frozen=True, kw_only=True):
 
 
 class Tell(AgentEffect, frozen=True, kw_only=True):
-    """To a connected supervisor; may be lost if the connection breaks."""
+    """Tell the message to a connected supervisor; it may be lost if the connection breaks."""
 
     job_id: JobId
     attempt: AttemptNo
@@ -318,7 +318,7 @@ class Say(AgentEffect, frozen=True, kw_only=True):
 
 
 class Halt(AgentEffect, frozen=True, kw_only=True):
-    """Stop the agent; its jobs live on."""
+    """Stop the agent process; its jobs live on."""
 
     why: str
 

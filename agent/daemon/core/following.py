@@ -90,7 +90,8 @@ class Following:
         self._out.say(f"job {command.job_id} attempt {command.attempt}: its number is taken here", bad=True)
 
     def read_log(self, read: ReadLog) -> None:
-        """Of the job that the request means, not of one with its number in a lost history."""
+        """Answers from the log of the job that the request means, not of one with the job's number in a lost
+        history."""
         attempt = self._memory.attempts.get((read.job_id, read.attempt))
         if attempt is None or attempt.job_epoch in ("", read.job_epoch):
             self._out.add(AnswerLog(read=read))

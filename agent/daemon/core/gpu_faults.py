@@ -59,7 +59,7 @@ def _weight(fault: Fault) -> tuple[int, int, str, str]:
 
 
 def word(fault: GpuFault, role: GpuFaultRole, where: str, beside: Collection[Key] = ()) -> Fault:
-    """One report about a fault, as an attempt's record keeps it."""
+    """Returns one report about a fault, as an attempt's record keeps it."""
     weight = BY_XID if fault.xid is not None else 0 if fault.by_words else 1
     jobs = tuple(sorted({key[0] for key in beside}))
     return Fault(role=role, why=fault.why, where=where, beside=jobs, weight=weight)

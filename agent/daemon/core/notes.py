@@ -19,7 +19,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, tag_field="n"):
 
 
 class Bound(Note, frozen=True, kw_only=True, tag="bound"):
-    """This state belongs to one controller's journal from now on."""
+    """Notes that the agent's state belongs to one controller's journal from now on."""
 
     journal: str
 

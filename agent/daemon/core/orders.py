@@ -88,7 +88,8 @@ def _device_objection(
 
 
 def part_cores(command: StartAttempt, device: Device, here: Iterable[Attempt]) -> tuple[int, ...]:
-    """Of a slot's cores those that are to be this attempt's part: the first that no other has."""
+    """Returns those of a slot's cores that are to be this attempt's part: the first that no other attempt
+    has."""
     assert command.fraction < 1.0
     taken = {core for attempt in here for core in attempt.cores}
     return tuple(core for core in device.cores if core not in taken)[
@@ -116,8 +117,9 @@ def order_for(
     cuda_processes: int = 1,
     cores: tuple[int, ...] = (),
 ) -> Order:
-    """The order; `objection` has said nothing. `cuda_processes`: with how many processes an earlier attempt's
-    workers were seen to use their GPUs. `cores`: its part of a CPU slot."""
+    """Returns the order to start an attempt; `objection` has said nothing. `cuda_processes`: with how many
+    processes an earlier attempt's workers were seen to use their GPUs. `cores`: the attempt's part of a CPU
+    slot."""
     part = own_part(command, config.report.host_id)
     assert part is not None, f"{command.job_id}: no part for {config.report.host_id}"
     by_id = {device.device_id: device for device in config.report.devices}
@@ -188,7 +190,8 @@ def _ranks(
 
 
 def _device_regions(cap_mib: int | None, config: AgentConfig, devices: tuple[Device, ...]) -> tuple[str, ...]:
-    """Of all its devices or of none: half a limit would be taken for a whole one."""
+    """Returns the kernel's regions of all the attempt's devices or of none: half a limit would be taken for a
+    whole one."""
     regions = [config.device_regions.get(device.local, "") for device in devices]
     if cap_mib is None or not config.cgroup_root or not all(regions):
         return ()
@@ -196,7 +199,8 @@ def _device_regions(cap_mib: int | None, config: AgentConfig, devices: tuple[Dev
 
 
 def _torch_limit_mib(command: StartAttempt, devices: tuple[Device, ...], processes_seen: int) -> int | None:
-    """Of a client of MPS as well: nothing tells whether its daemon's limit is in force."""
+    """Returns the limit for torch in MiB, of a client of MPS as well: nothing tells whether its daemon's
+    limit is in force."""
     if all(device.kind != "cuda" for device in devices):
         return None
     return process_limit_mib(command, processes_seen)
@@ -300,8 +304,8 @@ def _client(
 
 
 def process_limit_mib(command: StartAttempt, processes_seen: int) -> int | None:
-    """Of one process: what was planned for a worker, divided by the processes with which it opens the GPU, as
-    the user said or as was seen before."""
+    """Returns the memory limit of one process in MiB: what was planned for a worker, divided by the processes
+    with which the worker opens the GPU, as the user said or as was seen before."""
     if command.memory_cap_mib is None:
         return None
     processes = max(cuda_processes(command.launch.env), min(processes_seen, CUDA_PROCESSES_MAX))

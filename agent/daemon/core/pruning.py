@@ -28,7 +28,8 @@ Step = Keep | RemoveAttempt | RemoveCheckpoints
 def due(
     memory: AgentMemory, config: AgentConfig, age_s: float, checkpoint_folder: Callable[[JobKey], str]
 ) -> Iterator[Step]:
-    """The steps, lazily: the caller folds each note before the next is decided."""
+    """Yields the pruning steps that are due, lazily: the caller folds each note before the next is
+    decided."""
     yield Keep(note=Aged(age_s=age_s))
     for attempt in _old_attempts(memory, age_s - config.prune_after_s):
         yield Keep(note=Dropped(job_id=attempt.job_id, attempt=attempt.attempt))

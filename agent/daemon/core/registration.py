@@ -38,7 +38,7 @@ class Lease:
         self._sent_s: OrderedDict[int, float] = OrderedDict()
 
     def granted(self, full_s: float | None) -> None:
-        """What `Welcome` says; it renews nothing."""
+        """Sets the lease to what `Welcome` says; this renews nothing."""
         self.known, self.full_s = True, full_s
 
     @property
@@ -53,7 +53,8 @@ class Lease:
             self._sent_s.popitem(last=False)
 
     def renewed(self, beat: int) -> bool:
-        """False: not a beat that we know, or a late answer to an older one."""
+        """Renews the lease from when the beat was sent. False: `beat` is not a beat that we know, or a late
+        answer to an older one."""
         sent_s = self._sent_s.get(beat)
         if sent_s is None or (self._from_s is not None and sent_s < self._from_s):
             return False
@@ -61,7 +62,7 @@ class Lease:
         return True
 
     def left_s(self, now_s: float) -> float | None:
-        """None: no lease is needed. Check `known` first."""
+        """Returns how many seconds of the lease are left. None: no lease is needed. Check `known` first."""
         if self.full_s is None:
             return None
         return 0.0 if self._from_s is None else max(0.0, self._from_s + self.full_s - now_s)

@@ -50,7 +50,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt on this host: what it holds, what was asked of it, what the controller was told."""
+    """An attempt on this host: what it holds, what was asked of it, what the controller was told."""
 
     job_id: JobId
     attempt: AttemptNo

@@ -32,7 +32,8 @@ Told = tuple[ev.FromAttempt, Attempt]
 
 
 def from_status(attempt: Attempt, status: Status, host_id: HostId, device_type: str = "") -> Iterator[Told]:
-    """In the order in which things happen: started, hello, first step, checkpoints, profile."""
+    """Yields what a status has that is new, in the order in which things happen: started, hello, first step,
+    checkpoints, profile."""
     job_id, number = attempt.key
     if status.started and not attempt.started:
         attempt = msgspec.structs.replace(attempt, started=True)
@@ -89,7 +90,8 @@ def first_step(attempt: Attempt, step: int, host_id: HostId) -> Told:
 
 
 def assumed_step(attempt: Attempt, host_id: HostId) -> Told:
-    """It has run a while and no step of it can be seen; one that is seen later is reported as well."""
+    """Returns the report of an assumed first step: the attempt has run a while and no step of it can be seen;
+    a step that is seen later is reported as well."""
     event = ev.FirstStepDone(
         job_id=attempt.job_id, attempt=attempt.attempt, host_id=host_id, step=0, assumed=True
     )
@@ -190,7 +192,8 @@ class Outbox:
             self._send_report(sequence)
 
     def _send_report(self, sequence: int) -> None:
-        """With the epochs of its attempt, whose record stays until the report of its end is confirmed."""
+        """Sends a report with the epochs of its attempt, whose record stays until the report of its end is
+        confirmed."""
         event = self.memory.pending[sequence]
         attempt = self.memory.attempts.get((event.job_id, event.attempt)) if event.attempt else None
         epoch, job_epoch = (attempt.epoch, attempt.job_epoch) if attempt is not None else ("", "")

@@ -176,11 +176,12 @@ class AgentState:
         return self._tenants.faulted()
 
     def memory_seen_mib(self) -> dict[DeviceId, float]:
-        """Per device: the peaks of its tenants' memory, added up; without those that nothing is known of."""
+        """Returns, per device, the peaks of its tenants' memory, added up; without the tenants that nothing
+        is known of."""
         return self._tenants.memory_seen_mib()
 
     def inventory(self) -> tuple[ev.AttemptSeen, ...]:
-        """What `Hello` lists: what runs, and what has ended without the controller knowing."""
+        """Returns what `Hello` lists: what runs, and what has ended without the controller knowing."""
         return tuple(
             ev.AttemptSeen(
                 job_id=a.job_id,
@@ -194,7 +195,8 @@ class AgentState:
         )
 
     def checkpoint_folder(self, job: JobKey) -> str:
-        """Of the job's number and epoch, below the journal's name."""
+        """Returns the path of a job's checkpoints, made of the job's number and epoch, below the journal's
+        name."""
         journal = f"/{self.memory.journal}" if self.memory.journal else ""
         return f"{self.config.checkpoint_root}{journal}/{'-'.join(filter(None, job))}"
 

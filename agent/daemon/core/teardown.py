@@ -97,7 +97,7 @@ class Teardown:
         self._tell_end(self._memory.attempts[key], self._faults.judged(key, live.releasing, live.ended_s))
 
     def _doubt(self, attempt: Attempt, gpus: tuple[Device, ...]) -> None:
-        """Its co-clients have to show that the kill did them no harm."""
+        """Puts GPUs in quarantine: the attempt's co-clients have to show that the kill did them no harm."""
         for gpu in gpus:
             steps = {
                 key: live.status.step
@@ -146,7 +146,8 @@ class Teardown:
         self._out.say(f"{name_of(attempt.key)}: {outcome}: {detail}")
 
     def clean(self, key: Key, why: str) -> None:
-        """Its supervisor is gone: end its processes, and write the result that is missing."""
+        """Cleans up after an attempt whose supervisor is gone: its processes are ended, and the result that
+        is missing is written."""
         live = self._tenants.live[key]
         live.cleaning, live.connected = True, False
         status = live.status or Status(job_id=key[0], attempt=key[1])
@@ -158,7 +159,7 @@ class Teardown:
 
 
 def name_of(key: Key) -> str:
-    """For a person."""
+    """Returns the name of an attempt for a person."""
     return f"job {key[0]} attempt {key[1]}"
 
 
@@ -174,7 +175,8 @@ class Quarantine:
         return self._out.memory.quarantined
 
     def raised(self, uuid: str, after: JobId, steps: Mapping[Key, int]) -> None:
-        """`steps`: of the co-clients that train there. None of them: no other client can be harmed."""
+        """Puts a GPU in quarantine until its co-clients have made a step. `steps`: of the co-clients that
+        train there. None of them: no other client can be harmed."""
         before = self._by_uuid.get(uuid)
         waits = {each.key: each for each in before.waits} if before is not None else {}
         waits |= {key: StepBefore(key=key, step=step) for key, step in steps.items()}

@@ -92,7 +92,7 @@ class Tenants:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """Their records."""
+        """The records of the attempts that are tenants here."""
         return tuple(self._memory.attempts[key] for key in self.live)
 
     @property
@@ -100,7 +100,8 @@ class Tenants:
         return self.config.report.host_id
 
     def gpus_of(self, attempt: Attempt) -> tuple[Device, ...]:
-        """Those of its devices that are GPUs, whatever their state: what is lost may have ended it."""
+        """Returns those of an attempt's devices that are GPUs, whatever their state: what is lost may have
+        ended the attempt."""
         return tuple(
             device
             for device in self.config.report.devices
@@ -114,20 +115,22 @@ class Tenants:
         return tuple(each for each in self.attempts if each.fault is not None or each.key in died)
 
     def device_type(self, attempt: Attempt) -> str:
-        """Of the devices that it holds here; empty if they are not offered any more."""
+        """Returns the type of the devices that an attempt holds here; empty if they are not offered any
+        more."""
         types = {d.type for d in self.config.report.devices if d.device_id in attempt.devices}
         return types.pop() if len(types) == 1 else ""
 
     # --- To their supervisors ----------------------------------------------------------------------
 
     def tell(self, key: Key, message: ToSupervisor) -> None:
-        """To the attempt's supervisor, if we are connected; a new connection repeats what matters."""
+        """Sends a message to the attempt's supervisor, if we are connected; a new connection repeats what
+        matters."""
         live = self.live.get(key)
         if live is not None and live.connected:
             self._out.add(Tell(job_id=key[0], attempt=key[1], message=message))
 
     def tell_co_tenants(self) -> None:
-        """Each supervisor knows whether its job has its devices to itself: what is measured, and how long a
+        """Tells each supervisor whether its job has its devices to itself: what is measured, and how long a
         silence means something, depends on it."""
         tenants: dict[DeviceId, list[Attempt]] = {}
         for attempt in self.attempts:
@@ -188,7 +191,7 @@ class Tenants:
         )
 
     def memory_seen_mib(self) -> dict[DeviceId, float]:
-        """Per device: the peaks of its tenants' memory, as their supervisors said, added up."""
+        """Returns, per device, the peaks of its tenants' memory, as their supervisors said, added up."""
         found: dict[DeviceId, float] = {}
         for key, live in self.live.items():
             if live.status is not None and live.status.memory_mib is not None:

@@ -14,7 +14,7 @@ from .step import BadStep, Step
 
 
 class Layout(NamedTuple):
-    """Its tasks: on each host of the job so many, 0 on those that take no part."""
+    """The tasks of a step: on each host of the job so many, 0 on those that take no part."""
 
     hosts: list[str]
     tasks: list[int]
@@ -34,7 +34,8 @@ class Layout(NamedTuple):
 
 
 def layout(step: Step, env: dict[str, str]) -> Layout:
-    """Raises BadStep: a host was named that is none of the job's."""
+    """Lays out the tasks of a step over the job's hosts. Raises BadStep: a host was named that is none of the
+    job's."""
     hosts = hostnames(env["SLURM_JOB_NODELIST"])
     usual = counts(env["SLURM_TASKS_PER_NODE"])
     chosen = _chosen(step, hosts, env)
@@ -101,7 +102,7 @@ def gpus(step: Step, plan: Layout, host: int, env: dict[str, str]) -> StepGpus:
 
 
 def task_words(plan: Layout, host: int, local: int, step_id: int) -> dict[str, str]:
-    """What Slurm tells one task."""
+    """Returns the variables with what Slurm tells one task."""
     used, number = plan.used, str(plan.first(host) + local)
     tasks = [plan.tasks[at] for at in used]
     per_host = ",".join(map(str, tasks))
@@ -125,7 +126,8 @@ def task_words(plan: Layout, host: int, local: int, step_id: int) -> dict[str, s
 
 
 def rank_words(plan: Layout, host: int, local: int, devices: int) -> dict[str, str]:
-    """What torch asks for; nothing where one task per host with more devices starts its ranks itself."""
+    """Returns the variables that torch asks for; nothing where one task per host with more devices starts its
+    ranks itself."""
     if plan.total == len(plan.used) < devices:
         return {}
     return {
@@ -144,7 +146,7 @@ def may_speak(plan: Layout, devices: int) -> bool:
 
 
 def exported(step: Step, env: dict[str, str]) -> dict[str, str]:
-    """`--export`: `ALL`, `NONE`, names, settings."""
+    """Returns the environment that `--export` leaves to a step: `ALL`, `NONE`, names, settings."""
     text = step.flags.get("export")
     if text is None or text == "ALL":
         return env

@@ -55,7 +55,8 @@ def main(words: list[str]) -> int:
 
 
 def elsewhere(step: steps.Step, plan: layouts.Layout, env: dict[str, str]) -> int:
-    """This host has no part in it. What scripts ask of another one most is its address."""
+    """Answers for a step in which this host has no part. What scripts ask of another host most is its
+    address."""
     if os.path.basename(step.command[0]) == "hostname" and len(plan.used) == 1:
         name = plan.hosts[plan.used[0]]
         asks_address = any(
@@ -90,7 +91,7 @@ class StepClaim:
 
 
 class Run:
-    """One step on this host."""
+    """A run of one step on this host."""
 
     def __init__(self, step: steps.Step, plan: layouts.Layout, host: int, env: dict[str, str]) -> None:
         self._step, self._plan, self._host, self._env = step, plan, host, env

@@ -61,7 +61,7 @@ class BadStep(Exception):
 
 
 class Step(NamedTuple):
-    """What was asked for."""
+    """A step as it was asked for."""
 
     flags: dict[str, str]
     """By long name; a switch is `yes`."""

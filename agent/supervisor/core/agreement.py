@@ -39,7 +39,7 @@ Words = list[tuple[int, ToRank]]
 
 
 class ProposalWish(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted; for a window, which s for how many steps."""
+    """The proposal that is wanted; for a window, which s for how many steps."""
 
     kind: Kind
     s: int = 1
@@ -130,7 +130,8 @@ class AgreementCoordinator:
         return self._next(now_s)
 
     def drop(self, kind: Kind, now_s: float) -> Words:
-        """It is not wanted any more; ranks that wait are released. A commit stands."""
+        """Drops the wishes of a kind that is not wanted any more; ranks that wait are released. A commit
+        stands."""
         self._wanted = [each for each in self._wanted if each.kind != kind]
         if self._pause is not None and self._pause.wish.kind == kind:
             self._pause = None
@@ -139,7 +140,7 @@ class AgreementCoordinator:
         return self._withdraw(now_s) + self._next(now_s)
 
     def heard_confirm(self, rank: int, proposal: int, step: int, ok: bool, now_s: float) -> Words:
-        """A rank's answer. Late, repeated and foreign ones change nothing."""
+        """Takes a rank's answer to a proposal. Late, repeated and foreign answers change nothing."""
         self.saw_step(rank, step, now_s)
         now = self._now
         if now is None or now.committed or proposal != now.number or rank not in now.silent:

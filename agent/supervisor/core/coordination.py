@@ -153,7 +153,7 @@ class Coordination:
 
     @property
     def is_alone(self) -> bool:
-        """On all hosts that have said so."""
+        """Whether the job is alone on its devices on all hosts that have said so."""
         return self.alone and all(self._far_alone.values())
 
     @property
@@ -174,7 +174,8 @@ class Coordination:
         return self._agreement.next_alarm_s if self.is_first else self._report_due_s
 
     def far_still_s(self, now_s: float) -> dict[str, float | None]:
-        """By other host of the gang; None for one that does not know, or has not been heard of lately."""
+        """Returns, by other host of the gang, how long its ranks have been still; None for one that does not
+        know, or has not been heard of lately."""
         said = {member.host_id: self._far_still.get(member.host_id) for member in self._order.gang[1:]}
         return {
             host: None if word is None or now_s > word[0] + MEMBER_SILENCE_S else word[1]
@@ -254,7 +255,7 @@ class Coordination:
         return [self._to_first(word)]
 
     def hear(self, word: GangIn, now_s: float) -> Voice:
-        """From another supervisor of the gang; words for the other role are ignored."""
+        """Takes a word from another supervisor of the gang; words for the other role are ignored."""
         match parse_payload(word.payload):
             case MemberNow() as now if self.is_first:
                 self._member(word.from_host, now, now_s)
@@ -265,8 +266,8 @@ class Coordination:
         return []
 
     def _pass_on(self, word: ToRank, ranks: list[int]) -> Voice:
-        """To our own ranks. A newer proposal says that the ones before were withdrawn, should that word have
-        been lost; and an older one that comes late must not bind anybody again."""
+        """Passes a word on to our own ranks. A newer proposal says that the ones before were withdrawn,
+        should that word have been lost; and an older one that comes late must not bind anybody again."""
         if word.proposal < self._newest:
             return []
         self._newest = word.proposal
@@ -294,7 +295,8 @@ class Coordination:
         return GangOut(to_host=self._order.gang[0].host_id, payload=payload(word))
 
     def _voice(self, words: Words) -> Voice:
-        """To our own ranks directly, to others by way of their supervisors, one message for each host."""
+        """Addresses words to our own ranks directly, to others by way of their supervisors, one message for
+        each host."""
         said: Voice = []
         far: dict[tuple[HostId, ToRank], list[int]] = {}
         for rank, word in words:

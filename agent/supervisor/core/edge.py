@@ -31,7 +31,7 @@ class Started(Happening, frozen=True, kw_only=True):
 
 
 class CouldNotStart(Happening, frozen=True, kw_only=True):
-    """One could not; those before it may run and have to be ended."""
+    """A process could not be started; the processes before it may run and have to be ended."""
 
     problem: StartProblem
 
@@ -100,7 +100,7 @@ class AllGone(Happening, frozen=True, kw_only=True):
 
 
 class SupervisorTicked(Happening, frozen=True, kw_only=True):
-    """`next_alarm_s` has come; early or late does not matter."""
+    """The alarm at `next_alarm_s` has come; early or late does not matter."""
 
 
 AnyHappening = (
@@ -156,7 +156,7 @@ class DumpStacks(SupervisorEffect, frozen=True, kw_only=True):
 
 
 class Publish(SupervisorEffect, frozen=True, kw_only=True):
-    """To the agent, if there is one; into `status.json` as well if `keep`."""
+    """Send the status to the agent, if there is one; write it into `status.json` as well if `keep`."""
 
     status: Status
     keep: bool

@@ -252,7 +252,7 @@ def chained_errors(tail: str) -> str:
 
 
 def error_line(tail: str) -> str:
-    """One line for a person: the exception of the last traceback, else the last line."""
+    """Returns one line for a person: the exception of the last traceback, else the last line."""
     part = last_error(tail)
     lines = [line.rstrip() for line in part.splitlines() if line.strip()]
     fatal = next((line for line in lines if line.startswith("Fatal Python error: ")), None)

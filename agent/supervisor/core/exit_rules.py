@@ -16,7 +16,8 @@ from cotenant.controller.domain import Outcome
 
 
 class ExitRule(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to end. All conditions that are given must hold; the first row that matches counts."""
+    """A rule for one way to end. All conditions that are given must hold; the first row that matches
+    counts."""
 
     name: str
     outcome: Outcome

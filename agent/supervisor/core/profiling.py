@@ -26,7 +26,7 @@ LOOK_PERIOD_S: Final = 0.25
 
 
 class Profiling:
-    """Of one attempt; idle where none was asked for."""
+    """The profiling of one attempt; idle where none was asked for."""
 
     def __init__(self, order: Order, progress: RankProgress, coordination: Coordination) -> None:
         self._order = order
@@ -45,7 +45,7 @@ class Profiling:
         self._is_wanted = order.start.profile_s > 0 and order.is_first_host
 
     def started(self, now_s: float) -> None:
-        """The processes run."""
+        """Begins the profile that was asked for, now that the processes run."""
         self._started_s = now_s
         if self._is_wanted:
             start = self._order.start

@@ -40,7 +40,7 @@ NOBODY: Final = 1 << 30
 
 
 class RankProgress:
-    """Collects; `status` is what the agent gets."""
+    """Collects what the ranks say of their progress; `status` is what the agent gets."""
 
     def __init__(self, order: Order) -> None:
         self.status = Status(job_id=order.job_id, attempt=order.attempt, step=order.start.resume_step)
@@ -85,7 +85,7 @@ class RankProgress:
         return self.change(first_step=word.step, watched=False, step=max(self.status.step, word.step))
 
     def step(self, word: StepDone) -> bool:
-        """Progress; not worth a durable record by itself."""
+        """Takes the progress of a rank; a step is not worth a durable record by itself."""
         self._reached(word.rank, word.step)
         if word.count > 0 and word.elapsed_s > 0.0 and self._ordered in (None, word.s):
             self._step_times.append(word.elapsed_s / word.count)
@@ -171,7 +171,7 @@ class Publishing:
         self._is_news |= changed
 
     def changed(self, changed: bool) -> None:
-        """A fact."""
+        """Takes note of whether a fact has changed, which is important news."""
         self._is_news |= changed
         self._is_important |= changed
 

@@ -54,7 +54,7 @@ class RankHello(RankMessage, frozen=True, kw_only=True, tag=protocol.HELLO):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this rank can do."""
+        """The capabilities that this rank has."""
         return Capabilities(
             resumable_note=self.resumable_note,
             accumulates=self.accumulates,
@@ -63,7 +63,7 @@ class RankHello(RankMessage, frozen=True, kw_only=True, tag=protocol.HELLO):
 
 
 class RankWatched(RankMessage, frozen=True, kw_only=True, tag=protocol.WATCHED):
-    """Its first optimizer step will be told."""
+    """Says that the rank's first optimizer step will be told."""
 
 
 class FirstStepReached(RankMessage, frozen=True, kw_only=True, tag=protocol.FIRST_STEP):

@@ -94,8 +94,9 @@ class RankTracker:
 
 
 def concluded(ending: Ending, *, unclean: bool) -> Result:
-    """`unclean`: one that was an MPS client was signalled without its daemon's help. The same holds for a
-    signal from elsewhere: from the kernel, short of memory, or from a person."""
+    """Returns the result of an attempt that has ended. `unclean`: a process that was an MPS client was
+    signalled without its daemon's help. The same holds for a signal from elsewhere: from the kernel, short of
+    memory, or from a person."""
     killed = any(each.by_signal is not None and not each.was_told for each in ending.exits)
     return Result(
         status=ending.status,

@@ -93,7 +93,7 @@ class StopWish(msgspec.Struct, kw_only=True):
     def judge(
         self, coordination: Coordination, now_s: float, *, is_loading: bool
     ) -> Leave | Literal["ask", "wait"]:
-        """What to do now; `ask`: propose a step to stop at."""
+        """Returns what to do now; `ask`: propose a step to stop at."""
         if self.save and coordination.waits_for_members and now_s < self.patience_s:
             return "wait"
         if not self.save or not coordination.can_save:
@@ -156,7 +156,7 @@ class LeaseLimit(msgspec.Struct, kw_only=True):
 
     @property
     def terminate_s(self) -> float:
-        """For MPS daemons to take their clients back: a quarter."""
+        """The seconds for MPS daemons to take their clients back: a quarter."""
         return min(TERMINATE_S, (1.0 - STOP_AT_LEASE) / 4 * self.full_s)
 
     @property
@@ -198,7 +198,7 @@ _CLEAN: Final = ("done", "gone")
 
 
 class Departure:
-    """Of one attempt."""
+    """The departure of one attempt's processes."""
 
     def __init__(self, *, is_client: bool) -> None:
         self._is_client = is_client
@@ -219,8 +219,8 @@ class Departure:
     def begin(
         self, now_s: float, grace_s: float, *, terminate_s: float = TERMINATE_S, aborts: bool = False
     ) -> list[AnyEffect]:
-        """Have them go; SIGKILL comes `grace_s` after SIGTERM. `aborts`: they hang, so those that have not
-        shown their stacks do so by dying of SIGABRT."""
+        """Makes the processes go; SIGKILL comes `grace_s` after SIGTERM. `aborts`: the processes hang, so
+        those that have not shown their stacks do so by dying of SIGABRT."""
         self._grace_s, self._aborts = grace_s, aborts
         if not self._is_client:
             return self._signal(now_s)
@@ -234,7 +234,7 @@ class Departure:
             self._due_s = min(self._due_s, self._hurry_s)
 
     def clear(self, now_s: float) -> list[AnyEffect]:
-        """Those that we started are gone: end what they left behind."""
+        """Ends what the processes that we started left behind, now that those are gone."""
         if not self._is_client:
             return self._cleared()
         self._step, self._due_s = "clearing", now_s + TERMINATE_S + TERMINATE_SLACK_S

@@ -74,7 +74,7 @@ from cotenant.controller.domain import texts
 
 
 class Supervision:
-    """One attempt on one host."""
+    """The supervision of one attempt on one host."""
 
     def __init__(self, order: Order, now_s: float) -> None:
         self._order = order
@@ -294,7 +294,8 @@ class Supervision:
     # --- Going on -----------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Whatever is due. Each judgement is made from the state alone; the more important come first."""
+        """Does whatever is due. Each judgement is made from the state alone; the more important come
+        first."""
         if self._phase in ("running", "leaving") and not self._roll.alive:
             self._phase = "clearing"
             self._out += self._departure.clear(self._now_s)
@@ -331,11 +332,12 @@ class Supervision:
 
     @property
     def _is_loading(self) -> bool:
-        """It knows the library and has made no step: there is nothing to lose."""
+        """Whether the job knows the library and has made no step: there is nothing to lose."""
         return bool(self._progress.hellos) and not self._has_stepped
 
     def _judge_stop(self) -> None:
-        """One whose state is durable is about to leave; `_judge_linger` waits for it."""
+        """Judges whether the job stops now. A job whose state is durable is about to leave; `_judge_linger`
+        waits for it."""
         if self._stop is None or self._all_stopped():
             return
         verdict = self._stop.judge(self._coordination, self._now_s, is_loading=self._is_loading)
@@ -381,7 +383,8 @@ class Supervision:
             self._leave(leave)
 
     def _judge_silence(self) -> None:
-        """Whether it hangs. A job that stops, leaves, or has lost its controller has limits of its own."""
+        """Judges whether the job hangs. A job that stops, leaves, or has lost its controller has limits of
+        its own."""
         lease_runs_out = self._lease is not None and self._now_s >= self._lease.save_s
         going = self._stop is not None or bool(self._roll.stopped) or self._roll.has_failed
         hellos, progress = self._progress.hellos, self._progress

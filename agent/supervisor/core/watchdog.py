@@ -56,10 +56,10 @@ START_DUTY: Final = 0.05
 
 
 class Watchdog:
-    """Of one attempt on one host. Idle without a rule."""
+    """The watchdog of one attempt on one host. Idle without a rule."""
 
     def __init__(self, rule: WatchRule | None, *, judges: bool) -> None:
-        """`judges`: this is the gang's first host."""
+        """Sets up the watchdog before any step. `judges`: this is the gang's first host."""
         self._rule = rule
         self._judges = judges
         self._clock_s: float | None = None
@@ -89,7 +89,7 @@ class Watchdog:
 
     @property
     def still_s(self) -> float | None:
-        """What other hosts should know: how long nobody here has moved. None: not looked at."""
+        """The seconds that other hosts should know: how long nobody here has moved. None: not looked at."""
         if self._silent_s == inf or self._looks < LOOKS_MIN:
             return None
         return self._still_s
@@ -153,11 +153,12 @@ class Watchdog:
         is_alone: bool,
         far_still_s: Mapping[str, float | None],
     ) -> list[Word]:
-        """Let time pass.
+        """Lets time pass for the watchdog.
 
         ranks: those of this host that answer looks; empty if one does not. step_s, steps: the usual step
         time, and how many reports it is from. is_suspended: time does not count now. far_still_s: by other
-        host, how long none of its ranks has moved; None = it has not said so lately."""
+        host, how long none of its ranks has moved; None = it has not said so lately.
+        """
         if self._rule is None or self._is_over:
             return []
         passed_s = 0.0 if self._clock_s is None else now_s - self._clock_s
@@ -181,7 +182,7 @@ class Watchdog:
         return words + self._judged(now_s, threshold_s, far_still_s)
 
     def _threshold_s(self, step_s: float | None, steps: int, is_alone: bool) -> float | None:
-        """None: not armed."""
+        """Returns how many seconds of silence are suspicious. None: not armed."""
         rule = self._rule
         assert rule is not None
         slowdown = 1.0 if is_alone else SHARED_SLOWDOWN

@@ -28,7 +28,7 @@ _INNER: Final = "j"
 
 
 def owner_of(order: Order) -> tuple[int, int] | None:
-    """Whom files are given to; None if they are ours already."""
+    """Returns the user and the group that files are given to; None if they are ours already."""
     is_other = os.geteuid() == 0 and order.launch.uid != 0
     return (order.launch.uid, order.launch.gid) if is_other else None
 

@@ -60,7 +60,7 @@ def meeting_of(order: Order) -> Meeting:
 
 
 def command_of(order: Order) -> tuple[str, ...]:
-    """What to execute.
+    """Returns the command to execute.
 
     Raises:
         NotLaunchable: the launcher cannot be given its place.
@@ -120,7 +120,7 @@ def _account_words(account: Account) -> dict[str, str]:
 
 
 def _threads(order: Order, rank: RankOrder) -> dict[str, str]:
-    """As many threads as the worker has cores: more only get in each other's way."""
+    """Returns a setting for as many threads as the worker has cores: more only get in each other's way."""
     workers = meeting_of(order).workers_here
     if order.launch.mode == "host":
         cores = len(rank.cores) // workers

@@ -14,11 +14,11 @@ import msgspec
 
 
 class NotLaunchable(ValueError):
-    """This launcher cannot start such a job; the text says what to do instead."""
+    """The refusal of a job that this launcher cannot start; the text says what to do instead."""
 
 
 class Meeting(msgspec.Struct, frozen=True, kw_only=True):
-    """One host's place in a gang."""
+    """The place of one host in a gang."""
 
     hosts: int
     host_no: int
@@ -49,7 +49,7 @@ def launcher_of(argv: tuple[str, ...]) -> str:
 
 
 def meeting_environment(meeting: Meeting) -> dict[str, str]:
-    """torchrun's defaults."""
+    """Returns the variables that torchrun takes its defaults from."""
     return {
         "PET_NNODES": str(meeting.hosts),
         "PET_NODE_RANK": str(meeting.host_no),

@@ -83,7 +83,7 @@ class LogWriter:
         return self._end
 
     def write(self, data: bytes, *, is_error: bool = False) -> None:
-        """Append.
+        """Appends data to the log.
 
         Raises:
             OSError: the disk is full; the bytes are lost, but they are counted, so a reader sees the gap.
@@ -152,7 +152,8 @@ class LogWriter:
 def read_log(
     folder: Path, rank: int, offset: int, limit: int, *, errors_apart: bool = False
 ) -> LogPiece | None:
-    """At most `limit` bytes from `offset` on (negative: counted from the end); None if there is no log.
+    """Returns at most `limit` bytes from `offset` on (negative: counted from the end); None if there is no
+    log.
 
     A gap (cut bytes) is answered by its marker alone, and the next call goes on behind it. `errors_apart`: a
     piece has standard error or output, never both.

@@ -160,7 +160,7 @@ def host_oom_kills() -> int:
 
 
 class Measuring:
-    """Of the processes in `pids` (by rank), as long as there are any."""
+    """The measuring of the processes in `pids` (by rank), as long as there are any."""
 
     def __init__(self, order: Order, pids: Mapping[int, int]) -> None:
         self._order = order
@@ -190,7 +190,8 @@ class Measuring:
     def sample(
         self, now_s: float, *, is_profiling: bool, output_bytes: int, printed_loss: float | None
     ) -> list[Sampled | OverMemory]:
-        """Measure now: what there is to say of it. `output_bytes`: written by the ranks so far."""
+        """Measures now and returns what there is to say of it. `output_bytes`: written by the ranks so
+        far."""
         sampler = self._sampler
         if sampler is None or not self._pids:
             self.sample_s = inf
@@ -234,7 +235,8 @@ class Measuring:
         self.collect_s = now_s + source.period_s if source.period_s < PROFILE_SAMPLE_PERIOD_S else inf
 
     def _open_indicators(self) -> MetricsSource:
-        """Of the processes of this host; only loaded for a job that is profiled."""
+        """Opens the indicators of the processes of this host; their sources are only loaded for a job that is
+        profiled."""
         from cotenant.profiler.indicators.cpu import CpuSource
         from cotenant.profiler.indicators.gpu import GpuSource
 

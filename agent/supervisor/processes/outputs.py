@@ -33,7 +33,8 @@ EXTRA_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 
 class Output:
-    """One rank's: a pipe, or one for each of its streams. The caller polls them from `resume_s` on."""
+    """The output of one rank: a pipe, or one for each of its streams. The caller polls them from `resume_s`
+    on."""
 
     def __init__(self, log: LogWriter, extra: int | None, *, errors_apart: bool) -> None:
         self._log = log
@@ -49,7 +50,7 @@ class Output:
         self.errors_end = self._open_pipe(is_error=True) if errors_apart else self.rank_end
 
     def _open_pipe(self, *, is_error: bool) -> int:
-        """The rank's end."""
+        """Opens a pipe and returns the rank's end."""
         ours, rank_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(ours, False)
         with suppress(OSError):  # Over the user's limit for pipes: the usual size will do.
@@ -199,7 +200,7 @@ class Outputs:
             self.drain(rank)
 
     def listen_again(self, now_s: float) -> None:
-        """To those whose pause is over."""
+        """Listens again to the ranks whose pause is over."""
         for rank, output in self._paused():
             if now_s >= output.resume_s:
                 self.listen(rank)

@@ -55,7 +55,7 @@ class RankStartFailed(Exception):
 
 
 def become_subreaper() -> None:
-    """From now on orphans below us become our children instead of init's."""
+    """Makes orphans below us, from now on, become our children instead of init's."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "cannot become a subreaper")
 
@@ -187,7 +187,7 @@ def _be_rank(
     report: int,
     parent: int | None,
 ) -> NoReturn:
-    """Never returns: executes the command, or reports why not."""
+    """Becomes the rank and never returns: executes the command, or reports why not."""
     launch = order.launch
     stages: tuple[tuple[Stage, Callable[[], object]], ...] = (
         ("process", lambda: _shed_signals_and_files(outputs)),

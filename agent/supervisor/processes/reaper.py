@@ -160,8 +160,9 @@ class _Attempt:
         return [*self.cgroup.pids(RANKS), *self.cgroup.pids(SUPERVISOR)]
 
     def _in_session(self, session: int, start_ticks: int) -> bool:
-        """In the session that the supervisor led. The kernel keeps its number while it has members, so only
-        when the number runs again as another process does it mean another session."""
+        """Whether a process is in the session that the supervisor led. The kernel keeps the session's number
+        while the session has members, so only when the number runs again as another process does it mean
+        another session."""
         led = self._supervisor
         if led is None or led.boot_id != boot_id() or session != led.pid or start_ticks < led.start_ticks:
             return False

@@ -25,7 +25,7 @@ OUTPUT_BYTES_MAX: Final = 65_536
 
 
 class ClientTermination:
-    """One round of questions. `deadline_s` and `poll` are for a loop that must not block."""
+    """A round of questions to MPS daemons. `deadline_s` and `poll` are for a loop that must not block."""
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class ClientTermination:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Of the children."""
+        """The process ids of the children."""
         return tuple(child.pid for child in self._children.values())
 
     def poll(self, now_s: float) -> dict[int, str] | None:
-        """What became of each process; None while children work on it and there is time."""
+        """Returns what became of each process; None while children work on it and there is time."""
         running = [child for child in self._children.values() if child.poll() is None]
         if running and now_s < self.deadline_s:
             return None
@@ -107,7 +107,7 @@ class Terminations:
 
 
 def terminate(pids_by_pipe: Mapping[str, Sequence[int]], timeout_s: float) -> dict[int, str]:
-    """The same for a caller that may block."""
+    """Terminates MPS clients as `ClientTermination` does, for a caller that may block."""
     round_ = ClientTermination(pids_by_pipe, timeout_s, time.monotonic())
     while (outcomes := round_.poll(time.monotonic())) is None:
         time.sleep(0.02)

@@ -15,7 +15,7 @@ class ClientMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="m"):
 
 
 class Question(ClientMessage, Generic[Answer_co], frozen=True, kw_only=True):
-    """A request; its parameter is the reply to it."""
+    """A request whose type parameter is the reply to it."""
 
 
 class Reply(ClientMessage, frozen=True, kw_only=True, tag="ok"):
@@ -27,7 +27,7 @@ class Done(Reply, frozen=True, kw_only=True, tag="done"):
 
 
 class Failure(Reply, frozen=True, kw_only=True, tag="failure"):
-    """A refusal. `code` maps to the exit code in design 7."""
+    """A refusal of a request. `code` maps to the exit code in design 7."""
 
     code: Literal["refused", "usage", "not-found", "not-allowed", "never-fits", "version", "internal"]
     message: str

@@ -62,7 +62,7 @@ class ForgetProfiles(Question[Done], frozen=True, kw_only=True, tag="forget-prof
 
 
 class GetStatus(Question["ControllerStatus"], frozen=True, kw_only=True, tag="status"):
-    """Version, uptime, counters: for `doctor`, `top` and `version`."""
+    """Asks the controller for its version, uptime and counters: for `doctor`, `top` and `version`."""
 
 
 class Stop(Question[Done], frozen=True, kw_only=True, tag="stop"):
@@ -160,7 +160,7 @@ class PairView(JsonView, frozen=True, kw_only=True, tag="pair/1"):
 
 
 class KnownProfile(JsonView, frozen=True, kw_only=True, tag="known-profile/1"):
-    """One kept profile: what it is of, and what a `ProfileView` has."""
+    """A profile that is kept: what it is of, and what a `ProfileView` has."""
 
     key: str
     kind: str = ""
@@ -205,7 +205,7 @@ class Nodes(Reply, frozen=True, kw_only=True, tag="node-list"):
 
 
 class Pairs(Reply, frozen=True, kw_only=True, tag="pair-list"):
-    """Those first that are not made again, then by benefit, the worst first."""
+    """A list of pairs: first those that are not made again, then the others by benefit, the worst first."""
 
     pairs: tuple[PairView, ...]
     observations: int
@@ -276,7 +276,7 @@ class GetAllocationLog(Question["AllocationLog"], frozen=True, kw_only=True, tag
 
 
 class AllocationView(msgspec.Struct, frozen=True, kw_only=True):
-    """One Slurm job."""
+    """A Slurm job that is an allocation."""
 
     host: HostId
     state: AllocationState

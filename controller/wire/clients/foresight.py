@@ -31,7 +31,7 @@ class DelayView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArrivalView(JsonView, frozen=True, kw_only=True, tag="arrival/1"):
-    """What would follow."""
+    """A forecast of what would follow from a submission."""
 
     policy: str
     roll_outs: int

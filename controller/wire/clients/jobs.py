@@ -90,7 +90,7 @@ class ReadJobLog(Question["LogPart"], frozen=True, kw_only=True, tag="read-log")
 
 
 class ListEtas(Question["Etas"], frozen=True, kw_only=True, tag="etas"):
-    """When jobs start and end."""
+    """Asks when jobs start and end."""
 
     job_ids: tuple[JobId, ...] = ()
     """Empty: all that have not ended."""
@@ -174,7 +174,7 @@ class ArrayView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
-    """One job as users see it."""
+    """A job as its users see it."""
 
     job_id: JobId = field(name="job")
     name: str
@@ -262,7 +262,7 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
 
     @property
     def submitted_s(self) -> float:
-        """Here and below: seconds since the epoch."""
+        """When the job was submitted; here and below: seconds since the epoch."""
         return wall_s(self.submitted_at)
 
     @property
@@ -276,7 +276,7 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
 
 
 class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):
-    """One attempt of a job on its devices, for timelines and `show`."""
+    """An attempt of a job on its devices, for timelines and `show`."""
 
     attempt: int
     devices: tuple[str, ...]
@@ -302,7 +302,7 @@ class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):
 
     @property
     def launched_s(self) -> float:
-        """Here and below: seconds since the epoch."""
+        """When the attempt was launched; here and below: seconds since the epoch."""
         return wall_s(self.launched_at)
 
     @property

@@ -101,7 +101,7 @@ AccountingReply = UsageRows | PastJobs
 
 
 class GetTimeline(Question["Timelined"], frozen=True, kw_only=True, tag="timeline"):
-    """What happened on the devices."""
+    """Asks what happened on the devices."""
 
     since_s: float = 3600.0
     """The window begins so many seconds before now."""

@@ -136,7 +136,7 @@ class PreviewedAction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShadowDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision that would have been another."""
+    """A decision that would have been another."""
 
     decided_at: Utc
     job_id: JobId = field(name="job")
