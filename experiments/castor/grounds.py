@@ -151,10 +151,10 @@ def benefit(book: Runs, where: Where, policy: str) -> float:
     return sum(found) / len(found) if found else 0.0
 
 
-def paper_ratio(metric: str, key: str, policy: str) -> float | None:
-    """The paper's number of a policy / that of its Castor; None where it has none."""
+def paper_ratio(metric: str, key: str, policy: str) -> float:
+    """The paper's number of a policy / that of its Castor."""
     row = PAPER[metric][key]
-    return float(row[policy]) / float(row[CASTOR]) if policy in row else None
+    return float(row[policy]) / float(row[CASTOR])
 
 
 def counts(book: Runs, where: Where, number: Number) -> dict[str, tuple[int, int]]:
@@ -166,23 +166,3 @@ def counts(book: Runs, where: Where, number: Number) -> dict[str, tuple[int, int
         ]
         found[policy] = (sum(m > 1.0 + ALIKE for m in means), sum(m < 1.0 - ALIKE for m in means))
     return found
-
-
-def growth(book: Runs, traces: tuple[str, ...], policy: str, seeds: list[int], number: Number) -> Ratio:
-    """The number at the largest load / at the smallest, as a geometric mean over the traces."""
-    first, last = (round(scale * SMALL_JOBS) for scale in (cells.SCALES[0], cells.SCALES[-1]))
-    renamed = Runs(
-        (
-            msgspec.structs.replace(
-                book.results[cells.cell_of(trace, policy, jobs, seed)],
-                cell=cells.cell_of(trace, name, first, seed),
-            )
-            for trace in traces
-            for seed in seeds
-            for name, jobs in (("first", first), ("last", last))
-        ),
-        book.seeds_max,
-    )
-    return renamed.ratio(
-        [cells.cell_of(trace, "", first) for trace in traces], "last", "first", seeds, number
-    )
