@@ -38,8 +38,8 @@ class Interrupted(msgspec.Struct, kw_only=True):
 def interruptions(
     jobs: Mapping[JobId, Job], attempts: Attempts, since_s: float = ALWAYS_S
 ) -> dict[Cause, Interrupted]:
-    """By cause. An attempt's pause counts with it; the load and the repeated steps of the next one count with
-    the one before, so nothing counts twice."""
+    """Returns the interruptions by cause. An attempt's pause counts with it; the load and the repeated steps
+    of the next attempt count with the one before, so nothing counts twice."""
     found: dict[Cause, Interrupted] = {}
     for job in jobs.values():
         interruptions_of(job, attempts(job.job_id), since_s, found)

@@ -85,7 +85,7 @@ class Lateness:
     """Plays fifo beside the cluster, and marks the jobs whose turn it is."""
 
     def __init__(self, dispatch: Dispatch, share: float) -> None:
-        """`share`: of the devices; 0 = no job is ever marked, and nothing is played."""
+        """Takes `share`, a share of the devices; 0 = no job is ever marked, and nothing is played."""
         self.share = share
         self._dispatch, self._ledger = dispatch, dispatch.ledger
         self._gpus, self._busy = 0, 0
@@ -276,7 +276,7 @@ class Lateness:
             self._dispatch.wake_at(next_s, "turn", "", 0)
 
     def _late_s(self, one: PlayedJob, job: Job) -> float:
-        """From when on the waiting job is late."""
+        """The time from which on the waiting job is late."""
         fifo_s = one.ends_s - one.submitted_s
         if job.spec.gpus > self.limit:
             return one.submitted_s + WIDE_RATIO * fifo_s + WIDE_S

@@ -97,8 +97,8 @@ class SavedLedger(msgspec.Struct, kw_only=True):
 
 
 class Ledger:
-    """The cluster's state: the jobs and hosts, and an index for each question that is asked at every event.
-    Implements `View`."""
+    """The state of the cluster: the jobs and hosts, and an index for each question that is asked at every
+    event. Implements `View`."""
 
     chosen: Mapping[JobId, tuple[DeviceId, ...]] = MappingProxyType({})
     """Empty: only a policy's own view has anything here."""
@@ -149,7 +149,8 @@ class Ledger:
     # --- Epochs ------------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: Epoch, after: int, *, goes_on: bool) -> None:
-        """Begins another epoch; `goes_on`: the same run of the controller began the one before."""
+        """Begins another epoch of the ledger; `goes_on`: the same run of the controller began the one
+        before."""
         if self.epoch.token:
             self.epochs_past = [*self.epochs_past, Past(token=self.epoch.token, reached=after)][-PAST_KEPT:]
         self.epoch = epoch
@@ -228,7 +229,7 @@ class Ledger:
     # --- Jobs --------------------------------------------------------------------------------------
 
     def begin(self, now_s: float) -> None:
-        """Another event."""
+        """Begins another event, at the time `now_s`."""
         assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
         self.now_s = self.phases.now_s = now_s
         self.queue.fresh = []
@@ -239,7 +240,8 @@ class Ledger:
             self.sizes.forget()
 
     def as_of(self, now_s: float) -> Ledger:
-        """The same state as it is at a later time, to be read only: events have yet to come until then."""
+        """Returns the same state as it is at a later time, to be read only: events have yet to come until
+        then."""
         later = copy(self)
         later.now_s = max(self.now_s, now_s)
         return later
@@ -320,7 +322,8 @@ class Ledger:
         self.holdings.restore(job)
 
     def check(self) -> None:
-        """Assert every invariant. Costs as much as the cluster holds: for tests."""
+        """Asserts every invariant of the ledger. The check costs as much as the cluster holds: it is for
+        tests."""
         jobs = self.jobs.values()
         for job in jobs:
             if job.resize_to is not None:

@@ -69,7 +69,8 @@ class Limits:
         settings: LimitSettings,
         organisations: Mapping[str, OrganisationSettings] | None = None,
     ) -> None:
-        """`organisations`: some have a quota of their own for their jobs of class spot."""
+        """Takes the limits of `settings` and the `organisations`: some have a quota of their own for their
+        jobs of class spot."""
         self._dispatch, self._ledger, self._settings = dispatch, dispatch.ledger, settings
         self._quotas = quotas_of(organisations or {})
         self._taking: dict[Owner, dict[JobId, Job]] = {}

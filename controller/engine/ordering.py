@@ -219,7 +219,7 @@ class RunningJobs:
         self.paced: Mapping[int, Job] = self._paced
 
     def add(self, job: Job) -> None:
-        """Adds a job; its phase and `end_s` say where."""
+        """Adds a job to the index; the job's phase and `end_s` say where."""
         number, phase = job.number, job.phase
         if phase is RUNNING:
             self._at[number] = entry = (job.estimate.end_s, -number, job)
@@ -235,7 +235,7 @@ class RunningJobs:
             self._leaving[number] = job
 
     def remove(self, job: Job) -> None:
-        """Removes a job; called before its phase changes."""
+        """Removes a job from the index; called before its phase changes."""
         number, phase = job.number, job.phase
         if phase in LEAVING:
             del self._leaving[number]

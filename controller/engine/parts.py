@@ -115,7 +115,7 @@ class BestFit:
         self._added = defaultdict[DeviceId, list[HeldPart]](list)
 
     def place(self, job: Job) -> Place | None:
-        """Beside other parts; None: no divided device has its part left."""
+        """Places the job beside other parts. None: no divided device has its part left."""
         best: tuple[float, bool, DeviceId] | None = None
         for device_id in self._candidates(job):
             held = self._held(device_id)
@@ -131,7 +131,7 @@ class BestFit:
         return Place(job_id=job.job_id, devices=(device_id,), reason=why)
 
     def open(self, job: Job, device_id: DeviceId) -> HeldPart:
-        """It gets its part of this device."""
+        """Gives the job its part of this device."""
         mine = part_to_get(job, self._ledger.devices[device_id])
         self._added[device_id].append(mine)
         return mine
@@ -176,7 +176,8 @@ class BestFit:
 
 
 def why_waiting(ledger: Ledger, job: Job) -> list[Reason]:
-    """Of a job that waits for a part: why none of the divided devices has it, or why it gets none at all."""
+    """Says of a job that waits for a part why none of the divided devices has it, or why the job gets no part
+    at all."""
     if job.spec.gpu_fraction >= 1.0 or job.phase is not QUEUED:
         return []
     reasons = BestFit(ledger).why_not(job)

@@ -174,8 +174,8 @@ class KeptForPriority:
         free: FreeTimes,
         starting: Collection[JobId] = (),
     ) -> None:
-        """For jobs of a greater priority than the `lowest`, but for those that are `starting`; `free`: when
-        devices become free."""
+        """Keeps devices for jobs of a greater priority than the `lowest`, but for those that are `starting`;
+        `free`: when devices become free."""
         self.kept: list[KeptDevices] = []
         self._ledger, self._holds_back, self._free = ledger, holds_back, free
         ahead = takewhile(lambda job: job.aged or job.spec.priority > lowest, ledger.queue.in_order())
@@ -211,7 +211,7 @@ class KeptForPriority:
         return None
 
     def _asked_for(self, one: Job, other: Job, devices: Iterable[DeviceId]) -> set[DeviceId]:
-        """These devices; where both ask for cores or main memory, all of their hosts'."""
+        """Returns these devices; where both jobs ask for cores or main memory, all devices of their hosts."""
         if not (asks_hosts(one.spec) and asks_hosts(other.spec)):
             return set(devices)
         hosts = {self._ledger.devices[device_id].host_id for device_id in devices}
@@ -275,7 +275,7 @@ class KeptForPriority:
 
 
 class PriorityGuard:
-    """For one decision."""
+    """The guard that keeps devices for waiting jobs of greater priority, for one decision."""
 
     def __init__(
         self, ledger: Ledger, decision: Decision, starts: Sequence[Start], holds_back: HoldsBack

@@ -44,7 +44,7 @@ KEPT_BACK: Final = "promise-keeps-back"
 
 
 class PromiseGuard:
-    """For one decision."""
+    """The guard that checks the promises to jobs, for one decision."""
 
     def __init__(
         self,
@@ -167,8 +167,8 @@ class PromiseGuard:
         ends_s: float,
         all_kept: Mapping[JobId, KeptDevices],
     ) -> KeptDevices | None:
-        """Another time or place that keeps the promise and asks nobody to make room; none for a job for which
-        others may already have been asked."""
+        """Finds another time or place that keeps the promise and asks nobody to make room; none for a job for
+        which others may already have been asked."""
         ledger = self._ledger
         pauses = (each.estimate.pause_s for each in ledger.running.by_end())
         needs_s = need_s(job, ledger.now_s)

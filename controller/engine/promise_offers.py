@@ -36,8 +36,8 @@ class PromiseOffers:
         self._room = PromiseRoom(ledger, saved, margin, preempts=preempts)
 
     def offer(self, specs: Sequence[JobSpec]) -> list[float] | Reason:
-        """By when each of these could be promised to end if it came now, in seconds of the journal; or why
-        nothing can be promised. Changes nothing."""
+        """Returns by when each of these jobs could be promised to end if it came now, in seconds of the
+        journal; or why nothing can be promised. Changes nothing."""
         reservations = self._room.reservations()
         ends: list[float] = []
         for number, spec in enumerate(specs):

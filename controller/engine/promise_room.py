@@ -54,8 +54,8 @@ class PromiseRoom:
     """The devices for promised jobs, as of one state of the ledger."""
 
     def __init__(self, ledger: Ledger, saved: SavedPromises, margin: float, *, preempts: bool) -> None:
-        """`margin`: what a job is allowed beyond what it needs, as a factor; `preempts`: others may be
-        preempted for a promised job, since the policy in force preempts."""
+        """Takes the ledger and the saved promises. `margin`: what a job is allowed beyond what it needs, as a
+        factor; `preempts`: others may be preempted for a promised job, since the policy in force preempts."""
         self._ledger, self._saved, self._margin, self._preempts = ledger, saved, margin, preempts
 
     def reservations(self) -> dict[JobId, KeptDevices]:

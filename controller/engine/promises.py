@@ -43,8 +43,8 @@ class Promises:
         self.saved = SavedPromises()
 
     def offer(self, specs: Sequence[JobSpec], now_s: float) -> list[float] | Reason:
-        """By when each of these could be promised to end if it came now, in seconds of the journal; or why
-        nothing can be promised. Changes nothing."""
+        """Returns by when each of these jobs could be promised to end if it came now, in seconds of the
+        journal; or why nothing can be promised. Changes nothing."""
         if not self._dispatch.config.policy.promises:
             return because("promise-off")
         preempts = self._current.traits.preempts

@@ -71,7 +71,8 @@ class Records:
         job.resize_to = placement
 
     def reserve_resized(self, job: Job) -> None:
-        """Its processes are gone: it goes on as soon as all others have left its new devices."""
+        """Reserves the new devices of a job that is resized and whose processes are gone: the job goes on as
+        soon as all others have left its new devices."""
         assert job.resize_to is not None
         job.placement, job.resize_to, job.waits_for = job.resize_to, None, ()
         self._phases.change(job, Change.RESERVE, job.placement.reason)
@@ -89,7 +90,8 @@ class Records:
         job.waits_for = waits_for
 
     def lose_reservation(self, job: Job, change: Change, reason: Reason, *, preempted: bool) -> None:
-        """`preempted`: its devices are for somebody else now, and its victims left them for nothing."""
+        """Takes the reservation from a job. `preempted`: its devices are for somebody else now, and its
+        victims left them for nothing."""
         job.counts.aborted_preemptions += preempted
         job.placement, job.waits_for = None, ()
         self._phases.change(job, change, reason)
@@ -123,7 +125,7 @@ class Records:
         job.counts.early_preemptions += 1
 
     def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:
-        """It is asked to leave its devices."""
+        """Records that the job is asked to leave its devices."""
         job.attempt.stop_cause, job.attempt.stop_reason = cause, reason
         if job.phase is LOADING and cause == "preempted":
             job.counts.futile_preemptions += 1
@@ -238,7 +240,8 @@ class Records:
     # --- What attempts tell ------------------------------------------------------------------------
 
     def started_on(self, job: Job, host_id: HostId, launch: LaunchKind) -> None:
-        """Its launch counts as warm if all hosts' are."""
+        """Records that the attempt has started on a host; the launch of a job counts as warm if those of all
+        hosts are warm."""
         if not job.attempt.started_hosts or launch == "cold":
             job.attempt.launched = launch
         job.attempt.started_hosts = (*job.attempt.started_hosts, host_id)
@@ -358,7 +361,7 @@ class Records:
         self._phases.moved(job)
 
     def refine_profile(self, job: Job, profile: Profile) -> None:
-        """The same measurements, with more known of them."""
+        """Replaces the profile by one of the same measurements, with more known of them."""
         job.measured.profile = profile
         self._phases.moved(job)
 
@@ -375,7 +378,7 @@ class Records:
             one.co_tenants = tuple(dict.fromkeys((*one.co_tenants, two.job_id)))
 
     def keep_shared_pace(self, job: Job, partner_id: JobId, pace: SharedPace) -> None:
-        """Its pace beside another, until its pace alone is known."""
+        """Keeps the job's pace beside another job, until its pace alone is known."""
         job.measured.uncompared[partner_id] = pace
 
     def compared(self, job: Job) -> None:
@@ -383,11 +386,11 @@ class Records:
         job.measured.uncompared.clear()
 
     def crowded(self, job: Job) -> None:
-        """It ran out of device memory while it shared."""
+        """Counts that the job ran out of device memory while it shared."""
         job.counts.crowded += 1
 
     def outgrew(self, job: Job) -> None:
-        """It ran out of the memory that was planned for it, alone."""
+        """Records that the job, alone, ran out of the memory that was planned for it."""
         job.outgrown = True
 
     def suspect(self, job: Job, evidence: int) -> None:
@@ -413,7 +416,7 @@ class Records:
     # --- Histories that this journal has lost ------------------------------------------------------
 
     def take_numbers(self, job: Job, attempt: AttemptNo) -> None:
-        """Another history has used the attempt numbers up to this one."""
+        """Records that another history has used the attempt numbers up to this one."""
         job.attempts_taken = max(job.attempts_taken, attempt)
 
     def was_on(self, job: Job, host_id: HostId) -> None:

@@ -125,7 +125,7 @@ def on_progress(dispatch: Dispatch, event: ev.ProgressSeen) -> None:
 
 
 def on_trouble(dispatch: Dispatch, event: ev.TroubleSeen) -> None:
-    """Changes nothing: the job's history keeps it, for the user."""
+    """Changes nothing in the engine: the job's history keeps the trouble, for the user."""
 
 
 def on_durable(dispatch: Dispatch, event: ev.CheckpointDurable) -> None:
@@ -234,7 +234,8 @@ def on_pair(dispatch: Dispatch, event: ev.PairObserved) -> None:
 
 
 def on_etas_told(dispatch: Dispatch, event: ev.EtasTold) -> None:
-    """Changes nothing here: the `EtaBook` keeps them, to compare them with the ends."""
+    """Changes nothing in the engine: the `EtaBook` keeps the predicted ends, to compare them with the
+    ends."""
 
 
 def on_computed(dispatch: Dispatch, event: ev.Computed) -> None:

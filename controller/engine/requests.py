@@ -170,12 +170,12 @@ def on_checkpoint(dispatch: Dispatch, event: ev.CheckpointRequested) -> None:
 
 
 def on_allocation_queue(dispatch: Dispatch, event: ev.AllocationQueueChanged) -> None:
-    """Changes nothing here: the part that asks Slurm for hosts reads it."""
+    """Changes nothing in the engine: the part that asks Slurm for hosts reads the event."""
 
 
 def on_allocation(dispatch: Dispatch, event: ev.AllocationChanged) -> None:
-    """Likewise."""
+    """Changes nothing in the engine: the part that asks Slurm for hosts reads the event."""
 
 
 def on_shadow_changed(dispatch: Dispatch, event: ev.ShadowChanged) -> None:
-    """Changes nothing here: the part that asks the shadow reads it."""
+    """Changes nothing in the engine: the part that asks the shadow reads the event."""

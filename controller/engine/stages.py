@@ -31,7 +31,8 @@ class AdmissionStage(Protocol):
     """Decides who may wait for devices, and in which order."""
 
     def admit(self, event: ev.AnyEvent, changed: list[Job]) -> None:
-        """`changed`: the jobs whose phase this event has changed so far; what a stage changes joins them."""
+        """Decides who may wait after the event. `changed`: the jobs whose phase this event has changed so
+        far; what a stage changes joins them."""
 
 
 class DecisionStage(Protocol):

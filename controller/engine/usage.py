@@ -87,7 +87,7 @@ def is_of(job: Job, since_s: float) -> bool:
 def usage(
     jobs: Mapping[JobId, Job], attempts: Attempts, by: By, since_s: float, now_s: float
 ) -> dict[str, Use]:
-    """By name, the use of everybody who had a job here since `since_s`."""
+    """Returns, by name, the use of everybody who had a job here since `since_s`."""
     found: dict[str, Use] = {}
     for job in jobs.values():
         if is_of(job, since_s):

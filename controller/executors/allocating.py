@@ -25,7 +25,7 @@ class HostAllocator(Executor, Protocol):
         """What answers questions about its queues, by methods as `api.handlers.answers_of` reads them."""
 
     async def close(self) -> None:
-        """End. What was asked for stays asked for: the next start finds it."""
+        """Ends the work of the allocator. What was asked for stays asked for: the next start finds it."""
 
 
 def allocator_of(

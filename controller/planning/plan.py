@@ -64,8 +64,8 @@ class Plan:
         return trial
 
     def suppose_left(self, job: Job) -> list[Freed]:
-        """As if the job had left its devices: those that no other job holds count as free, and are
-        returned."""
+        """Changes the plan as if the job had left its devices: those that no other job holds count as free,
+        and are returned."""
         view, job_id, added, more = self.view, job.spec.job_id, self._added, self._more
         devices, tenants, claimed_by = view.devices, view.holdings.tenants, view.holdings.claimed_by
         self.leaving.add(job_id)
@@ -93,7 +93,7 @@ class Plan:
         return found
 
     def suppose_free(self, host_id: HostId, type: str, devices: Iterable[DeviceId]) -> None:
-        """As if these devices of one host and type, which are not, were free."""
+        """Changes the plan as if these devices of one host and type, which are not free, were free."""
         free = self._touch(host_id, type)
         before = len(free)
         for device_id in devices:
@@ -102,7 +102,7 @@ class Plan:
         self.free_everywhere += len(free) - before
 
     def suppose_taken(self, host_id: HostId, type: str, devices: Iterable[DeviceId]) -> None:
-        """As if those of these devices that are free were taken."""
+        """Changes the plan as if those of these devices that are free were taken."""
         free = self._touch(host_id, type)
         before = len(free)
         for device_id in devices:
@@ -112,7 +112,8 @@ class Plan:
         self.free_everywhere += len(free) - before
 
     def suppose_gone(self, jobs: Iterable[JobId], *, gone: bool = True) -> None:
-        """As if these jobs had left their hosts, or (`gone=False`) had not; devices stay as they are."""
+        """Changes the plan as if these jobs had left their hosts, or (`gone=False`) had not; devices stay as
+        they are."""
         (self.leaving.update if gone else self.leaving.difference_update)(jobs)
 
     def touched(self) -> Collection[HostType]:
@@ -120,12 +121,12 @@ class Plan:
         return self._free
 
     def forget_touches(self, order: Iterable[HostType]) -> None:
-        """As if nothing else had been touched, in this order: of hosts with equally many free devices the
-        one that was touched first is taken. The others must be as they were."""
+        """Changes the plan as if nothing else had been touched, in this order: of hosts with equally many
+        free devices the one that was touched first is taken. The others must be as they were."""
         self._free = {key: self._free[key] for key in order}
 
     def suppose_placed(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
-        """As if the job had got these devices, without asking for it."""
+        """Changes the plan as if the job had got these devices, without asking for it."""
         self._take(job, devices)
 
     def left_by(self, victim: Job, newcomer: Job) -> tuple[DeviceId, ...] | None:
@@ -305,8 +306,8 @@ class Plan:
     def _find_together(
         self, scheduling_class: SchedulingClass, type: str, avoid: Sequence[HostId]
     ) -> tuple[DeviceId, ...] | None:
-        """On the host with the fewest free devices that are enough; of equal ones one that the plan has not
-        touched, the first by name, else the one it touched first."""
+        """Finds devices on the host with the fewest free devices that are enough; of equal hosts one that the
+        plan has not touched, the first by name, else the one that the plan touched first."""
         gpus, free, touched = scheduling_class.gpus, self.view.free, self._free
         found, fewest = None, free.most(type) + 1
         for (host_id, host_type), devices in touched.items():
@@ -394,7 +395,7 @@ class Plan:
         return job_id in self.leaving or self.view.jobs[job_id].phase in LEAVING
 
     def preempted(self) -> Iterator[Job]:
-        """Those that lose their devices, or their reservation, by this plan; in no order."""
+        """Returns the jobs that lose their devices, or their reservation, by this plan; in no order."""
         return map(self.view.jobs.__getitem__, self.leaving)
 
     def is_placed(self, job_id: JobId) -> bool:
@@ -406,7 +407,7 @@ class Plan:
         return (job for job in waiting if job.spec.job_id not in self._placed) if self.actions else waiting
 
     def decision(self) -> Decision:
-        """What the policy answers."""
+        """The decision that the policy answers."""
         return Decision(actions=tuple(self.actions)) if self.actions else NOTHING
 
     # --- Deciding ----------------------------------------------------------------------------------

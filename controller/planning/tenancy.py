@@ -121,7 +121,7 @@ class HeldPart(NamedTuple):
 
 
 def held_part(job: Job) -> HeldPart:
-    """Of one that is on its devices."""
+    """The part that a job holds which is on its devices."""
     placement = job.placement
     fraction = 1.0 if placement is None else placement.fraction
     return HeldPart(
@@ -130,7 +130,7 @@ def held_part(job: Job) -> HeldPart:
 
 
 def part_to_get(job: Job, device: Device) -> HeldPart:
-    """Of one that waits."""
+    """The part that a job which waits would get of a device."""
     fraction = fraction_of(job, device)
     mib = part_mib(job, device, fraction)
     return HeldPart(job.job_id, fraction, mib, job.spec.launch.uid, alone=fraction == 1.0)

@@ -17,9 +17,9 @@ from cotenant.controller.performance import Interference
 
 
 class SchedulingClass(msgspec.Struct, frozen=True, order=True):
-    """What a placement must satisfy. Waiting jobs of one class can stand in for each other, so the ledger
-    keeps one ordered queue per class, and a policy that fails for one job of a class need not
-    try the others."""
+    """The conditions that a placement must satisfy. Waiting jobs of one class can stand in for each other, so
+    the ledger keeps one ordered queue per class, and a policy that fails for one job of a class need not try
+    the others."""
 
     gpus: int
     nodes: int
@@ -50,7 +50,7 @@ def scheduling_class_of(job: Job) -> SchedulingClass:
 
 
 def staying_class_of(job: Job) -> SchedulingClass:
-    """The same where hosts go away: its load and its save must fit in before that."""
+    """The scheduling class of a job where hosts go away: its load and its save must fit in before that."""
     stay_s = ceil(job.estimate.load_s + job.estimate.pause_s)
     return msgspec.structs.replace(scheduling_class_of(job), stay_s=stay_s)
 
@@ -107,7 +107,8 @@ class FreeHosts(Protocol):
         """Hosts with exactly `count` free devices, in host order."""
 
     def tightest(self, type: str, gpus: int) -> HostId | None:
-        """Of the hosts with at least so many free devices the one with the fewest, ties in host order."""
+        """Finds, of the hosts with at least so many free devices, the one with the fewest, ties in host
+        order."""
 
     @property
     def devices(self) -> Mapping[tuple[HostId, str], Sequence[DeviceId]]:
@@ -127,14 +128,14 @@ class HpDemand(Protocol):
 
     @property
     def by_organisation(self) -> Mapping[tuple[str, str], float]:
-        """Both, by type and organisation."""
+        """The sum of placed and waiting demand, by type and organisation."""
 
 
 class QueueView(Protocol):
     """Waiting jobs, in the policy's order."""
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of jobs that wait."""
 
     def heads(self) -> Iterator[Job]:
         """The first job of each scheduling class."""
@@ -146,13 +147,14 @@ class QueueView(Protocol):
         """All of them, merged lazily."""
 
     def newcomers(self) -> Sequence[Job]:
-        """Those that did not wait before this event."""
+        """The jobs that did not wait before this event."""
 
     def class_of(self, job: Job) -> SchedulingClass:
         """`scheduling_class_of(job)`, remembered for jobs that wait."""
 
     def order_key(self, job: Job) -> tuple[Any, ...]:
-        """Where a waiting job stands: aged jobs first, then by rank, then the policy's key, then arrival."""
+        """The key of where a waiting job stands: aged jobs first, then by rank, then the policy's key, then
+        arrival."""
 
 
 class RunningView(Protocol):
@@ -174,15 +176,15 @@ class RunningView(Protocol):
 
     @property
     def paced(self) -> Mapping[int, Job]:
-        """By number: RUNNING jobs that go slower or faster than alone at the whole batch; only they may
-        stand elsewhere in the order of remaining time than in the order of ends."""
+        """The jobs, by number, that are RUNNING and go slower or faster than alone at the whole batch; only
+        they may stand elsewhere in the order of remaining time than in the order of ends."""
 
     def by_end(self) -> Sequence[Job]:
         """All of them, by predicted end; unknown ends are last."""
 
 
 class HoldingsView(Protocol):
-    """Who has which device."""
+    """A view of who has which device."""
 
     def tenants(self, device_id: DeviceId) -> Sequence[JobId]:
         """Jobs that hold the device now, leaving ones included."""
@@ -215,13 +217,14 @@ class PairsView(Protocol):
 
 
 class SizesView(Protocol):
-    """What hosts could hold."""
+    """A view of what hosts could hold."""
 
     def ever(self, scheduling_class: SchedulingClass) -> int:
         """Most devices a job of this class could ever get on the hosts known, drained ones included."""
 
     def now(self, scheduling_class: SchedulingClass) -> int:
-        """The same on the hosts that take new work at present, were they empty."""
+        """The most devices that a job of this class could get on the hosts that take new work at present,
+        were they empty."""
 
     def on_host(self, scheduling_class: SchedulingClass, type: str) -> int:
         """Most healthy devices of a type on one host that is neither lost nor drained, busy or not: above
@@ -253,11 +256,11 @@ class View(Protocol):
 
     @property
     def queue(self) -> QueueView:
-        """Who waits."""
+        """The queue of jobs that wait."""
 
     @property
     def running(self) -> RunningView:
-        """Who holds devices."""
+        """The jobs that hold devices."""
 
     @property
     def holdings(self) -> HoldingsView:

@@ -24,7 +24,7 @@ CAUSES: Final = {
 
 
 def page(report: ReportView, room: int | None) -> str:
-    """`room`: columns to keep to."""
+    """The page of the report. `room`: columns to keep to."""
     lines = [*held_in_words(report), "", *_sharing(report)]
     if report.interruptions:
         lines += ["", paint("Jobs that had to leave their devices, device-hours", "bold")]
@@ -73,7 +73,7 @@ WHY_UNKNOWN: Final = "a pace alone is unknown: such time is in none of the other
 
 
 def shared_work(report: ReportView) -> list[tuple[str, str]]:
-    """What sharing brought and cost: names, and device-hours."""
+    """The rows on what sharing brought and cost: names, and device-hours."""
     shared, rows = report.sharing, []
     if shared.jobs and shared.measured_device_s > 0.0:
         rows = [

@@ -71,7 +71,7 @@ def legend(titles: Sequence[str]) -> str:
 
 
 class DeviceLine(NamedTuple):
-    """One device, and its jobs as far as the bounded list of jobs holds them."""
+    """A device and its jobs, as far as the bounded list of jobs holds them."""
 
     device: wire.DeviceView
     jobs: tuple[wire.JobView, ...]
@@ -179,7 +179,8 @@ def _empty(row: DeviceLine) -> str:
 
 
 def _short(row: DeviceLine) -> str:
-    """Of a long name the host's end goes first: the device tells rows apart."""
+    """The short name of a row's device: of a long name the host's end goes first, since the device tells rows
+    apart."""
     host, slash, device = row.device.device_id.rpartition("/")
     return f"{tables.cut(host, max(8, NAME_WIDTH - len(device) - 1))}{slash}{device}"
 
@@ -226,8 +227,8 @@ WIDE_COLUMNS: Final = (
 
 
 def columns_for(rows: Sequence[DeviceLine], width: int | None) -> tuple[Column, ...]:
-    """What fits beside the jobs; columns in which no device has a value go first. The state is there when one
-    is in trouble."""
+    """The columns that fit beside the jobs; columns in which no device has a value go first. The state is
+    there when one is in trouble."""
     in_trouble = any(row.trouble for row in rows)
     kept = [each for each in COLUMNS if each is not _STATE or in_trouble]
     if width is None:

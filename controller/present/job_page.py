@@ -19,7 +19,7 @@ from cotenant.controller.wire import wall_s
 
 
 def page(job: wire.JobDetails, room: int | None, wide: bool = False) -> str:
-    """`room`: columns to keep to."""
+    """The page of one job. `room`: columns to keep to."""
     spec = job.spec
     state = paint(job.phase.value, state_colour(job))
     head = f"job {job.job_id}  {paint(job.name, 'bold')}  {state}"

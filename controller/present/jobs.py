@@ -29,7 +29,7 @@ def in_counts(array: clients.ArrayView) -> str:
 
 
 def devices(names: tuple[str, ...]) -> str:
-    """`gpu07/0,1 gpu08/0`: the host once."""
+    """The names of devices in short, `gpu07/0,1 gpu08/0`: the host once."""
     if not names:
         return ""
     by_host: dict[str, list[str]] = {}

@@ -36,10 +36,12 @@ EXIT_CODES: Final[dict[str, int]] = {
 
 
 class Problem(Exception):
-    """Ends the command. `code` is a key of EXIT_CODES; `hint` is a command to try, or advice."""
+    """A problem that ends the command. `code` is a key of EXIT_CODES; `hint` is a command to try, or
+    advice."""
 
     def __init__(self, code: str, message: str, hint: str = "", parts: Sequence[str] = ()) -> None:
-        """`parts`: where several things are wrong, a sentence for each."""
+        """Creates a problem with its code, message and hint. `parts`: where several things are wrong, a
+        sentence for each."""
         super().__init__(message)
         assert code in EXIT_CODES, code
         self.code = code

@@ -107,7 +107,8 @@ def wrapped(text: str, indent: int, width: int | None = None) -> str:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Any], width: int | None) -> str:
-    """Aligned columns; with a `width` they fit it: cut, then dropped; the last takes the rest, or wraps."""
+    """The table in aligned columns; with a `width` they fit it: cut, then dropped; the last takes the rest,
+    or wraps."""
     return "\n".join(Table(columns, width).lines(rows))
 
 
@@ -144,7 +145,7 @@ class Table:
         return lines
 
     def _row(self, row: Any, line: list[str], widths: list[int], indent: int) -> list[str]:
-        """One line, or more if the last column wraps."""
+        """The text of a row: one line, or more if the last column wraps."""
         last = self._kept[-1]
         pieces = pieces_of(line[last], widths[last]) if self._columns[last].wraps else [line[last]]
         line[last] = pieces[0]

@@ -50,7 +50,7 @@ def pieces_of(text: str, width: int) -> list[str]:
 
 
 def cells_of(columns: Sequence[Column], rows: Sequence[Any], *, is_cut: bool) -> list[list[str]]:
-    """One line each, within the limit of its column where there is one to keep to."""
+    """The cells of each row, one line each, within the limit of its column where there is one to keep to."""
     cells = [[domain_texts.one_line(column.text(row)) or NONE for column in columns] for row in rows]
     if not is_cut:
         return cells
@@ -90,7 +90,7 @@ def _fitted(column: Column, text: str) -> str:
 
 
 def cut_inside(text: str, limit: int) -> str:
-    """Both ends stay."""
+    """Cuts a text in its middle, so that both ends stay."""
     if not limit or columns_of(text) <= limit:
         return text
     kept = limit - 1
@@ -104,7 +104,7 @@ def cut(text: str, limit: int) -> str:
 
 
 def _head(text: str, columns: int) -> str:
-    """As much of the beginning as takes so many columns."""
+    """The longest beginning of `text` that takes no more than so many columns."""
     head = text[:columns]
     while columns_of(head) > columns:
         head = head[:-1]

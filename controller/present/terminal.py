@@ -89,7 +89,7 @@ class JobOutput:
     """Standard output, or another stream of ours, for a job's bytes."""
 
     def __init__(self, stream: TextIO | None = None, *, raw: bool = False) -> None:
-        """`raw`: as they are, also on a terminal."""
+        """Creates the output on `stream`. `raw`: the bytes go out as they are, also on a terminal."""
         self._stream = stream or sys.stdout
         self._filter = TerminalFilter() if is_terminal(self._stream) and not raw else None
         self.ends_line = True
@@ -110,7 +110,7 @@ class JobOutput:
 
 
 class WaitingLine:
-    """One line on a terminal's standard error, written over while a person waits, and gone after it."""
+    """A line on a terminal's standard error, written over while a person waits, and gone after it."""
 
     def __init__(self) -> None:
         self._is_shown = False

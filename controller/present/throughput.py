@@ -20,7 +20,7 @@ FIT_NEEDS: Final = "a fit needs three sub-batches or more, and their times to ag
 
 
 def seconds(value: float | None) -> str:
-    """A step time: three digits that matter."""
+    """The text of a step time: three digits that matter."""
     return NONE if value is None else f"{value:.3g}s"
 
 

@@ -64,7 +64,7 @@ class Section(NamedTuple):
 
 
 def page(moment: Moment, width: int | None, height: int | None, trouble: str = "") -> str:
-    """The whole screen. `trouble`: why this is not of now; it stands first."""
+    """The page for the whole screen. `trouble`: why this is not of now; it stands first."""
     moment, trouble = texts.escape_texts(moment), texts.one_line(trouble)
     head = [*([paint(trouble, "red")] if trouble else []), *headline(moment, width)]
     now = [each for each in sections(moment, width) if each.rows or each.total]
@@ -174,7 +174,8 @@ def urgency_among(rows: Sequence[DeviceLine]) -> Callable[[DeviceLine], tuple[in
 
 
 def _urgency(row: DeviceLine) -> tuple[int, int]:
-    """Those in trouble, the worst first; then by how many jobs there are."""
+    """The sort key that puts devices in trouble first, the worst before the others; then by how many jobs
+    there are."""
     rank = TROUBLES.index(row.trouble) if row.trouble in TROUBLES else len(TROUBLES)
     return rank + (not row.trouble), -len(row.device.jobs)
 

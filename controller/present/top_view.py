@@ -89,7 +89,7 @@ def devices_pane(moment: Moment, choice: Choice, width: int) -> Pane:
 
 
 def jobs_pane(moment: Moment, choice: Choice, width: int) -> Pane:
-    """Those on devices, then those that wait, each in order of arrival."""
+    """The pane of jobs: those on devices, then those that wait, each in order of arrival."""
     rows = sorted(moment.jobs.jobs, key=lambda job: job.phase not in ON_DEVICES)
     shown = _chosen(rows, JOB_COLUMNS, choice, _job_number)
     by_phase = moment.status.jobs_by_phase

@@ -27,7 +27,7 @@ def duration(seconds: float | None) -> str:
 
 
 def device_hours(device_s: float | None) -> str:
-    """`+0.0123`: won or, with a minus, lost."""
+    """The text of device-hours, `+0.0123`: won or, with a minus, lost."""
     return NONE if device_s is None else f"{device_s / 3600:+.3g}"
 
 
@@ -38,7 +38,7 @@ def size(mib: float | None) -> str:
 
 
 def local_time(wall_s: float | None) -> str:
-    """For a person: today's times without the date."""
+    """The local time for a person: today's times without the date."""
     if wall_s is None:
         return NONE
     then, now = time.localtime(wall_s), time.localtime()

@@ -47,21 +47,22 @@ Told = Callable[[clients.JobView | Exception], None]
 
 @contextmanager
 def connected(endpoint: str | None, *, patient: bool = False) -> Iterator[Client]:
-    """`patient`: for waits that last as long as a job. Raises NoController, RequestRefused."""
+    """Opens a client of the controller. `patient`: for waits that last as long as a job. Raises NoController,
+    RequestRefused."""
     with translated(), asking(endpoint, patience_s=PATIENCE_S if patient else 0.0) as client:
         client.on_silence = lambda text: None  # A library prints nothing.
         yield client
 
 
 def asked(question: clients.Question[Answer], endpoint: str | None, timeout_s: float | None = None) -> Answer:
-    """Raises NoController, RequestRefused."""
+    """Asks the controller a question and returns the answer. Raises NoController, RequestRefused."""
     with connected(endpoint) as client:
         return client.ask(question, timeout_s)
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Of the command line's problems, our errors."""
+    """Turns the command line's problems into our errors."""
     try:
         yield
     except Problem as problem:
@@ -75,7 +76,7 @@ def error_of(problem: Problem) -> CotenantError:
 
 
 def first_ended(client: Client, job_ids: Sequence[JobId], timeout_s: float) -> list[clients.JobView]:
-    """Those of them that are over, as soon as one is; none when the time is up."""
+    """The jobs among `job_ids` that are over, as soon as one is; none when the time is up."""
     reply = client.ask(clients.WaitJobs(job_ids=tuple(job_ids), timeout_s=max(0.0, timeout_s), first=True))
     over = [job for job in reply.jobs if job.phase in ENDED]
     if not over:
@@ -87,7 +88,8 @@ def first_ended(client: Client, job_ids: Sequence[JobId], timeout_s: float) -> l
 def as_they_end(
     job_ids: Sequence[JobId], endpoint: str | None, timeout_s: float | None, round_s: float = ROUND_S
 ) -> Iterator[list[clients.JobView]]:
-    """One or more at a time, until all have ended. Raises StillRunning after `timeout_s`."""
+    """Yields the jobs that have ended, one or more at a time, until all have ended. Raises StillRunning after
+    `timeout_s`."""
     waiting = dict.fromkeys(job_ids)
     until_s = None if timeout_s is None else time.monotonic() + timeout_s
     with connected(endpoint, patient=True) as client:
@@ -103,7 +105,7 @@ def as_they_end(
 
 
 def _time_is_up(client: Client, job_ids: Sequence[JobId], timeout_s: float) -> StillRunning:
-    """With the state of the one that is waited for, where there is one."""
+    """The error that the time is up, with the state of the one job that is waited for, where there is one."""
     if len(job_ids) > 1:
         return StillRunning(f"{len(job_ids)} jobs have not ended within {timeout_s:g} s")
     view = texts.escape_texts(
@@ -156,7 +158,7 @@ class Watch:
             self._fail(error)
 
     def _open(self) -> list[JobId]:
-        """Whom to ask for; none: the thread is over, and the next to ask starts another."""
+        """The jobs to ask for; none: the thread is over, and the next to ask starts another."""
         with self._lock:
             if not self._waiting or self._over:
                 self._thread = None

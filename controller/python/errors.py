@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError
 
 
 class CotenantError(Exception):
-    """Everything of ours. `hint` says what to try."""
+    """The base of all errors of ours. `hint` says what to try."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(f"{message}; {hint}" if hint else message)

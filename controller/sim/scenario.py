@@ -133,7 +133,8 @@ class Scenario:
 def open_trace(
     name: str, *, format: str = "auto", seed: int = 0, columns: Mapping[str, str] | None = None
 ) -> Trace:
-    """Of a file, a bundled name, or `synth:NAME[:JOBS]`, which the seed generates (`synth:gfs-4x:DAYS`).
+    """Opens the trace of a file, a bundled name, or `synth:NAME[:JOBS]`, which the seed generates
+    (`synth:gfs-4x:DAYS`).
 
     Raises:
         TraceProblem: no such trace, or something is wrong in it.

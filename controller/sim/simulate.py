@@ -56,7 +56,7 @@ EXACT: Final = 1e-6
 
 
 def nothing(kind: str, payload: Payload) -> ComputeResult:
-    """For runs in which nothing is computed."""
+    """Refuses every request to compute, for runs in which nothing is computed."""
     raise ValueError(f"this simulation was given nothing that computes {kind!r}")
 
 
@@ -131,7 +131,7 @@ def _quiet_gc() -> Iterator[None]:
 
 
 class _Drive:
-    """One run: the engine, the world, and the columns that are filled as jobs end."""
+    """A run of the simulation: the engine, the world, and the columns that are filled as jobs end."""
 
     def __init__(
         self,

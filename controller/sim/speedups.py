@@ -34,7 +34,7 @@ class Speedup:
     __slots__ = ("_worst", "values")
 
     def __init__(self, values: Sequence[float]) -> None:
-        """`values`: on 1, 2 ... devices; the first is 1."""
+        """Creates a speedup curve from `values`, the speedups on 1, 2 ... devices; the first is 1."""
         if not values or values[0] != 1.0 or min(values) <= 0.0:
             raise ValueError(
                 f"a speedup begins with 1 on one device and stays above 0, got {list(values[:4])}"
@@ -97,7 +97,8 @@ def speedup(model: str, gpus: int) -> Speedup:
 
 
 def by_curve(workload: Workload) -> Workload:
-    """The same jobs with times alone on all of their devices, as their curves say."""
+    """The workload with the same jobs, whose times are those alone on all of their devices, as their curves
+    say."""
     gpus = workload.gpus.astype(np.float64)
     alone = gpus / np.array([curve.values[-1] for curve in speedups_of(workload)])
     return replace(workload, duration_s=workload.duration_s * alone, expected_s=workload.expected_s * alone)

@@ -50,7 +50,8 @@ class TraceWindow(NamedTuple):
 
 
 def windows_of(jobs: int, windows: int, window_jobs: int) -> list[TraceWindow]:
-    """Raises TraceProblem: the jobs are too few."""
+    """Divides a trace's jobs into equal parts, with a window at the end of each. Raises TraceProblem: the
+    jobs are too few."""
     part = jobs // windows
     if part < window_jobs:
         raise TraceProblem(
@@ -174,7 +175,7 @@ def busiest(trace: Trace, *, span_s: float, jobs: int) -> Trace:
 
 
 def sample(trace: Trace, *, jobs: int, seed: int) -> Trace:
-    """So many of its jobs, drawn without replacement, in their order.
+    """Draws so many of a trace's jobs, without replacement, and keeps them in their order.
 
     The jobs of a smaller sample are among those of a larger one of the same seed.
 

@@ -18,7 +18,7 @@ GROUP: Final = "cotenant.worlds"
 
 
 class WorldPolicy(NamedTuple):
-    """One policy of another world."""
+    """A policy of another world, with its defaults."""
 
     about: str
     make: Callable[[Parameters], Any]

@@ -28,7 +28,7 @@ class NoXGBoost(RuntimeError):
 
 
 class Fitted:
-    """One trained model: XGBoost's own, to predict with while validating, and its trees."""
+    """A trained model: XGBoost's own, to predict with while validating, and its trees."""
 
     def __init__(self, booster: Any, base: float, width: int) -> None:
         self._booster, self._base, self._width = booster, base, width
@@ -50,7 +50,7 @@ class Fitted:
 
 
 def xgboost() -> ModuleType:
-    """Raises NoXGBoost."""
+    """Imports and returns the module XGBoost. Raises NoXGBoost."""
     try:
         import xgboost as module
     except ImportError:

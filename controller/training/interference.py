@@ -124,8 +124,10 @@ class PairColumns:
     """All pairs both ways round, in the columns that vary."""
 
     def __init__(self, pairs: PairRows) -> None:
-        """Raises:
-        TooFewPairs: too few rows or pairs of models, or nothing measured of the jobs.
+        """Prepares the columns to train on from the rows of `pairs`.
+
+        Raises:
+            TooFewPairs: too few rows or pairs of models, or nothing measured of the jobs.
         """
         count, groups = int((~np.isnan(pairs.xi)).sum()), {*pairs.groups}
         if "" in groups:
@@ -267,7 +269,7 @@ def overall(off: Both) -> float:
 
 
 def mean_xi(pairs: PairRows) -> tuple[float, float]:
-    """Of job 1 and job 2; of both where one was never measured."""
+    """The mean xi of job 1 and of job 2; of both together where one was never measured."""
     everything = float(np.nanmean(pairs.xi))
     first, second = (
         _digits(float(np.nanmean(column))) if not np.isnan(column).all() else _digits(everything)

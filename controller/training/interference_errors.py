@@ -72,6 +72,6 @@ def mae(predicted: Both, truth: Both) -> Numbers:
 
 
 def _each(predicted: Both, truth: Both, number: Callable[[npt.NDArray[np.float64]], float]) -> Numbers:
-    """Of each job, where it was measured."""
+    """The number that `number` gives for the errors of each job, where it was measured."""
     first, second = (off[~np.isnan(off)] for off in (predicted - truth).T)
     return number(first) if len(first) else None, number(second) if len(second) else None

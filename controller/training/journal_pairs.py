@@ -55,7 +55,7 @@ KINDS_MAX: Final = 50_000
 
 
 class Kinds:
-    """One job of each kind that has a profile; the newest profile counts."""
+    """The kinds of jobs seen, with one job of each kind that has a profile; the newest profile counts."""
 
     def __init__(self) -> None:
         self._by_signature: dict[str, tuple[str, str, Mapping[str, float]]] = {}

@@ -44,7 +44,7 @@ def answer(question: ComputeQuestion) -> ComputeResult:
 
 
 def mean(payload: Payload) -> ComputeResult:
-    """`{"values": [...]}` -> their mean."""
+    """Computes the mean of a payload: `{"values": [...]}` -> their mean."""
     values = payload.get("values")
     if not isinstance(values, list) or not values:
         raise ValueError("`values` must be a list of numbers")
@@ -52,7 +52,7 @@ def mean(payload: Payload) -> ComputeResult:
 
 
 def throughput(payload: Payload) -> ComputeResult:
-    """`domain.fitting.question` -> `domain.fitting.numbers`.
+    """Fits a throughput model: `domain.fitting.question` -> `domain.fitting.numbers`.
 
     Raises:
         ValueError: the payload is no such question, or its points determine no model; the text says why.

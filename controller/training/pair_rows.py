@@ -78,7 +78,7 @@ class PairRows(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
-        """Those that occur, sorted."""
+        """The GPU types that occur in the rows, sorted."""
         return tuple(sorted({*self.types} - {""}))
 
 
@@ -147,7 +147,7 @@ def part(pairs: PairRows, keep: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) ->
 
 
 def widened(matrix: Matrix, names: tuple[str, ...], wanted: tuple[str, ...]) -> Matrix:
-    """The same rows with other columns: NaN where there is nothing."""
+    """The rows of `matrix` with the columns `wanted`: NaN where there is nothing."""
     result = np.full((len(matrix), len(wanted)), np.nan, np.float32)
     for place, name in enumerate(wanted):
         if name in names:

@@ -25,7 +25,7 @@ Evaluate = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterator[An
 
 
 class NoBackend(Exception):
-    """Its library is not installed, or it cannot be reached."""
+    """The error of a backend whose library is not installed, or that cannot be reached."""
 
 
 @contextmanager

@@ -52,7 +52,7 @@ class Delivery:
         self._pending_max = pending_max
 
     def put(self, command: AgentCommand, now_s: float) -> None:
-        """Due at once.
+        """Opens a command that is due at once.
 
         Raises:
             Overflow: the host has as many open as it may have.
@@ -137,7 +137,8 @@ class ControllerLogRelay:
         self._open[self._count] = (host_id, question, answer, deadline_s)
 
     def came(self, host_id: HostId, reply: LogReply) -> None:
-        """An answer; one that is not waited for, or from another host, is dropped."""
+        """Passes an answer on to whoever asked; an answer that is not waited for, or that is from another
+        host, is dropped."""
         asked = self._open.get(reply.request)
         if asked is not None and asked[0] == host_id:
             del self._open[reply.request]

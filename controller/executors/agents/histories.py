@@ -32,7 +32,7 @@ class Histories:
         return standing(hello.followed, name, engine.epoch, engine.epochs_past, reports_seen)
 
     def refusal(self, hello: Hello) -> str:
-        """To an agent that has gone over to another controller."""
+        """Returns the refusal to an agent that has gone over to another controller."""
         self._core.counters["superseded"] += 1
         host_id, theirs = hello.report.host_id, hello.followed.epoch.number
         log.error("host %s follows epoch %d of another controller: is a second one running?", host_id, theirs)

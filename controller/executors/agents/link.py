@@ -46,7 +46,7 @@ GANG_BYTES_MAX: Final = 64 * 1024
 
 
 class AgentConnection(msgspec.Struct, kw_only=True):
-    """One host's present connection."""
+    """The present connection of one host."""
 
     address: bytes
     session: str
@@ -70,7 +70,7 @@ class DeviceRead(NamedTuple):
 
 
 class AgentExecutor:
-    """All agents."""
+    """The executor that carries out commands on all agents."""
 
     def __init__(
         self, core: Core, send: Send, secrets: Secrets, *, lease_s: float | None, silent_after_s: float
@@ -268,7 +268,8 @@ class AgentExecutor:
             self._take_progress(host_id, news, now_s)
 
     def _take_readings(self, link: AgentConnection, readings: Sequence[DeviceReading], now_s: float) -> None:
-        """Of this host's own devices only; a heartbeat that came late says how old they were when it left."""
+        """Takes readings of this host's own devices only; a heartbeat that came late says how old the
+        readings were when it left."""
         own = {device.device_id for device in link.hello.report.devices} if readings else set()
         for reading in readings:
             if reading.device_id in own:
@@ -432,7 +433,7 @@ class AgentExecutor:
         return len(self._delivery)
 
     def say(self, host_id: HostId, message: wire.ToAgent) -> bool:
-        """To a host; False if it is not connected."""
+        """Sends a message to a host; False if the host is not connected."""
         link = self._links.get(host_id)
         return link is not None and link.welcomed and self._say(link.address, message)
 

@@ -24,7 +24,7 @@ PROGRESS_SPACING_S = 2.0
 
 
 class WatchedHost(msgspec.Struct, kw_only=True):
-    """One known host."""
+    """One known host that is watched."""
 
     heard_s: float
     silent: bool = False
@@ -32,7 +32,7 @@ class WatchedHost(msgspec.Struct, kw_only=True):
 
 
 class HostWatch:
-    """All known hosts. The lease of each counts from when it was last heard."""
+    """The watch over all known hosts. The lease of each host counts from when the host was last heard."""
 
     def __init__(self, *, silent_after_s: float, lease_s: float | None, now_s: float) -> None:
         self.silent_after_s = silent_after_s
@@ -67,7 +67,8 @@ class HostWatch:
         return None if watch is None else max(0.0, now_s - watch.heard_s)
 
     def tick(self, now_s: float) -> list[ev.HostSilent | ev.HostLost]:
-        """Time passed. Called about twice a second; a long gap between calls shifts every host's clock."""
+        """Takes note that time passed. Called about twice a second; a long gap between calls shifts every
+        host's clock."""
         gap_s, self._ticked_s = now_s - self._ticked_s, now_s
         if gap_s > DEAF_AFTER_S:
             for watch in self._hosts.values():

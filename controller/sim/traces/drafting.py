@@ -27,7 +27,7 @@ _ELAPSED = re.compile(r"(?:(?:(\d{1,6})-)?(\d{1,6}):)?(\d{1,6}):(\d{1,6}(?:\.\d{
 
 
 def clock_s(text: str) -> float:
-    """Seconds since 1970; NaN where the log says that there is no time.
+    """Seconds since 1970 that a log's time stands for; NaN where the log says that there is no time.
 
     Raises:
         ValueError: not a time.
@@ -56,7 +56,7 @@ def elapsed_s(text: str) -> float:
 
 
 def from_first(submit_s: Floats) -> Floats:
-    """The same times, counted from the earliest."""
+    """The submission times, counted from the earliest."""
     if not len(submit_s) or bool(np.all(np.isnan(submit_s))):
         return submit_s
     return submit_s - float(np.nanmin(submit_s))
@@ -162,7 +162,7 @@ def _restarts_in_every_vc(submit_s: Floats, vc: NDArray[np.int32]) -> bool:
 
 
 def _in_order(rows: NDArray[np.int64], draft: Draft, notes: list[str]) -> NDArray[np.int64]:
-    """Rows by submission; equal times keep the source's order."""
+    """Rows in order of submission; equal times keep the source's order."""
     submit_s = draft.submit_s[rows]
     earlier = np.flatnonzero(np.diff(submit_s) < 0.0)
     if not len(earlier):

@@ -81,7 +81,8 @@ def read_mapped(text: str, columns: Mapping[str, str], *, name: str) -> Trace:
 
 
 def moment_s(text: str) -> float:
-    """Raises ValueError: neither a date nor seconds since 1970."""
+    """Seconds since 1970 that `text` stands for, as a date or a number. Raises ValueError: neither a date nor
+    seconds since 1970."""
     seconds = _number(text)
     if seconds is None:
         return clock_s(text)
@@ -91,13 +92,13 @@ def moment_s(text: str) -> float:
 
 
 def length_s(text: str) -> float:
-    """Raises ValueError: no duration."""
+    """The duration that `text` states, in seconds. Raises ValueError: no duration."""
     seconds = _number(text)
     return elapsed_s(text) if seconds is None else seconds
 
 
 def gpu_count(text: str) -> float:
-    """Raises ValueError: no number of GPUs."""
+    """The number of GPUs that `text` states. Raises ValueError: no number of GPUs."""
     count = _number(text)
     if count is None:
         if text.strip() and "=" not in text and "gpu" not in text:
@@ -109,7 +110,7 @@ def gpu_count(text: str) -> float:
 
 
 def _number(text: str) -> float | None:
-    """None: it is none."""
+    """The finite number that `text` states. None: it is none."""
     try:
         value = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:

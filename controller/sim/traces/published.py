@@ -79,7 +79,7 @@ def read_philly(text: str, *, name: str) -> Trace:
 
 
 def _job(entry: object, file: str, number: int) -> _Job:
-    """One entry of the list; `number` counts from 1 and stands for the line in messages."""
+    """Reads one entry of the list; `number` counts from 1 and stands for the line in messages."""
     try:
         if not isinstance(entry, dict):
             raise ValueError("it is no object")

@@ -76,7 +76,8 @@ def read_schema(text: str, *, name: str, source: str = "", licence: str = "") ->
 
 
 def _vcs(jobs: TextTable) -> Labels:
-    """Column vc; where that is empty, column `trace` (several traces in one file) takes its place."""
+    """The VC of each job, from column vc; where that is empty, column `trace` (several traces in one file)
+    takes its place."""
     vcs = Labels.of(jobs.text("vc"))
     return vcs if vcs.known else Labels.of(jobs.text("trace"))
 

@@ -110,7 +110,7 @@ class TaskClass:
 
     @property
     def gpu_seconds_mean(self) -> float:
-        """Of a task, in expectation."""
+        """The GPU seconds of a task, in expectation."""
         found = 0.0
         for gpus, share in self.gpus_of_pod.items():
             for pods, likely in ({1: 1.0 - self.gang_share} | self._shares_of_gangs()).items():
@@ -150,8 +150,8 @@ SPOT: Final = TaskClass(
 
 
 class _Stream(IntEnum):
-    """One generator per column and class, so that a change to one leaves the others as they are. Never
-    renumber."""
+    """The random generators, one per column and class, so that a change to one leaves the others as they are.
+    Never renumber."""
 
     ARRIVALS = 1
     GPUS = 2

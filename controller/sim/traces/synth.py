@@ -118,7 +118,8 @@ KINDS: Final[dict[str, Kind]] = {
 
 
 class _Stream(IntEnum):
-    """One generator each, so that a change to one column leaves the others as they are. Never renumber."""
+    """The random generators, one per column, so that a change to one column leaves the others as they are.
+    Never renumber."""
 
     SWEEPS = 1
     RATE = 2
@@ -130,7 +131,7 @@ class _Stream(IntEnum):
 
 
 def synthesise(kind: str, *, seed: int, jobs: int | None = None) -> Trace:
-    """A generated trace; with `jobs`, so many over a proportionally shorter time, with the same means.
+    """Generates a trace; with `jobs`, so many over a proportionally shorter time, with the same means.
 
     The mean of a few thousand jobs hangs on a handful of long ones: durations are scaled until it is met, and
     the median moves with them.

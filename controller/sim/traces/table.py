@@ -48,7 +48,7 @@ class TextTable:
         return self.columns.get(column) or ("",) * len(self)
 
     def numbers(self, column: str, *, negative: bool = True) -> Floats:
-        """Shape (n,); an empty field is NaN.
+        """The numbers of a column, shape (n,); an empty field is NaN.
 
         Raises:
             TraceProblem: not a finite number, absurdly large, or below 0 where `negative` is False.
@@ -92,7 +92,7 @@ class TextTable:
         raise AssertionError("a column without a wrong number was refused")
 
     def unique(self, column: str) -> tuple[str, ...]:
-        """The column's texts.
+        """The column's texts, all different.
 
         Raises:
             TraceProblem: two rows have the same.
@@ -149,7 +149,8 @@ def content(path: Path, bytes_max: int = MAX_BYTES) -> bytes:
 
 
 def unpacked(packed: bytes, file: str, bytes_max: int = MAX_BYTES) -> bytes:
-    """At most `bytes_max` + 1 bytes: a small file may unpack to more than there is memory."""
+    """Unpacks at most `bytes_max` + 1 bytes of gzip data: a small file may unpack to more than there is
+    memory."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
             return stream.read(bytes_max + 1)

@@ -93,14 +93,14 @@ class Labels:
         return Labels(codes=self.codes[rows], names=self.names)
 
     def used(self) -> Labels:
-        """The same column with only the names that some row has."""
+        """The column with only the names that some row has."""
         used, codes = np.unique(self.codes, return_inverse=True)
         first = 1 if len(used) and used[0] < 0 else 0
         names = tuple(self.names[code] for code in used[first:].tolist())
         return Labels(codes=(codes - first).astype(np.int32), names=names)
 
     def texts(self) -> list[str]:
-        """One text a row, empty where there is none."""
+        """The texts of the column, one a row, empty where there is none."""
         names = (*self.names, "")
         return [names[code] for code in self.codes.tolist()]
 
@@ -159,7 +159,7 @@ class Trace(RecordedJobs):
         return len(self.submit_s)
 
     def take(self, rows: Rows) -> Trace:
-        """These rows, in this order (indices or a mask)."""
+        """The trace with only these rows, in this order (indices or a mask)."""
         n = len(self)
         chosen = np.arange(n)[rows]
         columns: dict[str, Any] = {
@@ -211,7 +211,8 @@ class Trace(RecordedJobs):
 
 
 def describe(trace: Trace, *, gpus: int | None = None) -> dict[str, Any]:
-    """Counts and statistics. Where each VC has its own clock, times between arrivals are given per VC only.
+    """Counts and statistics of a trace. Where each VC has its own clock, times between arrivals are given per
+    VC only.
 
     Args:
         gpus: of the cluster that the offered load is for; None = no offered load.
@@ -238,7 +239,7 @@ def describe(trace: Trace, *, gpus: int | None = None) -> dict[str, Any]:
 
 
 def vcs(trace: Trace, *, gpus: int | None = None) -> list[dict[str, Any]]:
-    """One row a VC, largest first."""
+    """Counts and statistics of each VC, one row a VC, largest first."""
     rows = []
     for vc, jobs in sorted(trace.vc.counts().items(), key=lambda each: (-each[1], each[0])):
         part = trace if len(trace.vc.counts()) == 1 and jobs == len(trace) else trace.of_vc(vc)

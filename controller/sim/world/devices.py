@@ -67,7 +67,7 @@ class Devices:
         return shared
 
     def vacate(self, run: JobRun, part: GangMember, now_s: float) -> None:
-        """One host's part of a gang is gone."""
+        """Removes one host's part of a gang from its devices."""
         self.count_to(now_s)
         for device_id in part.devices:
             tenants = self.here[device_id]
@@ -83,7 +83,8 @@ class Devices:
         run.held_gpu_s += count * run.fraction * (now_s - run.launched_s)
 
     def beside(self, run: JobRun, gang: Sequence[GangMember]) -> list[JobRun]:
-        """Its co-tenants on these devices, in device order; who has another part of one is none."""
+        """The co-tenants of `run` on the devices of `gang`, in device order; who has another part of one is
+        none."""
         if run.fraction < 1.0:
             return []
         found: dict[int, JobRun] = {}
@@ -95,7 +96,7 @@ class Devices:
         return list(found.values())
 
     def on_host(self, host: HostReport) -> list[JobRun]:
-        """Its tenants, in order of arrival."""
+        """The tenants of a host, in order of arrival."""
         found = {run.row: run for device in host.devices for run in self.here[device.device_id]}
         return [found[row] for row in sorted(found)]
 

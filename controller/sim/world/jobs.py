@@ -211,7 +211,7 @@ class AskingSpecs:
         return msgspec.structs.replace(spec, promised_s=found[0])
 
     def result(self) -> dict[str, Any]:
-        """For a summary."""
+        """Counts of the promises asked for, given, kept and broken, for a summary."""
         saved, given = self.engine.promises, len(self._told_s)
         return {
             "asked": given + sum(self._refused.values()),

@@ -37,7 +37,7 @@ class Knowledge:
 
     @classmethod
     def parse(cls, known: str, tells: float = 1.0, resumable: float = 1.0) -> Knowledge:
-        """`known`: exact, none, progress or progress:S. Raises ValueError, with what to write."""
+        """Reads `known`: exact, none, progress or progress:S. Raises ValueError, with what to write."""
         kind, colon, seconds = known.partition(":")
         try:
             after_s = float(seconds) if colon else 60.0
@@ -48,7 +48,7 @@ class Knowledge:
         return cls(known=cast(Known, kind), after_s=after_s, tells=tells, resumable=resumable)
 
     def options(self) -> dict[str, str | float]:
-        """For a result: what differs from the default, as flags say it."""
+        """The options that differ from the default, as flags say them, for a result."""
         known = f"progress:{self.after_s:g}" if self.known == "progress" else self.known
         said: dict[str, str | float] = {"known": known, "tells": self.tells, "resumable": self.resumable}
         return {name: value for name, value in said.items() if value not in ("exact", 1.0)}

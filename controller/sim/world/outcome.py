@@ -128,7 +128,7 @@ class Columns:
         self.finished[row] = 1
 
     def lost_all(self, row: int) -> None:
-        """In the fluid world a job is preempted when it loses all devices."""
+        """Counts a preemption: in the fluid world a job is preempted when it loses all devices."""
         self.preemptions[row] += 1
 
     def count(self, row: int, job: Job) -> None:

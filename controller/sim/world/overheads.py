@@ -55,7 +55,7 @@ PARAMETERS: Mapping[str, int] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overhead:
-    """Of one attempt of a job, whatever its GPUs: DDP keeps one state, read and written once."""
+    """The overhead of one attempt of a job, whatever its GPUs: DDP keeps one state, read and written once."""
 
     load_s: float
     """Launch to first step, >= 0."""
@@ -118,7 +118,7 @@ def launched(launch: Literal["warm", "cold"], load_time_scale: float) -> Overhea
 
 
 def constant(*, load_s: float, pause_s: float, models: tuple[str, ...] = ("any",)) -> Overheads:
-    """The same times for every job."""
+    """The overheads that give every job the same times."""
     one = Overhead(load_s=load_s, pause_s=pause_s)
     return Overheads(name="constant", table=dict.fromkeys(models, one))
 

@@ -73,7 +73,8 @@ class RatioRow(Protocol):
 
 
 class RatioTable(Protocol):
-    """As `Ratios`, which are one; others may work a ratio out when it is asked for."""
+    """A table of ratios, used as `Ratios`, which are one; others may work a ratio out when it is asked
+    for."""
 
     def __getitem__(self, model: int, /) -> RatioRow: ...
 
@@ -194,7 +195,8 @@ STREAM: Final = 0xFA11
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failures:
-    """Each host fails after an exponential time of this mean, and is back after a fixed repair."""
+    """Failures of hosts: each host fails after an exponential time of this mean, and is back after a fixed
+    repair."""
 
     mean_between_s: float
     """Mean time between the end of a repair and the next failure of that host."""

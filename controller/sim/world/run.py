@@ -136,7 +136,7 @@ class JobRun:
         self.safe_s, self.safe_ran_s = int(work_s * self.steps_per_s + NEARLY) * self.step_s, ran_s
 
     def keep(self) -> None:
-        """It has saved completely on leaving: it goes on from its last whole step."""
+        """Counts the job as completely saved on leaving: it goes on from its last whole step."""
         self._checkpoint(self.work_s, self.ran_s)
         self._go_back()
 

@@ -19,7 +19,7 @@ Seconds = NDArray[np.float64]
 
 
 class SimulatedHost(NamedTuple):
-    """Of a host that is not like all others."""
+    """The description of a host that is not like all others."""
 
     gpus: int
     gpu_type: str

@@ -295,7 +295,7 @@ class World:
         run.ticket = self._push(now_s + self._load_s[row], FIRST_STEP, row)
 
     def _had_it_waited_s(self, row: int, run: JobRun) -> float:
-        """Its JCT if it waited now until enough devices are free, and then ran alone."""
+        """The JCT of a job if it waited now until enough devices are free, and then ran alone."""
         hosts = [host for number, host in enumerate(self._hosts) if number not in self._down]
         waits_s = wait_s(self.devices, hosts, self._gpus[row], self._leaves_in_s)
         left_s = float(self._duration_s[row] - run.work_s)
@@ -381,8 +381,8 @@ class World:
         return slowdown / self._speedups[run.row][sum(len(part.devices) for part in run.gang) - 1]
 
     def _will_report(self, run: JobRun) -> None:
-        """It reports its pace a while after the last change of its co-tenants, and some more times while it
-        shares, as a real job does every minute: one measurement alone is no evidence."""
+        """Schedules a job's report of its pace, a while after the last change of its co-tenants, and some
+        more times while it shares, as a real job does every minute: one measurement alone is no evidence."""
         run.reports = REPORTS
         run.report = self._push(self.now_s + self._observe_s, REPORT, run.row)
 
