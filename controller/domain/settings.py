@@ -20,7 +20,7 @@ LATE_SHARE: Final = 0.75
 
 
 class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of the section `[policy]`."""
+    """`[policy]`"""
 
     name: str = AUTO
     """The policy at the first start (`auto`: `cotenant`); afterwards `cotenant policy set` and the journal
@@ -76,7 +76,7 @@ class JobLimit(NamedTuple):
 
 
 class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of the section `[limits]`."""
+    """`[limits]`"""
 
     user_devices: int = 0
     """Devices that each user's jobs may hold at once; 0 = as many as there are."""
@@ -146,7 +146,7 @@ def _exception(text: str) -> tuple[tuple[str, str], dict[str, int]]:
 
 
 class OrganisationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of a section `[organisations.NAME]`."""
+    """`[organisations.NAME]`"""
 
     job_class: Literal["", "hp", "spot"] = msgspec.field(default="", name="class")
     """Of its jobs that are given none; empty = spot."""
