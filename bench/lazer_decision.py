@@ -45,8 +45,8 @@ from cotenant.controller.papers.lazer.policy import Lazer
 from cotenant.controller.papers.lazer.surrogate import (
     Context,
     Hyperparameters,
-    Sample,
     Surrogate,
+    SurrogateSample,
     prior,
     scaled_inputs,
 )
@@ -221,7 +221,7 @@ class Found(NamedTuple):
 def bayes(records: Sequence[Record], seed: int) -> Found:
     """Lazer's own stages up to the budget."""
     start = Learner(LazerParameters(seed=seed))
-    samples: list[Sample] = []
+    samples: list[SurrogateSample] = []
     hyper: Hyperparameters | None = None
     for i, (context, f_s) in enumerate(records):
         if i < start.parameters.bootstrap:
@@ -230,14 +230,14 @@ def bayes(records: Sequence[Record], seed: int) -> Found:
             known = hyper if hyper is not None else prior([s.f_s for s in samples])
             model = Surrogate(samples, known, X_MAX_S)
             x_s = Improvement(model, (seed, 1, i)).choose(context).x_s
-        samples.append(Sample(x_s, context, abs(x_s - f_s)))
+        samples.append(SurrogateSample(x_s, context, abs(x_s - f_s)))
         if len(samples) % start.parameters.refit_every == 0:
             hyper = fitted(samples, seed)
     final = Surrogate(samples, hyper if hyper is not None else prior([s.f_s for s in samples]), X_MAX_S)
     return Found([s.f_s for s in samples], final.best_x_s)
 
 
-def fitted(samples: list[Sample], seed: int) -> Hyperparameters:
+def fitted(samples: list[SurrogateSample], seed: int) -> Hyperparameters:
     inputs = [float(v) for v in scaled_inputs(samples, X_MAX_S).ravel()]
     answer = compute(KIND, {"inputs": inputs, "targets": [s.f_s for s in samples], "seed": seed})
     noise, constant, mean_s, deviation_s, *lengthscales = answer.values

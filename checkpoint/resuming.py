@@ -23,7 +23,7 @@ import torch.distributed as dist
 from cotenant.checkpoint.disk import durable, layout
 from cotenant.checkpoint.disk.layout import CheckpointError, Damaged, Manifest, TooNew
 from cotenant.checkpoint.disk.save import MODEL_FILE, rank_file
-from cotenant.checkpoint.talk.agreement import History, split_history
+from cotenant.checkpoint.talk.agreement import StepHistory, split_history
 from cotenant.checkpoint.talk.protocol import ENV_RESUME, RESUME_NONE, JobEnvironment
 from cotenant.checkpoint.training import rng
 from cotenant.checkpoint.training.data import Cursor
@@ -288,7 +288,7 @@ class Lineage:
         self.resumed = replace(self.resumed, exact=False, note=joined)
         log.warning("the resume from %s is equivalent, not exact: %s", self.resumed.name, note)
 
-    def manifest_fields(self, ahead: History = ()) -> dict[str, Any]:
+    def manifest_fields(self, ahead: StepHistory = ()) -> dict[str, Any]:
         """The lineage's fields for a manifest. `ahead`: what is agreed on for later steps, so that a resumed
         run repeats it."""
         history = (*self.history, *ahead)

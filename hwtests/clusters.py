@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.controller.cli.demo.cluster import PrivateCluster
-from cotenant.controller.cli.demo.measuring import job_spec, profiled
+from cotenant.controller.cli.demo.measuring import job_spec, measure_profiles
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId
@@ -33,7 +33,7 @@ def cluster(folder: Path, device: Device, profile_s: float = 0.0) -> PrivateClus
 def measure(jobs: tuple[DemoJob, ...], device: Device, folder: Path) -> dict[str, MeasuredJob]:
     """Their step times, memory and load times, each alone on the device."""
     with cluster(folder, device, PROFILE_S) as private:
-        found = profiled(private, [job_spec(job) for job in jobs])
+        found = measure_profiles(private, [job_spec(job) for job in jobs])
     return {job.name: MeasuredJob(job=job, profile=_whole(found[job.name])) for job in jobs}
 
 

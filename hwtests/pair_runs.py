@@ -15,7 +15,7 @@ from typing import Final
 from unittest.mock import patch
 
 from cotenant.controller.cli.demo.cluster import QueueWatcher
-from cotenant.controller.cli.demo.measuring import NotMeasured, profiled
+from cotenant.controller.cli.demo.measuring import NotMeasured, measure_profiles
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.engine import LAG_REPORTS, LAG_S
@@ -47,7 +47,7 @@ def alone(job: Job, device: Device, folder: Path, seconds: float) -> Solo:
             agents("time-slicing"),
             clusters.cluster(folder, device, profile_s=CHOICES_MAX * seconds) as private,
         ):
-            profile = profiled(private, [job.spec()])[job.name]
+            profile = measure_profiles(private, [job.spec()])[job.name]
     except NotMeasured as problem:
         raise TooFew(f"{problem}; give it more --seconds") from None
     point = profile.at(1)

@@ -22,11 +22,11 @@ import zmq
 
 from cotenant.agent.daemon.core import (
     AnyAgentEvent,
+    AttemptKey,
     Connected,
     Disconnected,
     EndCame,
     GangMessageCame,
-    Key,
     StatusCame,
 )
 from cotenant.agent.ipc import (
@@ -234,7 +234,7 @@ _UNSENT_BYTES_MAX: Final = 256 * 1024
 class Line:
     def __init__(
         self,
-        key: Key,
+        key: AttemptKey,
         folder: Path,
         *,
         post: Callable[[AnyAgentEvent], None],

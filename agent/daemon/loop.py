@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 from cotenant.agent.daemon.core import (
     AgentState,
+    AnyAgentEffect,
     AnyAgentEvent,
-    AnyEffect,
     AnyNote,
     Halt,
     Keep,
@@ -51,7 +51,7 @@ class AgentEdges(Protocol):
     def write_later(self) -> None:
         """Calls `write_again` in a moment."""
 
-    def do(self, effect: AnyEffect) -> None:
+    def do(self, effect: AnyAgentEffect) -> None:
         """Carries out an effect that is neither a note nor a message to the controller."""
 
     def send(self, message: FromAgent) -> None:
@@ -78,7 +78,7 @@ class AgentLoop:
         """No more events are handled."""
         self.unwritten: list[AnyNote] = []
         """Notes that the disk has refused so far, the oldest first."""
-        self._postponed: list[AnyEffect] = []
+        self._postponed: list[AnyAgentEffect] = []
         """What must not happen before `unwritten` is on disk."""
 
     def take(self, event: AnyAgentEvent) -> None:
@@ -97,7 +97,7 @@ class AgentLoop:
         if not (self.is_over or self._is_halting):
             self._edges.wake_at(self._state.next_alarm_s)
 
-    def _perform(self, effects: Sequence[AnyEffect]) -> None:
+    def _perform(self, effects: Sequence[AnyAgentEffect]) -> None:
         """Notes first; messages last, so that one flush serves all notes of the list."""
         self._write([effect.note for effect in effects if isinstance(effect, Keep)])
         for effect in effects:
@@ -111,7 +111,7 @@ class AgentLoop:
         """Whether a message would confirm what is not on disk."""
         return bool(self.unwritten) and isinstance(message, Report | CommandAck)
 
-    def _do(self, effect: AnyEffect) -> None:
+    def _do(self, effect: AnyAgentEffect) -> None:
         match effect:
             case StartSupervisor(order=order) if self.unwritten:
                 why = f"the disk of {order.host_id} takes no more notes of its agent"

@@ -21,8 +21,8 @@ from cotenant.agent.daemon.core import (
     AgentState,
     AgentTicked,
     AnswerLog,
+    AnyAgentEffect,
     AnyAgentEvent,
-    AnyEffect,
     AnyNote,
     AwaitMemory,
     Booted,
@@ -285,7 +285,7 @@ class Runtime:
         self.why_halted = why
         self.leave()
 
-    def do(self, effect: AnyEffect) -> None:
+    def do(self, effect: AnyAgentEffect) -> None:
         """Carries out an effect at the edge that it concerns."""
         match effect:
             case StartSupervisor(order=order):

@@ -22,7 +22,14 @@ from typing import Final, TypeVar
 import msgspec
 
 from cotenant.agent.daemon.connections import Line
-from cotenant.agent.daemon.core import AnyAgentEvent, EndCame, FoundAttempt, Key, StartFailed, SupervisorGone
+from cotenant.agent.daemon.core import (
+    AnyAgentEvent,
+    AttemptKey,
+    EndCame,
+    FoundAttempt,
+    StartFailed,
+    SupervisorGone,
+)
 from cotenant.agent.daemon.tasks import Tasks
 from cotenant.agent.daemon.warm_starts import SUPERVISOR as PROGRAM
 from cotenant.agent.daemon.warm_starts import SpareSupervisor
@@ -75,7 +82,7 @@ class Supervisors:
         self._post = post
         self._log = log
         self._lock_devices = lock_devices
-        self._lines: dict[Key, Line] = {}
+        self._lines: dict[AttemptKey, Line] = {}
         self._tasks = Tasks("looking after an attempt")
 
     def folder(self, job_id: str, attempt: int) -> Path:
@@ -177,7 +184,7 @@ class Supervisors:
         """Watch a supervisor that an earlier start of the agent has spawned."""
         self._tasks.keep(self._adopt((job_id, attempt)))
 
-    async def _adopt(self, key: Key) -> None:
+    async def _adopt(self, key: AttemptKey) -> None:
         folder = self.folder(*key)
         while (identity := self._read(folder / SUPERVISOR, ProcessIdentity)) is None:
             if is_free(folder / ALIVE_LOCK):
@@ -189,13 +196,15 @@ class Supervisors:
         else:
             self._watch(key, pidfd, None)
 
-    def _watch(self, key: Key, pidfd: int, process: subprocess.Popen[bytes] | None) -> None:
+    def _watch(self, key: AttemptKey, pidfd: int, process: subprocess.Popen[bytes] | None) -> None:
         line = Line(key, self.folder(*key), post=self._post, log=self._log)
         self._lines[key] = line
         self._tasks.keep(line.run())
         self._tasks.keep(self._wait_for_exit(key, pidfd, process))
 
-    async def _wait_for_exit(self, key: Key, pidfd: int, process: subprocess.Popen[bytes] | None) -> None:
+    async def _wait_for_exit(
+        self, key: AttemptKey, pidfd: int, process: subprocess.Popen[bytes] | None
+    ) -> None:
         try:
             await _readable(pidfd)
         finally:
@@ -205,7 +214,7 @@ class Supervisors:
             line.close()
         self._exited(key, code)
 
-    def _exited(self, key: Key, code: int | None) -> None:
+    def _exited(self, key: AttemptKey, code: int | None) -> None:
         folder = self.folder(*key)
         result = self._read(folder / RESULT, Result)
         if result is not None:

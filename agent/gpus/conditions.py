@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.agent.daemon.core import Key
+from cotenant.agent.daemon.core import AttemptKey
 from cotenant.agent.gpus.device_states import NotedState, PastStates, RisingCounters
 from cotenant.agent.gpus.probe_results import ProbeResult, Process
 from cotenant.controller.domain import HELD_MIB_MIN, DeviceState
@@ -64,9 +64,9 @@ class Gpu:
         self.noted = noted
         self.probe: ProbeResult | None = None
         self.probed_s = 0.0
-        self.live: frozenset[Key] = frozenset()
+        self.live: frozenset[AttemptKey] = frozenset()
         """Attempts that hold it."""
-        self.came_s: dict[Key, float] = {}
+        self.came_s: dict[AttemptKey, float] = {}
         """When each of them came."""
         self.left_s = -LEAVE_GRACE_S
         """When a job of ours left it last."""
@@ -94,7 +94,7 @@ class Gpu:
         )
 
     @property
-    def newcomers(self) -> frozenset[Key]:
+    def newcomers(self) -> frozenset[AttemptKey]:
         """Attempts that came after the last probe: what is older is not theirs. There are none in an
         agent's new life before its first probe, for none can have started while there was no agent."""
         if self.probe is None:
@@ -191,7 +191,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         return f"{amount} still held by {named or 'no process that can be seen here'}{more}"
 
 
-def who_holds(probe: ProbeResult, reserve_mib: int, live: Collection[Key]) -> Held | None:
+def who_holds(probe: ProbeResult, reserve_mib: int, live: Collection[AttemptKey]) -> Held | None:
     """Who holds memory that should be free; None if none is held, or it is unknown.
 
     reserve_mib: the driver's own part. live: attempts that still have the device. A process that cannot be
@@ -207,7 +207,7 @@ def who_holds(probe: ProbeResult, reserve_mib: int, live: Collection[Key]) -> He
     return Held(mib=held_mib, by=by) if held_mib >= HELD_MIB_MIN else None
 
 
-def _why_gone(process: Process, live: Collection[Key]) -> str:
+def _why_gone(process: Process, live: Collection[AttemptKey]) -> str:
     """Why it should not hold anything; empty: it may."""
     if process.state in _DEAD:
         return _DEAD[process.state]
@@ -236,14 +236,14 @@ class Waits:
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self._patience_s = patience_s
-        self._waits: dict[Key, MemoryWait] = {}
+        self._waits: dict[AttemptKey, MemoryWait] = {}
 
-    def add(self, key: Key, uuids: Iterable[str], *, since_s: float) -> float:
+    def add(self, key: AttemptKey, uuids: Iterable[str], *, since_s: float) -> float:
         """Only probes that were begun at `since_s` or later count. Returns when the wait ends at last."""
         wait = self._waits[key] = MemoryWait(uuids, since_s, since_s + self._patience_s)
         return wait.until_s
 
-    def probed(self, probe: ProbeResult, reserve_mib: int, live: Collection[Key]) -> None:
+    def probed(self, probe: ProbeResult, reserve_mib: int, live: Collection[AttemptKey]) -> None:
         """Updates the waits for a GPU by a probe of it. `live`: attempts that have the device; those that
         wait here have ended, and do not count."""
         stay = {key for key in live if key not in self._waits}
@@ -263,7 +263,7 @@ class Waits:
             for uuid in uuids:
                 wait.left.pop(uuid, None)
 
-    def over(self, now_s: float) -> dict[Key, dict[str, str]]:
+    def over(self, now_s: float) -> dict[AttemptKey, dict[str, str]]:
         """Waits that have ended, each returned once: by UUID who holds a device; empty: they are all free."""
         found = {
             key: wait.left for key, wait in self._waits.items() if not wait.left or now_s >= wait.until_s

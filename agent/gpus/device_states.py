@@ -23,16 +23,16 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.agent.daemon.core import Key
+from cotenant.agent.daemon.core import AttemptKey
 from cotenant.agent.gpus.probe_results import ProbeResult
 from cotenant.agent.gpus.xid import Bucket
 from cotenant.controller.domain import DeviceState
 
-Happening = Literal["restart", "suspect", "drain", "lost", "hung", "proven", "trusted", "renewed"]
+DeviceHappening = Literal["restart", "suspect", "drain", "lost", "hung", "proven", "trusted", "renewed"]
 """hung: a question about it was never answered. proven: it answers, and all that is asked of a suspect is
 true. trusted: a person said so. renewed: it was reset, or the host was booted."""
 
-TABLE: Final[dict[tuple[DeviceState, Happening], DeviceState]] = {
+TABLE: Final[dict[tuple[DeviceState, DeviceHappening], DeviceState]] = {
     ("ok", "restart"): "suspect",
     ("ok", "suspect"): "suspect",
     ("ok", "drain"): "draining",
@@ -67,10 +67,15 @@ TABLE: Final[dict[tuple[DeviceState, Happening], DeviceState]] = {
     ("lost", "renewed"): "suspect",
 }
 
-QUIET_S: Final[dict[Happening, float]] = {"restart": 0.0, "suspect": 600.0, "hung": 300.0, "renewed": 60.0}
+QUIET_S: Final[dict[DeviceHappening, float]] = {
+    "restart": 0.0,
+    "suspect": 600.0,
+    "hung": 300.0,
+    "renewed": 60.0,
+}
 """How long a suspect must be without trouble, by what made it one."""
 
-BY_BUCKET: Final[dict[Bucket, Happening | None]] = {
+BY_BUCKET: Final[dict[Bucket, DeviceHappening | None]] = {
     "restart": "restart",
     "suspect": "suspect",
     "drain": "drain",
@@ -80,7 +85,7 @@ BY_BUCKET: Final[dict[Bucket, Happening | None]] = {
 VERSION: Final = 1
 
 
-def after(state: DeviceState, happening: Happening) -> DeviceState:
+def after(state: DeviceState, happening: DeviceHappening) -> DeviceState:
     return TABLE[state, happening]
 
 
@@ -94,7 +99,7 @@ class NotedState(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the boot."""
     quiet_s: float = 0.0
     """How long it must be without trouble, while it is suspect."""
-    concerned: tuple[Key, ...] = ()
+    concerned: tuple[AttemptKey, ...] = ()
     """Whom the trouble concerned: they must be gone before it counts as over."""
 
 

@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core import AgentConfig, Attempt, GpuFault, Key
+from cotenant.agent.daemon.core import AgentConfig, Attempt, AttemptKey, GpuFault
 from cotenant.agent.gpus.conditions import PATIENCE_S, DeviceCondition, Foreign, Waits
 from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState, recalled
 from cotenant.agent.gpus.health import Health
@@ -74,7 +74,7 @@ class GpuWatch:
         """When the file is written again, whatever has happened."""
         self._names = {d.local: d.device_id for d in devices}
         self._waits = Waits(patience_s)
-        self._waiting: dict[Key, asyncio.Future[dict[str, str]]] = {}
+        self._waiting: dict[AttemptKey, asyncio.Future[dict[str, str]]] = {}
 
         self._attempts = attempts
         self._kernel_log = kernel_log
@@ -153,7 +153,7 @@ class GpuWatch:
         self.health.trusted(now_s())
         self._tell()
 
-    async def given_back(self, key: Key, uuids: Collection[str]) -> dict[str, str]:
+    async def given_back(self, key: AttemptKey, uuids: Collection[str]) -> dict[str, str]:
         """Wait until the devices of an ended attempt have their memory back, by probes begun from now on;
         by UUID who holds what is not back in time, empty: all are free. Those are suspect by then, and errors
         that their watchers knew of have been posted. Devices without a watcher are not waited for: they are
@@ -237,7 +237,7 @@ class GpuWatch:
         config, running = self._look_around()
         local = {d.device_id: d.local for d in config.report.devices}
         mps = {d.local for d in config.report.devices if d.sharing == "mps"}
-        live: dict[str, set[Key]] = {}
+        live: dict[str, set[AttemptKey]] = {}
         for attempt in running:
             for device_id in attempt.devices:
                 if device_id in local:

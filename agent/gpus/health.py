@@ -12,9 +12,16 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core import GpuFault, Key
+from cotenant.agent.daemon.core import AttemptKey, GpuFault
 from cotenant.agent.gpus.conditions import DeviceCondition, Foreign, Gpu, condition_of, strangers
-from cotenant.agent.gpus.device_states import BY_BUCKET, QUIET_S, Happening, NotedState, PastStates, after
+from cotenant.agent.gpus.device_states import (
+    BY_BUCKET,
+    QUIET_S,
+    DeviceHappening,
+    NotedState,
+    PastStates,
+    after,
+)
 from cotenant.agent.gpus.probe_results import ProbeResult, XidSeen
 from cotenant.agent.gpus.xid import RESET, meaning
 from cotenant.controller.domain import DeviceState
@@ -39,13 +46,15 @@ class Health:
         self._gpus = {uuid: Gpu(mib, known.get(uuid), past.get(uuid)) for uuid, mib in reserves_mib.items()}
         self._foreign = foreign
         self._busy = frozenset(busy)
-        self._owners: dict[int, Key] = {}
+        self._owners: dict[int, AttemptKey] = {}
         """Processes of our jobs that were seen on a GPU, the newest last."""
         self._mps: frozenset[str] = frozenset()
 
     # --- What happens ------------------------------------------------------------------------------
 
-    def surroundings(self, live: Mapping[str, frozenset[Key]], mps: frozenset[str], now_s: float) -> None:
+    def surroundings(
+        self, live: Mapping[str, frozenset[AttemptKey]], mps: frozenset[str], now_s: float
+    ) -> None:
         """Which attempts hold which device, and which devices are shared by way of MPS."""
         for uuid, gpu in self._gpus.items():
             now_live = live.get(uuid, frozenset())
@@ -130,7 +139,7 @@ class Health:
         )
         return [fault]
 
-    def _culprit(self, seen: XidSeen) -> Key | None:
+    def _culprit(self, seen: XidSeen) -> AttemptKey | None:
         """The attempt of the process that the kernel's log names: as it was seen on a GPU, else as the
         watcher found it (after a restart nothing was seen yet)."""
         if seen.pid is None:
@@ -164,7 +173,7 @@ class Health:
                 gpu.was_silent = True
                 self._happened(gpu, uuid, "hung", why, now_s)
 
-    def not_given_back(self, key: Key, holders: Mapping[str, str], now_s: float) -> None:
+    def not_given_back(self, key: AttemptKey, holders: Mapping[str, str], now_s: float) -> None:
         """An attempt has ended, and long after it these devices still do not have their memory back."""
         for uuid, who in holders.items():
             gpu = self._gpus.get(uuid)
@@ -182,11 +191,11 @@ class Health:
         self,
         gpu: Gpu,
         uuid: str,
-        happening: Happening,
+        happening: DeviceHappening,
         why: str,
         now_s: float,
         *,
-        concerned: frozenset[Key] | None = None,
+        concerned: frozenset[AttemptKey] | None = None,
     ) -> None:
         """Changes the state of a GPU by what has happened. `concerned`: attempts that have to be gone before
         it can be over; None: all on the device."""
@@ -241,7 +250,7 @@ class Health:
     def reserve_mib(self, uuid: str) -> int:
         return self._gpus[uuid].reserve_mib
 
-    def live_on(self, uuid: str) -> frozenset[Key]:
+    def live_on(self, uuid: str) -> frozenset[AttemptKey]:
         """Attempts that hold the device."""
         return self._gpus[uuid].live
 

@@ -18,10 +18,10 @@ import msgspec
 from cotenant.agent.daemon.core import (
     AgentState,
     AnyAgentEvent,
+    AttemptKey,
     ClientsCounted,
     DevicesChanged,
     GpuFault,
-    Key,
     TroubleNoticed,
 )
 from cotenant.agent.gpus import mps_rules
@@ -143,10 +143,10 @@ class MpsEdge:
         self._setup, self._watch, self._state = mps.setup, mps.watch, state
         self._folder, self._post, self._log = folder, post, log
         self._period_s = period_s
-        self._orders: dict[Key, Order] = {}
-        self._looks: dict[Key, int] = {}
+        self._orders: dict[AttemptKey, Order] = {}
+        self._looks: dict[AttemptKey, int] = {}
         """How often an attempt was looked for among the clients."""
-        self._proven: set[Key] = set()
+        self._proven: set[AttemptKey] = set()
         """Attempts about which that is settled."""
         self._reach = FaultReach()
         self._serving: frozenset[str] = frozenset()
@@ -252,11 +252,11 @@ class MpsEdge:
         }
         return _named(self._devices, used)
 
-    def _client(self, key: Key) -> AttachedClient | None:
+    def _client(self, key: AttemptKey) -> AttachedClient | None:
         order = self._order(key)
         return None if order is None else client_of(order, str(job_socket(self._folder(*key))))
 
-    def _order(self, key: Key) -> Order | None:
+    def _order(self, key: AttemptKey) -> Order | None:
         """Returns the order of an attempt. None: the order is not written yet, or cannot be read."""
         if key not in self._orders:
             with suppress(BadRecord, OSError):
@@ -298,7 +298,7 @@ class MpsEdge:
                 self._log(f"{new.device_id}: {sharing_in_words(new)}")
         self._post(DevicesChanged(devices=after))
 
-    def _tell_attachment(self, key: Key, found: FoundClient) -> None:
+    def _tell_attachment(self, key: AttemptKey, found: FoundClient) -> None:
         self._looks[key] = self._looks.get(key, 0) + 1
         said = verdict(self._looks[key], found.attachment)
         if said is None:

@@ -195,7 +195,7 @@ NEWS_LOOKS: Final = 2
 RECOVERY_LOOKS: Final = 5
 """For a server to make its contexts anew."""
 
-Group = frozenset[str]
+DeviceGroup = frozenset[str]
 """UUIDs of devices that share clients."""
 
 
@@ -203,7 +203,7 @@ Group = frozenset[str]
 class _Fault:
     looks: int = 0
     """Since it began, or since those that were told have gone."""
-    told: set[Group] = field(default_factory=set)
+    told: set[DeviceGroup] = field(default_factory=set)
 
 
 class FaultReach:
@@ -213,11 +213,11 @@ class FaultReach:
     def look(
         self,
         in_fault: Collection[str],
-        clients: Mapping[str, Collection[Group]],
+        clients: Mapping[str, Collection[DeviceGroup]],
         known: Collection[str],
         *,
         decide: bool = False,
-    ) -> list[Group]:
+    ) -> list[DeviceGroup]:
         """Groups whose clients are to be ended now; each once.
 
         `in_fault`: pipe directories of daemons whose server is in FAULT. `clients`: by pipe directory, the
@@ -225,7 +225,7 @@ class FaultReach:
         somebody waits for a verdict, and not for news.
         """
         self._faults = {pipe: self._faults.get(pipe) or _Fault() for pipe in in_fault}
-        found: list[Group] = []
+        found: list[DeviceGroup] = []
         for pipe, fault in self._faults.items():
             new = _concerned(fault, connected(clients.get(pipe, ())), known, decide)
             fault.told |= new
@@ -233,7 +233,9 @@ class FaultReach:
         return found
 
 
-def _concerned(fault: _Fault, groups: set[Group], known: Collection[str], decide: bool) -> set[Group]:
+def _concerned(
+    fault: _Fault, groups: set[DeviceGroup], known: Collection[str], decide: bool
+) -> set[DeviceGroup]:
     leaving = {group for group in groups if any(group <= told for told in fault.told)}
     left = groups - leaving
     named = {group for group in left if not group.isdisjoint(known)}
@@ -246,9 +248,9 @@ def _concerned(fault: _Fault, groups: set[Group], known: Collection[str], decide
     return left if decide or len(left) == 1 or fault.looks > NEWS_LOOKS else set()
 
 
-def connected(parts: Collection[Group]) -> set[Group]:
+def connected(parts: Collection[DeviceGroup]) -> set[DeviceGroup]:
     """The devices that share clients, directly or over others, together."""
-    found: set[Group] = set()
+    found: set[DeviceGroup] = set()
     for part in parts:
         touched = {group for group in found if not group.isdisjoint(part)}
         found = (found - touched) | {part.union(*touched)}

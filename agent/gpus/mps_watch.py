@@ -25,7 +25,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from cotenant.agent.daemon.core import Key
+from cotenant.agent.daemon.core import AttemptKey
 from cotenant.agent.ipc import Order
 from cotenant.controller.wire import ENV_SOCKET
 from cotenant.mps import process
@@ -50,7 +50,7 @@ class Attachment(Enum):
 class AttachedClient(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt that should be the client of these daemons."""
 
-    key: Key
+    key: AttemptKey
     socket: str
     """What its processes have in COTENANT_SOCKET: unique on the machine, unlike the job's number."""
     pipe_directories: tuple[str, ...]
@@ -144,7 +144,7 @@ class MpsWatchReport(msgspec.Struct, frozen=True, kw_only=True):
     losses: tuple[tuple[str, str], ...] = ()
     """Pipe directories, and what happened to the clients of their daemon."""
     said: tuple[str, ...] = ()
-    attachments: Mapping[Key, FoundClient] = {}
+    attachments: Mapping[AttemptKey, FoundClient] = {}
 
 
 class MpsWatch:

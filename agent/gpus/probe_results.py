@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from cotenant.agent.daemon.core import Key
+from cotenant.agent.daemon.core import AttemptKey
 from cotenant.controller.domain import AttemptNo, JobId
 
 OwnerKind = Literal["attempt", "mps", "foreign", "hidden"]
@@ -28,7 +28,7 @@ class ProcessOwner(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
 
     @property
-    def key(self) -> Key:
+    def key(self) -> AttemptKey:
         assert self.kind == "attempt", self
         return JobId(self.job_id), AttemptNo(self.attempt)
 

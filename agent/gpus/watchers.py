@@ -25,8 +25,8 @@ STUCK_MAX: Final = 4
 LINE_BYTES_MAX: Final = 1024 * 1024
 _READ_BYTES: Final = 65_536
 
-Line: Json[AnyWatchLine] = Json(AnyWatchLine)
-Command = Callable[[Sequence[str]], list[str]]
+WatchLineCodec: Json[AnyWatchLine] = Json(AnyWatchLine)
+RunsCommand = Callable[[Sequence[str]], list[str]]
 """The program that watches these GPUs, given by UUID."""
 
 
@@ -111,7 +111,7 @@ class GpuWatcher:
         self._alarm.cancel()
         self._alarm = self._loop.call_later(self._timing.silent_s, self._silent)
         try:
-            line = Line.decode(data)
+            line = WatchLineCodec.decode(data)
         except BadMessage:
             self._end("its watcher talks nonsense", None)
             return
@@ -143,7 +143,7 @@ class WatchGroup:
 class Watchers:
     def __init__(
         self,
-        command: Command,
+        command: RunsCommand,
         *,
         heard: Callable[[AnyWatchLine], None],
         unanswered: Callable[[tuple[str, ...], str], None],

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.controller.domain import TEXT_MAX, Device, DeviceId, DeviceReading
-from cotenant.profiler.indicators.device_process import Answer, DeviceProcess, NoIndicators, words_of
+from cotenant.profiler.indicators.device_process import DeviceAnswer, DeviceProcess, NoIndicators, words_of
 from cotenant.profiler.indicators.sources import Indicator, Timed, Wanted, Windows
 
 LOOK_S: Final = 0.02
@@ -104,7 +104,7 @@ class Gpus:
         self._start(tuple(device.local for device in devices))
         if self._child is None:
             return [DeviceReading(device_id=each.device_id, why=self._problem) for each in devices]
-        answer: Answer | None = None
+        answer: DeviceAnswer | None = None
         try:
             for _ in range(LOOKS_MAX):
                 answer = self._child.ask(0.0)
@@ -145,7 +145,7 @@ class Gpus:
 
 
 def reading_of(
-    answer: Answer, number: int, device: Device, now_s: float, note: str = ""
+    answer: DeviceAnswer, number: int, device: Device, now_s: float, note: str = ""
 ) -> DeviceReading | None:
     """Returns one device's part of an answer; None if the answer says nothing new of the device. `note` is
     added to the reason."""

@@ -53,19 +53,19 @@ from cotenant.agent.ipc import (
 from cotenant.agent.ipc import SUPERVISOR as SUPERVISOR_FILE
 from cotenant.agent.supervisor.core import (
     AllGone,
-    AnyEffect,
     AnyHappening,
+    AnySupervisorEffect,
     ClearLeftovers,
     ClientsTerminated,
     CouldNotStart,
     DumpStacks,
     EndRanks,
     Finish,
+    LaunchStage,
     Noted,
     Publish,
     RankExited,
     RankMessageCame,
-    Stage,
     Started,
     StartProblem,
     Supervision,
@@ -211,7 +211,7 @@ class Supervisor:
         self._warn_s = time.monotonic() + warned_after_s
         self._handle(started)
 
-    def _could_not_start(self, stage: Stage, code: int, text: str) -> None:
+    def _could_not_start(self, stage: LaunchStage, code: int, text: str) -> None:
         problem = StartProblem(rank=self._order.ranks[0].rank, stage=stage, code=code, text=text)
         self._handle(CouldNotStart(problem=problem))
 
@@ -314,7 +314,7 @@ class Supervisor:
         for effect in self._supervision.handle(event, time.monotonic()):
             self._do(effect)
 
-    def _do(self, effect: AnyEffect) -> None:
+    def _do(self, effect: AnySupervisorEffect) -> None:
         match effect:
             case TellRank(rank=rank, data=data):
                 self._datagrams.tell(rank, data)

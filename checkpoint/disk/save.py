@@ -54,7 +54,7 @@ class SaveOrder:
 
 
 @dataclass(frozen=True)
-class Payload:
+class SavePayload:
     """The content that goes into the files. `shared` is rank 0's: model, optimizer and what else all have
     alike."""
 
@@ -70,7 +70,7 @@ def rank_file(rank: int) -> str:
     return f"rank-{rank}.pt"
 
 
-def write_own(order: SaveOrder, payload: Payload) -> str:
+def write_own(order: SaveOrder, payload: SavePayload) -> str:
     """Write this rank's files and its record; returns the parameters' sha256 if it was needed."""
     os.makedirs(order.temporary, exist_ok=True)
     files: dict[str, FileEntry] = {}
@@ -91,7 +91,7 @@ def write_own(order: SaveOrder, payload: Payload) -> str:
     return sha256
 
 
-def publish(order: SaveOrder, payload: Payload) -> Manifest:
+def publish(order: SaveOrder, payload: SavePayload) -> Manifest:
     """Waits, on rank 0, for every record, then turns the directory into a checkpoint and reads it again."""
     records = _wait_for_records(order)
     sha256 = records[0]["parameters_sha256"]

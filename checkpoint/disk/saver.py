@@ -19,7 +19,7 @@ import torch
 
 from cotenant.checkpoint.disk import layout, memory, save
 from cotenant.checkpoint.disk.layout import CheckpointError
-from cotenant.checkpoint.disk.save import Payload, SaveOrder
+from cotenant.checkpoint.disk.save import SaveOrder, SavePayload
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.training.snapshot import Staging, plain, reference_tensor
 from cotenant.checkpoint.training.state import TrainingState, tensors_sha256
@@ -146,8 +146,8 @@ class Saver:
         self._running = threading.Thread(target=run, name="cotenant-save", daemon=True)
         self._running.start()
 
-    def _payload(self, tree: dict[str, Any], manifest: Mapping[str, Any]) -> Payload:
-        return Payload(
+    def _payload(self, tree: dict[str, Any], manifest: Mapping[str, Any]) -> SavePayload:
+        return SavePayload(
             own=tree["own"],
             shared=tree["shared"],
             parameters_sha256=lambda: tensors_sha256(tree["parameters"].items()),
@@ -155,7 +155,7 @@ class Saver:
             manifest=manifest,
         )
 
-    def _run(self, order: SaveOrder, payload: Payload, *, wait_published: bool) -> bool:
+    def _run(self, order: SaveOrder, payload: SavePayload, *, wait_published: bool) -> bool:
         try:
             save.write_own(order, payload)
             if order.rank == 0:

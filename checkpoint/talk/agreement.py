@@ -24,7 +24,7 @@ from cotenant.checkpoint.talk.protocol import (
     SupervisorDatagram,
 )
 
-History = Sequence[tuple[int, int]]
+StepHistory = Sequence[tuple[int, int]]
 """(from step, s), ascending."""
 
 
@@ -47,7 +47,7 @@ def agreed_ahead(windows: Iterable[WindowPlace], step: int, ordered: int) -> tup
     return tuple(sorted((start, s) for start, s in entries.items() if start >= step))
 
 
-def split_history(history: History, step: int) -> tuple[History, tuple[WindowPlace, ...]]:
+def split_history(history: StepHistory, step: int) -> tuple[StepHistory, tuple[WindowPlace, ...]]:
     """A recorded history, cut at `step`: what was used before it, and what a resumed run repeats.
 
     An entry for `step` itself or later can only have been agreed beforehand. The last of them ends the last

@@ -21,16 +21,16 @@ from cotenant.checkpoint.zerocode.contents import DATA
 from cotenant.checkpoint.zerocode.pattern import LoopPlan
 from cotenant.checkpoint.zerocode.refusals import NotPlain
 from cotenant.checkpoint.zerocode.restoring import put_back
-from cotenant.checkpoint.zerocode.values import Values, copy_tree
+from cotenant.checkpoint.zerocode.values import CarriedValues, copy_tree
 
 FIRST_EPOCH: Final = "range()"
 MODES: Final = "training()"
 """Among a script's variables, and no names of any."""
 
 
-def look(frame: types.FrameType, plan: LoopPlan) -> Values:
+def look(frame: types.FrameType, plan: LoopPlan) -> CarriedValues:
     """Finds the objects that the script's loop works with. Raises NotPlain."""
-    values, scope = Values(plan), _scope(frame, plan)
+    values, scope = CarriedValues(plan), _scope(frame, plan)
     for name, value in scope.items():  # Once to find models: their parameters are theirs wherever they are.
         try:
             values.look(name, value)
@@ -72,7 +72,7 @@ class DataState(rng.Sources):
     """What has state in a loader: random generators, and what its data set and sampler change as they are
     read. It is one thing where the epoch's order was drawn, and another one in the middle of it."""
 
-    def __init__(self, loader: Any, values: Values) -> None:
+    def __init__(self, loader: Any, values: CarriedValues) -> None:
         super().__init__(*data.parts_of(loader))
         self._loader, self._values = loader, values
 
@@ -104,7 +104,7 @@ class Variables(MutableMapping[str, Any]):
     """A script's variables as plain values, and where its epochs begin. Those of the function that has the
     loop over batches are there as `FUNCTION().NAME` while it runs."""
 
-    def __init__(self, frame: types.FrameType, plan: LoopPlan, values: Values, first: int = 0) -> None:
+    def __init__(self, frame: types.FrameType, plan: LoopPlan, values: CarriedValues, first: int = 0) -> None:
         self._frame, self._plan, self._values = frame, plan, values
         self._inner: types.FrameType | None = None
         self.has_begun = False

@@ -24,7 +24,7 @@ from cotenant.checkpoint.zerocode.contents import DISPLAYS, is_scripts_own
 from cotenant.checkpoint.zerocode.findings import Variables, look
 from cotenant.checkpoint.zerocode.pattern import LoopPlan, plan_of
 from cotenant.checkpoint.zerocode.refusals import NotPlain
-from cotenant.checkpoint.zerocode.values import Values
+from cotenant.checkpoint.zerocode.values import CarriedValues
 
 OVER = "it trains on after the loop that is saved"
 BEFORE = "it trains before the loop that would be saved, to find a learning rate, say"
@@ -201,7 +201,7 @@ class Epochs:
         return len(self._counted)
 
 
-def _session(values: Values, variables: Variables) -> Session:
+def _session(values: CarriedValues, variables: Variables) -> Session:
     return Session(
         values.models,
         values.optimizers,

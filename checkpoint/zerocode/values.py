@@ -40,7 +40,7 @@ def is_stateful(value: Any) -> bool:
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
-class Values:
+class CarriedValues:
     """The objects of one script. Models, optimizers, schedulers and scalers are found on the way: they are
     saved as such."""
 

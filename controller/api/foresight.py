@@ -44,7 +44,7 @@ BUSY: Final = "it cannot be found out now: others ask, or controller.eta_share i
 Foresee = Callable[[Sequence[EtaQuestion], Callable[[Sequence[EtaAnswer]], None], float], bool]
 """Rolls the questions out in turn, within so many seconds, and passes the answers on later; False: too many
 questions wait already, or roll-outs are turned off."""
-Reply = Callable[[wire.Foreseen | Denied], None]
+SendsForeseen = Callable[[wire.Foreseen | Denied], None]
 
 
 class ForesightRequests:
@@ -56,7 +56,12 @@ class ForesightRequests:
         """By address and number of the request: who asked."""
 
     def ask(
-        self, address: bytes, request_id: int, request: wire.ForeseeArrival, who: Identity, reply: Reply
+        self,
+        address: bytes,
+        request_id: int,
+        request: wire.ForeseeArrival,
+        who: Identity,
+        reply: SendsForeseen,
     ) -> None:
         """Takes a question about an arrival. Raises Denied: the submission would not be accepted, or too much
         is asked for."""

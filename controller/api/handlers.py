@@ -69,11 +69,11 @@ class PendingWait(NamedTuple):
     """Answer when one of them has ended, not all."""
 
 
-Answer = Callable[[int, Any, Identity], wire.AnyReply]
+AnswersRequest = Callable[[int, Any, Identity], wire.AnyReply]
 """Called with the request's number, the request and its sender."""
 
 
-def answers_of(*answering: object) -> dict[type, Answer]:
+def answers_of(*answering: object) -> dict[type, AnswersRequest]:
     """Public methods with a parameter `request`, by its annotated type."""
     found = [getattr(each, name) for each in answering for name in vars(type(each)) if name[0] != "_"]
     hints = [(get_type_hints(each), each) for each in found if callable(each)]
@@ -119,7 +119,7 @@ class RequestHandlers:
         self._foresight = ForesightRequests(core, foresee)
         self.shadow = ShadowRequests(core)
         """Where the shadow worker asks and reports."""
-        self._answers: dict[type, Answer] = {
+        self._answers: dict[type, AnswersRequest] = {
             wire.Stop: self._stop_asked,
             **answers_of(
                 self._arrivals,

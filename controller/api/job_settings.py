@@ -21,7 +21,7 @@ from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
 
 When = Literal["waits", "waits, without a save"]
-Value = str | int | float | None
+SettingValue = str | int | float | None
 
 
 class Settable(NamedTuple):
@@ -98,7 +98,7 @@ class JobSettings:
         return wire.Done(request_id=request_id, lines=tuple(lines))
 
 
-def settings_open(job: Job, who: Identity) -> dict[str, Value]:
+def settings_open(job: Job, who: Identity) -> dict[str, SettingValue]:
     """The options that this user may set now, with their present values."""
     if job.phase not in WAITING or not may_touch(who, job):
         return {}
@@ -110,24 +110,24 @@ def settings_open(job: Job, who: Identity) -> dict[str, Value]:
     }
 
 
-def present(spec: JobSpec, key: str) -> Value:
+def present(spec: JobSpec, key: str) -> SettingValue:
     if key == "gpus":
         return f"{spec.gpus_min}-{spec.gpus_max}" if spec.is_elastic else spec.size
-    value: Value = getattr(spec, SETTABLE[key].fields[0])
+    value: SettingValue = getattr(spec, SETTABLE[key].fields[0])
     return value
 
 
-def fields_of(keys: Mapping[str, Value]) -> list[str]:
+def fields_of(keys: Mapping[str, SettingValue]) -> list[str]:
     return [name for key in keys for name in SETTABLE[key].fields]
 
 
-def change_spec(job: Job, changes: Mapping[str, Value]) -> JobSpec:
+def change_spec(job: Job, changes: Mapping[str, SettingValue]) -> JobSpec:
     """The job's specification with these changes.
 
     Raises:
         Denied: a key cannot be set, not now, or not so.
     """
-    fields: dict[str, Value] = {}
+    fields: dict[str, SettingValue] = {}
     for key, value in changes.items():
         known = SETTABLE.get(key)
         if known is None:
@@ -151,14 +151,16 @@ def change_spec(job: Job, changes: Mapping[str, Value]) -> JobSpec:
         raise Denied("usage", str(error)) from None
 
 
-def convert_value(key: str, name: str, value: Value) -> Any:
+def convert_value(key: str, name: str, value: SettingValue) -> Any:
     try:
         return msgspec.convert(UNSAID.get(name) if value is None else value, TYPES[name])
     except msgspec.ValidationError as error:
         raise Denied("usage", f"{key}: {error}") from None
 
 
-def describe_changes(before: JobSpec, after: JobSpec, keys: Sequence[str] | Mapping[str, Value]) -> str:
+def describe_changes(
+    before: JobSpec, after: JobSpec, keys: Sequence[str] | Mapping[str, SettingValue]
+) -> str:
     """`priority 0 -> 5, expect - -> 60`; empty where nothing is different."""
     told = []
     for key in keys:
@@ -168,5 +170,5 @@ def describe_changes(before: JobSpec, after: JobSpec, keys: Sequence[str] | Mapp
     return ", ".join(told)
 
 
-def value_text(value: Value) -> str:
+def value_text(value: SettingValue) -> str:
     return "-" if value in (None, "") else f"{value:g}" if isinstance(value, float) else str(value)

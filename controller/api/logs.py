@@ -24,7 +24,7 @@ PARKED_MAX: Final = 2_000
 WAIT_S_MAX: Final = 60.0
 NEVER: Final = "it never started"
 
-Answer = Callable[[wire.LogPart], None]
+SendsLogPart = Callable[[wire.LogPart], None]
 
 
 class Parked(NamedTuple):
@@ -34,7 +34,7 @@ class Parked(NamedTuple):
     request_id: int
     request: wire.ReadJobLog
     deadline_s: float
-    answer: Answer
+    answer: SendsLogPart
 
 
 class LogRequests:
@@ -47,7 +47,7 @@ class LogRequests:
         """Questions by reader that are not answered yet."""
         self._parked: list[Parked] = []
 
-    def read(self, reader: bytes, request_id: int, request: wire.ReadJobLog, answer: Answer) -> None:
+    def read(self, reader: bytes, request_id: int, request: wire.ReadJobLog, answer: SendsLogPart) -> None:
         """`answer` is called once.
 
         Raises:

@@ -20,7 +20,7 @@ from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, 
 from cotenant.controller.domain import ENDED, ClassReport, Job, Phase, Reason, array_of, render
 from cotenant.controller.engine import Engine, JobRecord, accounts, cheapest_change
 from cotenant.controller.executors.agents import AgentExecutor
-from cotenant.controller.knowledge import OBSERVATIONS, PairSeen, Verdict
+from cotenant.controller.knowledge import OBSERVATIONS, PairSeen, PairVerdict
 from cotenant.controller.policies import registry
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
@@ -374,7 +374,7 @@ def pair_view(
     )
 
 
-def _quarantine(pair: PairSeen, verdict: Verdict, now_s: float) -> str:
+def _quarantine(pair: PairSeen, verdict: PairVerdict, now_s: float) -> str:
     if verdict == "faulted":
         left_s = max(0.0, (pair.apart_until_s or 0.0) - now_s)
         return (

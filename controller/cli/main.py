@@ -25,8 +25,8 @@ from cotenant.controller.cli.verbs import (
     PROGRAM,
     SYNONYMS,
     Verb,
-    as_command,
     help_text,
+    verb_command,
 )
 from cotenant.controller.present.interruption import ended_by, listening
 from cotenant.controller.present.problem import CLOSED_PIPE, FAILED, INTERRUPTED, OK, Problem, nearest
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return answer()
     open_streams()
     with listening():
-        return guarded(lambda: run(words), as_json=asks_for_json(words))
+        return run_guarded(lambda: run(words), as_json=asks_for_json(words))
 
 
 def asks_for_json(words: Sequence[str]) -> bool:
@@ -56,7 +56,7 @@ def asks_for_json(words: Sequence[str]) -> bool:
     return bool(forms) and forms <= {"json", "jsonl"}
 
 
-def guarded(act: Callable[[], int], *, as_json: bool = False) -> int:
+def run_guarded(act: Callable[[], int], *, as_json: bool = False) -> int:
     """What goes wrong, as one line and an exit code; `as_json`: on standard output as an object, too."""
     try:
         code = act()
@@ -135,9 +135,10 @@ def no_verb(words: list[str]) -> Problem:
 
 
 @contextmanager
-def without_collecting() -> Iterator[None]:
-    """For imports: nearly all that they make stays to the end. The collector looks at none of it, neither now
-    nor when the interpreter ends: each would be a tenth of a short verb."""
+def pause_collector() -> Iterator[None]:
+    """Keeps the garbage collector off during imports: nearly all that they make stays to the end. The
+    collector looks at none of it, neither now nor when the interpreter ends: each would be a tenth of a short
+    verb."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -149,10 +150,10 @@ def without_collecting() -> Iterator[None]:
 
 
 def execute(verb: Verb, words: list[str]) -> int:
-    with without_collecting():
+    with pause_collector():
         import click
 
-        command = as_command(verb)
+        command = verb_command(verb)
     name = f"{PROGRAM} {verb.name}"
     try:
         # Not `command.main`: that one turns a closed pipe into exit code 1.

@@ -157,7 +157,7 @@ def help_text() -> str:
     return "\n".join(lines)
 
 
-def as_command(verb: Verb) -> click.Command:
+def verb_command(verb: Verb) -> click.Command:
     """The verb's function (or, for a verb with parts, its group) as a command."""
     import click
 

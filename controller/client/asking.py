@@ -33,7 +33,7 @@ def loaded_settings(endpoint: str | None = None) -> settings.LoadedSettings:
 def asking(
     endpoint: str | None = None, *, timeout_s: float = 10.0, patience_s: float = 0.0
 ) -> Iterator[Client]:
-    """A client; whatever goes wrong between here and the controller leaves as a Problem.
+    """Opens a client; whatever goes wrong between here and the controller leaves as a Problem.
 
     `patience_s`: for a verb that lasts as long as a job does, and so outlives the controller's restarts.
     """

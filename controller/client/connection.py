@@ -33,7 +33,7 @@ Answer = TypeVar("Answer")
 
 
 class Unreachable(Exception):
-    """Nobody answered; `hint` says what to try."""
+    """The error that nobody answered; `hint` says what to try."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -92,7 +92,7 @@ class Client:
         self._socket = self._monitor = self._context = None
 
     def ask(self, body: wire.Question[Answer], timeout_s: float | None = None) -> Answer:
-        """The answer.
+        """Asks the controller a question and returns the answer.
 
         Raises:
             Unreachable: none within the time (default: the client's, plus what the request waits for).
@@ -141,7 +141,7 @@ class Client:
                 self._try_send(frame)
                 send_at_s = now_s + REPEAT_S
             ready = dict(poller.poll(_ms_until(min(send_at_s, deadline_s))))
-            if self._monitor in ready and self._reconnected():
+            if self._monitor in ready and self._has_reconnected():
                 send_at_s = time.monotonic()
             if self._socket in ready:
                 reply = _read_reply(self._socket.recv_multipart()[-1], asked)
@@ -154,7 +154,7 @@ class Client:
         with contextlib.suppress(zmq.Again):
             self._socket.send_multipart([wire.CLIENT_MARK, frame], zmq.DONTWAIT)
 
-    def _reconnected(self) -> bool:
+    def _has_reconnected(self) -> bool:
         """Whether the connection was made anew; a refusal of our key ends the wait."""
         assert self._monitor is not None
         again = False
@@ -217,7 +217,7 @@ def _ms_until(moment_s: float) -> int:
 
 
 def _read_reply(frame: bytes, asked: _Asked) -> wire.Reply | None:
-    """None: the late answer to another question."""
+    """Reads the reply to a question from a frame. None: the late answer to another question."""
     if request_in(frame) not in (asked.request_id, 0, None):
         return None
     try:

@@ -38,17 +38,19 @@ class ErrorOutput(NamedTuple):
     data: bytes
 
 
-Piece = bytes | ErrorOutput | AttemptOutput | Missing | wire.JobView
+OutputPiece = bytes | ErrorOutput | AttemptOutput | Missing | wire.JobView
 """What a reader gets: output, marks, and the job whenever it has changed."""
 
 
 def job_now(client: Client, job_id: JobId) -> wire.JobView:
-    """For people. Raises Refusal for a job that does not exist."""
+    """The job as it is now, for people. Raises Refusal for a job that does not exist."""
     return texts.escape_texts(client.ask(wire.ListJobs(job_ids=(job_id,), include_ended=True)).jobs[0])
 
 
-def read_all(client: Client, job: wire.JobView, rank: int, attempts: range | None = None) -> Iterator[Piece]:
-    """What there is now."""
+def read_all(
+    client: Client, job: wire.JobView, rank: int, attempts: range | None = None
+) -> Iterator[OutputPiece]:
+    """Reads what output there is now."""
     for number in attempts or range(1, job.attempt + 1):
         yield AttemptOutput(number)
         offset, part = 0, None
@@ -80,7 +82,8 @@ class Follower:
         round_s: float = ROUND_S,
         errors_apart: bool = False,
     ) -> None:
-        """`is_over`: when nothing more is to be expected; by default when the job has ended."""
+        """Creates a follower of a job's output. `is_over`: when nothing more is to be expected; by default
+        when the job has ended."""
         self._errors_apart = errors_apart
         self._is_over = is_over or (lambda job: job.phase in ENDED)
         self._round_s = round_s
@@ -97,7 +100,7 @@ class Follower:
         self.caught_up = False
         """Whether all that was there when it began has been yielded, with the piece that came last."""
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[OutputPiece]:
         while True:
             job = job_now(self._client, self._job_id)
             yield job
@@ -123,7 +126,7 @@ class Follower:
             elif closed:
                 self._pause()
 
-    def _contents(self, part: wire.LogPart, *, is_last: bool) -> Iterator[Piece]:
+    def _contents(self, part: wire.LogPart, *, is_last: bool) -> Iterator[OutputPiece]:
         """Output counts as missing only after some rounds: after a restart of the controller, for one, a host
         is away for a moment."""
         self._missing_rounds = self._missing_rounds + 1 if part.missing else 0
@@ -158,7 +161,7 @@ def _part(
     *,
     errors_apart: bool = False,
 ) -> wire.LogPart | None:
-    """None: this attempt has no output, or none yet."""
+    """Asks for a part of an attempt's output. None: this attempt has no output, or none yet."""
     request = wire.ReadJobLog(
         job_id=job_id,
         attempt=AttemptNo(number),

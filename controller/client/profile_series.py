@@ -31,7 +31,7 @@ BLIND_S: Final = 60.0
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
-    """So many devices over so many hosts, equally many on each."""
+    """A number of devices over a number of hosts, equally many on each."""
 
     gpus: int
     hosts: int
@@ -64,7 +64,7 @@ def device_seconds(series: Sequence[Configuration], load_s: float, profile_s: fl
 
 
 def series_specs(spec: JobSpec, series: Sequence[Configuration], profile_s: float) -> tuple[JobSpec, ...]:
-    """One job per configuration, with placeholder ids of its own."""
+    """The specs of a series, one job per configuration, with placeholder ids of its own."""
     return tuple(_one(spec, at, each, profile_s) for at, each in enumerate(series))
 
 
@@ -138,7 +138,7 @@ class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeriesResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One configuration, measured or not."""
+    """The result of one configuration, measured or not."""
 
     configuration: Configuration
     job: wire.JobView
@@ -154,10 +154,10 @@ class SeriesResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.job.gpus * (self.job.load_s + self.job.run_s + self.job.pause_s)
 
 
-def planned(
+def plan_series(
     client: Client, spec: JobSpec, *, gpus_max: int | None = None, hosts_max: int | None = None
 ) -> SeriesPlan:
-    """From the hosts there are now.
+    """Plans a series from the hosts there are now.
 
     Raises:
         Problem: this controller does not profile, or nothing here suits the job.
@@ -181,7 +181,7 @@ class SeriesRun:
     """The jobs of one series."""
 
     def __init__(self, client: Client, plan: SeriesPlan, request: wire.Submit) -> None:
-        """Queue them."""
+        """Queues the jobs of the series."""
         self._client = client
         self._plan = plan
         submit = msgspec.structs.replace(request, specs=plan.specs, array_indices=())
@@ -213,7 +213,7 @@ class SeriesRun:
         return all(job.phase in ENDED for job in reply.jobs)
 
     def results(self) -> tuple[SeriesResult, ...]:
-        """Of all configurations, in order."""
+        """The results of all configurations, in order."""
         shown = [self._client.ask(wire.ShowJob(job_id=job_id)) for job_id in self.job_ids]
         return tuple(
             SeriesResult(configuration=configuration, job=each.job, profile=each.job.profile)

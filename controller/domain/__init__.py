@@ -46,7 +46,7 @@ _HOMES: Final = {
     ),
     "ids": (
         "PAST_KEPT", "AttemptNo", "CommandId", "DeviceId", "Epoch", "Followed", "HostId", "JobId", "Past",
-        "Standing", "array_of", "natural_key", "standing",
+        "EpochStanding", "array_of", "natural_key", "standing",
     ),
     "capabilities": ("Capabilities", "shared_by_all"),
     "eta": ("LEVELS", "EtaInterval", "EtaKind", "ToldEta", "ToldInterval"),

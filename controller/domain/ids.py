@@ -79,7 +79,7 @@ class Followed(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of epochs that it followed before, oldest first, as far as it remembers."""
 
 
-Standing = Literal["follows", "restored", "superseded"]
+EpochStanding = Literal["follows", "restored", "superseded"]
 """follows: the agent's history is a part of ours. restored: it has seen a history that this journal has lost,
 so this journal was put back from a copy. superseded: the agent left our present epoch for another's: another
 controller took over, and we have not noticed."""
@@ -87,7 +87,7 @@ controller took over, and we have not noticed."""
 
 def standing(
     followed: Followed, journal: str, now: Epoch, past: Sequence[Past], reports_seen: int
-) -> Standing:
+) -> EpochStanding:
     """How an agent stands to a controller in epoch `now`, whose journal has these epochs behind it."""
     if followed.journal != journal or followed.epoch.token == now.token:
         return "follows"  # An agent of another journal knows what to do: see `_same_journal`.

@@ -18,7 +18,7 @@ import msgspec
 
 from cotenant.controller.domain import Job, JobId, Phase
 from cotenant.controller.engine.attempt_account import Foretold, Promise, Spell
-from cotenant.controller.engine.attempt_records import ALWAYS_S, AttemptRecord, Attempts, Cause
+from cotenant.controller.engine.attempt_records import ALWAYS_S, AttemptRecord, AttemptsOf, EndCause
 from cotenant.controller.engine.interruptions import Interrupted, interruptions
 from cotenant.controller.knowledge import signature
 from cotenant.controller.performance import XiSource
@@ -170,7 +170,7 @@ class Sums(msgspec.Struct, kw_only=True):
 
 
 def sums_by_kinds(
-    jobs: Mapping[JobId, Job], attempts: Attempts, since_s: float = ALWAYS_S
+    jobs: Mapping[JobId, Job], attempts: AttemptsOf, since_s: float = ALWAYS_S
 ) -> dict[tuple[str, str], Sums]:
     """The sums by pairs of kinds: (this kind, beside that kind) -> sums. What a job did beside several counts
     in equal parts for each."""
@@ -187,7 +187,7 @@ def sums_by_kinds(
 
 # --- The whole cluster ----------------------------------------------------------------------------------
 
-OF_SHARING: Final[tuple[Cause, ...]] = ("parted", "crowded", "faulted")
+OF_SHARING: Final[tuple[EndCause, ...]] = ("parted", "crowded", "faulted")
 """Causes that exist only because jobs share."""
 
 
@@ -198,7 +198,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """Time in which somebody held devices, each second of a device once."""
     shared: Sums
     jobs_shared: int
-    interrupted: dict[Cause, Interrupted]
+    interrupted: dict[EndCause, Interrupted]
 
     @property
     def net_sharing_device_s(self) -> float:
@@ -217,7 +217,7 @@ def held_by(attempts: Sequence[AttemptRecord], since_s: float, now_s: float) -> 
     return held_device_s
 
 
-def totals(jobs: Mapping[JobId, Job], attempts: Attempts, since_s: float, now_s: float) -> Totals:
+def totals(jobs: Mapping[JobId, Job], attempts: AttemptsOf, since_s: float, now_s: float) -> Totals:
     """Since `since_s`, of all jobs that are remembered."""
     held_device_s, shared, jobs_shared = 0.0, Sums(), 0
     for job in jobs.values():

@@ -26,7 +26,7 @@ UNCOUNTED_MAX = 200
 """Changes between two reports of steps; after more of them nothing is known until the next report."""
 OTHERS = (JobId("others"),)
 
-Doing = Literal["loads", "trains", "leaves"]
+Activity = Literal["loads", "trains", "leaves"]
 
 
 class Foretold(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class Spell(msgspec.Struct, kw_only=True):
 class HeldSpan(msgspec.Struct, frozen=True, kw_only=True):
     """A time in which nothing changed about the devices of an attempt."""
 
-    doing: Doing
+    doing: Activity
     from_s: float
     to_s: float
     beside: tuple[JobId, ...] = ()
@@ -174,10 +174,10 @@ class AttemptAccount(msgspec.Struct, kw_only=True):
         known.steps += steps
 
 
-Beside = TypeVar("Beside", HeldSpan, Spell)
+SpanT = TypeVar("SpanT", HeldSpan, Spell)
 
 
-def _apart(other: JobId, since_s: float, known: Beside) -> Beside:
+def _apart(other: JobId, since_s: float, known: SpanT) -> SpanT:
     """Returns `known` without the other job, if `known` began at that time or later."""
     if known.from_s < since_s:
         return known

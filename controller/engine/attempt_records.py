@@ -32,7 +32,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.attempt_account import AttemptAccount
 
-Cause = Literal["", "preempted", "by-hand", "parted", "crowded", "faulted", "resized"]
+EndCause = Literal["", "preempted", "by-hand", "parted", "crowded", "faulted", "resized"]
 """For another job; by a person; from a co-tenant with which it lost; out of memory beside one; with a GPU
 fault beside one; to go on with another number of devices."""
 
@@ -69,7 +69,7 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     """Why a host did not start it warm."""
     account: AttemptAccount = msgspec.field(default_factory=AttemptAccount)
     """What it had of its devices."""
-    cause: Cause = ""
+    cause: EndCause = ""
     """Why its job had to leave its devices, if somebody else was the reason."""
     waited_s: float = 0.0
     """What its job had waited in all when it was launched."""
@@ -83,7 +83,7 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
 
 
 ALWAYS_S: Final = -float("inf")
-Attempts = Callable[[JobId], Sequence[AttemptRecord]]
+AttemptsOf = Callable[[JobId], Sequence[AttemptRecord]]
 """The attempts of a job, the oldest first."""
 
 
@@ -153,7 +153,7 @@ def _went_with_host(attempt_record: AttemptRecord) -> bool:
     return lost and attempt_record.failed_as != "user-failed"
 
 
-CAUSES: dict[StopCause, Cause] = {"preempted": "preempted", "user": "by-hand", "resized": "resized"}
+CAUSES: dict[StopCause, EndCause] = {"preempted": "preempted", "user": "by-hand", "resized": "resized"}
 _NOT_PREEMPTED = {"host-lost": "host-lost", "gang-peer-ended": "stopped", "fenced": "stopped"}
 """Codes of stops that follow from a failure: when a part of a gang is gone, the engine stops the rest."""
 

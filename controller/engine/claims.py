@@ -43,7 +43,7 @@ StateIs = Literal["running", "ended", "kept"]
 """Its state on the host. ended: its report is on the way. kept: we confirmed its end; only files are left."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimRuling(msgspec.Struct, frozen=True, kw_only=True):
     ours: bool = False
     """The attempt is the one that the ledger knows by this number."""
     stop: bool = False
@@ -55,18 +55,18 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The number is in use: the next attempt, or the next job, gets one beyond it."""
 
 
-def _verdict(job: JobIs, attempt: AttemptIs, state: StateIs) -> Verdict:
+def _verdict(job: JobIs, attempt: AttemptIs, state: StateIs) -> ClaimRuling:
     running = state == "running"
     if job != "open":
-        return Verdict(stop=running, forget=True, skip=job != "over")
+        return ClaimRuling(stop=running, forget=True, skip=job != "over")
     if attempt == "ours":
-        return Verdict(ours=True)
+        return ClaimRuling(ours=True)
     if attempt == "older":
-        return Verdict(stop=running)
-    return Verdict(stop=running, save=running, skip=True)
+        return ClaimRuling(stop=running)
+    return ClaimRuling(stop=running, save=running, skip=True)
 
 
-VERDICTS: dict[tuple[JobIs, AttemptIs, StateIs], Verdict] = {
+VERDICTS: dict[tuple[JobIs, AttemptIs, StateIs], ClaimRuling] = {
     cell: _verdict(*cell) for cell in product(get_args(JobIs), get_args(AttemptIs), get_args(StateIs))
 }
 """    the job is        the attempt is    on the host    stop    save    forget    skip its number
@@ -91,7 +91,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     job_epoch: str
     state: StateIs
     is_same_job: bool
-    verdict: Verdict
+    verdict: ClaimRuling
 
 
 def agree(known: str, said: str) -> bool:

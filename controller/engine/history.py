@@ -30,7 +30,7 @@ from cotenant.controller.domain import (
     render,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine.attempt_account import AttemptAccount, Doing, Foretold, HeldSpan, Promise
+from cotenant.controller.engine.attempt_account import Activity, AttemptAccount, Foretold, HeldSpan, Promise
 from cotenant.controller.engine.attempt_records import (
     CAUSES,
     AttemptRecord,
@@ -384,7 +384,7 @@ class History:
 def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> HeldSpan:
     """What a job on devices does there just now, beside whom, and how much of them is its own."""
     job, now_s = engine.jobs[job_id], engine.now_s
-    doing: Doing = (
+    doing: Activity = (
         "loads" if job.phase is Phase.LOADING else "trains" if job.phase is Phase.RUNNING else "leaves"
     )
     held = [tenants for device_id in devices if job_id in (tenants := engine.tenants(device_id))]

@@ -10,8 +10,8 @@ from cotenant.controller.domain import ENDED, Job, JobId
 from cotenant.controller.engine.attempt_records import (
     ALWAYS_S,
     AttemptRecord,
-    Attempts,
-    Cause,
+    AttemptsOf,
+    EndCause,
 )
 
 
@@ -36,18 +36,18 @@ class Interrupted(msgspec.Struct, kw_only=True):
 
 
 def interruptions(
-    jobs: Mapping[JobId, Job], attempts: Attempts, since_s: float = ALWAYS_S
-) -> dict[Cause, Interrupted]:
+    jobs: Mapping[JobId, Job], attempts: AttemptsOf, since_s: float = ALWAYS_S
+) -> dict[EndCause, Interrupted]:
     """Returns the interruptions by cause. An attempt's pause counts with it; the load and the repeated steps
     of the next attempt count with the one before, so nothing counts twice."""
-    found: dict[Cause, Interrupted] = {}
+    found: dict[EndCause, Interrupted] = {}
     for job in jobs.values():
         interruptions_of(job, attempts(job.job_id), since_s, found)
     return found
 
 
 def interruptions_of(
-    job: Job, known: Sequence[AttemptRecord], since_s: float, found: dict[Cause, Interrupted]
+    job: Job, known: Sequence[AttemptRecord], since_s: float, found: dict[EndCause, Interrupted]
 ) -> None:
     """Adds the interruptions of one job to `found`."""
     for number, attempt in enumerate(known):

@@ -17,7 +17,7 @@ from cotenant.controller.domain import LEAVING, LOADING, RUNNING, Job
 from cotenant.controller.planning import SchedulingClass, scheduling_class_of
 
 QueueKey = Callable[[Job], tuple[float, ...]]
-Waits = tuple[int, tuple[float, ...], int, Job]
+QueueEntry = tuple[int, tuple[float, ...], int, Job]
 """The rank, the policy's key, the number: the order of waiting jobs."""
 Runs = tuple[float, int, Job]
 """Seconds and the number, negated: of two equal ones the first to arrive stands last."""
@@ -63,8 +63,8 @@ class ClassQueue:
 
     def __init__(self, scheduling_class: SchedulingClass) -> None:
         self.scheduling_class = scheduling_class
-        self.entries: list[Waits] = []
-        self.head: Waits | None = None
+        self.entries: list[QueueEntry] = []
+        self.head: QueueEntry | None = None
         self.jobs = JobSequence(self.entries)
 
 
@@ -77,8 +77,8 @@ class JobQueue:
         self._class_of: Callable[[Job], SchedulingClass] = scheduling_class_of
         self._queues: dict[SchedulingClass, ClassQueue] = {}
         """An empty queue stays for the next job of its class; at most `EMPTY_QUEUES_KEPT` do."""
-        self._at: dict[int, tuple[Waits, ClassQueue]] = {}
-        self._heads: list[Waits] = []
+        self._at: dict[int, tuple[QueueEntry, ClassQueue]] = {}
+        self._heads: list[QueueEntry] = []
         self.fresh: list[Job] = []
         """Jobs that this event added, though they may have left again."""
 
@@ -105,7 +105,7 @@ class JobQueue:
         else:
             del entries[bisect_left(entries, entry)]
 
-    def _set_head(self, queue: ClassQueue, entry: Waits | None) -> None:
+    def _set_head(self, queue: ClassQueue, entry: QueueEntry | None) -> None:
         heads = self._heads
         if queue.head is not None:
             del heads[bisect_left(heads, queue.head)]
@@ -150,7 +150,7 @@ class JobQueue:
         """All of them, merged lazily."""
         heads = iter(self._heads)
         head = next(heads, None)
-        started: list[tuple[Waits, Iterator[Waits]]] = []  # Queues whose head was tried.
+        started: list[tuple[QueueEntry, Iterator[QueueEntry]]] = []  # Queues whose head was tried.
         while head is not None or started:
             if head is not None and not (started and started[0][0] < head):
                 heapq.heappush(started, (head, islice(self._at[head[2]][1].entries, 1, None)))

@@ -54,9 +54,9 @@ WAITED_FOR_MAX: Final = 64
 told when they can start."""
 STAND_INS_MAX: Final = 256
 """Waiting jobs that are looked at for one that may pass in another's place."""
-HoldsBack = Callable[[Job], bool]
+IsHeldBack = Callable[[Job], bool]
 """Whether a rule of the policy keeps a job waiting that finds devices."""
-Start = Place | Share | Resize
+AnyStart = Place | Share | Resize
 
 
 class KeepingForPriority:
@@ -77,12 +77,12 @@ class KeepingForPriority:
         return self._current.holds_back(self._ledger, job)
 
 
-def guard_priorities(ledger: Ledger, decision: Decision, holds_back: HoldsBack) -> Decision:
+def guard_priorities(ledger: Ledger, decision: Decision, holds_back: IsHeldBack) -> Decision:
     """The decision, with nobody who overtakes a job of greater priority."""
     preempts = (each for each in decision.actions if isinstance(each, Preempt))
     staying = {each.job_id for each in preempts if why_not_preempted(ledger, each) is not None}
     starts = [
-        each for each in decision.actions if isinstance(each, Start) and _may_start(ledger, each, staying)
+        each for each in decision.actions if isinstance(each, AnyStart) and _may_start(ledger, each, staying)
     ]
     lowest = min((ledger.jobs[each.job_id].spec.priority for each in starts), default=None)
     if lowest is None or not _any_above(ledger, lowest):
@@ -90,7 +90,7 @@ def guard_priorities(ledger: Ledger, decision: Decision, holds_back: HoldsBack) 
     return PriorityGuard(ledger, decision, starts, holds_back).decide()
 
 
-def why_kept(ledger: Ledger, job: Job, holds_back: HoldsBack) -> Reason | None:
+def why_kept(ledger: Ledger, job: Job, holds_back: IsHeldBack) -> Reason | None:
     """What is kept for a waiting job that goes before others, or because of whom it gets nothing of what is
     free; None: priorities are not the cause."""
     priority, now_s = job.spec.priority, ledger.now_s
@@ -136,7 +136,7 @@ def why_not_preempted(ledger: Ledger, action: Preempt) -> Reason | None:
     return None
 
 
-def _may_start(ledger: Ledger, action: Start, staying: Set[JobId]) -> bool:
+def _may_start(ledger: Ledger, action: AnyStart, staying: Set[JobId]) -> bool:
     """The engine says what is wrong with all others. `staying`: whom it refuses to preempt."""
     job = ledger.jobs.get(action.job_id)
     if job is None or job.phase is not (RUNNING if isinstance(action, Resize) else QUEUED):
@@ -170,7 +170,7 @@ class KeptForPriority:
         self,
         ledger: Ledger,
         lowest: int,
-        holds_back: HoldsBack,
+        holds_back: IsHeldBack,
         free: FreeTimes,
         starting: Collection[JobId] = (),
     ) -> None:
@@ -278,7 +278,7 @@ class PriorityGuard:
     """The guard that keeps devices for waiting jobs of greater priority, for one decision."""
 
     def __init__(
-        self, ledger: Ledger, decision: Decision, starts: Sequence[Start], holds_back: HoldsBack
+        self, ledger: Ledger, decision: Decision, starts: Sequence[AnyStart], holds_back: IsHeldBack
     ) -> None:
         self._ledger, self._decision = ledger, decision
         jobs = ledger.jobs
@@ -318,14 +318,14 @@ class PriorityGuard:
         if not self._instead:
             return self._decision
         actions = [*self._first.values(), *self._others()]
-        if not any(isinstance(each, Start | Preempt) for each in actions):
+        if not any(isinstance(each, AnyStart | Preempt) for each in actions):
             # Asked again at once, the policy would want the same again, and so on for ever.
             actions = [
                 each for each in actions if not (isinstance(each, Wake) and each.at_s <= self._ledger.now_s)
             ]
         return Decision(actions=tuple(actions))
 
-    def _give_way(self, job: Job, start: Start, kept: KeptDevices) -> None:
+    def _give_way(self, job: Job, start: AnyStart, kept: KeptDevices) -> None:
         """The one of greater priority starts if it can; the job starts elsewhere if it can, or another one
         that ends in time starts here."""
         devices = self._new_devices(start)
@@ -366,7 +366,7 @@ class PriorityGuard:
     def _others(self) -> Iterator[AnyAction]:
         """What was decided, without what made room for those that were in the way."""
         for action in self._decision.actions:
-            if isinstance(action, Start) and action.job_id in self._instead:
+            if isinstance(action, AnyStart) and action.job_id in self._instead:
                 instead = self._instead[action.job_id]
                 if instead is not None:
                     yield instead
@@ -384,7 +384,7 @@ class PriorityGuard:
             left.difference_update(action.devices)
         return not left.isdisjoint(self._not_given) and left.isdisjoint(self._given)
 
-    def _new_devices(self, start: Start) -> set[DeviceId]:
+    def _new_devices(self, start: AnyStart) -> set[DeviceId]:
         """The devices that a start takes from others, or holds up: a co-tenant goes slower wherever it is."""
         ledger, devices = self._ledger, set(start.devices)
         if isinstance(start, Resize):
@@ -399,7 +399,7 @@ class PriorityGuard:
             devices.update(d for each in beside if each.placement is not None for d in each.placement.devices)
         return devices
 
-    def _ends_s(self, job: Job, start: Start) -> float:
+    def _ends_s(self, job: Job, start: AnyStart) -> float:
         """When the devices of this start are free again by what is known: a co-tenant holds those beside it
         up as well, whose ends then only their time limits tell."""
         ledger, now_s = self._ledger, self._ledger.now_s

@@ -11,8 +11,8 @@ from cotenant.controller.domain import ENDED, ON_DEVICES, Job, JobId
 from cotenant.controller.engine.accounts import held_by, together
 from cotenant.controller.engine.attempt_records import (
     AttemptRecord,
-    Attempts,
-    Cause,
+    AttemptsOf,
+    EndCause,
 )
 from cotenant.controller.engine.interruptions import Interrupted, interruptions_of
 from cotenant.controller.knowledge import kind_of
@@ -50,7 +50,7 @@ def use_of(
     jobs: Mapping[JobId, Job], job: Job, attempts: Sequence[AttemptRecord], since_s: float, now_s: float
 ) -> Use:
     """What a job used since `since_s`."""
-    interrupted: dict[Cause, Interrupted] = {}
+    interrupted: dict[EndCause, Interrupted] = {}
     interruptions_of(job, attempts, since_s, interrupted)
     return Use(
         jobs=1,
@@ -85,7 +85,7 @@ def is_of(job: Job, since_s: float) -> bool:
 
 
 def usage(
-    jobs: Mapping[JobId, Job], attempts: Attempts, by: By, since_s: float, now_s: float
+    jobs: Mapping[JobId, Job], attempts: AttemptsOf, by: By, since_s: float, now_s: float
 ) -> dict[str, Use]:
     """Returns, by name, the use of everybody who had a job here since `since_s`."""
     found: dict[str, Use] = {}

@@ -77,9 +77,9 @@ OBSERVATIONS = 2
 """So many measurements, both ways, make a verdict on a pair, unless a policy's parameter says otherwise."""
 KINDS_KNOWN_MAX = 500
 """Kinds of jobs of which answers are kept; their square bounds the memory."""
-Known = tuple[Profile | None, Profile | None, Interference]
+PairKnowledge = tuple[Profile | None, Profile | None, Interference]
 """An answer, and the two profiles that it rests on."""
-Verdict = Literal["pays", "even", "loses", "unsure", "crowded", "faulted"]
+PairVerdict = Literal["pays", "even", "loses", "unsure", "crowded", "faulted"]
 
 
 def loses(xi: Interference, observations: int) -> bool:
@@ -124,7 +124,7 @@ class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
             first=self.first_xi, second=self.second_xi, source="observed", count=count, both=True
         )
 
-    def verdict(self, observations: int) -> Verdict:
+    def verdict(self, observations: int) -> PairVerdict:
         """Returns the verdict on the pair. crowded: one job ran out of device memory beside the other;
         faulted: the pair is kept apart after a GPU fault; unsure: not measured often enough both ways; pays,
         even, loses: by what sharing yields beyond taking turns."""
@@ -158,7 +158,7 @@ class PairTable:
             self._of.setdefault(key.partition(":")[0], {})[key] = None
         self._speeds: dict[str, float | None] = {}
         """Kind -> mean speed beside others, worked out when it is asked for."""
-        self._known: dict[str, dict[str, Known]] = {}
+        self._known: dict[str, dict[str, PairKnowledge]] = {}
         """Answers of `interference` without a model, by both kinds; dropped when a kind is observed again."""
         self.foresight = foresight
         """Configuration, not state: never saved with the entries."""
@@ -233,7 +233,7 @@ class PairTable:
         ]
 
     def _learn(
-        self, known: dict[str, Known], first: Job, second: Job, mine: str, theirs: str
+        self, known: dict[str, PairKnowledge], first: Job, second: Job, mine: str, theirs: str
     ) -> Interference:
         if len(known) >= KINDS_KNOWN_MAX:
             known.clear()

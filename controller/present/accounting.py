@@ -36,11 +36,11 @@ def page(report: ReportView, room: int | None) -> str:
         lines += [f"{units.plural(left_out, 'pair')} between them: -o json"] if left_out > 0 else []
     lines += ["", paint("Formulas", "bold")]
     lines += [
-        f"  {name.removesuffix('_device_s')} = {screen.wrapped(text, 4, room)}"
+        f"  {name.removesuffix('_device_s')} = {screen.wrap_text(text, 4, room)}"
         for name, text in report.formulas.items()
     ]
     lines += ["", paint("Not known", "bold")]
-    lines += [f"  {screen.wrapped(text, 4, room)}" for text in report.not_known]
+    lines += [f"  {screen.wrap_text(text, 4, room)}" for text in report.not_known]
     return "\n".join(lines)
 
 

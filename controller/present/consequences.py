@@ -19,13 +19,13 @@ def consequence(verb: JobVerb, job: wire.JobView) -> str:
     if verb == "release":
         return "It queues again, and starts when the policy gives it devices."
     if job.phase not in ON_DEVICES:
-        return "It leaves the queue and is not started again." + _behind_it(job)
+        return "It leaves the queue and is not started again." + _lost_work(job)
     others = " and ".join(f"job {each}" for each in job.co_tenants)
     beside = f" {others[:1].upper()}{others[1:]} beside it keeps the devices." if others else ""
-    return f"It ends now on {', '.join(job.devices)}, and saves nothing more.{_behind_it(job)}{beside}"
+    return f"It ends now on {', '.join(job.devices)}, and saves nothing more.{_lost_work(job)}{beside}"
 
 
-def _behind_it(job: wire.JobView) -> str:
+def _lost_work(job: wire.JobView) -> str:
     """What of its work is lost and what stays."""
     if not job.step:
         return ""

@@ -140,7 +140,7 @@ def _cores(value: float | None) -> str:
     return NONE if value is None else f"{value:.1f}"
 
 
-def _measured(name: str, text: Callable[[float | None], str], rank: int) -> Column:
+def _measured_column(name: str, text: Callable[[float | None], str], rank: int) -> Column:
     return Column(
         name,
         lambda row: text(row.value(name)),
@@ -201,12 +201,12 @@ COLUMNS: Final = (
     _DEVICE,
     _STATE,
     Column("TYPE", lambda r: r.device.type, rank=5, limit=20),
-    _measured("SMACT", _share, 0),
-    _measured("DRAMA", _share, 1),
-    _measured("TENSO", _share, 1),
-    _measured("GRACT", _share, 8),
-    _measured("SMOCC", _share, 9),
-    _measured("CPU", _cores, 2),
+    _measured_column("SMACT", _share, 0),
+    _measured_column("DRAMA", _share, 1),
+    _measured_column("TENSO", _share, 1),
+    _measured_column("GRACT", _share, 8),
+    _measured_column("SMOCC", _share, 9),
+    _measured_column("CPU", _cores, 2),
     Column("MEMORY", _memory, rank=1, right=True, colour=lambda r: "dim" if r.is_stale else ""),
     *_BARS,
     Column("PLANNED", lambda r: size(r.device.planned_mib), rank=6, right=True),
@@ -217,8 +217,8 @@ COLUMNS: Final = (
 """On a screen, as many of them as fit."""
 WIDE_COLUMNS: Final = (
     *COLUMNS[:3],
-    *(_measured(name, _share, 0) for name in _SHARES),
-    *(_measured(name, _rate, 0) for name in _RATES[:4]),
+    *(_measured_column(name, _share, 0) for name in _SHARES),
+    *(_measured_column(name, _rate, 0) for name in _RATES[:4]),
     *(each for each in COLUMNS[8:] if each not in _BARS),
     Column(
         "NOTE", lambda r: r.device.reading.note if r.device.reading is not None else "nothing was read yet"

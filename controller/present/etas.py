@@ -44,7 +44,7 @@ def age(eta: wire.EtaView | None) -> str:
     return NONE if eta is None or eta.age_s is None else f"{duration(eta.age_s)} ago"
 
 
-def in_words(eta: wire.EtaView | None) -> str:
+def describe_eta(eta: wire.EtaView | None) -> str:
     """`ends about 14:05 (13:50 to 14:40) (told 12s ago)`, before it the start of a job that waits; or why
     nobody can say."""
     if eta is None:

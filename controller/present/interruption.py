@@ -43,13 +43,13 @@ def listening() -> Iterator[None]:
     ):
         yield
         return
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, _handle_termination)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _terminated(number: int, frame: FrameType | None) -> None:
+def _handle_termination(number: int, frame: FrameType | None) -> None:
     heard(number)
     raise KeyboardInterrupt

@@ -8,9 +8,9 @@ from typing import Final
 
 from cotenant.controller.domain import JobSpec
 from cotenant.controller.present import screen, sharing, units
-from cotenant.controller.present.etas import in_words
-from cotenant.controller.present.jobs import devices, exit_code, in_promise, left, state_colour
-from cotenant.controller.present.screen import paint, wrapped
+from cotenant.controller.present.etas import describe_eta
+from cotenant.controller.present.jobs import describe_promise, devices, exit_code, left, state_colour
+from cotenant.controller.present.screen import paint, wrap_text
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.throughput import throughput_lines
 from cotenant.controller.present.units import NONE, duration, local_time
@@ -27,23 +27,23 @@ def page(job: wire.JobDetails, room: int | None, wide: bool = False) -> str:
     width = max(len(title) for title, _ in pairs)
     lines = [
         head,
-        *(f"  {title:<{width}}  {screen.wrapped(text, width + 4, room)}" for title, text in pairs if text),
+        *(f"  {title:<{width}}  {screen.wrap_text(text, width + 4, room)}" for title, text in pairs if text),
     ]
     if job.attempts:
         lines += ["", screen.table(ATTEMPT_COLUMNS, job.attempts, None if wide else room)]
-    lines += _shared(job, None if wide else room)
+    lines += _sharing_lines(job, None if wide else room)
     points = job.profile.points if job.profile is not None else ()
     lines += throughput_lines(points, job.throughput, spec.batch_size or job.batch_rows)
     return "\n".join(lines)
 
 
-def _shared(job: wire.JobView, room: int | None) -> list[str]:
+def _sharing_lines(job: wire.JobView, room: int | None) -> list[str]:
     """What the job did beside others; nothing where it had its devices to itself."""
     if not job.shared:
         return []
-    said = sharing.in_words(job)
+    said = sharing.sharing_notes(job)
     rows = screen.table(sharing.ROWS, job.shared, room)
-    return ["", rows, *(screen.wrapped(each, 2, room) for each in said)]
+    return ["", rows, *(screen.wrap_text(each, 2, room) for each in said)]
 
 
 def _promise(job: wire.JobDetails) -> str:
@@ -64,7 +64,7 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
         (
             f"waited {duration(job.wait_s)}, loaded {duration(job.load_s)}, ran {duration(job.run_s)},"
             f" paused {duration(job.pause_s)}; {units.times(job.preemptions)} preempted"
-            f"{_in_vain(job)}{_resized(job)}"
+            f"{_futile_loads(job)}{_resize_count(job)}"
         ),
     )
     yield "steps", "none are seen: it counts as running" if job.start_assumed else ""
@@ -73,10 +73,10 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
     yield "speed", _speed(job)
     if job.ended_at is None:
         yield "left", _left(job)
-        yield "eta", in_words(job.eta)
+        yield "eta", describe_eta(job.eta)
     else:
         yield "exit code", exit_code(job)
-    yield "promised", in_promise(job.promised)
+    yield "promised", describe_promise(job.promised)
     yield "devices", devices(job.devices)
     yield "shares with", ", ".join(f"job {each}" for each in job.co_tenants)
     if job.devices:
@@ -98,14 +98,14 @@ def _resumable(job: wire.JobView) -> str:
     return "no: the script has not said that it can (cotenant.checkpoint; docs/zero-code.md)"
 
 
-def _in_vain(job: wire.JobView) -> str:
+def _futile_loads(job: wire.JobView) -> str:
     if job.futile_preemptions == 0:
         return ""
     lost = f"{duration(job.futile_s)} of loading for nothing"
     return f", {units.times(job.futile_preemptions)} before its first step ({lost})"
 
 
-def _resized(job: wire.JobView) -> str:
+def _resize_count(job: wire.JobView) -> str:
     return f", {units.times(job.resizes)} given another number of GPUs" if job.resizes else ""
 
 
@@ -283,15 +283,15 @@ def _resume(attempt: wire.AttemptView) -> str:
     return "exact" if attempt.exact else "equivalent"
 
 
-def explained(reply: wire.Explained) -> str:
+def explanation_page(reply: wire.Explained) -> str:
     job = reply.job
     now, *history = reply.explanation.lines or (job.reason,)
     state = paint(job.phase.value, state_colour(job))
-    lines = [f"job {job.job_id} ({job.name}): {state}", f"  {wrapped(now, 2)}"]
-    if eta := in_words(job.eta):
-        lines.append(f"  {wrapped(eta, 2)}")
-    lines += [f"  {wrapped(line, 2)}" for line in reply.explanation.ahead]
+    lines = [f"job {job.job_id} ({job.name}): {state}", f"  {wrap_text(now, 2)}"]
+    if eta := describe_eta(job.eta):
+        lines.append(f"  {wrap_text(eta, 2)}")
+    lines += [f"  {wrap_text(line, 2)}" for line in reply.explanation.ahead]
     if history:
         lines += ["", paint("How it came about, newest first:", "bold")]
-        lines += [f"  {wrapped(line, 4)}" for line in history]
+        lines += [f"  {wrap_text(line, 4)}" for line in history]
     return "\n".join(lines)

@@ -56,7 +56,7 @@ def accumulation(job: clients.JobView) -> str:
     return f"{job.accumulation_steps}" if job.devices else NONE
 
 
-def promised(promise: clients.PromisedEndView | None) -> str:
+def promised_end_text(promise: clients.PromisedEndView | None) -> str:
     """`14:05`, and what has become of it once that is known."""
     if promise is None:
         return NONE
@@ -64,11 +64,11 @@ def promised(promise: clients.PromisedEndView | None) -> str:
     return f"{local_time(wall_s(promise.by_at))}{state}"
 
 
-def in_promise(promise: clients.PromisedEndView | None) -> str:
+def describe_promise(promise: clients.PromisedEndView | None) -> str:
     """The promise with its reason, or with the devices kept for it; empty without a promise."""
     if promise is None:
         return ""
-    text = f"to end by {promised(promise)}"
+    text = f"to end by {promised_end_text(promise)}"
     if promise.why is not None:
         return f"{text}: {promise.why}"
     if promise.devices and promise.from_at is not None:
@@ -92,7 +92,7 @@ def state(job: clients.JobView) -> str:
     return job.phase.value if job.array is None else in_counts(job.array)
 
 
-def of_one(cell: Callable[[clients.JobView], str]) -> Callable[[clients.JobView], str]:
+def single_job_cell(cell: Callable[[clients.JobView], str]) -> Callable[[clients.JobView], str]:
     """What a row that stands for an array does not say, since its tasks differ in it."""
     return lambda job: cell(job) if job.array is None else NONE
 
@@ -103,18 +103,18 @@ COLUMNS: Final = (
     Column("USER", lambda j: j.user, rank=8, limit=10),
     Column("STATE", state, colour=state_colour),
     Column("GPUS", gpus, rank=2, right=True),
-    Column("DEVICES", of_one(lambda j: devices(j.devices)), rank=4, limit=24, ends=True),
-    Column("WITH", of_one(lambda j: ",".join(j.co_tenants)), rank=3, limit=12),
-    Column("S", of_one(accumulation), rank=5, right=True),
-    Column("WAIT", of_one(lambda j: duration(j.wait_s)), rank=6, right=True),
-    Column("RUN", of_one(lambda j: duration(j.run_s)), rank=7, right=True),
-    Column("LEFT", of_one(left), rank=1, right=True),
+    Column("DEVICES", single_job_cell(lambda j: devices(j.devices)), rank=4, limit=24, ends=True),
+    Column("WITH", single_job_cell(lambda j: ",".join(j.co_tenants)), rank=3, limit=12),
+    Column("S", single_job_cell(accumulation), rank=5, right=True),
+    Column("WAIT", single_job_cell(lambda j: duration(j.wait_s)), rank=6, right=True),
+    Column("RUN", single_job_cell(lambda j: duration(j.run_s)), rank=7, right=True),
+    Column("LEFT", single_job_cell(left), rank=1, right=True),
     Column("REASON", lambda j: j.reason),
 )
 
 ENDED_COLUMNS: Final = (
     *COLUMNS[:4],
-    Column("EXIT", of_one(exit_code), rank=2, right=True),
+    Column("EXIT", single_job_cell(exit_code), rank=2, right=True),
     Column("ENDED", lambda j: local_time(j.ended_s), rank=1),
     *COLUMNS[8:10],
     COLUMNS[-1],
@@ -135,6 +135,6 @@ WIDE_COLUMNS: Final = (
     Column("LIKELY", lambda j: likely(j.eta.finish if j.eta else None)),
     Column("LATE", lambda j: late(j.eta.finish if j.eta else None)),
     Column("TOLD", lambda j: age(j.eta)),
-    Column("PROMISED", lambda j: promised(j.promised)),
+    Column("PROMISED", lambda j: promised_end_text(j.promised)),
     COLUMNS[-1],
 )

@@ -20,7 +20,7 @@ def _ratio(value: float | None, count: int, never_alone: bool) -> str:
     return f"{value:.2f} ({count})"
 
 
-def _predicted(pair: wire.PairView) -> str:
+def _predicted_ratios(pair: wire.PairView) -> str:
     both = (pair.first_predicted_xi, pair.second_predicted_xi)
     return ", ".join(NONE if each is None else f"{each:.2f}" for each in both) if any(both) else NONE
 
@@ -30,7 +30,7 @@ COLUMNS: Final = (
     Column("SECOND", lambda p: p.second, limit=40),
     Column("FIRST SLOWED", lambda p: _ratio(p.first_xi, p.first_count, p.first_never_alone), right=True),
     Column("SECOND SLOWED", lambda p: _ratio(p.second_xi, p.second_count, p.second_never_alone), right=True),
-    Column("PREDICTED", _predicted, right=True, rank=3),
+    Column("PREDICTED", _predicted_ratios, right=True, rank=3),
     Column("BENEFIT", lambda p: NONE if p.benefit is None else f"{p.benefit:+.2f}", right=True),
     Column("WON, DEVICE-H", lambda p: device_hours(p.won_device_s), right=True, rank=1),
     Column("VERDICT", lambda p: p.verdict),

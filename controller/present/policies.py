@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cotenant.controller.domain import ClassReport, PoolReport
-from cotenant.controller.present.screen import wrapped
+from cotenant.controller.present.screen import wrap_text
 from cotenant.controller.present.units import duration, plural, value_text
 from cotenant.controller.wire import clients as wire
 
@@ -20,11 +20,11 @@ def page(reply: wire.Policies) -> str:
     if current.classes is not None:
         lines += classes_lines(current.classes)
     if current.organisations:
-        lines += ["", *map(in_words, current.organisations)]
+        lines += ["", *map(describe_organisation, current.organisations)]
     return "\n".join(lines)
 
 
-def in_words(organisation: wire.OrganisationView) -> str:
+def describe_organisation(organisation: wire.OrganisationView) -> str:
     quota = organisation.quota_devices
     of_quota = f" of {quota} that they may hold" if quota is not None else ""
     return (
@@ -69,9 +69,9 @@ def forecast_in_words(pool: PoolReport) -> str:
     return "; ".join(filter(None, (model, pool.forecast_note))) or "by a trained model"
 
 
-def previewed(told: wire.PolicyPreview) -> str:
+def preview_text(told: wire.PolicyPreview) -> str:
     lines = [
-        f"  {each.what}: job {each.job_id} ({each.name})\n    {wrapped(each.reason, 4)}"
+        f"  {each.what}: job {each.job_id} ({each.name})\n    {wrap_text(each.reason, 4)}"
         for each in told.actions
     ]
     more = [f"  and {plural(told.more, 'action')} more: --json"] if told.more else []

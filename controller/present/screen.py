@@ -93,7 +93,7 @@ def hint(text: str) -> None:
         tell(paint(text, "dim", sys.stderr))
 
 
-def wrapped(text: str, indent: int, width: int | None = None) -> str:
+def wrap_text(text: str, indent: int, width: int | None = None) -> str:
     """Lines that fit the width (default: the terminal's), all but the first indented; unchanged without a
     terminal."""
     width = width or terminal_width()
@@ -149,10 +149,10 @@ class Table:
         last = self._kept[-1]
         pieces = pieces_of(line[last], widths[last]) if self._columns[last].wraps else [line[last]]
         line[last] = pieces[0]
-        first = GAP.join([self._painted(at, row, line[at], widths[at]) for at in self._kept]).rstrip()
-        return [first, *(" " * indent + self._painted(last, row, piece, 0) for piece in pieces[1:])]
+        first = GAP.join([self._paint_cell(at, row, line[at], widths[at]) for at in self._kept]).rstrip()
+        return [first, *(" " * indent + self._paint_cell(last, row, piece, 0) for piece in pieces[1:])]
 
-    def _painted(self, at: int, row: Any, text: str, width: int) -> str:
+    def _paint_cell(self, at: int, row: Any, text: str, width: int) -> str:
         column = self._columns[at]
         padded = cell(text, width, column.right)
         return paint(padded, column.colour(row)) if self._in_colour and column.colour else padded

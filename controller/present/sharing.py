@@ -17,7 +17,7 @@ SHOWN_MAX: Final = 4
 """Co-tenants in one row of `queue -o wide`, the last ones."""
 
 
-def beside(row: SharingView) -> str:
+def co_tenant_list(row: SharingView) -> str:
     return " and ".join(row.beside)
 
 
@@ -38,7 +38,7 @@ UNITS: Final = ((36_000.0, 3_600.0, "h"), (600.0, 60.0, "min"), (0.0, 1.0, "s"))
 """From which time on, in seconds, a unit of so many seconds is used."""
 
 
-def in_one_unit(*times_s: float | None) -> tuple[str, ...]:
+def same_unit_times(*times_s: float | None) -> tuple[str, ...]:
     """Times that readers compare, in the unit of the longest."""
     longest_s = max((each for each in times_s if each is not None), default=0.0)
     size_s, unit = next((size_s, unit) for from_s, size_s, unit in UNITS if longest_s >= from_s)
@@ -46,14 +46,14 @@ def in_one_unit(*times_s: float | None) -> tuple[str, ...]:
 
 
 def _three(row: SharingView) -> tuple[str, ...]:
-    return in_one_unit(row.predicted_s, row.measured_s, row.alone_s)
+    return same_unit_times(row.predicted_s, row.measured_s, row.alone_s)
 
 
-def predicted(row: SharingView) -> str:
+def predicted_time(row: SharingView) -> str:
     return _three(row)[0]
 
 
-def measured(row: SharingView) -> str:
+def measured_time(row: SharingView) -> str:
     return _three(row)[1]
 
 
@@ -68,9 +68,13 @@ def slowdown(row: SharingView) -> str:
         foreseen += f" ± {row.predicted_margin_s / row.alone_s:.2f}"
     if not row.alone_s:
         return (
-            f"beside job {beside(row)}: {foreseen} times as long as alone, as predicted" if foreseen else ""
+            f"beside job {co_tenant_list(row)}: {foreseen} times as long as alone, as predicted"
+            if foreseen
+            else ""
         )
-    told = f"beside job {beside(row)}: {row.measured_s / row.alone_s:.2f} times as long as alone"
+    told = (
+        f"beside job {co_tenant_list(row)}: {row.measured_s / row.alone_s:.2f} times as long as alone"
+    )
     return f"{told}, {foreseen} predicted" if foreseen else told
 
 
@@ -78,14 +82,14 @@ def slowdowns(job: wire.JobView) -> list[str]:
     return [told for row in job.shared[-SHOWN_MAX:] if (told := slowdown(row))]
 
 
-def _won(row: SharingView) -> str:
+def _won_hours(row: SharingView) -> str:
     return device_hours(row.won_device_s)
 
 
 def _each(of: Callable[[SharingView], str]) -> Callable[[wire.JobView], str]:
     def cell(job: wire.JobView) -> str:
         left_out = len(job.shared) - SHOWN_MAX
-        first = [f"{left_out} before"] if left_out > 0 and of is beside else []
+        first = [f"{left_out} before"] if left_out > 0 and of is co_tenant_list else []
         return "; ".join([*first, *map(of, job.shared[-SHOWN_MAX:])])
 
     return cell
@@ -95,39 +99,39 @@ DISTURBED: Final = 0.95
 """A slowdown below this means that the step time alone was measured badly; from here to 1 it is noise."""
 
 ROWS: Final = (
-    Column("BESIDE JOB", beside, limit=24),
+    Column("BESIDE JOB", co_tenant_list, limit=24),
     Column("STEPS", lambda row: f"{row.steps:.0f}", right=True),
-    Column("PREDICTED", predicted, right=True),
-    Column("MEASURED", measured, right=True),
+    Column("PREDICTED", predicted_time, right=True),
+    Column("MEASURED", measured_time, right=True),
     Column("ALONE", alone, right=True),
-    Column("WON, DEVICE-H", _won, right=True),
+    Column("WON, DEVICE-H", _won_hours, right=True),
     Column("PREDICTED FROM", source, rank=1),
 )
 """One row per set of co-tenants."""
 
 OF_JOBS: Final = (
-    Column("BESIDE", _each(beside)),
-    Column("PREDICTED", _each(predicted)),
-    Column("MEASURED", _each(measured)),
+    Column("BESIDE", _each(co_tenant_list)),
+    Column("PREDICTED", _each(predicted_time)),
+    Column("MEASURED", _each(measured_time)),
     Column("ALONE", _each(alone)),
     Column("WON, DEVICE-H", lambda job: device_hours(job.won_device_s), right=True),
 )
 """One row per job, all its co-tenants in it."""
 
 
-def at_the_end(job: wire.JobView) -> list[str]:
+def closing_lines(job: wire.JobView) -> list[str]:
     """What `run` says about sharing when the job has ended."""
     lines = [
-        f"beside job {beside(row)}, {row.steps:.0f} steps: predicted {predicted(row)} from {source(row)}, "
-        f"measured {measured(row)}, alone {alone(row)}"
+        f"beside job {co_tenant_list(row)}, {row.steps:.0f} steps: predicted {predicted_time(row)} "
+        f"from {source(row)}, measured {measured_time(row)}, alone {alone(row)}"
         for row in job.shared[-SHOWN_MAX:]
     ]
-    return lines + in_words(job)
+    return lines + sharing_notes(job)
 
 
-def promised(promise: PromiseView) -> str:
+def promise_outcome(promise: PromiseView) -> str:
     """What the policy expected, and what happened."""
-    foreseen, took, in_turn = in_one_unit(promise.promised_s, promise.took_s, promise.sequential_s)
+    foreseen, took, in_turn = same_unit_times(promise.promised_s, promise.took_s, promise.sequential_s)
     ended = "not both have finished" if promise.took_s is None else f"it took {took}"
     return (
         f"average completion beside job {promise.beside}: promised {foreseen}, {ended}; "
@@ -135,14 +139,14 @@ def promised(promise: PromiseView) -> str:
     )
 
 
-def in_all(job: wire.JobView) -> str:
-    told = _in_all(job)
+def sharing_balance(job: wire.JobView) -> str:
+    told = _device_hours_balance(job)
     if any(row.alone_s is not None and row.measured_s < DISTURBED * row.alone_s for row in job.shared):
         told += "; it was slower when it was measured alone, which counts as no slowdown and as no gain"
     return told
 
 
-def _in_all(job: wire.JobView) -> str:
+def _device_hours_balance(job: wire.JobView) -> str:
     if job.won_device_s is None:
         return "whether sharing paid is not known: what a step takes alone was not seen of each of them"
     verb = "won" if job.won_device_s >= 0.0 else "lost"
@@ -150,6 +154,10 @@ def _in_all(job: wire.JobView) -> str:
     return f"sharing {verb} {hours} device-hours (this job's part)"
 
 
-def in_words(job: wire.JobView) -> list[str]:
+def sharing_notes(job: wire.JobView) -> list[str]:
     """What stands below the rows: ratios, what the policy had promised, and the balance."""
-    return [*slowdowns(job), *map(promised, job.promises), *([in_all(job)] if job.shared else [])]
+    return [
+        *slowdowns(job),
+        *map(promise_outcome, job.promises),
+        *([sharing_balance(job)] if job.shared else []),
+    ]

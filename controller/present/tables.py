@@ -54,7 +54,7 @@ def cells_of(columns: Sequence[Column], rows: Sequence[Any], *, is_cut: bool) ->
     cells = [[domain_texts.one_line(column.text(row)) or NONE for column in columns] for row in rows]
     if not is_cut:
         return cells
-    return [[_fitted(c, text) for c, text in zip(columns, line, strict=True)] for line in cells]
+    return [[_fit_cell(c, text) for c, text in zip(columns, line, strict=True)] for line in cells]
 
 
 def widths_of(cells: Sequence[Sequence[str]], at_least: Sequence[int]) -> list[int]:
@@ -85,7 +85,7 @@ def cell(text: str, width: int, right: bool) -> str:
     return blank + text if right else text + blank
 
 
-def _fitted(column: Column, text: str) -> str:
+def _fit_cell(column: Column, text: str) -> str:
     return cut_inside(text, column.limit) if column.ends else cut(text, column.limit)
 
 

@@ -48,9 +48,9 @@ class TerminalFilter:
         self._held = ""
         if cut is not None and not final and len(text) - cut.start() <= SEQUENCE_MAX:
             text, self._held = text[: cut.start()], text[cut.start() :]
-        return self._passed(text)
+        return self._replace_hidden(text)
 
-    def _passed(self, text: str) -> str:
+    def _replace_hidden(self, text: str) -> str:
         return "".join(
             piece if _COLOUR.fullmatch(piece) else texts.HIDDEN.sub(_plain, piece)
             for piece in self._pieces(text)
@@ -98,11 +98,11 @@ class JobOutput:
     def write(self, data: bytes) -> None:
         if self._filter is not None and data:
             self.ends_line = data.endswith(b"\n")
-        self._write(data if self._filter is None else _encoded(self._filter.shown(data)))
+        self._write(data if self._filter is None else _encode_text(self._filter.shown(data)))
 
     def close(self) -> None:
         if self._filter is not None:
-            self._write(_encoded(self._filter.end()))
+            self._write(_encode_text(self._filter.end()))
 
     def _write(self, data: bytes) -> None:
         self._stream.buffer.write(data)
@@ -129,5 +129,5 @@ class WaitingLine:
             self._is_shown = False
 
 
-def _encoded(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     return text.encode(sys.stdout.encoding or "utf-8", errors="replace")

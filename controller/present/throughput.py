@@ -58,10 +58,10 @@ def _table(view: ThroughputView) -> str:
 
 
 def _column(s: int) -> Column:
-    return Column(f"S = {s}", lambda row: _in_words(row[1].get(s)), right=True)
+    return Column(f"S = {s}", lambda row: _step_time_text(row[1].get(s)), right=True)
 
 
-def _in_words(step: StepTimeView | None) -> str:
+def _step_time_text(step: StepTimeView | None) -> str:
     """`0.21s` as measured, `0.21s (0.18 to 0.25)` as predicted, the range that holds four in five."""
     if step is None:
         return NONE

@@ -71,13 +71,13 @@ def page(moment: Moment, width: int | None, height: int | None, trouble: str = "
     words = legend([column.title for each in now for column in each.columns])
     foot = [paint(each, "dim") for each in (textwrap.wrap(words, width) if width else [words])]
     if height is None:
-        blocks = [block(each, width, None) for each in (*now, decided(moment))]
+        blocks = [block(each, width, None) for each in (*now, decision_section(moment))]
         return "\n\n".join(["\n".join(head), *(each for each in blocks if each), "\n".join(foot)])
     if height < LEGEND_LINES_MIN:
         foot = []
     lines = max(0, height - 1 - len(head) - len(foot))
     given = lines_for([each.lines for each in now], lines)
-    last = decided(moment)
+    last = decision_section(moment)
     if last.rows and lines - sum(given) > AROUND:  # Only in lines that no other section needs.
         now.append(last)
         given.append(min(lines - sum(given), last.lines))
@@ -180,7 +180,7 @@ def _urgency(row: DeviceLine) -> tuple[int, int]:
     return rank + (not row.trouble), -len(row.device.jobs)
 
 
-def decided(moment: Moment) -> Section:
+def decision_section(moment: Moment) -> Section:
     """What was decided last, the newest first."""
     now_s = moment.decisions.now_s
     rows: list[tuple[float, wire.DecisionView]] = [
@@ -194,17 +194,17 @@ def block(section: Section, width: int | None, room: int | None) -> str:
     """Title, table and what is left out, in so many lines; empty where there is nothing."""
     if not section.total and not section.rows:
         return ""
-    shown, left_out = fitted(section, room)
+    shown, left_out = fit_rows(section, room)
     left = section.total - len(shown) if section.total is not None else 0
     title = paint(section.title, "bold") + (f" ({section.total})" if section.total is not None else "")
     lines = [title, screen.table(section.columns, shown, width)] if shown else [title]
     if shown and left:
-        told = _in_words(left_out) if len(left_out) == left else ""
+        told = _left_out_counts(left_out) if len(left_out) == left else ""
         lines.append(tables.cut(f"  and {left} more{told}", width or 0))
     return "\n".join(lines)
 
 
-def fitted(section: Section, room: int | None) -> tuple[list[Any], list[Any]]:
+def fit_rows(section: Section, room: int | None) -> tuple[list[Any], list[Any]]:
     """The rows that fit, and the others."""
     rows = list(section.rows)
     if room is None:
@@ -217,7 +217,7 @@ def fitted(section: Section, room: int | None) -> tuple[list[Any], list[Any]]:
     return rows[:kept], rows[kept:]
 
 
-def _in_words(left_out: Sequence[Any]) -> str:
+def _left_out_counts(left_out: Sequence[Any]) -> str:
     """How many devices or jobs of each state are not shown."""
     words = Counter(state_word(each) for each in left_out)
     return f": {', '.join(f'{count} {word}' for word, count in words.items())}"

@@ -24,7 +24,7 @@ from cotenant.controller.present.top_page import (
     DECISION_COLUMNS,
     Moment,
     about,
-    decided,
+    decision_section,
     state_word,
     urgency_among,
 )
@@ -78,7 +78,9 @@ def about_in_words(status: wire.ControllerStatus, width: int) -> str:
 def devices_pane(moment: Moment, choice: Choice, width: int) -> Pane:
     rows = rows_of(moment.nodes.nodes, moment.jobs.jobs)
     urgency = urgency_among(rows)
-    shown = _chosen(sorted(rows, key=lambda row: urgency(row)[0]), DEVICE_COLUMNS, choice, _device_number)
+    shown = _chosen_rows(
+        sorted(rows, key=lambda row: urgency(row)[0]), DEVICE_COLUMNS, choice, _device_number
+    )
     counts = Counter(state_word(row) for row in rows)
     told = ", ".join(f"{count} {what}" for what, count in counts.items())
     title = f"Devices ({len(rows)}{f': {told}' if told else ''})"
@@ -91,7 +93,7 @@ def devices_pane(moment: Moment, choice: Choice, width: int) -> Pane:
 def jobs_pane(moment: Moment, choice: Choice, width: int) -> Pane:
     """The pane of jobs: those on devices, then those that wait, each in order of arrival."""
     rows = sorted(moment.jobs.jobs, key=lambda job: job.phase not in ON_DEVICES)
-    shown = _chosen(rows, JOB_COLUMNS, choice, _job_number)
+    shown = _chosen_rows(rows, JOB_COLUMNS, choice, _job_number)
     by_phase = moment.status.jobs_by_phase
     on_devices = sum(by_phase.get(phase.value, 0) for phase in ON_DEVICES)
     there_are = sum(by_phase.get(phase.value, 0) for phase in Phase if phase not in ENDED)
@@ -103,8 +105,10 @@ def jobs_pane(moment: Moment, choice: Choice, width: int) -> Pane:
 
 
 def decisions_pane(moment: Moment, choice: Choice, width: int) -> Pane:
-    rows = decided(moment).rows
-    shown = _chosen(rows, DECISION_COLUMNS, choice, lambda title, row: row[0] if title == "AGO" else None)
+    rows = decision_section(moment).rows
+    shown = _chosen_rows(
+        rows, DECISION_COLUMNS, choice, lambda title, row: row[0] if title == "AGO" else None
+    )
     return _pane("Decided last", DECISION_COLUMNS, shown, choice, width, lambda row: _decision(row[1]))
 
 
@@ -130,11 +134,11 @@ def _pane(
     return Pane(
         title=title,
         titles=tuple(columns[at].title for at in kept),
-        heads=tuple((_placed(columns[at], labels[at], widths[at]), widths[at]) for at in kept),
+        heads=tuple((_align_cell(columns[at], labels[at], widths[at]), widths[at]) for at in kept),
         rows=tuple(
             Row(
                 key(row),
-                tuple(_placed(columns[at], line[at], widths[at]) for at in kept),
+                tuple(_align_cell(columns[at], line[at], widths[at]) for at in kept),
                 tuple(_colour(columns[at], row) for at in kept),
             )
             for row, line in zip(rows, cells, strict=True)
@@ -146,7 +150,7 @@ def _label(title: str, choice: Choice) -> str:
     return f"{title} {'▼' if choice.is_reversed else '▲'}" if title == choice.sort else title
 
 
-def _placed(column: Column, text: str, width: int) -> str:
+def _align_cell(column: Column, text: str, width: int) -> str:
     text = tables.cut(text, width)
     return " " * (width - tables.columns_of(text)) + text if column.right else text
 
@@ -157,7 +161,7 @@ def _colour(column: Column, row: Any) -> str:
 
 # --- Order and filter -------------------------------------------------------------------------------
 
-Number = Callable[[str, Any], float | None]
+NumberOf = Callable[[str, Any], float | None]
 """What a row is sorted by under a column's title; None: by its text."""
 
 
@@ -186,7 +190,9 @@ def _job_number(title: str, job: wire.JobView) -> float | None:
     return numbers.get(title)
 
 
-def _chosen(rows: Sequence[Any], columns: Sequence[Column], choice: Choice, number: Number) -> list[Any]:
+def _chosen_rows(
+    rows: Sequence[Any], columns: Sequence[Column], choice: Choice, number: NumberOf
+) -> list[Any]:
     wanted = choice.pattern.casefold()
     kept = [row for row in rows if not wanted or any(wanted in c.text(row).casefold() for c in columns)]
     column = next((each for each in columns if each.title == choice.sort), None)

@@ -41,27 +41,29 @@ ROUND_S: Final = 5.0
 WATCH_ROUND_S: Final = 0.5
 CLOSE_S: Final = 2.0
 
-Told = Callable[[clients.JobView | Exception], None]
+OnJobView = Callable[[clients.JobView | Exception], None]
 """Hears of a job's end, or why nobody can hear of it. Must not raise, nor wait."""
 
 
 @contextmanager
-def connected(endpoint: str | None, *, patient: bool = False) -> Iterator[Client]:
+def connect(endpoint: str | None, *, patient: bool = False) -> Iterator[Client]:
     """Opens a client of the controller. `patient`: for waits that last as long as a job. Raises NoController,
     RequestRefused."""
-    with translated(), asking(endpoint, patience_s=PATIENCE_S if patient else 0.0) as client:
+    with translate_problems(), asking(endpoint, patience_s=PATIENCE_S if patient else 0.0) as client:
         client.on_silence = lambda text: None  # A library prints nothing.
         yield client
 
 
-def asked(question: clients.Question[Answer], endpoint: str | None, timeout_s: float | None = None) -> Answer:
+def ask_controller(
+    question: clients.Question[Answer], endpoint: str | None, timeout_s: float | None = None
+) -> Answer:
     """Asks the controller a question and returns the answer. Raises NoController, RequestRefused."""
-    with connected(endpoint) as client:
+    with connect(endpoint) as client:
         return client.ask(question, timeout_s)
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_problems() -> Iterator[None]:
     """Turns the command line's problems into our errors."""
     try:
         yield
@@ -85,14 +87,14 @@ def first_ended(client: Client, job_ids: Sequence[JobId], timeout_s: float) -> l
     return [texts.escape_texts(job) for job in over]
 
 
-def as_they_end(
+def ended_jobs(
     job_ids: Sequence[JobId], endpoint: str | None, timeout_s: float | None, round_s: float = ROUND_S
 ) -> Iterator[list[clients.JobView]]:
     """Yields the jobs that have ended, one or more at a time, until all have ended. Raises StillRunning after
     `timeout_s`."""
     waiting = dict.fromkeys(job_ids)
     until_s = None if timeout_s is None else time.monotonic() + timeout_s
-    with connected(endpoint, patient=True) as client:
+    with connect(endpoint, patient=True) as client:
         while waiting:
             left_s = round_s if until_s is None else min(round_s, until_s - time.monotonic())
             over = first_ended(client, list(waiting), left_s)
@@ -116,17 +118,17 @@ def _time_is_up(client: Client, job_ids: Sequence[JobId], timeout_s: float) -> S
     return JobPreempted(text) if made_room else StillRunning(text)
 
 
-class Watch:
+class JobWatch:
     """The jobs of one controller for whose end somebody waits."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
         self._lock = threading.Lock()
-        self._waiting: dict[JobId, list[Told]] = {}
+        self._waiting: dict[JobId, list[OnJobView]] = {}
         self._thread: threading.Thread | None = None
         self._over = False
 
-    def tell(self, job_id: JobId, told: Told) -> None:
+    def tell(self, job_id: JobId, told: OnJobView) -> None:
         """Once, when the job has ended."""
         with self._lock:
             self._waiting.setdefault(job_id, []).append(told)
@@ -134,7 +136,7 @@ class Watch:
                 self._thread = threading.Thread(target=self._run, name="cotenant-watch", daemon=True)
                 self._thread.start()
 
-    def forget(self, job_id: JobId, told: Told) -> None:
+    def forget(self, job_id: JobId, told: OnJobView) -> None:
         with self._lock:
             left = [each for each in self._waiting.pop(job_id, ()) if each is not told]
             if left:
@@ -151,7 +153,7 @@ class Watch:
 
     def _run(self) -> None:
         try:
-            with connected(self._endpoint, patient=True) as client:
+            with connect(self._endpoint, patient=True) as client:
                 while job_ids := self._open():
                     self._round(client, job_ids)
         except CotenantError as error:
@@ -192,19 +194,19 @@ class Watch:
                 told(error)
 
 
-_WATCHES: dict[str, Watch] = {}
+_WATCHES: dict[str, JobWatch] = {}
 """By endpoint."""
 _LOCK = threading.Lock()
 
 
-def watch(endpoint: str | None) -> Watch:
+def watch(endpoint: str | None) -> JobWatch:
     """The one of the controller that this, or else what is configured now, stands for."""
-    with translated():
+    with translate_problems():
         where = paths.client_endpoint(loaded_settings(endpoint).settings)
     with _LOCK:
         if not _WATCHES:
             atexit.register(_close_all)
-        return _WATCHES.setdefault(where, Watch(where))
+        return _WATCHES.setdefault(where, JobWatch(where))
 
 
 def _close_all() -> None:

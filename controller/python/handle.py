@@ -18,7 +18,7 @@ from html import escape
 from typing import Any, Final, Generic, Literal, TypeVar, cast, overload
 
 from cotenant.controller.domain import ENDED, JobId, Phase, texts
-from cotenant.controller.python.connection import as_they_end, asked, connected
+from cotenant.controller.python.connection import ask_controller, connect, ended_jobs
 from cotenant.controller.python.errors import BadCall, CotenantError, RequestRefused
 from cotenant.controller.python.folders import CallPlace, ResultReference
 from cotenant.controller.python.packing import place_of
@@ -90,11 +90,11 @@ class JobHandle(Generic[T]):
         if self._end is not None and not self._end.is_given_up:
             return self._end
         question = clients.ListJobs(job_ids=(JobId(self.id),), include_ended=True)
-        return texts.escape_texts(asked(question, self.endpoint).jobs[0])
+        return texts.escape_texts(ask_controller(question, self.endpoint).jobs[0])
 
     def details(self) -> clients.JobDetails:
         """All that `cotenant show -o json` has of it: what was asked for, each attempt, its profile."""
-        return texts.escape_texts(asked(clients.ShowJob(job_id=JobId(self.id)), self.endpoint).job)
+        return texts.escape_texts(ask_controller(clients.ShowJob(job_id=JobId(self.id)), self.endpoint).job)
 
     @property
     def state(self) -> str:
@@ -118,12 +118,14 @@ class JobHandle(Generic[T]):
 
     def explain(self) -> str:
         """Why it is where it is, then the decisions about it, newest first; a line each."""
-        found = texts.escape_texts(asked(clients.Explain(job_id=JobId(self.id)), self.endpoint).explanation)
+        found = texts.escape_texts(
+            ask_controller(clients.Explain(job_id=JobId(self.id)), self.endpoint).explanation
+        )
         return "\n".join((*found.lines[:1], *found.ahead, *found.lines[1:]))
 
     def eta(self) -> clients.EtaView | None:
         """Returns when the job starts and ends; None for a job that has ended."""
-        etas = asked(clients.ListEtas(job_ids=(JobId(self.id),)), self.endpoint).etas
+        etas = ask_controller(clients.ListEtas(job_ids=(JobId(self.id),)), self.endpoint).etas
         return texts.escape_texts(etas[0]) if etas else None
 
     # --- Changes -----------------------------------------------------------------------------------
@@ -131,7 +133,7 @@ class JobHandle(Generic[T]):
     def cancel(self) -> bool:
         """Cancels the job; False: the job had ended before."""
         try:
-            asked(clients.ChangeJobs(verb="cancel", job_ids=(JobId(self.id),)), self.endpoint)
+            ask_controller(clients.ChangeJobs(verb="cancel", job_ids=(JobId(self.id),)), self.endpoint)
         except RequestRefused as refused:
             if refused.code != "refused":
                 raise
@@ -164,10 +166,10 @@ class JobHandle(Generic[T]):
         """
         from cotenant.controller.python.keywords import changes_of
 
-        asked(clients.SetJobs(job_ids=(JobId(self.id),), changes=changes_of(options)), self.endpoint)
+        ask_controller(clients.SetJobs(job_ids=(JobId(self.id),), changes=changes_of(options)), self.endpoint)
 
     def _change(self, verb: Literal["hold", "release", "preempt", "requeue"]) -> None:
-        asked(clients.ChangeJobs(verb=verb, job_ids=(JobId(self.id),)), self.endpoint)
+        ask_controller(clients.ChangeJobs(verb=verb, job_ids=(JobId(self.id),)), self.endpoint)
 
     # --- Its end -----------------------------------------------------------------------------------
 
@@ -251,7 +253,7 @@ class JobHandle(Generic[T]):
 
     def _ended(self, timeout: float | None) -> clients.JobView:
         if self._end is None or self._end.is_given_up:  # Somebody may have released it.
-            ((self._end,),) = as_they_end([JobId(self.id)], self.endpoint, timeout)
+            ((self._end,),) = ended_jobs([JobId(self.id)], self.endpoint, timeout)
         return self._end
 
     def reference(self) -> ResultReference:
@@ -280,7 +282,7 @@ class JobHandle(Generic[T]):
             return self._lines(rank)
         from cotenant.controller.client.output import read_all
 
-        with connected(self.endpoint) as client:
+        with connect(self.endpoint) as client:
             pieces = read_all(client, self.view(), rank)
             return str(b"".join(each for each in pieces if isinstance(each, bytes)), errors="replace")
 
@@ -288,7 +290,7 @@ class JobHandle(Generic[T]):
         from cotenant.controller.client.output import Follower
 
         rest = b""
-        with connected(self.endpoint, patient=True) as client:
+        with connect(self.endpoint, patient=True) as client:
             for piece in Follower(client, JobId(self.id), rank).pieces():
                 if isinstance(piece, bytes):
                     *whole, rest = (rest + piece).split(b"\n")
@@ -323,7 +325,7 @@ def jobs(
     if array is not None:
         question = clients.ListJobs(job_ids=(JobId(str(array)),), include_ended=True, limit=LISTED_MAX)
     found: list[JobHandle[Any]] = []
-    with connected(endpoint) as client:
+    with connect(endpoint) as client:
         for reply in pages(client, question):
             found += [JobHandle(each.job_id, endpoint=endpoint, name=each.name) for each in reply.jobs]
     return found
@@ -362,7 +364,7 @@ def as_completed(
     everyone = [job for each in waiting.values() for job in each]
     failed = False
     try:
-        for views in as_they_end(list(waiting), endpoint_of(everyone), timeout) if waiting else ():
+        for views in ended_jobs(list(waiting), endpoint_of(everyone), timeout) if waiting else ():
             ended = [job.saw_end(view) for view in views for job in waiting[view.job_id]]
             if cancel_rest and not failed and any(view.phase is not Phase.DONE for view in views):
                 failed = True
@@ -398,7 +400,7 @@ def cancel(jobs: Iterable[JobHandle[Any]]) -> None:
     if left:
         ids = tuple(dict.fromkeys(JobId(job.id) for job in left))
         try:
-            asked(clients.ChangeJobs(verb="cancel", job_ids=ids), endpoint_of(left))
+            ask_controller(clients.ChangeJobs(verb="cancel", job_ids=ids), endpoint_of(left))
         except RequestRefused as refused:
             if refused.code != "refused":  # Else all of them have ended meanwhile.
                 raise
@@ -430,7 +432,7 @@ def card(job: clients.JobView | None, title: str = "", problem: str = "") -> str
 
 
 def _facts(job: clients.JobView) -> list[str]:
-    from cotenant.controller.present.etas import in_words
+    from cotenant.controller.present.etas import describe_eta
 
     where = ", ".join(job.devices)
     beside = f" beside job {', '.join(job.co_tenants)}" if job.co_tenants else ""
@@ -443,7 +445,7 @@ def _facts(job: clients.JobView) -> list[str]:
         f"on {where}{beside}" if where else "",
         f"{steps}{pace}{loss}" if job.step else "",
         f"preempted {job.preemptions} x" if job.preemptions else "",
-        in_words(job.eta) if waits and job.eta is not None else "",
+        describe_eta(job.eta) if waits and job.eta is not None else "",
         f"exit code {job.exit_code}" if job.phase is Phase.FAILED and job.exit_code is not None else "",
     ]
 

@@ -20,7 +20,7 @@ import msgspec
 
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import Dependency, JobId, JobSpec
-from cotenant.controller.python.connection import connected
+from cotenant.controller.python.connection import connect
 from cotenant.controller.python.errors import BadCall, RequestRefused
 from cotenant.controller.python.folders import payload_in
 from cotenant.controller.python.handle import JobHandle
@@ -58,7 +58,7 @@ def send(
         if len(parts) > 1 and (not is_array or drafts[0].spec.array_limit):
             what = "at_once= holds within one request" if is_array else "a batch is one request"
             raise BadCall(f"{what}, and {len(drafts)} jobs are more than one holds", f"{len(parts[0])} fit")
-        with connected(endpoint) as client:
+        with connect(endpoint) as client:
             for number, part in enumerate(parts):
                 request = _request(part, is_array, f"{key}#{number}" if key else uuid.uuid4().hex)
                 reply = client.ask(request, SUBMIT_TIMEOUT_S)

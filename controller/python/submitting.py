@@ -21,7 +21,7 @@ from cotenant.controller.client.asking import loaded_settings
 from cotenant.controller.domain import Dependency, JobId
 from cotenant.controller.domain import texts as domain_texts
 from cotenant.controller.present.problem import suggestion
-from cotenant.controller.python.connection import translated
+from cotenant.controller.python.connection import translate_problems
 from cotenant.controller.python.errors import BadCall
 from cotenant.controller.python.folders import CallPlace, ResultReference
 from cotenant.controller.python.handle import JobHandle
@@ -209,7 +209,7 @@ def _base_options(given: dict[str, Any]) -> tuple[Options, tuple[JobHandle[Any],
 
 
 def _submission(words: list[str], options: Options, endpoint: str | None) -> Submission:
-    with translated():
+    with translate_problems():
         loaded = loaded_settings(endpoint)
     controller = paths.client_endpoint(loaded.settings)
     where = Submitter(

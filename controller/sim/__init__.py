@@ -12,21 +12,27 @@ controller's own journal).
 # fmt: off
 from cotenant.controller.sim import scenario, windows
 from cotenant.controller.sim.choices import BadChoice, PolicyChoice, policies_named
-from cotenant.controller.sim.compare import Report, Task, TaskProgress, TaskRun, WorkerLost, run_all
+from cotenant.controller.sim.compare import OnTaskProgress, Task, TaskProgress, TaskRun, WorkerLost, run_all
 from cotenant.controller.sim.preparing import add_knowledge, prepare
 from cotenant.controller.sim.scenario import Scenario, open_trace, tasks, workload_of
 from cotenant.controller.sim.simulate import answer_inline, simulate
-from cotenant.controller.sim.speedups import Speedup, as_elastic, by_curve, measured, speedups_of
+from cotenant.controller.sim.speedups import (
+    Speedup,
+    elastic_workload,
+    curve_scaled_workload,
+    measured_speedups,
+    speedups_of,
+)
 from cotenant.controller.sim.traces.mapped import column_map
 from cotenant.controller.sim.traces.reading import read
 from cotenant.controller.sim.traces.schema import write_csv
 from cotenant.controller.sim.traces.spot import synthesise_spot
 from cotenant.controller.sim.traces.synth import synthesise
-from cotenant.controller.sim.traces.table import GZIP_MAGIC, TextTable, decoded, table, unpacked
+from cotenant.controller.sim.traces.table import GZIP_MAGIC, TextTable, decode_utf_8, table, unpack_gzip
 from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem, describe, nearest, shown
 from cotenant.controller.sim.windows import busiest, sample
 from cotenant.controller.sim.world.knowledge import Knowledge
-from cotenant.controller.sim.world.outcome import NAN, Columns, Outcome
+from cotenant.controller.sim.world.outcome import NAN, Columns, RunResult
 from cotenant.controller.sim.world.physics import COLUMNS, NoPairTable, Physics, pair_data
 from cotenant.controller.sim.world.workload import Cluster, HostAsk, SimulatedHost, Workload
 from cotenant.controller.sim.world.world import World
@@ -34,12 +40,13 @@ from cotenant.controller.sim.worlds import OtherWorld, WorldPolicy
 
 __all__ = [
     "COLUMNS", "GZIP_MAGIC", "NAN", "BadChoice", "Cluster", "Columns", "HostAsk", "Knowledge", "Labels",
-    "NoPairTable", "OtherWorld", "Outcome", "Physics", "PolicyChoice", "Report", "Scenario",
+    "NoPairTable", "OtherWorld", "RunResult", "Physics", "PolicyChoice", "OnTaskProgress", "Scenario",
     "SimulatedHost", "Speedup", "Task", "TaskProgress", "TaskRun", "TextTable", "Trace", "TraceProblem",
-    "WorkerLost", "Workload", "World", "WorldPolicy", "answer_inline", "as_elastic", "busiest",
-    "by_curve", "column_map", "decoded", "describe", "add_knowledge", "measured", "nearest", "open_trace",
+    "WorkerLost", "Workload", "World", "WorldPolicy", "answer_inline", "elastic_workload", "busiest",
+    "curve_scaled_workload", "column_map", "decode_utf_8", "describe",
+    "add_knowledge", "measured_speedups", "nearest", "open_trace",
     "pair_data", "policies_named", "prepare", "read", "run_all", "sample", "scenario", "shown",
-    "simulate", "speedups_of", "synthesise", "synthesise_spot", "table", "tasks", "unpacked", "windows",
+    "simulate", "speedups_of", "synthesise", "synthesise_spot", "table", "tasks", "unpack_gzip", "windows",
     "workload_of", "write_csv",
 ]
 # fmt: on

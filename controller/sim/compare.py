@@ -26,8 +26,8 @@ from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.eta import EtaTrial
 from cotenant.controller.sim.results.placements import Placements
 from cotenant.controller.sim.results.summary import summarise
-from cotenant.controller.sim.simulate import Compute, Look, nothing, simulate
-from cotenant.controller.sim.world.outcome import Outcome
+from cotenant.controller.sim.simulate import Computes, Look, nothing, simulate
+from cotenant.controller.sim.world.outcome import RunResult
 from cotenant.controller.sim.world.physics import Failures, Physics
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from cotenant.controller.sim.worlds import other_world
@@ -84,7 +84,7 @@ class TaskRun:
 
     task: Task
     summary: dict[str, Any]
-    outcome: Outcome | None
+    outcome: RunResult | None
     """Only where asked for: it is large."""
     timeline: Timeline | None = None
     """Only of a task that records them."""
@@ -110,8 +110,8 @@ class TaskProgress(NamedTuple):
     total: int
 
 
-Report = Callable[[TaskProgress], None]
-Asked = Callable[[int], None]
+OnTaskProgress = Callable[[TaskProgress], None]
+OnAsked = Callable[[int], None]
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -124,9 +124,9 @@ def run_all(
     *,
     workers: int | None = None,
     keep: bool = False,
-    report: Report | None = None,
-    asked: Asked = lambda number: None,
-    compute: Compute = nothing,
+    report: OnTaskProgress | None = None,
+    asked: OnAsked = lambda number: None,
+    compute: Computes = nothing,
 ) -> list[TaskRun]:
     """Runs all tasks and returns runs in the order of the tasks. After an interrupt (Ctrl-C, SIGTERM) the
     function returns finished runs, and those under way with their results so far. A second interrupt ends
@@ -150,7 +150,9 @@ def run_all(
     return _run_in_processes(tasks, count, keep, tell, asked, compute)
 
 
-def _here(tasks: Sequence[Task], keep: bool, report: Report, asked: Asked, compute: Compute) -> list[TaskRun]:
+def _here(
+    tasks: Sequence[Task], keep: bool, report: OnTaskProgress, asked: OnAsked, compute: Computes
+) -> list[TaskRun]:
     stop = threading.Event()
     runs: list[TaskRun] = []
     with stopping(stop, asked):
@@ -162,7 +164,7 @@ def _here(tasks: Sequence[Task], keep: bool, report: Report, asked: Asked, compu
 
 
 def _run_in_processes(
-    tasks: Sequence[Task], count: int, keep: bool, report: Report, asked: Asked, compute: Compute
+    tasks: Sequence[Task], count: int, keep: bool, report: OnTaskProgress, asked: OnAsked, compute: Computes
 ) -> list[TaskRun]:
     context = multiprocessing.get_context("spawn")  # A fork would copy threads' locks in unknown states.
     stop, mail = context.Event(), context.SimpleQueue()
@@ -186,7 +188,9 @@ def _run_in_processes(
     return [run for run in ended if run is not None]
 
 
-def _wait_for(futures: dict[Future[TaskRun | None], int], stop: StopFlag, mail: Any, report: Report) -> None:
+def _wait_for(
+    futures: dict[Future[TaskRun | None], int], stop: StopFlag, mail: Any, report: OnTaskProgress
+) -> None:
     waiting = set(futures)
     while waiting:
         ended, waiting = wait(waiting, timeout=REPORT_EVERY_S / 2, return_when=FIRST_COMPLETED)
@@ -213,7 +217,7 @@ def _begin_worker(stop: StopFlag, mail: Any) -> None:
     _stop, _mail = stop, mail
 
 
-def _run_task(number: int, task: Task, keep: bool, compute: Compute) -> TaskRun | None:
+def _run_task(number: int, task: Task, keep: bool, compute: Computes) -> TaskRun | None:
     """Runs a task in a worker. None: the stop came before the task began (a pool hands out a little more than
     it has processes)."""
     if _stop.is_set():
@@ -221,7 +225,9 @@ def _run_task(number: int, task: Task, keep: bool, compute: Compute) -> TaskRun 
     return _run(number, task, keep, _stop, _mail.put, compute)
 
 
-def _run(number: int, task: Task, keep: bool, stop: StopFlag, report: Report, compute: Compute) -> TaskRun:
+def _run(
+    number: int, task: Task, keep: bool, stop: StopFlag, report: OnTaskProgress, compute: Computes
+) -> TaskRun:
     trial = EtaTrial(task.workload, task.seed, registry.make_for_roll_outs) if task.eta else None
     placements = Placements() if task.drawn else None
     lookers: list[Look] = [each for each in (trial, placements) if each is not None]
@@ -274,7 +280,7 @@ def _all_of(lookers: Sequence[Look]) -> Look:
     return look
 
 
-def _watch(number: int, stop: StopFlag, report: Report) -> Callable[[int, int, float], None]:
+def _watch(number: int, stop: StopFlag, report: OnTaskProgress) -> Callable[[int, int, float], None]:
     """Reports how far a run is, now and then; ends it if a stop was asked for."""
     next_s = 0.0
 
@@ -293,7 +299,7 @@ def _watch(number: int, stop: StopFlag, report: Report) -> Callable[[int, int, f
 
 
 @contextmanager
-def stopping(stop: StopFlag, asked: Asked = lambda number: None) -> Iterator[None]:
+def stopping(stop: StopFlag, asked: OnAsked = lambda number: None) -> Iterator[None]:
     """The first Ctrl-C or SIGTERM sets `stop`, the second one interrupts; each is told to `asked`. Elsewhere
     than in the main thread: nothing."""
     if threading.current_thread() is not threading.main_thread():

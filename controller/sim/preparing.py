@@ -90,7 +90,7 @@ def prepare(
         TraceProblem: an option is out of range, or no job is left.
     """
     _check(load_scale, noise, hp_share, jobs, from_s)
-    window = _window(trace.on_one_clock(vc), from_s, jobs)
+    window = _window(trace.single_clock_trace(vc), from_s, jobs)
     drawn = _draw(window, seed, noise, limits, overheads or Overheads(), hp_share, tuple(models))
     workload = _fitting(window, drawn, cluster, load_scale)
     return add_knowledge(workload, knowledge, seed, np.ceil(window.gpus) <= cluster.gpus)

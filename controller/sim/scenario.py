@@ -16,11 +16,11 @@ from cotenant.controller.policies import registry
 from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import Task, WorldName
 from cotenant.controller.sim.preparing import prepare
-from cotenant.controller.sim.speedups import as_elastic, by_curve, measured
+from cotenant.controller.sim.speedups import curve_scaled_workload, elastic_workload, measured_speedups
 from cotenant.controller.sim.traces.reading import read
 from cotenant.controller.sim.traces.trace import Trace, TraceProblem
 from cotenant.controller.sim.world.knowledge import COMPLETE, Knowledge
-from cotenant.controller.sim.world.overheads import launched
+from cotenant.controller.sim.world.overheads import launch_overheads
 from cotenant.controller.sim.world.physics import Failures, PairData, Physics, pair_data
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from cotenant.controller.sim.worlds import other_world
@@ -168,7 +168,7 @@ def tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[
     for seed in seeds:
         trace = fixed if fixed is not None else open_trace(scenario.trace, seed=seed)
         workload = workload_of(scenario, trace, table, seed)
-        resized = as_elastic(workload) if scenario.world == "elastic" else workload
+        resized = elastic_workload(workload) if scenario.world == "elastic" else workload
         made += [
             Task(
                 policy=policy,
@@ -206,11 +206,13 @@ def workload_of(scenario: Scenario, trace: Trace, table: PairData | None, seed: 
         noise=scenario.noise,
         limits=scenario.limits,
         knowledge=scenario.knowledge,
-        overheads=launched(scenario.launch, scenario.load_time_scale),
-        models=_models(trace, tuple(measured()) if by_model else () if table is None else table.models()),
+        overheads=launch_overheads(scenario.launch, scenario.load_time_scale),
+        models=_models(
+            trace, tuple(measured_speedups()) if by_model else () if table is None else table.models()
+        ),
     )
     if by_model:
-        return other_world("fluid").adapt(workload) if fluid else by_curve(workload)
+        return other_world("fluid").adapt(workload) if fluid else curve_scaled_workload(workload)
     return workload
 
 

@@ -27,15 +27,15 @@ from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim.world.devices import Devices
-from cotenant.controller.sim.world.jobs import AskingSpecs, Specs, drawn, host_reports, known_pairs
-from cotenant.controller.sim.world.outcome import Columns, Outcome, cells
+from cotenant.controller.sim.world.jobs import AskingSpecs, Specs, draw_asking_rows, host_reports, known_pairs
+from cotenant.controller.sim.world.outcome import Columns, RunResult, cells
 from cotenant.controller.sim.world.physics import Failures, FailureTimes, Physics, pair_data
 from cotenant.controller.sim.world.run import JobRun
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from cotenant.controller.sim.world.world import World
 from cotenant.controller.wire import ComputeResult, Payload
 
-Compute = Callable[[str, Payload], ComputeResult]
+Computes = Callable[[str, Payload], ComputeResult]
 """Kind and payload of a request -> the hash of the model that was used, and numbers; or it raises."""
 Watch = Callable[[int, int, float], None]
 """Called now and then with (jobs finished, jobs in all, virtual seconds); may raise KeyboardInterrupt."""
@@ -74,12 +74,12 @@ def simulate(
     checkpoint_every_s: float = 600.0,
     validate: bool = False,
     watch: Watch | None = None,
-    compute: Compute = nothing,
+    compute: Computes = nothing,
     make_policy: MakePolicy = registry.make,
     make_world: Callable[..., World] = World,
     look: Look | None = None,
     promise_share: float = 0.0,
-) -> Outcome:
+) -> RunResult:
     """Run a workload under one policy, to the end or until `watch` (or Ctrl-C) interrupts it.
 
     Args:
@@ -98,7 +98,7 @@ def simulate(
     physics = physics if physics is not None else Physics()
     drive = _Drive(workload, cluster, policy, parameters or {}, physics, validate, compute)
     times = None if failures is None else failures.times(cluster.hosts, seed)
-    asks = drawn(len(workload), promise_share, seed)
+    asks = draw_asking_rows(len(workload), promise_share, seed)
     if late_share is None:
         late_share = 0.0 if workload.knowledge.known == "exact" else LATE_SHARE
     settings = PolicySettings(
@@ -141,13 +141,13 @@ class _Drive:
         parameters: Parameters,
         physics: Physics,
         validate: bool,
-        compute: Compute,
+        compute: Computes,
     ) -> None:
         self.interrupted = False
         self._compute = compute
         self._workload, self._cluster = workload, cluster
         self._submit_s = cells(workload.submit_s)
-        self._duration_s = cells(workload.on_fewest(workload.duration_s))
+        self._duration_s = cells(workload.time_on_fewest_s(workload.duration_s))
         self._policy, self._parameters = policy, parameters
         self._physics, self._validate = physics, validate
         self._finished = self._events = 0
@@ -278,7 +278,7 @@ class _Drive:
             there = self._engine.tenants(device_id)
             assert sorted(here) == sorted(there), f"{device_id}: {here} in the world, {there} in the ledger"
 
-    def outcome(self, seed: int, wall_s: float, cpu_s: float) -> Outcome:
+    def outcome(self, seed: int, wall_s: float, cpu_s: float) -> RunResult:
         world, columns = self._world, self._columns
         world.devices.count_to(world.now_s)
         if not self.interrupted:
@@ -286,7 +286,7 @@ class _Drive:
         for job_id, job in self._engine.jobs.items():
             columns.count(int(job_id), job)
         end_s = world.now_s if self.interrupted else world.last_end_s
-        return Outcome(
+        return RunResult(
             workload=self._workload,
             cluster=self._cluster,
             policy=self._policy,
@@ -315,7 +315,7 @@ class _Drive:
             assert abs(held[0] - held[1]) <= near, f"GPU-seconds of devices and of jobs differ: {held}"
 
 
-def answer_inline(command: ComputeRequest, compute: Compute) -> tuple[ev.Computed, float]:
+def answer_inline(command: ComputeRequest, compute: Computes) -> tuple[ev.Computed, float]:
     """The answer, and the processor seconds it took."""
     began_s = time.process_time()
     try:

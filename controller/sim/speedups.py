@@ -23,7 +23,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from cotenant.controller.sim.traces.table import decoded, unpacked
+from cotenant.controller.sim.traces.table import decode_utf_8, unpack_gzip
 from cotenant.controller.sim.traces.trace import TraceProblem
 from cotenant.controller.sim.world.workload import Workload
 
@@ -65,12 +65,12 @@ class Speedup:
 
 
 @cache
-def measured() -> dict[str, tuple[float, ...]]:
+def measured_speedups() -> dict[str, tuple[float, ...]]:
     """Model -> speedup on 1, 2 ... devices."""
     file = "pcs_scaling.csv.gz"
     packed = (files("cotenant.controller.sim") / "data" / file).read_bytes()
     found: dict[str, list[float]] = defaultdict(list)
-    for row in csv.DictReader(decoded(unpacked(packed, file), file).splitlines()):
+    for row in csv.DictReader(decode_utf_8(unpack_gzip(packed, file), file).splitlines()):
         found[row["model"]].append(float(row["speedup"]))
         assert int(row["gpus"]) == len(found[row["model"]]), "a curve has no gaps"
     return {model: tuple(values) for model, values in found.items()}
@@ -82,7 +82,7 @@ def speedup(model: str, gpus: int) -> Speedup:
 
     Raises: TraceProblem: no curve is as wide.
     """
-    curves = measured()
+    curves = measured_speedups()
     own = curves.get(model, ())
     if len(own) < gpus:
         wide = [name for name in sorted(curves) if len(curves[name]) >= gpus]
@@ -96,7 +96,7 @@ def speedup(model: str, gpus: int) -> Speedup:
     return Speedup(own[:gpus])
 
 
-def by_curve(workload: Workload) -> Workload:
+def curve_scaled_workload(workload: Workload) -> Workload:
     """The workload with the same jobs, whose times are those alone on all of their devices, as their curves
     say."""
     gpus = workload.gpus.astype(np.float64)
@@ -104,7 +104,7 @@ def by_curve(workload: Workload) -> Workload:
     return replace(workload, duration_s=workload.duration_s * alone, expected_s=workload.expected_s * alone)
 
 
-def as_elastic(workload: Workload) -> Workload:
+def elastic_workload(workload: Workload) -> Workload:
     """Jobs of `by_curve` that take any number of devices up to all of theirs."""
     return replace(workload, speedups=tuple(tuple(curve.values[1:]) for curve in speedups_of(workload)))
 

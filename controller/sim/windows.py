@@ -31,7 +31,7 @@ from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import Task, TaskRun
 from cotenant.controller.sim.preparing import Stream, stream
 from cotenant.controller.sim.traces.trace import Trace, TraceProblem
-from cotenant.controller.sim.world.outcome import Outcome
+from cotenant.controller.sim.world.outcome import RunResult
 from cotenant.controller.sim.world.workload import Workload
 
 REFERENCE: Final = PolicyChoice("sjf", {})
@@ -106,7 +106,7 @@ def tasks(
     return made
 
 
-def cut(workload: Workload, before: Outcome, window: TraceWindow) -> Workload:
+def cut(workload: Workload, before: RunResult, window: TraceWindow) -> Workload:
     """The jobs of a window, after what the reference had running and waiting when it begins."""
     begin_s = float(workload.submit_s[window.begin])
     earlier = slice(0, window.begin)

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from cotenant.controller.policies import plugins
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.sim.world.outcome import Outcome
+from cotenant.controller.sim.world.outcome import RunResult
 from cotenant.controller.sim.world.workload import Workload
 
 GROUP: Final = "cotenant.worlds"
@@ -32,7 +32,7 @@ class OtherWorld(NamedTuple):
     policies: Mapping[str, WorldPolicy]
     adapt: Callable[[Workload], Workload]
     """The same jobs as this world sees them."""
-    simulate: Callable[..., Outcome]
+    simulate: Callable[..., RunResult]
     """Called with workload, cluster, policy and parameters, and by name with `seed`, `asked` (so many jobs,
     evenly among all, ask at their arrival when they will have ended) and `watch`."""
 

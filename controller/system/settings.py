@@ -181,10 +181,10 @@ def nearest(key: str) -> str:
 
 # --- Layers: (key, value, origin) -------------------------------------------------------------------
 
-Layer = Iterable[tuple[str, object, str]]
+SettingsLayer = Iterable[tuple[str, object, str]]
 
 
-def from_file(path: Path) -> Layer:
+def from_file(path: Path) -> SettingsLayer:
     tables, lines = read_toml(path)
     yield from _organisations(path, tables.pop(ORGANISATIONS, {}), lines)
     for section, table in tables.items():
@@ -201,7 +201,7 @@ def from_file(path: Path) -> Layer:
             yield key, value, f"file {where}"
 
 
-def _organisations(path: Path, tables: Any, lines: Sequence[str]) -> Layer:
+def _organisations(path: Path, tables: Any, lines: Sequence[str]) -> SettingsLayer:
     """Yields the settings of every section `[organisations.NAME]`."""
     if not isinstance(tables, dict):
         raise SettingsError(f"{path}:1: `{ORGANISATIONS}` must be sections, written [{ORGANISATIONS}.NAME]")
@@ -249,7 +249,7 @@ def line_of(lines: Sequence[str], section: str, name: str) -> int:
     return header
 
 
-def from_environment(environ: Mapping[str, str]) -> Layer:
+def from_environment(environ: Mapping[str, str]) -> SettingsLayer:
     for variable in sorted(environ):
         if match := ENV_PATTERN.fullmatch(variable):
             key = f"{match[1]}.{match[2]}".lower()
@@ -258,7 +258,7 @@ def from_environment(environ: Mapping[str, str]) -> Layer:
             yield key, as_typed(key, environ[variable]), f"environment {variable}"
 
 
-def from_flags(flags: Mapping[str, object]) -> Layer:
+def from_flags(flags: Mapping[str, object]) -> SettingsLayer:
     for key, value in flags.items():
         if value is None:
             continue

@@ -12,12 +12,12 @@ from cotenant.controller.timeline.chrome import chrome_trace
 from cotenant.controller.timeline.picture import fragment, render
 from cotenant.controller.timeline.drawing import CSS
 from cotenant.controller.timeline.timeline import (
-    AttemptSpan, DeviceRow, JobName, Phase, PolicyChange, Preemption, Segment, Timeline, WaitSpan,
+    AttemptSpan, DeviceRow, JobName, SegmentKind, PolicyChange, Preemption, Segment, Timeline, WaitSpan,
 )
 from cotenant.controller.timeline.attempts import timeline_of_view
 
 __all__ = [
-    "CSS", "AttemptSpan", "AttemptTimes", "DeviceRow", "JobName", "JobTimes", "Phase", "PolicyChange",
+    "CSS", "AttemptSpan", "AttemptTimes", "DeviceRow", "JobName", "JobTimes", "SegmentKind", "PolicyChange",
     "Preemption", "Segment", "TimeWindow", "Timeline", "WaitSpan", "attempt_times", "chrome_trace",
     "fragment", "render", "timeline_of", "timeline_of_view",
 ]

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from cotenant.controller.domain import Phase as JobPhase
+from cotenant.controller.domain import Phase
 from cotenant.controller.timeline.timeline import (
     AttemptSpan,
     DeviceRow,
     JobName,
-    Phase,
     PolicyChange,
     Preemption,
     Segment,
+    SegmentKind,
     Timeline,
     WaitSpan,
 )
@@ -156,7 +156,7 @@ def _segments(job: JobTimes, attempt: AttemptTimes, window: TimeWindow) -> Itera
     end_s, asked_s = _end_s(job, attempt), _asked_s(job, attempt)
     trained_s = end_s if attempt.first_step_s is None else attempt.first_step_s
     futile = attempt.preempted and attempt.first_step_s is None
-    spans: tuple[tuple[Phase, float, float], ...] = (
+    spans: tuple[tuple[SegmentKind, float, float], ...] = (
         ("futile" if futile else "loading", attempt.launched_s, min(trained_s, asked_s)),
         ("running", trained_s, asked_s),
         ("checkpointing", asked_s, end_s),
@@ -256,7 +256,7 @@ def timeline_of_view(view: wire.TimelineView, *, local_utc_offset_s: float) -> T
 def _assume_first_step(job: wire.TimelineJob, attempt: AttemptTimes) -> AttemptTimes:
     """A script that tells no steps has trained all the same, if it runs or has finished: how long it loaded
     nobody knows."""
-    runs = attempt.ended_s is None and job.phase is JobPhase.RUNNING
+    runs = attempt.ended_s is None and job.phase is Phase.RUNNING
     if attempt.first_step_s is None and (runs or attempt.finished):
         return attempt._replace(first_step_s=attempt.launched_s)
     return attempt

@@ -12,7 +12,7 @@ from typing import Any, Final
 from cotenant.controller.timeline.lanes import pieces, stays, waiting_lanes
 from cotenant.controller.timeline.timeline import Segment, Timeline
 
-Event = dict[str, Any]
+TraceEvent = dict[str, Any]
 
 PHASES: Final = {
     "loading": "load",
@@ -27,7 +27,7 @@ POLICY, WAITING = 1, 2
 def chrome_trace(timeline: Timeline) -> dict[str, Any]:
     """The timeline as a document in the format of Chrome's traces."""
     names = {each.job: each.name for each in timeline.jobs}
-    events: list[Event] = [
+    events: list[TraceEvent] = [
         *_process(POLICY, "policy", 0),
         *_policies(timeline),
         *_process(WAITING, "waiting", len(timeline.devices) + 1),
@@ -64,13 +64,13 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
 
 def _device_events(
     timeline: Timeline, segments: list[Segment], process: int, names: dict[str, str]
-) -> Iterator[Event]:
+) -> Iterator[TraceEvent]:
     known = {(each.job, each.attempt): each for each in timeline.attempts}
     lanes = set()
     for stay in stays(segments):
         lanes.add(stay.lane)
         about = known.get((stay.job, stay.attempt))
-        told: Event = {"job": stay.job, "attempt": stay.attempt}
+        told: TraceEvent = {"job": stay.job, "attempt": stay.attempt}
         if about is not None:
             told |= {"accumulation_steps": about.accumulation_steps, "from_step": about.resumed_from_step}
         title = _title(stay.job, names)
@@ -83,7 +83,7 @@ def _device_events(
         yield _metadata_event("thread_name", process, lane, {"name": f"tenant {lane + 1}"})
 
 
-def _policies(timeline: Timeline) -> Iterator[Event]:
+def _policies(timeline: Timeline) -> Iterator[TraceEvent]:
     starts_s = [*(each.at_s for each in timeline.policies), timeline.end_s]
     for each, end_s in zip(timeline.policies, starts_s[1:], strict=True):
         yield _slice(each.policy, "policy", POLICY, 0, each.at_s, end_s, {})
@@ -95,8 +95,8 @@ def _title(job: str, names: dict[str, str]) -> str:
 
 
 def _slice(
-    name: str, category: str, process: int, thread: int, start_s: float, end_s: float, told: Event
-) -> Event:
+    name: str, category: str, process: int, thread: int, start_s: float, end_s: float, told: TraceEvent
+) -> TraceEvent:
     return {
         "name": name,
         "cat": category,
@@ -109,14 +109,14 @@ def _slice(
     }
 
 
-def _process(process: int, name: str, place: int) -> list[Event]:
+def _process(process: int, name: str, place: int) -> list[TraceEvent]:
     return [
         _metadata_event("process_name", process, 0, {"name": name}),
         _metadata_event("process_sort_index", process, 0, {"sort_index": place}),
     ]
 
 
-def _metadata_event(name: str, process: int, thread: int, told: Event) -> Event:
+def _metadata_event(name: str, process: int, thread: int, told: TraceEvent) -> TraceEvent:
     return {"name": name, "ph": "M", "pid": process, "tid": thread, "args": told}
 
 

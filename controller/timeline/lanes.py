@@ -13,9 +13,9 @@ from itertools import pairwise
 
 import msgspec
 
-from cotenant.controller.timeline.timeline import Phase, Segment, WaitSpan
+from cotenant.controller.timeline.timeline import Segment, SegmentKind, WaitSpan
 
-Attempt = tuple[str, int]
+LaneAttempt = tuple[str, int]
 """A job and the number of one of its attempts."""
 
 
@@ -33,7 +33,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a stay in one phase with the same co-tenants: slice number `rank` of `tenants`."""
 
     stay: Stay
-    phase: Phase
+    phase: SegmentKind
     start_s: float
     end_s: float
     rank: int
@@ -44,7 +44,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 def stays(segments: Sequence[Segment]) -> tuple[Stay, ...]:
     """The stays on one device, in order. Each takes the first lane that is free when it starts."""
-    spans: dict[Attempt, tuple[float, float]] = {}
+    spans: dict[LaneAttempt, tuple[float, float]] = {}
     for s in segments:
         start_s, end_s = spans.get((s.job, s.attempt), (s.start_s, s.end_s))
         spans[s.job, s.attempt] = (min(start_s, s.start_s), max(end_s, s.end_s))
@@ -72,7 +72,7 @@ def lanes(spans: Sequence[tuple[float, float]]) -> Iterator[int]:
 def pieces(segments: Sequence[Segment]) -> tuple[Piece, ...]:
     """The pieces on one device, by stay and time; neighbours that look the same are one."""
     everyone = stays(segments)
-    own: dict[Attempt, list[Segment]] = {}
+    own: dict[LaneAttempt, list[Segment]] = {}
     for s in segments:
         own.setdefault((s.job, s.attempt), []).append(s)
     by_lane: dict[int, list[Stay]] = {}

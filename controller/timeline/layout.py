@@ -127,7 +127,7 @@ class TimelineLayout(msgspec.Struct, frozen=True, kw_only=True):
             yield from (label for _, label, _ in row.markers if label is not None)
 
 
-class Known:
+class JobTexts:
     """What there is to say about jobs and attempts, found by their names."""
 
     def __init__(self, timeline: Timeline) -> None:
@@ -182,7 +182,7 @@ def job_colours(timeline: Timeline) -> dict[str, str]:
 
 def lay_out(timeline: Timeline) -> TimelineLayout:
     """Rows from top to bottom: a strip per device with its notes above it, then those who wait."""
-    known = Known(timeline)
+    known = JobTexts(timeline)
     second_width = (WIDTH - LEFT - RIGHT) / timeline.end_s
     top = HEADER + (34.0 if timeline.policies else 8.0)
     y = top
@@ -242,7 +242,7 @@ def _drawn_segments(timeline: Timeline) -> tuple[dict[str, list[Segment]], list[
 
 
 def _device_bars(
-    known: Known, segments: Sequence[Segment], box: Box, second_width: float
+    known: JobTexts, segments: Sequence[Segment], box: Box, second_width: float
 ) -> tuple[tuple[TimelineBar, ...], tuple[Label, ...]]:
     bars = []
     room: dict[tuple[str, int], Box] = {}
@@ -260,7 +260,7 @@ def _device_bars(
     return tuple(bars), tuple(labels)
 
 
-def _bar(known: Known, piece: Piece, device: str, box: Box, second_width: float) -> TimelineBar:
+def _bar(known: JobTexts, piece: Piece, device: str, box: Box, second_width: float) -> TimelineBar:
     height = (box.height - LANE_GAP * (piece.tenants - 1)) / piece.tenants
     stay = piece.stay
     doing = "loading for nothing" if piece.phase == "futile" else piece.phase
@@ -282,7 +282,7 @@ def _bar(known: Known, piece: Piece, device: str, box: Box, second_width: float)
     )
 
 
-def _bar_labels(known: Known, attempt: AttemptSpan, box: Box) -> list[Label]:
+def _bar_labels(known: JobTexts, attempt: AttemptSpan, box: Box) -> list[Label]:
     """A name, and below or behind it what is special about the attempt; as much as fits."""
     fill = drawing.text_colour(known.colour(attempt.job))
     extras = [f"s = {attempt.accumulation_steps}"] if attempt.accumulation_steps > 1 else []
@@ -320,7 +320,7 @@ def _bar_labels(known: Known, attempt: AttemptSpan, box: Box) -> list[Label]:
 
 
 def _markers(
-    known: Known, preemptions: Sequence[Preemption], y: float, second_width: float
+    known: JobTexts, preemptions: Sequence[Preemption], y: float, second_width: float
 ) -> Iterator[tuple[float, Label | None, str]]:
     """Preemptions at one device; the line that begins at `y` has as many notes as fit beside each other."""
     free_from = LEFT
@@ -339,7 +339,7 @@ def _markers(
 
 
 def _waiting_row(
-    known: Known, waits: Sequence[WaitSpan], y: float, second_width: float
+    known: JobTexts, waits: Sequence[WaitSpan], y: float, second_width: float
 ) -> tuple[TimelineRow, list[str]]:
     placed = [each for each in waiting_lanes(waits) if each[1] < WAIT_LANES_MAX]
     lanes = 1 + max(lane for _, lane in placed)
@@ -362,7 +362,7 @@ def _waiting_row(
     return row, [f"{more:,} more that wait at the same time"] if more else []
 
 
-def _wait_label(known: Known, wait: WaitSpan, box: Box) -> list[Label]:
+def _wait_label(known: JobTexts, wait: WaitSpan, box: Box) -> list[Label]:
     name = known.name(wait.job)
     length = drawing.duration(wait.end_s - wait.start_s)
     titles = [f"{wait.job}  {name}"] if wait.job != name else []

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-Phase = Literal["loading", "futile", "running", "checkpointing"]
+SegmentKind = Literal["loading", "futile", "running", "checkpointing"]
 """`futile`: a load that ended in a preemption before its first step."""
 
 
@@ -21,7 +21,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     attempt: int
     device: str
-    phase: Phase
+    phase: SegmentKind
     start_s: float
     end_s: float
 

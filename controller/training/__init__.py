@@ -7,11 +7,18 @@ from cotenant.controller.training.interference_errors import Both, Evaluation, e
 from cotenant.controller.training.journal_pairs import measured_pairs
 from cotenant.controller.training.kinds import KINDS, answer, compute
 from cotenant.controller.training.parallel import Backend, Evaluate, NoBackend, evaluator
-from cotenant.controller.training.pair_rows import PairRows, PairsProblem, part, read, together, widened
+from cotenant.controller.training.pair_rows import (
+    PairRows,
+    PairsProblem,
+    part,
+    read,
+    together,
+    select_columns,
+)
 
 __all__ = [
     "KINDS", "Backend", "Both", "Evaluate", "Evaluation", "NoBackend", "NoXGBoost", "PairRows",
     "PairsProblem", "answer", "boosting", "compute", "evaluate", "evaluator", "interference",
-    "measured_pairs", "pair_rows", "part", "predictions", "read", "together", "widened",
+    "measured_pairs", "pair_rows", "part", "predictions", "read", "together", "select_columns",
 ]
 # fmt: on

@@ -39,7 +39,7 @@ class Fitted:
 
     def trees(self) -> Trees:
         document = json.loads(bytes(self._booster.save_raw("json")))
-        return converted(document["learner"]["gradient_booster"]["model"]["trees"], self._base)
+        return convert_trees(document["learner"]["gradient_booster"]["model"]["trees"], self._base)
 
     def importances(self) -> tuple[float, ...]:
         """The share of each feature in all gain of all splits."""
@@ -100,7 +100,7 @@ def fit(
     return Fitted(library.train(parameters, data, int(settings["trees"])), base, rows.shape[1])
 
 
-def converted(trees: list[dict[str, Any]], base: float) -> Trees:
+def convert_trees(trees: list[dict[str, Any]], base: float) -> Trees:
     """XGBoost's JSON as one value. Nodes get new numbers, from the left, without what pruning has removed."""
     sizes: list[int] = []
     left: list[int] = []

@@ -17,14 +17,14 @@ from importlib.metadata import version
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from cotenant.controller.models.interference.bands import Novelty, bands, known_jobs, scale_of
 from cotenant.controller.models.interference.features import OCCUPANCY, Matrix, beside, columns_of
 from cotenant.controller.performance import CrossValidation, InterferenceModel, Training, TrainingFile, Trial
 from cotenant.controller.training import boosting
 from cotenant.controller.training.interference_errors import Both, rmse
-from cotenant.controller.training.pair_rows import PairRows, part, together, widened
+from cotenant.controller.training.pair_rows import PairRows, part, select_columns, together
 
 FOLDS: Final = 5
 MODEL_FOLDS_MAX: Final = 12
@@ -60,9 +60,9 @@ HOLES_WEIGHT: Final = 0.1
 """Every row is seen a second time with so many of its values gone and so little weight: so the trees learn
 where to send a missing value. Without, a file or a job that lacks a column gets an arbitrary answer."""
 
-Folds = npt.NDArray[np.intp]
-Mask = npt.NDArray[np.bool_]
-Progress = Callable[[str], None]
+Folds = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+OnProgress = Callable[[str], None]
 
 
 class TooFewPairs(ValueError):
@@ -72,7 +72,7 @@ class TooFewPairs(ValueError):
 def train(
     files: Sequence[PairRows],
     seed: int,
-    tell: Progress = lambda _: None,
+    tell: OnProgress = lambda _: None,
     candidates: Sequence[dict[str, float]] = GRID,
 ) -> InterferenceModel:
     """A model of all the files' pairs, its settings chosen from the candidates by cross-validation.
@@ -84,12 +84,12 @@ def train(
     library = boosting.xgboost()
     pairs = together(files)
     table = PairColumns(pairs)
-    folds = by_pair(pairs.groups, seed)
+    folds = pair_folds(pairs.groups, seed)
     trials, answers = tried(table, folds, candidates, seed, tell)
     number = min(range(len(trials)), key=lambda each: trials[each].rmse)
     best, predicted = trials[number], answers[number]
     tell("leaving out one model after the other")
-    unseen, off_unseen, strange = by_model(table, best.settings, seed)
+    unseen, off_unseen, strange = unseen_model_predictions(table, best.settings, seed)
     off = np.concatenate((predicted - pairs.xi, off_unseen)) / scale_of(np.concatenate((predicted, unseen)))
     far = np.concatenate((nearness(table, folds), strange))
     measured = ~np.isnan(off)
@@ -105,8 +105,8 @@ def train(
         settings=best.settings,
         cross_validation=CrossValidation(
             folds=int(folds.max()) + 1,
-            rmse=shortened(rmse(predicted, pairs.xi)),
-            mean_prediction_rmse=shortened(rmse(out_of_fold_mean(pairs, folds), pairs.xi)),
+            rmse=rounded_numbers(rmse(predicted, pairs.xi)),
+            mean_prediction_rmse=rounded_numbers(rmse(out_of_fold_mean(pairs, folds), pairs.xi)),
             unseen_model_rmse=_digits(overall(off_unseen)) if len(unseen) else None,
             tried=trials,
         ),
@@ -145,8 +145,8 @@ class PairColumns:
             )
         self.columns = columns_of(self.names)
         self.rising = tuple(column.partition(".")[2] in OCCUPANCY for column in self.columns)
-        self.first = widened(pairs.first, pairs.names, self.names)
-        self.second = widened(pairs.second, pairs.names, self.names)
+        self.first = select_columns(pairs.first, pairs.names, self.names)
+        self.second = select_columns(pairs.second, pairs.names, self.names)
         self.ways = (
             beside(self.names, self.first, self.second, self.columns),
             beside(self.names, self.second, self.first, self.columns),
@@ -166,7 +166,7 @@ class PairColumns:
         x = np.concatenate(
             (
                 beside(self.names, jobs, others, self.columns),
-                beside(self.names, _holed(jobs, chance), _holed(others, chance), self.columns),
+                beside(self.names, _punch_holes(jobs, chance), _punch_holes(others, chance), self.columns),
             )
         )
         weights = np.repeat((1.0, HOLES_WEIGHT), len(take))
@@ -180,7 +180,7 @@ class PairColumns:
 # --- Splitting and judging ---------------------------------------------------------------------------
 
 
-def by_pair(groups: Sequence[str], seed: int, count: int = FOLDS) -> Folds:
+def pair_folds(groups: Sequence[str], seed: int, count: int = FOLDS) -> Folds:
     """The fold of each row: pairs are drawn in random order, each into the fold with the fewest rows."""
     names = sorted({*groups})
     np.random.default_rng(seed).shuffle(names)
@@ -196,7 +196,7 @@ def by_pair(groups: Sequence[str], seed: int, count: int = FOLDS) -> Folds:
 
 
 def tried(
-    table: PairColumns, folds: Folds, candidates: Sequence[dict[str, float]], seed: int, tell: Progress
+    table: PairColumns, folds: Folds, candidates: Sequence[dict[str, float]], seed: int, tell: OnProgress
 ) -> tuple[tuple[Trial, ...], list[Both]]:
     """Every candidate, judged on the same pairs left out; and its predictions of them."""
     trials, answers = [], []
@@ -223,9 +223,9 @@ def out_of_fold_mean(pairs: PairRows, folds: Folds) -> Both:
     return predicted
 
 
-def by_model(
+def unseen_model_predictions(
     table: PairColumns, settings: Mapping[str, float], seed: int
-) -> tuple[Both, Both, npt.NDArray[np.float64]]:
+) -> tuple[Both, Both, NDArray[np.float64]]:
     """Pairs predicted by models that have seen one of the two jobs' models in no pair, as it is with a new
     kind of job: the answers, how far off they are, and how strange the stranger job of each pair is then.
 
@@ -246,7 +246,7 @@ def by_model(
     return np.concatenate(answers), np.concatenate(off), np.concatenate(far)
 
 
-def nearness(table: PairColumns, folds: Folds) -> npt.NDArray[np.float64]:
+def nearness(table: PairColumns, folds: Folds) -> NDArray[np.float64]:
     """How strange each pair's stranger job is to the model that has not seen the pair."""
     far = np.empty(len(table.pairs))
     for fold in range(int(folds.max()) + 1):
@@ -254,10 +254,10 @@ def nearness(table: PairColumns, folds: Folds) -> npt.NDArray[np.float64]:
     return far
 
 
-def distances(table: PairColumns, held_out: Mask) -> npt.NDArray[np.float64]:
+def distances(table: PairColumns, held_out: Mask) -> NDArray[np.float64]:
     seen = np.concatenate((table.first[~held_out], table.second[~held_out]))
     novelty = Novelty(known_jobs(table.names, seen))
-    far: npt.NDArray[np.float64] = np.maximum(
+    far: NDArray[np.float64] = np.maximum(
         novelty.of(table.first[held_out]), novelty.of(table.second[held_out])
     )
     return far
@@ -286,7 +286,7 @@ def _varies(pairs: PairRows, place: int) -> bool:
     return len(np.unique(values[~np.isnan(values)])) > 1
 
 
-def _holed(jobs: Matrix, chance: np.random.Generator) -> Matrix:
+def _punch_holes(jobs: Matrix, chance: np.random.Generator) -> Matrix:
     return np.where(chance.random(jobs.shape) < HOLES, np.float32(np.nan), jobs)
 
 
@@ -296,7 +296,7 @@ def _file(pairs: PairRows) -> TrainingFile:
     )
 
 
-def shortened(numbers: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
+def rounded_numbers(numbers: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
     first, second = (None if number is None else _digits(number) for number in numbers)
     return first, second
 

@@ -15,19 +15,19 @@ import numpy.typing as npt
 
 from cotenant.controller.models.interference.bands import scale_of
 from cotenant.controller.models.interference.predictor import Predictor
-from cotenant.controller.training.pair_rows import PairRows, widened
+from cotenant.controller.training.pair_rows import PairRows, select_columns
 
 Both = npt.NDArray[np.float64]
 """[n, 2]: job 1 and job 2."""
-Numbers = tuple[float | None, float | None]
+ErrorPair = tuple[float | None, float | None]
 """Of job 1 and job 2; None where nothing was measured."""
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     pairs: int
-    rmse: Numbers
-    mae: Numbers
-    mean_prediction_rmse: Numbers
+    rmse: ErrorPair
+    mae: ErrorPair
+    mean_prediction_rmse: ErrorPair
     features: tuple[str, ...]
     """Columns of the model."""
     missing: tuple[str, ...]
@@ -57,21 +57,21 @@ def evaluate(predictor: Predictor, pairs: PairRows) -> Evaluation:
 
 def predictions(predictor: Predictor, pairs: PairRows) -> tuple[Both, Both]:
     """Raw xi of both jobs of every pair, and the margins."""
-    first = widened(pairs.first, pairs.names, predictor.names)
-    second = widened(pairs.second, pairs.names, predictor.names)
+    first = select_columns(pairs.first, pairs.names, predictor.names)
+    second = select_columns(pairs.second, pairs.names, predictor.names)
     ratios = np.stack((predictor.ratios(first, second), predictor.ratios(second, first)), axis=1)
     return ratios, scale_of(ratios) * predictor.factors(first, second)[:, None]
 
 
-def rmse(predicted: Both, truth: Both) -> Numbers:
+def rmse(predicted: Both, truth: Both) -> ErrorPair:
     return _each(predicted, truth, lambda off: math.sqrt(float((off**2).mean())))
 
 
-def mae(predicted: Both, truth: Both) -> Numbers:
+def mae(predicted: Both, truth: Both) -> ErrorPair:
     return _each(predicted, truth, lambda off: float(np.abs(off).mean()))
 
 
-def _each(predicted: Both, truth: Both, number: Callable[[npt.NDArray[np.float64]], float]) -> Numbers:
+def _each(predicted: Both, truth: Both, number: Callable[[npt.NDArray[np.float64]], float]) -> ErrorPair:
     """The number that `number` gives for the errors of each job, where it was measured."""
     first, second = (off[~np.isnan(off)] for off in (predicted - truth).T)
     return number(first) if len(first) else None, number(second) if len(second) else None

@@ -22,7 +22,7 @@ from cotenant.controller.engine import Engine
 from cotenant.controller.knowledge import Observed, signature
 from cotenant.controller.models.interference.features import VOCABULARY, job_features
 from cotenant.controller.sim.past.journal import follow
-from cotenant.controller.training.pair_rows import unordered
+from cotenant.controller.training.pair_rows import pair_name
 
 
 def measured_pairs(where: Path) -> tuple[str, int, int]:
@@ -75,7 +75,7 @@ class Kinds:
 
     def table(self, entries: Mapping[str, Observed]) -> tuple[str, int, int]:
         """The CSV, its rows, and how many pairs were left out for want of a profile."""
-        pairs = sorted({_in_order(*key.split(":")) for key, seen in entries.items() if seen.count})
+        pairs = sorted({_sorted_pair(*key.split(":")) for key, seen in entries.items() if seen.count})
         rows = [row for row in (self._row(entries, *pair) for pair in pairs) if row is not None]
         names = [
             name for name in VOCABULARY if any(row.get(f"solo{n}_{name}") for row in rows for n in (1, 2))
@@ -104,7 +104,7 @@ class Kinds:
                     f"norm{n}": _text(1.0 / side.xi),
                     f"count{n}": str(side.count),
                 }
-        return {**row, "pair": unordered(row["model1"], row["model2"])}
+        return {**row, "pair": pair_name(row["model1"], row["model2"])}
 
 
 COLUMNS: Final = (
@@ -129,7 +129,7 @@ def model_name(spec: JobSpec) -> str:
     return NUMBER.sub("#", " ".join(words)).replace("+", "-") or spec.name or "no command"
 
 
-def _in_order(first: str, second: str) -> tuple[str, str]:
+def _sorted_pair(first: str, second: str) -> tuple[str, str]:
     return (first, second) if first <= second else (second, first)
 
 

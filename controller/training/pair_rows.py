@@ -105,7 +105,7 @@ def read(data: bytes, name: str, licence: str = "") -> PairRows:
         first=_matrix([row.first for row in kept], names),
         second=_matrix([row.second for row in kept], names),
         xi=np.array([row.xi for row in kept]),
-        groups=tuple(unordered(*row.models) for row in kept),
+        groups=tuple(pair_name(*row.models) for row in kept),
         models=tuple(row.models for row in kept),
         types=tuple(row.gpu_type for row in kept),
         infeasible=infeasible,
@@ -122,8 +122,8 @@ def together(parts: Sequence[PairRows]) -> PairRows:
     names = tuple(name for name in VOCABULARY if any(name in part.names for part in parts))
     return PairRows(
         names=names,
-        first=np.concatenate([widened(part.first, part.names, names) for part in parts]),
-        second=np.concatenate([widened(part.second, part.names, names) for part in parts]),
+        first=np.concatenate([select_columns(part.first, part.names, names) for part in parts]),
+        second=np.concatenate([select_columns(part.second, part.names, names) for part in parts]),
         xi=np.concatenate([part.xi for part in parts]),
         groups=tuple(group for part in parts for group in part.groups),
         models=tuple(models for part in parts for models in part.models),
@@ -146,7 +146,7 @@ def part(pairs: PairRows, keep: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) ->
     )
 
 
-def widened(matrix: Matrix, names: tuple[str, ...], wanted: tuple[str, ...]) -> Matrix:
+def select_columns(matrix: Matrix, names: tuple[str, ...], wanted: tuple[str, ...]) -> Matrix:
     """The rows of `matrix` with the columns `wanted`: NaN where there is nothing."""
     result = np.full((len(matrix), len(wanted)), np.nan, np.float32)
     for place, name in enumerate(wanted):
@@ -155,7 +155,7 @@ def widened(matrix: Matrix, names: tuple[str, ...], wanted: tuple[str, ...]) -> 
     return result
 
 
-def unordered(first: str, second: str) -> str:
+def pair_name(first: str, second: str) -> str:
     """What two jobs' models are called as a pair; empty if one is not known."""
     return "+".join(sorted((first, second))) if first and second else ""
 

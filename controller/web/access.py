@@ -64,7 +64,7 @@ HEADERS: Final = {
 FORM_BYTES_MAX: Final = 64 * 1024
 FIELDS_MAX: Final = 100
 
-Changes = Callable[[Request, Mapping[str, str]], Awaitable[Response]]
+AnswersChange = Callable[[Request, Mapping[str, str]], Awaitable[Response]]
 """Given the form's fields."""
 
 
@@ -182,7 +182,7 @@ def _is_from_us(headers: Headers, host: str) -> bool:
     return site in (None, "same-origin", "none") and origin in (None, f"http://{host}")
 
 
-def change(path: str, act: Changes) -> Route:
+def change(path: str, act: AnswersChange) -> Route:
     """A POST of a form of ours, and nothing else."""
 
     async def checked(request: Request) -> Response:

@@ -43,7 +43,7 @@ def footnotes(value: dict[str, Any], record: JournalRecord, runs: Sequence[TaskR
     lines += [f"note: {note}" for note in record.notes]
     if any(run.summary["shared_jobs"] for run in runs):
         lines.append(f"note: what sharing costs is taken from {value['pairs']}, not from this cluster")
-    return [f"  {screen.wrapped(line, 2)}"[2:] for line in lines]
+    return [f"  {screen.wrap_text(line, 2)}"[2:] for line in lines]
 
 
 def trust(found: dict[str, Any] | None, policy: str) -> str:

@@ -17,7 +17,7 @@ from cotenant.controller.present.units import NONE, plural
 from cotenant.controller.sim import TaskRun
 from cotenant.controller.sim.results.paired import ConfidenceInterval, interval
 
-Summary = dict[str, Any]
+PolicySummary = dict[str, Any]
 
 BEST: Final = "*"
 _UNITS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
@@ -28,7 +28,7 @@ class Measure(NamedTuple):
 
     title: str
     """Includes the unit after a comma; that of a time is added later, since it depends on the values."""
-    value: Callable[[Summary], float | None]
+    value: Callable[[PolicySummary], float | None]
     time: str = ""
     """Of which kind of time it is, if it is one: all of a kind are in the unit that suits the first."""
     best: Callable[[Sequence[float]], float] | None = min
@@ -39,10 +39,10 @@ class Measure(NamedTuple):
     """Shown only where a run has such a number."""
 
 
-def at(*keys: str) -> Callable[[Summary], float | None]:
+def at(*keys: str) -> Callable[[PolicySummary], float | None]:
     """The number at a path of keys; None where the path or the number is missing."""
 
-    def find(summary: Summary) -> float | None:
+    def find(summary: PolicySummary) -> float | None:
         found: Any = summary
         for key in keys:
             found = found.get(key) if isinstance(found, dict) else None
@@ -51,12 +51,12 @@ def at(*keys: str) -> Callable[[Summary], float | None]:
     return find
 
 
-def percent(*keys: str) -> Callable[[Summary], float | None]:
+def percent(*keys: str) -> Callable[[PolicySummary], float | None]:
     find = at(*keys)
     return lambda summary: None if (found := find(summary)) is None else 100.0 * found
 
 
-def hours(*keys: str) -> Callable[[Summary], float | None]:
+def hours(*keys: str) -> Callable[[PolicySummary], float | None]:
     find = at(*keys)
     return lambda summary: None if (found := find(summary)) is None else found / 3600.0
 
@@ -113,7 +113,7 @@ class SummaryRow(NamedTuple):
     """The row of one policy over all its seeds."""
 
     label: str
-    summaries: tuple[Summary, ...]
+    summaries: tuple[PolicySummary, ...]
 
 
 class Filled(NamedTuple):
@@ -142,25 +142,25 @@ class Filled(NamedTuple):
         return text
 
 
-def rows_of(summaries: Sequence[Summary]) -> list[SummaryRow]:
+def rows_of(summaries: Sequence[PolicySummary]) -> list[SummaryRow]:
     """The rows in the order in which labels first appear; what was interrupted says so."""
     labels = list(dict.fromkeys(label_of(summary) for summary in summaries))
     return [SummaryRow(label, tuple(s for s in summaries if label_of(s) == label)) for label in labels]
 
 
-def label_of(summary: Summary) -> str:
+def label_of(summary: PolicySummary) -> str:
     label = str(summary["label"])
     if not summary["interrupted"]:
         return label
     return f"{label} (interrupted: {summary['finished']:,} of {summary['jobs']:,} jobs)"
 
 
-def table(summaries: Sequence[Summary], *, wide: bool, width: int | None) -> str:
+def table(summaries: Sequence[PolicySummary], *, wide: bool, width: int | None) -> str:
     columns, rows = laid_out(summaries, wide=wide)
     return screen.table(columns, rows, width)
 
 
-def laid_out(summaries: Sequence[Summary], *, wide: bool) -> tuple[list[Column], list[SummaryRow]]:
+def laid_out(summaries: Sequence[PolicySummary], *, wide: bool) -> tuple[list[Column], list[SummaryRow]]:
     """Columns and rows of the table, before they become text."""
     rows = rows_of(summaries)
     chosen = [measure for measure in MEASURES if wide or not measure.only_wide]
@@ -262,7 +262,7 @@ def number(value: float, decimals: int | None = None) -> str:
     return f"{value:,.{decimals}f}"
 
 
-def seeds_line(summaries: Sequence[Summary]) -> str:
+def seeds_line(summaries: Sequence[PolicySummary]) -> str:
     seeds = sorted({int(summary["seed"]) for summary in summaries})
     windows = {summary.get("window") for summary in summaries} - {None}
     if windows:

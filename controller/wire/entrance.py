@@ -28,11 +28,11 @@ from cotenant.controller.wire import agents, clients
 
 Message = TypeVar("Message")
 
-Kind = Literal["name", "text", "raw"]
+FieldKind = Literal["name", "text", "raw"]
 
 
 class Limit(NamedTuple):
-    kind: Kind
+    kind: FieldKind
     bytes_max: int
     """Of one text, or of one piece of data."""
     count_max: int = 1_000

@@ -35,7 +35,7 @@ ETA_JOBS_MANY: Final = 100
 FORESIGHT_REQUESTS_MAX: Final = 16
 """Requests of all users together that wait or are being answered."""
 
-Told = Callable[[Sequence[EtaAnswer]], None]
+OnEtaAnswers = Callable[[Sequence[EtaAnswer]], None]
 
 log = logging.getLogger("cotenant.controller")
 
@@ -134,10 +134,10 @@ class ForesightWorker:
         """Prepares the worker for roll-outs. `share`: of one core, as for `EtaWorker`; 0: never."""
         self._share = share
         self._child = ChildProcess("cotenant.controller.sim.eta")
-        self._waiting: list[tuple[Sequence[EtaQuestion], Told, float]] = []
+        self._waiting: list[tuple[Sequence[EtaQuestion], OnEtaAnswers, float]] = []
         self._worker: asyncio.Task[None] | None = None
 
-    def ask(self, questions: Sequence[EtaQuestion], told: Told, within_s: float) -> bool:
+    def ask(self, questions: Sequence[EtaQuestion], told: OnEtaAnswers, within_s: float) -> bool:
         """Takes questions, to answer them later. False: too many requests wait already, or foresight is
         turned off. `told` gets the answers that were found in time, in the order of the questions."""
         if self._share <= 0.0 or len(self._waiting) >= FORESIGHT_REQUESTS_MAX:

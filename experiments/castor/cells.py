@@ -22,8 +22,8 @@ import numpy as np
 
 from cotenant.controller.sim import (
     Cluster,
-    Outcome,
     Physics,
+    RunResult,
     Scenario,
     Trace,
     TraceProblem,
@@ -132,7 +132,7 @@ def period(trace: str) -> Trace:
         TraceProblem: it has none, or (Venus) it is not here.
     """
     name = str(venus_file()) if trace == VENUS else trace
-    whole = scenario.open_trace(name).on_one_clock()
+    whole = scenario.open_trace(name).single_clock_trace()
     return busiest(whole, span_s=3600.0 * ground(trace).span_h, jobs=LARGE_JOBS)
 
 
@@ -236,7 +236,7 @@ def run(cell: Cell, commit: str) -> None:
         kept_runs.keep(result_of(cell, outcome, commit), cell.file)
 
 
-def result_of(cell: Cell, outcome: Outcome, commit: str) -> Result:
+def result_of(cell: Cell, outcome: RunResult, commit: str) -> Result:
     return Result(
         cell=cell,
         commit=commit,

@@ -35,7 +35,7 @@ import numpy as np
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.cli.demo.cluster import PrivateCluster, ProcessStartFailed
-from cotenant.controller.cli.demo.measuring import NotMeasured, job_environment, profiled
+from cotenant.controller.cli.demo.measuring import NotMeasured, job_environment, measure_profiles
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch
 from cotenant.controller.performance import Profile, duty_cycle_rule
@@ -140,7 +140,7 @@ def measured(loops: Sequence[Loop], profile_s: float) -> str:
             client.ask(wire.SetPolicy(name="sjf-ffs", parameters={"part": False}))
             holder = [submit(client, sleeping(cores - 1, folder))] if cores > 1 else []
             specs = {loop.name: job_of(loop, folder) for loop in loops}
-            found = profiled(cluster, list(specs.values()), say)
+            found = measure_profiles(cluster, list(specs.values()), say)
             for pair in combinations_with_replacement(loops, 2):
                 together(
                     client, *(msgspec.structs.replace(specs[p.name], profile=found[p.name]) for p in pair)
@@ -224,7 +224,7 @@ def seen(client: Client, one: str, other: str) -> tuple[int, int]:
 def told(pairs: PairRows) -> str:
     table = training.PairColumns(pairs)
     answers = {f"model, settings {n}": left_out(table, n) for n in range(1, len(training.GRID) + 1)}
-    folds = training.by_pair(pairs.groups, 0, len(pairs))
+    folds = training.pair_folds(pairs.groups, 0, len(pairs))
     answers["mean of the other pairs"] = training.out_of_fold_mean(pairs, folds)
     answers["duty-cycle rule"] = rule(pairs)
     errors = {name: training.overall(answer - pairs.xi) for name, answer in answers.items()}
@@ -264,7 +264,7 @@ def matrix(pairs: PairRows) -> list[str]:
 
 
 def left_out(table: training.PairColumns, number: int) -> Both:
-    folds = training.by_pair(table.pairs.groups, 0, len(table.pairs))
+    folds = training.pair_folds(table.pairs.groups, 0, len(table.pairs))
     return training.out_of_fold(table, folds, training.GRID[number - 1], 0)
 
 

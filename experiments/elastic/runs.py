@@ -25,11 +25,11 @@ from cotenant.controller.papers.pcs.fluid import simulate_fluid
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim import (
     Cluster,
-    Outcome,
     Physics,
+    RunResult,
     Scenario,
     Workload,
-    as_elastic,
+    elastic_workload,
     scenario,
     simulate,
 )
@@ -169,7 +169,7 @@ def lot(vc: str, window: int, load: float, costs: float) -> Lot:
         world="elastic",
     )
     found = scenario.workload_of(asked, opened, None, 0)
-    work_gpu_s = float(as_elastic(found).on_fewest(found.duration_s).sum())
+    work_gpu_s = float(elastic_workload(found).time_on_fewest_s(found.duration_s).sum())
     offered = work_gpu_s / (float(found.submit_s[-1]) * CLUSTER.gpus)
     traced = replace(
         found,
@@ -177,7 +177,7 @@ def lot(vc: str, window: int, load: float, costs: float) -> Lot:
         load_s=found.load_s * costs,
         pause_s=found.pause_s * costs,
     )
-    return Lot(traced, as_elastic(traced))
+    return Lot(traced, elastic_workload(traced))
 
 
 def load(cell: Cell) -> Result | None:
@@ -226,7 +226,7 @@ def parameters(cell: Cell) -> Parameters:
     return given
 
 
-def _of_times(outcome: Outcome, traced: Workload) -> dict[str, Any]:
+def _of_times(outcome: RunResult, traced: Workload) -> dict[str, Any]:
     """Fair is the same under each policy: alone on all of its devices, times the contention for those."""
     median_s, p99_s = np.quantile(outcome.jct_s, (0.5, 0.99)).tolist()
     fair = summarise(replace(outcome, workload=traced))["fairness"]
@@ -276,7 +276,7 @@ class Seen:
             trained_s = attempt.stop_requested_s - first_step_s
             self._shortest_s = min(trained_s, self._shortest_s or trained_s)
 
-    def counted(self, outcome: Outcome) -> dict[str, Any]:
+    def counted(self, outcome: RunResult) -> dict[str, Any]:
         if not self._counted:
             return {}
         assert self._counts[RESIZED] == outcome.resizes.sum(), (self._counts, outcome.resizes.sum())

@@ -15,10 +15,10 @@ import numpy as np
 
 from cotenant.controller.papers.gfs.forecast import DAY_H, MONTH_H
 from cotenant.controller.papers.gfs.training import (
-    Aggregation,
     Answers,
     ForecastEvaluation,
     Judged,
+    SeriesAggregation,
     evaluate,
     read,
 )
@@ -29,7 +29,7 @@ CACHE: Final = paths.CACHE / "gfs-forecast"
 SEEDS: Final = (0, 1, 2, 3, 4)
 HORIZON_H: Final = 4
 TEST_H: Final = MONTH_H
-AGGREGATIONS: Final[tuple[Aggregation, ...]] = get_args(Aggregation)
+AGGREGATIONS: Final[tuple[SeriesAggregation, ...]] = get_args(SeriesAggregation)
 
 
 class NoData(Exception):
@@ -99,7 +99,7 @@ def run(seed: int, tell: Callable[[int, str], None]) -> Run:
     return result
 
 
-def _rows(found: ForecastEvaluation, aggregation: Aggregation) -> list[Row]:
+def _rows(found: ForecastEvaluation, aggregation: SeriesAggregation) -> list[Row]:
     rows = []
     for judged, answers in zip(found.judged(aggregation), found.answers, strict=True):
         truth, said = found.part(answers, aggregation)

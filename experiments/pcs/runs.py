@@ -27,7 +27,7 @@ from cotenant.controller.papers.pcs.fluid import (
 )
 from cotenant.controller.papers.pcs.preferences import JobWindow, Objective, PreferenceSolver, evaluator
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.sim import Cluster, Outcome, Scenario, Speedup, Workload, open_trace, scenario
+from cotenant.controller.sim import Cluster, RunResult, Scenario, Speedup, Workload, open_trace, scenario
 from experiments.shared import paths
 
 CACHE: Final = paths.CACHE / "pcs"
@@ -149,7 +149,7 @@ def run(cell: Cell) -> dict[str, Any]:
     return value
 
 
-def facts(outcome: Outcome) -> dict[str, Any]:
+def facts(outcome: RunResult) -> dict[str, Any]:
     assert outcome.predicted_s is not None, "the fluid world predicts"
     assert outcome.fair_s is not None, "and knows fair times"
     asked = np.isfinite(outcome.predicted_s)

@@ -82,7 +82,7 @@ COMPUTE_MODES: Final = {
 """As nvml.h numbers them, in the words of `nvidia-smi -c`."""
 
 
-Doing = Literal["computing", "drawing"]
+DeviceUse = Literal["computing", "drawing"]
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +133,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What it will be after a reset."""
     instances: tuple[MigInstance, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
-    unlisted: tuple[Doing, ...] = ()
+    unlisted: tuple[DeviceUse, ...] = ()
     """Kinds of use for which the driver lists no processes."""
 
     # What only diagnostics ask.

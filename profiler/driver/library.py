@@ -22,7 +22,7 @@ import msgspec
 from cotenant.profiler.driver.facts import (
     FUNCTION_NOT_FOUND,
     NOT_NVMLS,
-    Doing,
+    DeviceUse,
     GpuFacts,
     GpuProcess,
     MigInstance,
@@ -222,7 +222,7 @@ def processes(nvml: Library, handle: Any) -> list[GpuProcess]:
     return _each_once(listed(nvml, handle) for listed in LISTS.values())
 
 
-def named_processes(nvml: Library, handle: Any) -> tuple[list[GpuProcess], tuple[Doing, ...]]:
+def named_processes(nvml: Library, handle: Any) -> tuple[list[GpuProcess], tuple[DeviceUse, ...]]:
     """Everybody the driver names, and the lists that cannot be had."""
     lists, unlisted = [], []
     for doing, listed in LISTS.items():
@@ -247,7 +247,7 @@ def _drawing(nvml: Library, handle: Any) -> list[GpuProcess]:
     return _list_processes(nvml, "nvmlDeviceGetGraphicsRunningProcesses", handle, computes=False)
 
 
-LISTS: Final[dict[Doing, Callable[[Library, Any], list[GpuProcess]]]] = {
+LISTS: Final[dict[DeviceUse, Callable[[Library, Any], list[GpuProcess]]]] = {
     "computing": _computing,
     "drawing": _drawing,
 }

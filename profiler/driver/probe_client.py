@@ -32,7 +32,7 @@ KILL_WAIT_S: Final = 2.0
 STUCK_MAX: Final = 4
 REASON_CHARS: Final = 300
 
-Answer = TypeVar("Answer", bound=msgspec.Struct)
+ProbeAnswer = TypeVar("ProbeAnswer", bound=msgspec.Struct)
 
 _left_behind: list[subprocess.Popen[bytes]] = []
 
@@ -102,12 +102,12 @@ def _name_of(asked: Callable[..., DriverFacts], index: int) -> str:
 
 def ask(
     words: Sequence[str],
-    kind: type[Answer],
+    kind: type[ProbeAnswer],
     timeout_s: float,
     whom: str = "NVML",
     *,
     left_behind: list[subprocess.Popen[bytes]] = _left_behind,
-) -> Answer:
+) -> ProbeAnswer:
     """Runs a program and returns what it prints: one `kind` as JSON. Raises NoProbeAnswer."""
     for child in [each for each in left_behind if each.poll() is not None]:
         left_behind.remove(child)
@@ -127,7 +127,7 @@ def ask(
         limit = f"{timeout_s:g} s (is a GPU hung? see `dmesg`)"
         raise Silence(f"{whom} did not answer within {limit}") from None
     try:
-        answer: Answer = decode_json(said, kind)
+        answer: ProbeAnswer = decode_json(said, kind)
     except BadMessage:
         last = complaint.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {child.returncode}"]
         raise NoProbeAnswer(f"asking {whom} failed: {last[0][:REASON_CHARS]}") from None

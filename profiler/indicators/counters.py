@@ -17,7 +17,7 @@ from cotenant.profiler.driver.facts import NvmlError
 from cotenant.profiler.driver.library import Library, handle_of, memory_mib
 from cotenant.profiler.indicators.sources import Indicator, SourceName
 
-Values = dict[Indicator, float]
+IndicatorValues = dict[Indicator, float]
 """NaN where the driver has no value."""
 
 
@@ -31,7 +31,7 @@ class Taken(NamedTuple):
     since_s: float
     at_s: float
     period_s: float
-    devices: list[Values]
+    devices: list[IndicatorValues]
     """One per device asked for, in that order; empty for a device that failed."""
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from cotenant.profiler.indicators.counters import DeviceMemory, Taken, Unsupported, Values
+from cotenant.profiler.indicators.counters import DeviceMemory, IndicatorValues, Taken, Unsupported
 from cotenant.profiler.indicators.sources import Fresh, Indicator, SourceName
 
 BINDINGS: Final = (
@@ -123,9 +123,9 @@ class Dcgm:
             return None
         return Taken(before_s, self._at_s, PERIOD_S, devices)
 
-    def _new_of(self, number: int, known: Any) -> Values:
+    def _new_of(self, number: int, known: Any) -> IndicatorValues:
         """What the engine measured since the last time."""
-        found: Values = {}
+        found: IndicatorValues = {}
         for name, field in FIELDS.items():
             newest = _newest(known, field)
             value = float(newest.value) if newest is not None and not newest.isBlank else math.nan

@@ -27,7 +27,7 @@ from cotenant.profiler.indicators.counters import Counters, DriverCounters, Take
 from cotenant.profiler.indicators.device_process import ORDER, Explanation, Finding
 from cotenant.profiler.indicators.sources import Wanted, Wish
 
-Driver = TypeVar("Driver", bound=DriverCounters)
+CountersT = TypeVar("CountersT", bound=DriverCounters)
 
 BACKLOG_MAX: Final = 200
 """Samples that nobody asked for; older ones are lost, and said to be."""
@@ -77,7 +77,7 @@ def open_source(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
             return counters
 
 
-def open_driver_counters(kind: type[Driver], uuids: Sequence[str]) -> Driver:
+def open_driver_counters(kind: type[CountersT], uuids: Sequence[str]) -> CountersT:
     """Raises Unsupported, and then keeps nothing open."""
     try:
         nvml = open_library()

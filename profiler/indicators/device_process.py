@@ -102,7 +102,7 @@ READ_BYTES: Final = 256 * 1024
 REASON_CHARS: Final = 300
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer that `device_child.Reader.answer` gives."""
 
     source: SourceName
@@ -160,7 +160,7 @@ class DeviceProcess:
         """The pid of the child; None: it is gone."""
         return self._process.pid if self._process is not None else None
 
-    def ask(self, wait_s: float) -> Answer | None:
+    def ask(self, wait_s: float) -> DeviceAnswer | None:
         """What happened since the last answer; None: not yet, ask again later.
 
         Raises:
@@ -206,7 +206,7 @@ class DeviceProcess:
         if time.monotonic() - since_s >= limit_s:
             raise NoIndicators(f"the driver did not answer within {limit_s:g} s")
 
-    def _parse_answer(self, line: bytes) -> Answer:
+    def _parse_answer(self, line: bytes) -> DeviceAnswer:
         """Reads an answer from a line of the child. Raises NoIndicators."""
         with suppress(BadMessage):
             trouble: Trouble = decode_json(line, Trouble)
@@ -214,7 +214,7 @@ class DeviceProcess:
             said.was_said = True
             raise said
         try:
-            answer: Answer = decode_json(line, Answer)
+            answer: DeviceAnswer = decode_json(line, DeviceAnswer)
         except BadMessage:
             raise NoIndicators(
                 "the process that asks the driver says something that makes no sense"

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from cotenant.profiler.indicators.counters import DeviceMemory, Taken, Unsupported, Values
+from cotenant.profiler.indicators.counters import DeviceMemory, IndicatorValues, Taken, Unsupported
 from cotenant.profiler.indicators.sources import Indicator, SourceName
 
 PERIOD_S: Final = 1.0
@@ -58,7 +58,7 @@ _LINE: Final = re.compile(
 """A label's value may hold whatever it likes: an error's text, a pod's name, braces."""
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
-Page = dict[str, dict[str, float]]
+ExportedPage = dict[str, dict[str, float]]
 """UUID -> metric -> value."""
 
 
@@ -78,7 +78,7 @@ class Exporter:
         self._clock = clock
         self._at_s = -math.inf
         self._digest = b""
-        self._page: Page = {}
+        self._page: ExportedPage = {}
         self._problems = [""] * len(self._uuids)
 
     def read(self) -> Taken | None:
@@ -159,9 +159,9 @@ def fetch(url: str) -> str:
     return b"".join(chunks).decode(errors="replace")
 
 
-def parse(text: str) -> Page:
+def parse(text: str) -> ExportedPage:
     """What is said of whole GPUs; an instance of a divided one (MIG) is not the GPU."""
-    page: Page = {}
+    page: ExportedPage = {}
     for metric, words, number in _LINE.findall(text):
         labels = dict(_LABEL.findall(words))
         uuid = labels.get("UUID", "")
@@ -176,5 +176,5 @@ def parse(text: str) -> Page:
     return page
 
 
-def values_of(metrics: dict[str, float]) -> Values:
+def values_of(metrics: dict[str, float]) -> IndicatorValues:
     return {NAMES[metric]: value for metric, value in metrics.items() if metric in NAMES}

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from cotenant.profiler.driver.facts import NvmlError
 from cotenant.profiler.driver.library import MIB, Library
-from cotenant.profiler.indicators.counters import DriverCounters, Taken, Values
+from cotenant.profiler.indicators.counters import DriverCounters, IndicatorValues, Taken
 from cotenant.profiler.indicators.sources import Indicator, SourceName
 
 APART_S_MIN: Final = 0.1
@@ -101,7 +101,7 @@ class Gpm(DriverCounters):
         self._filled[number][self._newest] = True
         self._problems[number] = ""
 
-    def _interval_values(self, number: int) -> Values:
+    def _interval_values(self, number: int) -> IndicatorValues:
         """Empty where one of the two samples is missing."""
         if not all(self._filled[number]):
             return {}
@@ -112,7 +112,7 @@ class Gpm(DriverCounters):
             self._failed(number, error)
             return {}
 
-    def _compare(self, before: Any, after: Any) -> Values:
+    def _compare(self, before: Any, after: Any) -> IndicatorValues:
         wanted = [*SHARES.items(), *RATES.items()]
         asked = self._nvml.binding.c_nvmlGpmMetricsGet_t()
         asked.version = self._nvml.binding.NVML_GPM_METRICS_GET_VERSION
@@ -121,7 +121,7 @@ class Gpm(DriverCounters):
         for at, (_, number) in enumerate(wanted):
             asked.metrics[at].metricId = number
         self._nvml.ask("nvmlGpmMetricsGet", asked)
-        found: Values = {}
+        found: IndicatorValues = {}
         for at, (name, _) in enumerate(wanted):
             metric = asked.metrics[at]
             good = metric.nvmlReturn == 0 and math.isfinite(metric.value)

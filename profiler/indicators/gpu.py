@@ -14,7 +14,7 @@ from typing import Final
 from cotenant.profiler.indicators.cpu import CpuSource
 from cotenant.profiler.indicators.device_process import (
     START_S_MAX,
-    Answer,
+    DeviceAnswer,
     DeviceProcess,
     NoIndicators,
     words_of,
@@ -110,7 +110,7 @@ class GpuSource:
         self._child.close()
 
 
-def _average_sample(answer: Answer, devices: Sequence[dict[str, float]]) -> Sample:
+def _average_sample(answer: DeviceAnswer, devices: Sequence[dict[str, float]]) -> Sample:
     return {
         name: _mean([answer.reading(number, known, name) for number, known in enumerate(devices)])
         for name in OF_THE_DEVICES

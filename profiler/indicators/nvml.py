@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from cotenant.profiler.driver.facts import NvmlError
 from cotenant.profiler.driver.library import Library
-from cotenant.profiler.indicators.counters import DriverCounters, Taken, Values
+from cotenant.profiler.indicators.counters import DriverCounters, IndicatorValues, Taken
 from cotenant.profiler.indicators.sources import Counter, Indicator, SourceName
 
 PERIOD_S_MIN: Final = 0.2
@@ -54,7 +54,7 @@ class Nvml(DriverCounters):
             return None
         return Taken(before_s, self._at_s, self.period_s, devices)
 
-    def _device(self, number: int) -> Values:
+    def _device(self, number: int) -> IndicatorValues:
         handle = self._handles[number]
         if handle is None:
             return {}
@@ -72,7 +72,7 @@ class Nvml(DriverCounters):
         kilobytes = self._nvml.maybe("nvmlDeviceGetPcieThroughput", handle, counter)
         return math.nan if kilobytes is None else 1000.0 * float(kilobytes)
 
-    def _nvlink(self, number: int, handle: Any) -> Values:
+    def _nvlink(self, number: int, handle: Any) -> IndicatorValues:
         wanted = [(field, ALL_LINKS) for field in NVLINK.values()]
         fields = self._nvml.maybe("nvmlDeviceGetFieldValues", handle, wanted)
         if fields is None:

@@ -24,7 +24,7 @@ from cotenant.agent.daemon.core.notes import Aged, Obeyed
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState
 from cotenant.agent.gpus.probe_results import ProbeBegins
-from cotenant.agent.gpus.watchers import Line
+from cotenant.agent.gpus.watchers import WatchLineCodec
 from cotenant.agent.host import folders, locks
 from cotenant.agent.ipc.channel import Deframer, framed
 from cotenant.agent.ipc.files import BadRecord, read_record
@@ -206,7 +206,9 @@ KINDS: dict[str, Kind] = {
         in_file("gpu.owner", mps_record_in),
     ),
     "a watcher's line": Kind(
-        msgspec.json.encode(ProbeBegins(uuid="GPU-1")), lambda data, _: Line.decode(data), (BadMessage,)
+        msgspec.json.encode(ProbeBegins(uuid="GPU-1")),
+        lambda data, _: WatchLineCodec.decode(data),
+        (BadMessage,),
     ),
     "the driver's facts": Kind(
         msgspec.json.encode(DriverFacts(driver="555", gpus=(GpuFacts(index=0, uuid="GPU-1", name="ü"),))),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cotenant.controller.cli.verbs import BY_NAME, as_command
+from cotenant.controller.cli.verbs import BY_NAME, verb_command
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -159,7 +159,7 @@ def help_texts(part: Any) -> Iterator[str]:
 
 @cache
 def command(verb: str) -> Any:
-    return as_command(BY_NAME[verb])
+    return verb_command(BY_NAME[verb])
 
 
 def test_every_command_line_that_is_shown_has_verbs_and_flags_that_exist() -> None:

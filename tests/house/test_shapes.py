@@ -23,8 +23,8 @@ EXEMPT = {
     ("JobSpec", "JobView"): "flat: it is the JSON that people read; the spec has more",
     ("JobReport", "JobView"): "the demo's report is a file with a schema of its own, of which it is one row",
     ("Lived", "JobView"): "Lived is made from a journal, without the engine that makes the view",
-    ("Lived", "Outcome"): "Outcome has a column for all jobs of a simulation where Lived has a number",
-    ("JobView", "Outcome"): "Outcome has a column for all jobs of a simulation where JobView has a number",
+    ("Lived", "RunResult"): "Outcome has a column for all jobs of a simulation where Lived has a number",
+    ("JobView", "RunResult"): "Outcome has a column for all jobs of a simulation where JobView has a number",
     (
         "AgentConfig",
         "AgentSettings",

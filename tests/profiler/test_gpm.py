@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cotenant.profiler.driver.library import Library
-from cotenant.profiler.indicators.counters import DeviceMemory, Unsupported, Values
+from cotenant.profiler.indicators.counters import DeviceMemory, IndicatorValues, Unsupported
 from cotenant.profiler.indicators.gpm import Gpm
 from cotenant.profiler.indicators.sources import Indicator
 
@@ -83,7 +83,7 @@ def gpm(nvml: Nvml, clock: Clock, *uuids: str) -> Gpm:
     return Gpm(Library(nvml), uuids or ("GPU-1",), clock)
 
 
-def read(source: Gpm) -> list[Values]:
+def read(source: Gpm) -> list[IndicatorValues]:
     taken = source.read()
     assert taken is not None
     return taken.devices

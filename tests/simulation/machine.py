@@ -17,8 +17,8 @@ from cotenant.agent.daemon.core import (
     AgentMemory,
     AgentState,
     AgentTicked,
+    AnyAgentEffect,
     AnyAgentEvent,
-    AnyEffect,
     AnyNote,
     AwaitMemory,
     Booted,
@@ -301,7 +301,7 @@ class Machine:
     def write_later(self) -> None:
         raise AssertionError("the disk of a simulated host refuses nothing")
 
-    def do(self, effect: AnyEffect) -> None:
+    def do(self, effect: AnyAgentEffect) -> None:
         if self._survives():
             self._do(effect)
 
@@ -325,7 +325,7 @@ class Machine:
                 self.clock.soon(5.0, self.start_agent)
         return self.state is not None
 
-    def _do(self, effect: AnyEffect) -> None:
+    def _do(self, effect: AnyAgentEffect) -> None:
         match effect:
             case StartSupervisor(order=order):
                 self._start(order)

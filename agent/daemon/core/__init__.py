@@ -2,7 +2,7 @@
 
 # fmt: off
 from cotenant.agent.daemon.core.edge import (
-    Adopt, AgentConfig, AgentTicked, AnswerLog, AnyAgentEvent, AnyEffect, AwaitMemory, Booted,
+    Adopt, AgentConfig, AgentTicked, AnswerLog, AnyAgentEvent, AnyAgentEffect, AwaitMemory, Booted,
     ClientsCounted, Connected, ControllerMessageCame, DevicesChanged, Disconnected, EndCame, EndLeftovers,
     FoundAttempt, GangMessageCame, GpuFault, Halt, IndicatorsRead, Keep, MemoryFree, MemoryHeld,
     Reconnect, RemoveAttempt, RemoveCheckpoints, Say, Send, StartFailed, StartSupervisor, StatusCame,
@@ -10,15 +10,15 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import (AgentMemory)
 from cotenant.agent.daemon.core.notes import (AnyNote)
-from cotenant.agent.daemon.core.remembered import (Attempt, Key)
+from cotenant.agent.daemon.core.remembered import (Attempt, AttemptKey)
 from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.daemon.core.tenants import Live
 
 __all__ = [
     "Adopt", "AgentConfig", "AgentMemory", "AgentState", "AgentTicked", "AnswerLog", "AnyAgentEvent",
-    "AnyEffect", "AnyNote", "Attempt", "AwaitMemory", "Booted", "ClientsCounted", "Connected",
+    "AnyAgentEffect", "AnyNote", "Attempt", "AwaitMemory", "Booted", "ClientsCounted", "Connected",
     "ControllerMessageCame", "DevicesChanged", "Disconnected", "EndCame", "EndLeftovers", "FoundAttempt",
-    "GangMessageCame", "GpuFault", "Halt", "IndicatorsRead", "Keep", "Key", "Live", "MemoryFree",
+    "GangMessageCame", "GpuFault", "Halt", "IndicatorsRead", "Keep", "AttemptKey", "Live", "MemoryFree",
     "MemoryHeld", "Reconnect", "RemoveAttempt", "RemoveCheckpoints", "Say", "Send", "StartFailed",
     "StartSupervisor", "StatusCame", "SupervisorGone", "Tell", "TroubleNoticed", "Trust",
 ]

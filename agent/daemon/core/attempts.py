@@ -35,7 +35,7 @@ from cotenant.agent.daemon.core.edge import (
 from cotenant.agent.daemon.core.notes import Kept
 from cotenant.agent.daemon.core.orders import cores_for, objection, order_for, own_part
 from cotenant.agent.daemon.core.registration import Lease
-from cotenant.agent.daemon.core.remembered import Attempt, Key, StopAsked
+from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, StopAsked
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.teardown import Teardown, name_of
 from cotenant.agent.daemon.core.tenants import Live, Tenants
@@ -80,7 +80,7 @@ class Attempts:
             if each.result is not None:
                 self._teardown.ended(each.result, now_s)
 
-    def _recover(self, key: Key, found: FoundAttempt) -> None:
+    def _recover(self, key: AttemptKey, found: FoundAttempt) -> None:
         attempt = self._memory.attempts.get(key)
         if attempt is None:  # The spool has lost it.
             attempt = self._attempt_of(found)
@@ -221,14 +221,14 @@ class Attempts:
         for event, attempt in told:
             self._out.report(event, attempt)
 
-    def trouble(self, key: Key, what: str) -> None:
+    def trouble(self, key: AttemptKey, what: str) -> None:
         """The agent noticed it, not the attempt's supervisor."""
         if key in self._live:
             for event, attempt in reporting.troubles(self._memory.attempts[key], (what,), self.host_id):
                 self._out.report(event, attempt)
                 self._out.say(f"{name_of(key)}: {what}", bad=True)
 
-    def clients_counted(self, key: Key, processes: int) -> None:
+    def clients_counted(self, key: AttemptKey, processes: int) -> None:
         """The agent divides the next attempt's memory limit, which holds for each process, by this number."""
         if key in self._live:
             attempt = self._memory.attempts[key]
@@ -256,7 +256,7 @@ class Attempts:
         if (live := self._live.get(key)) and live.is_there:
             self._teardown.clean(key, gone.why)
 
-    def connected(self, key: Key, now_s: float) -> None:
+    def connected(self, key: AttemptKey, now_s: float) -> None:
         """Repeats what matters on a fresh connection to a supervisor: what was asked before may not have
         arrived."""
         live = self._live.get(key)
@@ -278,7 +278,7 @@ class Attempts:
             self._tenants.tell(key, SaveNow())
             self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, save=False)))
 
-    def disconnected(self, key: Key) -> None:
+    def disconnected(self, key: AttemptKey) -> None:
         if live := self._live.get(key):
             live.connected = False
 
@@ -295,7 +295,7 @@ class Attempts:
             if now_s >= overdue_s:
                 self._teardown.clean(key, "its supervisor did not obey a stop request and was ended")
 
-    def _deadlines(self) -> Iterator[tuple[Key, Attempt, float, float]]:
+    def _deadlines(self) -> Iterator[tuple[AttemptKey, Attempt, float, float]]:
         for key, live in self._live.items():
             attempt = self._memory.attempts[key]
             quiet_until_s = live.quiet_until_s(attempt, self._tenants.config.quiet_start_s)

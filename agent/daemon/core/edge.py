@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from cotenant.agent.daemon.core.notes import AnyNote
-from cotenant.agent.daemon.core.remembered import Key
+from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.ipc import Order, Result, Status, ToSupervisor
 from cotenant.controller.domain import (
     AttemptNo,
@@ -180,7 +180,7 @@ class GpuFault(AgentEvent, frozen=True, kw_only=True):
     xid: int | None = None
     culprit_pids: tuple[int, ...] = ()
     """Processes that are known to have caused it; empty: unknown."""
-    culprits: tuple[Key, ...] = ()
+    culprits: tuple[AttemptKey, ...] = ()
     """Attempts that these belong to, as far as that is known."""
     device_failed: bool = False
     """The device itself: no program is to blame."""
@@ -188,7 +188,7 @@ class GpuFault(AgentEvent, frozen=True, kw_only=True):
     """False: it is contained in the process that caused it; attempts that do not fail of it go on."""
     strangers: bool = False
     """Processes that are not ours were on the devices as well."""
-    spared: tuple[Key, ...] = ()
+    spared: tuple[AttemptKey, ...] = ()
     """Attempts that are on the devices by now and came after it."""
     one_server: bool = False
     """One MPS server serves all of them: a client on any may have caused it, and no other process has."""
@@ -323,7 +323,7 @@ class Halt(AgentEffect, frozen=True, kw_only=True):
     why: str
 
 
-AnyEffect = (
+AnyAgentEffect = (
     Keep
     | Send
     | Reconnect

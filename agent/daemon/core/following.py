@@ -20,7 +20,7 @@ from cotenant.controller.wire import CommandDelivery, LogReply, NotFollowed, Rea
 KEPT_TOLD_MAX: Final = 1000
 """In one hello; the others follow once these are forgotten."""
 
-Answer = Literal["welcome", "greet-again", "refuse"]
+HelloAnswer = Literal["welcome", "greet-again", "refuse"]
 
 
 class Following:
@@ -51,7 +51,7 @@ class Following:
         self._out.keep(Bound(journal=journal))
         return ""
 
-    def welcomed(self, message: Welcome) -> Answer:
+    def welcomed(self, message: Welcome) -> HelloAnswer:
         """Whether the agent may obey this controller. One whose journal was restored first learns what is
         here."""
         mine, theirs = self._memory.epoch, message.epoch

@@ -26,7 +26,7 @@ import msgspec
 
 from cotenant.agent.daemon.core.edge import GpuFault
 from cotenant.agent.daemon.core.memory import AgentMemory
-from cotenant.agent.daemon.core.remembered import BY_XID, Attempt, Fault, Key, StopAsked
+from cotenant.agent.daemon.core.remembered import BY_XID, Attempt, AttemptKey, Fault, StopAsked
 from cotenant.agent.ipc import Result
 from cotenant.controller.domain import DeviceId, GpuFaultRole, HostReport
 
@@ -58,14 +58,16 @@ def _weight(fault: Fault) -> tuple[int, int, str, str]:
     return _GRAVITY.index(fault.role), fault.weight, fault.why, fault.where
 
 
-def word(fault: GpuFault, role: GpuFaultRole, where: str, beside: Collection[Key] = ()) -> Fault:
+def word(fault: GpuFault, role: GpuFaultRole, where: str, beside: Collection[AttemptKey] = ()) -> Fault:
     """Returns one report about a fault, as an attempt's record keeps it."""
     weight = BY_XID if fault.xid is not None else 0 if fault.by_words else 1
     jobs = tuple(sorted({key[0] for key in beside}))
     return Fault(role=role, why=fault.why, where=where, beside=jobs, weight=weight)
 
 
-def struck(attempt: Attempt, fault: GpuFault, co_tenants: Collection[Key], where: str) -> Attempt | None:
+def struck(
+    attempt: Attempt, fault: GpuFault, co_tenants: Collection[AttemptKey], where: str
+) -> Attempt | None:
     """The attempt's record after a fault; None if it says nothing new. `co_tenants`: the other attempts on
     the device then."""
     said = word(fault, role_of(attempt.key, fault, co_tenants), where, co_tenants)
@@ -76,7 +78,7 @@ def struck(attempt: Attempt, fault: GpuFault, co_tenants: Collection[Key], where
     return struck if struck != attempt else None
 
 
-def role_of(key: Key, fault: GpuFault, co_tenants: Collection[Key]) -> GpuFaultRole:
+def role_of(key: AttemptKey, fault: GpuFault, co_tenants: Collection[AttemptKey]) -> GpuFaultRole:
     if fault.device_failed:
         return "device"
     if key in fault.culprits:
@@ -131,15 +133,15 @@ _NEVER = float("inf")
 class FaultWitnesses:
     def __init__(self, memory: AgentMemory) -> None:
         self._memory = memory
-        self._departed: dict[Key, tuple[float, tuple[DeviceId, ...]]] = {}
+        self._departed: dict[AttemptKey, tuple[float, tuple[DeviceId, ...]]] = {}
         """Attempts that have failed by themselves: when, and where. The cause may be a fault that is not
         reported yet, and then those that are left were not alone."""
-        self._contained: dict[Key, tuple[float, Fault]] = {}
+        self._contained: dict[AttemptKey, tuple[float, Fault]] = {}
         """Errors that stay in one process, with the attempts on the device: the one that fails has caused
         it."""
 
     def strike(
-        self, fault: GpuFault, report: HostReport, live: Collection[Key], now_s: float
+        self, fault: GpuFault, report: HostReport, live: Collection[AttemptKey], now_s: float
     ) -> Iterator[Attempt]:
         """The records of those that are to end with it."""
         hurt = {device.device_id for device in report.devices if device.local in fault.uuids}
@@ -159,7 +161,9 @@ class FaultWitnesses:
             if record is not None:
                 yield record
 
-    def _reaches(self, fault: GpuFault, key: Key, where: Collection[DeviceId], live: Collection[Key]) -> bool:
+    def _reaches(
+        self, fault: GpuFault, key: AttemptKey, where: Collection[DeviceId], live: Collection[AttemptKey]
+    ) -> bool:
         """Whether it ends that attempt: what one client of MPS does ends all clients and no other process;
         what a process without MPS does beside them, itself. Where no client is known, all of them."""
         if not fault.ends or fault.device_failed:
@@ -171,7 +175,9 @@ class FaultWitnesses:
             return key in fault.culprits
         return key in clients
 
-    def spread(self, key: Key, result: Result, report: HostReport, live: Collection[Key]) -> GpuFault | None:
+    def spread(
+        self, key: AttemptKey, result: Result, report: HostReport, live: Collection[AttemptKey]
+    ) -> GpuFault | None:
         """What the end of one client of MPS means for those it shared with."""
         attempt = self._memory.attempts[key]
         if attempt.fault is not None or not self._others_on(key, attempt.devices, live):
@@ -180,19 +186,19 @@ class FaultWitnesses:
         by_mps = {d.device_id: d.local for d in report.devices if attempt.mps or d.sharing == "mps"}
         return own_fault(result, [by_mps[d] for d in attempt.devices if d in by_mps])
 
-    def _happened_near(self, key: Key, near: Fault, now_s: float) -> None:
+    def _happened_near(self, key: AttemptKey, near: Fault, now_s: float) -> None:
         at_s, before = self._contained.get(key, (-_NEVER, None))
         self._contained[key] = (
             now_s,
             joined(before if now_s <= at_s + CONTAINED_S else None, near),
         )
 
-    def ended(self, key: Key, result: Result, now_s: float) -> None:
+    def ended(self, key: AttemptKey, result: Result, now_s: float) -> None:
         """No process of it is left; what its end is will be `judged` later."""
         if result.verdict.outcome in ("user-failed", "infra-failed"):
             self._departed[key] = (now_s, self._memory.attempts[key].devices)
 
-    def judged(self, key: Key, result: Result, ended_s: float) -> Result:
+    def judged(self, key: AttemptKey, result: Result, ended_s: float) -> Result:
         """What a supervisor says of the end, given all faults known on its devices by now."""
         attempt = self._memory.attempts[key]
         at_s, near = self._contained.pop(key, (-_NEVER, None))
@@ -200,15 +206,17 @@ class FaultWitnesses:
             return contained(result, near)
         return judged(result, attempt.fault)
 
-    def _others_on(self, key: Key, devices: Collection[DeviceId], live: Collection[Key]) -> set[Key]:
+    def _others_on(
+        self, key: AttemptKey, devices: Collection[DeviceId], live: Collection[AttemptKey]
+    ) -> set[AttemptKey]:
         """Who else holds one of these devices."""
         return self._on(devices, live) - {key}
 
-    def _on(self, devices: Collection[DeviceId], live: Collection[Key]) -> set[Key]:
+    def _on(self, devices: Collection[DeviceId], live: Collection[AttemptKey]) -> set[AttemptKey]:
         here = set(devices)
         return {key for key in live if here & {*self._memory.attempts[key].devices}}
 
-    def _just_departed(self, devices: Collection[DeviceId], now_s: float) -> set[Key]:
+    def _just_departed(self, devices: Collection[DeviceId], now_s: float) -> set[AttemptKey]:
         oldest_s, here = now_s - JUST_S, set(devices)
         self._departed = {key: left for key, left in self._departed.items() if left[0] >= oldest_s}
         return {key for key, (_, where) in self._departed.items() if here & {*where}}

@@ -30,7 +30,7 @@ from cotenant.agent.daemon.core.notes import (
     Reset,
     Unfenced,
 )
-from cotenant.agent.daemon.core.remembered import Attempt, DeviceQuarantine, Fence, JobKey, Key
+from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, DeviceQuarantine, Fence, JobKey
 from cotenant.controller.domain import (
     CommandId,
     Epoch,
@@ -66,7 +66,7 @@ class AgentMemory:
         """The last number given to a report."""
         self.confirmed = 0
         self.pending: OrderedDict[int, ev.FromAttempt] = OrderedDict()
-        self.attempts: dict[Key, Attempt] = {}
+        self.attempts: dict[AttemptKey, Attempt] = {}
         self.fences: dict[JobKey, Fence] = {}
         self.commands: OrderedDict[CommandId, None] = OrderedDict()
         self.forgotten: dict[JobKey, Forgotten] = {}

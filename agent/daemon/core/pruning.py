@@ -22,12 +22,12 @@ PERIOD_S: Final = 3600.0
 ENDED_KEPT: Final = 5_000
 """Ended attempts whose folder and record are kept; beyond it the oldest go early."""
 
-Step = Keep | RemoveAttempt | RemoveCheckpoints
+PruningStep = Keep | RemoveAttempt | RemoveCheckpoints
 
 
 def due(
     memory: AgentMemory, config: AgentConfig, age_s: float, checkpoint_folder: Callable[[JobKey], str]
-) -> Iterator[Step]:
+) -> Iterator[PruningStep]:
     """Yields the pruning steps that are due, lazily: the caller folds each note before the next is
     decided."""
     yield Keep(note=Aged(age_s=age_s))
@@ -64,7 +64,7 @@ def _unfenced(job: JobKey, stale_below: CommandId) -> Keep:
     return Keep(note=Unfenced(job_id=job[0], stale_below=stale_below, job_epoch=job[1]))
 
 
-def _old_fences(memory: AgentMemory, with_attempts: set[JobKey]) -> Iterator[Step]:
+def _old_fences(memory: AgentMemory, with_attempts: set[JobKey]) -> Iterator[PruningStep]:
     surplus = len(memory.fences) - FENCES_KEPT
     if surplus <= 0:
         return

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-from cotenant.agent.daemon.core.edge import AnyEffect, Reconnect, Say
+from cotenant.agent.daemon.core.edge import AnyAgentEffect, Reconnect, Say
 
 BEATS_REMEMBERED: Final = 4096
 STOP_AT: Final = 0.8
@@ -146,7 +146,7 @@ class Registration:
             return self._unanswered >= BEATS_MISSED_MAX and now_s >= self.beat_at_s
         return now_s >= self._heard_s + self._patience_s
 
-    def lost_sight(self, now_s: float) -> list[AnyEffect]:
+    def lost_sight(self, now_s: float) -> list[AnyAgentEffect]:
         """Start over with a fresh socket; wait longer each time that does not help either."""
         waited_s = now_s - self._heard_s
         first = self.welcomed

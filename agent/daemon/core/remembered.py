@@ -19,7 +19,7 @@ from cotenant.controller.domain import events as ev
 BY_XID: Final = 2
 """`Fault.weight`."""
 
-Key = tuple[JobId, AttemptNo]
+AttemptKey = tuple[JobId, AttemptNo]
 JobKey = tuple[JobId, str]
 """A job's number and the token of the epoch in which it arrived: a number alone may mean two jobs, of two
 histories. Two attempts of one number are never here at once; the agent refuses the second start."""
@@ -99,7 +99,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """When the controller confirmed the end; None = not yet."""
 
     @property
-    def key(self) -> Key:
+    def key(self) -> AttemptKey:
         return (self.job_id, self.attempt)
 
     @property
@@ -110,7 +110,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 class StepBefore(msgspec.Struct, frozen=True, kw_only=True):
     """A co-client that has to prove itself, and the last step that it had made before."""
 
-    key: Key
+    key: AttemptKey
     step: int
 
 

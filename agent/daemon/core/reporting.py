@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core.edge import AnyEffect, Keep, Say, Send
+from cotenant.agent.daemon.core.edge import AnyAgentEffect, Keep, Say, Send
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.notes import AnyNote, Reported
 from cotenant.agent.daemon.core.registration import Registration
@@ -27,11 +27,13 @@ from cotenant.controller.wire import FromAgent, Report
 TROUBLES_MAX: Final = 16
 """Reports of one attempt's troubles; after these its log has the rest."""
 
-Told = tuple[ev.FromAttempt, Attempt]
+AttemptReport = tuple[ev.FromAttempt, Attempt]
 """A report, and the attempt's record once it is made."""
 
 
-def from_status(attempt: Attempt, status: Status, host_id: HostId, device_type: str = "") -> Iterator[Told]:
+def from_status(
+    attempt: Attempt, status: Status, host_id: HostId, device_type: str = ""
+) -> Iterator[AttemptReport]:
     """Yields what a status has that is new, in the order in which things happen: started, hello, first step,
     checkpoints, profile."""
     job_id, number = attempt.key
@@ -68,7 +70,9 @@ def from_status(attempt: Attempt, status: Status, host_id: HostId, device_type: 
     yield from troubles(attempt, status.failed, host_id)
 
 
-def from_result(attempt: Attempt, result: Result, host_id: HostId, device_type: str = "") -> Iterator[Told]:
+def from_result(
+    attempt: Attempt, result: Result, host_id: HostId, device_type: str = ""
+) -> Iterator[AttemptReport]:
     """What no status had time to say, then the end."""
     for told in from_status(attempt, result.status, host_id, device_type):
         attempt = told[1]
@@ -84,12 +88,12 @@ def from_result(attempt: Attempt, result: Result, host_id: HostId, device_type: 
     yield ended, with_end(attempt, ended)
 
 
-def first_step(attempt: Attempt, step: int, host_id: HostId) -> Told:
+def first_step(attempt: Attempt, step: int, host_id: HostId) -> AttemptReport:
     event = ev.FirstStepDone(job_id=attempt.job_id, attempt=attempt.attempt, host_id=host_id, step=step)
     return event, msgspec.structs.replace(attempt, first_step=True)
 
 
-def assumed_step(attempt: Attempt, host_id: HostId) -> Told:
+def assumed_step(attempt: Attempt, host_id: HostId) -> AttemptReport:
     """Returns the report of an assumed first step: the attempt has run a while and no step of it can be seen;
     a step that is seen later is reported as well."""
     event = ev.FirstStepDone(
@@ -103,7 +107,7 @@ def with_end(attempt: Attempt, ended: ev.AttemptEnded) -> Attempt:
     return msgspec.structs.replace(attempt, ended=ended, stop=None, save=False)
 
 
-def _capabilities(attempt: Attempt, status: Status, host_id: HostId) -> Iterator[Told]:
+def _capabilities(attempt: Attempt, status: Status, host_id: HostId) -> Iterator[AttemptReport]:
     if status.resumable is None:
         return
     known = msgspec.structs.replace(attempt, capabilities=status.capabilities, resumable=status.resumable)
@@ -121,7 +125,7 @@ def _capabilities(attempt: Attempt, status: Status, host_id: HostId) -> Iterator
         yield hello, known
 
 
-def _checkpoints(attempt: Attempt, durable: tuple[Durable, ...], host_id: HostId) -> Iterator[Told]:
+def _checkpoints(attempt: Attempt, durable: tuple[Durable, ...], host_id: HostId) -> Iterator[AttemptReport]:
     for each in sorted(durable, key=lambda d: d.step):
         if each.step > attempt.durable_step:
             attempt = msgspec.structs.replace(attempt, durable_step=each.step)
@@ -135,7 +139,7 @@ def _checkpoints(attempt: Attempt, durable: tuple[Durable, ...], host_id: HostId
             yield event, attempt
 
 
-def troubles(attempt: Attempt, failed: tuple[str, ...], host_id: HostId) -> Iterator[Told]:
+def troubles(attempt: Attempt, failed: tuple[str, ...], host_id: HostId) -> Iterator[AttemptReport]:
     for what in failed:
         if what in attempt.troubles or len(attempt.troubles) >= TROUBLES_MAX:
             continue
@@ -157,13 +161,13 @@ class Outbox:
     def __init__(self, memory: AgentMemory, registration: Registration) -> None:
         self.memory = memory
         self._registration = registration
-        self._effects: list[AnyEffect] = []
+        self._effects: list[AnyAgentEffect] = []
 
-    def drain(self) -> list[AnyEffect]:
+    def drain(self) -> list[AnyAgentEffect]:
         effects, self._effects = self._effects, []
         return effects
 
-    def add(self, effect: AnyEffect) -> None:
+    def add(self, effect: AnyAgentEffect) -> None:
         self._effects.append(effect)
 
     def say(self, text: str, *, bad: bool = False) -> None:

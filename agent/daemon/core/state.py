@@ -18,8 +18,8 @@ from cotenant.agent.daemon.core.attempts import Attempts
 from cotenant.agent.daemon.core.edge import (
     AgentConfig,
     AgentTicked,
+    AnyAgentEffect,
     AnyAgentEvent,
-    AnyEffect,
     Booted,
     ClientsCounted,
     Connected,
@@ -45,7 +45,7 @@ from cotenant.agent.daemon.core.following import Following
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.notes import Confirmed, Forgotten, Obeyed, Renumbered
 from cotenant.agent.daemon.core.registration import Registration
-from cotenant.agent.daemon.core.remembered import Attempt, DeviceQuarantine, JobKey, Key
+from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, DeviceQuarantine, JobKey
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.teardown import Teardown
 from cotenant.agent.daemon.core.tenants import Tenants
@@ -109,7 +109,7 @@ class AgentState:
 
     # --- The entry point ---------------------------------------------------------------------------
 
-    def handle(self, event: AnyAgentEvent, now_s: float) -> list[AnyEffect]:
+    def handle(self, event: AnyAgentEvent, now_s: float) -> list[AnyAgentEffect]:
         """What to do about an event, in order."""
         if not self.halted:
             self._take(event, now_s)
@@ -167,7 +167,7 @@ class AgentState:
         """Attempts that hold their devices."""
         return self._tenants.attempts
 
-    def is_there(self, key: Key) -> bool:
+    def is_there(self, key: AttemptKey) -> bool:
         """A supervisor of it runs, or is to be started."""
         return (live := self._tenants.live.get(key)) is not None and live.is_there
 

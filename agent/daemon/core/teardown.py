@@ -21,7 +21,7 @@ from cotenant.agent.daemon.core import reporting
 from cotenant.agent.daemon.core.edge import AwaitMemory, EndLeftovers, GpuFault, MemoryFree, MemoryHeld
 from cotenant.agent.daemon.core.gpu_faults import FaultWitnesses
 from cotenant.agent.daemon.core.notes import Doubted, Kept
-from cotenant.agent.daemon.core.remembered import Attempt, DeviceQuarantine, Key, StepBefore
+from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, DeviceQuarantine, StepBefore
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.tenants import Tenants
 from cotenant.agent.ipc import Result, Status, StopNow
@@ -37,7 +37,7 @@ class Teardown:
         self._memory = outbox.memory
         self._faults = FaultWitnesses(self._memory)
 
-    def faulted(self, fault: GpuFault, now_s: float, *, gone: Key | None = None) -> None:
+    def faulted(self, fault: GpuFault, now_s: float, *, gone: AttemptKey | None = None) -> None:
         """Every attempt on the devices learns its role; unless the fault is contained it is told to end.
         `gone`: of this one no process is left."""
         tenants = self._tenants
@@ -90,7 +90,7 @@ class Teardown:
                 )
         self._judge(key)
 
-    def _judge(self, key: Key) -> None:
+    def _judge(self, key: AttemptKey) -> None:
         """The verdict on an end, given every fault that was reported by now."""
         live = self._tenants.live[key]
         assert live.releasing is not None, f"{name_of(key)} has not ended"
@@ -145,7 +145,7 @@ class Teardown:
         self._out.report(ended, reporting.with_end(attempt, ended))
         self._out.say(f"{name_of(attempt.key)}: {outcome}: {detail}")
 
-    def clean(self, key: Key, why: str) -> None:
+    def clean(self, key: AttemptKey, why: str) -> None:
         """Cleans up after an attempt whose supervisor is gone: its processes are ended, and the result that
         is missing is written."""
         live = self._tenants.live[key]
@@ -158,7 +158,7 @@ class Teardown:
         self._out.add(EndLeftovers(result=result))
 
 
-def name_of(key: Key) -> str:
+def name_of(key: AttemptKey) -> str:
     """Returns the name of an attempt for a person."""
     return f"job {key[0]} attempt {key[1]}"
 
@@ -174,7 +174,7 @@ class Quarantine:
     def _by_uuid(self) -> dict[str, DeviceQuarantine]:
         return self._out.memory.quarantined
 
-    def raised(self, uuid: str, after: JobId, steps: Mapping[Key, int]) -> None:
+    def raised(self, uuid: str, after: JobId, steps: Mapping[AttemptKey, int]) -> None:
         """Puts a GPU in quarantine until its co-clients have made a step. `steps`: of the co-clients that
         train there. None of them: no other client can be harmed."""
         before = self._by_uuid.get(uuid)
@@ -184,13 +184,13 @@ class Quarantine:
             doubt = DeviceQuarantine(after=after, waits=tuple(waits[key] for key in sorted(waits)))
             self._out.keep(Doubted(uuid=uuid, doubt=doubt))
 
-    def stepped(self, key: Key, step: int) -> None:
+    def stepped(self, key: AttemptKey, step: int) -> None:
         self._settle(lambda each: each.key == key and step > each.step)
 
-    def gone(self, key: Key) -> None:
+    def gone(self, key: AttemptKey) -> None:
         self._settle(lambda each: each.key == key)
 
-    def only(self, live: Collection[Key]) -> None:
+    def only(self, live: Collection[AttemptKey]) -> None:
         """No co-client is left."""
         self._settle(lambda each: each.key not in live)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from cotenant.agent.daemon.core.edge import AgentConfig, Tell
 from cotenant.agent.daemon.core.registration import Lease
-from cotenant.agent.daemon.core.remembered import Attempt, Key
+from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.ipc import CoTenantsChanged, LeaseNow, Result, Status, ToSupervisor
 from cotenant.controller.domain import Device, DeviceId, HostId
@@ -85,7 +85,7 @@ class Live:
 class Tenants:
     def __init__(self, config: AgentConfig, outbox: Outbox, lease: Lease) -> None:
         self.config = config
-        self.live: dict[Key, Live] = {}
+        self.live: dict[AttemptKey, Live] = {}
         self._out = outbox
         self._memory = outbox.memory
         self._lease = lease
@@ -122,7 +122,7 @@ class Tenants:
 
     # --- To their supervisors ----------------------------------------------------------------------
 
-    def tell(self, key: Key, message: ToSupervisor) -> None:
+    def tell(self, key: AttemptKey, message: ToSupervisor) -> None:
         """Sends a message to the attempt's supervisor, if we are connected; a new connection repeats what
         matters."""
         live = self.live.get(key)
@@ -162,7 +162,7 @@ class Tenants:
         for key, live in self.live.items():
             self.tell_lease(key, live, now_s)
 
-    def tell_lease(self, key: Key, live: Live, now_s: float) -> None:
+    def tell_lease(self, key: AttemptKey, live: Live, now_s: float) -> None:
         if not self._lease.is_counting or not live.connected:
             return
         left_s, full_s = self._lease.left_s(now_s), self._lease.full_s

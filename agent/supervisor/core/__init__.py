@@ -3,12 +3,12 @@
 # fmt: off
 from cotenant.agent.supervisor.core import rank_messages
 from cotenant.agent.supervisor.core.edge import (
-    AllGone, AnyEffect, AnyHappening, ClearLeftovers, ClientsTerminated, CouldNotStart, DumpStacks,
+    AllGone, AnySupervisorEffect, AnyHappening, ClearLeftovers, ClientsTerminated, CouldNotStart, DumpStacks,
     EndRanks, Finish, Noted, OverMemory, Publish, RankExited, RankMessageCame, Sampled, Started,
     SupervisorTicked, TakeSample, TellRank, TerminateClients,
 )
 from cotenant.agent.supervisor.core.exit_classifier import TAIL_BYTES, Ending, decide
-from cotenant.agent.supervisor.core.exits import Exit, Stage, StartProblem
+from cotenant.agent.supervisor.core.exits import Exit, LaunchStage, StartProblem
 from cotenant.agent.supervisor.core.printed_loss import last_loss_in
 from cotenant.agent.supervisor.core.rank_messages import (
     AnyRankWord, DurableSaid, FirstStepReached, RankFailed, RankHello, Saving, StepConfirmed, StepDone,
@@ -18,10 +18,12 @@ from cotenant.agent.supervisor.core.stopping import TERMINATE_S, StopWish, uncle
 from cotenant.agent.supervisor.core.supervision import Supervision
 
 __all__ = [
-    "TAIL_BYTES", "TERMINATE_S", "AllGone", "AnyEffect", "AnyHappening", "AnyRankWord", "ClearLeftovers",
+    "TAIL_BYTES", "TERMINATE_S", "AllGone",
+    "AnySupervisorEffect", "AnyHappening", "AnyRankWord", "ClearLeftovers",
     "ClientsTerminated", "CouldNotStart", "DumpStacks", "DurableSaid", "EndRanks", "Ending", "Exit",
     "Finish", "FirstStepReached", "Noted", "OverMemory", "Publish", "RankExited", "RankFailed", "RankHello",
-    "RankMessageCame", "Sampled", "Saving", "Stage", "StartProblem", "Started", "StepConfirmed", "StepDone",
+    "RankMessageCame", "Sampled", "Saving", "LaunchStage",
+    "StartProblem", "Started", "StepConfirmed", "StepDone",
     "StopWish", "Stopped", "Supervision", "SupervisorTicked", "TakeSample", "TellRank", "TerminateClients",
     "WindowReport", "decide", "last_loss_in", "parse", "rank_messages", "unclean",
 ]

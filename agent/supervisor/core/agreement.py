@@ -17,14 +17,14 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.supervisor.core.rank_messages import Kind, ToRank
+from cotenant.agent.supervisor.core.rank_messages import RequestKind, ToRank
 from cotenant.controller.wire import DECISION_TIMEOUT_S
 
 RESEND_S: Final = 0.5
 PROPOSAL_TIMEOUT_S: Final = DECISION_TIMEOUT_S / 3
 """Far below what a promise binds for: a commit must still arrive in time."""
-ROUNDS_MAX: Final[dict[Kind, int]] = {"stop": 8, "save": 3, "accumulate": 3}
-_ORDER: Final[dict[Kind, int]] = {"stop": 0, "save": 1, "accumulate": 2}
+ROUNDS_MAX: Final[dict[RequestKind, int]] = {"stop": 8, "save": 3, "accumulate": 3}
+_ORDER: Final[dict[RequestKind, int]] = {"stop": 0, "save": 1, "accumulate": 2}
 RESENDS_MAX: Final = 20
 RELEASES: Final = 4
 """How often to send a withdrawal: a rank that misses it waits in vain, and the others wait for that rank."""
@@ -41,7 +41,7 @@ Words = list[tuple[int, ToRank]]
 class ProposalWish(msgspec.Struct, frozen=True, kw_only=True):
     """The proposal that is wanted; for a window, which s for how many steps."""
 
-    kind: Kind
+    kind: RequestKind
     s: int = 1
     count: int = 0
 
@@ -91,7 +91,7 @@ class AgreementCoordinator:
         self._wanted: list[ProposalWish] = []
         self._pause: Pause | None = None
         self._releases: list[WithdrawnProposal] = []
-        self.gave_up: set[Kind] = set()
+        self.gave_up: set[RequestKind] = set()
         """Kinds for which no agreement was possible; cleared when asked for anew."""
 
     # --- What the coordinator is told ---------------------------------------------------------------
@@ -115,7 +115,7 @@ class AgreementCoordinator:
     def measured(self, step_s: float | None) -> None:
         self._step_s = step_s
 
-    def ask(self, kind: Kind, now_s: float, *, s: int = 1, count: int = 0) -> Words:
+    def ask(self, kind: RequestKind, now_s: float, *, s: int = 1, count: int = 0) -> Words:
         """Start towards an agreement, or queue behind the one under way. Asking again changes nothing.
 
         A window ("accumulate") is for `s` during `count` steps; one that is agreed on is behind us.
@@ -129,7 +129,7 @@ class AgreementCoordinator:
             self._wanted.append(ProposalWish(kind=kind, s=s, count=count))
         return self._next(now_s)
 
-    def drop(self, kind: Kind, now_s: float) -> Words:
+    def drop(self, kind: RequestKind, now_s: float) -> Words:
         """Drops the wishes of a kind that is not wanted any more; ranks that wait are released. A commit
         stands."""
         self._wanted = [each for each in self._wanted if each.kind != kind]
@@ -191,7 +191,7 @@ class AgreementCoordinator:
         return min(alarms, default=inf)
 
     @property
-    def committed(self) -> tuple[Kind, int] | None:
+    def committed(self) -> tuple[RequestKind, int] | None:
         """What stands, until a rank is known to have got there."""
         now = self._now
         return (now.wish.kind, now.step) if now is not None and now.committed else None

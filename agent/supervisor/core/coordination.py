@@ -19,11 +19,11 @@ from cotenant.agent.supervisor.core.agreement import AgreementCoordinator, Words
 from cotenant.agent.supervisor.core.edge import TellRank
 from cotenant.agent.supervisor.core.progress import RankProgress
 from cotenant.agent.supervisor.core.rank_messages import (
+    BoundedSeconds,
     Count,
-    Kind,
     RankHello,
     RankNo,
-    Seconds,
+    RequestKind,
     StepConfirmed,
     ToRank,
     datagram,
@@ -51,10 +51,10 @@ class MemberNow(GangMessage, frozen=True, kw_only=True, tag="now"):
 
     sequence: Count
     ranks: tuple[RankNow, ...]
-    step_s: Seconds | None
+    step_s: BoundedSeconds | None
     alone: bool = True
     """Nobody shares this host's devices with it."""
-    still_s: Seconds | None = None
+    still_s: BoundedSeconds | None = None
     """How long none of its ranks has made a step or been seen to move; None = not known."""
 
 
@@ -228,7 +228,7 @@ class Coordination:
             return []
         return self._voice(self._agreement.ask("accumulate", now_s, s=s, count=count))
 
-    def gave_up(self, kind: Kind) -> bool:
+    def gave_up(self, kind: RequestKind) -> bool:
         """Whether the last wish of this kind came to nothing; asking clears it."""
         has = kind in self._agreement.gave_up
         self._agreement.gave_up.discard(kind)

@@ -176,7 +176,7 @@ class Finish(SupervisorEffect, frozen=True, kw_only=True):
     result: Result
 
 
-AnyEffect = (
+AnySupervisorEffect = (
     TellRank
     | EndRanks
     | TerminateClients

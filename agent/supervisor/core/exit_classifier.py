@@ -17,7 +17,7 @@ import msgspec
 from cotenant.agent.ipc import Order, Status
 from cotenant.agent.supervisor.core.edge import AllGone
 from cotenant.agent.supervisor.core.exit_rules import ROWS, ExitRule
-from cotenant.agent.supervisor.core.exits import Cause, Exit, StartProblem
+from cotenant.agent.supervisor.core.exits import Exit, ExitCause, StartProblem
 from cotenant.agent.supervisor.core.stopping import StopWish
 from cotenant.controller.domain import ExitVerdict, Outcome, texts
 
@@ -36,7 +36,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     gone: AllGone
     exits: tuple[Exit, ...]
     problem: StartProblem | None = None
-    cause: Cause = ""
+    cause: ExitCause = ""
     stop: StopWish | None = None
     has_stopped: bool = False
     """The job itself says that it stopped where it was asked to."""
@@ -87,7 +87,7 @@ def _certain(ending: Ending) -> ExitVerdict | None:
     return ExitVerdict(outcome=outcome, exit_code=code, detail=text.format(**_words(ending)))
 
 
-_TOLD_TO_END: Final[dict[Cause, str]] = {
+_TOLD_TO_END: Final[dict[ExitCause, str]] = {
     "stop": "ended on request{reason}",
     "no-agreement": "its ranks could not agree on a step to stop at; {back}{failed}",
     "deadline": "did not save and stop within {deadline_s:.0f} s after the request; {back}{failed}",
@@ -100,7 +100,7 @@ _TOLD_TO_END: Final[dict[Cause, str]] = {
 }
 
 
-_OUTCOMES: Final[dict[Cause, Outcome]] = {
+_OUTCOMES: Final[dict[ExitCause, Outcome]] = {
     "start-deadline": "user-failed",
     "memory": "user-failed",
     "hang": "infra-failed",  # A lost link, a peer that died unseen: another start may well go on.

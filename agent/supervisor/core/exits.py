@@ -8,12 +8,12 @@ import msgspec
 
 from cotenant.agent.supervisor.core.exit_rules import SIGNALS_OF_SHELLS
 
-Cause = Literal[
+ExitCause = Literal[
     "", "stop", "no-agreement", "deadline", "lease", "start-deadline", "peer", "memory", "linger", "hang"
 ]
 """Why the supervisor ended the processes; empty if they ended by themselves."""
 
-Stage = Literal["workdir", "command", "output", "user", "process"]
+LaunchStage = Literal["workdir", "command", "output", "user", "process"]
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class StartProblem(msgspec.Struct, frozen=True, kw_only=True):
     """A process could not be started at all."""
 
     rank: int
-    stage: Stage
+    stage: LaunchStage
     code: int
     """errno."""
     text: str

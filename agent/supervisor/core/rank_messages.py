@@ -17,9 +17,9 @@ from cotenant.controller.wire import job as protocol
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 RankNo = Annotated[int, Meta(ge=0, le=1_000_000)]
-Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
+BoundedSeconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 
-Kind = Literal["stop", "save", "accumulate"]
+RequestKind = Literal["stop", "save", "accumulate"]
 AgreementPhase = Literal["propose", "commit", "withdraw"]
 
 
@@ -73,7 +73,7 @@ class FirstStepReached(RankMessage, frozen=True, kw_only=True, tag=protocol.FIRS
 class StepDone(RankMessage, frozen=True, kw_only=True, tag=protocol.STEP):
     step: Count
     count: Count = 0
-    elapsed_s: Seconds = 0.0
+    elapsed_s: BoundedSeconds = 0.0
     s: Count = 1
     loss: float | None = None
 
@@ -162,7 +162,7 @@ def parse(datagram: bytes) -> AnyRankWord | None:
 class ToRank(msgspec.Struct, frozen=True, kw_only=True):
     """A step of the two-phase agreement, on its way to one rank."""
 
-    kind: Kind
+    kind: RequestKind
     proposal: int
     step: int
     phase: AgreementPhase
@@ -182,7 +182,7 @@ def room(memory_mib: int | None) -> bytes:
     return msgspec.json.encode(message)
 
 
-_NAMES: dict[Kind, str] = {
+_NAMES: dict[RequestKind, str] = {
     "stop": protocol.STOP_AT,
     "save": protocol.SAVE_AT,
     "accumulate": protocol.ACCUMULATE_AT,

@@ -29,13 +29,13 @@ import msgspec
 from cotenant.agent.ipc import Order, Status, StopNow
 from cotenant.agent.supervisor.core.coordination import MEMBER_PERIOD_S, Coordination
 from cotenant.agent.supervisor.core.edge import (
-    AnyEffect,
+    AnySupervisorEffect,
     ClearLeftovers,
     DumpStacks,
     EndRanks,
     TerminateClients,
 )
-from cotenant.agent.supervisor.core.exits import Cause
+from cotenant.agent.supervisor.core.exits import ExitCause
 
 LOADING_GRACE_S: Final = 5.0
 """Between SIGTERM and SIGKILL for a job that has nothing to lose."""
@@ -51,7 +51,7 @@ QUIET_S: Final = 60.0
 class Leave(msgspec.Struct, frozen=True, kw_only=True):
     """The processes have to go, for this reason."""
 
-    cause: Cause
+    cause: ExitCause
     grace_s: float
 
 
@@ -218,7 +218,7 @@ class Departure:
 
     def begin(
         self, now_s: float, grace_s: float, *, terminate_s: float = TERMINATE_S, aborts: bool = False
-    ) -> list[AnyEffect]:
+    ) -> list[AnySupervisorEffect]:
         """Makes the processes go; SIGKILL comes `grace_s` after SIGTERM. `aborts`: the processes hang, so
         those that have not shown their stacks do so by dying of SIGABRT."""
         self._grace_s, self._aborts = grace_s, aborts
@@ -233,14 +233,16 @@ class Departure:
         if self._step == "signalled":
             self._due_s = min(self._due_s, self._hurry_s)
 
-    def clear(self, now_s: float) -> list[AnyEffect]:
+    def clear(self, now_s: float) -> list[AnySupervisorEffect]:
         """Ends what the processes that we started left behind, now that those are gone."""
         if not self._is_client:
             return self._cleared()
         self._step, self._due_s = "clearing", now_s + TERMINATE_S + TERMINATE_SLACK_S
         return [TerminateClients(timeout_s=TERMINATE_S)]
 
-    def terminated(self, outcomes: Mapping[int, str], problem: str, now_s: float) -> list[AnyEffect]:
+    def terminated(
+        self, outcomes: Mapping[int, str], problem: str, now_s: float
+    ) -> list[AnySupervisorEffect]:
         """The daemons have answered, or could not be asked."""
         if self._step not in ("terminating", "clearing"):
             return []
@@ -251,7 +253,7 @@ class Departure:
             self._note(f"terminate_client: {', '.join(words)}")
         return self._signal(now_s) if self._step == "terminating" else self._cleared()
 
-    def advance(self, now_s: float) -> list[AnyEffect]:
+    def advance(self, now_s: float) -> list[AnySupervisorEffect]:
         if now_s < self._due_s:
             return []
         if self._step in ("terminating", "clearing"):
@@ -262,13 +264,13 @@ class Departure:
         self._due_s = now_s + KILL_GRACE_S  # Again, for processes that were forked meanwhile.
         return [EndRanks(force=True)]
 
-    def _signal(self, now_s: float) -> list[AnyEffect]:
+    def _signal(self, now_s: float) -> list[AnySupervisorEffect]:
         self._step = "signalled"
         self._due_s = min(now_s + self._grace_s, max(now_s, self._hurry_s))
         self._note("SIGTERM")
         return [*([DumpStacks(abort=True)] if self._aborts else []), EndRanks(force=False)]
 
-    def _cleared(self) -> list[AnyEffect]:
+    def _cleared(self) -> list[AnySupervisorEffect]:
         self._step, self._due_s = "cleared", inf
         return [ClearLeftovers()]
 

@@ -19,8 +19,8 @@ from cotenant.agent.ipc import CoTenantsChanged, GangIn, LeaseNow, Order, SaveNo
 from cotenant.agent.supervisor.core.coordination import Coordination, Voice
 from cotenant.agent.supervisor.core.edge import (
     AllGone,
-    AnyEffect,
     AnyHappening,
+    AnySupervisorEffect,
     ClientsTerminated,
     CouldNotStart,
     DumpStacks,
@@ -35,7 +35,7 @@ from cotenant.agent.supervisor.core.edge import (
     TellRank,
 )
 from cotenant.agent.supervisor.core.exit_classifier import Ending
-from cotenant.agent.supervisor.core.exits import Cause, StartProblem
+from cotenant.agent.supervisor.core.exits import ExitCause, StartProblem
 from cotenant.agent.supervisor.core.profiling import Profiling
 from cotenant.agent.supervisor.core.progress import Publishing, RankProgress
 from cotenant.agent.supervisor.core.rank_messages import (
@@ -90,7 +90,7 @@ class Supervision:
         self._stop: StopWish | None = None
         self._lease: LeaseLimit | None = None
         self._set_lease(order.lease_s, order.lease_s)
-        self._cause: Cause = ""
+        self._cause: ExitCause = ""
         self._problem: StartProblem | None = None
         self._over_mib: float | None = None
         self._room_mib: int | None = None
@@ -98,7 +98,7 @@ class Supervision:
         """Somebody has stopped a process of it."""
         self._save_s = inf
         self._publishing = Publishing()
-        self._out: list[AnyEffect] = []
+        self._out: list[AnySupervisorEffect] = []
         for note in order.notes:
             self._progress.note(note)
 
@@ -115,7 +115,7 @@ class Supervision:
         """Indicators are wanted with each sample."""
         return self._profiling.is_sampling
 
-    def handle(self, event: AnyHappening, now_s: float) -> list[AnyEffect]:
+    def handle(self, event: AnyHappening, now_s: float) -> list[AnySupervisorEffect]:
         """Take in what happened; returns what is to be done, in order."""
         if self._phase == "done":
             return []

@@ -50,7 +50,7 @@ STACKS_S: Final = 5.0
 ALIVE_DUTY: Final = 0.05
 """Of a core, by a gang with a rank that does not answer: it may be busy in one long call."""
 
-Word = Literal["look", "dump", "hang"]
+WatchdogStep = Literal["look", "dump", "hang"]
 START_DUTY: Final = 0.05
 """A job without the library counts as started if it has used this much of a core lately."""
 
@@ -152,7 +152,7 @@ class Watchdog:
         is_suspended: bool,
         is_alone: bool,
         far_still_s: Mapping[str, float | None],
-    ) -> list[Word]:
+    ) -> list[WatchdogStep]:
         """Lets time pass for the watchdog.
 
         ranks: those of this host that answer looks; empty if one does not. step_s, steps: the usual step
@@ -178,7 +178,7 @@ class Watchdog:
         if self._silent_s < threshold_s / 2:
             self._look_s = threshold_s / 2
             return []
-        words: list[Word] = self._look(ranks, now_s, threshold_s)
+        words: list[WatchdogStep] = self._look(ranks, now_s, threshold_s)
         return words + self._judged(now_s, threshold_s, far_still_s)
 
     def _threshold_s(self, step_s: float | None, steps: int, is_alone: bool) -> float | None:
@@ -192,7 +192,7 @@ class Watchdog:
             return None
         return max(rule.floor_s, rule.multiple * step_s) * slowdown
 
-    def _look(self, ranks: frozenset[int], now_s: float, threshold_s: float) -> list[Word]:
+    def _look(self, ranks: frozenset[int], now_s: float, threshold_s: float) -> list[WatchdogStep]:
         """Ask again where the ranks are; what has come of the question before counts now."""
         if self._silent_s < self._look_s:
             return []
@@ -216,7 +216,7 @@ class Watchdog:
 
     def _judged(
         self, now_s: float, threshold_s: float, far_still_s: Mapping[str, float | None]
-    ) -> list[Word]:
+    ) -> list[WatchdogStep]:
         if self._silent_s < threshold_s or self._looks < LOOKS_MIN or self._still_s < threshold_s / 2:
             return []
         if self._dumped_s is None:

@@ -31,7 +31,7 @@ import msgspec
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup
 from cotenant.agent.host.process_identity import children_of, identity_of, open_pidfd
 from cotenant.agent.ipc import Order, RankOrder
-from cotenant.agent.supervisor.core import Stage, StartProblem
+from cotenant.agent.supervisor.core import LaunchStage, StartProblem
 from cotenant.agent.supervisor.processes.environment import STACKS_SIGNAL, Account
 from cotenant.controller.domain import InputFile
 from cotenant.controller.wire import BadMessage, decode_json
@@ -189,7 +189,7 @@ def _be_rank(
 ) -> NoReturn:
     """Becomes the rank and never returns: executes the command, or reports why not."""
     launch = order.launch
-    stages: tuple[tuple[Stage, Callable[[], object]], ...] = (
+    stages: tuple[tuple[LaunchStage, Callable[[], object]], ...] = (
         ("process", lambda: _shed_signals_and_files(outputs)),
         ("process", lambda: cgroup.enter(RANKS) if cgroup else None),
         ("process", lambda: _pin(rank.cores)),
@@ -214,7 +214,7 @@ def _be_rank(
         os._exit(126)
 
 
-def _failed(rank: RankOrder, stage: Stage, error: OSError) -> RankStartFailed:
+def _failed(rank: RankOrder, stage: LaunchStage, error: OSError) -> RankStartFailed:
     text = os.strerror(error.errno) if error.errno else str(error)
     return RankStartFailed(StartProblem(rank=rank.rank, stage=stage, code=error.errno or 0, text=text))
 

@@ -14,7 +14,7 @@ from cotenant.controller.cli.frame.output import (
     Listing,
     ListOutputFlag,
     OutputFlag,
-    chosen,
+    chosen_format,
     show_listing,
     show_one,
     whole_number,
@@ -50,7 +50,7 @@ def report(
       cotenant report --since 7d
       cotenant report -o json | jq .sharing.net_device_s
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     since_s = duration_of("--since", since)
     with asking(endpoint) as client:
         reply = client.ask(wire.GetReport(since_s=since_s))
@@ -81,7 +81,7 @@ def usage(
       cotenant usage --by organisation --since 30d -o csv
       cotenant usage --by kind -o json
     """
-    form = chosen(output, as_json, LIST_FORMATS)
+    form = chosen_format(output, as_json, LIST_FORMATS)
     request = wire.GetUsage(by=by, since_s=duration_of("--since", since))
     most = whole_number("--limit", limit, ROWS_MAX)
     with asking(endpoint) as client:

@@ -14,7 +14,7 @@ from cotenant.controller.cli.frame.output import (
     JsonFlag,
     Listing,
     OutputFlag,
-    chosen,
+    chosen_format,
     show_listing,
 )
 from cotenant.controller.cli.setup.owners import owner
@@ -29,7 +29,7 @@ HostArgument = Annotated[str, argument(metavar="HOST", help="Its name.", complet
 
 
 class NodeRow(NamedTuple):
-    """One device; a host without devices has one row as well."""
+    """A row of one device; a host without devices has one row as well."""
 
     node: wire.NodeView
     device: wire.DeviceView | None
@@ -52,17 +52,17 @@ def nodes(
     """
     if context.invoked_subcommand is not None:
         return
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(wire.ListNodes())
     shown = [node for node in reply.nodes if hosts in ("", node.host)]
     if form in ("table", "wide"):
-        show_listing(_by_device(shown, "" if shown else _nobody(endpoint)), form)
+        show_listing(_device_listing(shown, "" if shown else _nobody(endpoint)), form)
     else:
-        show_listing(_by_host(shown, reply), form)
+        show_listing(_host_listing(shown, reply), form)
 
 
-def _by_host(shown: list[wire.NodeView], reply: wire.Nodes) -> Listing:
+def _host_listing(shown: list[wire.NodeView], reply: wire.Nodes) -> Listing:
     return Listing(
         noun="node",
         rows=shown,
@@ -79,7 +79,7 @@ def _nobody(endpoint: str | None) -> str:
     return "no host has joined; start an agent with: cotenant agent"
 
 
-def _by_device(shown: list[wire.NodeView], nothing: str) -> Listing:
+def _device_listing(shown: list[wire.NodeView], nothing: str) -> Listing:
     rows = [NodeRow(node, device) for node in shown for device in node.devices or (None,)]
     return Listing(
         noun="node",
@@ -98,7 +98,8 @@ def _device(row: NodeRow) -> str:
 
 
 def _device_state(row: NodeRow) -> str:
-    """`out`: a device that works and takes no jobs; the note says why."""
+    """The state of a row's device, where `out` is a device that works and takes no jobs; the note says
+    why."""
     if row.device is None:
         return ""
     if row.device.state == "ok" and not row.device.healthy:
@@ -183,7 +184,7 @@ def resume(host: HostArgument, as_json: JsonFlag = False, endpoint: EndpointFlag
 
 
 @nodes.part("lost")
-def lost(host: HostArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+def declare_lost(host: HostArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
     """Say that a silent host will not come back: its jobs start elsewhere.
 
     Only when nothing runs there any more: a job that cannot resume would otherwise run twice.

@@ -10,7 +10,7 @@ from cotenant.controller.cli.frame.output import (
     JsonFlag,
     Listing,
     OutputFlag,
-    chosen,
+    chosen_format,
     show_listing,
     whole_number,
 )
@@ -43,7 +43,7 @@ def pairs(
       cotenant pairs resnet
       cotenant pairs -o json
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(measured_pairs(whole_number("--limit", limit, LIMIT_MAX), containing))
     about = {"now": reply.now, "observations": reply.observations, "more": reply.more}

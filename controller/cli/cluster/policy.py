@@ -19,7 +19,7 @@ from cotenant.controller.cli.frame.output import (
     JsonFlag,
     Listing,
     OutputFlag,
-    chosen,
+    chosen_format,
     show_listing,
     show_one,
     write_json,
@@ -28,9 +28,9 @@ from cotenant.controller.client.asking import asking
 from cotenant.controller.client.connection import Client, Refusal
 from cotenant.controller.domain import texts as domain_texts
 from cotenant.controller.present.fan_chart import fan_chart
-from cotenant.controller.present.policies import classes_lines, page, previewed
+from cotenant.controller.present.policies import classes_lines, page, preview_text
 from cotenant.controller.present.problem import Problem, suggestion
-from cotenant.controller.present.screen import paint, say, tell, wrapped
+from cotenant.controller.present.screen import paint, say, tell, wrap_text
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import value_text
 from cotenant.controller.submission.parameters import parameters_of
@@ -87,9 +87,9 @@ def catalogue(policies: wire.Policies) -> str:
         lines += ["", paint(heading or OTHERS, "bold")] if offers and policies.groups else []
         for each in offers:
             mark = "*" if each.current else " "
-            lines.append(f"{mark} {each.policy:<{width}}{wrapped(each.about, width + 2)}")
+            lines.append(f"{mark} {each.policy:<{width}}{wrap_text(each.about, width + 2)}")
             if each.choose and each.available:
-                choose = wrapped(f"when: {each.choose}", width + 2)
+                choose = wrap_text(f"when: {each.choose}", width + 2)
                 lines.append(f"{'':<{width + 2}}{paint(choose, 'dim')}")
     return "\n".join(lines).removeprefix("\n")
 
@@ -97,7 +97,7 @@ def catalogue(policies: wire.Policies) -> str:
 @policy.part("show")
 def show_policy(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
     """The policy in force and its parameters."""
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(wire.GetPolicy())
     show_one(form, reply.current, reply.current.policy, reply, page)
@@ -167,7 +167,7 @@ def set_policy(
         given = parameters_of(parameters or (), offer.defaults)
         if preview:
             told = client.ask(wire.PreviewPolicy(name=name, parameters=given)).preview
-            show_one("json" if as_json else "table", told, name, told, previewed)
+            show_one("json" if as_json else "table", told, name, told, preview_text)
             return
         reply = client.ask(wire.SetPolicy(name=name, parameters=given))
         after = client.ask(wire.GetPolicy())
@@ -184,7 +184,8 @@ def _settings(parameters: wire.Parameters) -> str:
 
 
 def chosen_shadow(client: Client, name: str, texts: list[str]) -> wire.SetShadow:
-    """Raises Problem: no such policy or parameter."""
+    """Checks a choice of a shadow policy and makes the request for it. Raises Problem: no such policy or
+    parameter."""
     offers = client.ask(wire.GetPolicy()).offers
     offer = next((each for each in offers if each.policy == name and each.available), None)
     if offer is None:
@@ -194,8 +195,8 @@ def chosen_shadow(client: Client, name: str, texts: list[str]) -> wire.SetShadow
     return wire.SetShadow(name=name, parameters=parameters_of(texts, offer.defaults))
 
 
-def reported(client: Client, look_s: float = LOOK_S) -> wire.ShadowView:
-    """With a simulation as of now, for those who may have one made."""
+def ask_shadow(client: Client, look_s: float = LOOK_S) -> wire.ShadowView:
+    """Asks for the shadow's report, with a simulation as of now, for those who may have one made."""
     try:
         view = client.ask(wire.GetShadow(simulate=True)).shadow
     except Refusal as refusal:

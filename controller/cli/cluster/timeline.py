@@ -32,16 +32,16 @@ def timeline(
     ] = "svg",
     endpoint: EndpointFlag = None,
 ) -> None:
-    """Who held which device when: loads, training, saves, loads for nothing, waits, changes of the policy.
+    """Show who held which device when: loads, training, saves, loads for nothing, waits, changes of the
+    policy.
 
     svg is a picture; chrome is a file for ui.perfetto.dev, where a device is a process and each of its
     tenants a thread.
 
     For example:
 
-      cotenant timeline > timeline.svg
-      cotenant timeline --since 2d --until 1d > yesterday.svg
-      cotenant timeline --since 8h -o chrome > night.json
+    cotenant timeline > timeline.svg cotenant timeline --since 2d --until 1d > yesterday.svg cotenant timeline
+    --since 8h -o chrome > night.json
     """
     request = wire.GetTimeline(
         since_s=duration_of("--since", since) or 0.0,

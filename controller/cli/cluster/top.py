@@ -15,7 +15,7 @@ from cotenant.controller.cli.frame.output import (
     JsonFlag,
     Listing,
     OutputFlag,
-    chosen,
+    chosen_format,
     show_listing,
     write_json,
 )
@@ -60,22 +60,19 @@ def top(
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> int:
-    """A live table: what each device does, for which jobs, and what waits and why.
+    """Show a live table: what each device does, for which jobs, and what waits and why.
 
-    q ends it, ? lists its keys: details and log of a job, sort, filter, cancel, hold. Without the extra
-    `tui` it is a plain table.
+    q ends it, ? lists its keys: details and log of a job, sort, filter, cancel, hold. Without the extra `tui`
+    it is a plain table.
 
-    A value that was not measured is shown as -. `-o wide` prints every indicator once, with its source.
-    `-o jsonl` prints a line per device, again and again with --every.
+    A value that was not measured is shown as -. `-o wide` prints every indicator once, with its source. `-o
+    jsonl` prints a line per device, again and again with --every.
 
     For example:
 
-      cotenant top
-      cotenant top --once
-      cotenant top -o wide
-      cotenant top -o jsonl -d 10 >> devices.jsonl
+    cotenant top cotenant top --once cotenant top -o wide
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         if form == "json":
             write_json(moment_json(look(client)))
@@ -91,7 +88,8 @@ def top(
 
 
 def look(client: Client, timeout_s: float | None = None) -> Moment:
-    """Raises Unreachable: one of the questions had no answer in time (default: the client's)."""
+    """Asks the controller the questions that one page of the table needs. Raises Unreachable: one of the
+    questions had no answer in time (default: the client's)."""
     return Moment(
         status=client.ask(wire.GetStatus(), timeout_s),
         nodes=client.ask(wire.ListNodes(), timeout_s),
@@ -143,7 +141,7 @@ def live(client: Client, every_s: float) -> int:
     if missing or not screen.is_terminal(sys.stdin):  # Where nobody can type there are no keys.
         from rich.console import Console
 
-        refreshed(Questions(client), first, every_s, Console(), WITHOUT_EXTRA if missing else "")
+        refresh_page(Questions(client), first, every_s, Console(), WITHOUT_EXTRA if missing else "")
     from cotenant.controller.cli.cluster import top_screen
 
     number = top_screen.run(Questions(client), first, every_s)
@@ -153,7 +151,9 @@ def live(client: Client, every_s: float) -> int:
     return OK
 
 
-def refreshed(questions: Asks, first: Moment, every_s: float, console: Console, note: str = "") -> NoReturn:
+def refresh_page(
+    questions: Asks, first: Moment, every_s: float, console: Console, note: str = ""
+) -> NoReturn:
     """The page, drawn anew in place until Ctrl-C; rich follows the size of the screen. `note`: below it."""
     from rich.live import Live
     from rich.text import Text

@@ -73,7 +73,7 @@ class Asks(Protocol):
 
 
 class TopScreen(App[int]):
-    """Its result is the number of the signal that asked it to end."""
+    """The full-screen table; its result is the number of the signal that asked it to end."""
 
     TITLE = "cotenant"
     CSS = """
@@ -284,7 +284,7 @@ class TopScreen(App[int]):
             self.action_show_help_panel()
 
     def action_less(self) -> None:
-        """Escape: the filter first, then the details."""
+        """Closes, on Escape, the filter first, then the details."""
         entry = self._at("#filter", Input)
         if entry.display:
             entry.value = ""

@@ -20,7 +20,7 @@ from cotenant.controller.wire import clients as wire
 
 
 class PaneTable(DataTable[Text]):
-    """A pane; the cursor stays on its row when rows come, go or change their order."""
+    """The table of a pane; the cursor stays on its row when rows come, go or change their order."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "select_cursor", "Details"),
@@ -44,7 +44,7 @@ class PaneTable(DataTable[Text]):
 
     @property
     def selected(self) -> str:
-        """Its row's key; empty: there is none."""
+        """The key of the selected row; empty: there is none."""
         rows = self.pane.rows
         return rows[self.cursor_row].key if self.cursor_row < len(rows) else ""
 

@@ -100,7 +100,7 @@ class PrivateCluster:
             )
 
     def _end_jobs(self) -> None:
-        """End the jobs: they would outlive their agent, with no controller to end them."""
+        """Ends the jobs: they would outlive their agent, with no controller to end them."""
         with (
             contextlib.suppress(Refusal, Unreachable),
             Client(self.endpoint, timeout_s=ASK_WITHIN_S) as client,
@@ -174,7 +174,8 @@ class QueueWatcher:
         names: dict[JobId, str],
         looked: Callable[[], None] = lambda: None,
     ) -> None:
-        """`looked`: called at each round."""
+        """Creates a watcher that tells what happens in the queue from now on; `looked`: called at each
+        round."""
         self._client, self._say, self._names, self._looked = client, say, names, looked
         self._seen: dict[JobId, tuple[Phase, int, bool]] = {}
         self._loaded_s: dict[JobId, float] = {}
@@ -188,7 +189,7 @@ class QueueWatcher:
             )  # What happened before is no news.
 
     def look(self) -> wire.Jobs:
-        """One round: ask, tell what is new, remember."""
+        """Does one round: asks, tells what is new, remembers."""
         reply = self._client.ask(wire.ListJobs(include_ended=True))
         self._looked()
         for job in sorted(reply.jobs, key=lambda j: int(j.job_id)):
@@ -199,7 +200,7 @@ class QueueWatcher:
             now = (job.phase, job.attempt, job.start_assumed)
             if self._seen.get(job.job_id) != now:
                 self._seen[job.job_id] = now
-                self._say(self._in_words(job))
+                self._say(self._describe_job(job))
         return reply
 
     def until(self, true: Callable[[dict[JobId, wire.JobView]], bool], timeout_s: float) -> None:
@@ -221,7 +222,7 @@ class QueueWatcher:
                 raise TooSlow(f"not there after {timeout_s:.0f} s: {stand}")
             time.sleep(POLL_S)
 
-    def _in_words(self, job: wire.JobView) -> str:
+    def _describe_job(self, job: wire.JobView) -> str:
         who, why = (
             f"{self._names.get(job.job_id, job.name)} ({job.job_id})",
             reason_in_names(job.reason, self._names),

@@ -102,7 +102,7 @@ def measure_jobs(
     def told(name: str, profile: Profile) -> None:
         if _is_clear(left[name], profile, is_last=profile_s == PROFILE_S[-1]):
             found[name] = profile
-            say(_in_words(left[name], profile))
+            say(_describe_profile(left[name], profile))
 
     for number, profile_s in enumerate(PROFILE_S):
         specs = [job_spec(job) for name, job in left.items() if name not in found]
@@ -111,7 +111,7 @@ def measure_jobs(
                 cluster.check_devices(devices)
                 with Client(cluster.endpoint) as client:
                     warm_up(client, devices)
-                profiled(cluster, specs, told)
+                measure_profiles(cluster, specs, told)
     slow = ", ".join(name for name in left if name not in found)
     if slow:
         raise NotMeasured(
@@ -144,12 +144,12 @@ def _is_clear(job: DemoJob, profile: Profile, *, is_last: bool) -> bool:
     return is_last or job.script != "memory_heavy" or whole.memory_mib - half.memory_mib > APART_MIB
 
 
-def profiled(
+def measure_profiles(
     cluster: PrivateCluster,
     specs: Sequence[JobSpec],
     told: Callable[[str, Profile], None] = lambda name, profile: None,
 ) -> dict[str, Profile]:
-    """What each needs, by name; several at a time where there are devices for it.
+    """Measures what each job needs, by name; several at a time where there are devices for it.
 
     Args:
         told: called as each is done.
@@ -160,10 +160,10 @@ def profiled(
     with Client(cluster.endpoint) as client:
         asked = [client.ask(wire.Submit(specs=(measured_only(spec, cluster.profile_s),))) for spec in specs]
         left = {reply.job_ids[0]: spec.name for reply, spec in zip(asked, specs, strict=True)}
-        return _collected(client, left, told, len(specs) * (cluster.profile_s + JOB_TIMEOUT_S))
+        return _collect_profiles(client, left, told, len(specs) * (cluster.profile_s + JOB_TIMEOUT_S))
 
 
-def _collected(
+def _collect_profiles(
     client: Client, left: Mapping[JobId, str], told: Callable[[str, Profile], None], within_s: float
 ) -> dict[str, Profile]:
     found: dict[str, Profile] = {}
@@ -187,7 +187,7 @@ def _profile_of(shown: wire.Shown) -> Profile:
     return measured
 
 
-def _in_words(job: DemoJob, profile: Profile) -> str:
+def _describe_profile(job: DemoJob, profile: Profile) -> str:
     whole, half = profile.at(1), profile.at(2)
     assert whole is not None and half is not None
     busy = "" if profile.duty_cycle is None else f", busy {profile.duty_cycle:.0%} of the time"
@@ -241,7 +241,7 @@ def run_ranks(
     timeout_s: float,
     env: Mapping[str, str],
 ) -> None:
-    """One plain process per slot, on its cores, until all have ended.
+    """Runs one plain process per slot, on its cores, until all have ended.
 
     Raises:
         ReferenceFailed: one failed, or the time ran out.
@@ -265,7 +265,7 @@ def run_ranks(
 
 
 class PlainRank:
-    """One rank, in a process group that ends with it."""
+    """A rank in a process group that ends with it."""
 
     def __init__(
         self,

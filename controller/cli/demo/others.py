@@ -43,7 +43,7 @@ class OthersLoad(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.before, self.during) > BUSY_RATIO * self.cores
 
     def in_words(self) -> str:
-        """One sentence beside the figures."""
+        """A sentence on the other programs' load, to stand beside the figures."""
         verdict = (
             "they took time from the jobs, and on a quiet machine these figures are better"
             if self.is_busy
@@ -87,7 +87,7 @@ class OthersWatch:
 
 
 def busy_cores_now() -> float:
-    """The same over one second from now."""
+    """The number of cores that other programs keep busy over one second from now."""
     watch = OthersWatch()
     watch.look()
     time.sleep(BEFORE_S)
@@ -96,7 +96,8 @@ def busy_cores_now() -> float:
 
 
 def _cpu_times() -> CpuTimes:
-    """Of the cores that this process may use, and of it and all that it has started."""
+    """The CPU times of the cores that this process may use, and of this process and all that it has
+    started."""
     import psutil
 
     each_core = psutil.cpu_times(percpu=True)

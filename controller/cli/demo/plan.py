@@ -19,7 +19,7 @@ CHECKPOINT_SLACK_MIB = 32
 
 
 class DemoJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One submission: a training script, its workers, and the training time aimed at."""
+    """A submission of the demo: a training script, its workers, and the training time aimed at."""
 
     name: str
     script: str

@@ -26,7 +26,7 @@ SCHEMA: Final = "demo/1"
 
 
 class JobReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One job over all its attempts. Field for field an entry of `jobs` in `report.json`."""
+    """The report of one job over all its attempts. Field for field an entry of `jobs` in `report.json`."""
 
     job: str
     devices: tuple[str, ...]
@@ -151,7 +151,7 @@ def cells(job: JobReport) -> tuple[str, ...]:
 
 
 def rich_table(report: DemoReport) -> Table:
-    """For a terminal."""
+    """The table of the report's jobs for a terminal."""
     from rich.table import Table
 
     table = Table(header_style="bold")
@@ -164,8 +164,8 @@ def rich_table(report: DemoReport) -> Table:
 
 
 def plain_table(report: DemoReport) -> str:
-    """For a file or a pipe."""
-    return aligned([HEADINGS, *(cells(job) for job in report.jobs)])
+    """The table of the report's jobs for a file or a pipe."""
+    return aligned_table([HEADINGS, *(cells(job) for job in report.jobs)])
 
 
 SHARED_HEADINGS: Final = ("job", "beside", "steps", "predicted", "measured", "alone", "device-s won")
@@ -188,11 +188,11 @@ def what_sharing_brought(report: DemoReport) -> str:
         for each in report.shared
     ]
     known = [each.won_device_s for each in report.shared if each.won_device_s is not None]
-    lines = ["What sharing brought: three times for the same steps", aligned([SHARED_HEADINGS, *rows])]
+    lines = ["What sharing brought: three times for the same steps", aligned_table([SHARED_HEADINGS, *rows])]
     if known:
         verb = "won" if sum(known) >= 0.0 else "lost"
         lines.append(f"in all {abs(sum(known)):.1f} device-seconds {verb} against taking turns\n")
-    lines += map(_slowed, report.shared)
+    lines += map(_slowdown_line, report.shared)
     lines += [
         f"average completion of {each.job} and {each.beside}: promised {each.promised_s:.1f} s, took "
         f"{_seconds(each.took_s)} with their loads; one after the other, {each.sequential_s:.1f} s expected\n"
@@ -207,7 +207,7 @@ def _seconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.1f} s"
 
 
-def _slowed(row: BesideReport) -> str:
+def _slowdown_line(row: BesideReport) -> str:
     """How many times as long as alone it took."""
     if not row.alone_s:
         return ""
@@ -216,7 +216,7 @@ def _slowed(row: BesideReport) -> str:
     return f"{row.job} beside {' and '.join(row.beside)}: {ratio:.2f} times as long as alone{predicted}\n"
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
+def aligned_table(rows: Sequence[Sequence[str]]) -> str:
     """A table of words, the headings first."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
@@ -234,7 +234,7 @@ def _short(sha256: str | None) -> str:
 
 
 def job_reports(shown: Sequence[wire.Shown], results: Path, uninterrupted: dict[str, str]) -> DemoReport:
-    """One entry per job, in order of submission."""
+    """The report on the jobs, one entry per job, in order of submission."""
     names = {s.job.job_id: s.job.name for s in shown}
     reports = []
     for s in shown:
@@ -301,7 +301,7 @@ def timeline_of(
     policies: Sequence[tuple[float, str]],
     subtitle: str,
 ) -> Timeline:
-    """The picture's content; time 0 is the first submission."""
+    """The content of the timeline picture; time 0 is the first submission."""
     jobs = [
         JobTimes(
             job=s.job.name,

@@ -58,7 +58,7 @@ PREEMPT_AFTER_STEPS_RATIO = 0.15
 
 
 def run_demo(out_dir: Path) -> int:
-    """The whole demo. Returns the exit code: 0 iff every job finished and the resume was exact."""
+    """Runs the whole demo. Returns the exit code: 0 iff every job finished and the resume was exact."""
     started_s = time.monotonic()
 
     clock = DemoClock()
@@ -86,7 +86,7 @@ def run_demo(out_dir: Path) -> int:
 
 
 class DemoClock:
-    """One clock for the log and the picture: both count from the first submission."""
+    """The clock for the log and the picture: both count from the first submission."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -103,7 +103,7 @@ class DemoClock:
 
 
 class _Demo:
-    """One run: measured jobs, a private cluster, two acts, an uninterrupted run to compare with."""
+    """A run of the demo: measured jobs, a private cluster, two acts, an uninterrupted run to compare with."""
 
     def __init__(self, out_dir: Path, folder: Path, say: Callable[[str], None], clock: DemoClock) -> None:
         self._out_dir, self._folder, self._say, self._clock = out_dir, folder, say, clock
@@ -143,7 +143,7 @@ class _Demo:
             nodes = client.ask(wire.ListNodes()).nodes
         picture = timeline_of(shown, nodes, self._policies, f"{SLOTS} CPU slots, {memory_mib} MiB each")
         write_output(self._out_dir / "timeline.svg", render(picture).encode())
-        report = job_reports(shown, self._results, self._uninterrupted(shown))
+        report = job_reports(shown, self._results, self._uninterrupted_hashes(shown))
         others = OthersLoad(
             cores=len(os.sched_getaffinity(0)), before=busy_before, during=self._others.busy_cores
         )
@@ -184,7 +184,7 @@ class _Demo:
         self._say(f"submitted {job.name} ({job_id}): {job.about}; {length}")
         return job_id
 
-    def _uninterrupted(self, shown: Sequence[wire.Shown]) -> dict[str, str]:
+    def _uninterrupted_hashes(self, shown: Sequence[wire.Shown]) -> dict[str, str]:
         """The hash of the parameters that each preempted job has after a training without interruption."""
         found = {}
         for s in shown:

@@ -34,7 +34,8 @@ class AgentAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ask_as_agent(settings: Settings, timeout_s: float = ANSWER_S_MAX) -> AgentAnswer | None:
-    """None: this host's agent meets its controller on a Unix socket, which needs no key."""
+    """Asks the controller with the key of this host's agent. None: this host's agent meets its controller on
+    a Unix socket, which needs no key."""
     endpoint = paths.agent_endpoint(settings)
     try:
         if socket_path(endpoint) is not None:
@@ -61,7 +62,7 @@ def ask_as_agent(settings: Settings, timeout_s: float = ANSWER_S_MAX) -> AgentAn
         if isinstance(error.__context__, PermissionError):
             return _not_ours(endpoint, settings.agent.keys_dir)
         return AgentAnswer(endpoint=endpoint, why=str(error), todo="the agent does not start without it")
-    return _asked(endpoint, key, timeout_s)
+    return _ask_controller(endpoint, key, timeout_s)
 
 
 def host_name(settings: Settings) -> str:
@@ -79,7 +80,7 @@ def _not_ours(endpoint: str, place: str) -> AgentAnswer:
     )
 
 
-def _asked(endpoint: str, key: KeyFile, timeout_s: float) -> AgentAnswer:
+def _ask_controller(endpoint: str, key: KeyFile, timeout_s: float) -> AgentAnswer:
     try:
         with Client(endpoint, key, timeout_s=timeout_s) as client:
             client.ask(wire.GetStatus())

@@ -21,12 +21,12 @@ from cotenant.mps.detection import DetectedHost
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 from cotenant.profiler.indicators.device_process import Explanation
 
-Verdict = Literal["ok", "warn", "fail"]
+CheckResult = Literal["ok", "warn", "fail"]
 
 
 class Check(msgspec.Struct, frozen=True):
     name: str
-    verdict: Verdict
+    verdict: CheckResult
     found: str
     todo: str = ""
     command: str = ""
@@ -54,7 +54,7 @@ class DoctorFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def here(self) -> wire.NodeView | None:
-        """This machine, as the controller knows it; None: it does not, or did not answer."""
+        """The node that is this machine, as the controller knows it; None: it does not, or did not answer."""
         nodes = self.nodes.nodes if self.nodes is not None else ()
         return next((node for node in nodes if node.host == self.host), None)
 
@@ -67,7 +67,7 @@ def uuids_of(some: Sequence[GpuFacts]) -> tuple[str, ...]:
     return tuple(gpu.uuid for gpu in some)
 
 
-def ranged(some: Sequence[GpuFacts]) -> str:
+def gpu_indices(some: Sequence[GpuFacts]) -> str:
     """`0`, `0 to 7`, or `0, 2, 5`: the indices of a group."""
     indices = [gpu.index for gpu in some]
     if len(indices) > 2 and indices == list(range(indices[0], indices[-1] + 1)):
@@ -83,5 +83,5 @@ def all_of(some: Sequence[GpuFacts]) -> str:
     return "this GPU" if len(some) == 1 else f"all {len(some)} GPUs"
 
 
-def checked(name: str, verdict: Verdict, found: str, step: EnablingStep) -> Check:
+def check_with_step(name: str, verdict: CheckResult, found: str, step: EnablingStep) -> Check:
     return Check(name, verdict, found, step.todo, step.command)

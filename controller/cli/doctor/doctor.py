@@ -21,8 +21,8 @@ import msgspec
 
 from cotenant.controller.cli.doctor import gpu_host
 from cotenant.controller.cli.doctor.agent_link import ask_as_agent, host_name
-from cotenant.controller.cli.doctor.check import Check, DoctorFacts, Verdict
-from cotenant.controller.cli.doctor.enabling import as_us
+from cotenant.controller.cli.doctor.check import Check, CheckResult, DoctorFacts
+from cotenant.controller.cli.doctor.enabling import privileged_command
 from cotenant.controller.cli.doctor.gpu_checks import GPU_CHECKS
 from cotenant.controller.cli.doctor.host_checks import HOST_CHECKS, agent, device_memory, folders, mps, torch
 from cotenant.controller.cli.doctor.surroundings import look_around
@@ -32,13 +32,13 @@ from cotenant.controller.cli.frame.output import (
     JsonFlag,
     Listing,
     OutputFlag,
-    chosen,
+    chosen_format,
     show_listing,
 )
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.domain import HostState, texts
 from cotenant.controller.present.problem import FAILED, OK, Problem
-from cotenant.controller.present.screen import paint, say, terminal_width, wrapped
+from cotenant.controller.present.screen import paint, say, terminal_width, wrap_text
 from cotenant.controller.present.tables import LAST_WIDTH_MIN, cut
 from cotenant.controller.present.units import duration, plural, size
 from cotenant.controller.system import paths
@@ -67,17 +67,16 @@ def doctor(
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> int:
-    """Check this machine: what works, what does not, and what to do. Exit code 1 if anything fails.
+    """Check what works on this machine, what does not, and what to do. Exit code 1 if anything fails.
 
     What fails comes first, then warnings: what works less well, or not yet. Ask as whoever runs the agent.
 
     For example:
 
-      cotenant doctor
-      cotenant doctor --strict -o json > /dev/null || echo see to $(hostname)
-      cotenant doctor -o json | jq '.checks[] | select(.verdict != "ok")'
+    cotenant doctor cotenant doctor --strict -o json > /dev/null || echo see to $(hostname) cotenant doctor -o
+    json | jq '.checks[] | select(.verdict != "ok")'
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     facts = gather(loaded_settings(endpoint), endpoint)
     checks = run_all(facts)
     if form in ("table", "wide"):
@@ -95,23 +94,24 @@ def doctor(
     return FAILED if worst(checks) in (("fail", "warn") if strict else ("fail",)) else OK
 
 
-def worst(checks: Sequence[Check]) -> Verdict:
+def worst(checks: Sequence[Check]) -> CheckResult:
     return min((check.verdict for check in checks), key=WORST_FIRST.index, default="ok")
 
 
 def page(checks: Sequence[Check], *, whole: bool = False) -> str:
-    """What is wrong first. What works takes a line each on a terminal, unless `whole`."""
+    """The page of checks, with what is wrong first. What works takes a line each on a terminal, unless
+    `whole`."""
     width = max(len(check.name) for check in checks)
     indent = width + 8
     lines = [summary(checks)]
     for check in sorted(checks, key=lambda each: WORST_FIRST.index(each.verdict)):  # Stable.
         verdict = paint(f"{check.verdict:<4}", COLOURS[check.verdict])
-        found = wrapped(check.found, indent)
+        found = wrap_text(check.found, indent)
         if check.verdict == "ok" and not whole and (room := terminal_width()) is not None:
             found = cut(check.found, max(LAST_WIDTH_MIN, room - indent))
         lines.append(f"{verdict}  {check.name:<{width}}  {found}")
         if check.todo:
-            lines.append(" " * indent + wrapped(f"-> {check.todo}", indent))
+            lines.append(" " * indent + wrap_text(f"-> {check.todo}", indent))
         if check.command:  # In one piece, however long: it is there to be pasted.
             lines.append(" " * indent + f"$ {check.command}")
     return "\n".join(lines)
@@ -216,12 +216,12 @@ def shared_memory(facts: DoctorFacts) -> Check:
             "warn",
             "not usable",
             "data loaders with workers will fail; mount a tmpfs there",
-            as_us("sudo mount -t tmpfs -o size=4G,mode=1777 tmpfs /dev/shm", facts.files),
+            privileged_command("sudo mount -t tmpfs -o size=4G,mode=1777 tmpfs /dev/shm", facts.files),
         )
     total_mib = shutil.disk_usage(path).total // 2**20
     if total_mib < 512:
         todo = "data loaders with workers need more; in a container: --shm-size=4g"
-        command = as_us("sudo mount -o remount,size=4G /dev/shm", facts.files)
+        command = privileged_command("sudo mount -o remount,size=4G /dev/shm", facts.files)
         return Check("/dev/shm", "warn", f"only {size(total_mib)}", todo, command)
     return Check("/dev/shm", "ok", size(total_mib))
 
@@ -283,7 +283,8 @@ REFUSED_MESSAGES: Final = {
 
 
 def messages(facts: DoctorFacts) -> Check | None:
-    """What the controller dropped. Nothing of it did any harm; many of them have a cause worth knowing."""
+    """Checks what the controller dropped. Nothing of it did any harm; many of them have a cause worth
+    knowing."""
     if facts.status is None:
         return None
     counters = facts.status.counters

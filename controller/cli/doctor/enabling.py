@@ -44,7 +44,7 @@ def install(thing: Thing, host: HostFiles) -> EnablingStep:
     if host.container and thing == "mps":
         return EnablingStep("start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility")
     if host.is_debian and thing in _PACKAGES:
-        command = as_us(f"sudo apt install {_PACKAGES[thing]}", host)
+        command = privileged_command(f"sudo apt install {_PACKAGES[thing]}", host)
         return EnablingStep(f"install {_NAMES[thing]}, from Debian's component non-free", command)
     return EnablingStep(
         f"install {_NAMES[thing]} as your distribution or NVIDIA does: https://docs.nvidia.com/datacenter"
@@ -58,14 +58,16 @@ def profiling_for_everybody(host: HostFiles) -> EnablingStep:
     option = "options nvidia NVreg_RestrictProfilingToAdminUsers=0"
     return EnablingStep(
         "run the agent as root; or allow it to everybody, rebuild an initramfs that holds the driver, reboot",
-        as_us(f"echo '{option}' | sudo tee /etc/modprobe.d/nvidia-profiling.conf", host),
+        privileged_command(f"echo '{option}' | sudo tee /etc/modprobe.d/nvidia-profiling.conf", host),
     )
 
 
 def load_driver(host: HostFiles) -> EnablingStep:
     if host.container:
         return _container_with_gpus("the driver is the host's")
-    return EnablingStep("load it; where that fails, `dmesg` says why", as_us("sudo modprobe nvidia", host))
+    return EnablingStep(
+        "load it; where that fails, `dmesg` says why", privileged_command("sudo modprobe nvidia", host)
+    )
 
 
 def mismatch(host: HostFiles) -> EnablingStep:
@@ -77,7 +79,9 @@ def mismatch(host: HostFiles) -> EnablingStep:
         )
     return EnablingStep(
         "the driver was updated under a running kernel: reboot, or end what uses the GPUs and load it anew",
-        as_us("sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia", host),
+        privileged_command(
+            "sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia", host
+        ),
     )
 
 
@@ -96,7 +100,7 @@ def _container_with_gpus(why: str) -> EnablingStep:
 def make_device_files(host: HostFiles) -> EnablingStep:
     if host.container:
         return _container_with_gpus("it brings the device files along")
-    return EnablingStep("have them made", as_us("sudo nvidia-modprobe -u -c=0", host))
+    return EnablingStep("have them made", privileged_command("sudo nvidia-modprobe -u -c=0", host))
 
 
 def unsupported_gpu(host: HostFiles) -> EnablingStep:
@@ -104,52 +108,56 @@ def unsupported_gpu(host: HostFiles) -> EnablingStep:
     return EnablingStep(
         "the driver may be too new for them (590 and later, and the open kernel modules, serve Turing and "
         "newer only), or they did not start: the kernel's log says which",
-        as_us("sudo dmesg | grep NVRM", host),
+        privileged_command("sudo dmesg | grep NVRM", host),
     )
 
 
 def reboot(host: HostFiles) -> EnablingStep:
     return EnablingStep(
         "a GPU that fell off the bus comes back with a boot, if at all; if it falls again, have it replaced",
-        as_us("sudo reboot", host),
+        privileged_command("sudo reboot", host),
     )
 
 
 def start_agent(host: HostFiles) -> EnablingStep:
     return EnablingStep(
-        "start it (examples/deploy has the unit)", as_us("sudo systemctl enable --now cotenant-agent", host)
+        "start it (examples/deploy has the unit)",
+        privileged_command("sudo systemctl enable --now cotenant-agent", host),
     )
 
 
 def keep_jobs(unit: str, host: HostFiles) -> EnablingStep:
-    """For a unit that was not made after ours."""
+    """The step that lets jobs survive their agent, for a unit that was not made after ours."""
     return EnablingStep(
         "put KillMode=process and Delegate=yes below [Service] (examples/deploy), then restart it once",
-        as_us(f"sudo systemctl edit {unit}", host),
+        privileged_command(f"sudo systemctl edit {unit}", host),
     )
 
 
 def raise_limits(unit: str, host: HostFiles) -> EnablingStep:
-    """`unit`: the agent's; empty: it is started from a shell."""
+    """The step that raises the limits on open files and locked memory. `unit`: the agent's; empty: it is
+    started from a shell."""
     if unit:
         return EnablingStep(
             "put LimitNOFILE=65536:1048576 and LimitMEMLOCK=infinity below [Service], then restart it",
-            as_us(f"sudo systemctl edit {unit}", host),
+            privileged_command(f"sudo systemctl edit {unit}", host),
         )
     line = "* soft nofile 65536\\n* hard nofile 1048576\\n* - memlock unlimited\\n"
     return EnablingStep(
         "raise them, then log in again",
-        as_us(f"printf '{line}' | sudo tee /etc/security/limits.d/cotenant.conf", host),
+        privileged_command(f"printf '{line}' | sudo tee /etc/security/limits.d/cotenant.conf", host),
     )
 
 
 def close_files(paths: Sequence[str], host: HostFiles) -> EnablingStep:
     names = " ".join(map(shlex.quote, paths))
-    return EnablingStep("let only their owner write them", as_us(f"sudo chmod go-w {names}", host))
+    return EnablingStep(
+        "let only their owner write them", privileged_command(f"sudo chmod go-w {names}", host)
+    )
 
 
 def quit_mps(daemon: SeenProcess, host: HostFiles) -> EnablingStep:
-    """Its owner asks it to end: it waits for its clients."""
+    """The step by which the owner of an MPS daemon asks it to end: it waits for its clients."""
     if daemon.pipes is None or not daemon.user:
         return EnablingStep("have its owner stop it: echo quit | nvidia-cuda-mps-control")
     ask = f"env CUDA_MPS_PIPE_DIRECTORY={shlex.quote(daemon.pipes)} nvidia-cuda-mps-control"
@@ -166,12 +174,13 @@ def load_peer_memory(host: HostFiles) -> EnablingStep:
         "sudo modprobe nvidia_peermem",
         "echo nvidia_peermem | sudo tee /etc/modules-load.d/peermem.conf",
     )
-    return EnablingStep("load it, now and at each boot", as_us(" && ".join(parts), host))
+    return EnablingStep("load it, now and at each boot", privileged_command(" && ".join(parts), host))
 
 
 def join_group(group: str, host: HostFiles) -> EnablingStep:
     return EnablingStep(
-        "join their group, then log in again", as_us(f"sudo usermod -aG {group} {host.user}", host)
+        "join their group, then log in again",
+        privileged_command(f"sudo usermod -aG {group} {host.user}", host),
     )
 
 
@@ -181,36 +190,40 @@ def persistence(host: HostFiles) -> EnablingStep:
     if host.container:
         return EnablingStep(f"{todo}; on the host: nvidia-smi -pm 1")
     if host.persistenced or not host.is_debian:
-        return EnablingStep(f"{todo} (until the next boot)", as_us("sudo nvidia-smi -pm 1", host))
+        return EnablingStep(
+            f"{todo} (until the next boot)", privileged_command("sudo nvidia-smi -pm 1", host)
+        )
     package = _PACKAGES["persistenced"]
     command = f"sudo apt install {package} && sudo systemctl enable --now {package}"
-    return EnablingStep(todo, as_us(command, host))
+    return EnablingStep(todo, privileged_command(command, host))
 
 
 def compute_mode_default(uuids: tuple[str, ...], host: HostFiles, todo: str) -> EnablingStep:
-    return EnablingStep(todo, as_us(f"sudo nvidia-smi -i {','.join(uuids)} -c DEFAULT", host))
+    return EnablingStep(todo, privileged_command(f"sudo nvidia-smi -i {','.join(uuids)} -c DEFAULT", host))
 
 
 def delegate_device_memory(host: HostFiles) -> EnablingStep:
-    """For an agent that is a unit of the system; its own `Delegate=` passes on what it is given."""
+    """The step that delegates the device memory controller, for an agent that is a unit of the system; its
+    own `Delegate=` passes on what it is given."""
     tree = "/sys/fs/cgroup"
     files = f"{tree}/cgroup.subtree_control {tree}/system.slice/cgroup.subtree_control"
     return EnablingStep(
         "give the agent's group the controller, before the agent starts (until the next boot)",
-        as_us(f"echo +dmem | sudo tee {files}", host),
+        privileged_command(f"echo +dmem | sudo tee {files}", host),
     )
 
 
 def mig_after_reset(uuids: tuple[str, ...], host: HostFiles) -> EnablingStep:
     return EnablingStep(
         "the change waits for a reset: when nobody is on it, reset it or reboot",
-        as_us(f"sudo nvidia-smi -i {','.join(uuids)} --gpu-reset", host),
+        privileged_command(f"sudo nvidia-smi -i {','.join(uuids)} --gpu-reset", host),
     )
 
 
 def mig_off(uuids: tuple[str, ...], host: HostFiles) -> EnablingStep:
     return EnablingStep(
-        "leave MIG mode to share them here", as_us(f"sudo nvidia-smi -i {','.join(uuids)} -mig 0", host)
+        "leave MIG mode to share them here",
+        privileged_command(f"sudo nvidia-smi -i {','.join(uuids)} -mig 0", host),
     )
 
 
@@ -218,14 +231,16 @@ def reset(uuid: str, host: HostFiles) -> EnablingStep:
     """Whoever holds it open is in the way, our agent included; its jobs on other GPUs go on."""
     return EnablingStep(
         "when nobody is on it, stop the agent, reset it (or reboot), and start the agent again",
-        as_us(f"sudo nvidia-smi -i {uuid} --gpu-reset", host),
+        privileged_command(f"sudo nvidia-smi -i {uuid} --gpu-reset", host),
     )
 
 
 def start_hostengine(host: HostFiles) -> EnablingStep:
-    return EnablingStep("start DCGM's host engine", as_us("sudo systemctl enable --now nvidia-dcgm", host))
+    return EnablingStep(
+        "start DCGM's host engine", privileged_command("sudo systemctl enable --now nvidia-dcgm", host)
+    )
 
 
-def as_us(command: str, host: HostFiles) -> str:
-    """Without sudo for root, whose machine may not have it."""
+def privileged_command(command: str, host: HostFiles) -> str:
+    """The command without sudo for root, whose machine may not have it."""
     return command.replace("sudo ", "") if host.user == "root" else command

@@ -16,12 +16,12 @@ from cotenant.controller.cli.doctor.check import (
     DoctorFacts,
     all_of,
     answering,
-    checked,
+    check_with_step,
+    gpu_indices,
     numbers,
-    ranged,
     uuids_of,
 )
-from cotenant.controller.cli.doctor.enabling import EnablingStep, as_us
+from cotenant.controller.cli.doctor.enabling import EnablingStep, privileged_command
 from cotenant.controller.domain import HELD_MIB_MIN
 from cotenant.controller.present.units import plural, size
 from cotenant.profiler.driver.facts import (
@@ -55,7 +55,7 @@ def gpus(facts: DoctorFacts) -> Check:
             found = (
                 f"{plural(on_the_bus, 'NVIDIA GPU')} on the bus, and driver {facts.driver.driver} serves none"
             )
-            return checked("GPUs", "fail", found, enabling.unsupported_gpu(facts.files))
+            return check_with_step("GPUs", "fail", found, enabling.unsupported_gpu(facts.files))
         return Check("GPUs", "warn", "a driver, but no GPU", "is one passed through to this machine?")
     lost = [gpu for gpu in facts.driver.gpus if gpu.problem]
     if lost:
@@ -64,18 +64,18 @@ def gpus(facts: DoctorFacts) -> Check:
         named = lost[0].uuid or str(lost[0].index)
         step = enabling.reboot(facts.files) if fallen else enabling.reset(named, facts.files)
         count = f"{len(lost)} of {len(facts.driver.gpus)}"
-        return checked("GPUs", "fail", f"{count} do not answer: {found}", step)
+        return check_with_step("GPUs", "fail", f"{count} do not answer: {found}", step)
     missing = (facts.files.pci_devices or 0) - len(facts.driver.gpus)
     if (
         missing > 0 and not facts.files.container
     ):  # In a container the bus also shows GPUs of other containers.
         found = f"{len(facts.driver.gpus)} of {facts.files.pci_devices} on the bus: {missing} not served"
-        return checked("GPUs", "warn", found, enabling.unsupported_gpu(facts.files))
+        return check_with_step("GPUs", "warn", found, enabling.unsupported_gpu(facts.files))
     alike = {
-        what: [gpu for gpu in facts.driver.gpus if _described(gpu) == what]
-        for what in map(_described, facts.driver.gpus)
+        what: [gpu for gpu in facts.driver.gpus if _describe_gpu(gpu) == what]
+        for what in map(_describe_gpu, facts.driver.gpus)
     }
-    return Check("GPUs", "ok", "; ".join(f"{ranged(group)}: {what}" for what, group in alike.items()))
+    return Check("GPUs", "ok", "; ".join(f"{gpu_indices(group)}: {what}" for what, group in alike.items()))
 
 
 def _no_driver(facts: DoctorFacts) -> Check:
@@ -95,7 +95,7 @@ def _no_driver(facts: DoctorFacts) -> Check:
         answer.problem_code,
         EnablingStep("`dmesg | grep NVRM` says what the driver met; often only a reboot helps"),
     )
-    return checked("GPUs", "fail", f"{seen}NVML: {answer.problem}", step)
+    return check_with_step("GPUs", "fail", f"{seen}NVML: {answer.problem}", step)
 
 
 def driver(facts: DoctorFacts) -> Check | None:
@@ -108,8 +108,10 @@ def driver(facts: DoctorFacts) -> Check | None:
     step = enabling.install("driver", facts.files)
     newer = EnablingStep(step.todo.replace("install", "install a newer one of", 1), step.command)
     if facts.driver.cuda[0] < CUDA_MIN:
-        return checked("driver", "fail", f"{found}: torch 2.5, the oldest that works here, needs 11.8", newer)
-    return checked("driver", "warn", f"{found}: only torch built for CUDA 11.8 works with it", newer)
+        return check_with_step(
+            "driver", "fail", f"{found}: torch 2.5, the oldest that works here, needs 11.8", newer
+        )
+    return check_with_step("driver", "warn", f"{found}: only torch built for CUDA 11.8 works with it", newer)
 
 
 def compute_mode(facts: DoctorFacts) -> Check | None:
@@ -125,10 +127,10 @@ def compute_mode(facts: DoctorFacts) -> Check | None:
     uuids = uuids_of(others)
     if any(gpu.compute_mode == COMPUTE_PROHIBITED for gpu in others):
         step = enabling.compute_mode_default(uuids, facts.files, "allow processes on it again")
-        return checked("compute mode", "fail", f"{modes}: nothing can run there", step)
+        return check_with_step("compute mode", "fail", f"{modes}: nothing can run there", step)
     why = "two jobs share it through MPS or not at all"
     step = enabling.compute_mode_default(uuids, facts.files, "unless you want that, allow several processes")
-    return checked("compute mode", "warn", f"{modes}: {why}", step)
+    return check_with_step("compute mode", "warn", f"{modes}: {why}", step)
 
 
 def mig(facts: DoctorFacts) -> Check | None:
@@ -137,12 +139,12 @@ def mig(facts: DoctorFacts) -> Check | None:
     if waiting:
         after = "leave" if waiting[0].mig else "enter"
         found = f"{numbers(waiting)} will {after} MIG mode at the next reset"
-        return checked("MIG", "warn", found, enabling.mig_after_reset(uuids_of(waiting), facts.files))
+        return check_with_step("MIG", "warn", found, enabling.mig_after_reset(uuids_of(waiting), facts.files))
     if not split:
         return None
     instances = sum(len(gpu.instances) for gpu in split)
     found = f"{numbers(split)} in MIG mode ({plural(instances, 'instance')}), which is not offered to jobs"
-    return checked("MIG", "warn", found, enabling.mig_off(uuids_of(split), facts.files))
+    return check_with_step("MIG", "warn", found, enabling.mig_off(uuids_of(split), facts.files))
 
 
 def persistence(facts: DoctorFacts) -> Check | None:
@@ -154,11 +156,11 @@ def persistence(facts: DoctorFacts) -> Check | None:
         return Check("persistence", "ok", "the driver stays loaded between jobs")
     daemon = ", and nvidia-persistenced runs without it" if facts.files.persistenced else ""
     found = f"off on {numbers(without)}{daemon}: the driver may unload between jobs"
-    return checked("persistence", "warn", found, enabling.persistence(facts.files))
+    return check_with_step("persistence", "warn", found, enabling.persistence(facts.files))
 
 
 def memory_errors(facts: DoctorFacts) -> Check | None:
-    """ECC: what was not corrected, and what waits for a reset."""
+    """Checks the errors that ECC counts: what was not corrected, and what waits for a reset."""
     alive = answering(facts)
     failed = [gpu for gpu in alive if gpu.remap_failed]
     if failed:
@@ -167,7 +169,7 @@ def memory_errors(facts: DoctorFacts) -> Check | None:
     bad = [gpu for gpu in alive if gpu.ecc_uncorrected or gpu.remap_pending]
     if bad:
         words = "; ".join(f"{gpu.index}: {_errors(gpu)}" for gpu in bad)
-        return checked("memory errors", "warn", words, enabling.reset(bad[0].uuid, facts.files))
+        return check_with_step("memory errors", "warn", words, enabling.reset(bad[0].uuid, facts.files))
     if not any(gpu.ecc_uncorrected is not None for gpu in alive):
         return None
     return Check("memory errors", "ok", "none that ECC could not correct")
@@ -188,10 +190,10 @@ def device_files(facts: DoctorFacts) -> Check | None:
             f"{file.path} ({file.mode:o} {file.owner}:{file.group})" for file in closed[:NAMED_MAX]
         )
         step = _permission_step(facts)
-        return checked("device files", "fail", f"not for {facts.files.user}: {names}", step)
+        return check_with_step("device files", "fail", f"not for {facts.files.user}: {names}", step)
     if files and not any(file.path == "/dev/nvidia-uvm" for file in files):
         step = enabling.make_device_files(facts.files)
-        return checked("device files", "warn", "/dev/nvidia-uvm is missing: CUDA cannot start", step)
+        return check_with_step("device files", "warn", "/dev/nvidia-uvm is missing: CUDA cannot start", step)
     if not files:
         return Check("device files", "ok", "none in /dev, and the driver answers all the same")
     return Check("device files", "ok", f"{plural(len(files), 'file')} in /dev, all for you")
@@ -210,7 +212,7 @@ def _permission_step(facts: DoctorFacts) -> EnablingStep:
         names = " ".join(file.path for file in closed[:NAMED_MAX])
         return EnablingStep(
             "open them (until the next boot; their mode comes from the driver's NVreg_DeviceFileMode)",
-            as_us(f"sudo chmod a+rw {names}", facts.files),
+            privileged_command(f"sudo chmod a+rw {names}", facts.files),
         )
     return EnablingStep("their mode comes from the driver's NVreg_DeviceFileMode")
 
@@ -228,13 +230,13 @@ def tenants(facts: DoctorFacts) -> Check | None:
     own = f"{ours} {'process' if ours == 1 else 'processes'} of cotenant's jobs" if ours else ""
     if not foreign:
         return Check("on the GPUs", "ok", own)
-    named = "; ".join(f"{gpu.index}: {_named(process)}" for gpu, process in foreign[:NAMED_MAX])
+    named = "; ".join(f"{gpu.index}: {_describe_process(process)}" for gpu, process in foreign[:NAMED_MAX])
     more = f" and {len(foreign) - NAMED_MAX} more" if len(foreign) > NAMED_MAX else ""
     todo = "the scheduler does not know them; it does well to be alone on a GPU"
     return Check("on the GPUs", "warn", f"{named}{more}" + (f"; beside {own}" if own else ""), todo)
 
 
-def _named(process: GpuProcess) -> str:
+def _describe_process(process: GpuProcess) -> str:
     used = "" if process.memory_mib is None else f", {size(process.memory_mib)}"
     if not process.command:
         return f"pid {process.pid}{used}, which cannot be seen from here"
@@ -298,7 +300,7 @@ def links(facts: DoctorFacts) -> Check | None:
     found = facts.driver.links
     if not found:
         return None
-    words = [f"{_pairs(group, len(found))} by {path}" for path, group in _by_path(found).items()]
+    words = [f"{_pairs(group, len(found))} by {path}" for path, group in _links_by_path(found).items()]
     without = [link for link in found if link.peer is False]
     nvlinks = sorted({gpu.nvlinks for gpu in answering(facts) if gpu.nvlinks})
     counts = f" ({' or '.join(map(str, nvlinks))} links each)" if nvlinks else ""
@@ -306,7 +308,7 @@ def links(facts: DoctorFacts) -> Check | None:
     return Check("links", "ok", f"{', '.join(words)}{counts}{blind}")
 
 
-def _by_path(found: Iterable[GpuLink]) -> dict[str, list[GpuLink]]:
+def _links_by_path(found: Iterable[GpuLink]) -> dict[str, list[GpuLink]]:
     groups: dict[str, list[GpuLink]] = {}
     for link in found:
         groups.setdefault(link.path, []).append(link)
@@ -320,13 +322,13 @@ def _pairs(group: Sequence[GpuLink], of: int) -> str:
     return shown if len(group) <= NAMED_MAX else f"{shown} and {len(group) - NAMED_MAX} more pairs"
 
 
-def _described(gpu: GpuFacts) -> str:
+def _describe_gpu(gpu: GpuFacts) -> str:
     capability = "" if gpu.capability is None else ", compute capability {}.{}".format(*gpu.capability)
     return f"{gpu.name}, {size(gpu.memory_mib)}{capability}"
 
 
 def counters(facts: DoctorFacts) -> Check | None:
-    """Where indicators come from: GPM on Hopper and later, else DCGM, else what plain NVML has."""
+    """Checks where indicators come from: GPM on Hopper and later, else DCGM, else what plain NVML has."""
     whole, files = [gpu for gpu in answering(facts) if not gpu.mig], facts.files
     if not whole:
         return None
@@ -336,7 +338,7 @@ def counters(facts: DoctorFacts) -> Check | None:
     refused = [gpu for gpu in whole if gpu.gpm and gpu.gpm_problem]
     if refused:
         found = f"GPM, but not for {files.user or 'you'}: {refused[0].gpm_problem}"
-        return checked("counters", "warn", found, _allowed_step(facts))
+        return check_with_step("counters", "warn", found, _allowed_step(facts))
     plain = "plain NVML: coarse use, no multiprocessor or tensor counters"
     if files.exporter or (files.hostengine and files.dcgm_bindings):
         via = "dcgm-exporter" if files.exporter else "DCGM's host engine"
@@ -349,12 +351,12 @@ def counters(facts: DoctorFacts) -> Check | None:
         return Check("counters", "ok", f"{where}{plain}; NVIDIA has those for data-centre GPUs only")
     if files.dcgm_bindings:
         found = f"{where}no GPM, and DCGM is installed but its host engine does not answer: {plain}"
-        return checked("counters", "warn", found, enabling.start_hostengine(files))
+        return check_with_step("counters", "warn", found, enabling.start_hostengine(files))
     if files.dcgm_old:
         found = f"{where}no GPM, and an old DCGM without its Python bindings: {plain}"
-        return checked("counters", "warn", found, enabling.install("dcgm", files))
+        return check_with_step("counters", "warn", found, enabling.install("dcgm", files))
     found = f"{where}no GPM (it came with Hopper) and no DCGM: {plain}"
-    return checked("counters", "warn", found, enabling.install("dcgm", files))
+    return check_with_step("counters", "warn", found, enabling.install("dcgm", files))
 
 
 def indicators(facts: DoctorFacts) -> Check | None:

@@ -35,7 +35,7 @@ SUPER_USER_CAPABILITY: Final = 21
 
 
 class DeviceFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One of /dev/nvidia*."""
+    """A device file, one of /dev/nvidia*."""
 
     path: str
     mode: int
@@ -107,7 +107,7 @@ def is_debian(os_release: str) -> bool:
 
 
 def module_version(text: str) -> str:
-    """From the line `NVRM version: ... Kernel Module  580.95.05  ...`."""
+    """The version of the kernel module, from the line `NVRM version: ... Kernel Module 580.95.05 ...`."""
     first = text.splitlines()[0] if text else ""
     found = re.search(r"\b\d{3,4}\.\d+(\.\d+)?\b", first)
     return found[0] if found else ""

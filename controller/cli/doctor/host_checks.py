@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cotenant.controller.cli.doctor import enabling
-from cotenant.controller.cli.doctor.check import Check, DoctorFacts, Verdict
+from cotenant.controller.cli.doctor.check import Check, CheckResult, DoctorFacts
 from cotenant.controller.cli.doctor.enabling import EnablingStep
 from cotenant.controller.cli.doctor.surroundings import Folder, SeenProcess, Torch, unit_of
 from cotenant.controller.domain import HostState
@@ -124,7 +124,8 @@ def other_agents(facts: DoctorFacts) -> Check | None:
 
 
 def cgroups(facts: DoctorFacts) -> Check:
-    """Without a group of their own, jobs have no memory limit and share the agent's fate."""
+    """Checks the cgroups: without a group of their own, jobs have no memory limit and share the agent's
+    fate."""
     group = facts.around.cgroup
     if group.version == 2:
         if group.ours:
@@ -150,7 +151,7 @@ def cgroups(facts: DoctorFacts) -> Check:
 
 
 def survival(facts: DoctorFacts) -> Check:
-    """Promise 13: what ends the agent must not end its jobs."""
+    """Checks that jobs survive, as promise 13 says: what ends the agent must not end its jobs."""
     running = facts.around.agent
     own = running.cgroup if running else facts.around.cgroup.path
     who = f"the agent (process {running.pid})" if running else "an agent started here"
@@ -218,7 +219,7 @@ def folders(facts: DoctorFacts) -> list[Check]:
 
 
 def _folder(folder: Folder) -> Check:
-    verdict: Verdict
+    verdict: CheckResult
     name, setting = folder.role, folder.setting
     if not folder.writable:
         return Check(name, "fail", f"{folder.exists} is not writable for you", f"set {setting}")

@@ -132,8 +132,8 @@ def look_around(
     uid: int | None = None,
     knows_us: bool | None = None,
 ) -> Surroundings:
-    """`seen`: the processes; all that this machine has, by default. `knows_us`: whether our controller has
-    this machine as a host; None: it did not say."""
+    """Looks at what surrounds an agent on this machine. `seen`: the processes; all that this machine has, by
+    default. `knows_us`: whether our controller has this machine as a host; None: it did not say."""
     seen = running() if seen is None else seen
     uid = os.geteuid() if uid is None else uid
     mine = _mine(seen, (uid,) if knows_us is False else (uid, 0), paths.agent_endpoint(loaded.settings))
@@ -166,7 +166,7 @@ def look_around(
 
 
 def limits(text: str) -> InheritedLimits:
-    """From /proc/PID/limits, whose columns are two spaces apart."""
+    """The limits that a process inherits, from /proc/PID/limits, whose columns are two spaces apart."""
     found: dict[str, int | None] = {}
     for line in text.splitlines():
         fields = re.split(r"\s{2,}", line.strip())
@@ -201,7 +201,8 @@ def filesystem(path: str, mounts: str) -> str:
 
 
 def torch_of(version_file: str, place: str = "") -> Torch | None:
-    """From the text of `torch/version.py`, which says what it was built for. Importing it takes seconds."""
+    """The torch that the text of `torch/version.py` describes, which says what it was built for. Importing it
+    takes seconds."""
     version = re.search(r"^__version__\s*=\s*['\"]([^'\"]+)", version_file, re.MULTILINE)
     if version is None:
         return None
@@ -373,7 +374,8 @@ def _exists(path: Path) -> bool:
 
 
 def _torch(root: Path, environ: Mapping[str, str]) -> Torch | None:
-    """Our own torch; else that of the environment that is active in the shell, which jobs will have."""
+    """The torch of our own environment; else that of the environment that is active in the shell, which jobs
+    will have."""
     if root == Path("/") and (spec := importlib.util.find_spec("torch")) is not None and spec.origin:
         return torch_of(_text(Path(spec.origin).with_name("version.py")))
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):

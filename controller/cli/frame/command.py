@@ -78,7 +78,7 @@ def parameter(name: str, annotation: Any, default: Any) -> click.Parameter:
 
 
 class Argument(click.Argument):
-    """An argument: `JOB`, `[TEXT]`, `FILE...` in the usage line, further down its word alone."""
+    """An argument of a command: `JOB`, `[TEXT]`, `FILE...` in the usage line, further down its word alone."""
 
     def get_usage_pieces(self, ctx: click.Context) -> list[str]:
         word = self.make_metavar(ctx)
@@ -208,7 +208,8 @@ class Group(VerbCommand, click.Group):
 
 
 def command(function: Function, name: str, *, passes_words: bool = False) -> VerbCommand:
-    """`passes_words`: everything from the first word on belongs to the user's command."""
+    """Makes a function a command. `passes_words`: everything from the first word on belongs to the user's
+    command."""
     settings = {**SETTINGS, "allow_interspersed_args": not passes_words}
     return VerbCommand(name, context_settings=settings, **_read(function))
 
@@ -253,11 +254,11 @@ def _read(function: Function) -> dict[str, Any]:
             for each in takes
             if each.name not in wants_context
         ],
-        "help": _with_examples(function.__doc__ or ""),
+        "help": _help_with_examples(function.__doc__ or ""),
     }
 
 
-def _with_examples(doc: str) -> str:
+def _help_with_examples(doc: str) -> str:
     """Indented paragraphs of a docstring keep their lines (the `\\b` is click's mark for that)."""
     paragraphs = inspect.cleandoc(doc).split("\n\n")
     return "\n\n".join(f"\b\n{each}" if each.startswith("  ") else each for each in paragraphs)

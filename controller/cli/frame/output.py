@@ -57,7 +57,7 @@ EndpointFlag = Annotated[
 ]
 
 
-def chosen(output: str | None, as_json: bool, formats: tuple[Format, ...] = FORMATS) -> Format:
+def chosen_format(output: str | None, as_json: bool, formats: tuple[Format, ...] = FORMATS) -> Format:
     """The format asked for.
 
     Raises:
@@ -76,7 +76,7 @@ def chosen(output: str | None, as_json: bool, formats: tuple[Format, ...] = FORM
 
 
 def whole_number(flag: str, text: str, at_most: int) -> int:
-    """Raises Problem."""
+    """The whole number that the text of a flag states, `at_most` if it is larger. Raises Problem."""
     try:
         return min(count(text), at_most)
     except ValueError as error:
@@ -107,7 +107,8 @@ def show_listing(listing: Listing, form: Format) -> None:
 
 
 def show_pages(pages: Iterator[Listing], form: Format) -> None:
-    """One listing that comes in parts, one of which is in memory at a time; the first decides the columns."""
+    """Shows one listing that comes in parts, one of which is in memory at a time; the first decides the
+    columns."""
     first = next(pages)
     parts = chain((first,), pages)
     if form in ("id", "jsonl"):
@@ -133,16 +134,18 @@ def _identity_line(listing: Listing, row: Any) -> str:
 
 
 def _json_line(listing: Listing, row: Any) -> str:
-    return as_text(item(listing, row))
+    return json_text(item(listing, row))
 
 
 def _write_json_pages(first: Listing, parts: Iterable[Listing]) -> None:
     """The bytes of one `write_json` of it all."""
-    in_utf_8()
-    head = msgspec.json.format(as_text({"schema": f"{several(first)}/1", **first.extra, several(first): []}))
+    use_utf_8()
+    head = msgspec.json.format(
+        json_text({"schema": f"{several(first)}/1", **first.extra, several(first): []})
+    )
     before = head.removesuffix("[]\n}") + "["
     for part in parts:
-        items = [msgspec.json.format(as_text(item(part, row)), indent=2) for row in part.rows]
+        items = [msgspec.json.format(json_text(item(part, row)), indent=2) for row in part.rows]
         for text in items:
             sys.stdout.write(before + "\n    " + text.replace("\n", "\n    "))
             before = ","
@@ -153,7 +156,7 @@ def _write_csv_pages(parts: Iterable[Listing]) -> None:
     """The JSON's fields as columns; a list of words becomes words between spaces, nested values stay JSON."""
     import csv
 
-    in_utf_8()
+    use_utf_8()
     writer = csv.writer(sys.stdout, lineterminator="\n")
     has_head = False
     for part in parts:
@@ -170,7 +173,7 @@ def _csv_text(value: Any) -> str:
         return texts.one_line(" ".join(map(str, value)))
     if value is None or isinstance(value, str):
         return texts.one_line(value or "")
-    return as_text(value)
+    return json_text(value)
 
 
 def several(listing: Listing) -> str:
@@ -182,11 +185,12 @@ def item(listing: Listing, row: Any) -> Any:
 
 
 def show_one(form: Format, value: Printed, identity: str, of: T, page: Callable[[T], str]) -> None:
-    """One thing. The page gets texts that are one line each: it alone makes lines."""
+    """Shows one thing in the chosen form. The page gets texts that are one line each: it alone makes
+    lines."""
     if form == "id":
         write_lines([texts.one_line(identity)])
     elif form == "jsonl":
-        write_lines([as_text(value)])
+        write_lines([json_text(value)])
     elif form == "json":
         write_json(value)
     else:
@@ -204,7 +208,7 @@ def show_change(
         screen.say(texts.one_line(line))
 
 
-def as_text(value: Any) -> str:
+def json_text(value: Any) -> str:
     """JSON in which also what JSON itself lets through (C1, directions of writing) stands as an escape."""
     encoded = msgspec.json.encode(value)
     text = encoded.decode()
@@ -217,11 +221,11 @@ def _json_escape(match: re.Match[str]) -> str:
 
 
 def write_json(value: Printed) -> None:
-    in_utf_8()
-    print(msgspec.json.format(as_text(value), indent=2))
+    use_utf_8()
+    print(msgspec.json.format(json_text(value), indent=2))
 
 
-def in_utf_8() -> None:
+def use_utf_8() -> None:
     """What scripts read is UTF-8 in every locale, as JSON has to be."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
@@ -229,5 +233,5 @@ def in_utf_8() -> None:
 
 def write_lines(lines: Sequence[str]) -> None:
     if lines:
-        in_utf_8()
+        use_utf_8()
         sys.stdout.write("\n".join(lines) + "\n")

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 def usage_problem(error: click.UsageError, name: str) -> Problem:
     """`name` is the verb, with its part: `cotenant sim compare`."""
     path = error.ctx.command_path if error.ctx else name
-    text, meant = _described(error, path)
+    text, meant = _describe_usage_error(error, path)
     return Problem("usage", text, f"did you mean {meant}?" if meant else f"try `{path} --help`")
 
 
-def _described(error: click.UsageError, path: str) -> tuple[str, str]:
+def _describe_usage_error(error: click.UsageError, path: str) -> tuple[str, str]:
     """What is wrong, and what may have been meant."""
     import click
 
@@ -71,7 +71,8 @@ OPTIONS_ELSEWHERE: Final = {
 
 
 def _meant_option(error: click.NoSuchOption, known: set[str]) -> str:
-    """One of the command's options: what the word begins, else what others call so, else the nearest."""
+    """The option of the command that was meant: what the word begins, else what others call so, else the
+    nearest."""
     word = error.option_name
     begun = sorted(each for each in known if each.startswith(word)) if word.startswith("--") else []
     elsewhere = OPTIONS_ELSEWHERE.get(word, "")

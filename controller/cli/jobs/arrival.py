@@ -14,7 +14,7 @@ from cotenant.controller.client.asking import asking
 from cotenant.controller.client.connection import Client, Refusal
 from cotenant.controller.domain import JobId
 from cotenant.controller.present import screen, units
-from cotenant.controller.present.etas import early, in_words, late, likely
+from cotenant.controller.present.etas import describe_eta, early, late, likely
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration, local_time
@@ -66,16 +66,16 @@ def _fate(arrival: wire.ArrivalView) -> Iterator[str]:
     several = len(arrival.etas) > 1
     yield "  it would start at once" if arrival.at_once else "  it would wait"
     for eta in arrival.etas[:NAMED_MAX]:
-        yield f"  {eta.job_id + ': ' if several else ''}{in_words(eta)}"
+        yield f"  {eta.job_id + ': ' if several else ''}{describe_eta(eta)}"
     for reason in arrival.reasons if not arrival.at_once else arrival.reasons[:1]:
-        yield f"  {screen.wrapped(reason, 2)}"
+        yield f"  {screen.wrap_text(reason, 2)}"
     if arrival.ahead:
-        yield f"  ahead of it in the queue: {named(arrival.ahead)}"
+        yield f"  ahead of it in the queue: {job_list_text(arrival.ahead)}"
     if arrival.waits_for:
-        yield f"  whose devices it would take: {named(arrival.waits_for)}"
+        yield f"  whose devices it would take: {job_list_text(arrival.waits_for)}"
 
 
-def named(job_ids: tuple[JobId, ...]) -> str:
+def job_list_text(job_ids: tuple[JobId, ...]) -> str:
     more = f" and {len(job_ids) - NAMED_MAX} more" if len(job_ids) > NAMED_MAX else ""
     return f"{'job' if len(job_ids) == 1 else 'jobs'} {', '.join(job_ids[:NAMED_MAX])}{more}"
 
@@ -127,7 +127,7 @@ def parameters(text: str) -> dict[str, str | int | float | bool]:
     return found
 
 
-def in_json(foreseen: wire.ForeseenWidths) -> dict[str, Any]:
+def foreseen_json(foreseen: wire.ForeseenWidths) -> dict[str, Any]:
     """The answer without the fields that only repeat the question."""
     return {
         "rows": foreseen.rows,
@@ -136,7 +136,7 @@ def in_json(foreseen: wire.ForeseenWidths) -> dict[str, Any]:
     }
 
 
-def in_short(foreseen: wire.ForeseenWidths) -> str:
+def foreseen_summary(foreseen: wire.ForeseenWidths) -> str:
     """Under which policy, and when the quietest hour is."""
     if foreseen.quietest_at is None:
         return f"under {foreseen.policy}; the quietest hour is unknown: less than a day is recorded"

@@ -97,15 +97,14 @@ def checkpoint(
         int, option("--steps", metavar="N", min=2, help="With verify: how many optimizer steps.")
     ] = STEPS,
 ) -> int:
-    """Save running jobs; they go on. `cotenant show JOB` names the step that is safe.
+    """Save running jobs, which then go on. `cotenant show JOB` names the step that is safe.
 
     `checkpoint verify -- CMD` tries out on this machine whether a command can be resumed: it is run, stopped
     half way, resumed, and compared with a run that was not stopped.
 
     For example:
 
-      cotenant checkpoint 7
-      cotenant checkpoint verify --steps 40 -- python train.py
+    cotenant checkpoint 7 cotenant checkpoint verify --steps 40 -- python train.py
     """
     if jobs[0] == VERIFY:
         return _verify(jobs[1:], steps, as_json)
@@ -160,7 +159,7 @@ def wait(
     """
     limit_s = duration_of("--timeout", timeout)
     with asking(endpoint, patience_s=PATIENCE_S if limit_s is None else min(PATIENCE_S, limit_s)) as client:
-        reply = until_ended(client, tuple(JobId(each) for each in jobs), limit_s)
+        reply = wait_until_ended(client, tuple(JobId(each) for each in jobs), limit_s)
     if as_json:
         write_json({"schema": "jobs/1", "now": reply.now, "more": reply.more, "jobs": reply.jobs})
     else:
@@ -172,7 +171,7 @@ def wait(
     return OK if all(job.phase is Phase.DONE for job in reply.jobs) else FAILED
 
 
-def until_ended(client: Client, jobs: tuple[JobId, ...], limit_s: float | None) -> wire.Jobs:
+def wait_until_ended(client: Client, jobs: tuple[JobId, ...], limit_s: float | None) -> wire.Jobs:
     """The jobs once all have ended, or as they stand after `limit_s`."""
     deadline_s = None if limit_s is None else time.monotonic() + limit_s
     while True:

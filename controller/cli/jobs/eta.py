@@ -12,7 +12,7 @@ from cotenant.controller.cli.frame.output import (
     JsonFlag,
     Listing,
     OutputFlag,
-    chosen,
+    chosen_format,
     show_listing,
 )
 from cotenant.controller.client.asking import asking
@@ -36,7 +36,7 @@ def eta(
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> None:
-    """When jobs start and end: nine in ten end after EARLY, half before LIKELY, nine in ten before LATE.
+    """Show when jobs start and end: nine in ten end after EARLY, half before LIKELY, nine in ten before LATE.
 
     The controller rolls its own state out into possible futures, under the policy in force and with arrivals
     as they were lately, and corrects what comes of it by how wrong it was before. What nobody can know is
@@ -44,12 +44,9 @@ def eta(
 
     For example:
 
-      cotenant eta
-      cotenant eta 7
-      cotenant eta score
-      cotenant eta -o json | jq '.etas[] | {job, finish}'
+    cotenant eta cotenant eta 7 cotenant eta score cotenant eta -o json | jq '.etas[] | {job, finish}'
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     words = jobs or []
     if SCORE in words and len(words) > 1:
         raise Problem("usage", "score is asked for alone", "cotenant eta score")

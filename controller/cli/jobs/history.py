@@ -14,7 +14,7 @@ from cotenant.controller.cli.frame.output import (
     JsonFlag,
     Listing,
     ListOutputFlag,
-    chosen,
+    chosen_format,
     show_pages,
     whole_number,
 )
@@ -63,7 +63,7 @@ def history(
       cotenant history --state failed --user ann
       cotenant history --since 30d -o csv > jobs.csv
     """
-    form = chosen(output, as_json, LIST_FORMATS)
+    form = chosen_format(output, as_json, LIST_FORMATS)
     request = wire.ListPastJobs(
         job_ids=tuple(JobId(each) for each in jobs or ()),
         since_s=duration_of("--since", since),

@@ -16,7 +16,7 @@ from cotenant.controller.cli.jobs.show import JobArgument
 from cotenant.controller.client.arrays import row_of
 from cotenant.controller.client.asking import PATIENCE_S, asking
 from cotenant.controller.client.connection import Client
-from cotenant.controller.client.output import ROUND_S, AttemptOutput, Follower, Missing, Piece, read_all
+from cotenant.controller.client.output import ROUND_S, AttemptOutput, Follower, Missing, OutputPiece, read_all
 from cotenant.controller.client.pages import pages
 from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, texts
 from cotenant.controller.present.jobs import in_counts
@@ -68,7 +68,7 @@ def logs(
             client.ask(wire.ReadJobLog(job_id=JobId(job), rank=rank, limit=1))
         if following:
             follower = Follower(client, JobId(job), rank)
-            show(from_the_last(follower, tail) if tail else follower.pieces(), raw=raw)
+            show(follow_last_lines(follower, tail) if tail else follower.pieces(), raw=raw)
             return
         show(read(client, found, rank, attempt, tail), raw=raw)
         if found.attempt == 0:
@@ -77,7 +77,7 @@ def logs(
             tell(f"job {job} is {found.phase.value}; `cotenant logs -f {job}` follows it")
 
 
-def show(pieces: Iterable[Piece], *, raw: bool) -> None:
+def show(pieces: Iterable[OutputPiece], *, raw: bool) -> None:
     output = JobOutput(raw=raw)
     try:
         for piece in pieces:
@@ -91,11 +91,11 @@ def show(pieces: Iterable[Piece], *, raw: bool) -> None:
         output.close()
 
 
-def from_the_last(follower: Follower, count: int) -> Iterator[Piece]:
+def follow_last_lines(follower: Follower, count: int) -> Iterator[OutputPiece]:
     """The last lines of what there is, then all that comes."""
     pieces = follower.pieces()
 
-    def so_far() -> Iterator[Piece]:
+    def so_far() -> Iterator[OutputPiece]:
         for piece in pieces:
             yield piece
             if follower.caught_up and isinstance(piece, bytes | wire.JobView):
@@ -105,7 +105,7 @@ def from_the_last(follower: Follower, count: int) -> Iterator[Piece]:
     yield from pieces
 
 
-def last_lines(pieces: Iterable[Piece], count: int) -> Iterator[Piece]:
+def last_lines(pieces: Iterable[OutputPiece], count: int) -> Iterator[OutputPiece]:
     """The last lines of everything; marks before them are dropped."""
     lines: deque[bytes] = deque(maxlen=count)
     rest = b""
@@ -120,8 +120,8 @@ def last_lines(pieces: Iterable[Piece], count: int) -> Iterator[Piece]:
     yield from lines
 
 
-def read(client: Client, job: wire.JobView, rank: int, attempt: int, tail: int) -> Iterator[Piece]:
-    """What there is now. `attempt`: 0 for all; `tail`: 0 for all lines."""
+def read(client: Client, job: wire.JobView, rank: int, attempt: int, tail: int) -> Iterator[OutputPiece]:
+    """Reads what output there is now. `attempt`: 0 for all; `tail`: 0 for all lines."""
     pieces = read_all(client, job, rank, range(attempt, attempt + 1) if attempt else None)
     return last_lines(pieces, tail) if tail else pieces
 
@@ -129,16 +129,16 @@ def read(client: Client, job: wire.JobView, rank: int, attempt: int, tail: int) 
 # --- An array's tasks -------------------------------------------------------------------------------
 
 
-def read_tasks(client: Client, array: JobId, rank: int, attempt: int, tail: int) -> Iterator[Piece]:
+def read_tasks(client: Client, array: JobId, rank: int, attempt: int, tail: int) -> Iterator[OutputPiece]:
     """What there is now of one task after the other."""
     for reply in pages(client, wire.ListJobs(job_ids=(array,), include_ended=True)):
         for task in reply.jobs:
-            yield from marked(task.job_id, read(client, task, rank, attempt, tail))
+            yield from mark_lines(task.job_id, read(client, task, rank, attempt, tail))
 
 
-def follow_tasks(client: Client, array: JobId, rank: int, tail: int) -> Iterator[Piece]:
+def follow_tasks(client: Client, array: JobId, rank: int, tail: int) -> Iterator[OutputPiece]:
     """The tasks take turns until all have ended."""
-    followed: dict[JobId, Iterator[Piece]] = {}
+    followed: dict[JobId, Iterator[OutputPiece]] = {}
     known: set[JobId] = set()
     seen: dict[Phase, int] = {}
     while True:
@@ -151,8 +151,8 @@ def follow_tasks(client: Client, array: JobId, rank: int, tail: int) -> Iterator
                 followers = {each: Follower(client, each, rank, round_s=TASK_ROUND_S) for each in new}
                 known.update(new)
                 for job_id, follower in followers.items():
-                    pieces = from_the_last(follower, tail) if tail else follower.pieces()
-                    followed[job_id] = marked(job_id, pieces)
+                    pieces = follow_last_lines(follower, tail) if tail else follower.pieces()
+                    followed[job_id] = mark_lines(job_id, pieces)
         seen = by_state
         for job_id, pieces in list(followed.items()):
             if (yield from _turn(pieces)):
@@ -163,7 +163,7 @@ def follow_tasks(client: Client, array: JobId, rank: int, tail: int) -> Iterator
             client.ask(wire.WaitJobs(job_ids=(row.job_id,), timeout_s=ROUND_S))
 
 
-def _turn(pieces: Iterator[Piece]) -> Generator[Piece, None, bool]:
+def _turn(pieces: Iterator[OutputPiece]) -> Generator[OutputPiece, None, bool]:
     """What comes until the task has been asked about again; returns whether nothing more will come."""
     for piece in pieces:
         if isinstance(piece, wire.JobView):
@@ -172,7 +172,7 @@ def _turn(pieces: Iterator[Piece]) -> Generator[Piece, None, bool]:
     return True
 
 
-def marked(job_id: JobId, pieces: Iterable[Piece]) -> Iterator[Piece]:
+def mark_lines(job_id: JobId, pieces: Iterable[OutputPiece]) -> Iterator[OutputPiece]:
     """Whole lines, each behind its task's number."""
     mark, rest = f"{job_id}| ".encode(), b""
     for piece in pieces:

@@ -16,7 +16,7 @@ from cotenant.controller.cli.frame.output import (
     JsonFlag,
     Listing,
     OutputFlag,
-    chosen,
+    chosen_format,
     show_listing,
     show_one,
     write_json,
@@ -28,9 +28,9 @@ from cotenant.controller.cli.jobs.profile_view import (
     series_table,
 )
 from cotenant.controller.cli.jobs.run import ensure_controller
-from cotenant.controller.cli.jobs.submit import prepared, takes_job_flags
+from cotenant.controller.cli.jobs.submit import prepare_request, takes_job_flags
 from cotenant.controller.client.asking import PATIENCE_S, asking
-from cotenant.controller.client.profile_series import SeriesRun, planned
+from cotenant.controller.client.profile_series import SeriesRun, plan_series
 from cotenant.controller.domain import texts
 from cotenant.controller.present import screen
 from cotenant.controller.present.interruption import ended_by
@@ -81,11 +81,13 @@ def measure(
     if "array" in flags or "profile" in flags:
         raise Problem("usage", "--array and --profile make no sense here", "leave them out")
     limits = {key: flags.pop(key).value for key in ("gpus", "nodes") if key in flags}
-    request = prepared(command or [], flags, endpoint, command_only=True)
+    request = prepare_request(command or [], flags, endpoint, command_only=True)
     ensure_controller(endpoint)
     with asking(endpoint, patience_s=PATIENCE_S) as client:
         gpus = limits.get("gpus")
-        plan = planned(client, request.specs[0], gpus_max=gpus and gpus.most, hosts_max=limits.get("nodes"))
+        plan = plan_series(
+            client, request.specs[0], gpus_max=gpus and gpus.most, hosts_max=limits.get("nodes")
+        )
         screen.tell(plan.announcement())
         run = SeriesRun(client, plan, request)
         completed = run.to_the_end()
@@ -105,8 +107,8 @@ def list_profiles(
     output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
 ) -> None:
     """What is kept of kinds of jobs, by command, code, configuration and device type."""
-    form = chosen(output, as_json)
-    reply = _known(endpoint)
+    form = chosen_format(output, as_json)
+    reply = _known_profiles(endpoint)
     listing = Listing(
         noun="known-profile",
         rows=reply.profiles,
@@ -125,9 +127,9 @@ def show_profile(
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> None:
-    """One kept profile: its points, and every indicator with its source."""
-    form = chosen(output, as_json)
-    reply = _known(endpoint)
+    """Show a kept profile: its points, and every indicator with its source."""
+    form = chosen_format(output, as_json)
+    reply = _known_profiles(endpoint)
     found = [each for each in reply.profiles if each.key.startswith(key)]
     if len(found) != 1:
         raise Problem(
@@ -148,7 +150,7 @@ def forget(
     everything: Annotated[bool, option("--all", help="All that are yours (an admin: all).")] = False,
     endpoint: EndpointFlag = None,
 ) -> None:
-    """Forget kept profiles: the next job of the kind is measured anew."""
+    """Forget profiles that are kept: the next job of the kind is measured anew."""
     if bool(keys) == everything:
         raise Problem("usage", "give keys, or --all", "`cotenant profile list` shows them")
     with asking(endpoint) as client:
@@ -157,6 +159,6 @@ def forget(
         screen.say(texts.one_line(line))
 
 
-def _known(endpoint: str | None) -> wire.KnownProfiles:
+def _known_profiles(endpoint: str | None) -> wire.KnownProfiles:
     with asking(endpoint) as client:
         return client.ask(wire.ListProfiles())

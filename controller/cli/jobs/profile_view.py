@@ -23,7 +23,7 @@ from cotenant.controller.present.units import NONE, duration, local_time, size
 from cotenant.controller.wire import ProfileView, profile_view, wall_s
 from cotenant.controller.wire import clients as wire
 
-Measured = wire.KnownProfile | ProfileView
+AnyProfile = wire.KnownProfile | ProfileView
 
 # --- JSON -------------------------------------------------------------------------------------------
 
@@ -58,21 +58,21 @@ def series_json(plan: SeriesPlan, results: Sequence[SeriesResult]) -> dict[str, 
 # --- For a person -----------------------------------------------------------------------------------
 
 
-def _first(profile: Measured) -> ProfilePoint | None:
+def _first(profile: AnyProfile) -> ProfilePoint | None:
     return min(profile.points, key=lambda point: point.accumulation_steps, default=None)
 
 
-def _step(profile: Measured) -> str:
+def _step(profile: AnyProfile) -> str:
     first = _first(profile)
     return NONE if first is None else seconds(first.step_s)
 
 
-def _memory(profile: Measured) -> str:
+def _memory(profile: AnyProfile) -> str:
     first = _first(profile)
     return size(profile.memory_mib_peak if first is None else first.memory_mib)
 
 
-def _s(profile: Measured) -> str:
+def _s(profile: AnyProfile) -> str:
     return ",".join(str(point.accumulation_steps) for point in profile.points)
 
 
@@ -95,7 +95,8 @@ KNOWN_COLUMNS: Final = (
 
 
 def series_table(results: Sequence[SeriesResult]) -> str:
-    """One line per configuration and s; a configuration that was not measured has one with the reason."""
+    """The table of a series, one line per configuration and s; a configuration that was not measured has one
+    with the reason."""
     rows: list[tuple[SeriesResult, ProfilePoint | None]] = []
     for each in results:
         points = each.profile.points if each.profile is not None else ()

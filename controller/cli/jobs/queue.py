@@ -16,7 +16,7 @@ from cotenant.controller.cli.frame.output import (
     JsonFlag,
     Listing,
     ListOutputFlag,
-    chosen,
+    chosen_format,
     show_pages,
     whole_number,
 )
@@ -73,28 +73,22 @@ def queue(
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> None:
-    """List jobs: those that run, those that wait, and why.
+    """List the jobs that run and those that wait, and why.
 
-    WITH is the job that shares its devices, S its gradient accumulation steps, LEFT the training
-    time still expected. A table has one row for an array; with the array's number as JOB it has a row for
-    each task.
+    WITH is the job that shares its devices, S its gradient accumulation steps, LEFT the training time still
+    expected. A table has one row for an array; with the array's number as JOB it has a row for each task.
 
     For example:
 
-      cotenant queue --mine
-      cotenant queue 38
-      cotenant queue --ended --state failed --name eval
-      cotenant queue --all -o wide
-      cotenant queue --state running,blocked --user ann
-      cotenant queue --mine --watch
-      cotenant queue --all -o csv > jobs.csv
-      cotenant queue --json | jq '.jobs[] | select(.state == "queued") | .reason'
+    cotenant queue --mine cotenant queue 38 cotenant queue --ended --state failed --name eval cotenant queue
+    --all -o wide cotenant queue --state running,blocked --user ann cotenant queue --mine --watch cotenant
+    queue --all -o csv > jobs.csv cotenant queue --json | jq '.jobs[] | select(.state == "queued") | .reason'
     """
     if mine:
         from cotenant.controller.submission.recording import user_name
 
         user = user_name()
-    form = chosen(output, as_json, LIST_FORMATS)
+    form = chosen_format(output, as_json, LIST_FORMATS)
     request = wire.ListJobs(
         job_ids=tuple(JobId(each) for each in jobs or ()),
         include_ended=everything or bool(jobs),
@@ -109,7 +103,7 @@ def queue(
         if form not in ("table", "wide"):
             raise Problem("usage", f"--watch is for people, not for -o {form}", "top -o jsonl -d 10 follows")
         with asking(endpoint) as client:
-            watched(lambda: watched_page(client, request, form), every)
+            watch_page(lambda: watched_page(client, request, form), every)
     show_jobs(request, form, endpoint)
 
 
@@ -155,7 +149,9 @@ def watched_page(client: Client, request: wire.ListJobs, form: Format) -> str:
     return "\n".join([head, screen.table(columns, found.rows, room), *more])
 
 
-def watched(ask: Callable[[], str], every_s: float, pause: Callable[[float], None] = time.sleep) -> NoReturn:
+def watch_page(
+    ask: Callable[[], str], every_s: float, pause: Callable[[float], None] = time.sleep
+) -> NoReturn:
     """Drawn anew in place, or one below the other where nobody looks at a screen; a controller that is away
     for a while does not end it.
 
@@ -176,7 +172,8 @@ def watched(ask: Callable[[], str], every_s: float, pause: Callable[[float], Non
 
 
 def states_of(text: str, *, is_ended: bool = False) -> tuple[Phase, ...]:
-    """`is_ended`: only jobs that have ended are asked for. Raises Problem: one of them is no such state."""
+    """The phases that the text of --state names. `is_ended`: only jobs that have ended are asked for. Raises
+    Problem: one of them is no such state."""
     words = [word.strip().lower() for word in text.split(",") if word.strip()]
     known = [phase.value for phase in Phase]
     for word in words:

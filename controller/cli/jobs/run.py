@@ -27,17 +27,17 @@ import msgspec
 
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag
-from cotenant.controller.cli.jobs.submit import prepared, takes_job_flags
+from cotenant.controller.cli.jobs.submit import prepare_request, takes_job_flags
 from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings
 from cotenant.controller.client.connection import Client
-from cotenant.controller.client.output import ErrorOutput, Follower, Missing, Piece
+from cotenant.controller.client.output import ErrorOutput, Follower, Missing, OutputPiece
 from cotenant.controller.domain import ENDED, HostState, InputFile, JobId, JobSpec, Phase, texts
-from cotenant.controller.present.etas import in_words
+from cotenant.controller.present.etas import describe_eta
 from cotenant.controller.present.interruption import ended_by
 from cotenant.controller.present.jobs import devices
 from cotenant.controller.present.problem import FAILED, NEVER_STARTED, OK, Problem
 from cotenant.controller.present.screen import is_terminal, tell
-from cotenant.controller.present.sharing import at_the_end
+from cotenant.controller.present.sharing import closing_lines
 from cotenant.controller.present.terminal import JobOutput, WaitingLine
 from cotenant.controller.submission.options import Options
 from cotenant.controller.system import paths
@@ -75,14 +75,16 @@ def run(
     """
     if "array" in flags:
         raise Problem("usage", "run waits for one job: --array is for submit", "cotenant submit --array ...")
-    request = with_streams(prepared(command or [], flags, endpoint, command_only=True), endpoint)
+    request = request_with_streams(
+        prepare_request(command or [], flags, endpoint, command_only=True), endpoint
+    )
     ensure_controller(endpoint)
     with asking(endpoint, patience_s=PATIENCE_S) as client:
         reply = client.ask(request)
         return RunWatch(client, reply.job_ids[0], quiet, reply.notes).to_the_end()
 
 
-def with_streams(request: wire.Submit, endpoint: str | None) -> wire.Submit:
+def request_with_streams(request: wire.Submit, endpoint: str | None) -> wire.Submit:
     """The request for a job that has our standard input, and errors apart where we have them apart."""
     (spec,) = request.specs
     source, problem = standard_input(0, spec, endpoint)
@@ -111,10 +113,11 @@ def standard_input(stream: int, spec: JobSpec, endpoint: str | None) -> tuple[In
 
 
 class RunWatch:
-    """One job from submission to its end."""
+    """A watch on one job from submission to its end."""
 
     def __init__(self, client: Client, job_id: JobId, quiet: bool, notes: Sequence[str]) -> None:
-        """`notes`: of its submission; one that its first line says as well is not told twice."""
+        """Creates the watch on a job. `notes`: of its submission; one that its first line says as well is not
+        told twice."""
         self._notes = notes
         self._client = client
         self._job_id = job_id
@@ -145,7 +148,7 @@ class RunWatch:
         self._errors.close()
         assert self._last is not None  # follow tells the job before it ends
         code = exit_code(self._last, self._cancelled)
-        for line in at_the_end(self._last) if not self._quiet else ():
+        for line in closing_lines(self._last) if not self._quiet else ():
             tell(f"job {self._job_id} {line}")
         if code:
             tell(f"job {self._job_id} {why(self._last)}")
@@ -160,7 +163,7 @@ class RunWatch:
         tell(f"\ncancelling job {self._job_id} (Ctrl-C again leaves it to itself)")
         self._client.ask(wire.ChangeJobs(verb="cancel", job_ids=(self._job_id,)))
 
-    def _take(self, piece: Piece) -> None:
+    def _take(self, piece: OutputPiece) -> None:
         if isinstance(piece, bytes | ErrorOutput):
             data, output = (piece, self._output) if isinstance(piece, bytes) else (piece.data, self._errors)
             if data:
@@ -179,7 +182,7 @@ class RunWatch:
             self._tell(f"--- attempt {piece.number} ---")
 
     def _tell(self, text: str) -> None:
-        """On a line of its own."""
+        """Tells the text on a line of its own."""
         self._line.clear()
         self._end_line()
         tell(text)
@@ -195,7 +198,7 @@ class RunWatch:
             return
         state = state_in_words(job)
         has_eta = job.phase is Phase.QUEUED and job.eta is not None and job.eta.finish is not None
-        text = f"job {job.job_id} ({job.name}) {state}{f'; {in_words(job.eta)}' if has_eta else ''}"
+        text = f"job {job.job_id} ({job.name}) {state}{f'; {describe_eta(job.eta)}' if has_eta else ''}"
         told = _CHANGING.sub("", state), has_eta
         if is_terminal(sys.stderr) and job.phase not in AT_WORK:
             self._end_line()
@@ -222,13 +225,14 @@ def is_over(job: wire.JobView) -> bool:
 
 
 def why(job: wire.JobView) -> str:
-    """`queued: behind job 3`; the state is left out where the reason starts with it."""
+    """The state of a job and the reason, `queued: behind job 3`; the state is left out where the reason
+    starts with it."""
     state = job.phase.value
     return job.reason if job.reason.startswith(state) else f"{state}: {job.reason}"
 
 
 def exit_code(job: wire.JobView, cancelled_here: bool) -> int:
-    """The job's own; 128 + n after signal n; 125 if it never started."""
+    """The exit code of a run: the job's own; 128 + n after signal n; 125 if it never started."""
     if job.phase is Phase.DONE:
         return job.exit_code or OK
     if cancelled_here:
@@ -332,7 +336,7 @@ def last_line(log: Path) -> str:
 def one_at_a_time(path: Path) -> Iterator[None]:
     """Two `run`s that start together start one controller."""
     deadline_s = time.monotonic() + START_WITHIN_S
-    while (lock := _taken(path)) is None:
+    while (lock := _take_lock(path)) is None:
         if time.monotonic() > deadline_s:
             raise Problem("failed", f"someone else holds {path}", "is another `cotenant run` stuck?")
         time.sleep(LOOK_EVERY_S)
@@ -342,7 +346,7 @@ def one_at_a_time(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _taken(path: Path) -> Lock | None:
+def _take_lock(path: Path) -> Lock | None:
     try:
         return Lock(path)
     except LockTaken:

@@ -11,7 +11,7 @@ from cotenant.controller.cli.frame.output import (
     Format,
     JsonFlag,
     OutputFlag,
-    chosen,
+    chosen_format,
     show_one,
     show_pages,
 )
@@ -22,7 +22,7 @@ from cotenant.controller.client.connection import Client
 from cotenant.controller.client.pages import pages
 from cotenant.controller.domain import JobId, texts
 from cotenant.controller.present import screen
-from cotenant.controller.present.job_page import explained, page
+from cotenant.controller.present.job_page import explanation_page, page
 from cotenant.controller.present.jobs import in_counts
 from cotenant.controller.present.screen import paint
 from cotenant.controller.wire import clients as wire
@@ -43,7 +43,7 @@ def show(
       cotenant show 7
       cotenant show 7 --json | jq .attempts
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         reply = ask_of_job(client, lambda job_id: wire.ShowJob(job_id=job_id), job)
         if isinstance(reply, wire.JobView):
@@ -77,7 +77,7 @@ def explain(
 
       cotenant explain 7
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         found = ask_of_job(client, lambda job_id: wire.Explain(job_id=job_id), job)
         if isinstance(found, wire.JobView):
@@ -86,4 +86,4 @@ def explain(
             reply, array = found, None
     if array is not None and form in ("table", "wide"):
         screen.say(f"array {job}: {in_counts(array)}; of its tasks, the one that says most:")
-    show_one(form, reply.explanation, reply.job.job_id, reply, explained)
+    show_one(form, reply.explanation, reply.job.job_id, reply, explanation_page)

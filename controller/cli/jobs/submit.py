@@ -99,7 +99,7 @@ def _read(written: dict[Option, Any]) -> Options:
     return flags
 
 
-def prepared(
+def prepare_request(
     words: Sequence[str], flags: Options, endpoint: str | None, *, command_only: bool
 ) -> wire.Submit:
     """The request for one job or one array; notes go to the person at once.
@@ -148,7 +148,7 @@ def prepared_submission(
     return made
 
 
-def after_dashes(all_words: Sequence[str], command: Sequence[str]) -> bool:
+def is_after_dashes(all_words: Sequence[str], command: Sequence[str]) -> bool:
     """Whether `--` stood right before the command: then it is a command, whatever it looks like."""
     before = list(all_words[: len(all_words) - len(command)])
     return before[-1:] == ["--"]
@@ -206,12 +206,12 @@ def submit(
       cotenant submit --by 18:00 --expect 2h -- python train.py
     """
     command = list(words or ())
-    made = prepared_submission(command, flags, endpoint, command_only=after_dashes(context.obj, command))
+    made = prepared_submission(command, flags, endpoint, command_only=is_after_dashes(context.obj, command))
     request, full = made.request, made.full_profile
     if what_if_policy and not dry_run:
         raise Problem("usage", "--what-if-policy goes with --dry-run: it changes nothing", "add --dry-run")
     if show:
-        write_json(printed(request))
+        write_json(printable_specs(request))
         return OK
     if full and (request.array_indices or len(request.specs) != 1):
         raise Problem(
@@ -224,31 +224,36 @@ def submit(
         return OK
     with asking(endpoint) as client:
         if full:
-            request = with_series(client, request)
+            request = request_with_series(client, request)
         if dry_run:
-            checked(client, msgspec.structs.replace(request, dry_run=True), what_if_policy, as_json)
+            show_dry_run(client, msgspec.structs.replace(request, dry_run=True), what_if_policy, as_json)
         else:
-            queued(client, request, series=full, as_json=as_json)
+            submit_request(client, request, series=full, as_json=as_json)
     return OK
 
 
-def checked(client: Client, request: wire.Submit, policy: str, as_json: bool) -> None:
+def show_dry_run(client: Client, request: wire.Submit, policy: str, as_json: bool) -> None:
     """Says what the controller would do, under `policy` too if one is named."""
-    from cotenant.controller.cli.jobs.arrival import FORESEEN_COLUMNS, foresight, in_json, in_short
+    from cotenant.controller.cli.jobs.arrival import (
+        FORESEEN_COLUMNS,
+        foreseen_json,
+        foreseen_summary,
+        foresight,
+    )
 
     reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
     foreseen = foresight(client, request, policy)
     if as_json:
-        write_json(_document(reply, (), None if foreseen is None else in_json(foreseen), dry_run=True))
+        write_json(_document(reply, (), None if foreseen is None else foreseen_json(foreseen), dry_run=True))
         return
     _tell_reply(reply, "would be promised")
     if foreseen is not None:
         write_lines([screen.table(FORESEEN_COLUMNS, foreseen.rows, screen.terminal_width())])
-        screen.tell(in_short(foreseen))
+        screen.tell(foreseen_summary(foreseen))
     screen.tell(f"{units.plural(len(request.specs), 'job')} would be accepted; nothing was changed")
 
 
-def queued(client: Client, request: wire.Submit, *, series: bool, as_json: bool) -> None:
+def submit_request(client: Client, request: wire.Submit, *, series: bool, as_json: bool) -> None:
     """Submits and prints the id; `series`: only that of the last job, which waits for the others."""
     reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
     ids = [str(each) for each in (reply.job_ids[-1:] if series else reply.job_ids)]
@@ -278,29 +283,29 @@ def first_eta(client: Client, job_id: JobId, within_s: float = ETA_WITHIN_S) -> 
     """When the job ends, if the controller finds it out soon and a person is at the terminal."""
     if not screen.is_terminal(sys.stderr):
         return ""
-    from cotenant.controller.present.etas import in_words
+    from cotenant.controller.present.etas import describe_eta
     from cotenant.controller.wire import clients as wire
 
     until_s = time.monotonic() + within_s
     while time.monotonic() < until_s:
         found = client.ask(wire.ListEtas(job_ids=(job_id,))).etas
         if not found or found[0].told_at is not None:
-            return in_words(found[0]) if found else ""
+            return describe_eta(found[0]) if found else ""
         time.sleep(ETA_LOOK_S)
     return f"when it ends: cotenant eta {job_id}"
 
 
-def with_series(client: Client, request: wire.Submit) -> wire.Submit:
+def request_with_series(client: Client, request: wire.Submit) -> wire.Submit:
     """The series that measures the job, and the job behind it. Says what that costs."""
-    from cotenant.controller.client.profile_series import behind, planned
+    from cotenant.controller.client.profile_series import behind, plan_series
 
     spec = request.specs[0]
-    plan = planned(client, spec)
+    plan = plan_series(client, spec)
     tell(f"profiling first: {plan.announcement()}")
     return msgspec.structs.replace(request, specs=(*plan.specs, behind(spec, plan.specs)))
 
 
-def printed(request: wire.Submit) -> wire.SpecView | dict[str, Any]:
+def printable_specs(request: wire.Submit) -> wire.SpecView | dict[str, Any]:
     """Secrets are named, never shown."""
     from cotenant.controller.wire import clients as wire
 
@@ -311,6 +316,6 @@ def printed(request: wire.Submit) -> wire.SpecView | dict[str, Any]:
 
 
 def whole_array(ids: list[str]) -> list[str]:
-    """The array's number: every verb takes it for all tasks."""
+    """The number of the array alone where all `ids` are its tasks: every verb takes it for all tasks."""
     numbers = {each.partition("_")[0] for each in ids}
     return sorted(numbers) if len(numbers) == 1 else ids

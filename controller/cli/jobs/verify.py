@@ -63,7 +63,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Stopped(msgspec.Struct, frozen=True, kw_only=True):
-    """One run, up to its agreed stop."""
+    """What one run showed, up to its agreed stop."""
 
     step: int
     parameters_sha256: str
@@ -125,7 +125,7 @@ def _job_side(folder: Path) -> Path:
 
 
 def _scratch_folder(scratch: Scratch, name: str) -> Path:
-    """Raises Problem."""
+    """Makes the scratch folder of a trial. Raises Problem."""
     try:
         made = scratch.make(name)
     except OSError as error:
@@ -150,7 +150,7 @@ def _run(
     root.mkdir(exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="ctv-") as place,
-        _started(argv, jobside, root, attempt, place, cwd) as (process, words),
+        _start_command(argv, jobside, root, attempt, place, cwd) as (process, words),
     ):
         hello = words.wait_for(protocol.HELLO, process)
         if int(hello.get("world_size", 1)) != 1:
@@ -173,7 +173,7 @@ def _run(
 
 
 @contextmanager
-def _started(
+def _start_command(
     argv: Sequence[str], jobside: Path, root: Path, attempt: int, place: str, cwd: Path
 ) -> Iterator[tuple[subprocess.Popen[bytes], _Words]]:
     path = Path(place) / "s"
@@ -242,7 +242,7 @@ class _Words:
                 continue
             except TimeoutError:
                 if process.poll() is not None:
-                    raise _ended(process.returncode, self._step) from None
+                    raise _early_end_problem(process.returncode, self._step) from None
                 if time.monotonic() > give_up_at_s:
                     raise Problem("failed", f"the command said nothing for {WAIT_S:.0f} s") from None
                 continue
@@ -276,7 +276,7 @@ class _Words:
             return  # it is gone: the next wait says so
 
 
-def _ended(code: int, step: int) -> Problem:
+def _early_end_problem(code: int, step: int) -> Problem:
     if code:
         return Problem("failed", f"the command ended with exit code {code}", "its own words stand above")
     return Problem("refused", f"the command ended by itself after step {step}", "give a smaller --steps")
@@ -293,7 +293,7 @@ class Scratch:
         """What is linked, not copied: writing there changes the original."""
 
     def make(self, name: str) -> Path:
-        """A fresh copy; what lies beside the original (`../data`) is linked beside it."""
+        """Makes a fresh copy of the folder; what lies beside the original (`../data`) is linked beside it."""
         above = self._place / name
         above.mkdir()
         source = self._source

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from cotenant.controller.present import screen
 from cotenant.controller.present.problem import Problem
-from cotenant.controller.sim import Outcome, TaskRun
+from cotenant.controller.sim import RunResult, TaskRun
 from cotenant.controller.sim.results.document import write_document, write_jobs
 from cotenant.controller.system.files import write_output
 from cotenant.controller.timeline import Timeline, chrome_trace, render
@@ -23,7 +23,7 @@ from cotenant.controller.whatif.table import file_name
 
 
 def contents(name: str) -> bytes:
-    """Raises Problem."""
+    """The contents of a file. Raises Problem."""
     try:
         return Path(name).expanduser().read_bytes()
     except FileNotFoundError:
@@ -59,7 +59,7 @@ def writable(out: str | None) -> Path | None:
 
 
 def matplotlib_or_hint() -> ModuleType | None:
-    """The plots; None, and a word on how to get them, where matplotlib is missing."""
+    """The module of the plots; None, and a word on how to get them, where matplotlib is missing."""
     try:
         from cotenant.controller.sim.results import plots
     except ImportError:
@@ -71,8 +71,8 @@ def matplotlib_or_hint() -> ModuleType | None:
 def write_results(
     out: Path,
     value: dict[str, Any],
-    jobs: Mapping[str, Outcome],
-    drawn: Mapping[str, Outcome],
+    jobs: Mapping[str, RunResult],
+    drawn: Mapping[str, RunResult],
     each: str,
     runs: Sequence[TaskRun] = (),
 ) -> None:
@@ -104,8 +104,8 @@ def write_timeline(out: Path, name: str, timeline: Timeline) -> list[str]:
     return list(texts)
 
 
-def written(path: Path, data: bytes) -> None:
-    """Raises Problem: the disk is full, or so."""
+def write_file(path: Path, data: bytes) -> None:
+    """Writes the data to a file. Raises Problem: the disk is full, or so."""
     try:
         write_output(path, data)
     except OSError as error:

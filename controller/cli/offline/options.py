@@ -21,8 +21,8 @@ from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import is_terminal
 from cotenant.controller.sim import (
     Knowledge,
+    OnTaskProgress,
     PolicyChoice,
-    Report,
     Scenario,
     Task,
     TaskProgress,
@@ -195,7 +195,7 @@ OutFlag = Annotated[
 def knowledge_of(
     known: KnownFlag = "exact", tells: TellsFlag = 1.0, resumable: ResumableFlag = 1.0
 ) -> Knowledge:
-    """Raises Problem."""
+    """Reads from the flags what the policies know of the jobs. Raises Problem."""
     with convert_errors():
         return Knowledge.parse(known, tells, resumable)
 
@@ -248,7 +248,7 @@ def scenario_of(
     world: WorldFlag = "devices",
     asked: AskedFlag = 2500,
 ) -> Scenario:
-    """Raises Problem."""
+    """Builds the scenario that the flags describe. Raises Problem."""
     sigma, limits = estimates_of(estimate_noise, noise)
     with convert_errors():
         return Scenario(
@@ -302,15 +302,15 @@ def estimates_of(text: str, noise: float) -> tuple[float, bool]:
 
 
 def one_policy(text: str, *, in_fluid: bool = False) -> PolicyChoice:
-    """Raises Problem."""
+    """Reads the one policy that `text` names. Raises Problem."""
     choices = chosen_policies(text, in_fluid=in_fluid)
     if len(choices) > 1:
         raise Problem("usage", f"--policy takes one policy, got {len(choices)}", "try cotenant sim compare")
     return choices[0]
 
 
-def prepared(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[int]) -> list[Task]:
-    """Raises Problem."""
+def prepare_tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[int]) -> list[Task]:
+    """Prepares the tasks of a scenario, by policy and seed. Raises Problem."""
     with convert_errors():
         return tasks(scenario, policies, seeds)
 
@@ -319,7 +319,7 @@ WORTH_A_BAR_S: Final = 2.0
 
 
 def run_with_bar(tasks: Sequence[Task], *, workers: int | None, keep: bool) -> list[TaskRun]:
-    """Raises Problem."""
+    """Runs all tasks and shows a progress bar. Raises Problem."""
     try:
         with bar(tasks) as report:
             runs = run_all(tasks, workers=workers, keep=keep, report=report, asked=heard, compute=compute)
@@ -331,7 +331,7 @@ def run_with_bar(tasks: Sequence[Task], *, workers: int | None, keep: bool) -> l
 
 
 @contextmanager
-def bar(tasks: Sequence[Task]) -> Iterator[Report | None]:
+def bar(tasks: Sequence[Task]) -> Iterator[OnTaskProgress | None]:
     """A function to report progress to; None where standard error is no terminal."""
 
     if not is_terminal(sys.stderr):
@@ -345,7 +345,7 @@ def bar(tasks: Sequence[Task]) -> Iterator[Report | None]:
 
 
 class ProgressBar:
-    """One bar over all runs, which appears after two seconds."""
+    """A progress bar over all runs, which appears after two seconds."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._tasks = tasks

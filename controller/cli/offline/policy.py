@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cotenant.controller.cli.cluster import policy as asked
-from cotenant.controller.cli.cluster.policy import OFF, REPORT, chosen_shadow, reported
+from cotenant.controller.cli.cluster.policy import OFF, REPORT, ask_shadow, chosen_shadow
 from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.completing import complete_policy
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     JsonFlag,
     OutputFlag,
-    chosen,
+    chosen_format,
     show_change,
     show_one,
 )
@@ -61,20 +61,20 @@ def list_policies(
       cotenant policy list
       cotenant policy list -o wide
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     try:
         with asking(endpoint) as client:
             known = client.ask(wire.GetPolicy())
     except Problem as problem:
         if problem.code != "unreachable" or endpoint:
             raise
-        known = installed()
+        known = installed_policies()
         screen.tell("no controller answers: these policies are installed here, and none is in force")
     asked.show_policies(known, form)
 
 
-def installed() -> wire.Policies:
-    """As a controller of this installation would offer them; none is in force."""
+def installed_policies() -> wire.Policies:
+    """The policies as a controller of this installation would offer them; none is in force."""
     from cotenant.controller.policies import registry
 
     offers = wire.policy_offers(
@@ -113,13 +113,13 @@ def shadow(
       cotenant policy shadow report
       cotenant policy shadow off
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     first, *more = words or [""]
     if first in ("", REPORT):
         if more:
             raise Problem("usage", f"{more[0]!r} means nothing behind {first}")
         with asking(endpoint) as client:
-            view = reported(client) if first else client.ask(wire.GetShadow()).shadow
+            view = ask_shadow(client) if first else client.ask(wire.GetShadow()).shadow
         show_one(form, view, view.policy, view, lambda shown: shadow_page(shown, wide=form == "wide"))
         return
     with asking(endpoint) as client:
@@ -130,7 +130,7 @@ def shadow(
 
 
 def shadow_page(view: wire.ShadowView, *, wide: bool) -> str:
-    return "\n".join([*_head(view), *_decisions(view), *_simulated(view, wide=wide)])
+    return "\n".join([*_head(view), *_decisions(view), *_simulation_lines(view, wide=wide)])
 
 
 def _head(view: wire.ShadowView) -> Iterator[str]:
@@ -142,9 +142,9 @@ def _head(view: wire.ShadowView) -> Iterator[str]:
     if view.behind_entries:
         yield f"  {view.behind_entries:,} behind the end of the journal"
     if view.error:
-        yield f"  the last attempt to follow failed: {screen.wrapped(view.error, 2)}"
+        yield f"  the last attempt to follow failed: {screen.wrap_text(view.error, 2)}"
     if view.failed:
-        yield f"  the policy failed and is no longer asked: {screen.wrapped(view.failed, 2)}"
+        yield f"  the policy failed and is no longer asked: {screen.wrap_text(view.failed, 2)}"
     if view.unfollowed:
         yield f"  {view.unfollowed} entries did not come out as recorded: do not rely on the rest"
 
@@ -161,12 +161,12 @@ def _decisions(view: wire.ShadowView) -> Iterator[str]:
         yield screen.table(COLUMNS, view.last[:LAST_SHOWN], screen.terminal_width())
 
 
-def _simulated(view: wire.ShadowView, *, wide: bool) -> Iterator[str]:
+def _simulation_lines(view: wire.ShadowView, *, wide: bool) -> Iterator[str]:
     found = view.simulated
     if view.is_simulating:
         yield "a simulation is being made; `cotenant policy shadow` shows it when it is there"
     elif view.why_not:
-        yield f"not simulated: {screen.wrapped(view.why_not, 2)}"
+        yield f"not simulated: {screen.wrap_text(view.why_not, 2)}"
     elif found is None:
         yield "not simulated yet: `cotenant policy shadow report` (admins)"
     if found is None:
@@ -175,10 +175,10 @@ def _simulated(view: wire.ShadowView, *, wide: bool) -> Iterator[str]:
     from cotenant.controller.whatif.journal import trust
 
     yield f"simulated: {units.plural(found['jobs'], 'job')} that arrived since and have ended"
-    yield f"  {screen.wrapped(trust(found['calibration'], view.in_force), 2)}"
+    yield f"  {screen.wrap_text(trust(found['calibration'], view.in_force), 2)}"
     width = None if wide else screen.terminal_width()
     yield sim_table.table([found["actual"], *found["runs"]], wide=wide, width=width)
-    yield from (f"  {screen.wrapped(f'note: {note}', 2)}" for note in found["notes"])
+    yield from (f"  {screen.wrap_text(f'note: {note}', 2)}" for note in found["notes"])
 
 
 def label(view: wire.ShadowView) -> str:

@@ -16,13 +16,13 @@ from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import (
     JsonFlag,
     OutputFlag,
-    as_text,
-    chosen,
+    chosen_format,
+    json_text,
     show_one,
     write_json,
     write_lines,
 )
-from cotenant.controller.cli.offline.files import contents, written
+from cotenant.controller.cli.offline.files import contents, write_file
 from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cotenant.controller.performance import InterferenceModel
     from cotenant.controller.training import Evaluation, PairRows
 
-PairsFlag = Annotated[
+TrainingPairsFlag = Annotated[
     list[str],
     option("--pairs", metavar="FILE", help="Measured pairs, .csv or .csv.gz; may be repeated."),
 ]
@@ -62,7 +62,7 @@ def predictor() -> None:
 
 @predictor.part("train")
 def train(
-    pairs: PairsFlag,
+    pairs: TrainingPairsFlag,
     out: Annotated[str, option("--out", metavar="MODEL", help="The file to write.")],
     more: Annotated[list[str] | None, argument(metavar="FILE", help="More files of pairs.")] = None,
     seed: Annotated[
@@ -83,7 +83,7 @@ def train(
       cotenant predictor train --pairs pairs.csv --seed 1 --out model.json
       cotenant predictor train --pairs ours.csv theirs.csv.gz --out model.json
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     files = [pairs_of(name, licence) for name in (*pairs, *(more or ()))]
     path = Path(out).expanduser()
     if not path.parent.is_dir():
@@ -103,15 +103,15 @@ def train(
     from cotenant.controller.models.interference import model_file
 
     data = model_file.write(model)
-    written(path, data)
+    write_file(path, data)
     tell_of_licences(model)
-    show_one(form, described(model), str(path), model, page)
+    show_one(form, model_document(model), str(path), model, page)
 
 
 @predictor.part("evaluate")
 def evaluate(
     model: ModelArgument,
-    pairs: PairsFlag,
+    pairs: TrainingPairsFlag,
     output: OutputFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -123,7 +123,7 @@ def evaluate(
     For example:
       cotenant predictor evaluate model.json --pairs held-out.csv -o json
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     found = model_of(model)
     from cotenant.controller.models.interference.predictor import Predictor
     from cotenant.controller.training import evaluate as judge
@@ -135,8 +135,8 @@ def evaluate(
     result = judge(Predictor(found), together(files))
     tell_of_judgement(result)
     if form in ("json", "jsonl"):
-        value = as_evaluation(result)
-        write_json(value) if form == "json" else write_lines([as_text(value)])
+        value = evaluation_document(result)
+        write_json(value) if form == "json" else write_lines([json_text(value)])
     elif form == "id":
         write_lines([model])
     else:
@@ -146,9 +146,9 @@ def evaluate(
 @predictor.part("show")
 def show(model: ModelArgument, output: OutputFlag = None, as_json: JsonFlag = False) -> None:
     """What a model was trained on, its licence, how good it was on pairs left out, what it leans on."""
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     found = model_of(model)
-    show_one(form, described(found), model, found, page)
+    show_one(form, model_document(found), model, found, page)
 
 
 @predictor.part("export")
@@ -193,7 +193,7 @@ def export(
             "jobs are profiled while they run alone",
         )
     data = text.encode()
-    written(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    write_file(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
     without = f"; {units.plural(unprofiled, 'pair')} without a profile of both left out" if unprofiled else ""
     screen.tell(f"{path}: {units.plural(rows, 'pair')}{without}")
 
@@ -202,7 +202,7 @@ def export(
 
 
 def pairs_of(name: str, licence: str = "") -> PairRows:
-    """Raises Problem."""
+    """Reads the pairs in a file. Raises Problem."""
     from cotenant.controller.training import PairsProblem, read
 
     try:
@@ -212,7 +212,7 @@ def pairs_of(name: str, licence: str = "") -> PairRows:
 
 
 def model_of(name: str) -> InterferenceModel:
-    """Raises Problem."""
+    """Reads the interference model in a file. Raises Problem."""
     from cotenant.controller.models.interference.model_file import ModelProblem, read
 
     try:
@@ -260,7 +260,7 @@ def together(rmse: Errors) -> float:
 
 
 def verdict(rmse: Errors, mean_rmse: Errors) -> str:
-    """In words, with the numbers of both jobs together."""
+    """The verdict on a model in words, with the numbers of both jobs together."""
     model, mean = together(rmse), together(mean_rmse)
     numbers = f"RMSE {model:.3f} against {mean:.3f}"
     if is_better(rmse, mean_rmse):
@@ -268,7 +268,7 @@ def verdict(rmse: Errors, mean_rmse: Errors) -> str:
     return f"no better than the mean ({numbers}): do not use it; without a model solo duty cycles count"
 
 
-def as_evaluation(result: Evaluation) -> dict[str, Any]:
+def evaluation_document(result: Evaluation) -> dict[str, Any]:
     return {
         "schema": "predictor-eval/1",
         "better_than_mean": is_better(result.rmse, result.mean_prediction_rmse),
@@ -301,7 +301,7 @@ def evaluation_table(result: Evaluation) -> str:
     )
 
 
-def described(model: InterferenceModel) -> dict[str, Any]:
+def model_document(model: InterferenceModel) -> dict[str, Any]:
     training = model.training
     return {
         "schema": "predictor/1",

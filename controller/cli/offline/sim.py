@@ -12,7 +12,7 @@ from cotenant.controller.cli.frame.output import (
     Format,
     JsonFlag,
     OutputFlag,
-    chosen,
+    chosen_format,
 )
 from cotenant.controller.cli.offline.backends import WorkersFlag
 from cotenant.controller.cli.offline.files import writable, write_results
@@ -27,14 +27,14 @@ from cotenant.controller.cli.offline.options import (
     WindowJobsFlag,
     WindowsFlag,
     one_policy,
-    prepared,
+    prepare_tasks,
     run_with_bar,
     takes_knowledge,
     takes_scenario,
 )
 from cotenant.controller.cli.offline.runs import show_runs
 from cotenant.controller.cli.offline.trace import trace
-from cotenant.controller.cli.offline.whatif import AskedFlag, SinceFlag, replayed
+from cotenant.controller.cli.offline.whatif import WhatifAskedFlag, WhatifSinceFlag, replay_journal
 from cotenant.controller.present import screen, units
 from cotenant.controller.present.interruption import ended_by
 from cotenant.controller.present.problem import OK
@@ -79,9 +79,9 @@ def run_one(
       cotenant sim run synth:earth:5000 --policy castor --hosts 16 --xi measured
       cotenant sim run jobs.csv --policy tiresias:thresholds_gpu_s=7200 --failures 500
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     choice = one_policy(policy, in_fluid=scenario.world == "fluid")
-    return simulated(scenario, [choice], [seed], workers=1, out=out, form=form)
+    return simulate_policies(scenario, [choice], [seed], workers=1, out=out, form=form)
 
 
 @sim.part("compare")
@@ -113,7 +113,7 @@ def compare(
       cotenant sim compare jobs.csv --policies srtf,patient --known progress:60 --tells .8 --windows 20
       cotenant sim compare philly/0e4a51 --world fluid --policies srsf,afs-l,pcs:config=FILE
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     in_fluid = scenario.world == "fluid"
     if in_fluid and policies == DEFAULT_POLICIES:
         policies = FLUID_POLICIES
@@ -121,10 +121,10 @@ def compare(
     with convert_errors():
         scenario = replace(scenario, windows=windows or 0, window_jobs=window_jobs)
     numbers = range(seed, seed + seeds)
-    return simulated(scenario, choices, numbers, workers=workers, out=out, form=form)
+    return simulate_policies(scenario, choices, numbers, workers=workers, out=out, form=form)
 
 
-def simulated(
+def simulate_policies(
     scenario: Scenario,
     policies: Sequence[Any],
     seeds: Sequence[int],
@@ -133,13 +133,13 @@ def simulated(
     out: str | None,
     form: Format,
 ) -> int:
-    """Runs, prints, writes; the exit code."""
+    """Runs the policies over the scenario, prints and writes the results, and returns the exit code."""
     folder = writable(out)
     if scenario.windows:
-        whole = prepared(scenario, [windowing.REFERENCE], seeds)
-        tasks = windowed(scenario, policies, whole, workers)
+        whole = prepare_tasks(scenario, [windowing.REFERENCE], seeds)
+        tasks = windowed_tasks(scenario, policies, whole, workers)
     else:
-        whole, tasks = [], prepared(scenario, policies, seeds)
+        whole, tasks = [], prepare_tasks(scenario, policies, seeds)
         if folder is not None:
             tasks = [replace(task, drawn=task.seed == seeds[0]) for task in tasks]
     runs = run_with_bar(tasks, workers=workers, keep=folder is not None)
@@ -158,7 +158,7 @@ def simulated(
     return ended_by() if value["interrupted"] else OK
 
 
-def windowed(
+def windowed_tasks(
     scenario: Scenario,
     policies: Sequence[Any],
     whole: Sequence[Task],
@@ -191,8 +191,8 @@ def name_of(task: Task) -> str:
 def replay(
     *,
     journal: Annotated[str, argument(metavar="JOURNAL", help="A state folder, or a journal file.")],
-    policies: AskedFlag = "",
-    since: SinceFlag = "",
+    policies: WhatifAskedFlag = "",
+    since: WhatifSinceFlag = "",
     pairs: PairsFlag = "gavel-v100",
     knowledge: Knowledge,
     seed: SeedFlag = 0,
@@ -208,10 +208,10 @@ def replay(
       cotenant sim replay ~/.local/state/cotenant/controller
       cotenant sim replay journal.sqlite --policies srtf,castor --since 7d
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     choices = chosen_policies(policies) if policies else ()
     where = Path(journal).expanduser()
-    return replayed(
+    return replay_journal(
         where,
         choices,
         named=True,
@@ -250,7 +250,8 @@ def headline(value: dict[str, Any], summaries: Sequence[dict[str, Any]]) -> list
 
 
 def footnotes(value: dict[str, Any], has_best: bool) -> list[str]:
-    """`has_best`: the table marks any; where all are alike it does not."""
+    """The footnotes of the table of results. `has_best`: the table marks any; where all are alike it does
+    not."""
     lines = [f"{sim_table.BEST} best of its column"] if has_best else []
     lines += sim_table.differences(value["paired"])
     fewest = min((run["counted_jobs"] for run in value["runs"]), default=0)

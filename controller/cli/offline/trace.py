@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen, show_one
+from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen_format, show_one
 from cotenant.controller.cli.offline.options import FormatFlag, SeedFlag, TraceArgument, VcFlag
 from cotenant.controller.cli.offline.trace_list import sim_trace_list
 from cotenant.controller.present import screen, units
@@ -53,11 +53,11 @@ def show_trace(
     """How many jobs, how long, how wide, how often; what was left out, and where it comes from."""
     from cotenant.controller.sim import describe
 
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     with convert_errors():
         found = open_trace(trace, format=format, seed=seed)
         if vc is not None:
-            found = found.of_vc(vc)
+            found = found.vc_trace(vc)
         value = {"schema": "trace/1", **describe(found)}
     show_one(form, value, found.name, value, lambda shown: page(found, shown))
 
@@ -67,7 +67,7 @@ def page(found: Trace, value: dict[str, Any]) -> str:
     if found.synthetic:
         lines[0] += "  " + screen.paint("SYNTHETIC", "yellow")
     known = [("source", found.source or NONE), ("licence", found.licence or "not known"), *facts(value)]
-    lines += [f"  {key:<12}  {screen.wrapped(text, 16)}" for key, text in known]
+    lines += [f"  {key:<12}  {screen.wrap_text(text, 16)}" for key, text in known]
     if len(value["vcs"]) > 1:
         lines += ["", screen.table(VC_COLUMNS, value["vcs"], screen.terminal_width())]
     below = [f"  left out {count:,}: {reason}" for reason, count in sorted(found.excluded.items())]
@@ -86,7 +86,7 @@ VC_COLUMNS: Final = (
 
 
 def _hours(hours: float) -> str:
-    """Hours; fewer than ten get two digits, because 0 would say that nothing ran."""
+    """The text of `hours`; fewer than ten get two digits, because 0 would say that nothing ran."""
     return f"{hours:,.0f}" if hours >= 10.0 else f"{hours:.2g}"
 
 
@@ -184,12 +184,12 @@ def import_trace(
     with convert_errors():
         found = open_trace(source, format=format, columns=column_map(columns) if columns else None)
         if vc is not None:
-            found = found.of_vc(vc)
+            found = found.vc_trace(vc)
     write(found, file, force)
 
 
 def write(made: Trace, file: str, force: bool) -> None:
-    """Raises Problem."""
+    """Writes a trace to a new file, or over an old one with `force`. Raises Problem."""
     from cotenant.controller.sim import write_csv
 
     path = Path(file).expanduser()

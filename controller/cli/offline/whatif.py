@@ -13,7 +13,7 @@ from cotenant.controller.cli.frame.output import (
     Format,
     JsonFlag,
     OutputFlag,
-    chosen,
+    chosen_format,
     whole_number,
 )
 from cotenant.controller.cli.jobs.arrival import foresee
@@ -46,14 +46,14 @@ from cotenant.controller.wire import utc
 ASK_WITHIN_S: Final = 3.0
 GPUS_MAX: Final = 100_000
 
-SinceFlag = Annotated[
+WhatifSinceFlag = Annotated[
     str, option("--since", metavar="TIME", help="Only jobs of so long before the journal's last entry.")
 ]
-AskedFlag = Annotated[
+WhatifAskedFlag = Annotated[
     str,
     option("--policy", "--policies", metavar="A,B,...", help="Policies.", complete=complete_policies),
 ]
-JobArgument = Annotated[
+WhatifJobArgument = Annotated[
     list[str] | None,
     argument(metavar="[FILE.yaml|SCRIPT.sh|-- CMD...]", help="A job: what would happen to it now?"),
 ]
@@ -68,9 +68,9 @@ JournalFlag = Annotated[
 @takes_knowledge
 def whatif(
     *,
-    words: JobArgument = None,
-    policies: AskedFlag = "",
-    since: SinceFlag = "",
+    words: WhatifJobArgument = None,
+    policies: WhatifAskedFlag = "",
+    since: WhatifSinceFlag = "",
     add_gpus: AddGpusFlag = "",
     journal: JournalFlag = "",
     pairs: PairsFlag = "gavel-v100",
@@ -101,7 +101,7 @@ def whatif(
       cotenant whatif --policy sjf --journal /var/lib/cotenant/controller -o json
       cotenant whatif train.yaml
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     if words:
         if policies or since or add_gpus or journal or out is not None or knowledge.options():
             raise Problem(
@@ -111,7 +111,7 @@ def whatif(
         return OK
     choices = chosen_policies(policies) if policies else ()
     where = Path(journal).expanduser() if journal else own_journal(endpoint)
-    return replayed(
+    return replay_journal(
         where,
         choices,
         named=bool(journal),
@@ -127,7 +127,7 @@ def whatif(
 
 
 def own_journal(endpoint: str | None) -> Path:
-    """Of the controller that answers; where none does, of the one that the settings describe.
+    """The journal of the controller that answers; where none does, of the one that the settings describe.
 
     Raises:
         Problem: it runs on another machine.
@@ -149,7 +149,7 @@ def own_journal(endpoint: str | None) -> Path:
     return path
 
 
-def replayed(
+def replay_journal(
     where: Path,
     choices: Sequence[PolicyChoice],
     *,

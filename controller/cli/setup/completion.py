@@ -15,7 +15,7 @@ import click
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
 
 from cotenant.controller.cli.frame.command import argument
-from cotenant.controller.cli.verbs import BY_NAME, COMPLETE_VARIABLE, PROGRAM, as_command
+from cotenant.controller.cli.verbs import BY_NAME, COMPLETE_VARIABLE, PROGRAM, verb_command
 from cotenant.controller.present.problem import FAILED, OK, Problem
 from cotenant.controller.present.screen import say
 
@@ -90,18 +90,18 @@ def completion(
 
 
 class Verbs(click.Group):
-    """Verbs by name; a verb's module is imported when it is completed, not before."""
+    """The group of all verbs by name; a verb's module is imported when it is completed, not before."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(BY_NAME)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         verb = BY_NAME.get(cmd_name)
-        return None if verb is None else as_command(verb)
+        return None if verb is None else verb_command(verb)
 
 
 def script(shell: str) -> str:
-    return _asked(shell).source()
+    return _shell_completion(shell).source()
 
 
 def answer() -> int:
@@ -109,9 +109,9 @@ def answer() -> int:
     what, _, shell = os.environ[COMPLETE_VARIABLE].partition("_")
     if what != "complete" or shell not in KINDS or "COMP_WORDS" not in os.environ:
         return FAILED
-    say(_asked(shell).complete())
+    say(_shell_completion(shell).complete())
     return OK
 
 
-def _asked(shell: str) -> ShellComplete:
+def _shell_completion(shell: str) -> ShellComplete:
     return KINDS[shell](Verbs(PROGRAM), {}, PROGRAM, COMPLETE_VARIABLE)

@@ -19,7 +19,7 @@ from cotenant.controller.cli.frame.output import (
     JsonFlag,
     Listing,
     OutputFlag,
-    chosen,
+    chosen_format,
     show_listing,
     show_one,
 )
@@ -73,9 +73,9 @@ def config(
       cotenant config -o wide             with what each one means
       cotenant config agent.devices
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     loaded = loaded_settings()
-    meanings = described()
+    meanings = setting_meanings()
     rows = [
         SettingRow(name, loaded.value(name), effective(loaded, name), origin, meanings.get(name, ""))
         for name, origin in loaded.origins.items()
@@ -110,7 +110,7 @@ def effective(loaded: settings.LoadedSettings, key: str) -> Any:
     return str(WHERE_EMPTY[key](loaded.settings)) if value == "" and key in WHERE_EMPTY else value
 
 
-def described() -> dict[str, str]:
+def setting_meanings() -> dict[str, str]:
     """`section.key` -> what it means: the text below each line of the settings' definition."""
     meanings = {}
     for node in (each for of in (sections, decided_by) for each in ast.parse(inspect.getsource(of)).body):
@@ -138,7 +138,7 @@ def version(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: Endp
 
       cotenant version --json
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     controller: str | None = None
     why = ""
     if form != "id":
@@ -166,6 +166,6 @@ def own_version() -> str:
 
 
 def page(value: dict[str, Any], why: str) -> str:
-    """`why`: no controller has answered."""
+    """The page of versions and the controller. `why`: no controller has answered."""
     controller = value["controller"] or f"({why})"
     return f"cotenant {value['version']}\ncontroller {controller}\nPython {value['python']}"

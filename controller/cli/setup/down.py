@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json
-from cotenant.controller.cli.jobs.change import until_ended
+from cotenant.controller.cli.jobs.change import wait_until_ended
 from cotenant.controller.cli.setup import owners
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.client.connection import Client
@@ -45,10 +45,10 @@ def down(
     """
     where = client_endpoint(loaded_settings(endpoint).settings)
     found = owners.owner(where)
-    jobs = unfinished(endpoint, is_needed=found is None)
+    jobs = unfinished_jobs(endpoint, is_needed=found is None)
     if found is None:
         if jobs is None:
-            return told(as_json, where, (), "nothing to end: no controller answers", cancelled=False)
+            return report_end(as_json, where, (), "nothing to end: no controller answers", cancelled=False)
         raise Problem(
             "refused",
             f"the controller at {where} was not started by `cotenant up` or `cotenant run`",
@@ -57,17 +57,17 @@ def down(
     running = [job for job in jobs or () if job.phase in ON_DEVICES]
     for line in consequences(jobs or (), running, cancel=cancel):
         tell(line)
-    if (running or (cancel and jobs)) and not yes and not agreed():
+    if (running or (cancel and jobs)) and not yes and not confirm_end():
         tell("nothing was done")
         return FAILED
     if cancel and jobs:
         with asking(endpoint) as client:
             cancelled(client, jobs)
     owners.end(found)
-    return told(as_json, where, running, f"ended: controller and agent at {where}", cancelled=cancel)
+    return report_end(as_json, where, running, f"ended: controller and agent at {where}", cancelled=cancel)
 
 
-def unfinished(endpoint: str | None, *, is_needed: bool) -> Sequence[wire.JobView] | None:
+def unfinished_jobs(endpoint: str | None, *, is_needed: bool) -> Sequence[wire.JobView] | None:
     """Jobs that have not ended; None: no controller answers or, unless `is_needed`, it fails to in time."""
     try:
         with asking(endpoint, timeout_s=5.0) as client:
@@ -82,27 +82,27 @@ def consequences(jobs: Sequence[wire.JobView], running: Sequence[wire.JobView], 
     """What will happen to jobs, a line each; none where there are none."""
     waiting = [job for job in jobs if job.phase not in ON_DEVICES]
     if cancel:
-        return [f"cancelling {plural(len(jobs), 'job')}: {named(jobs)}"] if jobs else []
+        return [f"cancelling {plural(len(jobs), 'job')}: {job_list_text(jobs)}"] if jobs else []
     lines = []
     if running:
         lines.append(
-            f"{plural(len(running), 'job')} on devices: {named(running)}; what runs goes on without a "
-            "controller, and the next `cotenant up` finds it (--cancel ends it first)"
+            f"{plural(len(running), 'job')} on devices: {job_list_text(running)}; what runs goes on without "
+            "a controller, and the next `cotenant up` finds it (--cancel ends it first)"
         )
     if waiting:
         lines.append(
-            f"{plural(len(waiting), 'job')} waiting: {named(waiting)}; what waits stays in the queue, for "
-            "the next `cotenant up`"
+            f"{plural(len(waiting), 'job')} waiting: {job_list_text(waiting)}; what waits stays in the "
+            "queue, for the next `cotenant up`"
         )
     return lines
 
 
-def named(jobs: Sequence[wire.JobView]) -> str:
+def job_list_text(jobs: Sequence[wire.JobView]) -> str:
     shown = ", ".join(f"{job.job_id} ({job.name})" for job in jobs[:NAMED_MAX])
     return shown + (f" and {len(jobs) - NAMED_MAX} more" if len(jobs) > NAMED_MAX else "")
 
 
-def agreed() -> bool:
+def confirm_end() -> bool:
     """Raises Problem where there is nobody to ask."""
     answer = said_yes("end controller and agent?")
     if answer is None:
@@ -118,12 +118,16 @@ def cancelled(client: Client, jobs: Sequence[wire.JobView]) -> None:
     """
     ids = tuple(JobId(job.job_id) for job in jobs)
     client.ask(wire.ChangeJobs(verb="cancel", job_ids=ids))
-    left = [job for job in until_ended(client, ids, CANCELLED_WITHIN_S).jobs if not job.ended_at]
+    left = [job for job in wait_until_ended(client, ids, CANCELLED_WITHIN_S).jobs if not job.ended_at]
     if left:
-        raise Problem("failed", f"{named(left)} did not end within {CANCELLED_WITHIN_S:.0f} s", "try again")
+        raise Problem(
+            "failed", f"{job_list_text(left)} did not end within {CANCELLED_WITHIN_S:.0f} s", "try again"
+        )
 
 
-def told(as_json: bool, where: str, running: Sequence[wire.JobView], text: str, *, cancelled: bool) -> int:
+def report_end(
+    as_json: bool, where: str, running: Sequence[wire.JobView], text: str, *, cancelled: bool
+) -> int:
     if as_json:
         ids = [job.job_id for job in running]
         left = {"running": [], "cancelled": ids} if cancelled else {"running": ids, "cancelled": []}

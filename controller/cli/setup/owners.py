@@ -32,7 +32,8 @@ class UpProcess(NamedTuple):
 
 
 def own(where: str, verb: str) -> Lock:
-    """Raises Problem: another process starts or keeps a cluster at this endpoint."""
+    """Takes the lock on an endpoint's cluster for `verb`. Raises Problem: another process starts or keeps a
+    cluster at this endpoint."""
     try:
         return Lock(_lock(where, verb))
     except LockTaken as taken:
@@ -42,7 +43,8 @@ def own(where: str, verb: str) -> Lock:
 
 
 def owner(where: str) -> UpProcess | None:
-    """None: nobody does, or it is another kind of cluster (`cotenant controller`, a service manager's)."""
+    """The process that keeps a cluster at an endpoint. None: nobody does, or it is another kind of cluster
+    (`cotenant controller`, a service manager's)."""
     for verb in VERBS:
         path = _lock(where, verb)
         if not path.exists():

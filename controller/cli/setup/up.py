@@ -47,7 +47,7 @@ DevicesFlag = Annotated[
 OversubscribeFlag = Annotated[
     bool, option("--oversubscribe", help="Allow more CPU slots than there are cores.")
 ]
-StateFlag = Annotated[str | None, option("--state-dir", metavar="DIR", help="Where its state lies.")]
+StateDirFlag = Annotated[str | None, option("--state-dir", metavar="DIR", help="Where its state lies.")]
 PredictorFlag = Annotated[
     str | None,
     option("--predictor", metavar="MODEL", help="Interference model from `cotenant predictor train`."),
@@ -62,7 +62,7 @@ def controller(
     endpoint: Annotated[
         str | None, option("--endpoint", metavar="URL", help="ipc:///PATH or tcp://HOST:PORT.")
     ] = None,
-    state_dir: StateFlag = None,
+    state_dir: StateDirFlag = None,
     keys_dir: KeysFlag = None,
     idle_exit: IdleExitFlag = None,
     predictor: PredictorFlag = None,
@@ -92,7 +92,7 @@ def agent(
     host: Annotated[str | None, option("--host", metavar="NAME", help="This host's name.")] = None,
     devices: DevicesFlag = None,
     oversubscribe: OversubscribeFlag = False,
-    state_dir: StateFlag = None,
+    state_dir: StateDirFlag = None,
     keys_dir: KeysFlag = None,
 ) -> None:
     """The agent of this host alone, in the foreground. One per server.
@@ -131,7 +131,7 @@ def command_line(module: str, flags: Mapping[str, object]) -> list[str]:
 
 
 def model_file(path: str | None) -> str | None:
-    """In full: the daemon may run elsewhere. Raises Problem: there is none."""
+    """The path of the model file in full: the daemon may run elsewhere. Raises Problem: there is none."""
     if not path:
         return path
     found = os.path.abspath(os.path.expanduser(path))
@@ -153,13 +153,13 @@ READY_WITHIN_S: Final = 60.0
 STOP_WITHIN_S: Final = 15.0
 LOOK_EVERY_S: Final = 0.05
 
-Process = subprocess.Popen[bytes]
+StartedProcess = subprocess.Popen[bytes]
 
 
 def up(
     devices: DevicesFlag = None,
     oversubscribe: OversubscribeFlag = False,
-    state_dir: StateFlag = None,
+    state_dir: StateDirFlag = None,
     idle_exit: IdleExitFlag = None,
     predictor: PredictorFlag = None,
     web: Annotated[bool, option("--web", help="Also the live page; `cotenant web --link` opens it.")] = False,
@@ -193,7 +193,7 @@ def up(
     if state_dir:
         flags["controller.state_dir"] = os.path.join(os.path.abspath(state_dir), "controller")
         flags["agent.state_dir"] = os.path.join(os.path.abspath(state_dir), "agent")
-    started: dict[str, Process] = {}
+    started: dict[str, StartedProcess] = {}
     try:
         return keep_up(started, where, flags, with_page=web)
     except KeyboardInterrupt:
@@ -225,15 +225,15 @@ def adopt(where: str) -> None:
 
 
 def keep_up(
-    started: dict[str, Process], where: str, flags: Mapping[str, object], *, with_page: bool = False
+    started: dict[str, StartedProcess], where: str, flags: Mapping[str, object], *, with_page: bool = False
 ) -> int:
     """Starts both and waits until one ends. The page may come to its end alone."""
     started["controller"] = start(CONTROLLER, flags)
     status = controller_ready(started["controller"], where)
     say(f"controller ready  {where}  policy {status}", flush=True)
     started["agent"] = start(AGENT, flags)
-    node = agent_ready(started, where, welcomed(started["agent"]))
-    say(f"agent ready       {described(node)}", flush=True)
+    node = agent_ready(started, where, watch_ready_line(started["agent"]))
+    say(f"agent ready       {describe_node(node)}", flush=True)
     say("submit with `cotenant submit -- python train.py`; Ctrl-C stops both, jobs go on", flush=True)
     if with_page:
         # In a session of its own as well; what it prints comes out here.
@@ -253,8 +253,9 @@ def keep_up(
     return FAILED
 
 
-def start(module: str, flags: Mapping[str, object]) -> Process:
-    """In a session of its own: Ctrl-C here reaches `up` alone, which then stops it in order."""
+def start(module: str, flags: Mapping[str, object]) -> StartedProcess:
+    """Starts a daemon in a session of its own: Ctrl-C here reaches `up` alone, which then stops it in
+    order."""
     return subprocess.Popen(
         command_line(module, flags),
         stdin=subprocess.DEVNULL,
@@ -263,8 +264,8 @@ def start(module: str, flags: Mapping[str, object]) -> Process:
     )
 
 
-def controller_ready(process: Process, where: str) -> str:
-    """Its policy, once it answers."""
+def controller_ready(process: StartedProcess, where: str) -> str:
+    """Waits for the controller and returns its policy, once it answers."""
     deadline_s = time.monotonic() + READY_WITHIN_S
     while time.monotonic() < deadline_s:
         still_there("controller", process)
@@ -278,7 +279,7 @@ def controller_ready(process: Process, where: str) -> str:
     raise Problem("failed", f"the controller did not answer within {READY_WITHIN_S:.0f} s")
 
 
-def welcomed(agent: Process) -> threading.Event:
+def watch_ready_line(agent: StartedProcess) -> threading.Event:
     """Set by the agent's ready line: a controller with a journal may list the host before it has joined."""
     ready = threading.Event()
 
@@ -292,8 +293,8 @@ def welcomed(agent: Process) -> threading.Event:
     return ready
 
 
-def agent_ready(started: Mapping[str, Process], where: str, ready: threading.Event) -> wire.NodeView:
-    """This host as the controller sees it, once it has joined."""
+def agent_ready(started: Mapping[str, StartedProcess], where: str, ready: threading.Event) -> wire.NodeView:
+    """Waits for the agent and returns this host as the controller sees it, once it has joined."""
     deadline_s = time.monotonic() + READY_WITHIN_S
     while time.monotonic() < deadline_s:
         for name, process in started.items():
@@ -308,7 +309,7 @@ def agent_ready(started: Mapping[str, Process], where: str, ready: threading.Eve
     raise Problem("failed", f"the agent did not join within {READY_WITHIN_S:.0f} s", "try `cotenant doctor`")
 
 
-def still_there(name: str, process: Process) -> None:
+def still_there(name: str, process: StartedProcess) -> None:
     """Raises Problem with the meaning of its exit code; what exactly is wrong it said itself."""
     code = process.poll()
     if code is not None:
@@ -316,8 +317,9 @@ def still_there(name: str, process: Process) -> None:
         raise Problem(known.get(code, "failed"), f"the {name} could not start", "see its message above")
 
 
-def described(node: wire.NodeView) -> str:
-    """`laptop: 2 CPU slots (7.7G each)`; a device that is not offered is named with its reason."""
+def describe_node(node: wire.NodeView) -> str:
+    """A line on a host and its devices, `laptop: 2 CPU slots (7.7G each)`; a device that is not offered is
+    named with its reason."""
     offered = [device for device in node.devices if device.healthy]
     refused = [device for device in node.devices if not device.healthy]
     parts = [f"{node.host}: no device is offered"]
@@ -340,7 +342,7 @@ def answers(where: str) -> bool:
     return True
 
 
-def first_to_end(started: Mapping[str, Process]) -> str:
+def first_to_end(started: Mapping[str, StartedProcess]) -> str:
     by_descriptor = {os.pidfd_open(process.pid): name for name, process in started.items()}
     try:
         ready, _, _ = select.select(list(by_descriptor), [], [])
@@ -350,7 +352,7 @@ def first_to_end(started: Mapping[str, Process]) -> str:
             os.close(descriptor)
 
 
-def stop(name: str, process: Process) -> None:
+def stop(name: str, process: StartedProcess) -> None:
     """Ask the process to end; if it does not in time, kill it."""
     if process.poll() is not None:
         return

@@ -91,7 +91,7 @@ def cannot_serve(find: Callable[[str], object | None] = find_spec) -> Problem | 
 
 
 def new_link(folder: Path, port: int | None, socket: str | None) -> str:
-    """From the one server that is meant.
+    """Gets a new link from the one server that is meant.
 
     Raises:
         Problem: there is none, or more than one.
@@ -109,7 +109,7 @@ def new_link(folder: Path, port: int | None, socket: str | None) -> str:
 
 
 def _link_from(path: Path) -> str:
-    """Empty: its server has ended."""
+    """The link that the server at a socket gives. Empty: its server has ended."""
     with sockets.socket(sockets.AF_UNIX) as asked:
         asked.settimeout(LINK_WITHIN_S)
         try:

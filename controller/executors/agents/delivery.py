@@ -110,7 +110,7 @@ PATIENCE_S: Final = 10.0
 PIECE_BYTES_MAX: Final = 1024 * 1024
 
 
-Answer = Callable[[LogReply], None]
+TakesLogReply = Callable[[LogReply], None]
 
 
 class ControllerLogRelay:
@@ -119,10 +119,10 @@ class ControllerLogRelay:
     def __init__(self, clock: Clock, say: Callable[[HostId, ToAgent], bool]) -> None:
         self._clock = clock
         self._say = say
-        self._open: dict[int, tuple[HostId, ReadLog, Answer, float]] = {}
+        self._open: dict[int, tuple[HostId, ReadLog, TakesLogReply, float]] = {}
         self._count = 0
 
-    def ask(self, host_id: HostId, question: ReadLog, answer: Answer) -> None:
+    def ask(self, host_id: HostId, question: ReadLog, answer: TakesLogReply) -> None:
         """`answer` is called once, now or later. The question gets its number here."""
         if len(self._open) >= OPEN_MAX:
             answer(nothing(question, "too many logs are being read at once"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from cotenant.controller.domain import Standing, standing
+from cotenant.controller.domain import EpochStanding, standing
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import agree
 from cotenant.controller.store import Core
@@ -26,7 +26,7 @@ class Histories:
         self._knows_restored = False
         """An agent has shown that this journal was restored from a copy."""
 
-    def standing(self, hello: Hello, reports_seen: int) -> Standing:
+    def standing(self, hello: Hello, reports_seen: int) -> EpochStanding:
         """How the agent's history and this journal's relate."""
         engine, name = self._core.state.engine, self._core.journal.name
         return standing(hello.followed, name, engine.epoch, engine.epochs_past, reports_seen)

@@ -35,7 +35,7 @@ from cotenant.controller.system.secrets import BadSecrets, Secrets
 from cotenant.controller.wire import FROM_AGENTS, Inadmissible, admitted, encode
 from cotenant.controller.wire import agents as wire
 
-Send = Callable[[bytes, bytes], bool]
+SendsFrame = Callable[[bytes, bytes], bool]
 
 GAP_S: Final = 10.0
 """How long an earlier report may be missing before it counts as lost with its agent's disk."""
@@ -73,7 +73,7 @@ class AgentExecutor:
     """The executor that carries out commands on all agents."""
 
     def __init__(
-        self, core: Core, send: Send, secrets: Secrets, *, lease_s: float | None, silent_after_s: float
+        self, core: Core, send: SendsFrame, secrets: Secrets, *, lease_s: float | None, silent_after_s: float
     ) -> None:
         self._core = core
         self._send_frame = send

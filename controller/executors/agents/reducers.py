@@ -88,7 +88,7 @@ class HostWatch:
                 yield ev.HostLost(host_id=host_id, by="lease")
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class LastProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The last progress of a job that went to the engine."""
 
     attempt: AttemptNo
@@ -103,7 +103,7 @@ class ProgressFilter:
     """Which progress is worth an event: remaining time moved by 5 %, or 60 s passed."""
 
     def __init__(self) -> None:
-        self._told: dict[JobId, Told] = {}
+        self._told: dict[JobId, LastProgress] = {}
 
     def take(self, news: AttemptProgress, iterations: int | None, now_s: float) -> ev.ProgressSeen | None:
         told = self._told.get(news.job_id)
@@ -115,7 +115,7 @@ class ProgressFilter:
             return None
         if news.step_s is None and (told is None or told.attempt != news.attempt):
             return None  # Nothing measured yet.
-        self._told[news.job_id] = Told(
+        self._told[news.job_id] = LastProgress(
             attempt=news.attempt,
             at_s=now_s,
             step=news.step,
@@ -132,7 +132,9 @@ class ProgressFilter:
             batch=news.batch,
         )
 
-    def _matters(self, told: Told, news: AttemptProgress, iterations: int | None, now_s: float) -> bool:
+    def _matters(
+        self, told: LastProgress, news: AttemptProgress, iterations: int | None, now_s: float
+    ) -> bool:
         passed_s = now_s - told.at_s
         if news.step < told.step or passed_s < PROGRESS_SPACING_S:
             return False

@@ -21,7 +21,7 @@ OTHERS = "(others)"
 SAMPLES_MIN = 18
 """Slots needed of an hour of the day and its neighbours; with fewer, all hours count."""
 
-Series = dict[str, list[int]]
+DemandSeries = dict[str, list[int]]
 """Organisation -> demand by hour; the last is the newest."""
 
 
@@ -40,7 +40,7 @@ class DemandHistory(msgspec.Struct, kw_only=True):
     """By type and organisation: the demand after the last event."""
     peak: dict[str, dict[str, int]] = {}
     """Its highest value in this hour."""
-    hours: dict[str, Series] = {}
+    hours: dict[str, DemandSeries] = {}
     """Highest values of the hours before; all series of a type are equally long."""
     slot_peak: dict[str, int] = {}
     slots: dict[str, list[int]] = {}

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen, show_one
-from cotenant.controller.cli.offline.files import contents, written
+from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen_format, show_one
+from cotenant.controller.cli.offline.files import contents, write_file
 from cotenant.controller.domain import texts
 from cotenant.controller.present import screen, tables, units
 from cotenant.controller.present.problem import Problem, nearest
@@ -95,7 +95,7 @@ def evaluate(
       cotenant forecast evaluate demand.csv --aggregation pool --models xgboost-cqr,last-value
       cotenant forecast evaluate demand.csv --start 2024-10-01 --holidays CN
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     wanted = _models(models)
     found = _demand(file, columns, start)
     days = _holidays(holidays, found)
@@ -169,7 +169,7 @@ def train(
       cotenant forecast train demand.csv --model orglinear --start 2024-10-01 --holidays CN --out demand.json
       cotenant sim compare synth:gfs-2x:2 --policies gfs,gfs:model=demand.json
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     path = Path(out).expanduser()
     if not path.parent.is_dir():
         raise Problem("refused", f"{path.parent} is no folder", "make it, or choose another --out")
@@ -182,7 +182,7 @@ def train(
         card = _card(file, found, model, horizon_h, test_last_h, seed, days, licence, tell)
         tell(2, model)
         trained = fit(found.demand, horizon_h, seed, kind=model, holidays=days, card=card)
-    written(path, write(trained))
+    write_file(path, write(trained))
     show_one(form, _card_as_json(trained, path), str(path), trained, lambda it: model_page(it, path))
 
 
@@ -393,7 +393,7 @@ def _verdict(rows: tuple[Judged, ...], last: float | None) -> str:
     text += f"; {_percent(first.coverage_90)} of the hours stay within its .9 quantile."
     if best.mae < first.mae:
         text += f" {best.model} is nearer: {best.mae:.1f}."
-    return screen.wrapped(text, 0)
+    return screen.wrap_text(text, 0)
 
 
 def joined_names(names: tuple[str, ...]) -> str:

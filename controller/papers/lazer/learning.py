@@ -29,14 +29,14 @@ from cotenant.controller.papers.lazer.surrogate import (
     DIMENSIONS,
     Context,
     Hyperparameters,
-    Sample,
     Surrogate,
+    SurrogateSample,
     prior,
     scaled_inputs,
 )
 from cotenant.controller.planning import View
 
-Stage = Literal["bootstrap", "acquisition", "exploitation"]
+LearningStage = Literal["bootstrap", "acquisition", "exploitation"]
 
 KIND: Final = "deferral-fit"
 DEFERRED: Final = "deferred"
@@ -49,7 +49,7 @@ STEPS_PER_S: Final = 100
 
 class Prediction(NamedTuple):
     x_s: float
-    stage: Stage
+    stage: LearningStage
     gain_s: float
     """Expected improvement of f at X; 0 outside the acquisition stage, which alone looks at it."""
     load_s: float
@@ -84,7 +84,7 @@ class LearnedMemory(msgspec.Struct, kw_only=True):
     """The greatest job number seen: a submission journalled twice arrives once."""
     predictions: int = 0
     windows: list[PredictionWindow] = []
-    samples: list[Sample] = []
+    samples: list[SurrogateSample] = []
     exploits: bool = False
     hyper: Hyperparameters | None = None
     requests: int = 0
@@ -110,11 +110,11 @@ class Learner:
     # --- Reading -----------------------------------------------------------------------------------
 
     @property
-    def samples(self) -> tuple[Sample, ...]:
+    def samples(self) -> tuple[SurrogateSample, ...]:
         return tuple(self._memory.samples)
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> LearningStage:
         memory = self._memory
         if memory.exploits:
             return "exploitation"
@@ -234,7 +234,7 @@ class Learner:
         while memory.windows and memory.windows[0].end_s < now_s:
             w = heapq.heappop(memory.windows)
             context = Context(w.gap_s, w.remaining_s, w.load_s, w.pause_s)
-            memory.samples.append(Sample(w.x_s, context, abs(w.x_s - w.f_s)))
+            memory.samples.append(SurrogateSample(w.x_s, context, abs(w.x_s - w.f_s)))
             self._model = None
         if len(memory.samples) >= self.parameters.updates_max:
             self._exploit()
@@ -292,7 +292,7 @@ class _Model:
     """A cache of the fitted model: everything in it follows from the memory."""
 
     def __init__(
-        self, samples: list[Sample], hyper: Hyperparameters | None, parameters: LazerParameters
+        self, samples: list[SurrogateSample], hyper: Hyperparameters | None, parameters: LazerParameters
     ) -> None:
         known = hyper if hyper is not None else prior([sample.f_s for sample in samples])
         self.surrogate = Surrogate(samples, known, parameters.x_max_s)

@@ -93,7 +93,7 @@ class Context(NamedTuple):
     """The greatest p of the victims."""
 
 
-class Sample(NamedTuple):
+class SurrogateSample(NamedTuple):
     """An observation that the surrogate learns from."""
 
     x_s: float
@@ -138,7 +138,7 @@ def scaled_context(context: Sequence[float]) -> Array:
     return inputs
 
 
-def scaled_inputs(samples: Sequence[Sample], x_max_s: float) -> Array:
+def scaled_inputs(samples: Sequence[SurrogateSample], x_max_s: float) -> Array:
     """The model's inputs, shape (n, 5)."""
     inputs = np.empty((len(samples), DIMENSIONS))
     inputs[:, 0] = np.clip(np.array([s.x_s for s in samples]) / x_max_s, 0.0, 1.0)
@@ -151,7 +151,7 @@ class Surrogate:
     """A posterior that is fixed: new samples or hyperparameters make a new one. Nothing is computed before it
     is needed."""
 
-    def __init__(self, samples: Sequence[Sample], hyper: Hyperparameters, x_max_s: float) -> None:
+    def __init__(self, samples: Sequence[SurrogateSample], hyper: Hyperparameters, x_max_s: float) -> None:
         self.hyper = hyper
         self.x_max_s = x_max_s
         self.inputs = scaled_inputs(samples, x_max_s)

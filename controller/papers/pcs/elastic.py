@@ -18,10 +18,10 @@ import msgspec
 from cotenant.controller.domain import Decision, Job, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.literature.elastic import (
+    DeviceCounts,
     Elastic,
     ElasticParameters,
     SizeClaim,
-    Sizes,
     held_by,
 )
 from cotenant.controller.papers.pcs.policy import CREDIT_S_MAX, Accounts, Pcs, PcsParameters
@@ -61,7 +61,7 @@ class ElasticPcs(Elastic):
         self._config = parameters.config()
         self._accounts = Accounts()
 
-    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> Sizes:
+    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> DeviceCounts:
         members, shares = self._classes(view, claims, gpus)
         credits_gpu_s = self._accounts.now(view.now_s, len(self._config.weights))
         whole = [int(share + LEFT_OVER) for share in shares]

@@ -53,7 +53,7 @@ TrainJobsFlag = Annotated[
 TestJobsFlag = Annotated[
     int, option("--test-jobs", metavar="N", min=10, help="... and judged on the N after them.")
 ]
-AskedFlag = Annotated[
+PcsAskedFlag = Annotated[
     float, option("--asked", metavar="PART", help="Of the jobs that ask when they will have ended.")
 ]
 FrontFlag = Annotated[
@@ -80,7 +80,7 @@ def front(
     evaluations: EvaluationsFlag = 280,
     train_jobs: TrainJobsFlag = 1000,
     test_jobs: TestJobsFlag = 1000,
-    asked: AskedFlag = 0.25,
+    asked: PcsAskedFlag = 0.25,
     format: FormatFlag = "auto",
     vc: VcFlag = None,
     from_s: FromFlag = None,

@@ -19,7 +19,7 @@ SCHEMA: Final = "order-model/1"
 BYTES_MAX: Final = 2_000_000
 WIDTH_MAX: Final = 4_096
 BUNDLED: Final = "bundled"
-Table = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
 class OrderModelProblem(ValueError):
@@ -132,7 +132,7 @@ def _contents(path: str) -> bytes:
     return data
 
 
-Weights = Sequence[tuple[Table, Table]]
+Weights = Sequence[tuple[Floats, Floats]]
 
 
 def arrays(layers: Sequence[Layer]) -> Weights:
@@ -140,7 +140,7 @@ def arrays(layers: Sequence[Layer]) -> Weights:
     return [(np.array(layer.weights), np.array(layer.biases)) for layer in layers]
 
 
-def forward(layers: Weights, rows: Table) -> Table:
+def forward(layers: Weights, rows: Floats) -> Floats:
     """A network with rectified hidden layers. `rows`: shape (n, inputs); returns shape (n,)."""
     for number, (weights, biases) in enumerate(layers, 1):
         rows = rows @ weights + biases

@@ -33,7 +33,7 @@ import numpy as np
 
 from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Reason, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.papers.rltune.model import BUNDLED, OrderModel, Table, arrays, forward, read_model
+from cotenant.controller.papers.rltune.model import BUNDLED, Floats, OrderModel, arrays, forward, read_model
 from cotenant.controller.planning import Plan, SchedulingClass, View, is_possible, why_waiting
 from cotenant.controller.policies.base import Stateless, is_quiet
 from cotenant.controller.policies.classic import UNKNOWN_S, by_remaining
@@ -60,8 +60,8 @@ CRITIC: Final = ("log_time", "log_gpus", "log_wait", "future", "fragmentation")
 class Observation(NamedTuple):
     """Shape (jobs, columns)."""
 
-    actor: Table
-    critic: Table
+    actor: Floats
+    critic: Floats
 
 
 def observation(plan: Plan, jobs: Sequence[Job], *, critic: bool = False) -> Observation:

@@ -10,7 +10,7 @@ from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import (
     JsonFlag,
     OutputFlag,
-    chosen,
+    chosen_format,
     show_one,
 )
 from cotenant.controller.cli.offline.backends import AddressFlag, BackendFlag, WorkersFlag
@@ -97,7 +97,7 @@ def train(
       cotenant policy train scorer --trace jobs.csv --metric wait --epochs 10 --out scorer.json
       cotenant sim compare jobs.csv --policies sjf,rltune:model=rltune.json --windows 20
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     from cotenant.controller.cli.offline.options import estimates_of
     from cotenant.controller.papers.rltune import encode_model
     from cotenant.controller.papers.rltune.training import NoBackend, TrainingOptions

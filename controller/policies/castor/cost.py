@@ -41,7 +41,7 @@ from cotenant.controller.policies.sharing import (
     ColocationParameters,
     CoTenant,
     ExpectedFree,
-    Numbers,
+    Floats,
     ShareableSlot,
     ShareableSlots,
     SubBatch,
@@ -130,7 +130,7 @@ class CostSlots(ShareableSlots):
     def __init__(self, plan: Plan, observations: int | None) -> None:
         super().__init__(plan, observations)
         self._expected_free: ExpectedFree | None = None
-        self._stays_s: Numbers | None = None
+        self._stays_s: Floats | None = None
         self.known: Balances | None = None
         """Results for the jobs that the policy asks about next."""
 
@@ -142,10 +142,10 @@ class CostSlots(ShareableSlots):
     def expected_left_s(self, job: Job) -> float | None:
         return job.remaining_now_s(self._view.now_s) if self.guesses else super().expected_left_s(job)
 
-    def stays_s(self) -> Numbers:
+    def stays_s(self) -> Floats:
         """Seconds that each tenant still trains alone at its own sub-batch."""
         if self._stays_s is None:
-            factors: Numbers = np.array([_slowdown_of(slot.partner) for slot in self.everything()])
+            factors: Floats = np.array([_slowdown_of(slot.partner) for slot in self.everything()])
             self._stays_s = self.left_s() * factors
         return self._stays_s
 
@@ -230,22 +230,22 @@ class Balances(NamedTuple):
     rows: dict[int, int]
     """A job's number -> its row; no row where the tenants beside whom it gains have too few devices for its
     gang."""
-    gain_s: Numbers
-    cost_s: Numbers
-    mine: Numbers
+    gain_s: Floats
+    cost_s: Floats
+    mine: Floats
     """Interference ratios of the newcomer, and of the tenant."""
-    theirs: Numbers
+    theirs: Floats
 
 
 def balances(view: View, jobs: Sequence[Job], slots: CostSlots) -> Balances:
     """`outcome` for one partner, for all these jobs in all slots at once."""
     table = beside_all(view, jobs, slots)
-    waits_s: Numbers = np.array([slots.wait_s(job) for job in table.jobs], dtype=np.float64).reshape(-1, 1)
+    waits_s: Floats = np.array([slots.wait_s(job) for job in table.jobs], dtype=np.float64).reshape(-1, 1)
     mine_unknown = np.array([job.estimate.is_guess for job in table.jobs], np.bool_).reshape(-1, 1)
     theirs_unknown = np.array([slot.partner.estimate.is_guess for slot in slots.everything()], np.bool_)
     is_certain = not (mine_unknown.any() or theirs_unknown.any())
-    gains: list[Numbers] = []
-    costs: list[Numbers] = []
+    gains: list[Floats] = []
+    costs: list[Floats] = []
     with np.errstate(invalid="ignore"):
         for mine_ratio, theirs_ratio in CERTAIN if is_certain else UNCERTAIN:
             mine_s = table.mine_s * np.where(mine_unknown, mine_ratio, 1.0)
@@ -267,14 +267,14 @@ once for either side of a pair."""
 
 
 def _balance(
-    table: NewcomerTable, mine_s: Numbers, theirs_s: Numbers, waits_s: Numbers
-) -> tuple[Numbers, Numbers]:
+    table: NewcomerTable, mine_s: Floats, theirs_s: Floats, waits_s: Floats
+) -> tuple[Floats, Floats]:
     """The newcomer's gain and the tenant's loss, for these times that both have left alone."""
     alone_s, both_s = mine_s * table.slowdown, theirs_s * table.theirs
     is_first = alone_s * table.mine <= both_s
     ends_s = np.where(is_first, alone_s * table.mine, both_s + (alone_s - both_s / table.mine))
-    cost_s: Numbers = np.minimum(ends_s, both_s) * (1.0 - 1.0 / table.theirs)
-    gain_s: Numbers = np.where(waits_s == NEVER, theirs_s, waits_s) + mine_s - ends_s
+    cost_s: Floats = np.minimum(ends_s, both_s) * (1.0 - 1.0 / table.theirs)
+    gain_s: Floats = np.where(waits_s == NEVER, theirs_s, waits_s) + mine_s - ends_s
     return gain_s, cost_s
 
 

@@ -30,7 +30,7 @@ from cotenant.controller.policies.sharing import (
     Colocation,
     ColocationParameters,
     CoTenant,
-    Place,
+    HostAndType,
     ShareableSlot,
     ShareableSlots,
     is_suitable,
@@ -198,7 +198,7 @@ class GangHosts(NamedTuple):
 def places_of(view: View, job: Job, offers: Iterable[ShareableSlot]) -> list[GangHosts]:
     """Where the gang could be whole, the place of the best offer first: single hosts, or for a gang that no
     host could ever hold all hosts with devices of one type that others can reach."""
-    at: dict[Place, list[ShareableSlot]] = {}
+    at: dict[HostAndType, list[ShareableSlot]] = {}
     wide: dict[str, bool] = {}
     for slot in offers:
         host_id, type = slot.place

@@ -29,8 +29,8 @@ from cotenant.controller.domain import Job, Reason, because
 from cotenant.controller.performance import XiSource, pair_timing
 from cotenant.controller.planning import SchedulingClass, View, memory_unknown, peak_mib
 from cotenant.controller.policies.sharing import (
+    Floats,
     Mask,
-    Numbers,
     ShareableSlots,
     SubBatch,
     known_batches,
@@ -51,13 +51,13 @@ class NewcomerTable(NamedTuple):
     """One entry per kind of jobs that are alike."""
     of: NDArray[np.intp]
     """Row -> its kind. Shape (n,)"""
-    mine_s: Numbers
+    mine_s: Floats
     """Remaining time alone; shape (n, 1)."""
-    slowdown: Numbers
+    slowdown: Floats
     """Step time at the sub-batch that fits beside the tenant / at the whole batch; NaN: none fits. (n, r)"""
-    mine: Numbers
+    mine: Floats
     """Interference ratio of the newcomer, and of the tenant; (n, r)."""
-    theirs: Numbers
+    theirs: Floats
     able: Mask
     """Whether the place suits the job and the pair may be made; (n, r)."""
 
@@ -114,10 +114,10 @@ def may_be_whole(table: NewcomerTable, slots: ShareableSlots, offered: Mask) -> 
     return {table.jobs[row].number: row for row in rows.tolist()}
 
 
-def _least_each(choices: Sequence[tuple[SubBatch, ...]], left_mib: Numbers) -> Numbers:
+def _least_each(choices: Sequence[tuple[SubBatch, ...]], left_mib: Floats) -> Floats:
     """`least_slowdown` for each job; most cannot be split, and are handled together."""
     needs = np.array([each[0].needed_mib for each in choices], dtype=np.float64).reshape(-1, 1)
-    found: Numbers = np.where(needs <= left_mib, 1.0, np.nan)
+    found: Floats = np.where(needs <= left_mib, 1.0, np.nan)
     for row, each in enumerate(choices):
         if each[1:]:
             found[row] = least_slowdown(each, left_mib)
@@ -204,7 +204,7 @@ class Chances(NamedTuple):
     rows: dict[int, int]
     """A job's number -> its row; no row where the slots that pay have too few devices for its gang."""
     pays: Mask
-    shared_s: Numbers
+    shared_s: Floats
     """Average completion time of the pair when shared."""
 
 

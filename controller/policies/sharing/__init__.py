@@ -11,16 +11,16 @@ from cotenant.controller.policies.sharing.expected_releases import (
     NEVER, ExpectedFree, ExpectedReleases, Together,
 )
 from cotenant.controller.policies.sharing.shareable_slots import (
-    Mask, Place, ShareableSlot, ShareableSlots, is_suitable,
+    Mask, HostAndType, ShareableSlot, ShareableSlots, is_suitable,
 )
-from cotenant.controller.policies.sharing.sub_batches import Numbers
+from cotenant.controller.policies.sharing.sub_batches import Floats
 from cotenant.controller.policies.sharing.sub_batches import (
     SubBatch, known_batches, least_slowdown, slowdown, sub_batches,
 )
 
 __all__ = [
     "NEVER", "CoTenant", "Colocation", "ColocationParameters", "ExpectedFree", "ExpectedReleases", "Mask",
-    "Numbers", "Place", "ShareableSlot", "ShareableSlots", "SubBatch", "Together", "is_suitable",
+    "Floats", "HostAndType", "ShareableSlot", "ShareableSlots", "SubBatch", "Together", "is_suitable",
     "known_batches", "least_slowdown", "nobody", "slowdown", "sub_batches",
 ]
 # fmt: on

@@ -20,7 +20,7 @@ from typing import Final
 
 from cotenant.controller.domain import LEAVING, RUNNING, DeviceId, HostId, HostState, Job, JobId
 from cotenant.controller.planning import Freed, HostType, Plan, SchedulingClass, View
-from cotenant.controller.policies.sharing.shareable_slots import Place, is_suitable
+from cotenant.controller.policies.sharing.shareable_slots import HostAndType, is_suitable
 from cotenant.controller.policies.toolkit import devices_by_host, is_kept_together
 
 NEVER_S: Final = float("inf")
@@ -206,7 +206,7 @@ class ExpectedFree:
         hosts = {host_id for host_id, host in view.hosts.items() if host.state is HostState.OK}
         is_plain = not plan.actions and not view.holdings.claimants()
         known: dict[JobId, float] = {}
-        at: dict[Place, list[tuple[float, int]]] = {}
+        at: dict[HostAndType, list[tuple[float, int]]] = {}
         for device_id, device in view.devices.items():
             if device.host_id not in hosts or not device.healthy:
                 continue

@@ -28,11 +28,11 @@ from cotenant.controller.planning import (
     tenant_mib,
     why_alone,
 )
-from cotenant.controller.policies.sharing.sub_batches import Batches, Numbers
+from cotenant.controller.policies.sharing.sub_batches import Batches, Floats
 
-Place = tuple[HostId, str]
+HostAndType = tuple[HostId, str]
 """A host and one type of its devices."""
-Kind = tuple[str, int]
+TenantKind = tuple[str, int]
 """What interference depends on: a job's signature and its profile object (within one decision)."""
 Mask = NDArray[np.bool_]
 
@@ -41,7 +41,7 @@ class ShareableSlot(msgspec.Struct, frozen=True):
     """What one tenant leaves at one place."""
 
     partner: Job
-    place: Place
+    place: HostAndType
     devices: tuple[DeviceId, ...]
     left_mib: int
     """Memory left beside the tenant, on the device that has least."""
@@ -54,7 +54,7 @@ class ShareableSlot(msgspec.Struct, frozen=True):
         return not self.one_uid or job.spec.launch.uid == self.partner.spec.launch.uid
 
 
-def is_suitable(view: View, scheduling_class: SchedulingClass, place: Place) -> bool:
+def is_suitable(view: View, scheduling_class: SchedulingClass, place: HostAndType) -> bool:
     """Whether a job of this class may use devices of the place."""
     host_id, type = place
     return scheduling_class.gpu_type in ("", type) and suits(view.hosts[host_id], scheduling_class)
@@ -63,8 +63,8 @@ def is_suitable(view: View, scheduling_class: SchedulingClass, place: Place) -> 
 class Ratios(NamedTuple):
     """Of newcomers beside each tenant; a row per newcomer and a column per slot."""
 
-    mine: Numbers
-    theirs: Numbers
+    mine: Floats
+    theirs: Floats
     allowed: Mask
     """False where the place does not suit the job, or the pair is not made again."""
 
@@ -84,7 +84,7 @@ class ShareableSlots:
         self.closed: Reason | None = None
         """Why a job that has a device to itself shares it with no other."""
         view = plan.view
-        found: dict[tuple[JobId, Place], list[DeviceId]] = {}
+        found: dict[tuple[JobId, HostAndType], list[DeviceId]] = {}
         able: dict[JobId, int] = {}
         takes_work = {host_id: host.takes_work for host_id, host in view.hosts.items()}
         for device_id in islice(view.holdings.shareable(), DEVICES_MAX):
@@ -107,9 +107,9 @@ class ShareableSlots:
         """Some tenant can only be joined by jobs of its own user."""
         self.batches: Batches = {}
         """Ways to split batches, computed once for all jobs that are alike."""
-        self._pairs: dict[tuple[Kind, int], Interference] = {}
-        self._left_s: Numbers | None = None
-        self._left_mib: Numbers | None = None
+        self._pairs: dict[tuple[TenantKind, int], Interference] = {}
+        self._left_s: Floats | None = None
+        self._left_mib: Floats | None = None
 
     def _needs_mib(self, partner: Job) -> int:
         """What a tenant that may share needs; 0 if it may not."""
@@ -124,7 +124,7 @@ class ShareableSlots:
             self.closed = because("sharing-unknown", partner.job_id, memory_unknown(partner))
         return planned or 0
 
-    def _room(self, job_id: JobId, place: Place, here: list[DeviceId], planned: int) -> ShareableSlot:
+    def _room(self, job_id: JobId, place: HostAndType, here: list[DeviceId], planned: int) -> ShareableSlot:
         known, least_mib, one_uid = self._view.devices, inf, False
         for device_id in here:
             device = known[device_id]
@@ -193,14 +193,14 @@ class ShareableSlots:
         """Seconds that a job still trains, alone; None: its length is unknown, and it shares with nobody."""
         return job.known_left_s(self._view.now_s)
 
-    def left_s(self) -> Numbers:
+    def left_s(self) -> Floats:
         """Seconds that each tenant still trains, alone; NaN if unknown."""
         if self._left_s is None:
             lefts = [self.expected_left_s(slot.partner) for slot in self._all]
             self._left_s = np.array([np.nan if left is None else left for left in lefts])
         return self._left_s
 
-    def left_mib(self) -> Numbers:
+    def left_mib(self) -> Floats:
         """Beside each tenant; below 0 where no device is left."""
         if self._left_mib is None:
             self._left_mib = np.array([slot.left_mib if slot.devices else -1.0 for slot in self._all])
@@ -212,7 +212,7 @@ class ShareableSlots:
             self._open_mask = np.array([bool(slot.devices) for slot in self._all], dtype=np.bool_)
         return self._open_mask
 
-    def kind(self, job: Job) -> Kind:
+    def kind(self, job: Job) -> TenantKind:
         """Jobs of one kind have the same ratios beside everybody."""
         return signature(job.spec), id(job.measured.profile)
 

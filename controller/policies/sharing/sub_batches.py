@@ -18,7 +18,7 @@ from cotenant.controller.planning import (
     peak_mib,
 )
 
-Numbers = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 Batches = dict[tuple[object, ...], "tuple[SubBatch, ...]"]
 """What `known_batches` has found within one decision."""
@@ -85,7 +85,7 @@ def known_batches(job: Job, known: Batches) -> tuple[SubBatch, ...]:
     return known[key]
 
 
-def least_slowdown(choices: tuple[SubBatch, ...], left_mib: Numbers) -> Numbers:
+def least_slowdown(choices: tuple[SubBatch, ...], left_mib: Floats) -> Floats:
     """The least slowdown among the sub-batches that fit, by memory left; NaN where none does."""
     by_need = sorted(choices, key=lambda choice: choice.needed_mib)
     needs = np.array([choice.needed_mib for choice in by_need], dtype=np.float64)

@@ -63,11 +63,11 @@ def place_in_order(
 
 Backfill = Literal["none", "easy", "any"]
 """Who may start ahead of a job that does not fit: nobody; whoever does not delay it; whoever fits."""
-Why = Callable[[Job, tuple[DeviceId, ...]], Reason]
+WhyPlaced = Callable[[Job, tuple[DeviceId, ...]], Reason]
 
 
 def place_ordered(
-    plan: Plan, jobs: Iterable[Job], order: str, backfill: Backfill, why: Why | None = None
+    plan: Plan, jobs: Iterable[Job], order: str, backfill: Backfill, why: WhyPlaced | None = None
 ) -> None:
     """Free devices to these jobs in turn, as far as those that do not fit let others pass.
 

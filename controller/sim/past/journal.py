@@ -36,7 +36,7 @@ _ENTRIES: Final = (
     "SELECT seq, now_s, event, decision, commands, crc FROM entries WHERE seq > ? ORDER BY seq LIMIT ?"
 )
 
-Look = Callable[[Engine, ev.AnyEvent, list[AnyCommand]], None]
+LooksAtEntry = Callable[[Engine, ev.AnyEvent, list[AnyCommand]], None]
 """Called with the engine after an entry, its event and its commands."""
 
 
@@ -51,7 +51,7 @@ class Start(NamedTuple):
     configuration: bytes
 
 
-def follow(where: Path, look: Look) -> Engine:
+def follow(where: Path, look: LooksAtEntry) -> Engine:
     """Calls `look` with the engine after every entry of a journal; returns the engine at the end.
 
     Raises:
@@ -130,7 +130,7 @@ def entries(
             raise damaged(path, f"entry {seq} cannot be read ({error})") from None
 
 
-def fold(database: sqlite3.Connection, path: Path, runs: list[Start], look: Look) -> Engine:
+def fold(database: sqlite3.Connection, path: Path, runs: list[Start], look: LooksAtEntry) -> Engine:
     """Every entry in order, as recovery folds it; the engine at the end."""
     engine, upcoming = Engine(registry.make, unpack(runs[0].configuration, EngineConfig)), runs[1:]
     for entry in entries(database, path):

@@ -31,7 +31,7 @@ from cotenant.controller.sim.past.journal import (
     fold,
     open_journal,
 )
-from cotenant.controller.sim.world.outcome import Outcome
+from cotenant.controller.sim.world.outcome import RunResult
 from cotenant.controller.sim.world.workload import Cluster, Workload
 
 STILL_THERE: Final = "not ended yet"
@@ -101,11 +101,11 @@ class JournalRecord:
     """The engine's bound on waiting, in force at the end."""
     notes: tuple[str, ...]
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunResult:
         """What happened, in the form of a simulated run; what a journal lacks is NaN or empty."""
         jobs, cluster = self.jobs, self.cluster
         ends_s = max(job.arrived_s + job.jct_s for job in jobs)
-        return Outcome(
+        return RunResult(
             workload=self.workload(),
             cluster=cluster,
             policy=self.setting.policy,

@@ -33,7 +33,7 @@ _SNAPSHOTS: Final = (
     "SELECT seq, data, crc FROM snapshots WHERE seq < (SELECT min(seq) FROM entries WHERE now_s >= ?) "
     "ORDER BY seq DESC"
 )
-Start = Place | Share
+ShadowStart = Place | Share
 
 
 class Comparison:
@@ -84,7 +84,7 @@ class Comparison:
         self._alike += sum(self._differing.values()) == before
         self._forget(view)
 
-    def _would_start(self, view: View, job_id: JobId, action: Start, done: Start | None) -> None:
+    def _would_start(self, view: View, job_id: JobId, action: ShadowStart, done: ShadowStart | None) -> None:
         if done is not None:
             if (set(done.devices), done.accumulation_steps) != (
                 set(action.devices),
@@ -95,7 +95,7 @@ class Comparison:
             self._wanted[job_id] = view.now_s
             self._differ("starts", view, job_id, None, action)
 
-    def _started(self, view: View, job_id: JobId, action: Start, *, is_wanted: bool) -> None:
+    def _started(self, view: View, job_id: JobId, action: ShadowStart, *, is_wanted: bool) -> None:
         since_s = self._wanted.pop(job_id, None)
         if since_s is not None:
             self._sooner_jobs += 1
@@ -108,8 +108,8 @@ class Comparison:
         kind: str,
         view: View,
         job_id: JobId,
-        done: Start | Preempt | None,
-        instead: Start | Preempt | None,
+        done: ShadowStart | Preempt | None,
+        instead: ShadowStart | Preempt | None,
     ) -> None:
         self._differing[kind] += 1
         told = instead or done
@@ -137,7 +137,7 @@ def _waits(job: Job | None) -> bool:
     return job is not None and job.phase is Phase.QUEUED
 
 
-def _starts(decision: Decision) -> dict[JobId, Start]:
+def _starts(decision: Decision) -> dict[JobId, ShadowStart]:
     return {each.job_id: each for each in decision.actions if isinstance(each, Place | Share)}
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from cotenant.controller.sim.compare import TaskRun
 from cotenant.controller.sim.results.paired import paired_windows, policy_differences
-from cotenant.controller.sim.world.outcome import Outcome
+from cotenant.controller.sim.world.outcome import RunResult
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from cotenant.controller.system.files import output, write_output
 
@@ -71,7 +71,7 @@ _TIMES: Final = ("jct_s", "wait_s", "load_s", "run_s", "pause_s", "rework_s", "f
 _COUNTS: Final = ("finished", "preemptions", "futile_preemptions", "aborted_preemptions", "shared")
 
 
-def write_jobs(outcome: Outcome, path: Path) -> None:
+def write_jobs(outcome: RunResult, path: Path) -> None:
     """Writes one row per job; a cell is empty where a number does not exist (a job that has not finished)."""
     workload = outcome.workload
     n = len(workload)

@@ -64,9 +64,9 @@ def interval(values: Sequence[float]) -> ConfidenceInterval:
 
 
 DRAWS: Final = 2000
-Pairs = Sequence[tuple[float, float]]
+ValuePairs = Sequence[tuple[float, float]]
 """Of each window of a cell: the policy's number, and the other's that it is set against."""
-Table = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
 class Ratio(NamedTuple):
@@ -82,7 +82,7 @@ class Ratio(NamedTuple):
         return self.low is not None and self.high is not None and not self.low <= 1.0 <= self.high
 
 
-def ratio(groups: Sequence[Sequence[Pairs]], *, seed: int = 0, draws: int = DRAWS) -> Ratio | None:
+def ratio(groups: Sequence[Sequence[ValuePairs]], *, seed: int = 0, draws: int = DRAWS) -> Ratio | None:
     """None where in every cell one of the two has nothing at all (no job waited)."""
     tables = [[np.asarray(cell, dtype=np.float64) for cell in group if len(cell)] for group in groups]
     tables = [[table for table in group if np.all(table.sum(axis=0) > 0.0)] for group in tables]
@@ -104,7 +104,7 @@ def ratio(groups: Sequence[Sequence[Pairs]], *, seed: int = 0, draws: int = DRAW
     return Ratio(mean, float(low), float(high))
 
 
-def _group_logs(cells: Sequence[Table], draws: int, generator: np.random.Generator) -> Table:
+def _group_logs(cells: Sequence[Floats], draws: int, generator: np.random.Generator) -> Floats:
     """Mean logarithms over cells, of so many samples of cells and windows."""
     logs = np.zeros(draws)
     for _ in cells:
@@ -113,15 +113,15 @@ def _group_logs(cells: Sequence[Table], draws: int, generator: np.random.Generat
             here = np.flatnonzero(which == number)
             picked = generator.integers(len(table), size=(len(here), len(table)))
             logs[here] += _log(table[picked].sum(axis=1))
-    mean: Table = logs / len(cells)
+    mean: Floats = logs / len(cells)
     return mean
 
 
-def _log(sums: Table) -> Table:
+def _log(sums: Floats) -> Floats:
     """NaN where one of the two has nothing in a sample."""
     one, other = sums[..., 0], sums[..., 1]
     known = (one > 0.0) & (other > 0.0)
-    found: Table = np.log(np.where(known, one, np.nan) / np.where(known, other, np.nan))
+    found: Floats = np.log(np.where(known, one, np.nan) / np.where(known, other, np.nan))
     return found
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from cotenant.controller.sim.world.outcome import Outcome
+from cotenant.controller.sim.world.outcome import RunResult
 from cotenant.controller.system.files import output
 
 Floats = NDArray[np.float64]
@@ -73,7 +73,7 @@ def curve(label: str, values: Floats) -> Curve:
     return Curve(label, np.quantile(known, QUANTILES) if len(known) else np.full(len(QUANTILES), np.nan))
 
 
-def parts(outcome: Outcome, label: str) -> JctParts:
+def parts(outcome: RunResult, label: str) -> JctParts:
     """The parts of the JCT of the jobs around the median JCT (45 to 55 %): the parts of medians would not add
     up to a JCT."""
     rows = around_median(outcome.jct_s)
@@ -89,11 +89,11 @@ def around_median(jct_s: Floats) -> NDArray[np.bool_]:
     return rows
 
 
-def _columns(outcome: Outcome) -> tuple[Floats, Floats, Floats, Floats]:
+def _columns(outcome: RunResult) -> tuple[Floats, Floats, Floats, Floats]:
     return outcome.wait_s, outcome.load_s, outcome.run_s, outcome.pause_s
 
 
-def futile_percent(outcome: Outcome) -> float:
+def futile_percent(outcome: RunResult) -> float:
     """GPU time of loads that ended in a preemption / GPU time that jobs held."""
     gpus = outcome.workload.gpus
     held = float(np.nansum((outcome.load_s + outcome.run_s + outcome.pause_s) * gpus))
@@ -349,7 +349,7 @@ def svg_of(figure: Figure) -> str:
     return text.getvalue()
 
 
-def write_all(outcomes: Mapping[str, Outcome], folder: Path) -> list[str]:
+def write_all(outcomes: Mapping[str, RunResult], folder: Path) -> list[str]:
     """What `--out` shows of a comparison: label -> one run of it (the first seed's). Names of the files."""
     if not outcomes:
         return []

@@ -42,19 +42,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.sim.world.outcome import Outcome
+from cotenant.controller.sim.world.outcome import RunResult
 
-Numbers = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
 class Fairness(NamedTuple):
     """Columns of shape (n,), NaN for jobs that have not finished."""
 
-    slowdown: Numbers
-    rho: Numbers
+    slowdown: Floats
+    rho: Floats
 
 
-def fairness(outcome: Outcome) -> Fairness:
+def fairness(outcome: RunResult) -> Fairness:
     """The fairness of each job."""
     workload = outcome.workload
     if not len(workload):
@@ -64,7 +64,7 @@ def fairness(outcome: Outcome) -> Fairness:
     return Fairness(slowdown, slowdown / contention(outcome))
 
 
-def contention(outcome: Outcome) -> Numbers:
+def contention(outcome: RunResult) -> Floats:
     """Mean of max(1, GPUs wanted / GPUs) from each job's arrival to its end. Jobs that have not finished
     count as wanting GPUs to the end, and have no mean of their own."""
     workload = outcome.workload
@@ -83,7 +83,7 @@ def contention(outcome: Outcome) -> Numbers:
     return np.where(known & (spent_s > 0.0), np.maximum(mean, 1.0), np.nan)
 
 
-def jain(values: Numbers) -> float | None:
+def jain(values: Floats) -> float | None:
     """(sum of x)^2 / (n x sum of x^2); None of nothing."""
     if not len(values):
         return None
@@ -104,7 +104,7 @@ def fairness_summary(each: Fairness, among: NDArray[np.bool_]) -> dict[str, Any]
     }
 
 
-def _spread(values: Numbers) -> dict[str, float]:
+def _spread(values: Floats) -> dict[str, float]:
     p50, p95, p99 = np.percentile(values, (50, 95, 99))
     return {
         "mean": float(values.mean()),
@@ -130,7 +130,7 @@ def counted_mask(jobs: int, trim: float, warm: int = 0) -> Mask:
     return mask
 
 
-def summarise(outcome: Outcome, trim: float = 0.0, warm: int = 0) -> dict[str, Any]:
+def summarise(outcome: RunResult, trim: float = 0.0, warm: int = 0) -> dict[str, Any]:
     """Summarises a run as a value for JSON. Equal runs give equal values, `decision_ms`, `wall_s`, `cpu_s`
     and `thinking_s` aside. `trim`, `warm`: see `counted_mask`; what is said of the whole run (makespan, load,
     busy devices, `finished`, `shared_jobs`, `sharing_benefit`) counts all jobs."""
@@ -167,7 +167,7 @@ def summarise(outcome: Outcome, trim: float = 0.0, warm: int = 0) -> dict[str, A
     }
 
 
-def _class_summaries(outcome: Outcome, everyone: Mask) -> dict[str, Any]:
+def _class_summaries(outcome: RunResult, everyone: Mask) -> dict[str, Any]:
     workload = outcome.workload
     if not workload.hp.any():
         return dict.fromkeys(("hp", "spot", "allocation_ratio", "lost_gpu_s"))
@@ -181,7 +181,7 @@ def _class_summaries(outcome: Outcome, everyone: Mask) -> dict[str, Any]:
     }
 
 
-def _class_summary(outcome: Outcome, mask: Mask, *, evictions: bool = False) -> dict[str, Any] | None:
+def _class_summary(outcome: RunResult, mask: Mask, *, evictions: bool = False) -> dict[str, Any] | None:
     """Summarises the jobs of one class; None if there are none."""
     if not mask.any():
         return None
@@ -195,7 +195,7 @@ def _class_summary(outcome: Outcome, mask: Mask, *, evictions: bool = False) -> 
     return block
 
 
-def _times(outcome: Outcome, mask: Mask) -> dict[str, Any]:
+def _times(outcome: RunResult, mask: Mask) -> dict[str, Any]:
     done = mask & outcome.finished
     return {
         **{name: distribution(getattr(outcome, name)[done]) for name in DISTRIBUTIONS},
@@ -207,13 +207,13 @@ def _times(outcome: Outcome, mask: Mask) -> dict[str, Any]:
     }
 
 
-def bounded_slowdown(outcome: Outcome) -> Numbers:
+def bounded_slowdown(outcome: RunResult) -> Floats:
     duration_s = np.maximum(outcome.workload.duration_s, BOUND_S)
-    slowdown: Numbers = np.maximum(outcome.jct_s / duration_s, 1.0)
+    slowdown: Floats = np.maximum(outcome.jct_s / duration_s, 1.0)
     return slowdown
 
 
-def distribution(values: Numbers) -> dict[str, float] | None:
+def distribution(values: Floats) -> dict[str, float] | None:
     """The mean and the percentiles of `values`; None where there are none."""
     if not len(values):
         return None
@@ -221,7 +221,7 @@ def distribution(values: Numbers) -> dict[str, float] | None:
     return {"mean": float(values.mean()), "p50": float(p50), "p95": float(p95), "p99": float(p99)}
 
 
-def sharing_benefit(outcome: Outcome) -> dict[str, float] | None:
+def sharing_benefit(outcome: RunResult) -> dict[str, float] | None:
     """Mean and median over such jobs that have finished, with their number."""
     known = outcome.sharing_benefit[np.isfinite(outcome.sharing_benefit)]
     if not len(known):
@@ -229,7 +229,7 @@ def sharing_benefit(outcome: Outcome) -> dict[str, float] | None:
     return {"mean": float(known.mean()), "p50": float(np.median(known)), "jobs": len(known)}
 
 
-def prediction_error(outcome: Outcome, mask: Mask) -> dict[str, Any] | None:
+def prediction_error(outcome: RunResult, mask: Mask) -> dict[str, Any] | None:
     if outcome.predicted_s is None:
         return None
     asked = mask & outcome.finished & np.isfinite(outcome.predicted_s)
@@ -241,14 +241,14 @@ def prediction_error(outcome: Outcome, mask: Mask) -> dict[str, Any] | None:
     return None if found is None else {**found, "jobs": len(error), "signed": signed}
 
 
-def unfairness(outcome: Outcome, mask: Mask) -> dict[str, float] | None:
+def unfairness(outcome: RunResult, mask: Mask) -> dict[str, float] | None:
     if outcome.fair_s is None:
         return None
     done = mask & outcome.finished
     return distribution(np.maximum(outcome.jct_s[done] / outcome.fair_s[done] - 1.0, 0.0))
 
 
-def _futile(outcome: Outcome, mask: Mask) -> dict[str, float] | None:
+def _futile(outcome: RunResult, mask: Mask) -> dict[str, float] | None:
     among = mask & outcome.finished
     futile_s = outcome.futile_s[among]
     if not len(futile_s):
@@ -258,7 +258,7 @@ def _futile(outcome: Outcome, mask: Mask) -> dict[str, float] | None:
     return {"mean": float(futile_s.mean()), "p50": float(p50), "p95": float(p95), "total_gpu_s": total_gpu_s}
 
 
-def decision_ms(outcome: Outcome) -> dict[str, float] | None:
+def decision_ms(outcome: RunResult) -> dict[str, float] | None:
     """What an event cost the engine, policy included."""
     if not len(outcome.decision_ns):
         return None

@@ -19,7 +19,14 @@ import re
 
 import numpy as np
 
-from cotenant.controller.sim.traces.drafting import CLOCK_TIME, Draft, clock_s, elapsed_s, finish, from_first
+from cotenant.controller.sim.traces.drafting import (
+    CLOCK_TIME,
+    Draft,
+    clock_s,
+    elapsed_s,
+    finish,
+    times_from_first,
+)
 from cotenant.controller.sim.traces.table import TextTable, table
 from cotenant.controller.sim.traces.trace import Floats, Labels, Trace, TraceProblem
 
@@ -48,7 +55,7 @@ def read_sacct(text: str, *, name: str) -> Trace:
     rows = table(text, name, wanted=WANTED, required=REQUIRED, delimiter="|", quotes=False)
     if not any(column in rows for column in GPU_COLUMNS):
         raise TraceProblem("has no column with GPUs", file=name, line=1, hint="add AllocTRES to sacct's -o")
-    jobs = _without_steps(rows)
+    jobs = _rows_without_steps(rows)
     states = tuple((text.split() or [""])[0] for text in jobs.text("State"))
     unfinished = np.array([state in UNFINISHED for state in states], np.bool_)
     gpus, types = _gpus(jobs)
@@ -57,7 +64,7 @@ def read_sacct(text: str, *, name: str) -> Trace:
             name=name,
             source=f"{name} (Slurm accounting)",
             lines=jobs.lines,
-            submit_s=from_first(jobs.parsed("Submit", clock_s, CLOCK_TIME)),
+            submit_s=times_from_first(jobs.parsed("Submit", clock_s, CLOCK_TIME)),
             duration_s=np.where(unfinished, np.nan, _durations(jobs)),
             gpus=gpus,
             job_ids=jobs.unique("JobID"),
@@ -72,7 +79,7 @@ def read_sacct(text: str, *, name: str) -> Trace:
     )
 
 
-def _without_steps(rows: TextTable) -> TextTable:
+def _rows_without_steps(rows: TextTable) -> TextTable:
     """Job steps are `123.batch`, `123.0`; array tasks `123_4` and components `123+1` are jobs."""
     kept = [row for row, job_id in enumerate(rows.text("JobID")) if "." not in job_id]
     if len(kept) == len(rows):
@@ -129,15 +136,18 @@ def read_swf(text: str, *, name: str, processors_per_gpu: int = 1) -> Trace:
     if processors_per_gpu < 1:
         raise TraceProblem(f"{processors_per_gpu} processors per GPU make no sense", hint="use 1 or more")
     jobs = _table(text, name)
-    requested, allocated = _known(jobs, "requested processors"), _known(jobs, "allocated processors")
+    requested, allocated = (
+        _known_values(jobs, "requested processors"),
+        _known_values(jobs, "allocated processors"),
+    )
     per_gpu = "as a GPU" if processors_per_gpu == 1 else f"{processors_per_gpu} of them as a GPU"
     return finish(
         Draft(
             name=name,
             source=f"{name} (Standard Workload Format, processors counted, {per_gpu})",
             lines=jobs.lines,
-            submit_s=_known(jobs, "submit"),
-            duration_s=_known(jobs, "run"),
+            submit_s=_known_values(jobs, "submit"),
+            duration_s=_known_values(jobs, "run"),
             gpus=np.where(np.isnan(requested), allocated, requested) / processors_per_gpu,
             job_ids=jobs.unique("job"),
             user=_labels(jobs, "user"),
@@ -167,7 +177,7 @@ def _table(text: str, file: str) -> TextTable:
     )
 
 
-def _known(jobs: TextTable, column: str) -> Floats:
+def _known_values(jobs: TextTable, column: str) -> Floats:
     values = jobs.numbers(column)
     return np.where(values < 0.0, np.nan, values)
 

@@ -55,7 +55,7 @@ def elapsed_s(text: str) -> float:
     return ((days * 24 + hours) * 60 + minutes) * 60 + float(found[4])
 
 
-def from_first(submit_s: Floats) -> Floats:
+def times_from_first(submit_s: Floats) -> Floats:
     """The submission times, counted from the earliest."""
     if not len(submit_s) or bool(np.all(np.isnan(submit_s))):
         return submit_s
@@ -91,7 +91,7 @@ def finish(draft: Draft) -> Trace:
     Raises:
         TraceProblem: no row is left.
     """
-    kept, excluded = _kept(draft)
+    kept, excluded = _job_rows(draft)
     n = len(draft.submit_s)
     if not np.any(kept):
         counts = ", ".join(f"{reason}: {number:,}" for reason, number in excluded.items())
@@ -104,7 +104,7 @@ def finish(draft: Draft) -> Trace:
     clock_per_vc = _restarts_in_every_vc(draft.submit_s[rows], vc.codes[rows])
     notes = list(draft.notes)
     if not clock_per_vc:
-        rows = _in_order(rows, draft, notes)
+        rows = _rows_by_submission(rows, draft, notes)
 
     def column(labels: Labels | None) -> Labels:
         return Labels.none(len(rows)) if labels is None else labels.take(rows)
@@ -131,7 +131,7 @@ def finish(draft: Draft) -> Trace:
     )
 
 
-def _kept(draft: Draft) -> tuple[NDArray[np.bool_], dict[str, int]]:
+def _job_rows(draft: Draft) -> tuple[NDArray[np.bool_], dict[str, int]]:
     """Which rows are jobs; the first reason that applies is the one counted."""
     kept = np.ones(len(draft.submit_s), np.bool_)
     excluded = dict(draft.excluded)
@@ -161,7 +161,7 @@ def _restarts_in_every_vc(submit_s: Floats, vc: NDArray[np.int32]) -> bool:
     return from_zero and bool(np.any(backwards)) and bool(np.all(steps >= 0.0))
 
 
-def _in_order(rows: NDArray[np.int64], draft: Draft, notes: list[str]) -> NDArray[np.int64]:
+def _rows_by_submission(rows: NDArray[np.int64], draft: Draft, notes: list[str]) -> NDArray[np.int64]:
     """Rows in order of submission; equal times keep the source's order."""
     submit_s = draft.submit_s[rows]
     earlier = np.flatnonzero(np.diff(submit_s) < 0.0)

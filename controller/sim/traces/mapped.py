@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from cotenant.controller.sim.traces.batch_logs import gpus_of
-from cotenant.controller.sim.traces.drafting import Draft, clock_s, elapsed_s, finish, from_first
+from cotenant.controller.sim.traces.drafting import Draft, clock_s, elapsed_s, finish, times_from_first
 from cotenant.controller.sim.traces.table import separator_of, table
 from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem, nearest, shown
 
@@ -68,7 +68,7 @@ def read_mapped(text: str, columns: Mapping[str, str], *, name: str) -> Trace:
             name=name,
             source=name,
             lines=jobs.lines,
-            submit_s=from_first(moment["submit"]),
+            submit_s=times_from_first(moment["submit"]),
             duration_s=jobs.parsed(columns["duration"], length_s, LENGTH)
             if "duration" in columns
             else moment["end"] - moment["start"],

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cotenant.controller.sim.traces.drafting import CLOCK_TIME, Draft, clock_s, finish, from_first
-from cotenant.controller.sim.traces.table import TextTable, content, decoded, table
+from cotenant.controller.sim.traces.drafting import CLOCK_TIME, Draft, clock_s, finish, times_from_first
+from cotenant.controller.sim.traces.table import TextTable, content, decode_utf_8, table
 from cotenant.controller.sim.traces.trace import Floats, Labels, Trace, TraceProblem, shown
 
 PHILLY = "Microsoft Philly 2017 (Jeon et al., ATC '19)"
@@ -57,7 +57,7 @@ def read_philly(text: str, *, name: str) -> Trace:
     jobs = [_job(entry, name, number) for number, entry in enumerate(entries, 1)]
     started = [number for number, job in enumerate(jobs) if job.gpus > 0.0]
     excluded = {NEVER_STARTED: len(jobs) - len(started)} if len(started) < len(jobs) else {}
-    submit_s = from_first(np.array([job.submit_s for job in jobs]))
+    submit_s = times_from_first(np.array([job.submit_s for job in jobs]))
     kept = [jobs[number] for number in started]
     return finish(
         Draft(
@@ -157,7 +157,7 @@ def read_helios(text: str, *, name: str) -> Trace:
             source=HELIOS,
             licence="CC-BY-4.0",
             lines=jobs.lines,
-            submit_s=from_first(jobs.parsed("submit_time", clock_s, CLOCK_TIME)),
+            submit_s=times_from_first(jobs.parsed("submit_time", clock_s, CLOCK_TIME)),
             duration_s=jobs.numbers("duration"),
             gpus=jobs.numbers("gpu_num", negative=False),
             job_ids=jobs.unique("job_id") if "job_id" in jobs else (),
@@ -200,8 +200,8 @@ def read_pai(path: Path) -> Trace:
         TraceProblem: a table is missing or broken, or no job is left.
     """
     folder = path if path.is_dir() else path.parent
-    jobs = _needed(folder, "job", JOB, ("job_name", "inst_id", "user", "status", "start_time"))
-    tasks = _needed(
+    jobs = _required_table(folder, "job", JOB, ("job_name", "inst_id", "user", "status", "start_time"))
+    tasks = _required_table(
         folder, "task", TASK, ("job_name", "inst_num", "start_time", "end_time", "plan_gpu", "gpu_type")
     )
     gpus, duration_s = _demand(jobs, tasks)
@@ -211,7 +211,7 @@ def read_pai(path: Path) -> Trace:
             source=PAI,
             licence="CC-BY-4.0",
             lines=jobs.lines,
-            submit_s=from_first(jobs.numbers("start_time")),
+            submit_s=times_from_first(jobs.numbers("start_time")),
             duration_s=duration_s,
             gpus=gpus,
             job_ids=jobs.unique("job_name"),
@@ -255,7 +255,7 @@ def _gpu_types(jobs: TextTable, tasks: TextTable) -> list[str]:
 def _workloads(folder: Path, jobs: TextTable) -> list[str]:
     if _file(folder, "group_tag") is None:
         return [""] * len(jobs)
-    tags = _needed(folder, "group_tag", TAG, ("inst_id", "workload"))
+    tags = _required_table(folder, "group_tag", TAG, ("inst_id", "workload"))
     of = dict(zip(tags.text("inst_id"), tags.text("workload"), strict=True))
     return [of.get(instance, "") for instance in jobs.text("inst_id")]
 
@@ -267,11 +267,11 @@ def _file(folder: Path, kind: str) -> Path | None:
     return None
 
 
-def _needed(folder: Path, kind: str, header: tuple[str, ...], wanted: tuple[str, ...]) -> TextTable:
+def _required_table(folder: Path, kind: str, header: tuple[str, ...], wanted: tuple[str, ...]) -> TextTable:
     path = _file(folder, kind)
     if path is None:
         hint = f"unpack pai_{kind}_table.tar.gz there"
         raise TraceProblem(f"there is no pai_{kind}_table.csv", file=str(folder), hint=hint)
-    text = decoded(content(path), str(path))
+    text = decode_utf_8(content(path), str(path))
     given = None if text.startswith(f"{header[0]},") else header
     return table(text, str(path), wanted=wanted, required=wanted, header=given)

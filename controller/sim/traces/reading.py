@@ -26,7 +26,7 @@ from cotenant.controller.sim.traces.batch_logs import FIELDS, read_sacct, read_s
 from cotenant.controller.sim.traces.mapped import read_mapped
 from cotenant.controller.sim.traces.published import is_pai, read_helios, read_pai, read_philly
 from cotenant.controller.sim.traces.schema import read_schema
-from cotenant.controller.sim.traces.table import content, decoded, separator_of, unpacked
+from cotenant.controller.sim.traces.table import content, decode_utf_8, separator_of, unpack_gzip
 from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem, nearest
 from cotenant.controller.trace_names import NAMES
 
@@ -54,7 +54,9 @@ def read_bundled(name: str) -> Trace:
     file = f"{name.replace('/', '-')}.csv.gz"
     packed = (files("cotenant.controller.sim") / "data" / file).read_bytes()
     source = _VCS if vc else _ONE_CLOCK
-    trace = read_schema(decoded(unpacked(packed, file), file), name=name, source=source, licence=LICENCE)
+    trace = read_schema(
+        decode_utf_8(unpack_gzip(packed, file), file), name=name, source=source, licence=LICENCE
+    )
     if not vc:
         return trace
     ids = tuple(f"{vc}-{row}" for row in range(len(trace)))
@@ -85,7 +87,7 @@ def read(
     if format not in FORMATS:
         hint = nearest(format, FORMATS) or f"known: {', '.join(FORMATS)}"
         raise TraceProblem(f"{format} is not a format of traces", hint=hint)
-    path = _found(name_or_path)
+    path = _trace_path(name_or_path)
     if path is None and columns is not None:
         raise TraceProblem(f"{name_or_path} is a bundled trace, and --map is for a file", hint="leave it out")
     if path is None:
@@ -95,7 +97,7 @@ def read(
     if path.is_dir():
         hint = "name the file; a folder is read only if it holds Alibaba PAI's tables"
         raise TraceProblem("is a folder", file=str(path), hint=hint)
-    text = decoded(content(path), str(path))
+    text = decode_utf_8(content(path), str(path))
     if columns is not None:
         return read_mapped(text, columns, name=str(path))
     return parse(text, name=str(path), format=format, processors_per_gpu=processors_per_gpu)
@@ -107,7 +109,7 @@ def parse(text: str, *, name: str, format: str = "auto", processors_per_gpu: int
     Raises:
         TraceProblem: the format is not recognised, or something is wrong in it.
     """
-    match recognised(text) if format == "auto" else format:
+    match detect_format(text) if format == "auto" else format:
         case "csv":
             trace = read_schema(text, name=name)
             origin = f"{name}: generated, no recorded jobs" if trace.synthetic else name
@@ -128,7 +130,7 @@ def parse(text: str, *, name: str, format: str = "auto", processors_per_gpu: int
     )
 
 
-def recognised(text: str) -> str | None:
+def detect_format(text: str) -> str | None:
     """The format that the first lines look like; None = none."""
     start = text[:65_536].lstrip()
     first = start.partition("\n")[0].strip()
@@ -145,7 +147,7 @@ def recognised(text: str) -> str | None:
     return "helios" if {"gpu_num", "submit_time"} <= header else "csv"
 
 
-def _found(name_or_path: str | Path) -> Path | None:
+def _trace_path(name_or_path: str | Path) -> Path | None:
     """The file or folder that is meant; None = a bundled trace."""
     path, name = Path(name_or_path), str(name_or_path)
     if name_or_path in NAMES:

@@ -90,12 +90,12 @@ def write_csv(trace: Trace, path: Path) -> None:
     """
     data = schema_text(trace).encode()
     try:
-        write_output(path, _packed(data) if path.suffix == ".gz" else data)
+        write_output(path, _gzip_bytes(data) if path.suffix == ".gz" else data)
     except OSError as error:
         raise TraceProblem(f"cannot be written: {error.strerror}", file=str(path)) from None
 
 
-def _packed(data: bytes) -> bytes:
+def _gzip_bytes(data: bytes) -> bytes:
     return gzip.compress(data, compresslevel=9, mtime=0)
 
 

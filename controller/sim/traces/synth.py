@@ -62,7 +62,7 @@ PHILLY_GPUS: Final = {1: 0.872, 2: 0.015, 4: 0.055, 8: 0.048, 16: 0.008, 32: 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
+class SyntheticKind:
     """What a generated trace has to meet."""
 
     title: str
@@ -85,8 +85,8 @@ class Kind:
         return self.duration_s_mean * self.gpus_mean / (self.interarrival_s_mean * gpus)
 
 
-def _helios(name: str, jobs: int, mean_min: float, gap_s: float, *, median_s: float) -> Kind:
-    return Kind(
+def _helios(name: str, jobs: int, mean_min: float, gap_s: float, *, median_s: float) -> SyntheticKind:
+    return SyntheticKind(
         title=TITLES[name],
         jobs=jobs,
         duration_s_mean=mean_min * 60.0,
@@ -99,11 +99,11 @@ def _helios(name: str, jobs: int, mean_min: float, gap_s: float, *, median_s: fl
     )
 
 
-KINDS: Final[dict[str, Kind]] = {
+KINDS: Final[dict[str, SyntheticKind]] = {
     "earth": _helios("earth", 427_000, 59.5, 39.0, median_s=200.0),
     "saturn": _helios("saturn", 698_000, 72.2, 80.0, median_s=130.0),
     "uranus": _helios("uranus", 329_000, 128.1, 243.0, median_s=260.0),
-    "philly": Kind(
+    "philly": SyntheticKind(
         title=TITLES["philly"],
         jobs=82_247,
         duration_s_mean=26_039.0,
@@ -222,7 +222,7 @@ def _rates(hours: int, random: np.random.Generator) -> Floats:
     return np.asarray(daily * weekly * np.exp(BURST_SIGMA * burst), np.float64)
 
 
-def medians(kind: Kind) -> tuple[float, float]:
+def medians(kind: SyntheticKind) -> tuple[float, float]:
     """Medians of short and long jobs in seconds, such that the mixture has the kind's median and mean.
 
     Nearly all long jobs lie above the mixture's median, which is therefore a quantile of the short ones.
@@ -238,7 +238,7 @@ def medians(kind: Kind) -> tuple[float, float]:
     return short_s, rest_s / LONG_SHARE / math.exp(LONG_SIGMA**2 / 2.0)
 
 
-def _durations(n: int, kind: Kind, random: np.random.Generator) -> Floats:
+def _durations(n: int, kind: SyntheticKind, random: np.random.Generator) -> Floats:
     """Whole seconds, at least 1 and at most the kind's longest, with the kind's mean."""
     short_s, long_s = medians(kind)
     long = random.random(n) < LONG_SHARE

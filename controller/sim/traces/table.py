@@ -140,7 +140,7 @@ def content(path: Path, bytes_max: int = MAX_BYTES) -> bytes:
     if path.suffix == ".gz" and packed and not packed.startswith(GZIP_MAGIC):
         hint = "rename it without .gz if it is plain text"
         raise TraceProblem("is named .gz but does not hold gzip data", file=str(path), hint=hint)
-    data = unpacked(packed, str(path), bytes_max) if packed.startswith(GZIP_MAGIC) else packed
+    data = unpack_gzip(packed, str(path), bytes_max) if packed.startswith(GZIP_MAGIC) else packed
     if len(data) > bytes_max:
         raise TraceProblem(f"is larger than {bytes_max >> 20} MiB", file=str(path), hint="cut it into parts")
     if not data.strip():
@@ -148,7 +148,7 @@ def content(path: Path, bytes_max: int = MAX_BYTES) -> bytes:
     return data
 
 
-def unpacked(packed: bytes, file: str, bytes_max: int = MAX_BYTES) -> bytes:
+def unpack_gzip(packed: bytes, file: str, bytes_max: int = MAX_BYTES) -> bytes:
     """Unpacks at most `bytes_max` + 1 bytes of gzip data: a small file may unpack to more than there is
     memory."""
     try:
@@ -160,7 +160,7 @@ def unpacked(packed: bytes, file: str, bytes_max: int = MAX_BYTES) -> bytes:
         raise TraceProblem(f"is broken gzip data: {error}", file=file, hint="fetch it again") from None
 
 
-def decoded(data: bytes, file: str) -> str:
+def decode_utf_8(data: bytes, file: str) -> str:
     """UTF-8 text, without a byte order mark.
 
     Raises:
@@ -214,7 +214,7 @@ def table(
             if len(row) != width:
                 if not row or row == [""]:
                     continue
-                raise _ragged(file, reader.line_num, len(row), width)
+                raise _field_count_problem(file, reader.line_num, len(row), width)
             rows.append(pick(row))
             lines.append(reader.line_num)
     except csv.Error as error:
@@ -246,6 +246,6 @@ def check_header(names: Sequence[str], file: str, required: Sequence[str], other
         raise TraceProblem(f"has two columns {shown(twice[0])}", file=file, line=1)
 
 
-def _ragged(file: str, line: int, found: int, wanted: int) -> TraceProblem:
+def _field_count_problem(file: str, line: int, found: int, wanted: int) -> TraceProblem:
     hint = "is the file cut off?" if found < wanted else "a field that holds the separator needs quotes"
     return TraceProblem(f"has {found} fields, the header has {wanted}", file=file, line=line, hint=hint)

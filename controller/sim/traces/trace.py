@@ -51,7 +51,7 @@ def shown(value: str) -> str:
 
 
 Floats = NDArray[np.float64]
-Rows = NDArray[np.int64] | NDArray[np.bool_]
+RowSelection = NDArray[np.int64] | NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +89,7 @@ class Labels:
         """Whether any row has a name."""
         return bool(np.any(self.codes >= 0))
 
-    def take(self, rows: Rows) -> Labels:
+    def take(self, rows: RowSelection) -> Labels:
         return Labels(codes=self.codes[rows], names=self.names)
 
     def used(self) -> Labels:
@@ -158,7 +158,7 @@ class Trace(RecordedJobs):
     def __len__(self) -> int:
         return len(self.submit_s)
 
-    def take(self, rows: Rows) -> Trace:
+    def take(self, rows: RowSelection) -> Trace:
         """The trace with only these rows, in this order (indices or a mask)."""
         n = len(self)
         chosen = np.arange(n)[rows]
@@ -171,7 +171,7 @@ class Trace(RecordedJobs):
             columns["job_ids"] = tuple(self.job_ids[row] for row in chosen.tolist())
         return dataclasses.replace(self, **columns)
 
-    def of_vc(self, vc: str) -> Trace:
+    def vc_trace(self, vc: str) -> Trace:
         """The jobs of one VC, on its own clock if it has one.
 
         Raises:
@@ -184,18 +184,18 @@ class Trace(RecordedJobs):
         name = f"{self.name}/{vc}" if len(self.vc.counts()) > 1 else self.name
         return dataclasses.replace(self.take(rows), name=name, clock_per_vc=False)
 
-    def on_one_clock(self, vc: str | None = None) -> Trace:
+    def single_clock_trace(self, vc: str | None = None) -> Trace:
         """The jobs of `vc`, or all of them where they share a time axis.
 
         Raises:
             TraceProblem: no such VC, or times restart in every VC and none was named.
         """
         if vc is not None:
-            return self.of_vc(vc)
+            return self.vc_trace(vc)
         if not self.clock_per_vc:
             return self
         if len(counts := self.vc.counts()) == 1:
-            return self.of_vc(next(iter(counts)))
+            return self.vc_trace(next(iter(counts)))
         raise TraceProblem(
             f"{self.name} has {len(counts)} VCs, each with its own clock: their times cannot be put together",
             hint=f"choose one with --vc: {self._vcs_text()}",
@@ -242,7 +242,7 @@ def vcs(trace: Trace, *, gpus: int | None = None) -> list[dict[str, Any]]:
     """Counts and statistics of each VC, one row a VC, largest first."""
     rows = []
     for vc, jobs in sorted(trace.vc.counts().items(), key=lambda each: (-each[1], each[0])):
-        part = trace if len(trace.vc.counts()) == 1 and jobs == len(trace) else trace.of_vc(vc)
+        part = trace if len(trace.vc.counts()) == 1 and jobs == len(trace) else trace.vc_trace(vc)
         rows.append({"vc": vc, "jobs": jobs, **_jobs(part, gpus, arrivals=True)})
     return rows
 

@@ -21,7 +21,7 @@ from cotenant.controller.knowledge import PairTable
 from cotenant.controller.performance import Profile, ProfilePoint
 from cotenant.controller.sim.world.knowledge import COMPLETE
 from cotenant.controller.sim.world.outcome import cells
-from cotenant.controller.sim.world.physics import Ratios
+from cotenant.controller.sim.world.physics import RatioRows
 from cotenant.controller.sim.world.workload import Cluster, HostAsk, Seconds, SimulatedHost, Workload
 
 STEP_S: Final = 0.001
@@ -69,7 +69,7 @@ def _host(
     )
 
 
-def known_pairs(workload: Workload, specs: Specs, ratios: Ratios) -> PairTable:
+def known_pairs(workload: Workload, specs: Specs, ratios: RatioRows) -> PairTable:
     """The world's ratios as if they had been measured beforehand: for each model at each width."""
     table = PairTable()
     kinds = sorted({*zip(workload.model.tolist(), workload.gpus.tolist(), strict=True)})
@@ -108,7 +108,7 @@ class Specs:
         self._launches = [*(Launch(argv=(model,)) for model in workload.models), Launch()]
         self._organisations = [*workload.organisations, ""]
         self._gpus = cells(workload.gpus)
-        self._expected_s = cells(workload.on_fewest(workload.expected_s))
+        self._expected_s = cells(workload.time_on_fewest_s(workload.expected_s))
         self._scaled = {
             speedups: tuple((devices, STEP_S / pace) for devices, pace in enumerate(speedups, 1))
             for speedups in dict.fromkeys(workload.speedups)
@@ -151,7 +151,7 @@ class Specs:
             pause_s=self._pause_s[row],
             resumable=self._resumable,
             gpu_fraction=fraction,
-            profile=profile if fraction == 1.0 else _on_part(profile, fraction),
+            profile=profile if fraction == 1.0 else _device_part_profile(profile, fraction),
             launch=self._launches[self._model[row]],
         )
 
@@ -161,7 +161,7 @@ def steps_in(length_s: float) -> int:
     return round(length_s * STEPS_PER_S) or 1
 
 
-def _on_part(profile: Profile, fraction: float) -> Profile:
+def _device_part_profile(profile: Profile, fraction: float) -> Profile:
     """A job on a part of a device needs no more than that of its memory."""
     points = tuple(
         msgspec.structs.replace(point, memory_mib=float(int(point.memory_mib * fraction)))
@@ -174,7 +174,7 @@ STREAM: Final = 7
 """Of the seed: see `preparing.Stream`."""
 
 
-def drawn(jobs: int, share: float, seed: int) -> frozenset[int]:
+def draw_asking_rows(jobs: int, share: float, seed: int) -> frozenset[int]:
     """The rows that ask."""
     if not 0.0 <= share <= 1.0:
         raise ValueError(f"the share of jobs that ask for a promise must be 0 to 1, got {share:g}")

@@ -19,11 +19,11 @@ from cotenant.controller.domain import Job
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim.world.workload import Cluster, Seconds, Workload
 
-Counts = NDArray[np.int32]
+IntColumn = NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class RunResult:
     """Columns have shape (n,), in the workload's order; seconds are NaN for jobs that have not finished."""
 
     workload: Workload
@@ -45,13 +45,13 @@ class Outcome:
     sharing_benefit: Seconds
     """A ratio, not seconds: the JCT had the job waited when it first became a co-tenant / its JCT; NaN for
     jobs that never had a co-tenant (see `world/devices.py`)."""
-    preemptions: Counts
-    futile_preemptions: Counts
-    aborted_preemptions: Counts
+    preemptions: IntColumn
+    futile_preemptions: IntColumn
+    aborted_preemptions: IntColumn
     """How often it was chosen, and replaced while its victims still saved: their pause was for nothing."""
-    early_preemptions: Counts
+    early_preemptions: IntColumn
     """Those within the time that a run was promised, or the first hour where nothing was."""
-    resizes: Counts
+    resizes: IntColumn
     shared: NDArray[np.bool_]
     finished: NDArray[np.bool_]
 
@@ -141,7 +141,7 @@ class Columns:
         self.shared[row] = bool(job.co_tenants)
 
     def arrays(self) -> dict[str, Any]:
-        """The columns as `Outcome` names them."""
+        """The columns as `RunResult` names them."""
         seconds = (
             "jct_s",
             "wait_s",

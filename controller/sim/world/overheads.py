@@ -68,7 +68,7 @@ class Overhead:
                 raise ValueError(f"load and pause times must be 0 or more, got {self}")
 
 
-def modelled(parameters: int, start_up_s: float = START_UP_S) -> Overhead:
+def modelled_overhead(parameters: int, start_up_s: float = START_UP_S) -> Overhead:
     """What the module's formula gives for a model of so many parameters."""
     state_bytes = parameters * BYTES_PER_PARAMETER
     return Overhead(
@@ -78,7 +78,7 @@ def modelled(parameters: int, start_up_s: float = START_UP_S) -> Overhead:
 
 
 def _modelled_table(start_up_s: float = START_UP_S) -> Mapping[str, Overhead]:
-    return {name: modelled(parameters, start_up_s) for name, parameters in PARAMETERS.items()}
+    return {name: modelled_overhead(parameters, start_up_s) for name, parameters in PARAMETERS.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +109,7 @@ class Overheads:
         return self.table[model].pause_s * self.pause_time_scale
 
 
-def launched(launch: Literal["warm", "cold"], load_time_scale: float) -> Overheads:
+def launch_overheads(launch: Literal["warm", "cold"], load_time_scale: float) -> Overheads:
     """The modelled table's column for one way to start. Warm: every start, also the first of its kind."""
     if launch == "cold":
         return Overheads(load_time_scale=load_time_scale)
@@ -123,7 +123,7 @@ def constant(*, load_s: float, pause_s: float, models: tuple[str, ...] = ("any",
     return Overheads(name="constant", table=dict.fromkeys(models, one))
 
 
-def measured(path: Path) -> Overheads:
+def read_overheads(path: Path) -> Overheads:
     """A table of measured times: the median of each model's samples.
 
     The file: {"schema": "overheads/1", "source": "which machine, when", "models": {"resnet18": {"load_s":

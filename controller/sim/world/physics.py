@@ -64,7 +64,7 @@ class Physics:
             raise ValueError(f"times of a world must not be negative, got {self}")
 
 
-Ratios = list[list[float]]
+RatioRows = list[list[float]]
 """`[model][partner]` -> xi of the model; the last row and column stand for jobs without a model."""
 
 
@@ -73,7 +73,7 @@ class RatioRow(Protocol):
 
 
 class RatioTable(Protocol):
-    """A table of ratios, used as `Ratios`, which are one; others may work a ratio out when it is asked
+    """A table of ratios, used as `RatioRows`, which are one; others may work a ratio out when it is asked
     for."""
 
     def __getitem__(self, model: int, /) -> RatioRow: ...
@@ -91,7 +91,7 @@ class PairData:
         """The model names it knows, without batch sizes."""
         return tuple(sorted({_model(name) for row in self.rows for name in row[:2]}))
 
-    def ratios(self, models: tuple[str, ...]) -> Ratios:
+    def ratios(self, models: tuple[str, ...]) -> RatioRows:
         """The matrix for a workload's models, holes filled as the module says."""
         exact: dict[tuple[str, str], list[float]] = defaultdict(list)
         fares: dict[str, list[float]] = defaultdict(list)
@@ -162,7 +162,7 @@ def _rows(data: bytes, name: str, gpu_type: str) -> tuple[tuple[str, str, float,
         types.add(here)
         if (gpu_type and here != gpu_type) or not (row["xi1"] and row["xi2"]):
             continue
-        pair = (_named(row["model1"], row["batch1"]), _named(row["model2"], row["batch2"]))
+        pair = (_kind_name(row["model1"], row["batch1"]), _kind_name(row["model2"], row["batch2"]))
         first_xi, second_xi = (_xi(row[column], name, reader.line_num) for column in ("xi1", "xi2"))
         rows.append((*pair, first_xi, second_xi))
     if not gpu_type and len(types) > 1:
@@ -173,7 +173,7 @@ def _rows(data: bytes, name: str, gpu_type: str) -> tuple[tuple[str, str, float,
     return tuple(rows)
 
 
-def _named(model: str, batch: str) -> str:
+def _kind_name(model: str, batch: str) -> str:
     return f"{model}:{batch}" if batch else model
 
 

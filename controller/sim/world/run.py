@@ -185,7 +185,7 @@ def hello(run: JobRun, host_id: HostId) -> ev.CapabilitiesSeen:
     )
 
 
-def ended(run: JobRun, host_id: HostId, outcome: Outcome) -> ev.AttemptEnded:
+def attempt_ended_event(run: JobRun, host_id: HostId, outcome: Outcome) -> ev.AttemptEnded:
     return ev.AttemptEnded(
         job_id=run.job_id,
         attempt=run.number,

@@ -132,7 +132,7 @@ class Workload(JobSource):
         """Whether policies are told the true lengths."""
         return bool(np.array_equal(self.expected_s, self.duration_s))
 
-    def on_fewest(self, alone_s: Seconds) -> Seconds:
+    def time_on_fewest_s(self, alone_s: Seconds) -> Seconds:
         """Times alone on all its devices, of each job, as times on the fewest that it takes."""
         return alone_s * np.array([each[-1] for each in self.speedups]) if self.speedups else alone_s
 

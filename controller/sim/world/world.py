@@ -46,8 +46,8 @@ from cotenant.controller.sim.world.run import (
     WAITS,
     Doing,
     JobRun,
+    attempt_ended_event,
     durable,
-    ended,
     first_step,
     hello,
     progress,
@@ -85,7 +85,7 @@ class World:
         self._row_of = specs.row_of
         self._jobs, self._arrived = len(workload), 0
         self._submit_s = cells(workload.submit_s)
-        self._duration_s = cells(workload.on_fewest(workload.duration_s))
+        self._duration_s = cells(workload.time_on_fewest_s(workload.duration_s))
         self._speedups = workload.speedups
         self._load_s, self._pause_s = cells(workload.load_s), cells(workload.pause_s)
         self._model, self._gpus = cells(workload.model), cells(workload.gpus)
@@ -233,7 +233,7 @@ class World:
             if len(run.gang) > 1:
                 return self._last_words(run, "finished")
             host_id = run.gang[0].host_id
-            report = ended(run, host_id, "finished")
+            report = attempt_ended_event(run, host_id, "finished")
             self._vacate(run, host_id)
             return report
         run.paused_s += self.now_s - run.since_s
@@ -247,7 +247,7 @@ class World:
     def _last_words(self, run: JobRun, outcome: Outcome) -> ev.AnyEvent:
         """`AttemptEnded` of every host that is left, after what is already to be told."""
         for member in run.gang:
-            self._ready.append((ended(run, member.host_id, outcome), run))
+            self._ready.append((attempt_ended_event(run, member.host_id, outcome), run))
         return self._next_ready()
 
     # --- Obeying -----------------------------------------------------------------------------------

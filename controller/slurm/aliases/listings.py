@@ -157,7 +157,7 @@ SACCT_FIELDS: Final[dict[str, Callable[[wire.JobView], str]]] = {
     "Restarts": lambda job: str(max(0, job.attempt - 1)),
 }
 
-Nodes = tuple[wire.NodeView, ...]
+NodeViews = tuple[wire.NodeView, ...]
 LONG_STATES: Final = {"drain": "drained", "drng": "draining", "mix": "mixed", "alloc": "allocated"}
 
 
@@ -170,14 +170,14 @@ def node_state(node: wire.NodeView) -> str:
     return "idle" if not busy else "alloc" if busy == len(node.devices) else "mix"
 
 
-def nodes_by_state(nodes: Sequence[wire.NodeView]) -> list[Nodes]:
+def nodes_by_state(nodes: Sequence[wire.NodeView]) -> list[NodeViews]:
     groups: dict[str, list[wire.NodeView]] = {}
     for node in nodes:
         groups.setdefault(node_state(node), []).append(node)
     return [tuple(group) for group in groups.values()]
 
 
-def _gres(nodes: Nodes) -> str:
+def _gres(nodes: NodeViews) -> str:
     devices = nodes[0].devices
     return f"gpu:{devices[0].type}:{len(devices)}" if devices else "(null)"
 

@@ -22,10 +22,10 @@ import msgspec
 
 from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.output import JsonFlag, write_json, write_lines
-from cotenant.controller.cli.jobs.change import until_ended
-from cotenant.controller.cli.jobs.run import RunWatch, with_streams
+from cotenant.controller.cli.jobs.change import wait_until_ended
+from cotenant.controller.cli.jobs.run import RunWatch, request_with_streams
 from cotenant.controller.cli.jobs.submit import SUBMIT_TIMEOUT_S, prepared_submission, whole_array
-from cotenant.controller.cli.main import guarded, open_streams
+from cotenant.controller.cli.main import open_streams, run_guarded
 from cotenant.controller.cli.verbs import NOT_HERE
 from cotenant.controller.client.asking import PATIENCE_S, asking
 from cotenant.controller.client.connection import Refusal
@@ -252,7 +252,7 @@ def sbatch(words: list[str]) -> int:
         sys.stdout.flush()
         if not {"-W", "--wait"} & given:
             return OK
-        jobs = until_ended(client, reply.job_ids, None).jobs
+        jobs = wait_until_ended(client, reply.job_ids, None).jobs
     return max((job.exit_code or (OK if job.phase is Phase.DONE else FAILED) for job in jobs), default=OK)
 
 
@@ -282,7 +282,7 @@ def srun(words: list[str]) -> int:
     sent = Sbatch(options=tuple(options), text=text)
     made = prepared_submission([Path(rest[0]).name], {}, None, command_only=False, sbatch=sent)
     with asking(patience_s=PATIENCE_S) as client:
-        reply = client.ask(with_streams(made.request, None), timeout_s=SUBMIT_TIMEOUT_S)
+        reply = client.ask(request_with_streams(made.request, None), timeout_s=SUBMIT_TIMEOUT_S)
         return RunWatch(client, reply.job_ids[0], True, reply.notes).to_the_end()
 
 
@@ -454,7 +454,7 @@ def main() -> int:
     name, *words = sys.argv[1:]
     open_streams()
     with listening():
-        return guarded(lambda: PROGRAMS[name](words))
+        return run_guarded(lambda: PROGRAMS[name](words))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class SlurmAnswer(NamedTuple):
     problem: str = ""
 
 
-Call = Callable[[Sequence[str], str], Awaitable[SlurmAnswer]]
+CallsSlurm = Callable[[Sequence[str], str], Awaitable[SlurmAnswer]]
 """A command and its stdin."""
 Guarded = Callable[[Callable[[], None]], None]
 """Does it, and commits what it led to."""
@@ -89,7 +89,7 @@ class SlurmAllocator:
         endpoint: str,
         keys_dir: Path,
         every_s: float,
-        call: Call = call,
+        call: CallsSlurm = call,
     ) -> None:
         self._core, self._guarded, self._call = core, guarded, call
         self._endpoint = endpoint_for_others(endpoint)

@@ -15,7 +15,7 @@ from cotenant.controller.cli.frame.output import (
     JsonFlag,
     Listing,
     OutputFlag,
-    chosen,
+    chosen_format,
     show_listing,
 )
 from cotenant.controller.client.asking import asking
@@ -32,7 +32,7 @@ DECIDED_WITHIN_S: Final = 20.0
 LOOK_S: Final = 0.25
 SHAPES: Final = "gpus=8,cpus=64,mem=500G"
 
-NameArgument = Annotated[str, argument(metavar="NAME", help="Of the queue.")]
+QueueArgument = Annotated[str, argument(metavar="NAME", help="Of the queue.")]
 KindArgument = Annotated[Literal["slurm"], argument(metavar="slurm", help="The only kind there is.")]
 MaxHostsFlag = Annotated[int, option("--max-hosts", metavar="N", help="At most so many at once.", min=1)]
 ShapeFlag = Annotated[
@@ -44,7 +44,7 @@ BacklogFlag = Annotated[int, option("--backlog", metavar="N", help="Requests tha
 GraceFlag = Annotated[
     str, option("--grace", metavar="TIME", help="So long before its limit jobs save and leave a host.")
 ]
-NameFlag = Annotated[str, option("--name", metavar="NAME", help="Of the queue, and of its hosts.")]
+QueueNameFlag = Annotated[str, option("--name", metavar="NAME", help="Of the queue, and of its hosts.")]
 BeforeFlag = Annotated[
     str, option("--before", metavar="SHELL", help="Run on a host first, such as 'module load cuda'.")
 ]
@@ -85,7 +85,7 @@ def add(
     idle: IdleFlag = "5m",
     backlog: BacklogFlag = 1,
     grace: GraceFlag = "2m",
-    name: NameFlag = "slurm",
+    name: QueueNameFlag = "slurm",
     before: BeforeFlag = "",
     folder: FolderFlag = "",
     as_json: JsonFlag = False,
@@ -181,7 +181,7 @@ def list_queues(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: 
       cotenant alloc list
       cotenant alloc list -o wide
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(wire.ListAllocations())
     show_listing(
@@ -241,7 +241,7 @@ def log(
       cotenant alloc log
       cotenant alloc log slurm -n 200 -o jsonl
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(wire.GetAllocationLog(name=name, limit=limit))
     show_listing(
@@ -265,19 +265,19 @@ def log(
 
 
 @alloc.part("pause")
-def pause(name: NameArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+def pause(name: QueueArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
     """Ask for nothing more. Hosts that are there stay until their limit, or until they are idle."""
     _change("pause", name, as_json, endpoint)
 
 
 @alloc.part("resume")
-def resume(name: NameArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+def resume(name: QueueArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
     """Ask again: after a pause, and at once where failures have made it wait."""
     _change("resume", name, as_json, endpoint)
 
 
 @alloc.part("remove")
-def remove(name: NameArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+def remove(name: QueueArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
     """Take back what is asked for, let jobs save and leave its hosts, give these back, and forget it."""
     _change("remove", name, as_json, endpoint)
 

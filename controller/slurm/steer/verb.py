@@ -17,7 +17,7 @@ from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import (
     JsonFlag,
     OutputFlag,
-    chosen,
+    chosen_format,
     show_change,
     show_one,
     whole_number,
@@ -65,10 +65,10 @@ OrderFlag = Annotated[
 PartitionFlag = Annotated[
     str, option("--partition", metavar="A,B", help="Only jobs of these partitions.", show_default="all")
 ]
-SinceFlag = Annotated[
+SteerSinceFlag = Annotated[
     str, option("--since", metavar="TIME", help="Learn run times from the accounts of so long ago on.")
 ]
-StateFlag = Annotated[
+SteerStateFlag = Annotated[
     str,
     option(
         "--state",
@@ -81,7 +81,7 @@ IntervalFlag = Annotated[str, option("--interval", metavar="TIME", help="Between
 ChangesFlag = Annotated[
     str, option("--changes", metavar="N", help="Set so many priorities in a round, at most.")
 ]
-DryRunFlag = Annotated[
+SteerDryRunFlag = Annotated[
     bool, option("--dry-run", help="Show the order and what would be set, once; change nothing.")
 ]
 
@@ -103,9 +103,9 @@ def slurm(
     interval: IntervalFlag = "30s",
     changes: ChangesFlag = "200",
     partition: PartitionFlag = "",
-    since: SinceFlag = "14d",
-    state: StateFlag = "",
-    dry_run: DryRunFlag = False,
+    since: SteerSinceFlag = "14d",
+    state: SteerStateFlag = "",
+    dry_run: SteerDryRunFlag = False,
     output: OutputFlag = None,
     as_json: JsonFlag = False,
 ) -> int:
@@ -128,7 +128,7 @@ def slurm(
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
         return OK
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     interval_s = max(duration_of("--interval", interval) or 30.0, INTERVAL_S_MIN)
     most = whole_number("--changes", changes, CHANGES_MAX)
     policy, words = _policy(order), _words(partition)
@@ -166,8 +166,8 @@ def explain(
     job: Annotated[str, argument(metavar="JOB", help="Slurm's number of a waiting job.")],
     order: OrderFlag = "",
     partition: PartitionFlag = "",
-    since: SinceFlag = "14d",
-    state: StateFlag = "",
+    since: SteerSinceFlag = "14d",
+    state: SteerStateFlag = "",
     output: OutputFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -180,7 +180,7 @@ def explain(
       cotenant steer slurm explain 1234
       cotenant steer slurm explain 1234 --order scorer -o json
     """
-    form = chosen(output, as_json)
+    form = chosen_format(output, as_json)
     number = job.partition("_")[0]
     if not texts.is_whole_number(number):
         raise Problem("usage", f"{job!r} is not a job's number", "see squeue")
@@ -200,7 +200,7 @@ def explain(
 
 
 @slurm.part("release")
-def release(state: StateFlag = "", as_json: JsonFlag = False) -> int:
+def release(state: SteerStateFlag = "", as_json: JsonFlag = False) -> int:
     """Give every job that was touched its own priority back, after a steerer was killed.
 
     \b

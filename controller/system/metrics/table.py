@@ -15,12 +15,12 @@ from typing import Final, Literal
 
 import msgspec
 
-Kind = Literal["gauge", "counter", "histogram"]
+MetricKind = Literal["gauge", "counter", "histogram"]
 
 
 class Metric(msgspec.Struct, frozen=True):
     name: str
-    kind: Kind
+    kind: MetricKind
     labels: tuple[str, ...]
     help: str
 

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from cotenant.controller.client.connection import Refusal
 from cotenant.controller.domain import ENDED, AttemptNo, JobId, array_of
 from cotenant.controller.present import sharing
-from cotenant.controller.present.etas import in_words
+from cotenant.controller.present.etas import describe_eta
 from cotenant.controller.present.job_page import ATTEMPT_COLUMNS, asked_for, standing
 from cotenant.controller.present.jobs import devices, steps
 from cotenant.controller.present.terminal import last_words
@@ -98,13 +98,13 @@ def shown(looked: JobLook, params: Params) -> Mapping[str, Any]:
         "job": job,
         "now": looked.now,
         "why": looked.why,
-        "eta": in_words(job.eta),
+        "eta": describe_eta(job.eta),
         "standing": [(name, text) for name, text in standing(job) if text and name not in ("why", "eta")],
         "asked_for": [(name, text) for name, text in asked_for(job.spec, False) if text],
         "variables": sorted(job.spec.launch.env.items()),
         "attempt_columns": ATTEMPT_COLUMNS,
         "sharing_columns": sharing.ROWS,
-        "sharing_words": sharing.in_words(job),
+        "sharing_words": sharing.sharing_notes(job),
         "decisions": decision_lines(looked.decisions),
         "outputs": looked.outputs,
         "no_output": looked.no_output,

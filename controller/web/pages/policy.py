@@ -17,7 +17,7 @@ from starlette.routing import Route
 from cotenant.controller.present.fan_chart import fan_chart
 from cotenant.controller.present.pairs import COLUMNS as PAIR_COLUMNS
 from cotenant.controller.present.pairs import measured_pairs
-from cotenant.controller.present.policies import classes_lines, in_words
+from cotenant.controller.present.policies import classes_lines, describe_organisation
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.units import value_text
 from cotenant.controller.submission.parameters import parameters_of
@@ -57,7 +57,7 @@ def shown(looked: LookedPolicy, params: Params) -> Mapping[str, Any]:
         ],
         "classes": classes_lines(classes)[1:] if classes is not None else [],
         "chart": fan_chart(classes) if classes is not None and classes.pools else "",
-        "organisations": [in_words(each) for each in current.organisations or ()],
+        "organisations": [describe_organisation(each) for each in current.organisations or ()],
         "pairs": looked.pairs,
         "pair_columns": PAIR_COLUMNS,
         "groups": group_offers(policies),

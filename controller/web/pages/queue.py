@@ -171,7 +171,7 @@ def shown(looked: QueueLook, params: Params) -> Mapping[str, Any]:
         "share_done": share_done,
         "starts": lambda job: interval(job, is_start=True),
         "ends": lambda job: interval(job, is_start=False),
-        "eta_words": etas.in_words,
+        "eta_words": etas.describe_eta,
     }
 
 

@@ -21,7 +21,7 @@ from cotenant.controller.domain import (
     JobId,
     SharingMode,
 )
-from cotenant.controller.knowledge import Verdict
+from cotenant.controller.knowledge import PairVerdict
 from cotenant.controller.performance import ProfilePoint
 from cotenant.controller.wire.clients.base import Done, Question, Reply
 from cotenant.controller.wire.times import Utc
@@ -154,7 +154,7 @@ class PairView(JsonView, frozen=True, kw_only=True, tag="pair/1"):
     """The first minus the second; null: nothing could be compared."""
     benefit: float | None
     """1 / first_xi + 1 / second_xi - 1: what sharing yields beyond taking turns."""
-    verdict: Verdict
+    verdict: PairVerdict
     quarantine: str = ""
     """Why the pair is not made again; empty if it may be."""
 

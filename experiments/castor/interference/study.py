@@ -22,7 +22,7 @@ import numpy.typing as npt
 from cotenant.controller.models.interference import model_file, predictor
 from cotenant.controller.models.interference.predictor import Predictor
 from cotenant.controller.performance import DEFAULT_XI, InterferenceModel, pair_timing
-from cotenant.controller.training import Both, PairRows, boosting, part, predictions, read, widened
+from cotenant.controller.training import Both, PairRows, boosting, part, predictions, read, select_columns
 from cotenant.controller.training import interference as training
 from experiments.shared import paths
 
@@ -62,7 +62,7 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nested(pairs: PairRows, seed: int) -> Left:
-    folds = training.by_pair(pairs.groups, seed)
+    folds = training.pair_folds(pairs.groups, seed)
     predicted, margins, mean = (np.full(pairs.xi.shape, np.nan) for _ in range(3))
     chosen = []
     for fold in range(int(folds.max()) + 1):
@@ -106,7 +106,9 @@ def duty_cycle(pairs: PairRows) -> Both:
 def one_candidate(pairs: PairRows, seed: int, number: int) -> Both:
     """Out of fold, with settings that were not chosen."""
     grid = training.GRID[number]
-    return training.out_of_fold(training.PairColumns(pairs), training.by_pair(pairs.groups, seed), grid, seed)
+    return training.out_of_fold(
+        training.PairColumns(pairs), training.pair_folds(pairs.groups, seed), grid, seed
+    )
 
 
 def without(pairs: PairRows, *names: str) -> PairRows:
@@ -115,20 +117,20 @@ def without(pairs: PairRows, *names: str) -> PairRows:
     return msgspec.structs.replace(
         pairs,
         names=kept,
-        first=widened(pairs.first, pairs.names, kept),
-        second=widened(pairs.second, pairs.names, kept),
+        first=select_columns(pairs.first, pairs.names, kept),
+        second=select_columns(pairs.second, pairs.names, kept),
     )
 
 
 def unseen(pairs: PairRows, seed: int, number: int) -> float:
     """RMSE over both jobs, every pair of one model left out after the other."""
-    _, off, _ = training.by_model(training.PairColumns(pairs), training.GRID[number], seed)
+    _, off, _ = training.unseen_model_predictions(training.PairColumns(pairs), training.GRID[number], seed)
     return training.overall(off)
 
 
 def two_outputs(pairs: PairRows, seed: int, *, settings: Mapping[str, float]) -> Both:
     """As in Castor: one regressor for job 1 and one for job 2, each sees every pair in the table's order."""
-    folds = training.by_pair(pairs.groups, seed)
+    folds = training.pair_folds(pairs.groups, seed)
     predicted = np.empty(pairs.xi.shape)
     for job in (0, 1):
         half = pairs.xi.copy()
@@ -226,7 +228,7 @@ def transfer(source: PairRows, target: PairRows, names: tuple[str, str], seed: i
     group_fold = dict(
         zip(
             (groups := sorted({*source.groups, *target.groups})),
-            training.by_pair(groups, seed).tolist(),
+            training.pair_folds(groups, seed).tolist(),
             strict=True,
         )
     )

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.sim import COLUMNS, Cluster, Outcome, Physics, Workload, simulate
+from cotenant.controller.sim import COLUMNS, Cluster, Physics, RunResult, Workload, simulate
 from experiments.castor.live_sharing import jobs
 from experiments.castor.live_sharing.counted import alone_step_s, counted
 from experiments.castor.live_sharing.run import CastorRun
@@ -103,7 +103,7 @@ def foreseen(run: CastorRun, measured: Measured) -> Foretold:
     return foretell(run, measured, trained_s, rule(measured), load_s=loads)
 
 
-def _told(outcome: Outcome, run: CastorRun) -> Foretold:
+def _told(outcome: RunResult, run: CastorRun) -> Foretold:
     assert bool(np.all(outcome.finished)), "a simulated job did not finish"
     return Foretold(
         jobs=tuple(simulated_job(outcome, i, row) for i, row in enumerate(run.rows)),

@@ -18,7 +18,7 @@ import msgspec
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.cli.demo.cluster import PrivateCluster
-from cotenant.controller.cli.demo.measuring import job_environment, profiled
+from cotenant.controller.cli.demo.measuring import job_environment, measure_profiles
 from cotenant.controller.cli.demo.plan import CHECKPOINT_SLACK_MIB, WORKLOADS
 from cotenant.controller.domain import JobId, JobSpec, Launch
 from cotenant.controller.performance import Profile, duty_cycle_rule
@@ -94,7 +94,7 @@ def measure(kinds: Sequence[str], say: Callable[[str], None]) -> dict[str, Measu
     with tempfile.TemporaryDirectory(prefix="cotenant-live-") as name:
         os.environ[LOCK_DIR_ENV] = f"{name}/locks"
         with PrivateCluster(Path(name), f"cpu:{DEVICES}", profile_s=PROFILE_S) as cluster:
-            found = profiled(
+            found = measure_profiles(
                 cluster,
                 [_job(kind, kind, ENDLESS) for kind in sorted(kinds, key=lambda kind: KINDS[kind].gpus)],
                 lambda kind, profile: say(in_words(kind, Measured(profile=profile))),

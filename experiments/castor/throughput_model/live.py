@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.cli.demo.cluster import PrivateCluster
-from cotenant.controller.cli.demo.measuring import job_environment, profiled
+from cotenant.controller.cli.demo.measuring import job_environment, measure_profiles
 from cotenant.controller.cli.demo.plan import WORKLOADS
 from cotenant.controller.domain import JobId, JobSpec, Launch, Reason
 from cotenant.controller.performance import Gang, Profile, fit_step_model, measured_steps
@@ -82,7 +82,7 @@ def _job(cluster: PrivateCluster, script: str, batch_size: int, workers: int) ->
         batch_size=batch_size,
         launch=launch,
     )
-    profile, gang = profiled(cluster, [spec])[script], Gang(devices=workers)
+    profile, gang = measure_profiles(cluster, [spec])[script], Gang(devices=workers)
     model = fit(measured_steps(profile, batch_size, gang))
     refused = isinstance(model, Reason)
     return LiveJob(

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from cotenant.controller.sim import Cluster, Outcome, Physics, Workload, simulate
+from cotenant.controller.sim import Cluster, Physics, RunResult, Workload, simulate
 from experiments.shared.live.run import DEVICES, JobRow, LiveRun
 
 PARTS: Final = ("wait_s", "load_s", "run_s", "pause_s")
@@ -112,7 +112,7 @@ def workload(run: LiveRun, foreseen: bool) -> Workload:
     )
 
 
-def simulated_job(outcome: Outcome, i: int, row: JobRow) -> Told:
+def simulated_job(outcome: RunResult, i: int, row: JobRow) -> Told:
     return Told(
         job_id=row.job_id,
         name=row.name,

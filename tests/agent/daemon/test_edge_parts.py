@@ -14,8 +14,8 @@ import zmq
 from cotenant.agent.daemon.connections import ControllerLink, check_names
 from cotenant.agent.daemon.core.edge import (
     AgentConfig,
+    AnyAgentEffect,
     AnyAgentEvent,
-    AnyEffect,
     Keep,
     Send,
     StartFailed,
@@ -168,10 +168,10 @@ class Scripted(AgentState):
 
     def __init__(self, config: AgentConfig) -> None:
         super().__init__(config)
-        self.script: list[list[AnyEffect]] = []
+        self.script: list[list[AnyAgentEffect]] = []
         self.events: list[AnyAgentEvent] = []
 
-    def handle(self, event: AnyAgentEvent, now_s: float) -> list[AnyEffect]:
+    def handle(self, event: AnyAgentEvent, now_s: float) -> list[AnyAgentEffect]:
         self.events.append(event)
         return self.script.pop(0) if self.script else []
 

@@ -24,7 +24,7 @@ from cotenant.agent.daemon.core.edge import (
     Trust,
 )
 from cotenant.agent.daemon.core.notes import Kept
-from cotenant.agent.daemon.core.remembered import Attempt, Fault, Key
+from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, Fault
 from cotenant.agent.ipc import Result, StopNow
 from cotenant.controller.domain import (
     AttemptNo,
@@ -50,9 +50,9 @@ from tests.agent.daemon.test_state import (
 from tests.building import hosts
 from tests.building.results import result
 
-ONE: Key = (JobId("7"), AttemptNo(1))
-TWO: Key = (JobId("8"), AttemptNo(1))
-THREE: Key = (JobId("9"), AttemptNo(1))
+ONE: AttemptKey = (JobId("7"), AttemptNo(1))
+TWO: AttemptKey = (JobId("8"), AttemptNo(1))
+THREE: AttemptKey = (JobId("9"), AttemptNo(1))
 KEYS = {"7": ONE, "8": TWO, "9": THREE}
 XID = GpuFault(uuids=("0",), why="Xid 31 (GPU memory page fault)", xid=31)
 UUID = "GPU-1a2b3c4d-0000-0000-0000-000000000000"
@@ -364,7 +364,7 @@ def test_a_persons_word_reaches_the_edge() -> None:
 # --- Roles and words -------------------------------------------------------------------------------
 
 # fmt: off
-ROLES: list[tuple[GpuFault, set[Key], GpuFaultRole]] = [
+ROLES: list[tuple[GpuFault, set[AttemptKey], GpuFaultRole]] = [
     (XID, set(), "culprit"),
     (XID, {TWO}, "suspect"),
     (msgspec.structs.replace(XID, strangers=True), set(), "suspect"),
@@ -378,7 +378,7 @@ ROLES: list[tuple[GpuFault, set[Key], GpuFaultRole]] = [
 
 
 @pytest.mark.parametrize(("fault", "company", "role"), ROLES)
-def test_roles(fault: GpuFault, company: set[Key], role: GpuFaultRole) -> None:
+def test_roles(fault: GpuFault, company: set[AttemptKey], role: GpuFaultRole) -> None:
     assert gpu_faults.role_of(ONE, fault, company) == role
 
 

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from cotenant.agent.daemon.core.edge import (
-    AnyEffect,
+    AnyAgentEffect,
     AwaitMemory,
     ClientsCounted,
     DevicesChanged,
@@ -26,7 +26,7 @@ from cotenant.agent.daemon.core.edge import (
     TroubleNoticed,
 )
 from cotenant.agent.daemon.core.memory import AgentMemory
-from cotenant.agent.daemon.core.remembered import Key
+from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.ipc import Result
 from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import Report
@@ -56,11 +56,11 @@ class GpuWorld(World):
 
     @initialize()
     def boot(self) -> None:
-        self.awaited: dict[Key, AwaitMemory] = {}
+        self.awaited: dict[AttemptKey, AwaitMemory] = {}
         """Who waits for their devices' memory, in this life of the agent."""
         super().boot()
 
-    def perform(self, effect: AnyEffect) -> None:
+    def perform(self, effect: AnyAgentEffect) -> None:
         if isinstance(effect, AwaitMemory):
             key = (effect.job_id, effect.attempt)
             supervisor = self.supervisors[key]
@@ -154,7 +154,7 @@ class GpuWorld(World):
         else:
             self.happen(EndCame(result=result), crash_after=crash)
 
-    def _ends(self, key: Key, how: dict[str, Any]) -> Result:
+    def _ends(self, key: AttemptKey, how: dict[str, Any]) -> Result:
         supervisor = self.supervisors[key]
         supervisor.alive = supervisor.ranks = False
         supervisor.result = result(status=supervisor.status, **how)

@@ -21,7 +21,7 @@ from cotenant.agent.daemon.core.edge import (
     StatusCame,
 )
 from cotenant.agent.daemon.core.memory import AgentMemory
-from cotenant.agent.daemon.core.remembered import Key
+from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.gpus import UNASKED, OwnerKind, ProbeResult, Process, ProcessOwner, Waits, who_holds
 from cotenant.controller.domain import HELD_MIB_MIN, AttemptNo, JobId
 from cotenant.controller.domain import events as ev
@@ -44,8 +44,8 @@ from tests.building.results import result
 
 GPU, OTHER = (gpu(f"h1/gpu-{name}", f"GPU-{name}", reserve_mib=600) for name in "ab")
 RESERVE_MIB = 600
-MINE: Key = (JobId("7"), AttemptNo(1))
-BESIDE: Key = (JobId("8"), AttemptNo(1))
+MINE: AttemptKey = (JobId("7"), AttemptNo(1))
+BESIDE: AttemptKey = (JobId("8"), AttemptNo(1))
 
 
 def probe(used_mib: int, *processes: Process, **facts: Any) -> ProbeResult:
@@ -53,7 +53,12 @@ def probe(used_mib: int, *processes: Process, **facts: Any) -> ProbeResult:
 
 
 def process(
-    pid: int, used_mib: int | None, state: str = "S", *, kind: OwnerKind = "foreign", of: Key | None = None
+    pid: int,
+    used_mib: int | None,
+    state: str = "S",
+    *,
+    kind: OwnerKind = "foreign",
+    of: AttemptKey | None = None,
 ) -> Process:
     owner = ProcessOwner(kind=kind, command="python")
     if of is not None:
@@ -63,7 +68,7 @@ def process(
 
 NOBODY = "9000 MiB are still held by no process that can be seen here"
 # fmt: off
-HELD: list[tuple[str, ProbeResult, set[Key], str]] = [
+HELD: list[tuple[str, ProbeResult, set[AttemptKey], str]] = [
     ("back at the reserve", probe(600), set(), ""),
     ("a little more than that", probe(600 + HELD_MIB_MIN - 1), set(), ""),
     ("just enough", probe(600 + HELD_MIB_MIN), set(), f"{HELD_MIB_MIN} MiB are still held"),
@@ -88,7 +93,7 @@ HELD: list[tuple[str, ProbeResult, set[Key], str]] = [
 
 
 @pytest.mark.parametrize(("name", "seen", "live", "says"), HELD, ids=[row[0] for row in HELD])
-def test_who_holds_memory_is_named(name: str, seen: ProbeResult, live: set[Key], says: str) -> None:
+def test_who_holds_memory_is_named(name: str, seen: ProbeResult, live: set[AttemptKey], says: str) -> None:
     held = who_holds(seen, RESERVE_MIB, live)
     assert (held is None) == (says == ""), name
     assert held is None or says in held.text

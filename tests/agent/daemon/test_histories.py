@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cotenant.agent.daemon.core.edge import (
     Adopt,
     AgentTicked,
+    AnyAgentEffect,
     AnyAgentEvent,
-    AnyEffect,
     Booted,
     Connected,
     ControllerMessageCame,
@@ -35,7 +35,7 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.notes import AnyNote
-from cotenant.agent.daemon.core.remembered import Key
+from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.ipc import Durable, Order, Result, Status
 from cotenant.controller.domain import CommandId, ExitVerdict, ForgetJob, HostId, JobId
@@ -79,18 +79,18 @@ class World(RuleBasedStateMachine):
         super().__init__()
         self.now_s = 0.0
         self.disk: list[AnyNote] = []
-        self.supervisors: dict[Key, Supervisor] = {}
-        self.starts: list[Key] = []
+        self.supervisors: dict[AttemptKey, Supervisor] = {}
+        self.starts: list[AttemptKey] = []
         self.cleaning: list[Result] = []
         self.mail: list[ToAgent] = []
         self.lives = 0
         self.commands = 0
         self.confirmed: set[int] = set()
-        self.asked_to_start: dict[int, Key] = {}
-        self.asked_to_stop: dict[int, Key] = {}
-        self.stopped: set[Key] = set()
+        self.asked_to_start: dict[int, AttemptKey] = {}
+        self.asked_to_stop: dict[int, AttemptKey] = {}
+        self.stopped: set[AttemptKey] = set()
         """Attempts whose stop the agent has confirmed."""
-        self.fenced: set[Key] = set()
+        self.fenced: set[AttemptKey] = set()
         """Attempts of which the controller has heard that they never started."""
         self.heard: dict[int, ev.FromAttempt] = {}
         """Reports by number, as they were first seen on the wire."""
@@ -105,7 +105,7 @@ class World(RuleBasedStateMachine):
         self.lives += 1
         self.session = f"s{self.lives}"
         config = agent_config(self.devices, session=self.session, uid=0)
-        self.connected: set[Key] = set()
+        self.connected: set[AttemptKey] = set()
         self.cleaning = []
         self.state = AgentState(config, AgentMemory(self.disk))
         found = tuple(
@@ -131,7 +131,7 @@ class World(RuleBasedStateMachine):
         if crash_after is not None:
             self.boot()
 
-    def perform(self, effect: AnyEffect) -> None:
+    def perform(self, effect: AnyAgentEffect) -> None:
         match effect:
             case Keep(note=note):
                 self.disk.append(note)
@@ -269,7 +269,7 @@ class World(RuleBasedStateMachine):
     def supervisor_speaks(self, data: st.DataObject, crash: int | None) -> None:
         self.says_a_step(data.draw(st.sampled_from(self.living())), crash)
 
-    def says_a_step(self, key: Key, crash: int | None) -> None:
+    def says_a_step(self, key: AttemptKey, crash: int | None) -> None:
         supervisor = self.supervisors[key]
         if key not in self.connected:
             self.connected.add(key)
@@ -336,10 +336,10 @@ class World(RuleBasedStateMachine):
             del self.supervisors[key]
             self.happen(StartFailed(job_id=key[0], attempt=key[1], why="no such program"))
 
-    def living(self) -> list[Key]:
+    def living(self) -> list[AttemptKey]:
         return [key for key, supervisor in self.supervisors.items() if supervisor.alive]
 
-    def end_of(self, supervisor: Supervisor, key: Key) -> AnyAgentEvent:
+    def end_of(self, supervisor: Supervisor, key: AttemptKey) -> AnyAgentEvent:
         if supervisor.result is not None:
             return EndCame(result=supervisor.result)
         return SupervisorGone(job_id=key[0], attempt=key[1])
@@ -409,7 +409,7 @@ class World(RuleBasedStateMachine):
     def all_that_is_asked_is_answered(self) -> None:
         """For worlds in which more is asked than this one answers."""
 
-    def highest_ended(self, job_id: JobId, ended: set[Key]) -> int:
+    def highest_ended(self, job_id: JobId, ended: set[AttemptKey]) -> int:
         """A start may be confirmed without a word of its own only where a later attempt has fenced it."""
         return max((attempt for job, attempt in ended if job == job_id), default=0)
 

@@ -13,7 +13,7 @@ import pytest
 
 from cotenant.agent.host.indicators import RETRY_S, STARTING, Gpus, IndicatorReader, SlotUse, reading_of
 from cotenant.controller.domain import Device, DeviceId, DeviceReading
-from cotenant.profiler.indicators.device_process import Answer
+from cotenant.profiler.indicators.device_process import DeviceAnswer
 from cotenant.profiler.indicators.sources import Wanted
 from tests.building.hosts import cpu, gpu
 
@@ -162,7 +162,7 @@ def test_after_one_that_died_without_a_word_plain_nvml_is_tried() -> None:
 @pytest.mark.parametrize("source", ["exporter", "nvml"])
 def test_a_source_that_has_nothing_new_says_nothing(source: str) -> None:
     known = {**SAYS, "source": source, "samples": (), "problems": ("", ""), "memory": (None, None)}
-    answer = Answer(**known)  # type: ignore[arg-type]
+    answer = DeviceAnswer(**known)  # type: ignore[arg-type]
     assert reading_of(answer, 0, TWO[0], 5.0) is None
 
 

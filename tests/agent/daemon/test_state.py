@@ -12,8 +12,8 @@ from cotenant.agent.daemon.core.edge import (
     Adopt,
     AgentConfig,
     AgentTicked,
+    AnyAgentEffect,
     AnyAgentEvent,
-    AnyEffect,
     Booted,
     Connected,
     ControllerMessageCame,
@@ -111,20 +111,20 @@ class Agent:
         self.now_s = 100.0
         self.state = AgentState(config(**changes), AgentMemory(self.disk))
 
-    def say(self, *events: AnyAgentEvent) -> list[AnyEffect]:
+    def say(self, *events: AnyAgentEvent) -> list[AnyAgentEffect]:
         effects = [effect for event in events for effect in self.state.handle(event, self.now_s)]
         self.disk += [effect.note for effect in effects if isinstance(effect, Keep)]
         return effects
 
-    def hear(self, *messages: Any) -> list[AnyEffect]:
+    def hear(self, *messages: Any) -> list[AnyAgentEffect]:
         return self.say(*(ControllerMessageCame(message=message) for message in messages))
 
-    def obey(self, *commands: Any) -> list[AnyEffect]:
+    def obey(self, *commands: Any) -> list[AnyAgentEffect]:
         return self.hear(*(CommandDelivery(command=command) for command in commands))
 
-    def wait(self, seconds: float, *, answered: bool = False) -> list[AnyEffect]:
+    def wait(self, seconds: float, *, answered: bool = False) -> list[AnyAgentEffect]:
         """Let time pass from alarm to alarm, as a runtime does; `answered`: heartbeats are renewed."""
-        effects: list[AnyEffect] = []
+        effects: list[AnyAgentEffect] = []
         until_s = self.now_s + seconds
         while self.state.next_alarm_s <= until_s:
             self.now_s = max(self.now_s, self.state.next_alarm_s)
@@ -135,7 +135,7 @@ class Agent:
         self.now_s = until_s
         return effects
 
-    def restarted(self, *found: FoundAttempt, **changes: Any) -> tuple[Agent, list[AnyEffect]]:
+    def restarted(self, *found: FoundAttempt, **changes: Any) -> tuple[Agent, list[AnyAgentEffect]]:
         """A new start of the agent on the same disk."""
         again = Agent(disk=self.disk, session="s2", **changes)
         again.now_s = self.now_s
@@ -703,7 +703,7 @@ def test_ended_attempts_and_checkpoints_go_after_their_time_and_fences_last() ->
     agent.hear(ReportAck(sequence=agent.state.memory.sequence))
     agent.obey(ForgetJob(command_id=CommandId(20), host_id=HOST, job_id=JobId("7")))
 
-    def days(count: float) -> list[AnyEffect]:
+    def days(count: float) -> list[AnyAgentEffect]:
         agent.now_s += count * DAY_S
         return agent.say(AgentTicked())
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from cotenant.agent.daemon.core.edge import AnyAgentEvent, AwaitMemory, MemoryFree, MemoryHeld
-from cotenant.agent.daemon.core.remembered import Key
+from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.daemon.tasks import GpuRelease, Tasks
 from cotenant.controller.domain import AttemptNo, JobId
 from tests.agent.daemon.test_held_memory import GPU
@@ -80,7 +80,7 @@ class Watch:
     def __init__(self, log: list[str], held: dict[str, str]) -> None:
         self._log, self._held = log, held
 
-    async def given_back(self, key: Key, uuids: Collection[str]) -> dict[str, str]:
+    async def given_back(self, key: AttemptKey, uuids: Collection[str]) -> dict[str, str]:
         assert (key, list(uuids)) == ((JobId("7"), AttemptNo(1)), ["GPU-a"])
         self._log.append("looked at the device")
         return self._held

@@ -6,12 +6,12 @@ from typing import get_args
 
 import pytest
 
-from cotenant.agent.gpus.device_states import BY_BUCKET, TABLE, Happening, after
+from cotenant.agent.gpus.device_states import BY_BUCKET, TABLE, DeviceHappening, after
 from cotenant.agent.gpus.xid import ROWS, Bucket, bus_address, meaning, xid_in
 from cotenant.controller.domain import DeviceState
 
 STATES: tuple[DeviceState, ...] = get_args(DeviceState)
-HAPPENINGS: tuple[Happening, ...] = get_args(Happening)
+HAPPENINGS: tuple[DeviceHappening, ...] = get_args(DeviceHappening)
 WORSE: dict[DeviceState, int] = {"ok": 0, "suspect": 1, "draining": 2, "lost": 3}
 GOOD = {"proven", "trusted", "renewed"}
 
@@ -27,7 +27,7 @@ CELLS = {  # restart     suspect     drain       lost    hung        proven     
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("happening", HAPPENINGS)
-def test_every_cell(state: DeviceState, happening: Happening) -> None:
+def test_every_cell(state: DeviceState, happening: DeviceHappening) -> None:
     assert after(state, happening) == CELLS[state][HAPPENINGS.index(happening)]
 
 

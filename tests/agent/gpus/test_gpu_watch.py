@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.daemon.core import Attempt, GpuFault, Key
+from cotenant.agent.daemon.core import Attempt, AttemptKey, GpuFault
 from cotenant.agent.gpus.conditions import UNASKED, DeviceCondition
 from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState, PastStates
 from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch, offered
@@ -34,7 +34,7 @@ from tests.building.limits import within_s
 from tests.processes import await_shown, own_program
 
 HOST = HostId("h")
-KEY: Key = (JobId("7"), AttemptNo(1))
+KEY: AttemptKey = (JobId("7"), AttemptNo(1))
 QUICK = Timing(probe_s=0.1, start_s=20.0, silent_s=1.0, retry_s=0.05, retry_s_max=0.2, reap_s=1.0)
 
 

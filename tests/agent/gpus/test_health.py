@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.daemon.core import GpuFault, Key
+from cotenant.agent.daemon.core import AttemptKey, GpuFault
 from cotenant.agent.gpus.conditions import LEAVE_GRACE_S, DeviceCondition
 from cotenant.agent.gpus.device_states import QUIET_S, DeviceStateStore, recalled
 from cotenant.agent.gpus.health import Health
@@ -18,11 +18,13 @@ from cotenant.agent.gpus.xid import ROWS, meaning
 from cotenant.controller.domain import AttemptNo, JobId
 
 ONE, TWO = "GPU-1", "GPU-2"
-JOB: Key = (JobId("7"), AttemptNo(1))
-OTHER: Key = (JobId("8"), AttemptNo(2))
+JOB: AttemptKey = (JobId("7"), AttemptNo(1))
+OTHER: AttemptKey = (JobId("8"), AttemptNo(2))
 
 
-def process(pid: int, used_mib: int | None = 1000, *, of: Key | None = None, **changes: Any) -> Process:
+def process(
+    pid: int, used_mib: int | None = 1000, *, of: AttemptKey | None = None, **changes: Any
+) -> Process:
     owner = ProcessOwner(kind="attempt", job_id=of[0], attempt=of[1]) if of else ProcessOwner(kind="foreign")
     owner = msgspec.structs.replace(owner, user="bob", command="python x.py", **changes)
     return Process(pid=pid, used_mib=used_mib, owner=owner)
@@ -35,7 +37,7 @@ class Host:
         self.health = Health({ONE: 600, TWO: 600}, **options)
         self.now_s = 1000.0
         self.faults: list[GpuFault] = []
-        self.live: dict[str, frozenset[Key]] = {}
+        self.live: dict[str, frozenset[AttemptKey]] = {}
         self.mps: frozenset[str] = frozenset()
 
     def probe(self, *processes: Process, uuid: str = ONE, **facts: Any) -> DeviceCondition:

@@ -24,7 +24,7 @@ from cotenant.agent.supervisor.core.agreement import (
     AgreementCoordinator,
     Words,
 )
-from cotenant.agent.supervisor.core.rank_messages import Kind, ToRank
+from cotenant.agent.supervisor.core.rank_messages import RequestKind, ToRank
 from cotenant.controller.wire import DECISION_TIMEOUT_S, STEP_REPORT_PERIOD_S
 
 
@@ -376,7 +376,7 @@ class Gang:
             model.give_up()
             self.arrive(rank)
 
-    def ask(self, kind: Kind) -> None:
+    def ask(self, kind: RequestKind) -> None:
         self.send(self.agreement.ask(kind, self.now_s))
 
     @property

@@ -21,8 +21,8 @@ from cotenant.agent.supervisor.core.coordination import (
     payload,
 )
 from cotenant.agent.supervisor.core.edge import (
-    AnyEffect,
     AnyHappening,
+    AnySupervisorEffect,
     EndRanks,
     RankMessageCame,
     Started,
@@ -86,7 +86,7 @@ class World:
     def tell(self, host: HostId, event: AnyHappening) -> None:
         self.carry_out(host, self.hosts[host].handle(event, self.now_s))
 
-    def carry_out(self, host: HostId, effects: list[AnyEffect]) -> None:
+    def carry_out(self, host: HostId, effects: list[AnySupervisorEffect]) -> None:
         for effect in effects:
             match effect:
                 case TellRank(rank=rank, data=data):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from cotenant.agent.ipc import LeaseNow, Result, SaveNow, StopNow
 from cotenant.agent.supervisor.core.edge import (
     AllGone,
-    AnyEffect,
     AnyHappening,
+    AnySupervisorEffect,
     ClearLeftovers,
     CouldNotStart,
     EndRanks,
@@ -59,15 +59,15 @@ class Story:
         self.order = order_of(ranks, **fields)
         self.now_s = 0.0
         self.supervision = Supervision(self.order, self.now_s)
-        self.all: list[AnyEffect] = []
-        self.new: list[AnyEffect] = []
+        self.all: list[AnySupervisorEffect] = []
+        self.new: list[AnySupervisorEffect] = []
 
-    def happens(self, event: AnyHappening) -> list[AnyEffect]:
+    def happens(self, event: AnyHappening) -> list[AnySupervisorEffect]:
         self.new = self.supervision.handle(event, self.now_s)
         self.all += self.new
         return self.new
 
-    def says(self, word: AnyRankWord) -> list[AnyEffect]:
+    def says(self, word: AnyRankWord) -> list[AnySupervisorEffect]:
         return self.happens(RankMessageCame(word=word))
 
     def until(self, when_s: float) -> None:
@@ -107,13 +107,13 @@ class Story:
         assert self.supervision.is_done
         return finish[0].result
 
-    def of(self, kind: type[T], effects: list[AnyEffect] | None = None) -> list[T]:
+    def of(self, kind: type[T], effects: list[AnySupervisorEffect] | None = None) -> list[T]:
         return [each for each in (self.all if effects is None else effects) if isinstance(each, kind)]
 
     def signals(self) -> list[str]:
         return ["KILL" if each.force else "TERM" for each in self.of(EndRanks)]
 
-    def words(self, effects: list[AnyEffect] | None = None) -> list[tuple[int, str, str, int, int]]:
+    def words(self, effects: list[AnySupervisorEffect] | None = None) -> list[tuple[int, str, str, int, int]]:
         said = [(each.rank, msgspec.json.decode(each.data)) for each in self.of(TellRank, effects)]
         return [(rank, w["m"], w["phase"], w["step"], w["proposal"]) for rank, w in said]
 

@@ -17,7 +17,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import EtaAnswer, JobEta, comparable_eta, question_of
 from cotenant.controller.models.eta import no_earlier
 from cotenant.controller.policies import registry
-from cotenant.controller.present.etas import in_words
+from cotenant.controller.present.etas import describe_eta
 from cotenant.controller.sim.eta import answer
 from cotenant.controller.store import replay
 from cotenant.controller.wire import agents, clients, wall_s
@@ -95,7 +95,7 @@ def test_a_job_that_goes_on_after_all_its_times_takes_longer_than_foreseen(stati
     (eta,) = reply.etas
     assert eta.finish == clients.EtaTimes(p10_at=reply.now, p50_at=None, p90_at=None, is_overdue=True)
     assert (eta.told_at, eta.age_s) == (told_at, pytest.approx(1000.0))
-    assert in_words(eta) == "takes longer than foreseen, uncalibrated (told 16m40s ago)"
+    assert describe_eta(eta) == "takes longer than foreseen, uncalibrated (told 16m40s ago)"
 
 
 def told(low_s: float, mid_s: float, high_s: float) -> ToldInterval:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from cotenant.controller.api.queries import pair_views
-from cotenant.controller.knowledge import PairSeen, PairTable, Verdict, kind_of, loses
+from cotenant.controller.knowledge import PairSeen, PairTable, PairVerdict, kind_of, loses
 from cotenant.controller.performance import Interference
 from cotenant.controller.wire import clients
 from tests.controller.building import spec
@@ -66,7 +66,7 @@ def test_what_was_only_told_beforehand_is_not_what_was_seen() -> None:
     ("first", "second", "wanted"),
     [(1.0, 1.0, "pays"), (2.0, 2.0, "even"), (2.1, 2.1, "even"), (2.2, 2.2, "loses"), (1.0, 9.0, "pays")],
 )
-def test_the_verdict_is_by_the_work_done_together(first: float, second: float, wanted: Verdict) -> None:
+def test_the_verdict_is_by_the_work_done_together(first: float, second: float, wanted: PairVerdict) -> None:
     pair = PairSeen(
         first="a", second="b", first_xi=first, second_xi=second, first_count=3, second_count=3,
         first_out_of_memory=0, second_out_of_memory=0,

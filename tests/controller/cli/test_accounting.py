@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from cotenant.controller.cli.jobs.queue import watched
+from cotenant.controller.cli.jobs.queue import watch_page
 from cotenant.controller.client.connection import Unreachable
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.slurm.aliases.programs import scontrol
@@ -138,7 +138,7 @@ def test_watching_goes_on_while_the_controller_is_away(capsys: pytest.CaptureFix
 
     paused: list[float] = []
     with pytest.raises(KeyboardInterrupt):
-        watched(ask, 3.0, paused.append)
+        watch_page(ask, 3.0, paused.append)
     shown = [line for line in capsys.readouterr().out.splitlines() if line]
     assert (shown[0], shown[2], paused) == ("one", "two", [3.0, 3.0, 3.0])
     assert shown[1].startswith("no answer for ") and shown[1].endswith("it restarts")

@@ -9,7 +9,7 @@ import msgspec
 from cotenant.controller.domain import ClassReport, JobId, PoolReport
 from cotenant.controller.domain import events as ev
 from cotenant.controller.present.fan_chart import fan_chart
-from cotenant.controller.present.policies import classes_lines, forecast_in_words, in_words
+from cotenant.controller.present.policies import classes_lines, describe_organisation, forecast_in_words
 from cotenant.controller.present.top_page import quota_lines
 from cotenant.controller.wire import clients as wire
 from tests.controller.building import engine as made
@@ -46,10 +46,13 @@ def test_the_page_says_which_model_forecasts_and_since_when() -> None:
 def test_organisations_are_told_with_their_class_and_their_quota() -> None:
     vision = wire.OrganisationView(name="vision", job_class="spot", quota_devices=4, spot_devices=1)
     speech = wire.OrganisationView(name="speech", job_class="hp", quota_devices=None, spot_devices=0)
-    assert in_words(vision) == (
+    assert describe_organisation(vision) == (
         "organisation vision: class spot by default; its spot jobs have 1 device of 4 that they may hold"
     )
-    assert in_words(speech) == "organisation speech: class hp by default; its spot jobs have 0 devices"
+    assert (
+        describe_organisation(speech)
+        == "organisation speech: class hp by default; its spot jobs have 0 devices"
+    )
 
 
 def test_top_says_the_quota_of_each_type_in_a_line() -> None:

@@ -9,8 +9,8 @@ import click
 import pytest
 
 from cotenant.controller.cli.frame.problem import OPTIONS_ELSEWHERE
-from cotenant.controller.cli.main import asks_for_json, guarded, main
-from cotenant.controller.cli.verbs import BY_NAME, SYNONYMS, as_command
+from cotenant.controller.cli.main import asks_for_json, main, run_guarded
+from cotenant.controller.cli.verbs import BY_NAME, SYNONYMS, verb_command
 from cotenant.controller.present.problem import Problem
 
 
@@ -19,7 +19,7 @@ def failing() -> int:
 
 
 def test_an_error_is_an_object_where_one_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(failing, as_json=True) == 3
+    assert run_guarded(failing, as_json=True) == 3
     said = capsys.readouterr()
     assert json.loads(said.out) == {
         "schema": "error/1", "code": "not-found", "exit_code": 3, "message": "no job 99",
@@ -29,7 +29,7 @@ def test_an_error_is_an_object_where_one_was_asked_for(capsys: pytest.CaptureFix
 
 
 def test_elsewhere_it_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(failing) == 3
+    assert run_guarded(failing) == 3
     assert capsys.readouterr().out == ""
 
 
@@ -83,7 +83,7 @@ def test_a_wrong_word_leads_where_it_was_meant_to(
 
 
 def test_an_option_that_is_meant_is_one_of_some_verb() -> None:
-    commands = [as_command(verb) for verb in BY_NAME.values()]
+    commands = [verb_command(verb) for verb in BY_NAME.values()]
     commands += [part for each in commands for part in getattr(each, "commands", {}).values()]
     assert set(OPTIONS_ELSEWHERE.values()) <= {
         name for each in commands for it in each.params for name in it.opts
@@ -97,7 +97,7 @@ def parts_of(name: str) -> list[str]:
         inner = getattr(command, "commands", {})
         return [each for part, found in inner.items() for each in below(f"{words} {part}", found)] or [words]
 
-    return below(name, as_command(BY_NAME[name]))
+    return below(name, verb_command(BY_NAME[name]))
 
 
 @pytest.mark.parametrize("words", [each for name in BY_NAME for each in parts_of(name)])

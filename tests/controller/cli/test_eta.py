@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cotenant.controller.domain import JobId, Phase
-from cotenant.controller.present.etas import age, early, in_words, late, likely
+from cotenant.controller.present.etas import age, describe_eta, early, late, likely
 from cotenant.controller.present.units import local_time
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import utc
@@ -48,7 +48,7 @@ def test_what_is_not_known_of_an_end_is_not_said(
         job_id=JobId("7"), name="train", phase=Phase.RUNNING, start=None, finish=finish, is_calibrated=True,
         basis="", policy="fifo", hit_rate=None, hits_of=0, told_at=utc(ONE), age_s=166.0,
     )  # fmt: skip
-    assert in_words(view) == words.format(**known) + " (told 2m46s ago)"
+    assert describe_eta(view) == words.format(**known) + " (told 2m46s ago)"
     assert age(view) == "2m46s ago"
     assert (early(finish), likely(finish), late(finish)) == tuple(each.format(**known) for each in cells)
 
@@ -61,6 +61,6 @@ def test_of_an_end_that_nobody_knows_the_start_is_said() -> None:
     )  # fmt: skip
     one, two, three = map(local_time, (ONE, TWO, THREE))
     assert (
-        in_words(view)
+        describe_eta(view)
         == f"starts about {two} ({one} to {three}), uncalibrated; its end is unknown: it has no length"
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cotenant.controller.cli.verbs import BY_NAME, IMPORTED_ALONE, Verb, as_command
+from cotenant.controller.cli.verbs import BY_NAME, IMPORTED_ALONE, Verb, verb_command
 from cotenant.controller.present.screen import table
 from cotenant.controller.present.tables import Column
 from cotenant.controller.system.files import output, write_output
@@ -79,10 +79,10 @@ def test_a_part_that_is_imported_alone_needs_no_numpy_and_is_one_of_its_verb(
     for more in ((), ("--json",), ("--help",)):
         loaded = modules_after(*words, *more, at=tmp_path)
         assert not loaded & {"numpy", "zmq", "asyncio", "cotenant.controller.sim"}
-    whole: Any = as_command(BY_NAME[words[0]])
+    whole: Any = verb_command(BY_NAME[words[0]])
     for word in words[1:]:
         whole = whole.commands[word]
-    alone = as_command(part)
+    alone = verb_command(part)
     assert (alone.help, [each.name for each in alone.params]) == (
         whole.help,
         [each.name for each in whole.params],
@@ -140,7 +140,7 @@ def test_a_verb_with_parts_alone_says_what_they_are_in_whole_sentences(
 def test_every_verb_is_where_the_table_says(verb: Verb) -> None:
     module = importlib.import_module(verb.full_module)
     assert hasattr(module, verb.name.replace("-", "_"))
-    assert as_command(verb) is not None
+    assert verb_command(verb) is not None
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

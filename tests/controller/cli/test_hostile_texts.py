@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.cli.frame.output import as_text
+from cotenant.controller.cli.frame.output import json_text
 from cotenant.controller.domain import JobId, JobSpec, Launch, texts
 from cotenant.controller.present import screen, tables
 from cotenant.controller.present.problem import Problem
@@ -71,7 +71,7 @@ def test_an_error_is_one_line(message: str, hint: str) -> None:
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
 def test_json_is_the_text_itself_and_prints_nothing_hidden(text: str) -> None:
-    shown = as_text({"name": text})
+    shown = json_text({"name": text})
     assert texts.is_one_line(shown)
     assert json.loads(shown) == {"name": text}
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.controller.domain import JobId, JobSpec, Launch
-from cotenant.controller.present.sharing import ROWS, at_the_end
+from cotenant.controller.present.sharing import ROWS, closing_lines
 from cotenant.controller.wire import (
     PromiseView,
     SharingTotals,
@@ -75,7 +75,7 @@ def test_queue_wide_has_them_in_a_row(controller: StandIn, replies: ModuleType, 
 
 
 def test_the_end_of_a_run_tells_each_partner_and_what_became_of_the_promise(replies: ModuleType) -> None:
-    told = at_the_end(shared(replies))
+    told = closing_lines(shared(replies))
     assert told[0] == (
         "beside job 4, 820 steps: predicted 112.0s from duty cycles, measured 130.0s, alone 91.0s"
     )
@@ -84,10 +84,10 @@ def test_the_end_of_a_run_tells_each_partner_and_what_became_of_the_promise(repl
     assert told[4].startswith("average completion beside job 4: promised 29.1s, it took 40.7s")
     assert told[5] == "sharing won 0.00722 device-hours (this job's part)"
     lost = replies.done(shared=(ROW,), won_device_s=-36.0)
-    assert at_the_end(lost)[-1] == "sharing lost 0.01 device-hours (this job's part)"
-    assert at_the_end(replies.done()) == []
+    assert closing_lines(lost)[-1] == "sharing lost 0.01 device-hours (this job's part)"
+    assert closing_lines(replies.done()) == []
     fast = msgspec.structs.replace(ROW, measured_s=60.0)
-    assert at_the_end(replies.done(shared=(fast,), won_device_s=30.0))[-1].endswith(
+    assert closing_lines(replies.done(shared=(fast,), won_device_s=30.0))[-1].endswith(
         "; it was slower when it was measured alone, which counts as no slowdown and as no gain"
     )
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.controller.cli.offline import options as sim_options
-from cotenant.controller.cli.offline.sim import windowed
+from cotenant.controller.cli.offline.sim import windowed_tasks
 from cotenant.controller.sim import Scenario, policies_named, tasks
 from cotenant.controller.whatif import table as sim_table
 
@@ -117,7 +117,7 @@ def test_a_stop_before_anything_was_compared_is_a_stop() -> None:
     scenario = Scenario(trace="philly/51b7ef", windows=2, window_jobs=20)
     whole = tasks(scenario, policies_named("fifo"), (0,))
     with pytest.raises(KeyboardInterrupt):
-        windowed(scenario, policies_named("fifo,sjf"), whole, 1, run=interrupted)
+        windowed_tasks(scenario, policies_named("fifo,sjf"), whole, 1, run=interrupted)
 
 
 def test_jsonl_and_id_are_one_line_a_run(cotenant: Cotenant) -> None:

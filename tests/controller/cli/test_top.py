@@ -222,7 +222,7 @@ def test_the_plain_table_outlives_the_controller_and_says_that_it_is_old(
     console = Console(file=out, force_terminal=True, width=80, height=24)
     answers = Answers(first, Unreachable("gone"), Refusal(FAILURE), first, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        top.refreshed(answers, first, 0.0, console, top.WITHOUT_EXTRA)
+        top.refresh_page(answers, first, 0.0, console, top.WITHOUT_EXTRA)
     shown = [text for text in out.getvalue().split("\x1b[H") if "cotenant" in text]
     assert "no answer" not in shown[0] and "no answer" not in shown[-1]
     assert any("no answer from the controller for 0s; this is old" in text for text in shown)

@@ -14,7 +14,7 @@ from cotenant.controller.planning import Plan, View, is_possible
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.toolkit import reserve
-from cotenant.controller.sim import Outcome, simulate
+from cotenant.controller.sim import RunResult, simulate
 from tests.controller.building import Desk, report
 from tests.controller.sim.workloads import JobRow, cluster, workload
 
@@ -109,7 +109,9 @@ class Watching:
         return decision
 
 
-def world(seed: int, backfill: str, *, error: float, forecasts: dict[JobId, float] | None = None) -> Outcome:
+def world(
+    seed: int, backfill: str, *, error: float, forecasts: dict[JobId, float] | None = None
+) -> RunResult:
     """Forty random jobs on three hosts of four under fifo."""
     chance = random.Random(seed)
     rows, at_s = [], 0.0

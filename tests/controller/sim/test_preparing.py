@@ -21,9 +21,9 @@ from cotenant.controller.sim.world.overheads import (
     Overhead,
     Overheads,
     constant,
-    launched,
-    measured,
-    modelled,
+    launch_overheads,
+    modelled_overhead,
+    read_overheads,
 )
 from cotenant.controller.sim.world.workload import Cluster, Workload
 
@@ -91,7 +91,7 @@ def test_missing_models_are_drawn_from_the_table_and_known_ones_are_kept() -> No
     models = [made.models[number] for number in made.model]
     assert models[1] == models[2] == "bert"
     assert models[0] in PARAMETERS and models[3] in PARAMETERS
-    assert made.load_s[0] == modelled(PARAMETERS[models[0]]).load_s
+    assert made.load_s[0] == modelled_overhead(PARAMETERS[models[0]]).load_s
 
 
 def test_models_may_be_given_and_leave_load_times_alone() -> None:
@@ -192,14 +192,14 @@ def test_the_modelled_table_has_lazers_seven_classes_and_means_near_what_the_pap
 def test_scales_multiply_every_time() -> None:
     table = Overheads(load_time_scale=0.1, pause_time_scale=4.0)
     for model, parameters in PARAMETERS.items():
-        assert table.load_s(model) == pytest.approx(0.1 * modelled(parameters).load_s)
-        assert table.pause_s(model) == pytest.approx(4.0 * modelled(parameters).pause_s)
+        assert table.load_s(model) == pytest.approx(0.1 * modelled_overhead(parameters).load_s)
+        assert table.pause_s(model) == pytest.approx(4.0 * modelled_overhead(parameters).pause_s)
     with pytest.raises(ValueError, match="scales must be 0 or more"):
         Overheads(load_time_scale=-1.0)
 
 
 def test_a_warm_start_saves_start_up_and_reads_as_much_state() -> None:
-    warm, cold = launched("warm", 1.0), launched("cold", 1.0)
+    warm, cold = launch_overheads("warm", 1.0), launch_overheads("cold", 1.0)
     assert cold == Overheads()
     for model in PARAMETERS:
         saved_s = START_UP_S * (1 - WARM_START_UP_RATIO)
@@ -218,7 +218,7 @@ def test_measured_overheads_are_medians_of_their_samples(tmp_path: Path) -> None
     file = tmp_path / "o.json"
     models = {"bert": {"load_s": [9.0, 1.0, 8.0], "pause_s": 2}, "lm": {"load_s": 4, "pause_s": [1, 2]}}
     file.write_text(json.dumps({"schema": "overheads/1", "source": "a laptop", "models": models}))
-    table = measured(file)
+    table = read_overheads(file)
     assert table.table == {"bert": Overhead(load_s=8.0, pause_s=2.0), "lm": Overhead(load_s=4.0, pause_s=1.5)}
     assert table.name == "measured: a laptop"
     assert workload(overheads=table).load_s[1] == 8.0, "job b says that it is bert"
@@ -242,9 +242,9 @@ def test_a_file_of_measured_overheads_that_is_wrong_is_refused(
 ) -> None:
     (tmp_path / "o.json").write_text(text)
     with pytest.raises(TraceProblem, match=message):
-        measured(tmp_path / "o.json")
+        read_overheads(tmp_path / "o.json")
 
 
 def test_a_missing_file_of_measured_overheads_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceProblem, match="cannot be read"):
-        measured(tmp_path / "none.json")
+        read_overheads(tmp_path / "none.json")

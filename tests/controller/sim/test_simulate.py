@@ -24,7 +24,7 @@ from cotenant.controller.policies.classic import Classic
 from cotenant.controller.policies.toolkit import OrderParameters
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.world.outcome import Outcome
+from cotenant.controller.sim.world.outcome import RunResult
 from cotenant.controller.sim.world.physics import Failures, FailureTimes, Physics
 from cotenant.controller.sim.world.workload import Workload
 from cotenant.controller.sim.world.world import World
@@ -35,7 +35,7 @@ from tests.controller.sim.workloads import JobRow, cluster, workload
 POLICIES = ("fifo", "sjf", "srtf", "srtf-full", "srsf", "tiresias", "interval-60", "patient", "castor")
 
 
-def times(outcome: Outcome, row: int) -> tuple[float, float, float, float]:
+def times(outcome: RunResult, row: int) -> tuple[float, float, float, float]:
     """Wait, load, run, pause."""
     columns = (outcome.wait_s, outcome.load_s, outcome.run_s, outcome.pause_s)
     return tuple(float(column[row]) for column in columns)  # type: ignore[return-value]
@@ -45,7 +45,7 @@ def close(*seconds: float) -> Any:
     return pytest.approx(seconds, abs=1e-6)
 
 
-def comparable(outcome: Outcome) -> str:
+def comparable(outcome: RunResult) -> str:
     """Everything that must not depend on the machine."""
     summary = summarise(outcome)
     for name in ("decision_ms", "wall_s", "cpu_s", "thinking_s"):
@@ -200,7 +200,7 @@ class FirstHostFailsOnce(Failures):
 class TestLostHosts:
     FAILURES = FirstHostFailsOnce(mean_between_s=1.0, repair_s=600.0)
 
-    def run(self, *rows: JobRow, hosts: int, physics: Physics | None = None) -> Outcome:
+    def run(self, *rows: JobRow, hosts: int, physics: Physics | None = None) -> RunResult:
         return simulate(
             workload(*rows), cluster(hosts), "fifo", failures=self.FAILURES, physics=physics, validate=True
         )

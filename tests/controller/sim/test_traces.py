@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cotenant.controller.sim.traces.reading import FORMATS, parse, read
 from cotenant.controller.sim.traces.schema import schema_text, write_csv
-from cotenant.controller.sim.traces.table import content, decoded, unpacked
+from cotenant.controller.sim.traces.table import content, decode_utf_8, unpack_gzip
 from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem, describe, offered_load
 from cotenant.controller.trace_names import NAMES, PHILLY_VCS
 
@@ -99,10 +99,10 @@ def test_times_that_restart_in_every_vc_are_several_clocks() -> None:
     )
     assert trace.clock_per_vc
     with pytest.raises(TraceProblem, match="2 VCs, each with its own clock") as caught:
-        trace.on_one_clock()
+        trace.single_clock_trace()
     assert caught.value.hint == "choose one with --vc: y (3 jobs), x (2 jobs)"
-    assert trace.of_vc("y").submit_s.tolist() == [0.0, 3.0, 5.0]
-    assert not trace.of_vc("y").clock_per_vc and trace.of_vc("y").name == "t.csv/y"
+    assert trace.vc_trace("y").submit_s.tolist() == [0.0, 3.0, 5.0]
+    assert not trace.vc_trace("y").clock_per_vc and trace.vc_trace("y").name == "t.csv/y"
 
 
 def test_blocks_of_vcs_on_one_clock_are_one_clock() -> None:
@@ -113,10 +113,10 @@ def test_blocks_of_vcs_on_one_clock_are_one_clock() -> None:
 def test_a_vc_that_is_not_there_is_answered_with_those_that_are() -> None:
     trace = parse(JOBS, name="jobs.csv")
     with pytest.raises(TraceProblem, match=r"jobs\.csv has no VC v3") as caught:
-        trace.of_vc("v3")
+        trace.vc_trace("v3")
     assert "v1" in caught.value.hint
     with pytest.raises(TraceProblem) as caught:
-        parse("submit_time_s,duration_s,gpus\n0,1,1\n", name="t.csv").of_vc("x")
+        parse("submit_time_s,duration_s,gpus\n0,1,1\n", name="t.csv").vc_trace("x")
     assert caught.value.hint == "it has no column vc: leave --vc out"
 
 
@@ -277,7 +277,7 @@ def test_bundled_rows_are_the_rows_of_the_public_files() -> None:
     whole = read(SHARED / "philly_by_vc.csv.gz")
     assert whole.clock_per_vc and set(whole.vc.names) == set(PHILLY_VCS) and whole.excluded == {}
     for vc in PHILLY_VCS:
-        part = whole.of_vc(vc)
+        part = whole.vc_trace(vc)
         same(read(f"philly/{vc}"), part)
         assert read(f"philly/{vc}").job_ids == part.job_ids
     same(read("philly"), read(SHARED / "philly.csv.gz"))
@@ -297,7 +297,7 @@ def test_bundled_rows_are_the_rows_of_the_public_files() -> None:
 def test_public_job_tables_are_read(file: str, jobs: int, clocks: bool) -> None:
     trace = read(SHARED / f"{file}.csv.gz")
     assert (len(trace), trace.clock_per_vc) == (jobs, clocks)
-    text = decoded(unpacked((SHARED / f"{file}.csv.gz").read_bytes(), file), file)
+    text = decode_utf_8(unpack_gzip((SHARED / f"{file}.csv.gz").read_bytes(), file), file)
     assert len(trace) + sum(trace.excluded.values()) == text.count("\n") - 1, "every row is a job or counted"
 
 
@@ -372,8 +372,8 @@ def test_any_trace_survives_writing_and_reading(jobs: list[tuple[float, float, i
 def outcome(data: bytes, format: str) -> Trace | TraceProblem:
     """What a user sees; any other exception fails the test."""
     try:
-        unzipped = unpacked(data, "f") if data.startswith(b"\x1f\x8b") else data
-        return parse(decoded(unzipped, "f"), name="f", format=format)
+        unzipped = unpack_gzip(data, "f") if data.startswith(b"\x1f\x8b") else data
+        return parse(decode_utf_8(unzipped, "f"), name="f", format=format)
     except TraceProblem as found:
         return found
 

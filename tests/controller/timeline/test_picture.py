@@ -15,10 +15,10 @@ from cotenant.controller.timeline import (
     AttemptSpan,
     DeviceRow,
     JobName,
-    Phase,
     PolicyChange,
     Preemption,
     Segment,
+    SegmentKind,
     Timeline,
     WaitSpan,
     drawing,
@@ -32,7 +32,7 @@ from cotenant.controller.timeline.picture import tick_step_s, ticks
 SVG = "{http://www.w3.org/2000/svg}"
 DEVICES = ("cpu0", "cpu1")
 NAMES = ("loader-bound", "memory-heavy", 'a <job> & its "name"', "x", "language-model-with-a-long-name")
-PHASES: tuple[Phase, ...] = ("loading", "running", "checkpointing")
+PHASES: tuple[SegmentKind, ...] = ("loading", "running", "checkpointing")
 TIMES = st.floats(0, 200).map(lambda t: round(t, 2))
 
 

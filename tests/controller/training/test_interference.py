@@ -100,7 +100,7 @@ def test_one_of_the_two_ratios_is_enough(pairs: PairRows) -> None:
 
 
 def test_a_pair_is_never_on_both_sides_of_a_split(pairs: PairRows, seed: int) -> None:
-    folds = training.by_pair(pairs.groups, seed)
+    folds = training.pair_folds(pairs.groups, seed)
     of_group: dict[str, set[int]] = {}
     for group, fold in zip(pairs.groups, folds.tolist(), strict=True):
         of_group.setdefault(group, set()).add(fold)
@@ -121,11 +121,11 @@ def test_a_pair_left_out_is_predicted_by_a_model_that_has_not_seen_it(
             return super().fit(rows, *rest)
 
     table = Watched(pairs)
-    folds = training.by_pair(pairs.groups, 1)
+    folds = training.pair_folds(pairs.groups, 1)
     training.out_of_fold(table, folds, QUICK[0], 1)
     assert [rows.tolist() for rows in trained_on] == [(folds != fold).tolist() for fold in range(5)]
     trained_on.clear()
-    training.by_model(table, QUICK[0], 1)
+    training.unseen_model_predictions(table, QUICK[0], 1)
     assert len(trained_on) == 7
     for rows in trained_on:
         assert len({name for both in part(pairs, rows).models for name in both}) == 6
@@ -187,7 +187,7 @@ def test_a_known_job_is_not_strange_and_another_is() -> None:
 def test_on_measured_pairs_left_out_it_is_far_below_the_mean(shared_data: Path) -> None:
     path = shared_data / "interference" / "lucid_pairs.csv.gz"
     table = training.PairColumns(read(path.read_bytes(), path.name))
-    folds = training.by_pair(table.pairs.groups, 0)
+    folds = training.pair_folds(table.pairs.groups, 0)
     predicted = training.out_of_fold(table, folds, training.GRID[2], 0)
     rmse = np.sqrt(((predicted - table.pairs.xi) ** 2).mean(axis=0))
     assert rmse[0] < 0.14

@@ -23,7 +23,7 @@ class Residual(nn.Module):
         return functional.relu(x + self.second_norm(self.second(inner)))
 
 
-def build(options: training.Options) -> training.TrainingTask:
+def build(options: training.DemoOptions) -> training.TrainingTask:
     channels = 32 * options.scale
     images, labels = training.load_digits()
     train, held_out = training.split_held_out(

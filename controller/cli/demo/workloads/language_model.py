@@ -65,7 +65,7 @@ def next_char_loss(logits: Tensor, wanted: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
 
 
-def build(options: training.Options) -> training.TrainingTask:
+def build(options: training.DemoOptions) -> training.TrainingTask:
     text = (resources.files("cotenant.controller.cli.demo") / "data" / "sonnets.txt").read_text(
         encoding="utf-8"
     )

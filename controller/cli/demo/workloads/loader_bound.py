@@ -8,7 +8,7 @@ from torch.nn import functional
 from cotenant.controller.cli.demo.workloads import slow_disk, training
 
 
-def build(options: training.Options) -> training.TrainingTask:
+def build(options: training.DemoOptions) -> training.TrainingTask:
     train, held_out = training.split_held_out(*training.load_digits())
     width = 32 * options.scale
     model = nn.Sequential(

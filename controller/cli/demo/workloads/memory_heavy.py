@@ -19,9 +19,8 @@ SIDE_PIXELS = 32
 
 
 class Stage(nn.Module):
-    """One cheap convolution between element-wise layers, each of which keeps its input for the backward
-    pass.
-    """
+    """A cheap convolution between element-wise layers, each of which keeps its input for the backward
+    pass."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -39,7 +38,7 @@ class Enlarged(nn.Module):
         return functional.interpolate(x, size=(SIDE_PIXELS, SIDE_PIXELS), mode="bilinear")
 
 
-def build(options: training.Options) -> training.TrainingTask:
+def build(options: training.DemoOptions) -> training.TrainingTask:
     channels = 16 * options.scale
     train, held_out = training.split_held_out(*training.load_digits())
     model = nn.Sequential(

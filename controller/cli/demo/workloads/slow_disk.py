@@ -24,7 +24,8 @@ LINK_KIB_PER_S = float(os.environ.get("DEMO_LINK_KIB_PER_S", "256"))
 
 
 class ImageFile(Dataset[tuple[Tensor, Tensor]]):
-    """One PGM image per sample in `file`; how it is shifted depends on seed and sample alone."""
+    """A data set with one PGM image per sample in `file`; how it is shifted depends on seed and sample
+    alone."""
 
     def __init__(self, file: IO[bytes], images: TensorDataset, seed: int) -> None:
         self._file = file

@@ -44,7 +44,7 @@ _HOLD_OUT_EVERY = 18
 
 
 @dataclass(frozen=True)
-class Options:
+class DemoOptions:
     """What the command line asked for. `batch_size` is that of one rank."""
 
     steps: int
@@ -75,7 +75,7 @@ class TrainingTask:
 
 
 def main(
-    build: Callable[[Options], TrainingTask],
+    build: Callable[[DemoOptions], TrainingTask],
     *,
     batch_size: int,
     steps: int,
@@ -99,7 +99,7 @@ def main(
             dist.destroy_process_group()
 
 
-def parse_options(*, batch_size: int, steps: int, learning_rate: float, about: str | None) -> Options:
+def parse_options(*, batch_size: int, steps: int, learning_rate: float, about: str | None) -> DemoOptions:
     parser = argparse.ArgumentParser(description=about)
     # From the environment, so that jobs of one command may be of different length.
     steps = int(os.environ.get("DEMO_STEPS", steps))
@@ -113,7 +113,7 @@ def parse_options(*, batch_size: int, steps: int, learning_rate: float, about: s
     parser.add_argument("--losses", type=Path, help="where rank 0 writes the loss of each step")
     parser.add_argument("--slow-disk", action="store_true", help="read samples from a slow disk")
     parser.add_argument("--until", type=Path, help="stop once this file is there")
-    options = Options(**vars(parser.parse_args()))
+    options = DemoOptions(**vars(parser.parse_args()))
     if options.steps < 1 or options.batch_size < 1:
         parser.error("--steps and --batch-size must be at least 1")
     return options
@@ -154,9 +154,8 @@ def keep_freed_memory() -> None:
 
 
 def seed_everything(seed: int) -> None:
-    """The same numbers on every rank and every run. CUBLAS needs its workspace fixed before the first CUDA
-    call.
-    """
+    """Seeds every generator, for the same numbers on every rank and every run. CUBLAS needs its workspace
+    fixed before the first CUDA call."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     random.seed(seed)
     torch.manual_seed(seed)
@@ -165,7 +164,7 @@ def seed_everything(seed: int) -> None:
     torch.backends.cuda.enable_mem_efficient_sdp(False)
 
 
-def train(task: TrainingTask, options: Options, device: torch.device) -> dict[str, object]:
+def train(task: TrainingTask, options: DemoOptions, device: torch.device) -> dict[str, object]:
     model = DistributedDataParallel(task.model.to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate)
     sampler: DistributedSampler[Any] = DistributedSampler(task.train, seed=options.seed, drop_last=True)
@@ -200,7 +199,7 @@ def train(task: TrainingTask, options: Options, device: torch.device) -> dict[st
     }
 
 
-def is_over(step: int, options: Options) -> bool:
+def is_over(step: int, options: DemoOptions) -> bool:
     return step >= options.steps or (options.until is not None and options.until.exists())
 
 
@@ -220,7 +219,7 @@ def held_out_loss(task: TrainingTask, device: torch.device) -> float:
 
 
 def parameters_sha256(model: nn.Module) -> str:
-    """One hash over names, types, shapes and the exact bits of all parameters and buffers."""
+    """The hash over names, types, shapes and the exact bits of all parameters and buffers."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())

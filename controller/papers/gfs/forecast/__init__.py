@@ -7,7 +7,7 @@ from cotenant.controller.papers.gfs.forecast.demand import (
 from cotenant.controller.papers.gfs.forecast.errors import WINDOW, Scores, order_quantiles, rolling, scores
 from cotenant.controller.papers.gfs.forecast.forecaster import Asker, Forecaster, ForecasterMemory
 from cotenant.controller.papers.gfs.forecast.methods import (
-    COLUMNS, LinearWeights, Naive, Rows, Table, gaussian, last_change, last_value, last_week_peak,
+    COLUMNS, LinearWeights, Naive, Rows, WeightTable, gaussian, last_change, last_value, last_week_peak,
     mean_and_spread, moving_average, rows_of, seasonal, units, windows,
 )
 from cotenant.controller.papers.gfs.forecast.model import (
@@ -22,7 +22,7 @@ __all__ = [
     "COLUMNS", "DAY_H", "ERRORS_MAX", "HOURS_MIN", "LEVELS", "MONTH_H", "RETRAINING_KIND", "TOTAL",
     "WEEK_H", "WINDOW", "Asker", "Calendar", "Demand", "ErrorTable", "Floats", "ForecastCard",
     "ForecastModel", "ForecastModelProblem", "Forecaster", "ForecasterMemory", "Hours", "LastChange",
-    "LinearWeights", "ModelFile", "Naive", "QuantileTrees", "Rows", "Scores", "Table", "TrainerName",
+    "LinearWeights", "ModelFile", "Naive", "QuantileTrees", "Rows", "Scores", "WeightTable", "TrainerName",
     "asked", "errors_kept", "gaussian", "order_quantiles", "last_change", "last_value", "last_week_peak",
     "mean_and_spread", "moving_average", "read_model_file", "pack_model", "question_in", "read", "rolling",
     "rows_of", "scores", "seasonal", "units", "unpack_model", "windows", "write",

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
-Floats = npt.NDArray[np.float64]
-Hours = npt.NDArray[np.int64]
+Floats = NDArray[np.float64]
+Hours = NDArray[np.int64]
 
 DAY_H: Final = 24
 WEEK_H: Final = 168
@@ -53,8 +53,8 @@ class Demand:
     def hours(self) -> int:
         return int(self.values.shape[1])
 
-    def known(self) -> npt.NDArray[np.bool_]:
-        known: npt.NDArray[np.bool_] = np.isfinite(self.values)
+    def known(self) -> NDArray[np.bool_]:
+        known: NDArray[np.bool_] = np.isfinite(self.values)
         return known
 
     def filled(self) -> Floats:

@@ -141,7 +141,7 @@ def _median(changes: Floats) -> Floats:
     return np.where(count > 0, middle, np.nan)
 
 
-Table = tuple[tuple[float, ...], ...]
+WeightTable = tuple[tuple[float, ...], ...]
 
 
 class LinearWeights(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="linear"):
@@ -152,14 +152,14 @@ class LinearWeights(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     kernel_h: int
     deviations: tuple[float, ...]
     """Standard deviation of each series, in GPUs."""
-    organisations: Table
+    organisations: WeightTable
     """Per series: what attention made of its attributes."""
-    by_hour: Table
-    by_weekday: Table
-    by_holiday: Table
-    cycle: Table
-    trend: Table
-    spread: Table
+    by_hour: WeightTable
+    by_weekday: WeightTable
+    by_holiday: WeightTable
+    cycle: WeightTable
+    trend: WeightTable
+    spread: WeightTable
     """Empty for DLinear, which has none."""
 
     def __post_init__(self) -> None:
@@ -185,7 +185,7 @@ class LinearWeights(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             if len({len(row) for row in table}) != 1:
                 raise ValueError("rows of one table differ in length")
 
-    def _calendars(self) -> tuple[Table, Table, Table]:
+    def _calendars(self) -> tuple[WeightTable, WeightTable, WeightTable]:
         return self.by_hour, self.by_weekday, self.by_holiday
 
 
@@ -234,7 +234,7 @@ def mean_and_spread(
     return last + deviation * mean, deviation * np.logaddexp(0.0, raised)
 
 
-def _mapped_inputs(inputs: Floats, context: Floats, table: Table) -> Floats:
+def _mapped_inputs(inputs: Floats, context: Floats, table: WeightTable) -> Floats:
     mapped: Floats = np.hstack((inputs, context)) @ np.array(table).T
     return mapped
 

@@ -63,7 +63,7 @@ NEEDS: Final = {
     "xgboost-cqr": "xgboost",
     "xgboost": "xgboost",
 }
-Aggregation = Literal["series", "pool", "paper"]
+SeriesAggregation = Literal["series", "pool", "paper"]
 
 Ask = Callable[[Demand, Hours], Floats]
 """Raw quantiles of a trained model: shape (series, origins, hours ahead, LEVELS)."""
@@ -97,10 +97,10 @@ class ForecastEvaluation:
     left_out: dict[str, str]
     """Model -> the missing library that it needs."""
 
-    def judged(self, aggregation: Aggregation = "series") -> tuple[Judged, ...]:
+    def judged(self, aggregation: SeriesAggregation = "series") -> tuple[Judged, ...]:
         return tuple(self._judge(each, aggregation) for each in self.answers)
 
-    def part(self, answers: Answers, aggregation: Aggregation) -> tuple[Floats, Floats]:
+    def part(self, answers: Answers, aggregation: SeriesAggregation) -> tuple[Floats, Floats]:
         """Truth and quantiles of: every series; the total; the total, as the sum of the series' forecasts."""
         truth, said = self.truth, answers.quantiles
         if TOTAL not in self.names:
@@ -111,7 +111,7 @@ class ForecastEvaluation:
             return truth[-1:], said[:-1].sum(axis=0, keepdims=True)
         return truth[:-1], said[:-1]
 
-    def _judge(self, answers: Answers, aggregation: Aggregation) -> Judged:
+    def _judge(self, answers: Answers, aggregation: SeriesAggregation) -> Judged:
         truth, said = self.part(answers, aggregation)
         found = scores(truth, said[..., 0], said[..., 1], said[..., 2])
         return Judged(

@@ -27,7 +27,7 @@ from cotenant.controller.papers.gfs.forecast import (
     Floats,
     Hours,
     LinearWeights,
-    Table,
+    WeightTable,
     windows,
 )
 
@@ -232,10 +232,10 @@ def examples(
 def plain(model: OrgLinear, deviations: Floats) -> LinearWeights:
     """Everything that predicting needs."""
 
-    def table(values: Tensor) -> Table:
+    def table(values: Tensor) -> WeightTable:
         return tuple(tuple(row) for row in values.detach().double().numpy().tolist())
 
-    def mapped(layer: nn.Linear) -> Table:
+    def mapped(layer: nn.Linear) -> WeightTable:
         return table(torch.cat((layer.weight, layer.bias[:, None]), dim=1))
 
     return LinearWeights(

@@ -23,11 +23,11 @@ from cotenant.controller.sim import (
     GZIP_MAGIC,
     TextTable,
     TraceProblem,
-    decoded,
+    decode_utf_8,
     nearest,
     shown,
     table,
-    unpacked,
+    unpack_gzip,
 )
 
 PREFIX: Final = "gpus_active_"
@@ -59,10 +59,10 @@ def read(data: bytes, name: str, *, columns: Sequence[str] = (), start: date | N
     """
     if len(data) > BYTES_MAX:
         raise TraceProblem(f"is larger than {BYTES_MAX >> 20} MiB", file=name, hint="cut it into parts")
-    data = unpacked(data, name) if data.startswith(GZIP_MAGIC) else data
+    data = unpack_gzip(data, name) if data.startswith(GZIP_MAGIC) else data
     if not data.strip():
         raise TraceProblem("is empty", file=name)
-    found = table(decoded(data, name), name)
+    found = table(decode_utf_8(data, name), name)
     hours, dated = _hours(found, start)
     names = _series(found, columns)
     first, count = int(hours.min()), int(hours.max() - hours.min()) + 1

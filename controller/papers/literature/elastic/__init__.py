@@ -2,7 +2,7 @@
 
 # fmt: off
 from cotenant.controller.papers.literature.elastic.division import (
-    SizeClaim, Sizes, afs_l, claim_of, held_by, max_min, themis,
+    SizeClaim, DeviceCounts, afs_l, claim_of, held_by, max_min, themis,
 )
 from cotenant.controller.papers.literature.elastic.policy import (
     AFS_L, MAX_MIN, THEMIS, Elastic, ElasticParameters,
@@ -10,6 +10,6 @@ from cotenant.controller.papers.literature.elastic.policy import (
 
 __all__ = [
     "AFS_L", "MAX_MIN", "THEMIS", "Elastic", "ElasticParameters",
-    "SizeClaim", "Sizes", "afs_l", "claim_of", "held_by", "max_min", "themis",
+    "SizeClaim", "DeviceCounts", "afs_l", "claim_of", "held_by", "max_min", "themis",
 ]
 # fmt: on

@@ -21,7 +21,7 @@ UNKNOWN_S = 1e9
 """Remaining time assumed for a job without any estimate: it counts as long."""
 NEVER = 1 << 60
 """Devices of a size that there is not."""
-Sizes = Mapping[JobId, int]
+DeviceCounts = Mapping[JobId, int]
 """Job -> its number of devices; jobs that get none are not in it."""
 
 
@@ -79,7 +79,7 @@ def _admit_claims(order: Sequence[SizeClaim], gpus: int, *, strict: bool) -> tup
     return given, left
 
 
-def max_min(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
+def max_min(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> DeviceCounts:
     """Divides devices by max-min fairness: each job gets the fewest devices that it takes, in order of
     arrival; then whoever has least gets its next size."""
     given, left = _admit_claims(sorted(claims, key=lambda c: c.job.number), gpus, strict=True)
@@ -95,7 +95,7 @@ def max_min(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
     return given
 
 
-def afs_l(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
+def afs_l(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> DeviceCounts:
     """The shortest jobs get the fewest devices that they take; each further device goes to the better of two
     jobs, all compared in a row: the shorter one if it gains more pace by it than the longer one lacks without
     it."""
@@ -133,7 +133,7 @@ def _better(one: _Bid, two: _Bid) -> _Bid:
     return short if short.gains > long.lacks else long
 
 
-def themis(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
+def themis(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> DeviceCounts:
     """Jobs that would be furthest behind their fair finish time get devices first, each as many as it takes.
 
     Fair is alone on an equal part of the devices among the jobs that are there; times suppose linear speedup,

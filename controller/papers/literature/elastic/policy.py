@@ -31,8 +31,8 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.literature.elastic.division import (
+    DeviceCounts,
     SizeClaim,
-    Sizes,
     afs_l,
     claim_of,
     held_by,
@@ -83,7 +83,7 @@ class Elastic(ABC):
         return ()
 
     @abstractmethod
-    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> Sizes:
+    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> DeviceCounts:
         """How many devices each of them is to have, of so many."""
 
     def claims(self, view: View) -> tuple[tuple[SizeClaim, ...], int]:
@@ -138,7 +138,7 @@ class Elastic(ABC):
 class ElasticMaxMin(Elastic):
     name = "max-min"
 
-    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> Sizes:
+    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> DeviceCounts:
         return max_min(claims, gpus, view.now_s)
 
 
@@ -148,14 +148,14 @@ class ElasticAfsL(Elastic):
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return (float("inf") if job.estimate.remaining_s is None else job.estimate.remaining_s,)
 
-    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> Sizes:
+    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> DeviceCounts:
         return afs_l(claims, gpus, view.now_s)
 
 
 class ElasticThemis(Elastic):
     name = "themis"
 
-    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> Sizes:
+    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> DeviceCounts:
         return themis(claims, gpus, view.now_s)
 
 

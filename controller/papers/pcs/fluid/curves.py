@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from cotenant.controller.papers.pcs.fluid.play import FluidJob
-from cotenant.controller.sim import Workload, by_curve, speedups_of
+from cotenant.controller.sim import Workload, curve_scaled_workload, speedups_of
 
 
 def fluid_workload(workload: Workload) -> Workload:
     """Returns the jobs of `workload` as the fluid world sees them: durations are times alone on all of their
     devices, and nothing loads or pauses."""
     nothing = np.zeros(len(workload))
-    return replace(by_curve(workload), load_s=nothing, pause_s=nothing)
+    return replace(curve_scaled_workload(workload), load_s=nothing, pause_s=nothing)
 
 
 def fluid_jobs(workload: Workload) -> list[FluidJob]:

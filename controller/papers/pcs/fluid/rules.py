@@ -137,7 +137,7 @@ class WfqShares(_Unhurried):
         return copy
 
 
-Given = Sequence[tuple[int, float]]
+GivenDevices = Sequence[tuple[int, float]]
 
 
 class _OfNow(Rule):
@@ -158,7 +158,7 @@ class _OfNow(Rule):
 class MaxMin(_OfNow):
     """A rule of equal shares; what a job cannot use is divided among the others."""
 
-    def shares(self, play: Play) -> Given:
+    def shares(self, play: Play) -> GivenDevices:
         mosts = sorted((play.jobs[job].speedup.gpus_max, job) for job in play.left_gpu_s)
         given, left = [], float(play.gpus)
         for number, (most, job) in enumerate(mosts):
@@ -173,7 +173,7 @@ class AfsL(_OfNow):
     jobs compared in a row. The shorter one is better if the device adds more to its pace than to the other's,
     relatively (to the pace with the device for the longer one, without for the shorter one)."""
 
-    def shares(self, play: Play) -> Given:
+    def shares(self, play: Play) -> GivenDevices:
         jobs = play.jobs
         told_s = {job: play.told_gpu_s(job) for job in play.left_gpu_s}
         if len(told_s) >= play.gpus:  # A job without devices is always better than one that has some.
@@ -211,7 +211,7 @@ class Themis(_OfNow):
             raise ValueError(f"lease_s must be above 0, got {lease_s:g}")
         self.look_s = lease_s
 
-    def shares(self, play: Play) -> Given:
+    def shares(self, play: Play) -> GivenDevices:
         there = list(play.left_gpu_s)
         known = [play.jobs[job] for job in there]
         most = np.array([job.speedup.gpus_max for job in known], np.float64)
@@ -241,7 +241,7 @@ class PolluxLike(_OfNow):
     they add most, which for this mean and concave curves is the best division; jobs without any come first,
     by weight. No batch is tuned, so goodput is throughput."""
 
-    def shares(self, play: Play) -> Given:
+    def shares(self, play: Play) -> GivenDevices:
         weights = {job: self._weight(play, job) for job in play.left_gpu_s}
         first = sorted(weights, key=lambda job: (-weights[job], job))[: play.gpus]
         fair = max(1.0, play.gpus / max(1, len(weights)))
@@ -253,7 +253,7 @@ class PolluxLike(_OfNow):
         return min(1.0, math.sqrt(GAIN_HALVES_GPU_S / attained))
 
 
-def _one_by_one(play: Play, first: Sequence[int], gain: Callable[[int, float, float], float]) -> Given:
+def _one_by_one(play: Play, first: Sequence[int], gain: Callable[[int, float, float], float]) -> GivenDevices:
     """Gives one device to each job, then the other devices where they gain most."""
     values = {job: play.jobs[job].speedup.values for job in first}
     held = dict.fromkeys(first, 1)
@@ -282,7 +282,7 @@ class SiaLike(_OfNow):
     knapsack. No batch is tuned, and rounds are events. It prefers a job's second device to another job's
     first one: in an overloaded cluster jobs of one device starve, as its formula says."""
 
-    def shares(self, play: Play) -> Given:
+    def shares(self, play: Play) -> GivenDevices:
         wide = [job for job in play.left_gpu_s if play.jobs[job].speedup.gpus_max > 1]
         narrow = [job for job in play.left_gpu_s if play.jobs[job].speedup.gpus_max == 1][: play.gpus]
         saved, chosen = np.zeros(play.gpus + 1), list[NDArray[np.int64]]()

@@ -28,7 +28,7 @@ from cotenant.controller.papers.pcs.fluid.rules import (
     WfqShares,
 )
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.sim import NAN, Cluster, Columns, OtherWorld, Outcome, Workload, WorldPolicy
+from cotenant.controller.sim import NAN, Cluster, Columns, OtherWorld, RunResult, Workload, WorldPolicy
 
 POLICIES: dict[str, WorldPolicy] = {
     "fifo": WorldPolicy("first come, first served", lambda given: FifoShares(), {}),
@@ -76,7 +76,7 @@ def simulate_fluid(
     seed: int = 0,
     asked: int = 0,
     watch: Watch | None = None,
-) -> Outcome:
+) -> RunResult:
     """Run a workload that `as_fluid` made, to the end or until `watch` (or Ctrl-C) interrupts it.
 
     Args:
@@ -95,7 +95,7 @@ def simulate_fluid(
         run.play_out(asked, watch)
     except KeyboardInterrupt:
         interrupted = True
-    return Outcome(
+    return RunResult(
         workload=workload,
         cluster=cluster,
         policy=policy,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cotenant.controller.papers.pcs import WfqConfig
 from cotenant.controller.papers.pcs.fluid import simulate_fluid
-from cotenant.controller.sim import Cluster, Outcome, Workload
+from cotenant.controller.sim import Cluster, RunResult, Workload
 
 METRICS: Final[dict[str, str]] = {
     "jct": "completion time in seconds",
@@ -48,7 +48,7 @@ class Objective(NamedTuple):
     def __str__(self) -> str:
         return f"{self.metric}:{self.measure}"
 
-    def of(self, outcome: Outcome) -> float:
+    def of(self, outcome: RunResult) -> float:
         values = _values(outcome, self.metric)
         if not len(values):
             return float("inf")
@@ -57,7 +57,7 @@ class Objective(NamedTuple):
         return float(np.percentile(values, float(self.measure[1:])))
 
 
-def _values(outcome: Outcome, metric: str) -> NDArray[np.float64]:
+def _values(outcome: RunResult, metric: str) -> NDArray[np.float64]:
     done = outcome.finished
     if metric == "jct":
         return outcome.jct_s[done]
@@ -102,7 +102,7 @@ class JobWindow:
             replace(workload, submit_s=submit_s - submit_s[0], job_ids=ids, **cut), cluster, asked_ratio
         )
 
-    def run(self, policy: str, config: WfqConfig | None = None) -> Outcome:
+    def run(self, policy: str, config: WfqConfig | None = None) -> RunResult:
         parameters = None if config is None else config.as_parameters()
         asked = int(np.ceil(self.asked_ratio * len(self.workload)))
         return simulate_fluid(self.workload, self.cluster, policy, parameters, asked=asked)

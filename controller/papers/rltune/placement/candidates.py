@@ -35,7 +35,7 @@ class FreePlace(NamedTuple):
         return self.cpus, self.memory_mib
 
 
-Choice = tuple[tuple[HostType, int], ...]
+HostMix = tuple[tuple[HostType, int], ...]
 """Devices at each place, all of one type."""
 
 
@@ -56,8 +56,8 @@ class JobGroup(NamedTuple):
 
     scheduling_class: SchedulingClass
     jobs: Sequence[Waiting]
-    choices: Sequence[Choice]
-    best_fit: Mapping[Choice, int]
+    choices: Sequence[HostMix]
+    best_fit: Mapping[HostMix, int]
     """The choices of best fit, and how many of these jobs get each."""
 
 
@@ -78,12 +78,12 @@ def free_places(plan: Plan) -> dict[HostType, FreePlace]:
     return found
 
 
-def choices_of(plan: Plan, places: Mapping[HostType, FreePlace], job: Job) -> list[Choice]:
+def choices_of(plan: Plan, places: Mapping[HostType, FreePlace], job: Job) -> list[HostMix]:
     """Where the job could go, were it alone."""
     view = plan.view
     scheduling_class = view.queue.class_of(job)
     for avoid in (job.avoid, ()) if job.avoid else ((),):
-        found: dict[Choice, None] = {}
+        found: dict[HostMix, None] = {}
         for type in (scheduling_class.gpu_type,) if scheduling_class.gpu_type else view.free.types:
             able = _able(plan, places, scheduling_class, type, avoid)
             every = _choices_on_type(view, places, scheduling_class, type, able)
@@ -93,7 +93,7 @@ def choices_of(plan: Plan, places: Mapping[HostType, FreePlace], job: Job) -> li
     return []
 
 
-def choice_of(view: View, devices: Iterable[DeviceId]) -> Choice:
+def choice_of(view: View, devices: Iterable[DeviceId]) -> HostMix:
     """The choice that these devices make up."""
     counts: dict[HostType, int] = {}
     for device_id in devices:
@@ -128,7 +128,7 @@ def _choices_on_type(
     scheduling_class: SchedulingClass,
     type: str,
     able: Mapping[HostType, int],
-) -> Iterator[Choice]:
+) -> Iterator[HostMix]:
     gpus, nodes = scheduling_class.gpus, scheduling_class.nodes
     if nodes <= 1 and (nodes == 1 or gpus <= view.sizes.on_host(scheduling_class, type)):
         enough = [place for place, fitting in able.items() if fitting >= gpus]
@@ -167,7 +167,7 @@ def _groups(view: View, places: Sequence[HostType]) -> Iterator[Sequence[HostTyp
 
 def _pods(
     group: Sequence[HostType], able: Mapping[HostType, int], nodes: int, per_node: int
-) -> Iterator[Choice]:
+) -> Iterator[HostMix]:
     """Yields choices of one host after another, each choice apart from the ones before it: tightest hosts
     first, then the emptiest."""
     enough = [place for place in group if able[place] >= per_node]
@@ -177,7 +177,7 @@ def _pods(
         yield tuple((place, per_node) for place in enough[-nodes:])
 
 
-def _spread(group: Sequence[HostType], able: Mapping[HostType, int], gpus: int) -> Iterator[Choice]:
+def _spread(group: Sequence[HostType], able: Mapping[HostType, int], gpus: int) -> Iterator[HostMix]:
     """Yields choices on as few hosts as possible: the emptiest first; then again without the first of
     these."""
     emptiest = sorted(group, key=lambda place: -able[place])

@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
 from cotenant.controller.domain import HostId
-from cotenant.controller.papers.rltune.placement.candidates import Choice, FreePlace, JobGroup
+from cotenant.controller.papers.rltune.placement.candidates import FreePlace, HostMix, JobGroup
 from cotenant.controller.planning import HostType, SchedulingClass
 
 SPREAD: Final = 0.3
@@ -127,7 +127,7 @@ class _Building:
                     mine[column] = -1.0
             self._rows.append(Constraint(float(must), float(must), mine))
 
-    def _fitting(self, group: JobGroup, choice: Choice) -> int:
+    def _fitting(self, group: JobGroup, choice: HostMix) -> int:
         return min(len(group.jobs), *(self._places[place].free // count for place, count in choice))
 
     def keep_order(self) -> None:

@@ -34,8 +34,8 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.rltune.placement.candidates import (
-    Choice,
     FreePlace,
+    HostMix,
     JobGroup,
     Waiting,
     choice_of,
@@ -51,7 +51,7 @@ from cotenant.controller.policies.entries import PlacementRule
 JOBS_MAX: Final = 10
 LOOKED_AT_MAX: Final = 256
 """Waiting jobs, to find those that fit."""
-Chosen = Mapping[JobId, tuple[DeviceId, ...]]
+ChosenDevices = Mapping[JobId, tuple[DeviceId, ...]]
 
 
 def why_not(policy: Policy, library: str = LIBRARY) -> str:
@@ -102,7 +102,7 @@ class PlacedTogether:
     def load(self, state: bytes) -> None:
         self.inner.load(state)
 
-    def _chosen(self, view: View, event: ev.AnyEvent, first: Decision) -> Chosen:
+    def _chosen(self, view: View, event: ev.AnyEvent, first: Decision) -> ChosenDevices:
         """Places for several jobs that are better than those of best fit; empty: there are none."""
         plan = Plan(view)
         places = free_places(plan)
@@ -157,7 +157,7 @@ def groups_of(
     return [each for each in found.values() if each.jobs], None
 
 
-def _count_best_fit(group: JobGroup, choice: Choice) -> JobGroup:
+def _count_best_fit(group: JobGroup, choice: HostMix) -> JobGroup:
     """Counts one more job of the group on best fit's choice."""
     choices = group.choices if choice in group.choices else [choice, *group.choices]
     return group._replace(
@@ -181,7 +181,7 @@ def starts_on_free(view: View, decision: Decision) -> dict[JobId, tuple[DeviceId
     }
 
 
-def devices_of(plan: Plan, groups: Sequence[JobGroup], picked: Mapping[Taking, int]) -> Chosen:
+def devices_of(plan: Plan, groups: Sequence[JobGroup], picked: Mapping[Taking, int]) -> ChosenDevices:
     """Devices for the choices: who needs most memory of a device first, so that those who need less do not
     take what only these can use. Empty: they cannot all have them."""
     found: dict[JobId, tuple[DeviceId, ...]] = {}
@@ -226,7 +226,7 @@ def is_no_worse(second: Decision, first: Decision) -> bool:
     return ours.started >= theirs.started and all(a <= b for a, b in zip(ours[1:], theirs[1:], strict=True))
 
 
-def _add_reasons(decision: Decision, chosen: Chosen) -> Decision:
+def _add_reasons(decision: Decision, chosen: ChosenDevices) -> Decision:
     """Returns the decision in which the reason of each start at a chosen place says so."""
     places = [action for action in decision.actions if isinstance(action, Place)]
     moved = {action.job_id for action in places if chosen.get(action.job_id) == action.devices}
@@ -244,7 +244,7 @@ def _add_reasons(decision: Decision, chosen: Chosen) -> Decision:
 class _ChosenView:
     """The view, with places that were chosen beforehand."""
 
-    def __init__(self, view: View, chosen: Chosen) -> None:
+    def __init__(self, view: View, chosen: ChosenDevices) -> None:
         self._view, self.chosen = view, chosen
 
     def __getattr__(self, name: str) -> Any:

@@ -11,12 +11,12 @@ processes, compute with numpy, as a controller does.
 from cotenant.controller.training import NoBackend
 from cotenant.controller.papers.rltune.training.evolution import train_scorer
 from cotenant.controller.papers.rltune.training.options import (
-    PRESETS, EpochTold, Metric, TraceParts, TrainingOptions,
+    PRESETS, EpochTold, TrainingMetric, TraceParts, TrainingOptions,
 )
 from cotenant.controller.papers.rltune.training.train import train_rltune
 
 __all__ = [
-    "PRESETS", "EpochTold", "Metric", "NoBackend", "TraceParts", "TrainingOptions",
+    "PRESETS", "EpochTold", "TrainingMetric", "NoBackend", "TraceParts", "TrainingOptions",
     "train_rltune", "train_scorer",
 ]
 # fmt: on

@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.papers.rltune import SCORED, SJF_WEIGHTS, Layer, OrderModel
-from cotenant.controller.papers.rltune.training.options import EpochTold, Tell, TraceParts, TrainingOptions
+from cotenant.controller.papers.rltune.training.options import EpochTold, OnEpoch, TraceParts, TrainingOptions
 from cotenant.controller.papers.rltune.training.rollouts import judge, workers
 from cotenant.controller.papers.rltune.training.train import Baselines, draft
 
 SIGMA: Final = 0.3
 TRAINING_WINDOWS: Final = 12
-Table = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
-def train_scorer(options: TrainingOptions, tell: Tell) -> OrderModel:
+def train_scorer(options: TrainingOptions, tell: OnEpoch) -> OrderModel:
     """An epoch is one generation; each is judged on the same training windows.
 
     Raises: as `train_rltune`.
@@ -39,7 +39,7 @@ def train_scorer(options: TrainingOptions, tell: Tell) -> OrderModel:
         practice = [traces[at % len(traces)].drawn(generator) for at in range(TRAINING_WINDOWS)]
         begun = pool.map(judge, [(part, None, options.base, options.metric) for part in practice])
 
-        def costs(generation: list[Table]) -> list[float]:
+        def costs(generation: list[Floats]) -> list[float]:
             calls = [
                 (part, _model(options, each), "", options.metric) for each in generation for part in practice
             ]
@@ -52,7 +52,7 @@ def train_scorer(options: TrainingOptions, tell: Tell) -> OrderModel:
             ]
 
         curve: list[float] = []
-        best: tuple[float, Table, list[float]] | None = None
+        best: tuple[float, Floats, list[float]] | None = None
         search = evolution(np.array(SJF_WEIGHTS), SIGMA, costs, generator)
         for epoch in range(options.epochs + 1):
             mean = np.array(SJF_WEIGHTS) if epoch == 0 else next(search)
@@ -68,16 +68,16 @@ def train_scorer(options: TrainingOptions, tell: Tell) -> OrderModel:
         )
 
 
-def _layers(point: Table) -> tuple[Layer, ...]:
+def _layers(point: Floats) -> tuple[Layer, ...]:
     a, b, c = (float(each) for each in point)
     return (Layer(weights=((abs(a),), (b,), (abs(c),)), biases=(0.0,)),)
 
 
-def _model(options: TrainingOptions, point: Table) -> OrderModel:
+def _model(options: TrainingOptions, point: Floats) -> OrderModel:
     return msgspec.structs.replace(draft(options, _layers(point)), policy="scorer", columns=SCORED)
 
 
-def evolution(mean: Table, sigma: float, costs: object, generator: np.random.Generator) -> Iterator[Table]:
+def evolution(mean: Floats, sigma: float, costs: object, generator: np.random.Generator) -> Iterator[Floats]:
     """The mean after each generation. `costs`: of several points, the lower the better."""
     assert callable(costs)
     n = len(mean)

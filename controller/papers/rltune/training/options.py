@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.sim import (
-    Outcome,
+    RunResult,
     Scenario,
     Task,
     TraceProblem,
@@ -27,7 +27,7 @@ from cotenant.controller.sim import (
 )
 from cotenant.controller.training import Backend
 
-Metric = Literal["wait", "bsld", "jct"]
+TrainingMetric = Literal["wait", "bsld", "jct"]
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ class TrainingOptions(NamedTuple):
     """Everything that the result depends on, the traces apart."""
 
     traces: tuple[str, ...]
-    metric: Metric = "bsld"
+    metric: TrainingMetric = "bsld"
     base: Literal["sjf", "ssf"] = "sjf"
     preset: str = "warm"
     seed: int = 0
@@ -124,7 +124,7 @@ class EpochTold(NamedTuple):
     kl: float
 
 
-Tell = Callable[[EpochTold], None]
+OnEpoch = Callable[[EpochTold], None]
 
 
 TRAINED_TO: Final = 0.8
@@ -161,7 +161,7 @@ class TraceParts:
         self.whole = whole
         (run,) = run_all([windows.reference(whole)], workers=1, keep=True)
         assert run.outcome is not None
-        self._reference: Outcome = run.outcome
+        self._reference: RunResult = run.outcome
         self._jobs = options.window_jobs
 
     @classmethod
@@ -202,14 +202,14 @@ class TraceParts:
         return Part(replace(self.whole, workload=workload, warm=warm), warm)
 
 
-def weights_of(workload: Workload, metric: Metric) -> NDArray[np.float64]:
+def weights_of(workload: Workload, metric: TrainingMetric) -> NDArray[np.float64]:
     """What a second of waiting costs, of each job."""
     if metric == "bsld":
         return 1.0 / np.maximum(workload.duration_s, 10.0)
     return np.ones(len(workload))
 
 
-def total(outcome: Outcome, metric: Metric, warm: int = 0) -> float:
+def total(outcome: RunResult, metric: TrainingMetric, warm: int = 0) -> float:
     """The metric, summed over the jobs that count."""
     wait_s = outcome.jct_s if metric == "jct" else outcome.wait_s
     if metric == "bsld":

@@ -31,19 +31,19 @@ from cotenant.controller.papers.rltune import (
     observation,
 )
 from cotenant.controller.papers.rltune.training.options import (
-    Metric,
     Part,
     Preset,
+    TrainingMetric,
     TrainingOptions,
     total,
     weights_of,
 )
 from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import Parameters, Policy
-from cotenant.controller.sim import Outcome, simulate
+from cotenant.controller.sim import RunResult, simulate
 from cotenant.controller.training import Evaluate, evaluator
 
-Table = NDArray[np.float64]
+Floats = NDArray[np.float64]
 T = TypeVar("T")
 
 
@@ -55,9 +55,9 @@ class Choices(NamedTuple):
     allowed: NDArray[np.bool_]
     """Which jobs could have been chosen; False for padding."""
     chosen: NDArray[np.int64]
-    log_probability: Table
-    advantage: Table
-    value: Table
+    log_probability: Floats
+    advantage: Floats
+    value: Floats
     """The returns: targets of the critic."""
 
 
@@ -74,12 +74,12 @@ class _Choice(NamedTuple):
 class SampledOrder(RlTune):
     """Draws its order and writes down what it chose among."""
 
-    def __init__(self, model: OrderModel, critic: Sequence[tuple[Table, Table]], seed: int) -> None:
+    def __init__(self, model: OrderModel, critic: Sequence[tuple[Floats, Floats]], seed: int) -> None:
         super().__init__(LearnedParameters(), model)
         self._critic = critic
         self._generator = np.random.default_rng(seed)
-        self._ranked: list[tuple[Sequence[Job], Table]] = []
-        self.seen: list[tuple[Table, Table]] = []
+        self._ranked: list[tuple[Sequence[Job], Floats]] = []
+        self.seen: list[tuple[Floats, Floats]] = []
         self.choices: list[_Choice] = []
 
     def scores(self, plan: Plan, jobs: Sequence[Job]) -> Sequence[float]:
@@ -97,7 +97,7 @@ class SampledOrder(RlTune):
             self._note(view, *self._ranked[0], decision)
         return decision
 
-    def _note(self, view: View, jobs: Sequence[Job], logits: Table, decision: Decision) -> None:
+    def _note(self, view: View, jobs: Sequence[Job], logits: Floats, decision: Decision) -> None:
         """Notes each start beside the jobs that also fitted just then; a start without a rival teaches
         nothing."""
         plan, index = Plan(view), {job.job_id: at for at, job in enumerate(jobs)}
@@ -125,7 +125,7 @@ class SampledOrder(RlTune):
             self.seen.pop()
 
 
-def flat(critic: Table, window: int) -> Table:
+def flat(critic: Floats, window: int) -> Floats:
     """Shape (window x columns,), padded with zeros."""
     padded = np.zeros((window, len(CRITIC)))
     padded[: len(critic)] = critic
@@ -137,8 +137,8 @@ class Rollout(NamedTuple):
 
     part: Part
     model: OrderModel
-    critic: Sequence[tuple[Table, Table]]
-    metric: Metric
+    critic: Sequence[tuple[Floats, Floats]]
+    metric: TrainingMetric
     base_total: float
     """Of the base order on this window, over all of its jobs."""
     preset: Preset
@@ -183,14 +183,14 @@ def roll(asked: Rollout) -> Choices | None:
     )
 
 
-def _simulate_part(part: Part, make: Callable[[str, Parameters], Any]) -> Outcome:
+def _simulate_part(part: Part, make: Callable[[str, Parameters], Any]) -> RunResult:
     task = part.task
     return simulate(
         task.workload, task.cluster, "sjf", physics=task.physics, seed=task.seed, make_policy=make
     )
 
 
-def _worth(choices: Sequence[_Choice], outcome: Outcome, asked: Rollout) -> tuple[Table, Table]:
+def _worth(choices: Sequence[_Choice], outcome: RunResult, asked: Rollout) -> tuple[Floats, Floats]:
     """Advantages (generalised, gamma 1) and the returns that the critic learns from: shape (choices,)."""
     values = np.array([choice.value for choice in choices])
     if asked.preset.dense:
@@ -207,17 +207,17 @@ def _worth(choices: Sequence[_Choice], outcome: Outcome, asked: Rollout) -> tupl
     return advantage, advantage + values
 
 
-def _cost_after(choices: Sequence[_Choice], outcome: Outcome, metric: Metric) -> Table:
+def _cost_after(choices: Sequence[_Choice], outcome: RunResult, metric: TrainingMetric) -> Floats:
     """What waiting costs between each choice and the next, the last one's until the end. Shape (choices,)."""
     submit_s, weights = outcome.workload.submit_s, weights_of(outcome.workload, metric)
     until_s = outcome.wait_s
     at_s = np.array([*(choice.at_s for choice in choices), np.inf])
     waited = np.minimum(np.maximum(at_s[:, None] - submit_s[None], 0.0), until_s[None])
-    costs: Table = np.diff(waited @ weights)
+    costs: Floats = np.diff(waited @ weights)
     return costs
 
 
-def judge(part: Part, model: OrderModel | None, policy: str, metric: Metric) -> float:
+def judge(part: Part, model: OrderModel | None, policy: str, metric: TrainingMetric) -> float:
     """The metric of the jobs that count, with the policy that takes the highest score."""
     if model is None:
         task = part.task

@@ -21,9 +21,9 @@ from cotenant.controller.papers.rltune import ACTOR, Layer, ModelCard, OrderMode
 from cotenant.controller.papers.rltune.training.options import (
     PRESETS,
     EpochTold,
+    OnEpoch,
     Part,
     Preset,
-    Tell,
     TraceParts,
     TrainingOptions,
     ratio,
@@ -129,7 +129,7 @@ def draft(options: TrainingOptions, layers: tuple[Layer, ...]) -> OrderModel:
 
 
 def train_rltune(
-    options: TrainingOptions, state: Path, tell: Tell, presets: Mapping[str, Preset] = PRESETS
+    options: TrainingOptions, state: Path, tell: OnEpoch, presets: Mapping[str, Preset] = PRESETS
 ) -> OrderModel:
     """The best model of all epochs so far; with the same options and state file a training goes on.
 
@@ -233,7 +233,7 @@ class _Run:
             Choices(*(np.concatenate(column) for column in zip(*rolled, strict=True)))
         )
 
-    def validate(self, kl: float, tell: Tell) -> None:
+    def validate(self, kl: float, tell: OnEpoch) -> None:
         layers = self._learner.layers()
         model = draft(self._options, layers)
         own = self._pool.map(

@@ -34,7 +34,7 @@ TEACHES: Final = ("COMPLETED", "TIMEOUT")
 
 _NUMBERS: Final = re.compile(r"(?<![a-zA-Z])[0-9a-f]{7,}(?![a-zA-Z])|[0-9]+")
 
-Key = tuple[str | float | None, ...]
+EstimateKey = tuple[str | float | None, ...]
 
 
 class PastRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class RunTimes:
     """What ended jobs took, the latest of each kind."""
 
     def __init__(self) -> None:
-        self._by_key: dict[Key, deque[float]] = {}
+        self._by_key: dict[EstimateKey, deque[float]] = {}
         self._shares: deque[float] = deque(maxlen=SHARES_MAX)
         self._seen: dict[str, None] = {}
         self.runs = 0
@@ -112,7 +112,7 @@ _WHAT: Final = (
 )
 
 
-def _keys(job: QueueJob | PastRun) -> tuple[Key, Key, Key]:
+def _keys(job: QueueJob | PastRun) -> tuple[EstimateKey, EstimateKey, EstimateKey]:
     name = kind_name(job.name)
     return (
         ("kind", job.user, name, job.partition, job.limit_s),

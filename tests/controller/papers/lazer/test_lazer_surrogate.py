@@ -14,8 +14,8 @@ from cotenant.controller.papers.lazer.surrogate import (
     Array,
     Context,
     Hyperparameters,
-    Sample,
     Surrogate,
+    SurrogateSample,
     inverse_of_lower,
     prior,
     product,
@@ -27,7 +27,7 @@ X_MAX_S = 100.0
 SEEDS = range(6)
 
 
-def drawn(seed: int, count: int = 60) -> list[Sample]:
+def drawn(seed: int, count: int = 60) -> list[SurrogateSample]:
     """Contexts with heavy tails; F is 0 more often than not."""
     draw = np.random.default_rng(seed)
     samples = []
@@ -35,11 +35,11 @@ def drawn(seed: int, count: int = 60) -> list[Sample]:
         context = Context(*(float(v) for v in draw.lognormal((4.0, 7.0, 3.0, 1.5), 1.0)))
         x_s = float(draw.uniform(0.0, X_MAX_S))
         f_s = 0.0 if draw.random() < 0.6 else float(draw.uniform(0.0, context.load_s + context.pause_s))
-        samples.append(Sample(x_s, context, abs(x_s - f_s)))
+        samples.append(SurrogateSample(x_s, context, abs(x_s - f_s)))
     return samples
 
 
-def hyper_of(seed: int, samples: list[Sample]) -> Hyperparameters:
+def hyper_of(seed: int, samples: list[SurrogateSample]) -> Hyperparameters:
     """Random, within what SingleTaskGP allows."""
     draw = np.random.default_rng((seed, 1))
     known = prior([s.f_s for s in samples])
@@ -52,7 +52,7 @@ def hyper_of(seed: int, samples: list[Sample]) -> Hyperparameters:
     )
 
 
-def made(seed: int, count: int = 60) -> tuple[Surrogate, list[Sample]]:
+def made(seed: int, count: int = 60) -> tuple[Surrogate, list[SurrogateSample]]:
     samples = drawn(seed, count)
     return Surrogate(samples, hyper_of(seed, samples), X_MAX_S), samples
 
@@ -64,7 +64,7 @@ def points(seed: int, count: int = 40) -> Array:
 # --- Against BoTorch ------------------------------------------------------------------------------------
 
 
-def reference(model: Surrogate, samples: list[Sample], *, known_noise: bool) -> Any:
+def reference(model: Surrogate, samples: list[SurrogateSample], *, known_noise: bool) -> Any:
     """BoTorch's own model with the same data and hyperparameters."""
     torch = pytest.importorskip("torch")
     models = pytest.importorskip("botorch.models")
@@ -184,8 +184,8 @@ def test_the_chosen_x_has_as_much_to_gain_as_the_best_of_a_fine_scan(seed: int) 
 
 def test_inputs_stay_within_the_unit_cube_whatever_the_context() -> None:
     wild = [
-        Sample(1e9, Context(1e12, 1e12, 1e12, 1e12), 0.0),
-        Sample(-1.0, Context(0.0, -1.0, 0.0, 0.0), 1.0),
+        SurrogateSample(1e9, Context(1e12, 1e12, 1e12, 1e12), 0.0),
+        SurrogateSample(-1.0, Context(0.0, -1.0, 0.0, 0.0), 1.0),
     ]
     inputs = scaled_inputs(wild, X_MAX_S)
     assert inputs.min() == 0.0
@@ -223,7 +223,7 @@ def test_an_inverse_by_halves_is_the_inverse(count: int) -> None:
 
 
 def test_equal_observations_are_not_divided_by_nothing() -> None:
-    samples = [Sample(float(x), Context(60.0, 100.0, 30.0, 5.0), 7.0) for x in range(5)]
+    samples = [SurrogateSample(float(x), Context(60.0, 100.0, 30.0, 5.0), 7.0) for x in range(5)]
     model = Surrogate(samples, prior([s.f_s for s in samples]), X_MAX_S)
     assert 0.0 <= model.best_x_s(samples[0].context) <= X_MAX_S
     assert math.isfinite(Improvement(model, (0,)).choose(samples[0].context).gain_s)

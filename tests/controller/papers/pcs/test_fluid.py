@@ -21,7 +21,15 @@ from cotenant.controller.papers.pcs.fluid import (
     simulate_fluid,
 )
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.sim import Outcome, Scenario, Speedup, measured, open_trace, policies_named, scenario
+from cotenant.controller.sim import (
+    RunResult,
+    Scenario,
+    Speedup,
+    measured_speedups,
+    open_trace,
+    policies_named,
+    scenario,
+)
 
 CONFIGS = {
     "0e4a51-jct": ((1627, 969473), (0.95, 0.048, 0.002), 0.598, 0.23536),
@@ -44,7 +52,9 @@ def parameters(name: str) -> Parameters:
     return parse_published(published).as_parameters()
 
 
-def ran(vc: str, policy: str, given: Parameters | None = None, asked: int = 0, noise: float = 0.0) -> Outcome:
+def ran(
+    vc: str, policy: str, given: Parameters | None = None, asked: int = 0, noise: float = 0.0
+) -> RunResult:
     asked_for = Scenario(trace=f"philly/{vc}", world="fluid", noise=noise)
     workload = scenario.workload_of(asked_for, open_trace(asked_for.trace), None, 0)
     return simulate_fluid(workload, asked_for.cluster, policy, given, asked=asked)
@@ -73,7 +83,7 @@ def test_published_mean_completion_times_come_out_to_the_second(
     assert outcome.jct_s.mean() == pytest.approx(mean_jct_s, abs=1.0)
 
 
-def errors(outcome: Outcome) -> np.ndarray:
+def errors(outcome: RunResult) -> np.ndarray:
     assert outcome.predicted_s is not None
     asked = np.isfinite(outcome.predicted_s)
     return np.abs(outcome.jct_s[asked] - outcome.predicted_s[asked]) / outcome.predicted_s[asked]
@@ -103,7 +113,9 @@ def test_what_is_predicted_rests_on_what_was_told() -> None:
     assert errors(noisy).mean() > 0.05
 
 
-SHAPES = st.sampled_from([Speedup(curve[:gpus]) for curve in measured().values() for gpus in (1, 2, 4)])
+SHAPES = st.sampled_from(
+    [Speedup(curve[:gpus]) for curve in measured_speedups().values() for gpus in (1, 2, 4)]
+)
 JOBS = st.lists(
     st.builds(
         lambda after_s, work, shape: (after_s, FluidJob(0.0, work, work, shape)),
@@ -159,7 +171,7 @@ def test_a_trace_without_models_gets_curves_and_a_wide_job_one_that_is_wide_enou
     trace.write_text("job_id,submit_time_s,duration_s,gpus\na,0,100,1\nb,10,100,24\n")
     asked_for = Scenario(trace=str(trace), world="fluid")
     workload = scenario.workload_of(asked_for, open_trace(str(trace)), None, 0)
-    assert set(workload.models) <= set(measured())
+    assert set(workload.models) <= set(measured_speedups())
     jobs = fluid_jobs(workload)
     assert [job.work_gpu_s for job in jobs] == pytest.approx([100.0, 2400.0])
     assert [job.speedup.gpus_max for job in jobs] == [1, 24]

@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from cotenant.controller.papers.pcs.fluid import NEVER, FluidJob, Play, predicted_end_s
 from cotenant.controller.papers.pcs.fluid.promised import PromiseShares, StretchShares
-from cotenant.controller.sim import BadChoice, Speedup, measured, policies_named
+from cotenant.controller.sim import BadChoice, Speedup, measured_speedups, policies_named
 
 GPUS = 6
-SHAPES = st.sampled_from([Speedup(curve[:gpus]) for curve in measured().values() for gpus in (1, 2, 4, 8)])
+SHAPES = st.sampled_from(
+    [Speedup(curve[:gpus]) for curve in measured_speedups().values() for gpus in (1, 2, 4, 8)]
+)
 JOBS = st.lists(
     st.builds(
         lambda after_s, work, shape: (after_s, FluidJob(0.0, work, work, shape)),

@@ -17,8 +17,8 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.papers.rltune.placement import PlacedTogether, why_not
 from cotenant.controller.papers.rltune.placement.candidates import (
-    Choice,
     FreePlace,
+    HostMix,
     JobGroup,
     Waiting,
     choices_of,
@@ -250,7 +250,7 @@ def problems(draw: Any) -> tuple[list[JobGroup], dict[HostType, FreePlace], Sche
     for _ in range(draw(st.integers(1, 3))):
         wanted = a_class(draw)
         choices = choices_for(wanted, places, draw(st.booleans()))
-        jobs, best_fit = list[Waiting](), dict[Choice, int]()
+        jobs, best_fit = list[Waiting](), dict[HostMix, int]()
         for _ in range(draw(st.integers(1, 2)) if choices else 0):
             first = next((choice for choice in choices if fits(choice, wanted, left)), None)
             if first is not None:
@@ -271,14 +271,14 @@ def a_class(draw: Any) -> SchedulingClass:
 
 def choices_for(
     wanted: SchedulingClass, places: Mapping[HostType, FreePlace], is_spread: bool
-) -> list[Choice]:
-    alone: list[Choice] = [((place, wanted.gpus),) for place in places]
+) -> list[HostMix]:
+    alone: list[HostMix] = [((place, wanted.gpus),) for place in places]
     pairs = [((one, 1), (two, wanted.gpus - 1)) for one, two in itertools.permutations(places, 2)]
     every = [*alone, *(pairs if is_spread and wanted.gpus > 1 else ())]
     return [choice for choice in every if fits(choice, wanted, places)]
 
 
-def fits(choice: Choice, wanted: SchedulingClass, left: Mapping[HostType, FreePlace]) -> bool:
+def fits(choice: HostMix, wanted: SchedulingClass, left: Mapping[HostType, FreePlace]) -> bool:
     return all(
         left[place].free >= count
         and left[place].cpus >= wanted.cpus
@@ -287,7 +287,7 @@ def fits(choice: Choice, wanted: SchedulingClass, left: Mapping[HostType, FreePl
     )
 
 
-def take(choice: Choice, wanted: SchedulingClass, left: dict[HostType, FreePlace]) -> None:
+def take(choice: HostMix, wanted: SchedulingClass, left: dict[HostType, FreePlace]) -> None:
     for place, count in choice:
         here = left[place]
         memory = None if here.memory_mib is None else here.memory_mib - wanted.host_memory_mib

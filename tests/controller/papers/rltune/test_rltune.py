@@ -18,8 +18,8 @@ from cotenant.controller.papers.rltune import SJF_WEIGHTS
 from cotenant.controller.papers.rltune.training import (
     PRESETS,
     EpochTold,
-    Metric,
     NoBackend,
+    TrainingMetric,
     TrainingOptions,
     train_rltune,
     train_scorer,
@@ -174,7 +174,7 @@ def test_a_cluster_of_dasks_gives_what_this_process_gives(parts: TraceParts) -> 
     distributed = pytest.importorskip(
         "distributed", reason="dask.distributed is not installed: pip install distributed"
     )
-    metric: Metric = "bsld"
+    metric: TrainingMetric = "bsld"
     calls = [(parts.at(begin), None, "sjf", metric) for begin in (500, 2000)]
     with distributed.LocalCluster(
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
