@@ -23,24 +23,23 @@ class EndedJobs:
         self._by_age: dict[tuple[str, bool], OrderedDict[JobId, None]] = {}
         """Oldest first, by user and whether it ran."""
 
-    def __len__(self) -> int:
-        return len(self.sizes)
-
     def add(self, job: Job) -> None:
         user = job.spec.user
-        self.sizes[job.job_id] = size = held_bytes(job.spec)
+        self.sizes[job.spec.job_id] = size = held_bytes(job.spec)
         self.size_bytes += size
         self._jobs_of[user] += 1
         self._bytes_of[user] += size
-        self._by_age.setdefault((user, job.attempt.number > 0), OrderedDict())[job.job_id] = None
+        self._by_age.setdefault((user, job.attempt.number > 0), OrderedDict())[job.spec.job_id] = None
 
     def remove(self, job: Job) -> None:
-        user, key = job.spec.user, (job.spec.user, job.attempt.number > 0)
-        size = self.sizes.pop(job.job_id)
+        job_id, user = job.spec.job_id, job.spec.user
+        key = (user, job.attempt.number > 0)
+        size = self.sizes[job_id]
+        del self.sizes[job_id]
         self.size_bytes -= size
         self._jobs_of[user] -= 1
         self._bytes_of[user] -= size
-        del self._by_age[key][job.job_id]
+        del self._by_age[key][job_id]
         if not self._by_age[key]:
             del self._by_age[key]
         if not self._jobs_of[user]:
@@ -50,9 +49,13 @@ class EndedJobs:
         """The job that is forgotten next. `by_bytes`: memory is short, so whoever takes the most of it loses
         one."""
         amounts = self._bytes_of if by_bytes else self._jobs_of
+        user = next(iter(amounts)) if len(amounts) == 1 else self._with_most(amounts)
+        never_ran = self._by_age.get((user, False))
+        return next(iter(never_ran or self._by_age[user, True]))
+
+    def _with_most(self, amounts: Counter[str]) -> str:
+        """Finds the user who loses a job."""
         most = max(amounts.values())
         users = [user for user, amount in amounts.items() if amount == most]
         # Equal ones by name, so that every replay forgets the same job.
-        user = min([user for user in users if (user, False) in self._by_age] or users)
-        never_ran = self._by_age.get((user, False))
-        return next(iter(never_ran or self._by_age[user, True]))
+        return min([user for user in users if (user, False) in self._by_age] or users)

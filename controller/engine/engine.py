@@ -131,22 +131,22 @@ class Engine:
 
     # --- The one way in ----------------------------------------------------------------------------
 
-    def handle(self, event: ev.AnyEvent, now_s: float) -> list[AnyCommand]:
-        """What must be done now that `event` has happened; the decision is kept in `decision`."""
-        return self._cycle(event, now_s, None)
-
-    def fold(self, event: ev.AnyEvent, decision: Decision, now_s: float) -> list[AnyCommand]:
-        """What `handle` did when `decision` was the answer; asks no policy."""
-        return self._cycle(event, now_s, decision)
-
-    def _cycle(self, event: ev.AnyEvent, now_s: float, recorded: Decision | None) -> list[AnyCommand]:
+    def handle(self, event: ev.AnyEvent, now_s: float, recorded: Decision | None = None) -> list[AnyCommand]:
+        """What must be done now that `event` has happened; the decision is kept in `decision`. `recorded`:
+        what was decided when the event was handled first; then no policy is asked."""
         self._take_in(event, now_s)
-        self._admit(event)
+        if self._admits:
+            self._admit(event)
         decision = self._decide(event) if recorded is None else recorded
-        decision = self._guard(event, decision, is_recorded=recorded is not None)
+        if self._ledger.phases.asked_for:
+            decision = self._guard(event, decision, is_recorded=recorded is not None)
         self.decision = self._committing.commit(decision) if decision.actions else decision
         self._settle(event)
         return self._dispatch.out
+
+    def fold(self, event: ev.AnyEvent, decision: Decision, now_s: float) -> list[AnyCommand]:
+        """What `handle` did when `decision` was the answer; asks no policy."""
+        return self.handle(event, now_s, decision)
 
     def _take_in(self, event: ev.AnyEvent, now_s: float) -> None:
         """Takes step 1: the ledger changes by what has happened, and by nothing else."""
@@ -163,11 +163,11 @@ class Engine:
 
     def _admit(self, event: ev.AnyEvent) -> None:
         """Takes step 2: who may wait for devices, and in which order, before any policy is asked."""
-        ledger = self._ledger
-        if ledger.phases.entered is not None:
-            for stage in self._admits:
-                stage.admit(event, ledger.phases.entered)
-            ledger.phases.entered = []
+        phases = self._ledger.phases
+        for stage in self._admits:
+            assert phases.entered is not None, "a stage admits jobs whose changes nobody notes"
+            stage.admit(event, phases.entered)
+        phases.entered = []
 
     def _decide(self, event: ev.AnyEvent) -> Decision:
         """Takes step 3: the policy sees the ledger and changes nothing."""
@@ -178,7 +178,10 @@ class Engine:
         them: those that remember see it again, and nothing of it changes."""
         if type(event) in UNASKED:
             return decision
+        asked_for = self._ledger.phases.asked_for
         for stage in self._guards:
+            if stage.serves not in asked_for:
+                continue
             if not is_recorded:
                 decision = stage.revise(event, decision)
             elif stage.remembers:
@@ -192,7 +195,8 @@ class Engine:
         if dispatch.vacated and ledger.holdings.claims:
             dispatch.launch_reserved()
         for stage in self._settles:
-            stage.settle()
+            if stage.serves is None or stage.serves in ledger.phases.asked_for:
+                stage.settle()
         if ledger.phases.has_more_ended:
             self.forgotten = ledger.phases.forget_ended(self.config.keep_ended)
         if self._validate:

@@ -29,6 +29,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ledger import DecayedUsage, Ledger
 from cotenant.controller.engine.limits import is_over_limit
+from cotenant.controller.engine.phases import RareWish
 
 LEVELS: Final = 64
 """Up to one device-second is level 0; each level is twice the one before."""
@@ -61,6 +62,8 @@ def decayed_usage(account: DecayedUsage | None, half_life_s: float, now_s: float
 
 class FairShare:
     """Charges users for devices, and ranks waiting jobs by their usage."""
+
+    serves: RareWish | None = None
 
     def __init__(self, dispatch: Dispatch, half_life_s: float, by: Literal["user", "organisation"]) -> None:
         self._dispatch, self._ledger = dispatch, dispatch.ledger

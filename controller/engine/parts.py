@@ -33,6 +33,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.current_policy import CurrentPolicy
 from cotenant.controller.engine.ledger import Ledger
+from cotenant.controller.engine.phases import RareWish
 from cotenant.controller.planning import HeldPart, first_aged, part_to_get, suits, why_no_part
 from cotenant.controller.policies.base import is_quiet
 
@@ -43,6 +44,7 @@ LOOKAHEAD: Final = 256
 class PartPlacing:
     """The stage that puts jobs that ask for a part beside others."""
 
+    serves: RareWish = "part"
     remembers = False
 
     def __init__(self, ledger: Ledger, current: CurrentPolicy) -> None:
@@ -50,7 +52,7 @@ class PartPlacing:
 
     def revise(self, event: ev.AnyEvent, decision: Decision) -> Decision:
         """The decision, with every job that asks for a part moved to where it fits."""
-        if not self._ledger.phases.has_parts or self._current.traits.starts_nothing:
+        if self._current.traits.starts_nothing:
             return decision
         return with_parts(self._ledger, event, decision)
 

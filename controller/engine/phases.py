@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Literal
 
 from cotenant.controller.domain import (
     ENDED,
@@ -34,6 +34,8 @@ from cotenant.controller.engine.ordering import JobQueue, RunningJobs
 
 NEVER_S: Final = float("inf")
 
+RareWish = Literal["part", "priority", "promise"]
+
 
 class Phases:
     """Moves jobs from phase to phase, and keeps the index of each."""
@@ -54,10 +56,8 @@ class Phases:
         """Jobs whose phase this event has changed; None: nobody asks."""
         self.hp = HpIndex(devices)
         self._jobs, self._queue, self._running = jobs, queue, running
-        self.has_parts = False
-        """A job that asks for a part of a device has come at some time."""
-        self.has_priorities = False
-        """A job with a priority has come at some time; without one no job goes before others for it."""
+        self.asked_for: set[RareWish] = set()
+        """What some job has asked for at some time. While none has, nobody looks after it (`stages.py`)."""
 
     def add(self, job: Job) -> None:
         job_id = job.spec.job_id
@@ -72,9 +72,13 @@ class Phases:
             self.hp.put(job)
 
     def take_note(self, spec: JobSpec) -> None:
-        """A job asks for something that few jobs ask for."""
-        self.has_parts |= spec.gpu_fraction < 1.0
-        self.has_priorities |= spec.priority != 0
+        """Notes what the job asks for that few jobs ask for."""
+        if spec.gpu_fraction < 1.0:
+            self.asked_for.add("part")
+        if spec.priority != 0:
+            self.asked_for.add("priority")
+        if spec.promised_s is not None:
+            self.asked_for.add("promise")
 
     def change(self, job: Job, change: Change, reason: Reason) -> None:
         """The only way a phase changes: accounts for the time spent, moves the job between indexes."""
@@ -123,7 +127,7 @@ class Phases:
         self.has_more_ended = False
         forgotten: list[Job] = []
         ended = self.ended
-        while (too_many := len(ended) > keep) or ended.size_bytes > self.ended_bytes_max:
+        while (too_many := len(ended.sizes) > keep) or ended.size_bytes > self.ended_bytes_max:
             job = self._jobs.pop(ended.next_to_forget(by_bytes=not too_many))
             assert job.phase in ENDED, f"job {job.job_id} is {job.phase}"
             ended.remove(job)

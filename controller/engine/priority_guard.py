@@ -47,6 +47,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.current_policy import CurrentPolicy
 from cotenant.controller.engine.free_times import NEAR_S, FreeTimes, KeptDevices, free_times, moved_s, need_s
 from cotenant.controller.engine.ledger import Ledger
+from cotenant.controller.engine.phases import RareWish
 from cotenant.controller.planning import Plan, suits
 
 WAITED_FOR_MAX: Final = 64
@@ -62,6 +63,7 @@ AnyStart = Place | Share | Resize
 class KeepingForPriority:
     """The stage that keeps devices for jobs of greater priority."""
 
+    serves: RareWish = "priority"
     remembers = False
 
     def __init__(self, ledger: Ledger, current: CurrentPolicy) -> None:
@@ -69,7 +71,7 @@ class KeepingForPriority:
 
     def revise(self, event: ev.AnyEvent, decision: Decision) -> Decision:
         """The decision, with nobody who overtakes a job of greater priority."""
-        if not decision.actions or not self._ledger.phases.has_priorities:
+        if not decision.actions:
             return decision
         return guard_priorities(self._ledger, decision, self._holds_back)
 

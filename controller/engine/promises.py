@@ -26,6 +26,7 @@ from cotenant.controller.engine.current_policy import CurrentPolicy
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.free_times import NEAR_S, KeptDevices, leaves_s, moved_s, need_s
 from cotenant.controller.engine.ledger import Ledger
+from cotenant.controller.engine.phases import RareWish
 from cotenant.controller.engine.promise_guard import PromiseGuard
 from cotenant.controller.engine.promise_offers import PromiseOffers
 from cotenant.controller.engine.promise_room import GRACE_S, OpenPromise, PromiseRoom, SavedPromises
@@ -34,6 +35,7 @@ from cotenant.controller.engine.promise_room import GRACE_S, OpenPromise, Promis
 class Promises:
     """The promises of one engine. A stage: the last that may change a decision."""
 
+    serves: RareWish = "promise"
     remembers = True
     """It notes which reservations a decision has moved."""
 

@@ -139,7 +139,6 @@ def on_spec_changed(dispatch: Dispatch, event: ev.SpecChanged) -> None:
         return
     before, spec = job.spec, msgspec.structs.replace(job.spec, **event.changes)
     ledger.records.respecify(job, spec)
-    ledger.phases.has_parts |= spec.gpu_fraction < 1.0
     ledger.records.rank(job, rank_of(spec.priority))
     if (spec.expected_s, spec.iterations) == (before.expected_s, before.iterations):
         return

@@ -10,8 +10,8 @@
     settle   fair share   charges users for devices that have changed hands
              promises     judges which promises were kept
 
-Rule: nothing else changes a decision between the policy and the ledger. A stage that has nothing to do
-returns at once; a fifo controller without settings has none to pay for.
+Rule: nothing else changes a decision between the policy and the ledger. A guard is called once some job has
+asked for what it looks after; a fifo controller without settings has no stage to pay for.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from cotenant.controller.domain import Decision, Job
 from cotenant.controller.domain import events as ev
+from cotenant.controller.engine.phases import RareWish
 
 UNASKED: Final = frozenset(
     (ev.EpochBegan, ev.EtasTold, ev.ShadowChanged, ev.AllocationQueueChanged, ev.AllocationChanged)
@@ -39,6 +40,10 @@ class DecisionStage(Protocol):
     """May change what the policy has decided."""
 
     @property
+    def serves(self) -> RareWish:
+        """The wish that it looks after: as long as no job has had it, it is not called."""
+
+    @property
     def remembers(self) -> bool:
         """Whether it keeps something of each decision: then it sees recorded ones, and changes nothing."""
 
@@ -48,6 +53,10 @@ class DecisionStage(Protocol):
 
 class SettlingStage(Protocol):
     """Takes in what was carried out."""
+
+    @property
+    def serves(self) -> RareWish | None:
+        """The wish that it looks after, as of a guard; None: it is called after every event."""
 
     def settle(self) -> None:
         """Called after each event, when its decision has been carried out."""

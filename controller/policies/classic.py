@@ -43,7 +43,7 @@ class Classic(Stateless):
         self.traits = Traits(orders_by_size=name != "fifo")
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        if not view.queue or not view.free.everywhere or is_quiet(view, event):
+        if not view.free.everywhere or not view.queue or is_quiet(view, event):
             return NOTHING
         plan, backfill = Plan(view), self.parameters.backfill
         if backfill == "easy":

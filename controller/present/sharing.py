@@ -72,9 +72,7 @@ def slowdown(row: SharingView) -> str:
             if foreseen
             else ""
         )
-    told = (
-        f"beside job {co_tenant_list(row)}: {row.measured_s / row.alone_s:.2f} times as long as alone"
-    )
+    told = f"beside job {co_tenant_list(row)}: {row.measured_s / row.alone_s:.2f} times as long as alone"
     return f"{told}, {foreseen} predicted" if foreseen else told
 
 

@@ -26,7 +26,7 @@ def test_only_who_has_the_most_ended_jobs_loses_one(history: list[tuple[str, boo
         job.attempt.number = AttemptNo(int(started))
         ended.add(job)
         kept[job.job_id] = job
-        while len(ended) > KEEP:
+        while len(ended.sizes) > KEEP:
             lost = kept.pop(ended.next_to_forget(by_bytes=False))
             ended.remove(lost)
             left = Counter(each.spec.user for each in kept.values())
