@@ -27,7 +27,8 @@ from cotenant.controller.domain import (
     StartAttempt,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine, EngineConfig, EtaBook, question_of
+from cotenant.controller.engine import Engine, EngineConfig
+from cotenant.controller.history import EtaBook, question_of
 from cotenant.controller.models.eta import KnownLength
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.eta import answer

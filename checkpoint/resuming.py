@@ -230,7 +230,8 @@ def _fact_text(value: Any) -> str:
 
 
 def _processor() -> str:
-    """The processor's model: kernels are chosen by it, so another processor may round differently."""
+    """Reads the model of the processor: kernels are chosen by it, so another processor may round
+    differently."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:

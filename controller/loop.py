@@ -95,7 +95,7 @@ class TalksToAgents(Executor, Protocol):
 
 
 class ControllerLoop:
-    """One controller's loop, between its journal and its peers."""
+    """The loop of one controller, between its journal and its peers."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class ControllerLoop:
         executors: Sequence[Executor] = (),
         waiting_rows_max: int = WAITING_ROWS_MAX,
     ) -> None:
-        """`executors`: those beside the agents."""
+        """Creates a loop that has received nothing yet. `executors`: those beside the agents."""
         self.core = core
         self._agents, self._clients, self._edges = agents, clients, edges
         self._executors: tuple[Executor, ...] = (agents, *executors)

@@ -46,7 +46,7 @@ class Router:
     """A ROUTER socket on the running loop. Both agents and clients come here."""
 
     def __init__(self, endpoint: str, keys_dir: Path, receive: Receive, counters: Counter[str]) -> None:
-        """Open it.
+        """Opens the socket at `endpoint`.
 
         Raises:
             DoorError: in use, or not allowed.
@@ -118,7 +118,7 @@ class Router:
     # --- Messages ----------------------------------------------------------------------------------
 
     def send(self, address: bytes, frame: bytes) -> bool:
-        """False: that peer is gone, or reads too slowly; nothing was queued."""
+        """Sends a frame to a peer; False: that peer is gone, or reads too slowly, and nothing was queued."""
         try:
             self._socket.send_multipart([address, frame], zmq.DONTWAIT)
         except zmq.ZMQError as error:
@@ -142,7 +142,8 @@ class Router:
         self._counted = self._counters["messages"]
 
     def _readable(self) -> None:
-        """Something has come. When busy, wait a moment for more: every wake-up costs more than a message."""
+        """Reads what has come. When busy, it waits a moment for more: every wake-up costs more than a
+        message."""
         if not self._is_busy or self._pump_due:
             self._pump()
             return
@@ -235,7 +236,7 @@ class Router:
         return [version, request_id, b"200", b"OK", user, b""]
 
     def close(self) -> None:
-        """Close the socket; messages on their way get a second to leave."""
+        """Closes the socket; messages on their way get a second to leave."""
         self._loop.remove_reader(self._socket.FD)
         self._socket.close(linger=1000)
         if self._zap is not None:

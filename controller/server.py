@@ -19,17 +19,10 @@ from typing import Final
 from cotenant.controller.api import About, ClusterMetrics, RequestHandlers, ServerFacts, hit_rate
 from cotenant.controller.domain import ENDED, ComputeRequest, JobId
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import (
-    EngineConfig,
-    EtaAnswer,
-    EtaQuestion,
-    MakePolicy,
-    comparable_eta,
-    policy_label,
-    question_of,
-)
+from cotenant.controller.engine import EngineConfig, MakePolicy
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.executors.allocating import allocator_of
+from cotenant.controller.history import EtaAnswer, EtaQuestion, comparable_eta, policy_label, question_of
 from cotenant.controller.loop import WAITING_ROWS_MAX, ControllerLoop
 from cotenant.controller.performance import InterferenceModel
 from cotenant.controller.policies import registry
@@ -62,8 +55,8 @@ log = logging.getLogger("cotenant.controller")
 
 
 def engine_config(settings: Settings, began_s: float = 0.0) -> EngineConfig:
-    """What the engine is told; a change takes effect at the next start. `began_s`: when time was 0 for the
-    journal, by the wall clock; 0: that is not known.
+    """The configuration of the engine by the settings; a change takes effect at the next start. `began_s`:
+    when time was 0 for the journal, by the wall clock; 0: that is not known.
 
     Raises:
         SettingsError: the interference model cannot be used.
@@ -102,7 +95,8 @@ def interference_model(path: str) -> InterferenceModel | None:
 
 
 class Controller:
-    """One running controller. Make it inside a running event loop."""
+    """The process of one controller: its socket, its timers and its threads. It is made inside a running
+    event loop."""
 
     def __init__(
         self,
@@ -307,7 +301,7 @@ class Controller:
         self._rest_if_idle(now_s)
 
     def _sheet(self) -> Sheet:
-        """For one scrape."""
+        """Puts the metrics together for one scrape."""
         core, now_s = self.core, self.core.clock.now_s()
         facts = ServerFacts(
             version=self._package,

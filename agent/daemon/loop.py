@@ -65,10 +65,10 @@ class AgentEdges(Protocol):
 
 
 class AgentLoop:
-    """One agent's loop, between its state machine and its edges."""
+    """The loop of one agent, between its state machine and its edges."""
 
     def __init__(self, state: AgentState, edges: AgentEdges, *, notes: str) -> None:
-        """`notes`: where they are, for people."""
+        """Creates a loop that has handled nothing yet. `notes`: where the notes are, for people."""
         self._state, self._edges, self._notes = state, edges, notes
         self._events: deque[AnyAgentEvent] = deque()
         self._is_busy = False

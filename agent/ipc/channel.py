@@ -36,8 +36,8 @@ class ChannelMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="m"):
 
 
 class StopNow(ChannelMessage, frozen=True, kw_only=True, tag="stop"):
-    """End the attempt: after a save at an agreed step if `save`, at the latest after `deadline_s`. May be
-    repeated; a later message without `save` overrides."""
+    """An order to end the attempt: after a save at an agreed step if `save`, at the latest after
+    `deadline_s`. May be repeated; a later message without `save` overrides."""
 
     save: bool
     deadline_s: float

@@ -31,7 +31,8 @@ from cotenant.controller.domain import (
     render,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine, action_in_words
+from cotenant.controller.engine import Engine
+from cotenant.controller.history import action_in_words
 from cotenant.controller.policies import plugins, registry
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from cotenant.controller.api.permissions import jobs_named
 from cotenant.controller.api.views import Now, ago
 from cotenant.controller.domain import ENDED, EtaInterval, Job, JobId, Phase, ToldInterval
-from cotenant.controller.engine import Engine, EtaAnswer, EtaBook, JobEta, policy_label
+from cotenant.controller.engine import Engine
+from cotenant.controller.history import EtaAnswer, EtaBook, JobEta, policy_label
 from cotenant.controller.models.eta import ENOUGH
 from cotenant.controller.models.eta_score import score
 from cotenant.controller.planning import View

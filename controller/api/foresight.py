@@ -20,9 +20,9 @@ from cotenant.controller.api.etas import basis, times_of
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.views import Now
 from cotenant.controller.domain import JobSpec, Phase
-from cotenant.controller.engine import (
+from cotenant.controller.engine import Engine
+from cotenant.controller.history import (
     AttemptRecord,
-    Engine,
     EtaAnswer,
     EtaQuestion,
     JobEta,

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from cotenant.controller.api.permissions import one_job
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain import ENDED, AttemptNo, HostId, Job, JobId, Phase
-from cotenant.controller.engine import AttemptRecord, JobRecord
 from cotenant.controller.executors.agents import AgentExecutor
+from cotenant.controller.history import AttemptRecord, JobRecord
 from cotenant.controller.store import Core
 from cotenant.controller.wire import LogReply, ReadLog
 from cotenant.controller.wire import clients as wire

@@ -21,7 +21,7 @@ from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.views import Now, attempt_view
 from cotenant.controller.domain import ENDED, LOAD_S, Device, Job
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import ALWAYS_S, AttemptRecord, usage
+from cotenant.controller.history import ALWAYS_S, AttemptRecord, usage
 from cotenant.controller.knowledge import KEY_CHARACTERS, StoredProfile
 from cotenant.controller.performance import Gang
 from cotenant.controller.store import Core

@@ -11,7 +11,8 @@ from typing import Final
 
 from cotenant.controller.api.submissions import Denied, expand_job_id
 from cotenant.controller.domain import Job, JobId
-from cotenant.controller.engine import Engine, JobRecord
+from cotenant.controller.engine import Engine
+from cotenant.controller.history import JobRecord
 from cotenant.controller.policies import registry
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity

@@ -18,8 +18,9 @@ from cotenant.controller.api.job_settings import settings_open
 from cotenant.controller.api.listing import ListingRow, array_view, fold_arrays, rows_of, wanted_jobs
 from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
 from cotenant.controller.domain import ENDED, ClassReport, Job, Phase, Reason, array_of, render
-from cotenant.controller.engine import Engine, JobRecord, accounts, cheapest_change
+from cotenant.controller.engine import Engine, cheapest_change
 from cotenant.controller.executors.agents import AgentExecutor
+from cotenant.controller.history import JobRecord, accounts
 from cotenant.controller.knowledge import OBSERVATIONS, PairSeen, PairVerdict
 from cotenant.controller.policies import registry
 from cotenant.controller.store import Core

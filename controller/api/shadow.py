@@ -11,7 +11,7 @@ from cotenant.controller.api.permissions import must_be_admin
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.views import Now
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import policy_label
+from cotenant.controller.history import policy_label
 from cotenant.controller.store import Core, ShadowSet
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import ShadowAnswer, ShadowQuestion

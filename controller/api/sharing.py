@@ -7,7 +7,8 @@ from typing import Final
 
 from cotenant.controller.api.views import Now
 from cotenant.controller.domain import Job, JobId
-from cotenant.controller.engine import ALWAYS_S, AttemptRecord, Engine, History, accounts
+from cotenant.controller.engine import Engine
+from cotenant.controller.history import ALWAYS_S, AttemptRecord, History, accounts
 from cotenant.controller.knowledge import kind_of, signature
 from cotenant.controller.wire import (
     InterruptionView,

@@ -26,7 +26,8 @@ from cotenant.controller.domain import (
     because,
     render,
 )
-from cotenant.controller.engine import AttemptRecord, Engine, HistoryNote, JobRecord, memory_cap_mib
+from cotenant.controller.engine import Engine, memory_cap_mib
+from cotenant.controller.history import AttemptRecord, HistoryNote, JobRecord
 from cotenant.controller.performance import INDICATOR_NAMES, SpeedCurve
 from cotenant.controller.planning import held_part, why_alone
 from cotenant.controller.wire import (

@@ -1,6 +1,6 @@
 """The ledger's record of a job: where it stands, what it has reached, what is expected of it, what it took.
 
-Rule: a record only answers questions. Only the ledger changes it (`controller/engine/records.py`);
+Rule: a record only answers questions. Only the ledger changes it (`controller/engine/state/records.py`);
 `tests/house/test_records.py` looks for assignments.
 """
 

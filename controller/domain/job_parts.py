@@ -1,7 +1,7 @@
 """The parts of a job's record: its current attempt, its progress, what was measured of it, what is expected
 of it, where its time went, and how often things have happened to it.
 
-Rule: a record only answers questions. Only the ledger changes one (`controller/engine/records.py`).
+Rule: a record only answers questions. Only the ledger changes one (`controller/engine/state/records.py`).
 """
 
 from __future__ import annotations

@@ -25,12 +25,13 @@ from cotenant.controller.domain import (
     Wake,
     because,
 )
-from cotenant.controller.engine import placing, resizing
-from cotenant.controller.engine.admission import Admission
-from cotenant.controller.engine.current_policy import CurrentPolicy
-from cotenant.controller.engine.dispatch import Dispatch
-from cotenant.controller.engine.placing import exceeds_hosts, spared
-from cotenant.controller.engine.priority_guard import why_not_preempted
+from cotenant.controller.engine.events import resizing
+from cotenant.controller.engine.stages.admission import Admission
+from cotenant.controller.engine.stages.priority_guard import why_not_preempted
+from cotenant.controller.engine.state import placing
+from cotenant.controller.engine.state.current_policy import CurrentPolicy
+from cotenant.controller.engine.state.dispatch import Dispatch
+from cotenant.controller.engine.state.placing import exceeds_hosts, spared
 
 
 class Committing:

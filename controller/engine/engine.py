@@ -39,19 +39,19 @@ from cotenant.controller.domain import (
     Reason,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import claims, hosts, reports, requests
-from cotenant.controller.engine.admission import Admission
 from cotenant.controller.engine.committing import Committing
-from cotenant.controller.engine.current_policy import CurrentPolicy, MakePolicy
-from cotenant.controller.engine.dispatch import Alarm, Dispatch, EngineConfig
+from cotenant.controller.engine.events import claims, hosts, reports, requests
 from cotenant.controller.engine.explaining import Explaining
-from cotenant.controller.engine.lateness import Lateness, SavedLateness
-from cotenant.controller.engine.ledger import Ledger, SavedLedger
-from cotenant.controller.engine.parts import PartPlacing
-from cotenant.controller.engine.priority_guard import KeepingForPriority
-from cotenant.controller.engine.promise_room import SavedPromises
-from cotenant.controller.engine.promises import Promises
-from cotenant.controller.engine.stages import UNASKED, AdmissionStage, DecisionStage, SettlingStage
+from cotenant.controller.engine.stages.admission import Admission
+from cotenant.controller.engine.stages.lateness import Lateness, SavedLateness
+from cotenant.controller.engine.stages.parts import PartPlacing
+from cotenant.controller.engine.stages.priority_guard import KeepingForPriority
+from cotenant.controller.engine.stages.promise_room import SavedPromises
+from cotenant.controller.engine.stages.promises import Promises
+from cotenant.controller.engine.stages.stages import UNASKED, AdmissionStage, DecisionStage, SettlingStage
+from cotenant.controller.engine.state.current_policy import CurrentPolicy, MakePolicy
+from cotenant.controller.engine.state.dispatch import Alarm, Dispatch, EngineConfig
+from cotenant.controller.engine.state.ledger import Ledger, SavedLedger
 from cotenant.controller.knowledge import PairTable, StoredProfile
 from cotenant.controller.planning import View
 from cotenant.controller.policies.base import Parameters

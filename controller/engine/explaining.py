@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Final
 
 from cotenant.controller.domain import DeviceId, Job, JobSpec, Phase, Reason, because
-from cotenant.controller.engine import parts
-from cotenant.controller.engine.admission import Admission
-from cotenant.controller.engine.current_policy import CurrentPolicy
-from cotenant.controller.engine.lateness import Lateness
-from cotenant.controller.engine.ledger import Ledger
-from cotenant.controller.engine.priority_guard import why_kept
+from cotenant.controller.engine.stages import parts
+from cotenant.controller.engine.stages.admission import Admission
+from cotenant.controller.engine.stages.lateness import Lateness
+from cotenant.controller.engine.stages.priority_guard import why_kept
+from cotenant.controller.engine.state.current_policy import CurrentPolicy
+from cotenant.controller.engine.state.ledger import Ledger
 from cotenant.controller.planning import why_impossible, why_waiting
 
 LACK_DEVICES: Final = frozenset(("first-no-devices", "behind-no-devices", "fragmented"))

@@ -62,7 +62,7 @@ class TiresiasParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             )
 
     def limits(self) -> tuple[float, ...]:
-        """The thresholds; empty if they cannot be read."""
+        """The thresholds between queues, in GPU-seconds; empty if they cannot be read."""
         text = PRESETS.get(self.thresholds_gpu_s, self.thresholds_gpu_s)
         try:
             return tuple(float(part) for part in text.split(","))
@@ -116,7 +116,7 @@ class Queues:
         ]
 
     def of_resting(self, jobs: Iterable[Job]) -> list[tuple[int, int, Job]]:
-        """The same of jobs that are not RUNNING, which attain nothing."""
+        """Sorts jobs that are not RUNNING, and so attain nothing, into their queues."""
         limits = self.limits
         return [
             (
@@ -197,7 +197,7 @@ class AttainedService:
 
 
 class Tiresias:
-    """Discretised 2D-LAS.
+    """The policy Tiresias: two-dimensional least attained service, with discrete queues.
 
     While a job waits, the policy asks to be woken at the next demotion of a running job; it remembers that
     time alone.

@@ -26,7 +26,7 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     preempts: bool = False
     """Its order preempts jobs for others: then that may be done for a promised job too."""
     orders_by_size: bool = False
-    """It orders jobs by size, so that late ones need to go first (`engine/lateness.py`)."""
+    """It orders jobs by size, so that late ones need to go first (`engine/stages/lateness.py`)."""
     starts_nothing: bool = False
     """Nothing may start under it, not even on a part of a device."""
     resizes: bool = False
@@ -40,7 +40,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Policy(Protocol):
-    """Decides; never acts. The engine asks after every event and checks every answer.
+    """A scheduling policy: it decides, and never acts. The engine asks it after every event and checks every
+    answer.
 
     `decide` changes nothing, in the policy or anywhere; what a policy remembers changes in `observe` alone,
     which recovery calls as well, with the recorded decision. So nothing of the policy is journalled per
@@ -124,7 +125,7 @@ class Wraps(Protocol):
 
 
 class Stateless:
-    """For policies that keep nothing between decisions."""
+    """The base of policies that keep nothing between decisions."""
 
     traits: Traits = Traits()
 

@@ -80,14 +80,15 @@ class Costs(NamedTuple):
 
 
 def sharing_s(share: Set) -> float:
-    """What a share costs."""
+    """The seconds that a share costs: what the newcomer loses to running alone, and what its partners
+    lose."""
     together = share.together
     return together.ends_s - together.alone_s + together.cost_s
 
 
 def preempting_s(job: Job, victims: Sequence[Job]) -> float:
-    """What a preemption costs. A job that loses a reservation has loaded nothing: it loses the newcomer's
-    time."""
+    """The seconds that a preemption costs. A job that loses a reservation has loaded nothing: it loses the
+    newcomer's time."""
     running = [victim for victim in victims if victim.phase is RUNNING]
     pause_s = max((victim.estimate.pause_s for victim in running), default=0.0)
     return pause_s + len(victims) * needs_s(job) + sum(map(cost_s, running))
@@ -105,7 +106,8 @@ def why_preempts(victims: Sequence[Job], costs: Costs) -> Reason:
 
 
 def why_waits(plan: Plan, job: Job, wait_s: float, no_share: Reason) -> Reason:
-    """`no_share`: what `castor-cost` says of the partner that came nearest to a gain."""
+    """Explains by the three costs why a job waits. `no_share`: what `castor-cost` says of the partner that
+    came nearest to a gain."""
     share_s, more = None, f"; {no_share}"
     if no_share.code == "sharing-costs":
         gains_s, waits_s, cost_s = (float(each) for each in no_share.operands[1:])
@@ -168,8 +170,8 @@ class CotenantParameters(PatientParameters, frozen=True, kw_only=True, forbid_un
 
 
 class Sharing(CastorCost):
-    """The second pass: `castor-cost` with the rule's reasons; for pairs never observed it uses each kind's
-    own record."""
+    """The second pass of the rule: `castor-cost` with the rule's reasons; for pairs never observed it uses
+    each kind's own record."""
 
     name = "cotenant"
 
@@ -186,7 +188,8 @@ class Sharing(CastorCost):
 
 
 class CheapestFirst(Round):
-    """The first pass: the order of `patient`; where it would preempt, a share that costs less comes first."""
+    """The first pass of the rule: the order of `patient`; where it would preempt, a share that costs less
+    comes first."""
 
     name = "cotenant"
 

@@ -32,7 +32,7 @@ class PolicyEntry(NamedTuple):
 
 
 class PlacementRule(NamedTuple):
-    """Another way to place waiting jobs than best fit."""
+    """A way to place waiting jobs that replaces best fit."""
 
     apply: Callable[[Policy], Policy]
     """The policy with this placement."""

@@ -128,7 +128,7 @@ def account_of(job: Job) -> str:
 
 
 class Multifactor(Scored):
-    """Highest priority first."""
+    """The policy that serves the job of highest priority first, by Slurm's multifactor plugin."""
 
     name = "slurm-multifactor"
 

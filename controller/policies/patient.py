@@ -114,8 +114,8 @@ def spare(view: View, asking: Iterable[Job], parameters: PatientParameters) -> l
 
 
 class Round:
-    """One pass over the queue: the order of patient, and which devices are promised to those that wait for
-    them, so that no other job counts on the same ones."""
+    """A pass over the queue in the order of `patient`, which keeps account of the devices that are promised
+    to those that wait for them, so that no other job counts on the same ones."""
 
     name = "patient"
 

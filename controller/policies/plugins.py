@@ -105,7 +105,7 @@ def find(name: str) -> PluginPolicy:
 
 
 def make(name: str, parameters: Parameters) -> Policy:
-    """A fresh policy. The parameters must be among its `defaults`.
+    """Makes a policy of somebody else. The parameters must be among its `defaults`.
 
     Raises:
         ValueError: as `find`; or what was made is no policy, or does not accept a value.

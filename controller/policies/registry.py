@@ -111,7 +111,8 @@ def ours_available() -> dict[str, str]:
 
 
 def heading(name: str) -> dict[str, str]:
-    """Its heading in `cotenant policy list`, and when to choose it; none for a policy that is not ours."""
+    """The heading of a policy in `cotenant policy list`, and when to choose it; none for a policy that is not
+    ours."""
     if not is_ours(name):
         return {}
     entry = find(name)
@@ -181,11 +182,10 @@ def defaults(name: str) -> Parameters:
 
 
 def make(name: str, parameters: Parameters) -> Policy:
-    """A fresh policy.
+    """Makes a policy by its name.
 
     Raises:
-        ValueError: unknown name, unknown parameter, a value out of range, or a missing library; the text
-            says what to do.
+        ValueError: unknown name, unknown parameter, a value out of range, or a missing library; the text says what to do.
     """
     if not is_ours(name):
         if name not in plugins.offered() and not plugins.is_path(name):
@@ -226,7 +226,7 @@ def _placed(policy: Policy, value: str | int | float | bool) -> Policy:
 
 
 class MissingPolicy:
-    """Starts nothing."""
+    """A stand-in for a policy that cannot be made: it starts nothing, and says why."""
 
     traits = Traits(starts_nothing=True)
 
@@ -255,7 +255,7 @@ class MissingPolicy:
 
 
 def make_or_stand_in(name: str, parameters: Parameters) -> Policy:
-    """The policy; a stand-in that says why where it cannot be made."""
+    """Makes a policy by its name, or a stand-in that says why it cannot be made."""
     try:
         return make(name, parameters)
     except ValueError as error:

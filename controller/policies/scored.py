@@ -63,7 +63,7 @@ class Scored(Stateless, ABC):
         return [job for head in heads for job in view.queue.of_class(view.queue.class_of(head))]
 
     def waiting(self, view: View, event: ev.AnyEvent) -> list[Job]:
-        """All, in order."""
+        """Returns all waiting jobs, best score first."""
         return self.ordered(view, list(view.queue.in_order()), event)
 
     def ordered(self, view: View, jobs: Sequence[Job], event: ev.AnyEvent | None) -> list[Job]:

@@ -153,7 +153,7 @@ def _device_hours_balance(job: wire.JobView) -> str:
 
 
 def sharing_notes(job: wire.JobView) -> list[str]:
-    """What stands below the rows: ratios, what the policy had promised, and the balance."""
+    """The lines below the table of co-tenants: ratios, what the policy had promised, and the balance."""
     return [
         *slowdowns(job),
         *map(promise_outcome, job.promises),

@@ -113,7 +113,7 @@ class SlurmLines:
         return [*self._notes, *([left_out] if self._left_out else [])]
 
     def take(self, words: Sequence[str], line: int = 0) -> None:
-        """One line, or (0) the options of a command line. What is wrong with it is in `problems`."""
+        """Takes in one line, or (0) the options of a command line. What is wrong with it is in `problems`."""
         where = f"{self._path}:{line}: #SBATCH" if line else "sbatch"
         if words[:1] in (["hetjob"], ["packjob"]):
             self.problems.append(BadSubmission(f"{where} {words[0]} is not possible here", REFUSED[words[0]]))
@@ -272,7 +272,7 @@ class SlurmLines:
         return self._numbers[flag].value if flag in self._numbers else None
 
     def options(self) -> Options:
-        """Ours; may add to the problems."""
+        """Translates what was taken in to our options; may add to the problems."""
         found = dict(self._found)
         amounts = self._amounts()
         for key, amount in (
@@ -411,7 +411,7 @@ def _count(value: str, where: str, flag: str) -> int:
 
 
 def _signal_number(text: str) -> int:
-    """Of `USR1`, `SIGUSR1` or `10`; 0: there is none such."""
+    """Reads a signal's number from `USR1`, `SIGUSR1` or `10`; 0: there is none such."""
     if texts.is_whole_number(text):
         return int(text) if 0 < int(text) < signal.NSIG else 0
     found = getattr(signal, f"SIG{text.upper().removeprefix('SIG')}", 0)

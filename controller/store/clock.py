@@ -27,7 +27,7 @@ UNKNOWN: Final = Uptime("", 0.0)
 
 
 def uptime() -> Uptime:
-    """This moment."""
+    """Reads how long this machine has been up, and in which boot."""
     try:
         boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:

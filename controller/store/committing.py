@@ -42,7 +42,7 @@ Effect = Decided | Callable[[], None]
 
 
 def let_follow(effects: Sequence[Effect], carry_out: Callable[[Decided], None]) -> None:
-    """In order."""
+    """Carries out the effects of a commit in their order."""
     for effect in effects:
         if isinstance(effect, Decided):
             carry_out(effect)
@@ -59,7 +59,8 @@ class CommitGroup(msgspec.Struct, kw_only=True):
 
 
 class Writer(threading.Thread):
-    """Commits groups. After a failure it drops groups until the journal was rewound."""
+    """The thread that commits groups of rows. After a failure it drops groups until the journal was
+    rewound."""
 
     def __init__(
         self,

@@ -20,7 +20,8 @@ import msgspec
 
 from cotenant.controller.domain import AnyCommand, Decision, Epoch, JobId, array_of
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine, EngineConfig, EtaAnswer, JobRecord, MakePolicy
+from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
+from cotenant.controller.history import EtaAnswer, JobRecord
 from cotenant.controller.store.clock import UNKNOWN, Clock, Uptime
 from cotenant.controller.store.committing import Decided, Effect
 from cotenant.controller.store.journal import Journal
@@ -230,7 +231,7 @@ class Core:
         return None if data is None else unpack_struct(data, JobRecord)
 
     def forgotten_tasks(self, array: str) -> list[JobRecord]:
-        """Those of an array, in order of arrival. Raises BadMessage, as `record`."""
+        """Returns the forgotten tasks of an array, in order of arrival. Raises BadMessage, as `record`."""
         fresh = self._on_their_way.items()
         found = {each.job.number: each for job_id, each in fresh if array_of(job_id) == array != job_id}
         for data in self.journal.past_tasks(array):
@@ -254,7 +255,7 @@ class Core:
         return list(promises.values())
 
     def try_again(self) -> bool:
-        """While stuck: whether the disk works again."""
+        """Tries, while stuck, whether the disk works again."""
         if self.stuck and self.journal.has_room() and self.journal.can_write():
             self.stuck = ""
             if self.state.engine.epoch.token not in self._own_epochs:  # Its beginning was what failed.

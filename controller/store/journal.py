@@ -43,7 +43,7 @@ ROOM_BYTES_MIN: Final = 32 * 1024 * 1024
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One event and what was decided."""
+    """An event of the journal and what was decided about it."""
 
     seq: int
     now_s: float
@@ -55,7 +55,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControllerRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One start of a controller: from which entry on which configuration was in force."""
+    """A start of a controller: from which entry on which configuration was in force."""
 
     first_seq: int
     package: str
@@ -65,7 +65,7 @@ class ControllerRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Journal:
-    """One open journal. Everything here is called by one thread; a second one, its own, commits."""
+    """The journal of one controller, open. One thread makes all calls; a second one, its own, commits."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Journal:
     # --- Starting ----------------------------------------------------------------------------------
 
     def begin_run(self, configuration: bytes, package: str, wall_s: float, up: Uptime = UNKNOWN) -> float:
-        """Note a start; returns `now_s` of this moment: the clock goes on, never back."""
+        """Notes a start of the controller; returns `now_s` of this moment: the clock goes on, never back."""
         runs = self.runs()
         now_s, then_s = self._last_times
         if runs and runs[-1].now_s >= now_s:
@@ -239,7 +239,8 @@ class Journal:
         self.last_seq = self._reader.execute("SELECT coalesce(max(seq), 0) FROM entries").fetchone()[0]
 
     def _written(self, groups: Sequence[CommitGroup], committed: bool) -> None:
-        """By the writer thread; what changes our counters runs where the effects follow."""
+        """Hands over the effects of groups that the writer thread has committed; what changes our counters
+        runs where the effects follow."""
         rows = sum(max(1, len(group.rows)) for group in groups)
         effects: list[Effect] = [lambda: self._settle(rows, committed)]
         if committed:
@@ -324,7 +325,8 @@ class Journal:
         yield from (data for (data,) in self._reader.execute(sql, (array,)))
 
     def count_past_tasks(self, array: str) -> list[tuple[str, int, int, int]]:
-        """Of an array's tasks by phase: how many, their least and their greatest index."""
+        """Counts the forgotten tasks of an array by phase: (phase, how many, their least and their greatest
+        index)."""
         index = "CAST(substr(job, length(array) + 2) AS INTEGER)"
         sql = f"SELECT phase, count(*), min({index}), max({index}) FROM past_jobs"
         return self._reader.execute(
@@ -335,7 +337,7 @@ class Journal:
         return dict(self._reader.execute("SELECT host, sequence FROM reports"))
 
     def audit(self, limit: int = 100) -> list[tuple[float, str, int, str, str, str]]:
-        """Newest first: (wall clock, who, uid, verb, target, detail)."""
+        """Returns the newest lines of the audit: (wall clock, who, uid, verb, target, detail)."""
         sql = "SELECT wall_s, who, uid, verb, target, detail FROM audit ORDER BY id DESC LIMIT ?"
         return self._reader.execute(sql, (limit,)).fetchall()
 
@@ -345,12 +347,13 @@ class Journal:
         return space.f_bavail * space.f_frsize >= ROOM_BYTES_MIN
 
     def can_write(self) -> bool:
-        """Try it: a page's worth of data, committed."""
+        """Tries to write: a page's worth of data, committed."""
         return self._writer.probe()
 
 
 def _say_all(effects: Sequence[Effect]) -> None:
-    """For journals without a loop: what is to be said is said, decisions reach no executor."""
+    """Carries out effects for journals without a loop: what is to be said is said, decisions reach no
+    executor."""
     let_follow(effects, lambda decided: None)
 
 

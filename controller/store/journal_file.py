@@ -158,7 +158,7 @@ TABLES: Final = (
 
 
 class Scrubbed(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pass found."""
+    """The result of one pass over the journal's file."""
 
     entries: int
     snapshots: int
@@ -196,7 +196,8 @@ class Scrub(threading.Thread):
 
 
 def scrub(path: Path, pause: Callable[[float], bool] = lambda worked_s: True) -> Scrubbed:
-    """One pass. `pause` is called with the time that each read took, and returns whether to go on."""
+    """Reads the whole journal once and checks it. `pause` is called with the time that each read took, and
+    returns whether to go on."""
     damages: list[str] = []
     entries = snapshots = 0
     try:
@@ -227,7 +228,7 @@ Bite = tuple[str, int, list[str]]
 
 
 def _entries(database: sqlite3.Connection) -> Iterator[Bite]:
-    """Each against its checksum, and that none is missing."""
+    """Checks every entry against its checksum, and that none is missing."""
     last: int = database.execute("SELECT coalesce(max(seq), 0) FROM entries").fetchone()[0]
     for first in range(1, last + 1, BITE):
         end = min(first + BITE - 1, last)

@@ -13,17 +13,9 @@ import msgspec
 
 from cotenant.controller.domain import Allocations, AnyCommand, ComputeRequest, Decision
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import (
-    SNAPSHOT_VERSION,
-    Engine,
-    EngineConfig,
-    EtaBook,
-    History,
-    MakePolicy,
-    SavedEtas,
-    SavedHistory,
-)
+from cotenant.controller.engine import SNAPSHOT_VERSION, Engine, EngineConfig, MakePolicy
 from cotenant.controller.engine import Snapshot as EngineSnapshot
+from cotenant.controller.history import EtaBook, History, SavedEtas, SavedHistory
 from cotenant.controller.store.journal import ControllerRun, Entry, Journal
 from cotenant.controller.store.journal_file import damaged
 from cotenant.controller.wire import BadMessage, pack, unpack, unpack_struct
@@ -52,8 +44,8 @@ class Image(msgspec.Struct, kw_only=True):
 
 
 class RecoveredState:
-    """What the events lead to: the engine, and beside it the history, what is known of when jobs end,
-    computations not yet answered, and hosts that are asked of Slurm."""
+    """The state that the journal's events lead to: the engine, and beside it the history, what is known of
+    when jobs end, computations not yet answered, and hosts that are asked of Slurm."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -91,7 +83,7 @@ class RecoveredState:
                 self.compute_requests[command.request_id] = command
 
     def save(self) -> bytes:
-        """For `Journal.keep_snapshot`; encoded at once, since the parts go on changing."""
+        """The state as bytes for `Journal.keep_snapshot`; encoded at once, since the parts go on changing."""
         image = Image(
             engine=self.engine.snapshot(),
             history=self.history.save(),
@@ -129,7 +121,7 @@ def shadow_of(event: ev.ShadowChanged, now_s: float) -> ShadowSet | None:
 
 
 def digest(commands: Sequence[AnyCommand]) -> bytes:
-    """What replay compares; empty for no commands."""
+    """The digest of commands by which a replay is compared; empty for no commands."""
     return hashlib.blake2b(pack(commands), digest_size=12).digest() if commands else b""
 
 
@@ -176,7 +168,7 @@ def _configuration_at(runs: Sequence[ControllerRun], seq: int) -> bytes:
 def _under(
     state: RecoveredState, make_policy: MakePolicy, before: bytes, after: bytes
 ) -> tuple[RecoveredState, bytes]:
-    """The same state under another configuration: a snapshot moved into a new engine."""
+    """Moves the state under another configuration: a snapshot goes into a new engine."""
     if before == after:
         return state, after
     moved = RecoveredState(Engine(make_policy, unpack(after, EngineConfig)))
@@ -185,7 +177,7 @@ def _under(
 
 
 def read_entry(journal: Journal, entry: Entry) -> tuple[ev.AnyEvent, Decision]:
-    """Raises JournalDamaged: the text names the entry."""
+    """Decodes the event and the decision of an entry. Raises JournalDamaged: the text names the entry."""
     try:
         event: ev.AnyEvent = unpack(entry.event, ev.AnyEvent)
         decision: Decision = unpack(entry.decision, Decision)

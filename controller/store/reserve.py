@@ -24,7 +24,7 @@ _KEY: Final = "reserve"
 
 
 class Reserve:
-    """Of one journal; used by its writer alone."""
+    """The disk space that one journal sets aside for bad times; used by its writer alone."""
 
     def __init__(self, path: Path, database: sqlite3.Connection, disk_bytes_min: int) -> None:
         self._disk_bytes_min = disk_bytes_min
@@ -33,18 +33,18 @@ class Reserve:
         self._page_bytes: int = database.execute("PRAGMA page_size").fetchone()[0]
 
     def begin(self) -> None:
-        """At a start, when the log is short."""
+        """Sets space aside at a start, when the log is short."""
         if self._disk_has_room():
             self._set_aside(RESERVE_BYTES + PORTION_BYTES)
 
     def refill(self) -> None:
-        """After a commit: what it took is replaced, while the disk has room."""
+        """Replaces, after a commit, the space that it took, while the disk has room."""
         missing = RESERVE_BYTES - self.free_bytes()
         if missing > 0 and self._disk_has_room():
             self._set_aside(RESERVE_BYTES + PORTION_BYTES)
 
     def free_bytes(self) -> int:
-        """Inside the database."""
+        """The free space inside the database, in bytes."""
         pages: int = self._database.execute("PRAGMA freelist_count").fetchone()[0]
         return pages * self._page_bytes
 

@@ -18,14 +18,15 @@ LENGTH: Final = 4
 
 
 class ChildProcess:
-    """Ours: `python -m MODULE`, started with the first question and again after it has died."""
+    """A child process of ours, `python -m MODULE`, started with the first question and again after it has
+    died."""
 
     def __init__(self, module: str) -> None:
         self._module = module
         self.process: asyncio.subprocess.Process | None = None
 
     async def ask(self, question: bytes) -> bytes:
-        """Raises OSError, EOFError: it has died."""
+        """Asks the child, and waits for its answer. Raises OSError, EOFError: it has died."""
         if self.process is None:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -50,7 +51,7 @@ class ChildProcess:
 
 
 def serve(answer: Callable[[bytes], bytes]) -> None:
-    """The child's side: until stdin ends, or nobody reads the answer any more."""
+    """Answers questions on the child's side, until stdin ends, or nobody reads the answer any more."""
     answers = os.dup(1)
     os.dup2(2, 1)
     with suppress(BrokenPipeError):
@@ -66,7 +67,7 @@ def _read(source: BinaryIO) -> bytes:
 
 
 def _write(target: int, data: bytes) -> None:
-    """Without a buffer: one that cannot be written would fail again at the interpreter's end."""
+    """Writes without a buffer: one that cannot be written would fail again at the interpreter's end."""
     left = memoryview(data)
     while left:
         left = left[os.write(target, left) :]

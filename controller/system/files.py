@@ -57,7 +57,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Raises OSError; the file is then as it was."""
+    """Writes a file whole, or leaves it as it was. Raises OSError."""
     with output(path) as beside:
         beside.write_bytes(data)
 

@@ -32,7 +32,7 @@ class KeyProblem(Exception):
 
 
 class KeyFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A key pair; `server` is the controller's public key (its own, in the controller's file)."""
+    """A pair of keys; `server` is the controller's public key (its own, in the controller's file)."""
 
     public: str
     secret: str
@@ -161,7 +161,7 @@ def _add(folder: Path, file_name: str, who: Identity, *, force: bool) -> Path:
 
 
 def read_key(path: Path) -> KeyFile:
-    """Raises KeyProblem: missing, damaged, or readable by others."""
+    """Reads a key file. Raises KeyProblem: missing, damaged, or readable by others."""
     import tomllib
 
     try:

@@ -13,7 +13,7 @@ _FILE: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class LockTaken(Exception):
-    """Another process holds it."""
+    """Says that another process holds the lock."""
 
     def __init__(self, path: Path, pid: int) -> None:
         super().__init__(f"{path} is held by pid {pid or '?'}")

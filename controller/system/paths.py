@@ -68,7 +68,7 @@ def private_dir(path: Path) -> Path:
 
 
 def controller_endpoint(settings: Settings) -> str:
-    """Where the controller listens."""
+    """The endpoint at which the controller listens."""
     return settings.controller.endpoint or user_endpoint()
 
 

@@ -35,11 +35,11 @@ class BadSecrets(Exception):
 
 
 class Secrets:
-    """One file per submission: its jobs, and the tasks of an array, share theirs.
+    """The secrets of submissions, a file each: its jobs, and the tasks of an array, share theirs.
 
-    A file is called after the numbers of its jobs: `7.json`, or `7-106.json` for a submission of a hundred.
-    A thread removes files: on some disks that takes milliseconds each, and a user may cancel thousands of
-    jobs at once.
+    A file is called after the numbers of its jobs: `7.json`, or `7-106.json` for a submission of a hundred. A
+    thread removes files: on some disks that takes milliseconds each, and a user may cancel thousands of jobs
+    at once.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -80,7 +80,7 @@ class Secrets:
         self.used_by(job_ids)
 
     def used_by(self, job_ids: Iterable[JobId]) -> None:
-        """These jobs have not ended: their secrets stay."""
+        """Keeps the secrets of these jobs, which have not ended."""
         for job_id in job_ids:
             stem = self._file_of.get(number_of(job_id))
             if stem is not None:
@@ -150,7 +150,7 @@ def number_of(job_id: JobId) -> str:
 
 
 def numbers_of(stem: str) -> Iterator[str]:
-    """Of the jobs of a file; none for a file that is not one of ours."""
+    """The numbers of the jobs of a file; none for a file that is not one of ours."""
     first, _, last = stem.partition("-")
     if texts.is_whole_number(first) and texts.is_whole_number(last or first):
         yield from map(str, range(int(first), int(last or first) + 1))

@@ -202,7 +202,7 @@ class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All sections."""
+    """The settings of all sections of the configuration."""
 
     controller: ControllerSettings = ControllerSettings()
     policy: PolicySettings = PolicySettings()

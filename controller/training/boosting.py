@@ -28,7 +28,7 @@ class NoXGBoost(RuntimeError):
 
 
 class Fitted:
-    """A trained model: XGBoost's own, to predict with while validating, and its trees."""
+    """A trained model with its errors."""
 
     def __init__(self, booster: Any, base: float, width: int) -> None:
         self._booster, self._base, self._width = booster, base, width

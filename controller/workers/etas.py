@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.engine import EtaAnswer, EtaQuestion
+from cotenant.controller.history import EtaAnswer, EtaQuestion
 from cotenant.controller.system.child import ChildProcess
 from cotenant.controller.wire import (
     BadMessage,

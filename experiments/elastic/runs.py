@@ -20,7 +20,8 @@ import numpy as np
 
 from cotenant.controller.domain import AnyCommand, JobId
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import AttemptRecord, Engine, History
+from cotenant.controller.engine import Engine
+from cotenant.controller.history import AttemptRecord, History
 from cotenant.controller.papers.pcs.fluid import simulate_fluid
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim import (

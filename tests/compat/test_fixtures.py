@@ -19,7 +19,8 @@ from cotenant.agent.supervisor.core import rank_messages
 from cotenant.checkpoint.disk.layout import Manifest, TooNew, verify
 from cotenant.checkpoint.resuming import load_newest
 from cotenant.controller.domain import JobId, Phase
-from cotenant.controller.engine import Engine, EngineConfig, JobRecord
+from cotenant.controller.engine import Engine, EngineConfig
+from cotenant.controller.history import JobRecord
 from cotenant.controller.policies import registry
 from cotenant.controller.store import Core, Journal, JournalError, RecoveredState, recover
 from cotenant.controller.system import keys

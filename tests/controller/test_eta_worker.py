@@ -10,7 +10,7 @@ from subprocess import PIPE
 import msgspec
 
 from cotenant.controller.domain import JobId
-from cotenant.controller.engine import EtaAnswer, EtaBook, EtaQuestion, LengthClaim, question_of
+from cotenant.controller.history import EtaAnswer, EtaBook, EtaQuestion, LengthClaim, question_of
 from cotenant.controller.workers import EtaWorker
 from tests.building.limits import within_s
 from tests.controller.building import Desk

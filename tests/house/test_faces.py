@@ -164,7 +164,7 @@ def test_a_face_names_only_what_is_there(package: str) -> None:
     "source",
     [
         "from cotenant.controller.domain.job import Job",
-        "import cotenant.controller.engine.ledger",
+        "import cotenant.controller.engine.state.ledger",
         "def late():\n    from cotenant.agent.host.nowhere import something",
         "from cotenant.controller.engine import reports",
     ],
@@ -174,6 +174,6 @@ def test_an_import_past_a_face_is_found(source: str) -> None:
 
 
 def test_a_package_and_its_tests_look_inside() -> None:
-    source = "from cotenant.controller.engine.ledger import Ledger"
+    source = "from cotenant.controller.engine.state.ledger import Ledger"
     assert list(wrong(source, "controller.engine.engine")) == []
     assert list(wrong(source, "tests.controller.engine")) == []

@@ -74,30 +74,42 @@ controller.policies.sharing     controller.performance controller.domain control
 controller.policies             controller.performance controller.domain controller.planning
                                 controller.policies.base controller.policies.entries
                                 controller.policies.toolkit controller.policies.sharing
-controller.engine               controller.performance controller.domain controller.knowledge
-                                controller.planning controller.models controller.policies.base
+controller.engine.state         controller.performance controller.domain controller.knowledge
+                                controller.planning controller.policies.base
+controller.engine.stages        controller.domain controller.planning controller.policies.base
+                                controller.engine.state
+controller.engine.events        controller.performance controller.domain controller.planning
+                                controller.engine.state controller.engine.stages
+controller.engine               controller.domain controller.knowledge controller.planning controller.models
+                                controller.policies.base controller.engine.state controller.engine.stages
+                                controller.engine.events
+controller.history              controller.performance controller.domain controller.knowledge
+                                controller.models controller.policies.base controller.engine.state
+                                controller.engine
 # Acting on what was decided.
 controller.store                controller.domain controller.wire controller.system controller.engine
+                                controller.history
 controller.executors            controller.performance controller.domain controller.wire controller.system
                                 controller.engine controller.store
-controller.workers              controller.domain controller.wire controller.system controller.engine
+controller.workers              controller.domain controller.wire controller.system controller.history
 controller.api                  controller.performance controller.domain controller.knowledge
                                 controller.planning controller.wire controller.system controller.models
-                                controller.policies controller.engine controller.store controller.executors
+                                controller.policies controller.engine controller.history controller.store
+                                controller.executors
 controller.router               controller.wire controller.system
 controller.loop                 controller.domain controller.wire controller.system controller.store
                                 controller.executors controller.api
 controller.server               controller.performance controller.domain controller.wire controller.system
-                                controller.models controller.policies controller.engine controller.store
-                                controller.executors controller.workers controller.api controller.router
-                                controller.loop
+                                controller.models controller.policies controller.engine controller.history
+                                controller.store controller.executors controller.workers controller.api
+                                controller.router controller.loop
 controller.__main__             controller.domain controller.system controller.policies controller.store
                                 controller.router controller.server
 # Trying out, and learning. What computes is handed to the simulator.
 controller.sim                  controller.performance controller.domain controller.knowledge
                                 controller.planning controller.wire controller.system controller.trace_names
                                 controller.timeline controller.models controller.policies.base
-                                controller.policies controller.engine controller.store
+                                controller.policies controller.engine controller.history controller.store
 controller.training             controller.performance controller.domain controller.knowledge controller.wire
                                 controller.system profiler controller.models controller.policies
                                 controller.engine controller.sim
@@ -289,7 +301,7 @@ def test_no_circle_of_modules() -> None:
 
 
 BAD = {
-    "upwards": ("controller.engine.ledger", "from cotenant.controller.store.core import Core"),
+    "upwards": ("controller.engine.state.ledger", "from cotenant.controller.store.core import Core"),
     "upwards, inside a function": (
         "controller.sim.simulate",
         "def f():\n    import cotenant.controller.training.kinds",

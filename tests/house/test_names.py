@@ -49,7 +49,7 @@ GIVEN_UP_EVERYWHERE = {
 """Names of modules, classes, functions, parameters, variables and attributes, or words in such a name, that
 were given up -> what replaced them."""
 PUBLISHED = {
-    "stretches": ("controller/engine/history.py", "in snapshots of the journal"),
+    "stretches": ("controller/history/history.py", "in snapshots of the journal"),
     "thinking_s": ("controller/sim/", "in the JSON of simulations"),
 }
 """Names that others have read, where they stay as they were."""

@@ -16,13 +16,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ("controller/domain/job.py", "controller/domain/job_parts.py")
 PARTS = ("Job", "CurrentAttempt", "JobProgress", "JobMeasurements", "JobEstimate", "TimeSpent", "JobCounters")
-LEDGER = ("controller/engine/phases.py", "controller/engine/records.py")
+LEDGER = ("controller/engine/state/phases.py", "controller/engine/state/records.py")
 OTHERS: dict[str, dict[str, str]] = {
     "controller/cli/main.py": {"sys": "the module"},
     "controller/knowledge/profiles.py": {"known": "StoredProfile"},
     "controller/domain/texts.py": {"copied": "a copy that nobody else has seen yet"},
-    "controller/engine/history.py": dict.fromkeys(("attempt_record", "mine", "theirs"), "AttemptRecord"),
-    "controller/engine/hosts.py": {"host": "Host"},
+    "controller/history/history.py": dict.fromkeys(("attempt_record", "mine", "theirs"), "AttemptRecord"),
+    "controller/engine/events/hosts.py": {"host": "Host"},
     "controller/executors/agents/delivery.py": {"pending": "Pending"},
     "controller/sim/eta/futures.py": {"run": "JobRun"},
     "controller/system/metrics/sheet.py": {"other": "Histogram"},
@@ -103,7 +103,7 @@ def test_nobody_but_the_ledger_assigns_to_a_job() -> None:
         for line, name in changes(path.read_text())
         if name not in OTHERS.get(file, {})
     ]
-    assert wrong == [], "tell the ledger (controller/engine/records.py), or say in OTHERS what it is"
+    assert wrong == [], "tell the ledger (controller/engine/state/records.py), or say in OTHERS what it is"
 
 
 @pytest.mark.parametrize("file", OTHERS)

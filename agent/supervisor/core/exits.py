@@ -17,7 +17,7 @@ LaunchStage = Literal["workdir", "command", "output", "user", "process"]
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """One started process, in the order in which they ended."""
+    """The end of one started process; exits are kept in the order in which they came."""
 
     rank: int
     exit_code: int | None = None
@@ -31,7 +31,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shell_code(self) -> int:
-        """As a shell would say it: 128 + n on a signal."""
+        """The exit code as a shell would give it: 128 + n on a signal."""
         return 128 + self.signal if self.signal is not None else self.exit_code or 0
 
     @property

@@ -73,7 +73,7 @@ class Asks(Protocol):
 
 
 class TopScreen(App[int]):
-    """The full-screen table; its result is the number of the signal that asked it to end."""
+    """The table that fills the screen; its result is the number of the signal that asked it to end."""
 
     TITLE = "cotenant"
     CSS = """

@@ -46,7 +46,7 @@ class DeviceFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found outside NVML."""
+    """The files of a GPU host that tell what NVML does not."""
 
     is_debian: bool = False
     """Debian itself: names of its packages mean something."""

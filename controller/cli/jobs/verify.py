@@ -53,7 +53,7 @@ LINKED: Final = frozenset((".git", ".venv", "venv", "node_modules", "__pycache__
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """What the three runs showed."""
+    """The result of the three runs of `cotenant verify`."""
 
     ok: bool
     steps: int

@@ -24,7 +24,7 @@ PROGRESS_SPACING_S = 2.0
 
 
 class WatchedHost(msgspec.Struct, kw_only=True):
-    """One known host that is watched."""
+    """A known host that is watched, and when it was heard last."""
 
     heard_s: float
     silent: bool = False

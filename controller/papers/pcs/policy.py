@@ -149,7 +149,8 @@ class Pcs:
         return self._accounts.now(now_s, len(self._config.weights))
 
     def state_in_words(self, view: View) -> dict[str, str]:
-        """Describes the classes: which jobs, what each is due, what it holds, and what it is owed."""
+        """Describes each class of jobs: which jobs are in it, what it is due, what it holds, and what it is
+        owed."""
         standing, config = Standing(self._config, view), self._config
         edges = ["0", *(f"{each:,.0f}" for each in config.thresholds_gpu_s), "any"]
         return {

@@ -52,7 +52,7 @@ from cotenant.controller.policies.sharing import (
 
 
 class Beside(NamedTuple):
-    """One partner as the newcomer would find it. Seconds."""
+    """A partner as the newcomer would find it; all times are in seconds."""
 
     slot: ShareableSlot
     left_s: float
@@ -66,7 +66,7 @@ class Beside(NamedTuple):
 
 
 class ShareOutcome(NamedTuple):
-    """What a share would bring. Seconds."""
+    """The times that a share would lead to, in seconds."""
 
     ends_s: float
     """The newcomer's remaining time when shared."""
@@ -324,7 +324,8 @@ def _cost_per_device(partner: Beside, needed: int) -> tuple[float, int]:
 def best_set(
     plan: Plan, job: Job, choices: tuple[SubBatch, ...], where: GangHosts, waits_s: float, alone: Alone
 ) -> Set | None:
-    """At one place: the free devices and, for each xi as a bound, the partners below it that lose least."""
+    """Chooses partners at one place: the free devices and, for each xi as a bound, the partners below it that
+    lose least."""
     free = where.free(plan, job)[: job.spec.gpus - 1]
     needed = job.spec.gpus - len(free)
     if sum(len(slot.devices) for slot in where.offers) < needed:
@@ -350,7 +351,7 @@ def best_set(
 
 
 def _bounds(partners: Sequence[Beside], needed: int) -> list[float]:
-    """Each xi below which enough devices are offered."""
+    """Returns every xi below which partners offer enough devices."""
     offered = 0
     bounds: list[float] = []
     for partner in sorted(partners, key=lambda one: one.mine):

@@ -42,7 +42,7 @@ Offers = Sequence[ShareableSlot]
 
 
 class CastorParameters(ColocationParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Named options; the defaults are the paper's, but for `part`."""
+    """The options of `castor`, by name; the defaults are the paper's, but for `part`."""
 
     shared_first: bool = False
     """Fill the gang from shareable devices before free ones (the paper's text; its Algorithm 1 fills
@@ -56,7 +56,8 @@ class CastorSlots(ShareableSlots):
 
 
 class Castor(Colocation):
-    """SJF-BSBF."""
+    """The policy Castor, SJF-BSBF: shortest job first, with the batch that serves best beside the partner
+    that suits best."""
 
     name = "castor"
     parts_by_theorem = True
@@ -151,7 +152,8 @@ def share_reason(best: SharingChoice) -> Reason:
 
 
 def paying(view: View, job: Job, slots: ShareableSlots) -> tuple[list[ShareableSlot], Reason | None]:
-    """The same slots as `ranked`, one pair at a time, and the last refusal: for a person who asks why."""
+    """Ranks the slots as `ranked` does, one pair at a time, and returns the last refusal as well: for a
+    person who asks why."""
     scheduling_class = view.queue.class_of(job)
     offers: list[tuple[float, int, int, ShareableSlot]] = []
     refusal: Reason | None = None

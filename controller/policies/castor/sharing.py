@@ -192,7 +192,7 @@ def best_sharing(view: View, newcomer: Job, partner: Job, left_mib: int) -> Shar
 
 
 def no_memory(newcomer: Job, partner: Job, choices: tuple[SubBatch, ...], left_mib: int) -> Reason:
-    """Nothing fits: the last, smallest candidate says by how much."""
+    """Says that no sub-batch fits: the last, smallest candidate says by how much."""
     size, needed = (choices[-1].size, choices[-1].needed_mib) if choices else (0, 0)
     what = f"a sub-batch of {size or 1}" if newcomer.batch_size else "its whole batch"
     return because("sharing-no-memory", partner.job_id, what, needed, left_mib)

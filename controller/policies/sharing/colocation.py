@@ -117,7 +117,8 @@ def _together_s(view: View, job: Job, partner: Job, xi: Interference) -> float |
 
 
 def _apart_s(view: View, stops: Job, stays: Job) -> float:
-    """The same if one stops now and goes on when the other has ended, at its whole batch."""
+    """The mean completion time if one job stops now and goes on, at its whole batch, when the other has
+    ended."""
     stays_s, left_s = alone_s(view, stays), stops.remaining_now_s(view.now_s)
     assert stays_s is not None and left_s is not None
     change_s = 2.0 * (stops.estimate.pause_s + stops.estimate.load_s)

@@ -67,7 +67,8 @@ class ReleaseTimes:
 
 
 class Together:
-    """Of the first so many jobs of a list, how many devices they have on the host where they have most."""
+    """A running count over a list of jobs: how many devices its first so many jobs have on the host where
+    they have most."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -76,7 +77,11 @@ class Together:
         """Computed as far as was asked."""
 
     def most(self, jobs: Sequence[Job], count: int) -> int:
-        """Args: jobs: the same list each time; it may have grown at its end."""
+        """The devices that the first `count` jobs have on the host where they have most.
+
+        Args:
+            jobs: the same list each time; it may have grown at its end.
+        """
         for job in jobs[len(self._most) - 1 : count]:
             most = self._most[-1]
             for host_id, devices in devices_by_host(self._view, job):
@@ -87,8 +92,8 @@ class Together:
 
 
 class ExpectedReleases:
-    """One pass over the queue: the plan as it will be at some time, when jobs have left and what is promised
-    is taken."""
+    """The plan as it will be at some time, when jobs have left and what is promised is taken; made for one
+    pass over the queue."""
 
     def __init__(self, view: View) -> None:
         self._ends = ReleaseTimes(view)
@@ -150,7 +155,7 @@ class ExpectedReleases:
             self._later.suppose_placed(job, devices)
 
     def _go_on(self, count: int) -> None:
-        """More have left."""
+        """Moves the plan to a later time, at which more jobs have left."""
         later, promised = self._later, self._promised
         later.suppose_gone(job.job_id for job in self._ends.jobs[self._gone : min(count, len(self._left))])
         for left in self._left[self._gone : count]:
@@ -167,7 +172,8 @@ class ExpectedReleases:
         self._gone = count
 
     def _go_back(self, plan: Plan, count: int) -> None:
-        """Fewer have left. The result equals a fresh start, in whatever order the questions came."""
+        """Moves the plan to an earlier time, at which fewer jobs have left. The result equals a fresh start,
+        in whatever order the questions came."""
         self._later.suppose_gone((job.job_id for job in self._ends.jobs[count : self._gone]), gone=False)
         for left in self._left[count : self._gone]:
             for host_id, type, devices in left:
@@ -199,7 +205,7 @@ def leaves_in_s(view: View, job: Job, *, guesses: bool = False) -> float:
 
 
 class ExpectedFree:
-    """For a plan as it was when this was made: the times at which the devices of each place become free."""
+    """The times at which the devices of each place become free, for a plan as it was when this was made."""
 
     def __init__(self, plan: Plan, *, guesses: bool = False) -> None:
         self._view = view = plan.view
@@ -240,7 +246,8 @@ class ExpectedFree:
         )
 
     def _type_s(self, scheduling_class: SchedulingClass, type: str) -> float:
-        """On one host if one could hold the gang, else over several; with `nodes`, that many equal parts."""
+        """When devices of one type can hold the gang: on one host if one could hold it, else over several;
+        with `nodes`, in that many equal parts."""
         here = [
             [free_s for free_s, usable_mib in devices if usable_mib >= scheduling_class.memory_mib]
             for place, devices in self._at.items()

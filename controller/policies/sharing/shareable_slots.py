@@ -61,7 +61,7 @@ def is_suitable(view: View, scheduling_class: SchedulingClass, place: HostAndTyp
 
 
 class Ratios(NamedTuple):
-    """Of newcomers beside each tenant; a row per newcomer and a column per slot."""
+    """The interference ratios of newcomers beside each tenant; a row per newcomer and a column per slot."""
 
     mine: Floats
     theirs: Floats
@@ -77,8 +77,8 @@ class ShareableSlots:
     """The shareable slots of a plan, in the order of their first devices."""
 
     def __init__(self, plan: Plan, observations: int | None = None) -> None:
-        """`observations`: how many prove a measured loss, after which the pair is not made again; None:
-        losses do not matter."""
+        """Finds the slots of a plan that can be shared. `observations`: how many prove a measured loss, after
+        which the pair is not made again; None: losses do not matter."""
         self._view, self._plan = plan.view, plan
         self._observations = observations
         self.closed: Reason | None = None
@@ -201,7 +201,7 @@ class ShareableSlots:
         return self._left_s
 
     def left_mib(self) -> Floats:
-        """Beside each tenant; below 0 where no device is left."""
+        """The memory that is left beside each tenant, in MiB; below 0 where no device is left."""
         if self._left_mib is None:
             self._left_mib = np.array([slot.left_mib if slot.devices else -1.0 for slot in self._all])
         return self._left_mib
@@ -234,14 +234,14 @@ class ShareableSlots:
         return Ratios(mine[:, of], theirs[:, of], allowed)
 
     def _kinds_of_tenants(self) -> tuple[list[Job], list[int]]:
-        """One tenant of each kind, and for every slot the kind of its tenant."""
+        """Returns a tenant of each kind, and for every slot the number of its tenant's kind."""
         kinds = [self.kind(slot.partner) for slot in self._all]
         first = dict(zip(kinds, [slot.partner for slot in self._all], strict=True))
         at = {kind: number for number, kind in enumerate(first)}
         return list(first.values()), [at[kind] for kind in kinds]
 
     def interference(self, job: Job, partner: Job) -> Interference:
-        """Of `pairs`, looked up once for each kind of newcomer."""
+        """The interference of two jobs as `pairs` has it, looked up once for each kind of newcomer."""
         key = ((signature(job.spec), id(job.measured.profile)), partner.number)
         xi = self._pairs.get(key)
         if xi is None:
@@ -291,7 +291,7 @@ class ShareableSlots:
         return np.array(here, dtype=np.bool_)
 
     def _suits(self, scheduling_class: SchedulingClass) -> list[bool]:
-        """By slot: whether its host and device type suit jobs of a class."""
+        """Tells for each slot whether its host and device type suit jobs of a class."""
         asks = scheduling_class.asks_hosts
         places = {
             place: is_suitable(self._view, scheduling_class, place)

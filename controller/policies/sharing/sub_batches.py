@@ -53,7 +53,7 @@ def slowdown(job: Job, accumulation_steps: int) -> float | None:
 
 
 class SubBatch(NamedTuple):
-    """One way to split a job's batch."""
+    """A way to split a job's batch over accumulation steps."""
 
     accumulation_steps: int
     size: int

@@ -1,5 +1,5 @@
-"""Late jobs, whose turn it is (`engine/lateness.py`): whom they may preempt, and what is kept for those that
-cannot start.
+"""Late jobs, whose turn it is (`engine/stages/lateness.py`): whom they may preempt, and what is kept for
+those that cannot start.
 
 Rule: a job starts on devices that are kept for a late one only if late ones may preempt it, or its length is
 known and it ends before the late one could start.
@@ -47,7 +47,7 @@ class KeptForLate:
     """Devices that are kept for late jobs: a job starts there only if it can be preempted, or ends before."""
 
     def __init__(self, plan: Plan, *, preempts: bool) -> None:
-        """`preempts`: late jobs preempt under this policy (`whole_queue.py`)."""
+        """Keeps nothing yet. `preempts`: late jobs preempt under this policy (`whole_queue.py`)."""
         self._plan, self._preempts = plan, preempts
         self._kept: list[Reservation] = []
         self._late: list[Job] = []

@@ -20,7 +20,7 @@ class Reservation(NamedTuple):
 
 
 def reserve(plan: Plan, head: Job) -> Reservation | None:
-    """The head's start; None where it cannot be foreseen."""
+    """Finds when and where the head can start; None where that cannot be foreseen."""
     view = plan.view
     trial = plan.fork()
     for end_s, job, devices in _ends(plan):
@@ -40,7 +40,7 @@ def reserve(plan: Plan, head: Job) -> Reservation | None:
 
 
 def _ends(plan: Plan) -> list[tuple[float, Job, tuple[DeviceId, ...]]]:
-    """When jobs leave; with the devices, those that this plan starts."""
+    """Returns when jobs leave, the first to leave first; with their devices, those that this plan starts."""
     view, now_s = plan.view, plan.view.now_s
     found: list[tuple[float, int, Job, tuple[DeviceId, ...]]] = [
         (_end_s(job, now_s), job.number, job, ()) for job in view.running.by_end()
@@ -54,7 +54,7 @@ def _ends(plan: Plan) -> list[tuple[float, Job, tuple[DeviceId, ...]]]:
 
 
 def _end_s(job: Job, now_s: float) -> float:
-    """As predicted; now, where that is over."""
+    """The predicted end of a job; now, where that is over."""
     if job.phase is LOADING:
         left_s = (
             NEVER_S if job.estimate.remaining_s is None else job.estimate.remaining_s * job.estimate.slowdown

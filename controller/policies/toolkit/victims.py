@@ -110,7 +110,8 @@ def victims_for(plan: Plan, newcomer: Job, candidates: Iterator[Job]) -> FreedDe
 
 
 def room_of(trial: Plan, newcomer: Job, needed: Sequence[Job], more: Iterable[Job]) -> FreedDevices | None:
-    """The same on a plan of its own, which this call changes; spares candidates that are not needed."""
+    """Finds devices as `find_victims` does, on a plan of its own, which this call changes; spares candidates
+    that are not needed."""
     tried: list[Job] = []
     for job in needed[:-1]:
         tried.append(job)

@@ -80,7 +80,7 @@ class NewcomersOnly:
         return next(self._jobs, None)
 
     def again(self, job: Job) -> None:
-        """Each is asked anyway."""
+        """Does nothing: each newcomer is asked anyway."""
 
 
 ROUTINE = (ev.JobArrived, ev.FirstStepDone, ev.AttemptEnded)

@@ -7,7 +7,8 @@ import os
 
 import msgspec
 
-from cotenant.controller.engine import EtaAnswer, EtaQuestion, MakePolicy
+from cotenant.controller.engine import MakePolicy
+from cotenant.controller.history import EtaAnswer, EtaQuestion
 from cotenant.controller.policies.registry import make_for_roll_outs
 from cotenant.controller.sim.eta.intervals import answer, answer_arrival, answer_supposed
 from cotenant.controller.system.child import serve

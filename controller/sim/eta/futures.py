@@ -29,7 +29,8 @@ from cotenant.controller.domain import (
     JobSpec,
     because,
 )
-from cotenant.controller.engine import Engine, EtaQuestion, LengthClaim, run_s
+from cotenant.controller.engine import Engine
+from cotenant.controller.history import EtaQuestion, LengthClaim, run_s
 from cotenant.controller.knowledge import PairTable, signature
 from cotenant.controller.models.eta import ArrivalSeen
 from cotenant.controller.models.lengths import Lengths, strata

@@ -36,16 +36,15 @@ from cotenant.controller.domain import (
     render,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import (
+from cotenant.controller.engine import Engine, MakePolicy
+from cotenant.controller.history import (
     ArrivalEffect,
     Delay,
-    Engine,
     EtaAnswer,
     EtaBook,
     EtaQuestion,
     JobEta,
     LengthClaim,
-    MakePolicy,
     claim_of,
     comparable_eta,
     image_of,

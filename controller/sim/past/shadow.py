@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from cotenant.controller.domain import Decision, Job, JobId, Phase, Place, Preempt, Reason, Share, render
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine, EngineConfig, Ledger, MakePolicy, action_in_words
+from cotenant.controller.engine import Engine, EngineConfig, Ledger, MakePolicy
+from cotenant.controller.history import action_in_words
 from cotenant.controller.planning import View
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.sim.past.journal import entries, extent, open_journal, under

@@ -23,7 +23,7 @@ NEARLY: Final = 1e-6
 
 
 class Doing(IntEnum):
-    """What an attempt is doing."""
+    """The states of an attempt in the simulated world."""
 
     WAITS = 0
     LOADS = 1

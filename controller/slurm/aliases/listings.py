@@ -34,13 +34,13 @@ TIMEOUT: Final = ("TIMEOUT", "TO")
 
 
 def slurm_state(job: wire.JobView) -> tuple[str, str]:
-    """Its long and its short name."""
+    """The state of a job as Slurm names it: its long and its short name."""
     is_over_limit = job.reason_code in ("time-limit", "time-limit-loading")
     return TIMEOUT if is_over_limit and job.phase is Phase.FAILED else STATES[job.phase]
 
 
 def clock(seconds: float) -> str:
-    """As squeue prints a time: `1-02:03:04`, `2:03:04`, `3:04`."""
+    """Formats seconds as squeue prints a time: `1-02:03:04`, `2:03:04`, `3:04`."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -50,13 +50,13 @@ def clock(seconds: float) -> str:
 
 
 def long_clock(seconds: float) -> str:
-    """As sacct prints one: `00:03:04`."""
+    """Formats seconds as sacct prints a time: `00:03:04`."""
     text = clock(seconds)
     return text if "-" in text else text.rjust(8, "0") if text.count(":") == 2 else f"00:{text:0>5}"
 
 
 def moment(at: str | None) -> str:
-    """Of a time of the wire's, in this zone."""
+    """Formats a time of the wire in the local zone, as Slurm does; `Unknown` for none."""
     if at is None:
         return "Unknown"
     return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
@@ -93,7 +93,7 @@ class Field(NamedTuple):
 
 
 def record(job: wire.JobView) -> str:
-    """As `scontrol show job` prints it, as far as it is known here."""
+    """Formats a job as `scontrol show job` does, as far as it is known here."""
     state, value = slurm_state(job)[0], {key: field.value(job) for key, field in JOB_FIELDS.items()}
     lines = (
         f"JobId={job.job_id} JobName={job.name}",
@@ -234,7 +234,7 @@ def parsed(text: str, fields: dict[str, Field], program: str) -> list[FormatPart
 
 
 def line(columns: Sequence[FormatPart], subject: object) -> str:
-    """One line; of titles, if there is no subject."""
+    """Formats one line of a listing; that of the titles, if there is no subject."""
     return "".join(_cell(column, subject) for column in columns).rstrip()
 
 
@@ -249,7 +249,7 @@ def _cell(column: FormatPart, subject: object) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
-    """As sacct prints it: columns of ten characters and more, to the right."""
+    """Formats rows as sacct does: columns of ten characters and more, to the right."""
     wide = [
         width or max(10, *(len(row[at]) for row in rows)) if rows else 10 for at, width in enumerate(widths)
     ]

@@ -136,7 +136,8 @@ class GivenWords(NamedTuple):
 
 
 def read_words(program: str, words: Sequence[str], known: Flags) -> GivenWords:
-    """Raises Problem: an option that is not known."""
+    """Reads the words of a command line by the flags that a program knows. Raises Problem: an option that is
+    not known."""
     takes = {name: _long(each) for each in (*known.values, *known.left_out) for name in each.split()}
     alone = {
         name: _long(each) for each in (*known.switches, *known.left_out_switches) for name in each.split()
@@ -316,7 +317,7 @@ SQUEUE: Final = Flags(
 
 
 def squeue(words: list[str]) -> int:
-    """What waits and runs; with --states also what has ended."""
+    """Lists the jobs that wait and run; with --states also those that have ended."""
     given = read_words("squeue", words, SQUEUE)
     jobs = _jobs(given, everything="--states" in given.flags)
     form = parsed(given.flags.get("--format", SQUEUE_FORMAT), JOB_FIELDS, "squeue")
@@ -409,7 +410,8 @@ def sinfo(words: list[str]) -> int:
 
 
 def _jobs(given: GivenWords, *, everything: bool, ids: Sequence[str] = ()) -> list[wire.JobView]:
-    """Those that the options name. A number that nobody knows (any more) is no error, as with Slurm."""
+    """Returns the jobs that the options name. A number that nobody knows (any more) is no error, as with
+    Slurm."""
     flags = given.flags
     named = [*ids, *filter(None, flags.get("--jobs", "").split(","))]
     users = {user_name()} if "--me" in flags else set(filter(None, flags.get("--user", "").split(",")))

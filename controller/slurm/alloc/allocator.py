@@ -37,7 +37,7 @@ log = logging.getLogger("cotenant.controller")
 
 
 class SlurmAnswer(NamedTuple):
-    """What a program said; `problem`: why that is not to be used."""
+    """The text that a program printed; `problem`: why that is not to be used."""
 
     text: str
     problem: str = ""
@@ -50,7 +50,7 @@ Guarded = Callable[[Callable[[], None]], None]
 
 
 async def call(words: Sequence[str], stdin: str = "") -> SlurmAnswer:
-    """One of Slurm's programs, in a process that ends with the call."""
+    """Runs one of Slurm's programs, in a process that ends with the call."""
     try:
         process = await asyncio.create_subprocess_exec(
             *words,
@@ -223,7 +223,7 @@ class SlurmAllocator:
         return ""
 
     async def _check(self, queue: AllocationQueue) -> str:
-        """Once: whether Slurm has nodes of this shape. Returns why it cannot be asked."""
+        """Checks, once, whether Slurm has nodes of this shape. Returns why it cannot be asked."""
         if queue.is_checked or queue.paused or queue.is_removed:
             return ""
         found = []

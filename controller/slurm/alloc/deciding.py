@@ -40,7 +40,7 @@ COMING: Final = ("submitting", "pending", "starting")
 
 
 class WaitingJob(NamedTuple):
-    """One that could run now, if it had devices."""
+    """A job that could run now, if it had devices."""
 
     job_id: JobId
     wants: SchedulingClass
@@ -120,7 +120,7 @@ def decide(now: Situation) -> AllocationPlan:
 
 
 def _removal(now: Situation) -> AllocationPlan:
-    """All of it; hosts with jobs when those have saved and left."""
+    """Plans the removal of a whole queue; hosts with jobs go when those have saved and left."""
     why = "the queue is removed"
     cancel, leave = list(_cleared(now)), []
     done = {name for name, _ in cancel}
@@ -303,7 +303,7 @@ def could_be_asked(allocations: Allocations, spec: JobSpec) -> bool:
 
 
 def _requests(now: Situation, demand: HostDemand) -> tuple[tuple[HostId, ...], str]:
-    """By which names hosts are asked for, and why so many or none."""
+    """Returns the names by which hosts are asked for, and why so many or none."""
     queue = now.queue
     if queue.paused:
         return (), f"nothing is asked for: paused ({queue.paused}); `cotenant alloc resume {queue.name}`"

@@ -32,7 +32,7 @@ WAITS: Final = frozenset(
 
 
 class SlurmRow(NamedTuple):
-    """One line of `squeue`."""
+    """A line of `squeue`, in parts."""
 
     slurm_id: str
     state: str
@@ -89,7 +89,8 @@ def log_file(queue: AllocationQueue, allocation: Allocation) -> Path:
 
 
 def script(queue: AllocationQueue, allocation: Allocation) -> str:
-    """What runs on the node. `exec`: Slurm's signals reach the agent's keeper, and no shell between."""
+    """The script that runs on the node. `exec`: Slurm's signals reach the agent's keeper, and no shell
+    between."""
     shape, folder = queue.terms.shape, Path(queue.terms.folder)
     devices = "cuda" if shape.kind == "cuda" else f"cpu:{shape.devices}"
     words = [queue.python, "-m", "cotenant.agent.slurm.allocation", "--host", allocation.host_id]
@@ -121,7 +122,7 @@ def chosen(options: Sequence[str], *flags: str) -> str | None:
 
 
 def submitted_id(answer: str) -> str:
-    """Of `sbatch --parsable`: `123` or `123;cluster`.
+    """Reads the number in the answer of `sbatch --parsable`: `123` or `123;cluster`.
 
     Raises:
         ValueError: something else.
@@ -133,13 +134,13 @@ def submitted_id(answer: str) -> str:
 
 
 def rows(answer: str) -> list[SlurmRow]:
-    """Rows of `squeue`; lines that are none are left out."""
+    """Reads the rows of `squeue`; lines that are none are left out."""
     parts = (line.split("|", 4) for line in answer.splitlines())
     return [SlurmRow(*map(str.strip, each)) for each in parts if len(each) == 5]
 
 
 def records(answer: str) -> list[dict[str, str]]:
-    """Of `scontrol show ... -o`: a line per thing, of `Key=value` words."""
+    """Reads the answer of `scontrol show ... -o`: a line per thing, of `Key=value` words."""
     found = (dict(re.findall(r"(\S+?)=(.*?)(?=\s+\S+?=|\s*$)", line)) for line in answer.splitlines())
     return [each for each in found if each]
 

@@ -25,7 +25,8 @@ LOG_LINES_MAX: Final = 500
 
 class AllocationRequests:
     def __init__(self, core: Core, endpoint: str, why: Mapping[str, str]) -> None:
-        """`endpoint`: the controller's own. `why`: what was decided last, by queue."""
+        """Answers requests about the queues of `core`. `endpoint`: the controller's own. `why`: what was
+        decided last, by queue."""
         self._core, self._endpoint, self._why = core, endpoint, why
 
     def add(self, request_id: int, request: wire.AddAllocations, who: Identity) -> wire.Done:
@@ -135,7 +136,7 @@ class AllocationRequests:
 
 
 def endpoint_for_others(endpoint: str) -> str:
-    """As agents on other hosts reach it; empty: they cannot."""
+    """The endpoint as agents on other hosts reach it; empty: they cannot."""
     scheme, _, rest = endpoint.partition("://")
     host, _, port = rest.rpartition(":")
     if scheme != "tcp":

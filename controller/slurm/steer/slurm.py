@@ -49,11 +49,11 @@ _NO_ACCOUNTS: Final = ("accounting storage is disabled", "not running a supporte
 
 
 class SlurmProblem(Exception):
-    """It could not be asked, or refused; one line."""
+    """Says in one line why Slurm could not be asked, or refused."""
 
 
 class NoAccounting(SlurmProblem):
-    """This cluster keeps no accounts of jobs that have ended."""
+    """Says that this cluster keeps no accounts of jobs that have ended."""
 
 
 class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slurm:
-    """One cluster, as the environment chooses it."""
+    """The cluster of Slurm that the environment chooses."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         kept = {
@@ -105,7 +105,8 @@ class Slurm:
         return level.strip() in ("Administrator", "Operator")
 
     def queue(self, now_s: float) -> SlurmQueue:
-        """Nodes first: a job that starts in between is seen as started, and its place as free."""
+        """Asks for the queue and the nodes, nodes first: a job that starts in between is seen as started, and
+        its place as free."""
         end = _end()
         nodes = self._ask("sinfo", "-a", "-h", "-N", "-O", columns(NODE_FIELDS, end))
         jobs = self._ask("squeue", "-a", "-h", "-O", columns(JOB_FIELDS, end))
@@ -134,7 +135,7 @@ class Slurm:
         return self._tell([f"update jobid={each.job_id} priority={each.priority}" for each in changes])
 
     def release(self, jobs: Iterable[QueueJob]) -> list[str]:
-        """Their priorities are Slurm's own again. Never one that is held: this would let it go."""
+        """Gives these jobs back: their priorities are Slurm's own again."""
         return self._tell([f"release {job.job_id}" for job in jobs])
 
     def put_mark(self) -> int:
@@ -152,7 +153,7 @@ class Slurm:
             raise SlurmProblem(f"the mark, job {mark.job_id}: {refused[0]}")
 
     def remove_mark(self, job_id: int) -> None:
-        """One that is gone is no problem."""
+        """Removes a mark; one that is gone is no problem."""
         code, _, said = self._run(("scancel", str(job_id)), "")
         if code and UNKNOWN_JOB not in said:
             raise SlurmProblem(f"scancel {job_id}: {said.strip()[:ERROR_CHARS_MAX]}")
@@ -216,7 +217,7 @@ def _end() -> str:
 
 
 def _moment(at_s: float) -> str:
-    """As sacct takes it, in local time."""
+    """Formats a time as sacct takes it, in local time."""
     from datetime import datetime
 
     return datetime.fromtimestamp(at_s).strftime("%Y-%m-%dT%H:%M:%S")

@@ -103,7 +103,7 @@ NO_MARK_YET: Final = 1 << 62
 
 
 class Superseded(Exception):
-    """Another steers this cluster."""
+    """Says that another process steers this cluster."""
 
     def __init__(self, other: Mark) -> None:
         super().__init__(
@@ -155,7 +155,7 @@ def look(
     most: int,
     now_s: float,
 ) -> SteeringRound:
-    """What would be set now. Changes nothing."""
+    """Works out what would be set now."""
     queue = slurm.queue(now_s)
     history.read_to(now_s)
     waiting = queue.waiting(frozenset(partitions))
@@ -178,7 +178,7 @@ def standing(queue: SlurmQueue, touched: Touched) -> dict[int, QueueJob]:
 
 
 class Steerer:
-    """One that steers: it has the file, and a mark in Slurm."""
+    """The loop that steers one cluster: it looks at the queue, decides an order, and sets priorities."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class Steerer:
         return left
 
     def _mark(self, number: int, now_s: float) -> None:
-        """Renew our mark; put one where there is none of ours (any more)."""
+        """Renews our mark; puts one where there is none of ours (any more)."""
         marks = self._slurm.marks()
         is_there = any(mark.job_id == number for mark in marks)
         mine = self._as_mark(number if is_there else NO_MARK_YET, now_s)

@@ -303,7 +303,7 @@ def _end(steerer: Steerer, code: int) -> int:
 
 
 def _policy(text: str) -> Policy:
-    """Raises Problem."""
+    """Makes the policy that a text names. Raises Problem."""
     choice = one_policy(text)
     if choice.name not in ORDERS:
         raise Problem(

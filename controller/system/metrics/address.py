@@ -37,7 +37,7 @@ class Address(NamedTuple):
 
 
 def parse(text: str, key: str) -> Address:
-    """What setting `key` says.
+    """Reads the address that setting `key` gives.
 
     Raises:
         MetricsProblem: it makes no sense; the text says what would.

@@ -21,10 +21,10 @@ class NoSheet(Exception):
 
 
 class Endpoint:
-    """One listening socket and its threads."""
+    """The listening socket that answers Prometheus, and its threads."""
 
     def __init__(self, address: Address, key: str) -> None:
-        """Listens; a scrape before `serve` fails. `key` is the setting, for messages.
+        """Listens at `address`; a scrape before `serve` fails. `key` is the setting, for messages.
 
         Raises:
             MetricsProblem: a taken address, or prometheus-client is missing.
@@ -53,13 +53,13 @@ class Endpoint:
 
     @property
     def warning(self) -> str:
-        """What an operator should know; empty if nothing."""
+        """What an operator should know of the address; empty if nothing."""
         if self.address.is_loopback:
             return ""
         return f"metrics at http://{self.address}{PATH} can be read by whoever reaches that address"
 
     def serve(self, newest: Callable[[], Sheet | None]) -> None:
-        """From now on; `newest` is called by the answering threads."""
+        """Answers scrapes from now on; `newest` is called by the answering threads."""
         self._newest = newest
 
     def close(self) -> None:

@@ -62,7 +62,7 @@ class Sheet:
         self._room = SERIES_MAX
 
     def put(self, name: str, value: float | None, *labels: str) -> None:
-        """One series; None and NaN are missing."""
+        """Puts in the value of one series; None and NaN are missing."""
         metric = self.metrics[name]
         assert metric.kind != "histogram" and len(labels) == len(metric.labels), f"{name}{labels}"
         if value is None or math.isnan(value):
@@ -111,7 +111,7 @@ class Sheets:
         """When the last one was made, and when the loop last tried."""
 
     def newest(self) -> Sheet | None:
-        """From any thread but the loop's. None: there is no recent one."""
+        """Returns a recent sheet, from any thread but the loop's. None: there is no recent one."""
         with self._lock:
             if self._clock() - self._answered_s < FRESH_SPACING_S:
                 return self._present()
@@ -129,7 +129,7 @@ class Sheets:
         return self._last if self._clock() - self._made_s <= AGE_S_MAX else None
 
     def _answer(self, asked: Future[None]) -> None:
-        """On the loop. A mistake in here costs a scrape, not the process."""
+        """Makes a sheet on the loop's thread. A mistake in here costs a scrape, not the process."""
         sheet = None
         try:
             sheet = self._make()

@@ -14,7 +14,7 @@ from cotenant.controller.api.etas import times_of
 from cotenant.controller.api.views import Now
 from cotenant.controller.domain import EtaInterval, ExitVerdict, HostId, JobId, Launch, Phase, ToldInterval
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import EtaAnswer, JobEta, comparable_eta, question_of
+from cotenant.controller.history import EtaAnswer, JobEta, comparable_eta, question_of
 from cotenant.controller.models.eta import no_earlier
 from cotenant.controller.policies import registry
 from cotenant.controller.present.etas import describe_eta

@@ -11,7 +11,7 @@ import pytest
 from cotenant.controller.api.foresight import quietest_s, resize_spec, variants_of
 from cotenant.controller.api.views import Now
 from cotenant.controller.domain import AttemptNo, DeviceId, HostId
-from cotenant.controller.engine import (
+from cotenant.controller.history import (
     AttemptRecord,
     EtaAnswer,
     EtaBook,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.engine import EtaAnswer, EtaQuestion
+from cotenant.controller.history import EtaAnswer, EtaQuestion
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.eta import answer_arrival
 from cotenant.controller.wire import clients

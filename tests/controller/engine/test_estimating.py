@@ -6,8 +6,8 @@ import pytest
 
 from cotenant.controller.domain import HostId
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine.estimating import estimate_arrival
-from cotenant.controller.engine.ledger import Estimates
+from cotenant.controller.engine.state.estimating import estimate_arrival
+from cotenant.controller.engine.state.ledger import Estimates
 from cotenant.controller.performance import Profile
 from tests.controller.building import Desk, profile, report, spec
 

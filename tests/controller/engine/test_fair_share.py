@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from cotenant.controller.domain import HostId, LimitSettings, PolicySettings
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import EngineConfig
-from cotenant.controller.engine.fair_share import decayed_usage, level
-from cotenant.controller.engine.ledger import DecayedUsage
+from cotenant.controller.engine.stages.fair_share import decayed_usage, level
+from cotenant.controller.engine.state.ledger import DecayedUsage
 from cotenant.controller.policies import registry
 from tests.controller.building import Desk, engine, report, spec
 from tests.controller.driver import Driver, Truth

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from cotenant.controller.domain import Decision, LimitSettings, OrganisationSettings, Phase
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, Snapshot
-from cotenant.controller.engine.fair_share import rank_of
-from cotenant.controller.engine.limits import TAKES, is_over_limit
+from cotenant.controller.engine.stages.fair_share import rank_of
+from cotenant.controller.engine.stages.limits import TAKES, is_over_limit
 from cotenant.controller.policies import registry
 from cotenant.controller.wire import pack, unpack
 from tests.controller.building import engine as made

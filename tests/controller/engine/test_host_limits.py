@@ -21,8 +21,8 @@ from cotenant.controller.domain import (
     render,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine.ledger import Ledger
-from cotenant.controller.engine.placing import exceeds_hosts
+from cotenant.controller.engine.state.ledger import Ledger
+from cotenant.controller.engine.state.placing import exceeds_hosts
 from cotenant.controller.planning import View, why_waiting
 from cotenant.controller.policies.base import Stateless
 from cotenant.controller.sim import Cluster, HostAsk, SimulatedHost, simulate

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from cotenant.controller.domain import QUEUED, AttemptNo, Decision, Job, JobId, LimitSettings
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine, Snapshot, lateness
-from cotenant.controller.engine.ledger import ASIDE
+from cotenant.controller.engine import Engine, Snapshot
+from cotenant.controller.engine.stages import lateness
+from cotenant.controller.engine.state.ledger import ASIDE
 from cotenant.controller.planning import is_possible
 from cotenant.controller.policies import registry
 from cotenant.controller.wire import pack, unpack

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from cotenant.controller.domain import DeviceId, HostId, HostReport
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Snapshot
-from cotenant.controller.engine.capacity import FreeIndex
-from cotenant.controller.engine.ledger import Ledger
+from cotenant.controller.engine.state.capacity import FreeIndex
+from cotenant.controller.engine.state.ledger import Ledger
 from cotenant.controller.planning import scheduling_class_of
 from cotenant.controller.policies.toolkit import longest_first
 from tests.controller.building import Desk, engine, profile, report

@@ -8,8 +8,8 @@ import pytest
 
 from cotenant.controller.domain import Change, DeviceId, HostId, JobId, Place, Share, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import placing
-from cotenant.controller.engine.ledger import Ledger
+from cotenant.controller.engine.state import placing
+from cotenant.controller.engine.state.ledger import Ledger
 from tests.controller.building import Desk, profile, report
 
 WHY = because("finished")

@@ -26,7 +26,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
-from cotenant.controller.engine.free_times import NEAR_S, free_times, leaves_s
+from cotenant.controller.engine.stages.free_times import NEAR_S, free_times, leaves_s
 from cotenant.controller.planning import Plan, View, is_possible, suits, why_waiting
 from cotenant.controller.policies.base import Parameters, Policy, Stateless
 from tests.controller.building import Desk, report

@@ -66,7 +66,7 @@ class DemoOptions:
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """What one script trains."""
+    """The model, the data and the loss that one script trains with."""
 
     model: nn.Module
     train: Dataset[Any]

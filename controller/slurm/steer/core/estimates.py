@@ -69,7 +69,7 @@ class RunTimes:
         self.runs = 0
 
     def learn(self, runs: Iterable[PastRun]) -> None:
-        """Oldest first. One that is told again changes nothing."""
+        """Learns the times of runs, the oldest first. A run that is told again changes nothing."""
         for run in runs:
             if run.job_id in self._seen:
                 continue

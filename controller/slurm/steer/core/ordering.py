@@ -154,7 +154,8 @@ def _job(queue: SlurmQueue, job: QueueJob, number: int, estimate: Estimate) -> J
 
 
 def _partition(job: QueueJob) -> tuple[str, ...]:
-    """One that would take several may run anywhere, as far as an order is concerned."""
+    """The partition of a job, as far as an order is concerned: a job that would take several may run
+    anywhere."""
     return () if "," in job.partition else (job.partition,)
 
 

@@ -43,7 +43,7 @@ def changes(order: Sequence[QueueJob], touched: Collection[int], most: int) -> l
 
 
 def _in_gaps(order: Sequence[QueueJob], touched: Collection[int]) -> list[int] | None:
-    """None: somewhere there is no room."""
+    """Finds priorities in the gaps between those that others have. None: somewhere there is no room."""
     ours = [
         (place, job.priority)
         for place, job in enumerate(order)

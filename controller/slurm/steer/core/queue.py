@@ -79,11 +79,11 @@ class SlurmQueue(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counts_gpus(self) -> bool:
-        """What a job's size is: its GPUs where the cluster has any, else its processors."""
+        """Whether a job's size is its GPUs: where the cluster has any; else it is its processors."""
         return any(node.gpus for node in self.nodes)
 
     def waiting(self, partitions: frozenset[str] = frozenset()) -> list[QueueJob]:
-        """Those that are steered; `partitions`: only in these, empty: in all."""
+        """Returns the waiting jobs that are steered; `partitions`: only those in these, empty: in all."""
         found: dict[int, QueueJob] = {}
         for job in self.jobs:
             chosen = not partitions or bool(partitions & set(job.partition.split(",")))
@@ -111,7 +111,7 @@ def jobs_in(text: str, end: str) -> Iterator[QueueJob]:
 
 
 def _job(said: dict[str, str]) -> QueueJob | None:
-    """None: a row that is not as it should be."""
+    """Reads a job from a row of the queue. None: a row that is not as it should be."""
     number, priority, submitted = said["ArrayJobID"], said["PriorityLong"], said["SubmitTime"]
     if not all(map(texts.is_whole_number, (number, priority, submitted))):
         return None
@@ -169,12 +169,12 @@ def nodes_in(text: str, end: str) -> tuple[QueueNode, ...]:
 
 
 def gpus_in(text: str) -> int:
-    """Of `gres:gpu:2`, `gpu:a100:4(S:0-1)`, `gres/gpu:3`; of several types all."""
+    """Counts the GPUs in `gres:gpu:2`, `gpu:a100:4(S:0-1)`, `gres/gpu:3`; of several types all."""
     return sum(int(count) for count in _GPUS.findall(text.replace("gres:", "").replace("gres/", "")))
 
 
 def seconds_in(text: str) -> float | None:
-    """Of `[days-][hours:]minutes:seconds`; None for a word (`UNLIMITED`)."""
+    """Reads `[days-][hours:]minutes:seconds`; None for a word (`UNLIMITED`)."""
     found = _TIME.fullmatch(text)
     if found is None:
         return None
@@ -183,7 +183,7 @@ def seconds_in(text: str) -> float | None:
 
 
 def _count(text: str) -> int:
-    """Of `4`, or of `2-4`, which asks for at least so many."""
+    """Reads a count as `4`, or as `2-4`, which asks for at least so many."""
     first = text.partition("-")[0]
     return int(first) if texts.is_whole_number(first) else 0
 
@@ -194,7 +194,7 @@ def columns(fields: Sequence[str], end: str) -> str:
 
 
 def by_id(jobs: Iterable[QueueJob]) -> dict[int, QueueJob]:
-    """Of an array that has begun, what still waits."""
+    """Maps jobs by number; of an array that has begun, to what still waits."""
     found: dict[int, QueueJob] = {}
     for job in jobs:
         if job.job_id not in found or job.state == PENDING:
@@ -208,7 +208,7 @@ _VERSION: Final = "cotenant-steer/1"
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """`state`: the file that lists the jobs that its steerer touched."""
+    """The mark of a steerer in Slurm's queue. `state`: the file that lists the jobs that it touched."""
 
     job_id: int
     host: str
@@ -218,7 +218,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def comment(self) -> str:
-        """One word, so that `scontrol` takes it from its standard input as it is."""
+        """The mark in one word, so that `scontrol` takes it from its standard input as it is."""
         return f"{_VERSION};{self.host};{self.pid};{self.until_s:.0f};{self.state}"
 
 
@@ -233,8 +233,8 @@ def marks_in(text: str, end: str) -> Iterator[Mark]:
 
 
 def rival(marks: Iterable[Mark], mine: Mark, now_s: float) -> Mark | None:
-    """Who steers before us; a mark of our own state file is that of a run of ours that is over, since the
-    file is locked by whoever lives."""
+    """Finds the steerer that was there before us. A mark of our own state file is that of a run of ours that
+    is over, since the file is locked by whoever lives."""
     others = [
         each
         for each in marks

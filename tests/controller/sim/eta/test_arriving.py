@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.engine import ArrivalEffect, EtaAnswer, EtaBook, image_of, question_of
+from cotenant.controller.history import ArrivalEffect, EtaAnswer, EtaBook, image_of, question_of
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.eta import answer_arrival
 from tests.controller.building import Desk, report, spec

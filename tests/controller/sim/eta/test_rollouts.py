@@ -11,7 +11,8 @@ import pytest
 
 from cotenant.controller.domain import AnyCommand, JobId
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine, EtaAnswer, EtaBook, JobEta, question_of
+from cotenant.controller.engine import Engine
+from cotenant.controller.history import EtaAnswer, EtaBook, JobEta, question_of
 from cotenant.controller.models.eta import ENOUGH, EtaError, KnownLength, Pools
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.eta import answer

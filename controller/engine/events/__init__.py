@@ -1,0 +1,1 @@
+"""What each event changes: requests of users, reports of agents, hosts that come and go."""

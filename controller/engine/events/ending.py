@@ -1,0 +1,265 @@
+"""The end of an attempt: who is blamed for it, its host or a job that shared its device, and what becomes
+of its job.
+
+Rule: devices go back host by host, when every process of the gang there is known to be gone; the engine
+decides about the job once, when the last host has reported. A gang's hosts report its end in any order, and a
+host that lost a peer often reports first: a fault that another host reports is still the reason (`peer` is
+only a consequence), and nobody is blamed before all hosts have reported.
+
+Rule: what a job does to itself may look like a failure of its host, so the jobs of one user alone never make
+a host suspect. It takes jobs of two users, or the host's own report (`AttemptEnded.host_fault`). A suspect
+host is tried again with one attempt, and cleared by a first step.
+
+Rule: after a fatal fault of a GPU no job loses more than the time since its last checkpoint, and no job fails
+for another's fault. A job that had its device to itself fails, as with any crash; all others go on later. The
+pair is kept apart for a time that doubles with each fault, since one fault may be chance and ten are not; a
+job with enough evidence against it runs alone from then on. A device that failed by itself blames no pair,
+and no host: the agent has taken it out already.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cotenant.controller.domain import (
+    CHECKPOINTING,
+    FINISH,
+    LEAVE,
+    LEAVING,
+    Change,
+    ForgetJob,
+    GpuFaultRole,
+    Host,
+    HostId,
+    HostState,
+    Job,
+    Outcome,
+    Phase,
+    Reason,
+    because,
+    natural_key,
+)
+from cotenant.controller.domain import events as ev
+from cotenant.controller.engine.events import resizing
+from cotenant.controller.engine.state.dispatch import Dispatch
+from cotenant.controller.engine.state.estimating import (
+    learn_duration,
+    learn_pause,
+    learn_whole_life,
+    remaining_from,
+)
+from cotenant.controller.planning import why_impossible
+
+FINISHED = because("finished")
+SETTLED_S = 600.0
+"""A job that ran for so long without reporting a first step did start: earlier failures no longer count."""
+_SEVERITY: dict[str, int] = {
+    "finished": 1,
+    "never-started": 2,
+    "stopped": 3,
+    "infra-failed": 4,
+    "user-failed": 5,
+}
+"""Of a gang's hosts the worst outcome counts; a user's failure explains its peers' failures."""
+
+
+def left_host(
+    dispatch: Dispatch,
+    job: Job,
+    host_id: HostId,
+    outcome: Outcome,
+    detail: str,
+    workdir_missing: bool = False,
+) -> None:
+    """The gang's processes on one host are gone (or count as gone)."""
+    host = dispatch.ledger.hosts[host_id]
+    co_tenants = dispatch.ledger.holdings.partners(job) if dispatch.ledger.holdings.shared_count else ()
+    dispatch.vacated += dispatch.ledger.holdings.vacate(job, host_id)
+    is_blamed = outcome == "infra-failed" and not job.attempt.stop_cause and not workdir_missing
+    worst = job.attempt.outcome
+    if not worst or _SEVERITY[outcome] >= _SEVERITY[worst.partition(": ")[0]]:
+        worst = f"{outcome}: {detail}" if detail else outcome
+    dispatch.ledger.records.left_host(job, host_id, worst, is_blamed=is_blamed)
+    for other_id in co_tenants:
+        dispatch.repace(dispatch.ledger.jobs[other_id])
+    if outcome == "finished" and host.failures_in_row:
+        clear_suspicion(dispatch, host)
+    if not job.attempt.hosts_left:
+        _settle(dispatch, job)
+    elif outcome != "finished" and job.phase not in LEAVING:
+        reason = job.attempt.stop_reason or because("gang-peer-ended", host_id)
+        dispatch.stop(job, job.attempt.stop_cause or "peer", reason, save=False)
+
+
+def _settle(dispatch: Dispatch, job: Job) -> None:
+    """All hosts have reported: decide what becomes of the job."""
+    outcome, _, detail = job.attempt.outcome.partition(": ")
+    cause, reason = job.attempt.stop_cause, job.attempt.stop_reason
+    assumed_s = job.attempt.start_assumed_s
+    if assumed_s is not None and dispatch.ledger.now_s - assumed_s >= SETTLED_S:
+        dispatch.ledger.records.forgive(job)
+    if cause == "resized" and outcome != "finished":
+        assert reason is not None
+        resizing.go_on(dispatch, job, reason)
+        return
+    if job.resize_to is not None:
+        dispatch.give_up_resize(job)
+    if outcome == "infra-failed" and cause != "faulted":  # Else what failed on a host has another reason.
+        for host_id in job.attempt.to_blame:
+            blame(dispatch, dispatch.ledger.hosts[host_id], job)
+    if outcome == "finished":
+        dispatch.ledger.records.finishes(job)
+        learn_duration(dispatch.ledger.estimates, job, dispatch.ledger.now_s)
+        if not dispatch.config.lengths_by_command:
+            dispatch.ledger.estimates.by_command.clear()
+        if dispatch.ledger.profiles.known:
+            learn_whole_life(dispatch.ledger, job)
+        end(dispatch, job, FINISH, FINISHED, is_complete=True)
+    elif cause == "cancelled":
+        assert reason is not None
+        end(dispatch, job, Change.CANCEL, reason)
+    elif cause == "profiled":
+        assert reason is not None
+        end(dispatch, job, FINISH, reason)
+    elif cause == "time-limit":
+        assert reason is not None
+        if job.counts.limits_over < job.spec.requeues and reason.code == "time-limit":
+            requeue(dispatch, job, LEAVE, reason)
+        else:
+            end(dispatch, job, Change.FAIL, reason)
+    elif cause in ("preempted", "user"):
+        assert reason is not None
+        if job.phase is CHECKPOINTING:
+            learn_pause(dispatch.ledger, job)
+        requeue(dispatch, job, LEAVE, reason)
+    elif cause in ("lost", "crowded", "unsplit"):
+        assert reason is not None
+        requeue(dispatch, job, Change.LEAVE, reason)
+    elif cause == "faulted":
+        _infra_failed(dispatch, job, str(reason))
+    elif outcome == "user-failed":
+        _user_failed(dispatch, job, detail)
+    else:
+        _infra_failed(dispatch, job, detail or outcome)
+
+
+def _user_failed(dispatch: Dispatch, job: Job, detail: str) -> None:
+    if dispatch.ledger.records.failed(job, by_user=True) <= job.spec.retries:
+        requeue(dispatch, job, Change.LEAVE, because("user-failed", detail))
+    else:
+        end(dispatch, job, Change.FAIL, because("user-failed", detail))
+
+
+def _infra_failed(dispatch: Dispatch, job: Job, detail: str) -> None:
+    policy = dispatch.config.policy
+    if job.workdir_missing and why_impossible(dispatch.ledger, job) is not None:
+        missing = because("workdir-missing", job.spec.launch.workdir, ", ".join(job.workdir_missing))
+        requeue(dispatch, job, Change.LEAVE_HELD, missing)
+        return
+    failures = dispatch.ledger.records.failed(job, by_user=False)
+    if failures > policy.infra_retries:
+        requeue(dispatch, job, Change.LEAVE_HELD, because("held-infra", failures, detail))
+        return
+    wait_s = policy.back_off_s * 2 ** (failures - 1)
+    requeue(dispatch, job, Change.LEAVE_BLOCKED, because("back-off", wait_s, detail))
+    dispatch.wake_at(dispatch.ledger.now_s + wait_s, "back-off", job.job_id, job.attempt.number)
+
+
+def requeue(dispatch: Dispatch, job: Job, change: Change, reason: Reason) -> None:
+    """Wait again, from the last durable step."""
+    step = job.durable_step
+    dispatch.ledger.records.requeue(job, change, reason, step, remaining_from(dispatch.ledger, job, step))
+    if change is LEAVE:
+        dispatch.enqueue(job)
+    if job.spec.array_limit:
+        dispatch.fill_array(job)
+
+
+def end(dispatch: Dispatch, job: Job, change: Change, reason: Reason, *, is_complete: bool = False) -> None:
+    dispatch.ledger.records.end(job, change, reason, is_complete=is_complete)
+    ended(dispatch, job)
+
+
+def ended(dispatch: Dispatch, job: Job) -> None:
+    """A job is over: its hosts may forget it; jobs that depend on it are released, or cancelled with all that
+    depend on them (a list of work, since a chain can be longer than the stack is deep)."""
+    ended = [job]
+    for one in ended:
+        job_id = one.spec.job_id
+        dispatch.out += [
+            ForgetJob(command_id=dispatch.command_id(), host_id=host_id, job_id=job_id, job_epoch=one.epoch)
+            for host_id in one.visited
+        ]
+        if one.spec.array_limit:
+            dispatch.fill_array(one)
+        waiting_on = dispatch.ledger.waiting_on
+        for waiting_id in sorted(waiting_on.pop(job_id), key=natural_key) if job_id in waiting_on else ():
+            waiting = dispatch.ledger.jobs.get(waiting_id)
+            if waiting is not None and waiting.phase is Phase.BLOCKED:
+                dispatch.ledger.phases.change(waiting, Change.UNBLOCK, dispatch.submitted(waiting))
+                if not dispatch.queue_or_block(waiting):
+                    ended.append(waiting)
+
+
+PROBATION_S = 300.0
+"""A suspect host is tried again with one attempt after this."""
+
+
+def blame(dispatch: Dispatch, host: Host, job: Job) -> None:
+    """An attempt failed on this host, and as far as is known the host is why."""
+    by_itself = host.host_id in job.attempt.host_faults
+    if host.host_id in job.avoid and not by_itself:
+        return  # It failed here before and never got going since: that may be its own doing.
+    host.failures_in_row += 1
+    if len(host.failed_users) < 2 and job.spec.user not in host.failed_users:
+        host.failed_users = (*host.failed_users, job.spec.user)
+    host.failed_itself = host.failed_itself or by_itself
+    dispatch.ledger.records.avoid(job, host.host_id)
+    if host.is_suspect:
+        host.reason = because("suspect", host.host_id, host.failures_in_row)
+        dispatch.ledger.refresh_host(host)
+        dispatch.drop_reservations(host.host_id, host.reason)
+        dispatch.wake_at(dispatch.ledger.now_s + PROBATION_S, "probation", host.host_id, 0)
+
+
+def clear_suspicion(dispatch: Dispatch, host: Host) -> None:
+    """An attempt made its first step here, or finished, where others had failed."""
+    acquit(host)
+    host.reason = host.reason if host.lost else host_reason(host)
+    dispatch.ledger.refresh_host(host)
+
+
+def acquit(host: Host) -> None:
+    host.failures_in_row, host.failed_users, host.failed_itself = 0, (), False
+
+
+def host_reason(host: Host) -> Reason | None:
+    """Why a host that still reports gets no new work."""
+    if host.drained_by:
+        return because("drained", host.host_id)
+    if host.state is HostState.SUSPECT:
+        return because("suspect", host.host_id, host.failures_in_row)
+    return None
+
+
+EVIDENCE: Final[dict[GpuFaultRole, int]] = {"culprit": 2, "suspect": 1}
+
+
+def take_in_fault(dispatch: Dispatch, job: Job, event: ev.AttemptEnded) -> None:
+    """Called before the job leaves its devices, while its co-tenants are still known."""
+    if event.verdict.outcome != "infra-failed":
+        return
+    ledger = dispatch.ledger
+    if job.attempt.stop_cause in ("", "peer"):
+        ledger.records.blame_stop(
+            job, "faulted", because("gpu-fault", event.verdict.detail or "a fault of its GPU")
+        )
+    evidence = EVIDENCE.get(event.gpu_fault, 0)
+    ledger.records.suspect(job, evidence)
+    for device_id in ledger.holdings.held_by(job, event.host_id):
+        for other_id in ledger.holdings.tenants(device_id):
+            other = ledger.jobs[other_id]
+            if other is not job and event.gpu_fault != "device":
+                struck = (job, other) if evidence else (other, job)
+                key, until_s = ledger.pairs.faulted(*struck, ledger.now_s)
+                dispatch.wake_at(until_s, "reunite", key, 0)

@@ -1,0 +1,302 @@
+"""What comes by itself: reports of hosts about attempts (start, first step, progress, checkpoints, end,
+measurements), and alarms that ring. Rule: a report about any attempt but the present one changes nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.domain import (
+    ENDED,
+    LOADING,
+    ON_DEVICES,
+    RUNNING,
+    Change,
+    CheckpointRecord,
+    ComputeRequest,
+    HostId,
+    Job,
+    JobId,
+    Phase,
+    because,
+)
+from cotenant.controller.domain import events as ev
+from cotenant.controller.engine.events import claims
+from cotenant.controller.engine.events.ending import clear_suspicion, ended, left_host, take_in_fault
+from cotenant.controller.engine.events.hosts import leave_if_due
+from cotenant.controller.engine.state.dispatch import Alarm, Dispatch, hosts_of
+from cotenant.controller.engine.state.estimating import (
+    blame_memory,
+    judge_again,
+    learn_load,
+    learn_profile,
+    learn_progress,
+    observe_sharing,
+    remaining_from,
+)
+from cotenant.controller.engine.state.ledger import Ledger
+from cotenant.controller.performance import Profile, fitting
+
+REFUSED: Final = "gradaccum.exactness.Refused"
+"""The error by which an attempt ends before a gradient of a batch in parts would be wrong. Where nobody asked
+for parts, that is no failure of the program's."""
+
+
+def on_started(dispatch: Dispatch, event: ev.AttemptStarted) -> None:
+    """The attempt's processes run on one host."""
+    job = dispatch.current(event.job_id, event.attempt)
+    if (
+        job is not None
+        and event.host_id in job.attempt.hosts_left
+        and event.host_id not in job.attempt.started_hosts
+    ):
+        dispatch.ledger.records.started_on(job, event.host_id, event.launch)
+
+
+def on_capabilities(dispatch: Dispatch, event: ev.CapabilitiesSeen) -> None:
+    """What the job can do, and the step it found."""
+    job = dispatch.current(event.job_id, event.attempt)
+    if job is None or event.host_id not in job.attempt.hosts_left:
+        return
+    ledger = dispatch.ledger
+    can = event.resumable and job.spec.resumable is not False and len(_domains(dispatch, job)) <= 1
+    if not can:
+        ledger.records.cannot_resume(job)
+    elif event.host_id not in job.attempt.capable:
+        capable = (*job.attempt.capable, event.host_id)
+        ledger.records.can_resume(job, capable, everywhere=set(capable) >= set(hosts_of(ledger, job)))
+    ledger.records.learn_capabilities(job, event.capabilities)
+    if (
+        job.phase is Phase.LOADING and event.step != job.progress.step
+    ):  # Not the step we thought it would find.
+        ledger.records.resumed_at(job, event.step, remaining_from(ledger, job, event.step))
+
+
+def _domains(dispatch: Dispatch, job: Job) -> set[str]:
+    """The checkpoint domains a gang writes to; over more than one it cannot resume."""
+    hosts = hosts_of(dispatch.ledger, job)
+    return {dispatch.ledger.hosts[host_id].checkpoint_domain for host_id in hosts}
+
+
+def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
+    """The job has loaded and trains from now on. If the host only assumes so, the engine learns nothing from
+    it and forgives no failure: a script may import for minutes, and fail in that. Should the job's own report
+    follow, all its time until then was its load."""
+    job = dispatch.current(event.job_id, event.attempt)
+    if job is None:
+        return
+    ledger, is_loading = dispatch.ledger, job.phase is LOADING
+    if not is_loading and (event.assumed or job.phase is not RUNNING or job.attempt.start_assumed_s is None):
+        return
+    load_s = ledger.now_s - job.phase_since_s if is_loading else ledger.records.loaded_longer(job)
+    if not event.assumed:
+        if job.counts.infra_failures or job.avoid:
+            ledger.records.forgive(job)
+        for host_id in job.attempt.hosts_left:
+            host = ledger.hosts[host_id]
+            if host.failures_in_row:
+                clear_suspicion(dispatch, host)
+        if job.spec.load_s is None:
+            learn_load(ledger, job, load_s)
+    ledger.records.first_step(job, event.step, assumed=event.assumed)
+    if is_loading:
+        _judge(dispatch, job)
+    else:  # Nothing of it was done while it loaded.
+        ledger.records.expect(job, remaining_from(ledger, job, job.attempt.start_step))
+
+
+def _judge(dispatch: Dispatch, job: Job) -> None:
+    """A job of unknown length is judged by what it has had, and again when that has grown."""
+    again_s = judge_again(dispatch.ledger, job)
+    if again_s is not None:
+        dispatch.wake_at(dispatch.ledger.now_s + again_s, "judge", job.job_id, job.attempt.number)
+
+
+def on_progress(dispatch: Dispatch, event: ev.ProgressSeen) -> None:
+    """A later step, and perhaps how long one takes."""
+    job = dispatch.current(event.job_id, event.attempt)
+    if job is None or event.step < job.progress.step:
+        return
+    learn_progress(dispatch.ledger, job, event)
+    observe_sharing(dispatch.ledger, job)
+
+
+def on_trouble(dispatch: Dispatch, event: ev.TroubleSeen) -> None:
+    """Changes nothing in the engine: the job's history keeps the trouble, for the user."""
+
+
+def on_durable(dispatch: Dispatch, event: ev.CheckpointDurable) -> None:
+    """A checkpoint is durable: the job can go on from it."""
+    job = dispatch.ledger.jobs.get(event.job_id)
+    host = dispatch.ledger.hosts.get(event.host_id)
+    if job is None or host is None or job.attempt.number != event.attempt or job.phase in ENDED:
+        return
+    # Nobody could put the parts of a gang over several domains together: they bind it to no host.
+    if job.phase is Phase.RESERVED or (
+        len(_domains(dispatch, job)) > 1 if job.phase in ON_DEVICES else not job.progress.resumable
+    ):
+        return
+    record = CheckpointRecord(
+        attempt=event.attempt, step=event.step, domain=host.checkpoint_domain, exact=event.exact
+    )
+    if record in job.progress.checkpoints:
+        return
+    # Also a late report of a host that was given up: the job still waits, and can go on from there.
+    before = job.progress.step
+    dispatch.ledger.records.checkpointed(job, record)
+    if job.progress.step != before:
+        dispatch.ledger.records.expect(job, remaining_from(dispatch.ledger, job, job.progress.step))
+
+
+def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
+    """All processes of the attempt on one host are gone."""
+    job = dispatch.current(event.job_id, event.attempt)
+    if job is None or event.host_id not in job.attempt.hosts_left:
+        known = dispatch.ledger.jobs.get(event.job_id)
+        if known is not None and known.phase not in ENDED:
+            dispatch.ledger.records.was_on(known, event.host_id)
+        if known is not None and event.host_id in known.strays:
+            claims.stray_gone(dispatch, known, event.host_id)
+        return
+    dispatch.ledger.records.last_words(job, event)
+    if event.verdict.out_of_memory and not job.attempt.stop_cause and event.verdict.outcome == "user-failed":
+        crowded_out = blame_memory(dispatch.ledger, job)
+        if crowded_out is not None:
+            dispatch.ledger.records.blame_stop(job, "crowded", crowded_out)
+    if (
+        REFUSED in event.verdict.detail
+        and not job.attempt.stop_cause
+        and job.can_accumulate
+        and job.spec.batch_size is None
+    ):
+        _never_split(dispatch.ledger, job)
+        dispatch.ledger.records.blame_stop(job, "unsplit", because("unsplit", event.verdict.detail))
+    if event.gpu_fault:
+        take_in_fault(dispatch, job, event)
+    left_host(
+        dispatch,
+        job,
+        event.host_id,
+        event.verdict.outcome,
+        event.verdict.detail,
+        event.verdict.workdir_missing,
+    )
+
+
+def _never_split(ledger: Ledger, job: Job) -> None:
+    """A batch in parts was refused: the job and its like get whole ones from now on."""
+    before = job.measured.profile or Profile()
+    whole = msgspec.structs.replace(before, accumulates=False)
+    ledger.profiles.revise(before, whole)
+    ledger.records.refine_profile(job, whole)
+
+
+def on_profile(dispatch: Dispatch, event: ev.ProfileLearned) -> None:
+    job = dispatch.ledger.jobs.get(event.job_id)
+    if job is None:
+        return
+    learn_profile(dispatch.ledger, job, event)
+    _ask_for_law(dispatch, job)
+    current = event.attempt in (None, job.attempt.number) and job.phase in (LOADING, RUNNING)
+    if current and event.is_complete and job.spec.profiling == "only":
+        dispatch.stop(job, "profiled", because("profiled"), save=False)
+
+
+def on_forgotten(dispatch: Dispatch, event: ev.ProfilesForgotten) -> None:
+    """Somebody wants jobs of this kind to be measured anew."""
+    dispatch.ledger.profiles.forget(event.keys)
+
+
+def _ask_for_law(dispatch: Dispatch, job: Job) -> None:
+    """Requests a fit of the throughput model of its profile, if there is enough data."""
+    if job.measured.profile is None or job.measured.profile.throughput is not None or job.batch_size is None:
+        return
+    payload = fitting.question(job.measured.profile, job.batch_size, job.gang)
+    if payload is None:
+        return
+    number = dispatch.command_id()
+    # Policies count their own requests upwards from 1.
+    request = ComputeRequest(
+        command_id=number, request_id=-number, kind=fitting.KIND, payload=payload, job_id=job.job_id
+    )
+    dispatch.out.append(request)
+
+
+def on_pair(dispatch: Dispatch, event: ev.PairObserved) -> None:
+    """Two jobs were measured beside each other."""
+    first, second = dispatch.ledger.jobs.get(event.first), dispatch.ledger.jobs.get(event.second)
+    if first is not None and second is not None:
+        dispatch.ledger.pairs.observe(first, second, event.first_xi)
+        dispatch.ledger.pairs.observe(second, first, event.second_xi)
+
+
+def on_etas_told(dispatch: Dispatch, event: ev.EtasTold) -> None:
+    """Changes nothing in the engine: the `EtaBook` keeps the predicted ends, to compare them with the
+    ends."""
+
+
+def on_computed(dispatch: Dispatch, event: ev.Computed) -> None:
+    """A policy sees the answer to its own request itself; one about a job's profile is kept with it."""
+    job = dispatch.ledger.jobs.get(event.job_id) if event.job_id is not None else None
+    law = fitting.model_of(event.values)
+    if (
+        job is None
+        or job.measured.profile is None
+        or law is None
+        or law.steps != len(job.measured.profile.points)
+    ):
+        return
+    profile = msgspec.structs.replace(job.measured.profile, throughput=law)
+    dispatch.ledger.profiles.revise(job.measured.profile, profile)
+    dispatch.ledger.records.refine_profile(job, profile)
+
+
+def on_alarm(dispatch: Dispatch, event: ev.AlarmRang) -> None:
+    """Rings all alarms that are due, in the order of their times."""
+    while dispatch.alarms and dispatch.alarms[0].at_s <= dispatch.ledger.now_s:
+        _ring(dispatch, heapq.heappop(dispatch.alarms))
+
+
+def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
+    if alarm.kind == "probation":
+        host = dispatch.ledger.hosts.get(HostId(alarm.subject))
+        if host is not None and host.is_suspect:
+            host.begin_probation()
+            dispatch.ledger.refresh_host(host)
+        return
+    if alarm.kind == "leave":
+        leave_if_due(dispatch, HostId(alarm.subject))
+        return
+    if alarm.kind in ("promise", "turn"):
+        return  # `promises.py` and `lateness.py` look after each event.
+    if alarm.kind == "reunite":
+        dispatch.ledger.pairs.reunite(alarm.subject, dispatch.ledger.now_s)
+        return
+    job = dispatch.ledger.jobs.get(JobId(alarm.subject))
+    if job is None or job.attempt.number != alarm.attempt:
+        return
+    if alarm.kind == "deadline" and job.phase is Phase.CHECKPOINTING:
+        waited_s = dispatch.config.policy.stop_deadline_s
+        cause = job.attempt.stop_cause
+        dispatch.stop(job, cause, because("checkpoint-deadline", waited_s, job.durable_step), save=False)
+    elif alarm.kind == "limit" and job.phase in (Phase.LOADING, Phase.RUNNING):
+        limit_s, in_vain = job.spec.time_limit_s or 0.0, job.spec.requeues and _is_loading(job)
+        reason = because("time-limit-loading", limit_s) if in_vain else because("time-limit", limit_s)
+        dispatch.stop(job, "time-limit", reason, save=True)
+    elif alarm.kind == "judge":
+        _judge(dispatch, job)
+    elif alarm.kind == "back-off" and job.phase is Phase.BLOCKED:
+        dispatch.ledger.phases.change(job, Change.UNBLOCK, job.reason)
+        if not dispatch.queue_or_block(job):
+            ended(dispatch, job)
+    elif alarm.kind == "age" and job.phase is Phase.QUEUED and not job.aged and not dispatch.takes_turns:
+        dispatch.ledger.records.age(job, because("aged", dispatch.config.policy.ageing_s))
+
+
+def _is_loading(job: Job) -> bool:
+    """Whether its first step is still to come: it is loading, or was taken to run before its library said
+    hello."""
+    return job.phase is LOADING or (job.attempt.start_assumed_s is not None and bool(job.attempt.capable))

@@ -1,0 +1,180 @@
+"""What users and admins ask for: events of jobs, as they come from the API."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cotenant.controller.domain import (
+    ENDED,
+    QUEUED,
+    WAITING,
+    Change,
+    Job,
+    JobEstimate,
+    JobMeasurements,
+    JobProgress,
+    Phase,
+    SaveAttempt,
+    because,
+)
+from cotenant.controller.domain import events as ev
+from cotenant.controller.engine.events.ending import ended
+from cotenant.controller.engine.stages.fair_share import rank_of
+from cotenant.controller.engine.state.dispatch import Dispatch
+from cotenant.controller.engine.state.estimating import (
+    curve_at_arrival,
+    estimate_arrival,
+    estimate_overheads,
+    known_profile,
+    remaining_from,
+    steps_in_all,
+)
+from cotenant.controller.engine.state.records import REQUEUED
+from cotenant.controller.performance import SeenBatch, alone_step_s
+
+
+def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
+    """A job has arrived: it waits in the queue, waits for another job, or is held."""
+    ledger, spec, now_s = dispatch.ledger, event.spec, dispatch.ledger.now_s
+    if spec.job_id in ledger.jobs:
+        return  # The same submission, journalled twice.
+    profile = known_profile(ledger, spec)
+    remaining_s, source = estimate_arrival(ledger.estimates, spec, profile)
+    load_s, pause_s = estimate_overheads(ledger.estimates, spec)
+    by = ("held-by", spec.user or "its owner") if spec.hold else ("submitted", spec.user or "somebody")
+    job = Job(
+        spec=spec,
+        number=ledger.next_number,
+        submitted_s=now_s,
+        epoch=ledger.epoch.token,
+        rank=rank_of(spec.priority),
+        phase=Phase.HELD if spec.hold else QUEUED,
+        phase_since_s=now_s,
+        reason=because(*by),
+        progress=JobProgress(resumable=spec.resumable is True),
+        measured=JobMeasurements(
+            profile=profile,
+            profile_given=profile is not None,
+            batch=SeenBatch() if profile is None else profile.batch,
+            solo_step_s=alone_step_s(profile, spec.gang),
+            curve=curve_at_arrival(ledger, spec) if spec.gpus_max > spec.gpus_min else None,
+        ),
+        estimate=JobEstimate(remaining_s=remaining_s, source=source, load_s=load_s, pause_s=pause_s),
+    )
+    ledger.next_number += 1
+    ledger.phases.add(job)
+    if spec.array_limit:
+        ledger.join_array(job)
+    if not spec.hold and not dispatch.queue_or_block(job):
+        ended(dispatch, job)
+
+
+def on_cancel(dispatch: Dispatch, event: ev.CancelRequested) -> None:
+    """A waiting job ends at once, a job on devices when its processes are gone."""
+    job = dispatch.ledger.jobs.get(event.job_id)
+    if job is None or job.phase in ENDED:
+        return
+    reason = because("cancelled-by", event.by)
+    if job.phase is Phase.RESERVED:
+        dispatch.unreserve(job, reason, Change.CANCEL)
+        ended(dispatch, job)
+    elif job.phase in WAITING:
+        dispatch.ledger.phases.change(job, Change.CANCEL, reason)
+        ended(dispatch, job)
+    else:
+        dispatch.stop(job, "cancelled", reason, save=False)
+
+
+def on_hold(dispatch: Dispatch, event: ev.HoldRequested) -> None:
+    """A waiting job does not start until it is released; a job on devices goes on."""
+    job = dispatch.ledger.jobs.get(event.job_id)
+    if job is None:
+        return
+    if job.phase is Phase.RESERVED:
+        dispatch.unreserve(job, because("held-by", event.by), Change.HOLD)
+    elif job.phase in (Phase.QUEUED, Phase.BLOCKED):
+        dispatch.ledger.phases.change(job, Change.HOLD, because("held-by", event.by))
+    if job.spec.array_limit:
+        dispatch.fill_array(job)
+
+
+def on_release(dispatch: Dispatch, event: ev.ReleaseRequested) -> None:
+    """A held job waits in the queue again, whatever it was held for."""
+    job = dispatch.ledger.jobs.get(event.job_id)
+    if job is None or job.phase is not Phase.HELD:
+        return
+    dispatch.ledger.records.release(job, dispatch.submitted(job))
+    if not dispatch.queue_or_block(job):
+        ended(dispatch, job)
+
+
+def on_preempt(dispatch: Dispatch, event: ev.PreemptRequested) -> None:
+    """A resumable job saves and leaves its devices."""
+    job = dispatch.ledger.jobs.get(event.job_id)
+    if job is not None and job.phase in (Phase.RUNNING, Phase.LOADING) and job.progress.resumable:
+        dispatch.stop(job, "user", because("preempted-by-user", event.by), save=True)
+
+
+def on_requeue(dispatch: Dispatch, event: ev.RequeueRequested) -> None:
+    """A job leaves its devices, with a save if it can resume, and waits again; one that has ended waits again
+    as itself, and goes on from its last save."""
+    job = dispatch.ledger.jobs.get(event.job_id)
+    if job is None:
+        return
+    if job.phase in (Phase.RUNNING, Phase.LOADING):
+        dispatch.stop(job, "user", because(REQUEUED, event.by), save=True)
+    elif job.phase in ENDED:
+        left_s = remaining_from(dispatch.ledger, job, job.durable_step)
+        dispatch.ledger.records.begin_again(job, because("again-by", event.by, job.phase), left_s)
+        if job.spec.array_limit:
+            dispatch.ledger.join_array(job)
+        if not dispatch.queue_or_block(job):
+            ended(dispatch, job)
+
+
+def on_spec_changed(dispatch: Dispatch, event: ev.SpecChanged) -> None:
+    """Options of a waiting job change; its estimates follow."""
+    ledger, job = dispatch.ledger, dispatch.ledger.jobs.get(event.job_id)
+    if job is None or job.phase not in WAITING:
+        return
+    before, spec = job.spec, msgspec.structs.replace(job.spec, **event.changes)
+    ledger.records.respecify(job, spec)
+    ledger.records.rank(job, rank_of(spec.priority))
+    if (spec.expected_s, spec.iterations) == (before.expected_s, before.iterations):
+        return
+    if job.attempt.number == 0:
+        ledger.records.expect(job, *estimate_arrival(ledger.estimates, spec, job.measured.profile))
+    elif spec.expected_s is not None and spec.expected_s != before.expected_s:
+        ledger.records.expect(job, max(0.0, spec.expected_s - job.spent.run_s), "user")
+    else:
+        ledger.records.expect(job, remaining_from(ledger, job, job.durable_step), steps_in_all(job)[1])
+
+
+def on_checkpoint(dispatch: Dispatch, event: ev.CheckpointRequested) -> None:
+    """A running job saves and goes on."""
+    job = dispatch.ledger.jobs.get(event.job_id)
+    if job is None or job.phase is not Phase.RUNNING or not job.progress.resumable:
+        return
+    assert job.placement is not None
+    first = dispatch.ledger.holdings.host_of(job.placement.devices[0])
+    dispatch.out.append(
+        SaveAttempt(
+            command_id=dispatch.command_id(),
+            host_id=first,
+            job_id=job.job_id,
+            attempt=job.attempt.number,
+            job_epoch=job.epoch,
+        )
+    )
+
+
+def on_allocation_queue(dispatch: Dispatch, event: ev.AllocationQueueChanged) -> None:
+    """Changes nothing in the engine: the part that asks Slurm for hosts reads the event."""
+
+
+def on_allocation(dispatch: Dispatch, event: ev.AllocationChanged) -> None:
+    """Changes nothing in the engine: the part that asks Slurm for hosts reads the event."""
+
+
+def on_shadow_changed(dispatch: Dispatch, event: ev.ShadowChanged) -> None:
+    """Changes nothing in the engine: the part that asks the shadow reads the event."""

@@ -1,0 +1,1 @@
+"""What the engine knows: the ledger with its indexes, the phases of jobs, the commands of one event."""

@@ -1,0 +1,392 @@
+"""Starts, stops and requeues jobs: what that changes in the ledger, sends and schedules.
+
+Rule: only this module gives out devices. It only collects commands; a command leaves when the event that it
+answers is durable. Nobody takes an alarm out of the heap; when it rings, the engine ignores it if it is out
+of date (other attempt, other phase).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection
+from typing import Literal
+
+import msgspec
+
+from cotenant.controller.domain import (
+    CHECKPOINTING,
+    ENDED,
+    LOADING,
+    ON_DEVICES,
+    RESERVED,
+    STOPPING,
+    AnyCommand,
+    AttemptNo,
+    Change,
+    CommandId,
+    DeviceId,
+    GangMember,
+    HostId,
+    Job,
+    JobId,
+    LimitSettings,
+    OrganisationSettings,
+    Phase,
+    Placement,
+    PolicySettings,
+    Reason,
+    StartAttempt,
+    StopAttempt,
+    StopCause,
+    because,
+)
+from cotenant.controller.engine.state.estimating import give_profile, known_profile
+from cotenant.controller.engine.state.ledger import ASIDE, Ledger
+from cotenant.controller.performance import InterferenceModel
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine is told once; part of the configuration hash."""
+
+    policy: PolicySettings = PolicySettings()
+    limits: LimitSettings = LimitSettings()
+    organisations: dict[str, OrganisationSettings] = {}
+    checkpoint_every_s: float = 600.0
+    profile_s: float = 0.0
+    """T_prof of the profile in place; 0 = none."""
+    keep_ended: int = 10_000
+    began_hour: int = 0
+    """The hour, counted from 1970 in UTC, in which the journal's time began; 0 = unknown."""
+    lengths_by_command: bool = True
+    """False: how long a job took says nothing of the next one with its command."""
+    predictor: InterferenceModel | None = None
+    """The whole model, so that a replay needs no file; None = the duty-cycle rule."""
+
+
+AlarmKind = Literal[
+    "deadline",
+    "limit",
+    "back-off",
+    "age",
+    "probation",
+    "wake",
+    "reunite",
+    "promise",
+    "leave",
+    "judge",
+    "turn",
+]
+
+
+class Alarm(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """Something to look at again; stale ones (other attempt, other phase) are ignored when they ring."""
+
+    at_s: float
+    kind: str
+    subject: str
+    attempt: int
+
+
+DEADLINE_SLACK_S = 15.0
+"""The supervisor ends a job at its deadline by itself; the engine insists this much later."""
+
+
+class Dispatch:
+    """The ledger, the alarms, and the commands of the present event."""
+
+    def __init__(self, ledger: Ledger, config: EngineConfig) -> None:
+        self.ledger = ledger
+        self.config = config
+        self.alarms: list[Alarm] = []
+        self.out: list[AnyCommand] = []
+        self.takes_turns = False
+        """Late jobs are marked by `lateness.py`; else they age by themselves."""
+        self.vacated: list[DeviceId] = []
+        """Since this event began."""
+
+    def launch(self, job: Job, placement: Placement) -> None:
+        """Free devices (or devices with a co-tenant that stays) become this job's; its hosts are told."""
+        ledger, now_s = self.ledger, self.ledger.now_s
+        gang = ledger.holdings.gang(placement.devices)
+        ledger.records.begin_attempt(job, placement, gang, ledger.epoch.token)
+        ledger.holdings.occupy(job, gang)
+        partners = ledger.holdings.partners(job) if ledger.holdings.shared_count else ()
+        if partners:
+            self.share(job, partners)
+        self.out += start_commands(ledger, job, gang, self.config, self.command_id, bool(partners))
+        left_s = job.limit_left_s(now_s)
+        if left_s is not None:
+            self.wake_at(now_s + left_s, "limit", job.job_id, job.attempt.number)
+
+    def send_start_again(self, job: Job, host_id: HostId) -> None:
+        """Sends one host of the gang its start command again."""
+        assert job.placement is not None
+        gang, partners = self.ledger.holdings.gang(job.placement.devices), self.ledger.holdings.partners(job)
+        starts = start_commands(self.ledger, job, gang, self.config, self.command_id, bool(partners))
+        self.out += [start for start in starts if start.host_id == host_id]
+
+    def launch_reserved(self) -> None:
+        """Start reserved jobs whose victims have all left; only devices that were vacated can tell."""
+        for job_id in self.ledger.holdings.claimants(self.vacated):
+            job = self.ledger.jobs[job_id]
+            if job.phase is not RESERVED:
+                continue  # It still leaves the devices it had.
+            assert job.placement is not None
+            here = [t for device_id in job.placement.devices for t in self.ledger.holdings.tenants(device_id)]
+            # After a resize it waits for whoever is there.
+            waits_for = tuple([job_id for job_id in job.waits_for or here if job_id in here])
+            self.ledger.records.victims_left(job, waits_for)
+            if not waits_for:
+                self.launch(job, job.placement)  # On the devices it has a claim on.
+
+    def unreserve(
+        self, job: Job, reason: Reason, change: Change = Change.UNRESERVE, *, preempted: bool = False
+    ) -> None:
+        self.ledger.holdings.unclaim(job)
+        self.ledger.records.lose_reservation(job, change, reason, preempted=preempted)
+        if change is Change.UNRESERVE:
+            self.enqueue(job)
+
+    def drop_reservations(
+        self, host_id: HostId, reason: Reason, devices: Collection[DeviceId] | None = None
+    ) -> None:
+        """Drops the reservations of jobs that wait for devices of the host; only for these devices, if any
+        are named."""
+        for job_id in self.ledger.holdings.claimants():
+            job = self.ledger.jobs[job_id]
+            placement = job.resize_to or job.placement
+            gang = self.ledger.holdings.gang(placement.devices) if placement else ()
+            here = [device_id for member in gang if member.host_id == host_id for device_id in member.devices]
+            if here and (devices is None or not set(devices).isdisjoint(here)):
+                if job.phase is RESERVED:
+                    self.unreserve(job, reason)
+                else:
+                    self.give_up_resize(job)
+
+    def give_up_resize(self, job: Job) -> None:
+        """Drops the claim of a resize: when its processes are gone the job waits or is over."""
+        self.ledger.holdings.unclaim(job)
+        self.ledger.records.lose_resize(job)
+
+    def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:
+        """Ask a job to leave its devices: with a save if it can and is past loading."""
+        if job.phase is STOPPING or (job.phase is CHECKPOINTING and save):
+            if cause == "cancelled":
+                self.ledger.records.blame_stop(job, cause, reason)
+            return
+        save = save and job.progress.resumable and job.phase is not LOADING
+        self.ledger.records.stop(job, cause, reason, save=save)
+        deadline_s = self.config.policy.stop_deadline_s
+        if save:
+            self.wake_at(
+                self.ledger.now_s + deadline_s + DEADLINE_SLACK_S, "deadline", job.job_id, job.attempt.number
+            )
+        for host_id in job.attempt.hosts_left:
+            self.send_stop(job, host_id, save)
+
+    def send_stop(self, job: Job, host_id: HostId, save: bool) -> None:
+        self.out.append(
+            StopAttempt(
+                command_id=self.command_id(),
+                host_id=host_id,
+                job_id=job.spec.job_id,
+                attempt=job.attempt.number,
+                save=save,
+                deadline_s=self.config.policy.stop_deadline_s if save else 0.0,
+                reason=job.attempt.stop_reason or job.reason,
+                epoch=job.attempt.epoch,
+                job_epoch=job.epoch,
+            )
+        )
+
+    def fence(self, host_id: HostId, job: Job) -> None:
+        """Ask about an attempt that its host does not mention: if it never started there, it never will."""
+        self.out.append(
+            StopAttempt(
+                command_id=self.command_id(),
+                host_id=host_id,
+                job_id=job.job_id,
+                attempt=job.attempt.number,
+                save=False,
+                deadline_s=0.0,
+                reason=because("fenced", host_id),
+                epoch=job.attempt.epoch,
+                job_epoch=job.epoch,
+            )
+        )
+
+    def hold_back(self, job: Job) -> bool:
+        """A queued job that must not have devices yet is blocked until it may."""
+        why = self.ledger.must_wait(job) if job.phase is Phase.QUEUED else None
+        if why is not None:
+            self._block(job, why)
+        return why is not None
+
+    def _block(self, job: Job, why: Reason) -> None:
+        self.ledger.phases.change(job, Change.BLOCK, why)
+        if self.ledger.now_s < self.ledger.hold_until_s:
+            self.wake_at(self.ledger.hold_until_s, "back-off", job.job_id, job.attempt.number)
+
+    def enqueue(self, job: Job) -> None:
+        """A job has joined the queue: it ages from now on, if it may already have devices."""
+        why = self.ledger.must_wait(job)
+        if why is not None:
+            self._block(job, why)
+        else:
+            self.start_ageing(job)
+
+    def fill_array(self, job: Job) -> None:
+        """A task of an array with a limit may have left a place to another."""
+        task = self.ledger.next_of_array(job) if job.phase in ASIDE else None
+        if task is not None:
+            self.ledger.phases.change(task, Change.UNBLOCK, self.submitted(task))
+            self.queue_or_block(task)
+
+    def share(self, job: Job, partners: tuple[JobId, ...]) -> None:
+        """A job has come to devices that others hold: everybody concerned has a new pace."""
+        ledger = self.ledger
+        for other_id in partners:
+            ledger.records.share(job, ledger.jobs[other_id])
+        for one in (job, *(ledger.jobs[p] for p in partners)):
+            self.repace(one)
+
+    def repace(self, job: Job) -> None:
+        if job.phase in ON_DEVICES:
+            self.ledger.records.repace(job, self.ledger.expected_slowdown(job))
+
+    def queue_or_block(self, job: Job) -> bool:
+        """A queued job with an open dependency is blocked; with a failed one it is cancelled: False."""
+        waits = None
+        for dependency in job.spec.after:
+            other = self.ledger.jobs.get(dependency.job_id)
+            if other is None or other.phase is Phase.DONE:
+                continue
+            if other.phase in ENDED:
+                if dependency.need == "ok":
+                    reason = because("after-failed", other.job_id, other.phase)
+                    self.ledger.phases.change(job, Change.CANCEL, reason)
+                    return False
+                continue
+            self.ledger.waiting_on.setdefault(other.job_id, set()).add(job.job_id)
+            waits = waits or (other.job_id, " well" if dependency.need == "ok" else "")
+        if waits is not None:
+            self.ledger.phases.change(job, Change.BLOCK, because("after-job", *waits))
+        else:
+            self.enqueue(job)
+            # Its like may have been profiled since it came.
+            if (
+                job.measured.profile is None
+                and job.attempt.number == 0
+                and job.spec.after
+                and job.phase is Phase.QUEUED
+            ):
+                profile = known_profile(self.ledger, job.spec)
+                if profile is not None:
+                    give_profile(self.ledger, job, profile)
+        return True
+
+    def start_ageing(self, job: Job) -> None:
+        ageing_s, now_s = self.config.policy.ageing_s, self.ledger.now_s
+        if ageing_s > 0 and not job.aged and not self.takes_turns:
+            due_s = max(now_s, now_s + ageing_s - job.spent.queued_s - (now_s - job.phase_since_s))
+            self.wake_at(due_s, "age", job.job_id, job.attempt.number)
+
+    def current(self, job_id: JobId, attempt: AttemptNo) -> Job | None:
+        """The job, if this is its attempt on devices; stale messages change nothing."""
+        if job_id not in self.ledger.jobs:
+            return None
+        job = self.ledger.jobs[job_id]
+        return job if job.attempt.number == attempt and job.phase in ON_DEVICES else None
+
+    def wake_at(self, at_s: float, kind: AlarmKind, subject: str, attempt: int) -> None:
+        heapq.heappush(self.alarms, Alarm(at_s, kind, subject, attempt))
+
+    def command_id(self) -> CommandId:
+        command_id = self.ledger.next_command
+        self.ledger.next_command += 1
+        return CommandId(command_id)
+
+    def submitted(self, job: Job) -> Reason:
+        return because("submitted", job.spec.user or "somebody")
+
+
+def hosts_of(ledger: Ledger, job: Job) -> tuple[HostId, ...]:
+    """The hosts of a placement in rank order, whether or not their devices are still offered."""
+    assert job.placement is not None
+    return tuple(member.host_id for member in ledger.holdings.gang(job.placement.devices))
+
+
+def is_profiled(job: Job, shared: bool) -> bool:
+    """Whether this attempt is profiled in place: the job's own first one, on devices it has to itself.
+
+    Of an elastic job the steps on each number of devices are learned as it trains. A job that is there for
+    its profile is measured in whichever attempt; it has nothing else to do.
+    """
+    if job.spec.profiling == "never" or shared or job.spec.is_elastic:
+        return False
+    if job.spec.gpu_fraction < 1.0 and job.spec.profiling != "only":
+        return False  # What it takes on a part of a device says little of its like.
+    return job.attempt.number == 1 or job.spec.profiling == "only"
+
+
+def memory_cap_mib(job: Job) -> int | None:
+    """What a worker may use of its device, by the job's placement; None: all of it."""
+    placement = job.placement
+    limited = placement is not None and (placement.capped or placement.beside)
+    return placement.memory_mib if placement is not None and limited else None
+
+
+def start_commands(
+    ledger: Ledger,
+    job: Job,
+    gang: tuple[GangMember, ...],
+    config: EngineConfig,
+    command_id: Callable[[], CommandId],
+    shared: bool,
+) -> list[StartAttempt]:
+    """The commands that start the job's current attempt, one per host of its gang; `shared`: it has a
+    co-tenant."""
+    spec, placement = job.spec, job.placement
+    assert placement is not None
+    first = ledger.hosts[gang[0].host_id].report
+    # Derived from the attempt, so that a repeated command names the same port.
+    port = first.port_first + (job.number * 31 + job.attempt.number) % first.port_count
+    newest = job.newest_checkpoint if job.progress.checkpoints else None
+    is_capped = shared or placement.capped or placement.beside
+    is_known = job.measured.profile_given and not ledger.profiles.is_unfinished(job.measured.profile)
+    profile_s = config.profile_s if not is_known and is_profiled(job, shared) else 0.0
+    limit_left_s = job.limit_left_s(ledger.now_s) if job.spec.launch.slurm else None
+    step_batch = (
+        (spec.batch_size, spec.gpus_max)
+        if spec.gpus_max > spec.gpus_min and spec.batch_size is not None
+        else None
+    )
+    return [
+        StartAttempt(
+            command_id=command_id(),
+            host_id=member.host_id,
+            job_id=spec.job_id,
+            attempt=job.attempt.number,
+            launch=spec.launch,
+            gang=gang,
+            master_address=first.address if len(gang) > 1 else "127.0.0.1",
+            master_port=port,
+            sub_batch=placement.sub_batch,
+            accumulation_steps=placement.accumulation_steps,
+            memory_cap_mib=placement.memory_mib if is_capped else None,
+            host_memory_mib=spec.host_memory_mib,
+            cpus=spec.cpus,
+            resume_step=newest.step if newest else 0,
+            checkpoint_every_s=config.checkpoint_every_s,
+            profile_s=profile_s,
+            name=spec.name,
+            user=spec.user,
+            job_class=spec.job_class,
+            epoch=job.attempt.epoch,
+            job_epoch=job.epoch,
+            time_left_s=limit_left_s,
+            step_batch=step_batch,
+            fraction=placement.fraction,
+        )
+        for member in gang
+    ]

@@ -1,0 +1,414 @@
+"""How long a job will still take, and what it needs: what the user said, what was measured, what others took.
+
+Sources in the order of trust at arrival: the user's `--expect` > iterations x profiled step time >
+median of the user's jobs with the same command > steps and step time of one of its kind > the cluster's
+median > unknown. Once the job runs and says how many iterations it has, its measured step time takes over;
+without `--expect` so do the steps that were seen in its script's loops.
+
+Rule: the cluster's median (`GUESS`) says nothing about the job: it orders a queue, and is neither shown nor a
+reason to share (`Job.known_left_s`).
+
+Rule: a job's memory is known if it was declared or measured; until then no job shares a device with it. A
+profile that is learned while its job runs alone replaces what was planned for it.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from cotenant.controller.domain import (
+    GUESS,
+    LOAD_S,
+    PAUSE_S,
+    Job,
+    JobSpec,
+    Phase,
+    Reason,
+    SharedPace,
+    because,
+    left_of_unknown_s,
+)
+from cotenant.controller.domain import events as ev
+from cotenant.controller.engine.state.ledger import Estimates, Ledger
+from cotenant.controller.knowledge import OBSERVATIONS, StoredProfile, base_key, beginning, key_of, signature
+from cotenant.controller.performance import Profile, SpeedCurve, curve_of, step_s
+
+KEPT_PER_COMMAND = 20
+KEPT_RECENT = 200
+COMMANDS_KEPT = 2_000
+LAG_REPORTS = 31
+LAG_S = 3.1
+"""An agent reports the median of so many step times; it samples one every tenth of a second, or every
+step."""
+JUDGED_AGAIN = 0.5
+"""A job of unknown length is judged again when it has had so much more."""
+OVERRUN_RATIO = 0.1
+"""A job past its estimate is expected to need this share of what it has had."""
+
+
+def estimate_arrival(
+    estimates: Estimates, spec: JobSpec, profile: Profile | None = None
+) -> tuple[float, str]:
+    """Expected training seconds of a new job, and where the number comes from. `profile`: what is known of
+    it."""
+    profile = profile if profile is not None else spec.profile
+    if spec.expected_s is not None:
+        return spec.expected_s, "user"
+    if spec.iterations is not None and profile is not None:
+        one = _whole_step_s(spec, profile)
+        if one is not None:
+            return spec.iterations * one, "profile"
+    same = estimates.by_command.get(_key(spec))
+    if same:
+        return median(same), "same command"
+    if profile is not None and profile.total_steps is not None:
+        one = _whole_step_s(spec, profile)
+        if one is not None:
+            return profile.total_steps * one, "like job"
+    return left_of_unknown_s(0.0), GUESS
+
+
+def _whole_step_s(spec: JobSpec, profile: Profile) -> float | None:
+    """The step time of the whole batch; without the batch's size, as it was measured."""
+    batch = profile.batch.rows if spec.batch_size is None else spec.batch_size
+    known = None if batch is None else step_s(profile, batch, 1, spec.gang)
+    return profile.step_s if known is None else known
+
+
+def steps_in_all(job: Job) -> tuple[int | None, str]:
+    """All steps, and the source: declared, else seen in the script's loops where the user has declared no
+    time."""
+    if job.spec.iterations is not None or job.spec.expected_s is not None:
+        return job.spec.iterations, "measured"
+    return job.progress.total_steps, "loops"
+
+
+def estimate_overheads(estimates: Estimates, spec: JobSpec) -> tuple[float, float]:
+    """Expected load and pause seconds of a new job: said > same command > any command > a default."""
+    load_s, pause_s = spec.load_s, spec.pause_s
+    if load_s is None:
+        launched = estimates.launch_kinds.get(_key(spec)) or estimates.launch_kinds.get("")
+        load_s = _median_seen_s(estimates.warm_loads if launched == "warm" else estimates.loads, spec, LOAD_S)
+    return load_s, pause_s if pause_s is not None else _median_seen_s(estimates.pauses, spec, PAUSE_S)
+
+
+def _median_seen_s(seen: dict[str, list[float]], spec: JobSpec, default: float) -> float:
+    if not seen:
+        return default
+    known = seen.get(_key(spec)) or seen.get("")
+    return median(known) if known else default
+
+
+def learn_load(ledger: Ledger, job: Job, load_s: float) -> None:
+    """A load has ended with a first step: predicts the job's next load, and those of jobs like it. Warm and
+    cold loads say nothing of each other."""
+    estimates = ledger.estimates
+    ledger.records.expect_load(job, load_s)
+    _keep(estimates.warm_loads if job.attempt.launched == "warm" else estimates.loads, job, load_s)
+    if job.attempt.launched:
+        for key in (_key(job.spec), ""):
+            estimates.launch_kinds.pop(key, None)
+            estimates.launch_kinds[key] = job.attempt.launched
+        if len(estimates.launch_kinds) > COMMANDS_KEPT:
+            del estimates.launch_kinds[next(iter(estimates.launch_kinds))]
+
+
+def learn_pause(ledger: Ledger, job: Job) -> None:
+    """A job has saved and left."""
+    if job.spec.pause_s is None:
+        pause_s = ledger.now_s - job.phase_since_s
+        ledger.records.expect_pause(job, pause_s)
+        _keep(ledger.estimates.pauses, job, pause_s)
+
+
+def _keep(seen: dict[str, list[float]], job: Job, spent_s: float) -> None:
+    for key in (_key(job.spec), ""):
+        times = seen.setdefault(key, [])
+        times.append(spent_s)
+        del times[:-KEPT_PER_COMMAND]
+    if len(seen) > COMMANDS_KEPT:
+        del seen[next(key for key in seen if key)]
+
+
+def learn_duration(estimates: Estimates, job: Job, now_s: float) -> None:
+    """Keep a finished job's run time for those that come after it."""
+    run_s = job.spent.run_s + (now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0)
+    if job.spec.gpus_max > job.spec.gpus_min:  # As if it had had gpus_min all the time.
+        run_s = job.progress.step * (job.measured.solo_step_s or 0.0)
+    if run_s <= 0:
+        return
+    by_command, recent, key = estimates.by_command, estimates.recent, _key(job.spec)
+    if key not in by_command:
+        by_command[key] = []
+        if len(by_command) > COMMANDS_KEPT:
+            del by_command[next(iter(by_command))]
+    same = by_command[key]
+    same.append(run_s)
+    recent.append(run_s)
+    del same[:-KEPT_PER_COMMAND], recent[:-KEPT_RECENT]
+
+
+def _key(spec: JobSpec) -> str:
+    part = f":{spec.gpu_fraction}" if spec.gpu_fraction < 1.0 else ""  # It takes longer there.
+    return f"{spec.user}:{signature(spec)}{part}"
+
+
+def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
+    """Update what is expected of a job on devices from a step count and step time."""
+    now_s, step_s = ledger.now_s, event.step_s
+    remaining_s, source = job.remaining_now_s(now_s), None
+    ledger.records.see_length(job, event.total_steps)
+    ledger.records.see_batch(job, event.batch)
+    if step_s is None or job.placement is None:
+        ledger.records.progressed(job, event.step, remaining_s)
+        return
+    solo_s, is_alone = (
+        job.measured.solo_step_s,
+        not ledger.holdings.partners(job) and is_settled(ledger, job, step_s),
+    )
+    if is_alone:
+        _learn_curve(ledger, job, step_s)
+        solo_s = step_s / job.split_slowdown(job.placement.accumulation_steps)
+    pace_s = step_s if solo_s is None else solo_s
+    total, known_by = steps_in_all(job)
+    if total is not None and (total > event.step or job.spec.iterations is not None):
+        remaining_s, source = max(0, total - event.step) * pace_s, known_by
+    elif remaining_s == 0.0 and not job.estimate.is_guess:
+        remaining_s = OVERRUN_RATIO * (job.spent.run_s + now_s - job.phase_since_s)
+        source = f"{job.estimate.source.removesuffix(', overrun')}, overrun"
+    ledger.records.learn_pace(job, step_s, solo_s, max(step_s / pace_s, 1e-6))
+    ledger.records.progressed(job, event.step, remaining_s, source)
+    if is_alone:
+        _compare(ledger, job)
+
+
+def had_s(job: Job, now_s: float) -> float:
+    """How long the job has trained so far, over all its attempts."""
+    return job.spent.run_s + (now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0)
+
+
+def judge_again(ledger: Ledger, job: Job) -> float | None:
+    """Judge a running job of unknown length by what it has had. Returns in how many seconds to do so again;
+    None: its length is known."""
+    if not job.estimate.is_guess or job.phase is not Phase.RUNNING:
+        return None
+    left_s = left_of_unknown_s(had_s(job, ledger.now_s))
+    ledger.records.progressed(job, job.progress.step, left_s)
+    return JUDGED_AGAIN * left_s
+
+
+def _learn_curve(ledger: Ledger, job: Job, step_s: float) -> None:
+    """Takes in the step time of an elastic job on its present number of devices."""
+    if job.measured.curve is None or job.placement is None:
+        return
+    curve, curves = job.measured.curve.seen(len(job.placement.devices), step_s), ledger.estimates.curves
+    ledger.records.learn_curve(job, curve)
+    if len(curve.measured) > 1:
+        curves[_key(job.spec)] = curve.measured
+        if len(curves) > COMMANDS_KEPT:
+            del curves[next(iter(curves))]
+
+
+def curve_at_arrival(ledger: Ledger, spec: JobSpec) -> SpeedCurve:
+    """The speed curve of an elastic job: measured by `cotenant profile`, else as that of its like scaled,
+    else assumed."""
+    given = spec.profile.steps_by_devices if spec.profile is not None else ()
+    return curve_of(given or profiled_steps(ledger, spec), ledger.estimates.curves.get(_key(spec), ()))
+
+
+def profiled_steps(ledger: Ledger, spec: JobSpec) -> tuple[tuple[int, float], ...]:
+    """Seconds of a step of an elastic job, from the profiles of its like with as many workers.
+
+    A worker of those takes one batch a step, one of this takes so many as follow from its share: all but the
+    last without a sync, so in the time of a batch on one device (Castor eq. 3).
+    """
+    base, known = base_key(spec), dict[int, float]()
+    for each in ledger.profiles.known.values() if base else ():
+        point = each.profile.at(1)
+        if each.base == base and each.hosts == 1 and each.is_complete and point is not None:
+            known[each.gpus] = point.step_s
+    alone_s = known.get(1)
+    return tuple(
+        (devices, (spec.micro_batches(devices) - 1) * min(alone_s or step_s, step_s) + step_s)
+        for devices, step_s in sorted(known.items())
+        if spec.takes(devices) and spec.gpus_max % devices == 0
+    )
+
+
+def is_settled(ledger: Ledger, job: Job, step_s: float) -> bool:
+    """Whether the job made all steps behind its reported step time beside its present co-tenants.
+
+    It is a median over the last reports: just after a co-tenant has begun to train, or has left, it is still
+    of the time before.
+    """
+    present = ledger.holdings.partners(job)
+    others = [other for other_id in job.co_tenants if (other := ledger.jobs.get(other_id)) is not None]
+    # One that trains elsewhere by now left long before it began to.
+    concerned = [o for o in others if o.phase is not Phase.RUNNING or o.job_id in present]
+    changed_s = max((other.phase_since_s for other in concerned), default=-float("inf"))
+    return ledger.now_s - changed_s >= max(LAG_S, LAG_REPORTS * step_s)
+
+
+def observe_sharing(ledger: Ledger, job: Job) -> None:
+    """A measured step time beside exactly one co-tenant is an observation of that pair, one way.
+
+    That of a job that never ran alone, and has no profile, is kept until it runs alone: often when its
+    co-tenant has left.
+    """
+    partners = ledger.holdings.partners(job)
+    if len(partners) != 1 or job.attempt.step_s is None or job.placement is None:
+        return
+    partner = ledger.jobs[partners[0]]
+    if job.phase is not Phase.RUNNING or partner.phase is not Phase.RUNNING:
+        return
+    if not is_settled(ledger, job, job.attempt.step_s):
+        return
+    whole_s = job.attempt.step_s / job.split_slowdown(job.placement.accumulation_steps)
+    if job.measured.solo_step_s is not None:
+        ledger.pairs.observe(job, partner, whole_s / job.measured.solo_step_s)
+    else:
+        before = job.measured.uncompared.get(partner.job_id, SharedPace(step_s=0.0, reports=0))
+        ledger.records.keep_shared_pace(job, partner.job_id, before.and_one(whole_s))
+        ledger.pairs.not_compared(job, partner)
+
+
+def _compare(ledger: Ledger, job: Job) -> None:
+    """Uses what was measured beside others before the job's pace alone was known. It counts as many
+    observations as there were reports, up to a verdict's worth: it is one comparison, with one pace alone."""
+    assert job.measured.solo_step_s is not None
+    for partner_id, pace in job.measured.uncompared.items():
+        partner = ledger.jobs.get(partner_id)
+        for _ in range(min(pace.reports, OBSERVATIONS) if partner is not None else 0):
+            assert partner is not None
+            ledger.pairs.observe(job, partner, pace.step_s / job.measured.solo_step_s)
+    ledger.records.compared(job)
+
+
+def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
+    """A job has run out of device memory: if it shared, or was capped for others, that is why, and the pair
+    is not made again. Blamed is the one that died: a newcomer is capped at what was planned for it, so it
+    needed more than that; so did an incumbent that outgrew its own plan.
+
+    Returns why it goes on later, alone; None if it had the whole device, or its part of one, for itself: then
+    its program is too large.
+    """
+    assert job.placement is not None
+    if job.placement.fraction < 1.0:
+        return None  # It had what it asked for.
+    beside = ledger.holdings.partners(job) or job.placement.beside
+    known = [ledger.jobs[other_id] for other_id in beside if other_id in ledger.jobs]
+    if not known:
+        if not job.placement.capped:
+            return None
+        ledger.records.outgrew(job)
+        return because("outgrown", job.placement.memory_mib or 0)
+    for partner in known:
+        ledger.pairs.crowded(job, partner)
+    ledger.records.crowded(job)
+    planned = job.placement.memory_mib
+    was = "capped at" if job.placement.beside else "planned with"
+    plan = f"{was} {planned} MiB" if planned is not None else "nobody knew its memory"
+    return because("crowded-out", ", ".join(partner.job_id for partner in known), plan)
+
+
+def remaining_from(ledger: Ledger, job: Job, step: int) -> float | None:
+    """Expected training seconds when the job goes on from an earlier step (work since then is lost)."""
+    total, _ = steps_in_all(job)
+    if total is not None and job.measured.solo_step_s is not None:
+        return (total - step if total > step else 0) * job.measured.solo_step_s
+    if job.estimate.is_guess:
+        return left_of_unknown_s(had_s(job, ledger.now_s))
+    if step == 0:
+        return estimate_arrival(ledger.estimates, job.spec)[0]
+    left_s = job.remaining_now_s(ledger.now_s)
+    pace_s = job.measured.solo_step_s or job.attempt.step_s or 0.0
+    return None if left_s is None else left_s + max(0, job.progress.step - step) * pace_s
+
+
+def known_profile(ledger: Ledger, spec: JobSpec, before: Profile | None = None) -> Profile | None:
+    """Said with the submission, else kept from a like job of the same user on the same type of device.
+
+    None where the job could be given several types: what was measured on one does not hold on another; nor
+    on a part of it. None as well if it is what the job was given before.
+    """
+    if spec.profile is not None or spec.profiling == "only" or not spec.code_sha256:
+        return spec.profile
+    if spec.gpu_fraction < 1.0:
+        return None
+    types = {spec.gpu_type} if spec.gpu_type else {device.type for device in ledger.devices.values()}
+    if len(types) != 1:
+        return None
+    return ledger.profiles.use(key_of(spec, max(1, spec.nodes), types.pop()), before)
+
+
+def give_profile(ledger: Ledger, job: Job, profile: Profile) -> None:
+    """Gives a waiting job what was meanwhile measured of its kind."""
+    ledger.records.learn_profile(job, profile, given=True)
+    ledger.records.expect(job, *estimate_arrival(ledger.estimates, job.spec, profile))
+
+
+def learn_profile(ledger: Ledger, job: Job, event: ev.ProfileLearned) -> None:
+    """Take in what was measured."""
+    ledger.records.learn_profile(job, event.profile)
+    placement = job.placement
+    if placement is None:
+        hosts = max(1, job.spec.nodes)
+    else:
+        hosts = len(ledger.holdings.gang(placement.devices))
+        needed = job.needed_mib(placement.accumulation_steps)
+        unclaimed = all(ledger.holdings.claimed_by(device_id) is None for device_id in placement.devices)
+        is_alone = placement.fraction == 1.0 and not ledger.holdings.partners(
+            job
+        )  # A part's memory is its limit.
+        if needed is not None and unclaimed and is_alone:
+            ledger.records.plan_memory(job, needed)
+    _keep_profile(ledger, job, event, hosts)
+    _give_its_like(ledger, job)
+
+
+def learn_whole_life(ledger: Ledger, job: Job) -> None:
+    """A job has finished alone within the time of a profile: a second look at its kind would show no more. A
+    batch is split only in ways that there was time to try."""
+    if job.attempt.number != 1 or job.co_tenants:
+        return
+    if ledger.profiles.complete(job.job_id):
+        _give_its_like(ledger, job)
+
+
+def _give_its_like(ledger: Ledger, job: Job) -> None:
+    """Gives it to jobs of its kind that have never started: the rest of a sweep, mostly."""
+    mine = job.spec
+    if not mine.code_sha256:
+        return
+    alike = [
+        other
+        for other in ledger.queue.in_order()
+        if other.spec.profile is None
+        and other.attempt.number == 0
+        and (other.spec.user, other.spec.code_sha256) == (mine.user, mine.code_sha256)
+    ]
+    for other in alike:
+        if (profile := known_profile(ledger, other.spec, other.measured.profile)) is not None:
+            give_profile(ledger, other, profile)
+
+
+def _keep_profile(ledger: Ledger, job: Job, event: ev.ProfileLearned, hosts: int) -> None:
+    key = key_of(job.spec, hosts, event.device_type)
+    if not key:
+        return
+    spec = job.spec
+    known = StoredProfile(
+        base=base_key(spec),
+        user=spec.user,
+        name=spec.name,
+        command=beginning(spec.launch.argv),
+        gpus=spec.gpus_min,
+        hosts=hosts,
+        device_type=event.device_type,
+        batch_size=job.batch_size,
+        profile=event.profile,
+        learned_s=ledger.now_s,
+        job_id=job.job_id,
+        is_complete=event.is_complete and bool(event.profile.points or event.profile.indicators),
+    )
+    ledger.profiles.keep(key, known)

@@ -1,0 +1,207 @@
+"""Jobs in the indexes that their phases put them in, and the only way from one phase to another.
+
+Rule: a job is in the index of its phase, sorted by its record; code that changes what an index is sorted by
+moves the job in it (`moved`). How many devices jobs of class hp ask for is counted here too, and there an
+entry leaves as it was put in, whatever has happened to the job since.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
+
+from cotenant.controller.domain import (
+    ENDED,
+    LIFECYCLE,
+    LOADING,
+    ON_DEVICES,
+    QUEUED,
+    RESERVED,
+    RUNNING,
+    Change,
+    Device,
+    DeviceId,
+    Job,
+    JobId,
+    JobSpec,
+    Reason,
+    advance,
+    job_spec,
+)
+from cotenant.controller.engine.state.ended import EndedJobs
+from cotenant.controller.engine.state.ordering import JobQueue, RunningJobs
+
+NEVER_S: Final = float("inf")
+
+RareWish = Literal["part", "priority", "promise"]
+
+
+class Phases:
+    """Moves jobs from phase to phase, and keeps the index of each."""
+
+    def __init__(
+        self,
+        jobs: dict[JobId, Job],
+        queue: JobQueue,
+        running: RunningJobs,
+        devices: Mapping[DeviceId, Device],
+    ) -> None:
+        self.now_s = 0.0
+        self.ended = EndedJobs()
+        self.ended_bytes_max = job_spec.ENDED_BYTES_MAX
+        self.has_more_ended = False
+        """Jobs have ended since some were last forgotten."""
+        self.entered: list[Job] | None = None
+        """Jobs whose phase this event has changed; None: nobody asks."""
+        self.hp = HpIndex(devices)
+        self._jobs, self._queue, self._running = jobs, queue, running
+        self.asked_for: set[RareWish] = set()
+        """What some job has asked for at some time. While none has, nobody looks after it (`stages.py`)."""
+
+    def add(self, job: Job) -> None:
+        job_id = job.spec.job_id
+        assert job_id not in self._jobs, f"job {job_id} arrived twice"
+        self._jobs[job_id] = job
+        self.take_note(job.spec)
+        if job.phase is QUEUED:
+            self._queue.add(job, is_new=True)
+        if self.entered is not None:
+            self.entered.append(job)
+        if job.spec.job_class == "hp":
+            self.hp.put(job)
+
+    def take_note(self, spec: JobSpec) -> None:
+        """Notes what the job asks for that few jobs ask for."""
+        if spec.gpu_fraction < 1.0:
+            self.asked_for.add("part")
+        if spec.priority != 0:
+            self.asked_for.add("priority")
+        if spec.promised_s is not None:
+            self.asked_for.add("promise")
+
+    def change(self, job: Job, change: Change, reason: Reason) -> None:
+        """The only way a phase changes: accounts for the time spent, moves the job between indexes."""
+        phase, spent_s = job.phase, self.now_s - job.phase_since_s
+        cell = (phase, change)
+        after = LIFECYCLE[cell] if cell in LIFECYCLE else advance(phase, change)
+        assert spent_s >= 0, f"job {job.job_id}: time went backwards by {-spent_s} s"
+        if phase in ON_DEVICES:
+            self._running.remove(job)
+        if phase is QUEUED or phase is RESERVED:
+            if phase is QUEUED:
+                self._queue.remove(job)
+            job.spent.wait_s += spent_s
+            job.spent.queued_s += spent_s
+        elif phase is LOADING:
+            job.spent.load_s += spent_s
+        elif phase is RUNNING:
+            job.spent.run_s += spent_s
+            if job.estimate.remaining_s is not None:
+                job.estimate.remaining_s = job.remaining_now_s(self.now_s)
+                job.estimate.remaining_at_s = self.now_s
+        elif phase in ON_DEVICES:
+            job.spent.pause_s += spent_s
+        elif phase in ENDED:
+            self.ended.remove(job)
+        else:
+            job.spent.wait_s += spent_s
+        job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
+        if after is QUEUED:
+            self._queue.add(job, is_new=True)
+        elif after in ON_DEVICES:
+            left_s = job.estimate.remaining_s  # At a first step, too, it counts from now.
+            job.estimate.end_s = NEVER_S if left_s is None else self.now_s + left_s * job.estimate.slowdown
+            self._running.add(job)
+        elif after in ENDED:
+            job.ended_s = self.now_s
+            self.keep_ended(job)
+        if self.entered is not None:
+            self.entered.append(job)
+        if job.spec.job_class == "hp":
+            self.hp.put(job)
+
+    def forget_ended(self, keep: int) -> list[Job]:
+        """Drops ended jobs from memory but for so many (fewer, if they are large); returns the dropped ones.
+        The controller writes them to the journal (`controller/store/core.py`)."""
+        self.has_more_ended = False
+        forgotten: list[Job] = []
+        ended = self.ended
+        while (too_many := len(ended.sizes) > keep) or ended.size_bytes > self.ended_bytes_max:
+            job = self._jobs.pop(ended.next_to_forget(by_bytes=not too_many))
+            assert job.phase in ENDED, f"job {job.job_id} is {job.phase}"
+            ended.remove(job)
+            forgotten.append(job)
+        return forgotten
+
+    def moved(self, job: Job) -> None:
+        """What sorts the job in its index (remaining time, slowdown, age) has changed."""
+        if job.phase is QUEUED:
+            self._queue.remove(job)
+            self._queue.add(job, is_new=False)
+        elif job.phase in ON_DEVICES:
+            self._running.remove(job)
+            left_s = job.remaining_now_s(self.now_s)
+            job.estimate.end_s = NEVER_S if left_s is None else self.now_s + left_s * job.estimate.slowdown
+            self._running.add(job)
+
+    def keep_ended(self, job: Job) -> None:
+        self.ended.add(job)
+        self.has_more_ended = True
+
+
+PLACES: Final = 6
+"""Parts of devices are rounded to this, so that adding and removing one leaves exactly 0."""
+
+
+class HpIndex:
+    """How many devices jobs of class hp ask for, by device type and organisation; a part of one counts as
+    such. A job that waits counts under the type it asks for (empty: any), one that is placed under the type
+    it has. Implements `HpDemand`."""
+
+    def __init__(self, devices: Mapping[DeviceId, Device]) -> None:
+        self.waiting = defaultdict[str, float](int)
+        self.placed = defaultdict[str, float](int)
+        self.by_organisation = defaultdict[tuple[str, str], float](int)
+        self._devices = devices
+        self._at: dict[int, tuple[bool, str, str, float]] = {}
+        """By job: whether it is placed, type, organisation, devices."""
+
+    def put(self, job: Job) -> None:
+        """Counts the job where its phase says, and no longer where it counted before."""
+        self.remove(job)
+        phase, placement = job.phase, job.placement
+        if phase is QUEUED:
+            self._count(job.number, (False, job.spec.gpu_type, job.spec.organisation, job.spec.size), 1)
+        elif placement is not None and (phase is RESERVED or phase in ON_DEVICES):
+            first = self._devices.get(placement.devices[0])
+            type = job.spec.gpu_type if first is None else first.type
+            self._count(job.number, (True, type, job.spec.organisation, placement.size), 1)
+
+    def remove(self, job: Job) -> None:
+        if job.number in self._at:
+            self._count(job.number, self._at[job.number], -1)
+
+    def _count(self, number: int, entry: tuple[bool, str, str, float], sign: int) -> None:
+        is_placed, type, organisation, size = entry
+        side = self.placed if is_placed else self.waiting
+        if sign > 0:
+            self._at[number] = entry
+        else:
+            del self._at[number]
+        side[type] = round(side[type] + sign * size, PLACES)
+        if not side[type]:
+            del side[type]
+        theirs = round(self.by_organisation[type, organisation] + sign * size, PLACES)
+        self.by_organisation[type, organisation] = theirs
+        if not self.by_organisation[type, organisation]:
+            del self.by_organisation[type, organisation]
+
+    def check(self, jobs: Iterable[Job]) -> None:
+        """Asserts that a fresh count gives the same; types aside, for devices may have gone meanwhile."""
+        hp = [job for job in jobs if job.spec.job_class == "hp"]
+        waiting = sum(job.spec.size for job in hp if job.phase is QUEUED)
+        placed = sum(j.placement.size for j in hp if j.placement is not None)
+        counted = sum(self.waiting.values()), sum(self.placed.values()), sum(self.by_organisation.values())
+        pairs = zip(counted, (waiting, placed, waiting + placed), strict=True)
+        assert all(abs(one - other) < 1e-3 for one, other in pairs), "hp devices"

@@ -1,0 +1,431 @@
+"""The records of jobs: where each stands, and one method for each fact that changes a record.
+
+Rule: only the ledger assigns to a `Job`: here, and its phase in `phases.py`. The caller decides what to do
+about a fact; this module writes, once, what the fact changes in the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from cotenant.controller.domain import (
+    FIRST_STEP,
+    LAUNCH,
+    LOADING,
+    ON_DEVICES,
+    QUEUED,
+    RUNNING,
+    WAITING,
+    AttemptNo,
+    Capabilities,
+    Change,
+    CheckpointRecord,
+    CurrentAttempt,
+    GangMember,
+    HostId,
+    Job,
+    JobId,
+    JobSpec,
+    LaunchKind,
+    Placement,
+    PromiseState,
+    Reason,
+    SharedPace,
+    StopCause,
+    because,
+)
+from cotenant.controller.domain import events as ev
+from cotenant.controller.engine.state.ordering import JobQueue
+from cotenant.controller.engine.state.phases import Phases
+from cotenant.controller.performance import Profile, SeenBatch, SpeedCurve, alone_step_s
+
+REQUEUED = "requeued-by"
+"""Stop reason after which the job's time limit begins anew."""
+CHECKPOINTS_KNOWN = 4
+"""Per job, the newest."""
+
+
+class Records:
+    """Writes what happens to jobs into their records."""
+
+    def __init__(self, phases: Phases, queue: JobQueue) -> None:
+        self._phases, self._queue = phases, queue
+
+    # --- Phases ------------------------------------------------------------------------------------
+
+    def release(self, job: Job, reason: Reason) -> None:
+        """A held job may go on, and whatever it was held for is forgotten."""
+        job.counts.infra_failures, job.workdir_missing = 0, ()
+        self._phases.change(job, Change.RELEASE, reason)
+
+    def reserve(self, job: Job, placement: Placement, victims: Sequence[JobId]) -> None:
+        """The job gets these devices when the victims have left them."""
+        job.placement, job.waits_for = placement, tuple(dict.fromkeys(victims))
+        leaving = " and ".join(f"job {each}" for each in job.waits_for)
+        self._phases.change(job, Change.RESERVE, because("waits-for-victims", leaving))
+
+    def resize(self, job: Job, placement: Placement) -> None:
+        """The job is asked to leave its devices, and goes on with these."""
+        job.resize_to = placement
+
+    def reserve_resized(self, job: Job) -> None:
+        """Reserves the new devices of a job that is resized and whose processes are gone: the job goes on as
+        soon as all others have left its new devices."""
+        assert job.resize_to is not None
+        job.placement, job.resize_to, job.waits_for = job.resize_to, None, ()
+        self._phases.change(job, Change.RESERVE, job.placement.reason)
+
+    def lose_resize(self, job: Job) -> None:
+        """The job will wait in the queue instead."""
+        job.resize_to = None
+
+    def learn_curve(self, job: Job, curve: SpeedCurve) -> None:
+        """How the job's step time depends on its number of devices."""
+        job.measured.curve = curve
+
+    def victims_left(self, job: Job, waits_for: tuple[JobId, ...]) -> None:
+        """Only these still have to leave a reserved job's devices."""
+        job.waits_for = waits_for
+
+    def lose_reservation(self, job: Job, change: Change, reason: Reason, *, preempted: bool) -> None:
+        """Takes the reservation from a job. `preempted`: its devices are for somebody else now, and its
+        victims left them for nothing."""
+        job.counts.aborted_preemptions += preempted
+        job.placement, job.waits_for = None, ()
+        self._phases.change(job, change, reason)
+
+    def begin_attempt(self, job: Job, placement: Placement, gang: tuple[GangMember, ...], epoch: str) -> None:
+        """The next attempt, on the hosts of this gang and from the last durable step: nothing is known of it
+        yet."""
+        now_s = self._phases.now_s
+        if job.first_start_s is None:
+            job.first_start_s = now_s
+        first, *others = gang
+        hosts = tuple([member.host_id for member in gang]) if others else (first.host_id,)
+        taken, before = job.attempts_taken, job.attempt.number
+        step = job.durable_step if job.progress.checkpoints else 0
+        job.attempt = CurrentAttempt(
+            number=AttemptNo((taken if taken > before else before) + 1),
+            epoch=epoch,
+            hosts_left=hosts,
+            start_step=step,
+            known_to_resume=step > 0,
+        )
+        job.placement, job.waits_for, job.progress.step = placement, (), step
+        job.visited = tuple(dict.fromkeys((*job.visited, *hosts))) if job.visited else hosts
+        steps, estimate = placement.accumulation_steps, job.estimate
+        estimate.remaining_at_s = now_s
+        estimate.slowdown = job.split_slowdown(steps) if steps > 1 or job.measured.curve is not None else 1.0
+        self._phases.change(job, LAUNCH, placement.reason)
+
+    def preempt_early(self, job: Job) -> None:
+        """The job is preempted before the promised time of its run is over."""
+        job.counts.early_preemptions += 1
+
+    def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:
+        """Records that the job is asked to leave its devices."""
+        job.attempt.stop_cause, job.attempt.stop_reason = cause, reason
+        if job.phase is LOADING and cause == "preempted":
+            job.counts.futile_preemptions += 1
+            job.spent.futile_s += self._phases.now_s - job.phase_since_s
+        self._phases.change(job, Change.SAVE_AND_STOP if save else Change.STOP, reason)
+
+    def blame_stop(self, job: Job, cause: StopCause, reason: Reason) -> None:
+        """Why its attempt ends, or will have ended."""
+        job.attempt.stop_cause, job.attempt.stop_reason = cause, reason
+
+    def left_host(self, job: Job, host_id: HostId, outcome: str, *, is_blamed: bool) -> None:
+        """All its processes on a host are gone; `outcome`: how the attempt has ended as far as is known."""
+        left = job.attempt.hosts_left
+        job.attempt.hosts_left = () if left == (host_id,) else tuple([h for h in left if h != host_id])
+        job.attempt.outcome = outcome
+        if is_blamed:
+            job.attempt.to_blame = (*job.attempt.to_blame, host_id)
+
+    def requeue(self, job: Job, change: Change, reason: Reason, step: int, remaining_s: float | None) -> None:
+        """All processes are gone and the job waits again, with what is left from its last durable `step`."""
+        if job.phase is RUNNING:
+            job.estimate.remaining_at_s = (
+                self._phases.now_s
+            )  # What is left is counted from there, not from its last report.
+        job.counts.preemptions += job.attempt.stop_cause in ("preempted", "user")
+        job.counts.resizes += job.attempt.stop_cause == "resized"
+        job.placement, job.progress.step, job.estimate.remaining_s, job.estimate.slowdown = (
+            None,
+            step,
+            remaining_s,
+            1.0,
+        )
+        job.attempt.start_assumed_s = None
+        job.counts.limits_over += job.attempt.stop_cause == "time-limit"
+        self._phases.change(job, change, reason)
+        if job.attempt.stop_cause == "time-limit" or (
+            job.attempt.stop_reason is not None and job.attempt.stop_reason.code == REQUEUED
+        ):
+            job.spent.past_limit_s = job.spent.load_s + job.spent.run_s
+
+    def finishes(self, job: Job) -> None:
+        """A job that has done its work without a step that could be seen has run, and not loaded, all the
+        time."""
+        if job.phase is LOADING:
+            job.spent.run_s += self._phases.now_s - job.phase_since_s
+            job.phase_since_s = self._phases.now_s
+
+    def end(self, job: Job, change: Change, reason: Reason, *, is_complete: bool = False) -> None:
+        """All processes are gone and the job is over; `is_complete`: it has done all that it was to do."""
+        self._phases.change(job, change, reason)
+        job.placement, job.attempt.start_assumed_s = None, None
+        if is_complete:
+            job.estimate.remaining_s = 0.0
+
+    def begin_again(self, job: Job, reason: Reason, remaining_s: float | None) -> None:
+        """A job that had ended waits once more: what its attempts reached stays, their failures do not count,
+        and its time limit begins anew."""
+        (
+            job.ended_s,
+            job.attempt.exit_code,
+            job.attempt.outcome,
+            job.attempt.stop_cause,
+            job.attempt.stop_reason,
+        ) = None, None, "", "", None
+        job.counts.user_failures = job.counts.infra_failures = 0
+        job.workdir_missing, job.avoid, job.aged, job.spent.queued_s = (), (), False, 0.0
+        job.spent.past_limit_s, job.progress.step, job.estimate.remaining_s = (
+            job.spent.load_s + job.spent.run_s,
+            job.durable_step,
+            remaining_s,
+        )
+        self._phases.change(job, Change.BEGIN_AGAIN, reason)
+
+    def respecify(self, job: Job, spec: JobSpec) -> None:
+        """A waiting job's options change; it then stands where a new job with them would."""
+        assert job.phase in WAITING, f"job {job.job_id} is {job.phase}"
+        is_queued = job.phase is QUEUED
+        if is_queued:
+            self._queue.remove(job)
+        job.spec = spec
+        self._phases.take_note(spec)
+        if is_queued:
+            self._queue.add(job, is_new=True)
+        if spec.job_class == "hp":
+            self._phases.hp.put(job)
+        else:
+            self._phases.hp.remove(job)
+        if self._phases.entered is not None:
+            self._phases.entered.append(job)
+
+    def explain(self, job: Job, reason: Reason) -> None:
+        """Why it is where it is, said anew."""
+        job.reason = reason
+
+    def rank(self, job: Job, rank: int) -> None:
+        """Where it stands before the policy's order counts."""
+        if job.rank != rank:
+            job.rank = rank
+            self._phases.moved(job)
+
+    def age(self, job: Job, reason: Reason) -> None:
+        """The job has waited so long that all others wait for it."""
+        job.aged = True
+        if job.phase is QUEUED:
+            job.reason = reason
+        self._phases.moved(job)
+
+    def promise(self, job: Job, state: PromiseState, why: Reason | None = None) -> None:
+        """Whether the end that it was promised was kept."""
+        job.promise, job.promise_why = state, why
+
+    # --- What attempts tell ------------------------------------------------------------------------
+
+    def started_on(self, job: Job, host_id: HostId, launch: LaunchKind) -> None:
+        """Records that the attempt has started on a host; the launch of a job counts as warm if those of all
+        hosts are warm."""
+        if not job.attempt.started_hosts or launch == "cold":
+            job.attempt.launched = launch
+        job.attempt.started_hosts = (*job.attempt.started_hosts, host_id)
+
+    def can_resume(self, job: Job, capable: tuple[HostId, ...], *, everywhere: bool) -> None:
+        """All ranks on these hosts have said that they can; `everywhere`: there are no others."""
+        job.attempt.capable, job.progress.resumable = capable, job.progress.resumable or everywhere
+
+    def cannot_resume(self, job: Job) -> None:
+        job.progress.resumable, job.attempt.capable, job.attempt.known_to_resume = False, (), False
+
+    def learn_capabilities(self, job: Job, said: Capabilities) -> None:
+        """The job's library has said what it can do; its last word counts."""
+        job.progress.capabilities = said
+
+    def resumed_at(self, job: Job, step: int, remaining_s: float | None) -> None:
+        """The step at which the attempt resumes."""
+        job.attempt.start_step = job.progress.step = step
+        job.estimate.remaining_s = remaining_s
+        self._phases.moved(job)
+
+    def loaded_longer(self, job: Job) -> float:
+        """A running job makes its first step only now: all its time since that was assumed was its load.
+        Returns how long the attempt took to load."""
+        longer_s = self._phases.now_s - job.phase_since_s
+        job.spent.load_s, job.phase_since_s = job.spent.load_s + longer_s, self._phases.now_s
+        return job.attempt.load_assumed_s + longer_s
+
+    def first_step(self, job: Job, step: int, *, assumed: bool) -> None:
+        """The job trains from now on."""
+        job.attempt.start_assumed_s = self._phases.now_s if assumed else None
+        job.attempt.load_assumed_s = self._phases.now_s - job.phase_since_s if assumed else 0.0
+        job.estimate.remaining_at_s = self._phases.now_s
+        if step > job.progress.step:
+            job.progress.step = step
+        if job.phase is LOADING:
+            assert job.placement is not None
+            self._phases.change(job, FIRST_STEP, job.placement.reason)
+        else:
+            self._phases.moved(job)
+
+    def learn_pace(self, job: Job, step_s: float, solo_step_s: float | None, slowdown: float) -> None:
+        """What its steps take, now and alone; how far it is follows."""
+        job.attempt.step_s, job.measured.solo_step_s, job.estimate.slowdown = step_s, solo_step_s, slowdown
+
+    def progressed(self, job: Job, step: int, remaining_s: float | None, source: str | None = None) -> None:
+        """How far it is by now, and what is expected from here on."""
+        job.progress.step, job.estimate.remaining_at_s = step, self._phases.now_s
+        self.expect(job, remaining_s, source)
+
+    def see_length(self, job: Job, total_steps: int | None) -> None:
+        """How many steps the job will make, as seen in its script's loops."""
+        job.progress.total_steps = total_steps or job.progress.total_steps
+
+    def see_batch(self, job: Job, batch: SeenBatch) -> None:
+        """How many rows its model gets at a time; a number stays known."""
+        if batch.rows is not None or (batch.note and job.measured.batch.rows is None):
+            job.measured.batch = batch
+
+    def checkpointed(self, job: Job, record: CheckpointRecord) -> None:
+        """The job can go on from this checkpoint, and will if it waits."""
+        known = sorted((*job.progress.checkpoints, record), key=lambda c: (c.attempt, c.step))
+        job.progress.checkpoints = tuple(known[-CHECKPOINTS_KNOWN:])
+        if job.phase not in ON_DEVICES:
+            job.progress.step = max(job.progress.step, job.durable_step)
+        self._phases.moved(job)
+
+    def lose_checkpoints(self, job: Job, domain: str) -> None:
+        """Nobody can read that host's files any more."""
+        job.progress.checkpoints = tuple(c for c in job.progress.checkpoints if c.domain != domain)
+        if job.phase not in ON_DEVICES:
+            job.progress.step = job.durable_step
+        self._phases.moved(job)
+
+    def last_words(self, job: Job, said: ev.AttemptEnded) -> None:
+        """What a host has said of the attempt's end there."""
+        if said.step > job.progress.step:
+            job.progress.step = said.step
+        if said.verdict.exit_code is not None:
+            job.attempt.exit_code = said.verdict.exit_code
+        if said.verdict.host_fault:
+            job.attempt.host_faults = (*job.attempt.host_faults, said.host_id)
+        if said.verdict.workdir_missing:
+            job.workdir_missing = tuple(dict.fromkeys((*job.workdir_missing, said.host_id)))
+
+    # --- What is expected of it --------------------------------------------------------------------
+
+    def expect(self, job: Job, remaining_s: float | None, source: str | None = None) -> None:
+        """What is left of it, by another estimate; `source`: where that comes from, if from elsewhere."""
+        job.estimate.remaining_s = remaining_s
+        if source is not None:
+            job.estimate.source = source
+        self._phases.moved(job)
+
+    def expect_load(self, job: Job, load_s: float) -> None:
+        job.estimate.load_s = load_s
+
+    def expect_pause(self, job: Job, pause_s: float) -> None:
+        job.estimate.pause_s = pause_s
+
+    def repace(self, job: Job, slowdown: float) -> None:
+        """The job has another pace from now on."""
+        job.estimate.remaining_s, job.estimate.remaining_at_s = (
+            job.remaining_now_s(self._phases.now_s),
+            self._phases.now_s,
+        )
+        job.estimate.slowdown = slowdown
+        self._phases.moved(job)
+
+    def learn_profile(self, job: Job, profile: Profile, *, given: bool = False) -> None:
+        """What was measured of it, or (`given`) of a job like it."""
+        job.measured.profile, job.measured.profile_given = profile, given
+        self.see_batch(job, profile.batch)
+        alone_s = alone_step_s(profile, job.gang)
+        if alone_s is not None:
+            job.measured.solo_step_s = alone_s
+        self._phases.moved(job)
+
+    def refine_profile(self, job: Job, profile: Profile) -> None:
+        """Replaces the profile by one of the same measurements, with more known of them."""
+        job.measured.profile = profile
+        self._phases.moved(job)
+
+    def plan_memory(self, job: Job, memory_mib: int) -> None:
+        """What it takes of each of its devices, now that it was measured."""
+        assert job.placement is not None
+        job.placement = msgspec.structs.replace(job.placement, memory_mib=memory_mib)
+
+    # --- Beside others, and blame ------------------------------------------------------------------
+
+    def share(self, job: Job, other: Job) -> None:
+        """The two are on a device together."""
+        for one, two in ((job, other), (other, job)):
+            one.co_tenants = tuple(dict.fromkeys((*one.co_tenants, two.job_id)))
+
+    def keep_shared_pace(self, job: Job, partner_id: JobId, pace: SharedPace) -> None:
+        """Keeps the job's pace beside another job, until its pace alone is known."""
+        job.measured.uncompared[partner_id] = pace
+
+    def compared(self, job: Job) -> None:
+        """Nothing is left to compare."""
+        job.measured.uncompared.clear()
+
+    def crowded(self, job: Job) -> None:
+        """Counts that the job ran out of device memory while it shared."""
+        job.counts.crowded += 1
+
+    def outgrew(self, job: Job) -> None:
+        """Records that the job, alone, ran out of the memory that was planned for it."""
+        job.outgrown = True
+
+    def suspect(self, job: Job, evidence: int) -> None:
+        """The job may have caused a fatal fault of a GPU."""
+        job.counts.fault_evidence += evidence
+
+    def forgive(self, job: Job) -> None:
+        """The job has started: earlier failures of hosts no longer count."""
+        job.counts.infra_failures, job.avoid = 0, ()
+
+    def avoid(self, job: Job, host_id: HostId) -> None:
+        """The job failed on this host, and perhaps the host is why."""
+        job.avoid = tuple(dict.fromkeys((*job.avoid, host_id)))[-3:]
+
+    def failed(self, job: Job, *, by_user: bool) -> int:
+        """Counts a failed attempt, of the program or of a host; returns how many there are now."""
+        if by_user:
+            job.counts.user_failures += 1
+            return job.counts.user_failures
+        job.counts.infra_failures += 1
+        return job.counts.infra_failures
+
+    # --- Histories that this journal has lost ------------------------------------------------------
+
+    def take_numbers(self, job: Job, attempt: AttemptNo) -> None:
+        """Records that another history has used the attempt numbers up to this one."""
+        job.attempts_taken = max(job.attempts_taken, attempt)
+
+    def was_on(self, job: Job, host_id: HostId) -> None:
+        """The host keeps files of the job."""
+        job.visited = tuple(dict.fromkeys((*job.visited, host_id)))
+
+    def stray_on(self, job: Job, host_id: HostId) -> None:
+        """The host is still ending an attempt of the job that this ledger does not know."""
+        job.strays = tuple(dict.fromkeys((*job.strays, host_id)))
+
+    def stray_gone(self, job: Job, host_id: HostId) -> None:
+        job.strays = tuple(each for each in job.strays if each != host_id)

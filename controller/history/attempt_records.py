@@ -1,0 +1,179 @@
+"""What is remembered of one attempt, and how its end is put in words. Pure.
+
+Rule: a field that is added has a default: snapshots hold these records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from cotenant.controller.domain import (
+    ENDED,
+    AttemptNo,
+    Defer,
+    DeviceId,
+    Hold,
+    HostId,
+    Job,
+    JobId,
+    LaunchKind,
+    Phase,
+    Place,
+    Preempt,
+    Reason,
+    Resize,
+    Share,
+    StopCause,
+    because,
+)
+from cotenant.controller.domain import events as ev
+from cotenant.controller.history.attempt_account import AttemptAccount
+
+EndCause = Literal["", "preempted", "by-hand", "parted", "crowded", "faulted", "resized"]
+"""For another job; by a person; from a co-tenant with which it lost; out of memory beside one; with a GPU
+fault beside one; to go on with another number of devices."""
+
+
+class AttemptRecord(msgspec.Struct, kw_only=True):
+    """The record of one attempt on its devices."""
+
+    attempt: AttemptNo
+    devices: tuple[DeviceId, ...]
+    hosts: tuple[HostId, ...]
+    """Host of each device."""
+    accumulation_steps: int
+    sub_batch: int | None
+    launched_s: float
+    start_step: int
+    end_step: int = 0
+    co_tenants: tuple[JobId, ...] = ()
+    first_step_s: float | None = None
+    first_step: int | None = None
+    assumed_s: float | None = None
+    """Since when it counts as training although no step of it was seen; None once one was."""
+    stop_requested_s: float | None = None
+    ended_s: float | None = None
+    outcome: str = ""
+    reason: str = ""
+    exact: bool | None = None
+    stop_reason: Reason | None = None
+    failed_as: Literal["", "infra-failed", "user-failed"] = ""
+    """The worst that a host of its gang said of it; empty: none of them said that it failed."""
+    failure: str = ""
+    """What failed, in that host's words."""
+    launch: LaunchKind = ""
+    launch_why: str = ""
+    """Why a host did not start it warm."""
+    account: AttemptAccount = msgspec.field(default_factory=AttemptAccount)
+    """What it had of its devices."""
+    cause: EndCause = ""
+    """Why its job had to leave its devices, if somebody else was the reason."""
+    waited_s: float = 0.0
+    """What its job had waited in all when it was launched."""
+    fraction: float = 1.0
+    """Below 1: the part of its one device that it had."""
+
+    @property
+    def trains_since_s(self) -> float | None:
+        """Since its first step, or since it counts as training without one."""
+        return self.assumed_s if self.first_step_s is None else self.first_step_s
+
+
+ALWAYS_S: Final = -float("inf")
+AttemptsOf = Callable[[JobId], Sequence[AttemptRecord]]
+"""The attempts of a job, the oldest first."""
+
+
+class HistoryNote(msgspec.Struct, frozen=True, array_like=True):
+    """A note of one thing that was decided, or that ended."""
+
+    at_s: float
+    event: str
+    job_id: JobId | None
+    what: str
+    reason: Reason
+
+
+def resume_reason(event: ev.CapabilitiesSeen) -> Reason:
+    if event.exact:
+        return because("resumed-exact", event.step)
+    return because("resumed-equivalent", event.step, event.note or "something differs")
+
+
+def why_it_ended(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) -> Reason:
+    """What ended the attempt (not what the job waits for now, nor why it has started again): a failure comes
+    before a lost host, and either before the request to stop that it forestalled."""
+    if job.attempt.number == attempt_record.attempt and (job.phase in ENDED or job.phase is Phase.HELD):
+        return job.reason
+    if attempt_record.failed_as == "user-failed":
+        return because("user-failed", attempt_record.failure)
+    if isinstance(event, ev.HostLost):
+        return because("host-lost", event.host_id, event.by)
+    if attempt_record.failed_as and not _went_with_host(attempt_record):
+        return because("infra-failed", attempt_record.failure)
+    if attempt_record.stop_reason is not None:
+        return attempt_record.stop_reason
+    return because("stopped-as", _words_of(event))
+
+
+def _words_of(event: ev.AnyEvent) -> str:
+    if isinstance(event, ev.AttemptEnded):
+        return event.verdict.detail or event.verdict.outcome
+    return f"ended with {type(event).__name__}"
+
+
+def outcome_of(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) -> str:
+    """How an attempt ended, in the words of `show`."""
+    if isinstance(event, ev.HostLost):
+        return "host-lost"
+    if job.phase is Phase.CANCELLED:
+        return "cancelled"
+    if isinstance(event, ev.AttemptEnded):
+        if attempt_record.failed_as and not _went_with_host(attempt_record):
+            return attempt_record.failed_as
+        if event.verdict.outcome != "stopped" or attempt_record.stop_requested_s is None:
+            return event.verdict.outcome
+        if job.phase is Phase.FAILED:
+            return "stopped"
+        if attempt_record.cause == "resized":
+            return "resized"
+        return _NOT_PREEMPTED.get(
+            attempt_record.stop_reason.code if attempt_record.stop_reason else "", "preempted"
+        )
+    return "ended"
+
+
+def _went_with_host(attempt_record: AttemptRecord) -> bool:
+    """Whether the parts of an attempt on its other hosts were stopped, or failed, because one host was
+    lost."""
+    lost = attempt_record.stop_reason is not None and attempt_record.stop_reason.code == "host-lost"
+    return lost and attempt_record.failed_as != "user-failed"
+
+
+CAUSES: dict[StopCause, EndCause] = {"preempted": "preempted", "user": "by-hand", "resized": "resized"}
+_NOT_PREEMPTED = {"host-lost": "host-lost", "gang-peer-ended": "stopped", "fenced": "stopped"}
+"""Codes of stops that follow from a failure: when a part of a gang is gone, the engine stops the rest."""
+
+
+def add_if_missing(jobs: tuple[JobId, ...], job_id: JobId) -> tuple[JobId, ...]:
+    return jobs if job_id in jobs else (*jobs, job_id)
+
+
+def action_in_words(action: Place | Share | Preempt | Resize | Hold | Defer) -> str:
+    """An action as a short phrase."""
+    match action:
+        case Place() | Share():
+            s = action.accumulation_steps
+            steps = f" with {s} accumulation steps" if s > 1 else ""
+            return f"{type(action).__name__.lower()} on {', '.join(action.devices)}{steps}"
+        case Preempt():
+            return "preempt" + (f" for {action.for_job}" if action.for_job else "")
+        case Resize():
+            return f"resize to {', '.join(action.devices)}"
+        case Hold():
+            return "hold back"
+        case Defer():
+            return "put off"

@@ -1,0 +1,428 @@
+"""What happened to each job, for `show`, `explain` and timelines: its attempts on devices, and decisions.
+
+Rule: it learns from events, commands and decisions alone, so that recovery, which folds the same, arrives at
+the same history. It is bounded: old attempts and notes fall out, the journal keeps everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from cotenant.controller.domain import (
+    ON_DEVICES,
+    AnyCommand,
+    Compute,
+    DeviceId,
+    HostId,
+    Job,
+    JobId,
+    Phase,
+    Placement,
+    Preempt,
+    Reason,
+    Resize,
+    StartAttempt,
+    StopAttempt,
+    Wake,
+    because,
+    render,
+)
+from cotenant.controller.domain import events as ev
+from cotenant.controller.engine import Engine
+from cotenant.controller.history.attempt_account import (
+    Activity,
+    AttemptAccount,
+    Foretold,
+    HeldSpan,
+    Promise,
+)
+from cotenant.controller.history.attempt_records import (
+    CAUSES,
+    AttemptRecord,
+    HistoryNote,
+    action_in_words,
+    add_if_missing,
+    outcome_of,
+    resume_reason,
+    why_it_ended,
+)
+from cotenant.controller.history.etas import policy_label
+
+ATTEMPTS_KEPT = 100
+NOTES_KEPT_PER_JOB = 40
+NOTES_KEPT = 1_000
+POLICIES_KEPT = 200
+FORECASTS_KEPT = 200
+"""Per attempt: one for each co-tenant."""
+
+
+class PolicyInForce(msgspec.Struct, frozen=True, array_like=True):
+    """The policy that decides from `from_s` on."""
+
+    from_s: float
+    label: str
+    """Its name, with the parameters that were set."""
+
+
+class SavedHistory(msgspec.Struct, kw_only=True):
+    """The whole history as a value."""
+
+    stretches: dict[JobId, list[AttemptRecord]] = {}
+    job_notes: dict[JobId, list[HistoryNote]] = {}
+    notes: list[HistoryNote] = []
+    policies: list[PolicyInForce] = []
+    """The oldest first; a journal's first one has been in force since before."""
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A job with its attempts and the decisions about it: what the journal keeps of one that is forgotten."""
+
+    job: Job
+    attempts: Sequence[AttemptRecord]
+    notes: Sequence[HistoryNote]
+    """Oldest first."""
+
+
+class History:
+    """The history of jobs, which watches the engine; `observe` after every event."""
+
+    def __init__(self, saved: SavedHistory | None = None) -> None:
+        self._saved = saved if saved is not None else SavedHistory()
+        self._open: dict[JobId, AttemptRecord] = {}
+        self._on_host: dict[HostId, dict[JobId, None]] = {}
+        self.forgotten: list[JobRecord] = []
+        """Jobs that the engine forgot at the last event."""
+        for job_id, attempts in self._saved.stretches.items():
+            if attempts and attempts[-1].ended_s is None:
+                self._keep_open(job_id, attempts[-1])
+
+    def save(self) -> SavedHistory:
+        return self._saved
+
+    # --- Reading -----------------------------------------------------------------------------------
+
+    def attempts(self, job_id: JobId) -> Sequence[AttemptRecord]:
+        return self._saved.stretches.get(job_id, ())
+
+    def newest(self, job_id: JobId) -> AttemptRecord | None:
+        known = self._saved.stretches.get(job_id)
+        return known[-1] if known else None
+
+    def notes(self, job_id: JobId | None, limit: int) -> Iterator[HistoryNote]:
+        """Yields the notes on a job, or on all, newest first."""
+        notes = self._saved.notes if job_id is None else self._saved.job_notes.get(job_id, [])
+        yield from notes[: -limit - 1 : -1]
+
+    def record(self, job: Job) -> JobRecord:
+        notes = self._saved.job_notes.get(job.job_id, ())
+        return JobRecord(job=job, attempts=self.attempts(job.job_id), notes=notes)
+
+    def policies(self) -> Sequence[PolicyInForce]:
+        return self._saved.policies
+
+    # --- Watching ----------------------------------------------------------------------------------
+
+    def observe(self, engine: Engine, event: ev.AnyEvent, commands: Iterable[AnyCommand]) -> None:
+        """Takes in what one `handle` (or `fold`) did."""
+        now_s = engine.now_s
+        name = type(event).__name__
+        self._take_event(event, now_s)
+        if isinstance(event, ev.PolicyChanged) or not self._saved.policies:
+            self._policy_now(engine)
+        touched = dict.fromkeys(self._affected_jobs(event))  # In order: the same history in every process.
+        # Before a job that ends starts again elsewhere in the same event: its partners stay where it was.
+        where = [self._open[job_id].devices for job_id in touched if job_id in self._open]
+        started: list[JobId] = []
+        for command in commands:
+            if isinstance(command, StartAttempt):
+                self._started(engine, event, command, started)
+            elif isinstance(command, StopAttempt):
+                self._stop_asked(engine, command)
+                touched[command.job_id] = None
+        for action in engine.decision.actions:
+            if not isinstance(action, (Wake, Compute)):
+                self._note(HistoryNote(now_s, name, action.job_id, action_in_words(action), action.reason))
+        for refusal in engine.refusals:
+            self._note(HistoryNote(now_s, name, None, "refused", refusal))
+        where += [self._open[job_id].devices for job_id in touched if job_id in self._open]
+        for job_id in touched:
+            self._close_if_over(engine, job_id, event)
+        for job_id in started:
+            self._join_partners(engine, job_id)
+            where.append(self._open[job_id].devices)
+        here = (job_id for devices in where for device_id in devices for job_id in engine.tenants(device_id))
+        for job_id in dict.fromkeys(here):
+            self._turn(engine, job_id)
+        self.forgotten = [self.record(job) for job in engine.forgotten]
+        self._forget_old(engine)
+
+    def _keep_open(self, job_id: JobId, attempt_record: AttemptRecord) -> None:
+        self._open[job_id] = attempt_record
+        for host_id in attempt_record.hosts:
+            self._on_host.setdefault(host_id, {})[job_id] = None
+
+    def _take_event(self, event: ev.AnyEvent, now_s: float) -> None:
+        if isinstance(event, ev.TroubleSeen):
+            self._note(
+                HistoryNote(now_s, "TroubleSeen", event.job_id, "trouble", because("trouble", event.what))
+            )
+        elif isinstance(event, ev.SpecChanged):
+            words = ", ".join(f"{name} {value}" for name, value in event.changes.items())
+            self._note(
+                HistoryNote(now_s, "SpecChanged", event.job_id, "set", because("set-by", event.by, words))
+            )
+        if not isinstance(
+            event,
+            (
+                ev.AttemptStarted,
+                ev.FirstStepDone,
+                ev.ProgressSeen,
+                ev.CapabilitiesSeen,
+                ev.CheckpointDurable,
+                ev.AttemptEnded,
+            ),
+        ):
+            return
+        attempt_record = self._open.get(event.job_id)
+        if attempt_record is None or attempt_record.attempt != event.attempt:
+            return
+        if isinstance(event, ev.AttemptStarted):
+            if attempt_record.launch != "cold":
+                attempt_record.launch, attempt_record.launch_why = event.launch, event.launch_why
+            return
+        if isinstance(event, ev.ProgressSeen):
+            attempt_record.account.count(now_s, event.step)
+            return
+        attempt_record.end_step = max(attempt_record.end_step, event.step)
+        if isinstance(event, ev.FirstStepDone):
+            self._first_step(attempt_record, event, now_s)
+        elif isinstance(event, ev.CapabilitiesSeen):
+            attempt_record.start_step = event.step
+            if event.exact is not None and attempt_record.exact is None:
+                attempt_record.exact = event.exact
+                self._note(
+                    HistoryNote(now_s, "CapabilitiesSeen", event.job_id, "resume", resume_reason(event))
+                )
+        elif isinstance(event, ev.AttemptEnded):
+            if event.gpu_fault in ("culprit", "suspect", "hit") and attempt_record.co_tenants:
+                attempt_record.cause = "faulted"
+            if event.verdict.outcome == "user-failed" or (
+                event.verdict.outcome == "infra-failed" and not attempt_record.failed_as
+            ):
+                attempt_record.failed_as, attempt_record.failure = (
+                    event.verdict.outcome,
+                    event.verdict.detail or event.verdict.outcome,
+                )
+        elif isinstance(event, ev.CheckpointDurable):
+            attempt_record.exact = (
+                event.exact if attempt_record.exact is None else attempt_record.exact and event.exact
+            )
+
+    def _first_step(self, attempt_record: AttemptRecord, event: ev.FirstStepDone, now_s: float) -> None:
+        if event.assumed:
+            if attempt_record.trains_since_s is None and attempt_record.stop_requested_s is None:
+                attempt_record.assumed_s = now_s
+            return
+        if attempt_record.assumed_s is not None:
+            if attempt_record.stop_requested_s is not None:
+                return  # It leaves, and is not running any more.
+            self._correct_start(event.job_id, attempt_record, attempt_record.assumed_s, now_s)
+            attempt_record.assumed_s = None
+        attempt_record.account.count(now_s, event.step)
+        if attempt_record.first_step_s is None:
+            attempt_record.first_step_s, attempt_record.first_step = now_s, event.step
+
+    def _correct_start(self, job_id: JobId, mine: AttemptRecord, assumed_s: float, now_s: float) -> None:
+        """The first step comes only now: what was counted since it was assumed was loading, and nobody
+        trained beside the job in that time."""
+        mine.account.loaded_until(now_s)
+        for other_id in mine.co_tenants:
+            for theirs in self.attempts(other_id):
+                theirs.account.loaded_beside(job_id, assumed_s, now_s)
+
+    def _policy_now(self, engine: Engine) -> None:
+        known = self._saved.policies
+        label = policy_label(engine)
+        if not known or known[-1].label != label:
+            known.append(PolicyInForce(engine.now_s, label))
+            del known[:-POLICIES_KEPT]
+
+    def _affected_jobs(self, event: ev.AnyEvent) -> Iterator[JobId]:
+        """Jobs of which this event may end an attempt."""
+        if isinstance(event, (ev.HostLost, ev.HostJoined)):
+            host_id = event.host_id if isinstance(event, ev.HostLost) else event.report.host_id
+            yield from self._on_host.get(host_id, ())
+        elif isinstance(event, (ev.AttemptEnded, ev.FirstStepDone)):
+            yield event.job_id
+
+    # --- Accounts ----------------------------------------------------------------------------------
+
+    def _turn(self, engine: Engine, job_id: JobId) -> None:
+        """A job's co-tenants, or what it does on its devices, may have changed: the account goes on with a
+        new span."""
+        attempt_record = self._open.get(job_id)
+        if attempt_record is None:
+            return
+        before, piece = attempt_record.account.now, piece_now(engine, job_id, attempt_record.devices)
+        if before is None or (before.doing, before.beside, before.share) != (
+            piece.doing,
+            piece.beside,
+            piece.share,
+        ):
+            attempt_record.account.turn(engine.now_s, piece)
+
+    # --- Beginning and ending ----------------------------------------------------------------------
+
+    def _started(
+        self, engine: Engine, event: ev.AnyEvent, command: StartAttempt, started: list[JobId]
+    ) -> None:
+        job_id = command.job_id
+        known = self._open.get(job_id)
+        if known is not None and known.attempt == command.attempt:
+            return  # Its other hosts, or the same command once more.
+        if known is not None:
+            self._close(engine, job_id, known, event)
+        attempt_record = AttemptRecord(
+            attempt=command.attempt,
+            devices=tuple(device for member in command.gang for device in member.devices),
+            hosts=tuple(member.host_id for member in command.gang for _ in member.devices),
+            accumulation_steps=command.accumulation_steps,
+            sub_batch=command.sub_batch,
+            launched_s=engine.now_s,
+            start_step=command.resume_step,
+            end_step=command.resume_step,
+            account=AttemptAccount(promise=promise_of(engine.jobs[job_id].placement)),
+            waited_s=engine.jobs[job_id].spent.wait_s,
+            fraction=command.fraction,
+        )
+        self._keep_open(job_id, attempt_record)
+        known_before = self._saved.stretches.setdefault(job_id, [])
+        known_before.append(attempt_record)
+        del known_before[:-ATTEMPTS_KEPT]
+        started.append(job_id)
+
+    def _join_partners(self, engine: Engine, job_id: JobId) -> None:
+        mine = self._open[job_id]
+        for other_id in engine.partners(job_id):
+            mine.co_tenants = add_if_missing(mine.co_tenants, other_id)
+            theirs = self._open.get(other_id)
+            if theirs is not None:
+                theirs.co_tenants = add_if_missing(theirs.co_tenants, job_id)
+            xi = engine.view().pairs.interference(engine.jobs[job_id], engine.jobs[other_id])
+            expect(mine, Foretold(beside=other_id, xi=xi.first, source=xi.source, margin=xi.margin(0)))
+            if theirs is not None:
+                expect(theirs, Foretold(beside=job_id, xi=xi.second, source=xi.source, margin=xi.margin(1)))
+
+    def _stop_asked(self, engine: Engine, command: StopAttempt) -> None:
+        attempt_record = self._open.get(command.job_id)
+        if attempt_record is None or attempt_record.attempt != command.attempt:
+            return
+        if attempt_record.stop_requested_s is None:
+            attempt_record.stop_requested_s = engine.now_s
+        attempt_record.reason, attempt_record.stop_reason = render(command.reason), command.reason
+        job = engine.jobs.get(command.job_id)
+        attempt_record.cause = CAUSES.get(job.attempt.stop_cause, "") if job is not None else ""
+        if attempt_record.cause == "preempted" and command.reason.code.startswith("parted-"):
+            attempt_record.cause = "parted"
+        if not any(  # The policy's own action tells it.
+            isinstance(action, (Preempt, Resize))
+            and (action.job_id, action.reason) == (command.job_id, command.reason)
+            for action in engine.decision.actions
+        ):
+            self._note(HistoryNote(engine.now_s, "StopAttempt", command.job_id, "stop", command.reason))
+
+    def _close_if_over(self, engine: Engine, job_id: JobId, event: ev.AnyEvent) -> None:
+        attempt_record, job = self._open.get(job_id), engine.jobs.get(job_id)
+        if attempt_record is None:
+            return
+        if job is None or job.attempt.number != attempt_record.attempt or job.phase not in ON_DEVICES:
+            self._close(engine, job_id, attempt_record, event)
+
+    def _close(
+        self, engine: Engine, job_id: JobId, attempt_record: AttemptRecord, event: ev.AnyEvent
+    ) -> None:
+        del self._open[job_id]
+        for host_id in set(attempt_record.hosts):
+            del self._on_host[host_id][job_id]
+        attempt_record.ended_s = engine.now_s
+        is_orderly = isinstance(event, ev.AttemptEnded) and event.verdict.outcome in ("finished", "stopped")
+        attempt_record.account.end(engine.now_s, attempt_record.end_step if is_orderly else None)
+        ended_now = (each for each in engine.forgotten if each.job_id == job_id)
+        job = engine.jobs.get(job_id) or next(ended_now, None)
+        if job is None:
+            return
+        earlier = sum(each.cause == "crowded" for each in self.attempts(job_id))
+        if job.counts.crowded + job.outgrown > earlier:
+            attempt_record.cause = "crowded"
+        attempt_record.outcome = outcome_of(job, attempt_record, event)
+        what = f"attempt {attempt_record.attempt} {attempt_record.outcome}"
+        reason = why_it_ended(job, attempt_record, event)
+        why = attempt_record.reason = render(reason)
+        if isinstance(event, ev.AttemptEnded) and event.verdict.outcome == "stopped" and event.verdict.detail:
+            # What the request to stop came to: saved at a step, or ended at the deadline and gone back.
+            if event.verdict.detail not in why and why not in event.verdict.detail:
+                attempt_record.reason += f"; {event.verdict.detail}"
+            if attempt_record.stop_reason == reason:  # Why is told already, by the note of the request.
+                reason = because("stopped-as", event.verdict.detail.removesuffix(f" ({why})"))
+        self._note(HistoryNote(engine.now_s, type(event).__name__, job_id, what, reason))
+
+    def _note(self, note: HistoryNote) -> None:
+        if note.job_id is not None:
+            mine = self._saved.job_notes.setdefault(note.job_id, [])
+            if mine and (mine[-1].what, mine[-1].reason) == (note.what, note.reason):
+                return  # Held back again for the same reason.
+            mine.append(note)
+            del mine[:-NOTES_KEPT_PER_JOB]
+        self._saved.notes.append(note)
+        if len(self._saved.notes) > 2 * NOTES_KEPT:
+            del self._saved.notes[:-NOTES_KEPT]
+
+    def _forget_old(self, engine: Engine) -> None:
+        """Now and then forgets the ended jobs that the engine has forgotten."""
+        for table in (self._saved.stretches, self._saved.job_notes):
+            if len(table) > len(engine.jobs) + 1_000:
+                for job_id in [job_id for job_id in table if job_id not in engine.jobs]:
+                    del table[job_id]
+
+
+def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> HeldSpan:
+    """What a job on devices does there just now, beside whom, and how much of them is its own."""
+    job, now_s = engine.jobs[job_id], engine.now_s
+    doing: Activity = (
+        "loads" if job.phase is Phase.LOADING else "trains" if job.phase is Phase.RUNNING else "leaves"
+    )
+    held = [tenants for device_id in devices if job_id in (tenants := engine.tenants(device_id))]
+    part = job.placement.fraction if job.placement is not None else 1.0
+    others = {other: engine.jobs[other] for tenants in held for other in tenants if other != job_id}
+    if part < 1.0:
+        others = {}  # They have theirs.
+    training = sorted((o for o in others.values() if o.phase is Phase.RUNNING), key=lambda o: o.number)
+    slowest = max((engine.view().pairs.interference(job, other).first for other in training), default=1.0)
+    return HeldSpan(
+        doing=doing,
+        from_s=now_s,
+        to_s=now_s,
+        beside=tuple(other.job_id for other in training) if doing == "trains" else (),
+        pace=1.0 / slowest,
+        share=sum(1.0 / len(tenants) for tenants in held) if part == 1.0 else part * len(held),
+    )
+
+
+def promise_of(placement: Placement | None) -> Promise | None:
+    """The numbers of a sharing decision, where the reason has them."""
+    match placement.reason if placement is not None else None:
+        case Reason("sharing-pays", (beside, shared_s, sequential_s, *_)):
+            return Promise(
+                beside=JobId(str(beside)), shared_s=float(shared_s), sequential_s=float(sequential_s)
+            )
+    return None
+
+
+def expect(attempt_record: AttemptRecord, forecast: Foretold) -> None:
+    """Keeps the first forecast about each co-tenant."""
+    account = attempt_record.account
+    if all(known.beside != forecast.beside for known in account.forecasts):
+        account.forecasts.append(forecast)
+        del account.forecasts[:-FORECASTS_KEPT]
