@@ -40,7 +40,7 @@ from cotenant.controller.store import (
 )
 from cotenant.controller.system import paths
 from cotenant.controller.system.keys import Identity, KeyProblem
-from cotenant.controller.system.metrics import Endpoint, Sheet, Sheets, opened
+from cotenant.controller.system.metrics import Endpoint, Sheet, Sheets, open_endpoint
 from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.system.sections import Settings
 from cotenant.controller.system.settings import SettingsError
@@ -126,7 +126,7 @@ class Controller:
         """Everything has been opened: it can run."""
         state_dir = paths.controller_state_dir(settings)
         raise_descriptor_limit()
-        self._endpoint = opened(settings.metrics.controller_listen, "metrics.controller_listen")
+        self._endpoint = open_endpoint(settings.metrics.controller_listen, "metrics.controller_listen")
         self._journal = Journal(
             state_dir,
             commit_every_ms=settings.controller.commit_every_ms,

@@ -19,7 +19,7 @@ import msgspec
 from cotenant.agent.daemon.core import AgentConfig, AgentMemory
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.daemon.supervisors import stored_orders
-from cotenant.agent.gpus import GpuWatch, Mps, bus_address, offered, prepare
+from cotenant.agent.gpus import GpuWatch, Mps, bus_address, offer_devices, prepare
 from cotenant.agent.host import devices, folders, jobside
 from cotenant.agent.host.cgroups import Cgroups, device_regions, find_cgroups, sweep
 from cotenant.agent.host.checkpoint_root import BadRoot, domain_of
@@ -34,13 +34,13 @@ from cotenant.agent.host.facts import (
 from cotenant.agent.host.folders import StateProblem
 from cotenant.agent.host.locks import DeviceLocks, LockOwner, LockProblem, lock_folder
 from cotenant.agent.host.ports import BadPorts, first_port
-from cotenant.agent.host.user_files import exposed
+from cotenant.agent.host.user_files import find_exposed
 from cotenant.agent.warm.pool import Pool
 from cotenant.controller.domain import Device, HostId, HostReport
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import BadEndpoint, socket_path
 from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
-from cotenant.controller.system.metrics import Endpoint, MetricsProblem, opened
+from cotenant.controller.system.metrics import Endpoint, MetricsProblem, open_endpoint
 from cotenant.controller.system.sections import AgentSettings, Settings
 from cotenant.profiler.driver.facts import GpuFacts
 from cotenant.profiler.driver.process_info import sees_host_processes
@@ -102,7 +102,7 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     if closed is not None:
         warnings.append(f"{closed} is closed to other users: {OPEN_ONE}")
     token = _or_problem(lambda: folders.token_in(state_dir), 1)
-    metrics = _or_problem(lambda: opened(settings.metrics.agent_listen, "metrics.agent_listen"), 2)
+    metrics = _or_problem(lambda: open_endpoint(settings.metrics.agent_listen, "metrics.agent_listen"), 2)
     warnings += [metrics.warning] if metrics is not None and metrics.warning else []
     inventory = _inventory(agent, choice, host_id, in_cluster=key is not None)
     warnings += [inventory.note] if inventory.note else []
@@ -110,13 +110,13 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     groups = find_cgroups()
     cgroup_root = _groups_for_jobs(groups, warnings)
     regions = _device_regions(groups, inventory.gpus, device_regions(), warnings)
-    inventory = _with_limits(inventory, regions if cgroup_root else {})
+    inventory = _add_limits(inventory, regions if cgroup_root else {})
     folder = _or_problem(lock_folder, 1)
     locks = DeviceLocks(folder, _owner(host_id, token))
     attempts = state_dir / ATTEMPTS
     watch = _watch(settings, inventory, state_dir, attempts, warnings)
     root = paths.checkpoint_root(settings).absolute()
-    ready = offered(inventory.devices, locks, watch.conditions() if watch is not None else None)
+    ready = offer_devices(inventory.devices, locks, watch.conditions() if watch is not None else None)
     mps = _or_problem(
         lambda: prepare(
             settings.mps, ready, inventory.gpus, state_dir=state_dir, attempts=attempts, owner=token
@@ -126,7 +126,7 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     warnings += mps.said
     ports = _ports(agent, endpoint, state_dir, locks)
     report = _report(agent, host_id, mps.devices, _domain(root, host_id, warnings), ports)
-    spool, memory = _remembered(state_dir / SPOOL, warnings)
+    spool, memory = _load_remembered(state_dir / SPOOL, warnings)
     config = _config(
         settings,
         report,
@@ -160,7 +160,7 @@ def _ports(agent: AgentSettings, endpoint: str, state_dir: Path, locks: DeviceLo
     )
 
 
-def _remembered(path: Path, warnings: list[str]) -> tuple[Spool, AgentMemory]:
+def _load_remembered(path: Path, warnings: list[str]) -> tuple[Spool, AgentMemory]:
     spool = Spool(path)
     notes = _or_problem(spool.load, 1)
     if spool.damaged:
@@ -344,7 +344,7 @@ def _job_side(base: Path, attempts: Path) -> Path:
 
 
 def _domain(root: Path, host_id: HostId, warnings: list[str]) -> str:
-    if (where := exposed(root)) is not None:
+    if (where := find_exposed(root)) is not None:
         warnings.append(f"others than root can change {where}, which is on the way to checkpoint.root")
     try:
         return domain_of(root, host_id)
@@ -377,7 +377,7 @@ def _device_regions(
     return found
 
 
-def _with_limits(inventory: devices.Inventory, regions: Mapping[str, str]) -> devices.Inventory:
+def _add_limits(inventory: devices.Inventory, regions: Mapping[str, str]) -> devices.Inventory:
     """The devices say whether the kernel limits what a job takes of them."""
     known = (
         msgspec.structs.replace(

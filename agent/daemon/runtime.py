@@ -45,7 +45,7 @@ from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.supervisors import Supervisors
 from cotenant.agent.daemon.tasks import GpuRelease, LogReader, Tasks
 from cotenant.agent.daemon.warm_starts import WarmStarts
-from cotenant.agent.gpus import GpuWatch, Mps, MpsEdge, offered
+from cotenant.agent.gpus import GpuWatch, Mps, MpsEdge, offer_devices
 from cotenant.agent.host.devices import lock_names
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.indicators import IndicatorReader
@@ -361,6 +361,8 @@ class Runtime:
     def _offer(self) -> None:
         """Say so if devices have become available, or are so no more."""
         before = self._state.found_devices
-        after = offered(before, self._locks, self._watch.conditions() if self._watch is not None else None)
+        after = offer_devices(
+            before, self._locks, self._watch.conditions() if self._watch is not None else None
+        )
         if after != before:
             self.post(DevicesChanged(devices=after))

@@ -52,7 +52,7 @@ from cotenant.agent.ipc import (
     kept_in_memory,
     read_or_put_aside,
     read_record,
-    without_secrets,
+    strip_secrets,
     write_record,
 )
 from cotenant.agent.supervisor.processes import end_leftovers
@@ -154,7 +154,7 @@ class Supervisors:
         except OSError as error:  # The job can still run; its saves will say the same.
             self._log(f"job {order.job_id}: no checkpoints in {order.checkpoint_root}: {error.strerror}")
         # Not flushed: it is of use only to a supervisor, and none outlives the machine.
-        write_record(folder / ORDER, without_secrets(order), durable=False)
+        write_record(folder / ORDER, strip_secrets(order), durable=False)
 
     def _spawn(self, folder: Path, order: Order) -> subprocess.Popen[bytes]:
         locks = [open_locked(folder / ALIVE_LOCK)]

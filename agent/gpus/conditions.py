@@ -122,10 +122,10 @@ def condition_of(gpu: Gpu, *, foreign: Foreign, is_busy: bool) -> tuple[Gist, De
         return ("unseen", unsure), DeviceCondition(note="who uses it is not known yet" if unsure else "")
     theirs = strangers(gpu) if foreign == "avoid" else []
     if theirs:
-        return _gist("foreign", theirs), DeviceCondition(note=f"in use by {_in_words(theirs)}")
-    remains = list(_of_ended(gpu))
+        return _gist("foreign", theirs), DeviceCondition(note=f"in use by {_list_processes(theirs)}")
+    remains = list(_list_ended(gpu))
     if remains:
-        note = f"not free yet: {_in_words(remains)}, of a job that has ended"
+        note = f"not free yet: {_list_processes(remains)}, of a job that has ended"
         return _gist("remains", remains), DeviceCondition(note=note, held=True)
     held = gpu.held if gpu.held_probes >= HELD_LOOKS and gpu.is_settled else None
     if held is not None:
@@ -149,7 +149,7 @@ def strangers(gpu: Gpu) -> list[Process]:
     ]
 
 
-def _of_ended(gpu: Gpu) -> Iterator[Process]:
+def _list_ended(gpu: Gpu) -> Iterator[Process]:
     """Processes of ours whose attempts do not hold the device any more."""
     for process in gpu.probe.processes if gpu.probe is not None and gpu.is_settled else ():
         if process.owner.kind == "attempt" and process.owner.key not in gpu.live:
@@ -162,7 +162,7 @@ def _gist(kind: str, processes: Collection[Process]) -> Gist:
     return (kind, *(p.pid for p in processes), *amounts)
 
 
-def _in_words(processes: list[Process]) -> str:
+def _list_processes(processes: list[Process]) -> str:
     told = []
     for process in processes[:PROCESSES_SHOWN]:
         owner = process.owner

@@ -158,7 +158,7 @@ class DeviceStateStore(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def recalled(kept: DeviceStateStore | None, boot_id: str, now_s: float) -> DeviceStateStore:
+def recall(kept: DeviceStateStore | None, boot_id: str, now_s: float) -> DeviceStateStore:
     """What of a file still counts now."""
     if kept is None:
         return DeviceStateStore(boot_id=boot_id)

@@ -23,7 +23,7 @@ import msgspec
 
 from cotenant.agent.daemon.core import AgentConfig, Attempt, AttemptKey, GpuFault
 from cotenant.agent.gpus.conditions import PATIENCE_S, DeviceCondition, Foreign, Waits
-from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState, recalled
+from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState, recall
 from cotenant.agent.gpus.health import Health
 from cotenant.agent.gpus.probe_results import AnyWatchLine, Began, ProbeResult, XidSeen
 from cotenant.agent.gpus.watchers import Timing, Watchers
@@ -250,7 +250,7 @@ class GpuWatch:
     # --- The disk ----------------------------------------------------------------------------------
 
     def _load(self) -> DeviceStateStore:
-        return recalled(read_or_put_aside(self._path, DeviceStateStore, self._log), boot_id(), now_s())
+        return recall(read_or_put_aside(self._path, DeviceStateStore, self._log), boot_id(), now_s())
 
     def _store(self) -> None:
         if _lasting(self.health.states) != self._written or now_s() >= self._stale_s:
@@ -279,16 +279,16 @@ def _lasting(states: Sequence[NotedState]) -> tuple[object, ...]:
     return tuple((noted.uuid, noted.state, noted.why, noted.concerned) for noted in states)
 
 
-def offered(
+def offer_devices(
     devices: tuple[Device, ...], locks: DeviceLocks, conditions: Mapping[str, DeviceCondition] | None = None
 ) -> tuple[Device, ...]:
     """The devices, each with what its locks and its condition say now. A device without a condition that is
     broken stays as it is. `conditions`: of GPUs that are watched, by UUID."""
     known = conditions if conditions is not None else {}
-    return tuple(_offered(device, locks, known.get(device.local)) for device in devices)
+    return tuple(_offer_device(device, locks, known.get(device.local)) for device in devices)
 
 
-def _offered(device: Device, locks: DeviceLocks, condition: DeviceCondition | None) -> Device:
+def _offer_device(device: Device, locks: DeviceLocks, condition: DeviceCondition | None) -> Device:
     if condition is None and not device.healthy and not device.note.startswith(TAKEN):
         return device
     why = locks.take(lock_names(device))  # Also of one that is out: it is ours while it recovers.

@@ -26,7 +26,7 @@ from cotenant.agent.daemon.core import (
 )
 from cotenant.agent.gpus import mps_rules
 from cotenant.agent.gpus.gpu_watch import TAKEN
-from cotenant.agent.gpus.mps_rules import FaultReach, Setup, shared
+from cotenant.agent.gpus.mps_rules import FaultReach, Setup, mark_shared
 from cotenant.agent.gpus.mps_watch import (
     AttachedClient,
     FoundClient,
@@ -100,13 +100,15 @@ def prepare(
     if not left:
         needed = {spec.pipe_directory for spec in setup.specs}
         swept = sweep(daemons_folder(runtime), owner, needed, host.control_path or CONTROL)
-    plain = _uuids(devices, [order for order in left if not _served(order, setup)])
-    facts = GpuUse(held=held(devices), clients=clients_in(devices, left), of_users=_of_users(left, setup))
+    plain = _uuids(devices, [order for order in left if not _is_served(order, setup)])
+    facts = GpuUse(
+        held=held(devices), clients=clients_in(devices, left), of_users=_specs_of_users(left, setup)
+    )
     seen = watch.look(facts)
     return Mps(
         setup=setup,
         watch=watch,
-        devices=shared(devices, setup, seen.why_not, plain=plain),
+        devices=mark_shared(devices, setup, seen.why_not, plain=plain),
         said=(
             *swept,
             *(_words(host, setup) if setup.specs else ()),
@@ -238,7 +240,7 @@ class MpsEdge:
         return GpuUse(
             held=held(devices),
             clients=clients_in(devices, orders),
-            of_users=_of_users(orders, self._setup),
+            of_users=_specs_of_users(orders, self._setup),
             unproven=tuple(waiting),
         )
 
@@ -247,10 +249,10 @@ class MpsEdge:
         used = {
             device
             for attempt in self._state.running
-            if (order := self._order(attempt.key)) is None or not _served(order, self._setup)
+            if (order := self._order(attempt.key)) is None or not _is_served(order, self._setup)
             for device in attempt.devices
         }
-        return _named(self._devices, used)
+        return _select_devices(self._devices, used)
 
     def _client(self, key: AttemptKey) -> AttachedClient | None:
         order = self._order(key)
@@ -276,21 +278,21 @@ class MpsEdge:
             gone = _all_of(facts.clients.get(pipe, ()))
             self._post(GpuFault(uuids=gone, why=why, one_server=True))
         faulted = self._state.faulted()
-        known = _named(self._devices, {device for each in faulted for device in each.devices})
+        known = _select_devices(self._devices, {device for each in faulted for device in each.devices})
         for group in self._reach.look(seen.in_fault, facts.clients, known, decide=facts.ask):
             by_xid = tuple(
                 each.key
                 for each in faulted
                 if each.fault is not None
                 and each.fault.is_by_xid
-                and not group.isdisjoint(_named(self._devices, {*each.devices}))
+                and not group.isdisjoint(_select_devices(self._devices, {*each.devices}))
             )  # They already know what they did, or who did it to them.
             uuids = tuple(sorted(group))
             self._post(GpuFault(uuids=uuids, why=IN_FAULT, culprits=by_xid, spared=by_xid, one_server=True))
 
     def _tell_devices(self, seen: MpsWatchReport) -> None:
         before = self._devices
-        after = shared(before, self._setup, seen.why_not, plain=self._plain())
+        after = mark_shared(before, self._setup, seen.why_not, plain=self._plain())
         if after == before:
             return
         for old, new in zip(before, after, strict=True):
@@ -324,13 +326,13 @@ def _all_of(groups: Sequence[frozenset[str]]) -> tuple[str, ...]:
     return tuple(sorted(frozenset().union(*groups)))
 
 
-def _of_users(orders: Sequence[Order], setup: Setup) -> tuple[Spec, ...]:
+def _specs_of_users(orders: Sequence[Order], setup: Setup) -> tuple[Spec, ...]:
     """Returns the daemons of the users who have clients here, in a fixed order."""
     uids = sorted({order.launch.uid for order in orders if order.mps})
     return tuple(spec for uid in uids if (spec := setup.of_user(uid)) is not None)
 
 
-def _served(order: Order, setup: Setup) -> bool:
+def _is_served(order: Order, setup: Setup) -> bool:
     """Whether its processes are clients of daemons as they are here now: under another `mps.mode` they may
     have been started as clients of others."""
     user = setup.of_user(order.launch.uid)
@@ -338,7 +340,7 @@ def _served(order: Order, setup: Setup) -> bool:
     return bool(order.mps) and {client.pipe_directory for client in order.mps} <= here
 
 
-def _named(devices: Sequence[Device], wanted: set[DeviceId]) -> frozenset[str]:
+def _select_devices(devices: Sequence[Device], wanted: set[DeviceId]) -> frozenset[str]:
     return frozenset(device.local for device in devices if device.device_id in wanted)
 
 
@@ -350,7 +352,7 @@ def _uuids(devices: Sequence[Device], orders: Sequence[Order]) -> frozenset[str]
         if member.host_id == order.host_id
         for device in member.devices
     }
-    return _named(devices, wanted)
+    return _select_devices(devices, wanted)
 
 
 def _left_behind(attempts: Path) -> Iterator[Order]:

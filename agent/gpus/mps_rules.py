@@ -149,7 +149,7 @@ def _facts(uuid: str, gpu: GpuFacts | None) -> detection.DetectedDevice:
     )
 
 
-def shared(
+def mark_shared(
     devices: tuple[Device, ...],
     setup: Setup,
     why_not: Mapping[str, str],
@@ -163,11 +163,11 @@ def shared(
     for a client beside it would.
     """
     return tuple(
-        _shared(device, setup, why_not, plain) if device.kind == "cuda" else device for device in devices
+        _mark_shared(device, setup, why_not, plain) if device.kind == "cuda" else device for device in devices
     )
 
 
-def _shared(
+def _mark_shared(
     device: Device,
     setup: Setup,
     why_not: Mapping[str, str],
@@ -227,13 +227,13 @@ class FaultReach:
         self._faults = {pipe: self._faults.get(pipe) or _Fault() for pipe in in_fault}
         found: list[DeviceGroup] = []
         for pipe, fault in self._faults.items():
-            new = _concerned(fault, connected(clients.get(pipe, ())), known, decide)
+            new = _concerned_groups(fault, connect_groups(clients.get(pipe, ())), known, decide)
             fault.told |= new
             found += sorted(new, key=sorted)
         return found
 
 
-def _concerned(
+def _concerned_groups(
     fault: _Fault, groups: set[DeviceGroup], known: Collection[str], decide: bool
 ) -> set[DeviceGroup]:
     leaving = {group for group in groups if any(group <= told for told in fault.told)}
@@ -248,7 +248,7 @@ def _concerned(
     return left if decide or len(left) == 1 or fault.looks > NEWS_LOOKS else set()
 
 
-def connected(parts: Collection[DeviceGroup]) -> set[DeviceGroup]:
+def connect_groups(parts: Collection[DeviceGroup]) -> set[DeviceGroup]:
     """The devices that share clients, directly or over others, together."""
     found: set[DeviceGroup] = set()
     for part in parts:

@@ -87,7 +87,7 @@ def _resets(numbers: Iterable[int], name: str, ends: Ends = "nobody", action: st
     )
 
 
-def _gone(numbers: Iterable[int], name: str) -> tuple[Xid, ...]:
+def _retired_xids(numbers: Iterable[int], name: str) -> tuple[Xid, ...]:
     return tuple(
         Xid(number=number, name=name, bucket="lost", ends="everybody", action=REBOOT) for number in numbers
     )
@@ -143,9 +143,9 @@ ROWS: Final[tuple[Xid, ...]] = (
     *_resets((155,), "NVLink went down"),
     *_resets((156,), "a part of it is to be retired"),
     *_resets((158,), "fatal timeout", "everybody"),
-    *_gone((79,), "fallen off the bus"),
-    *_gone((119,), "its firmware does not answer"),
-    *_gone((120,), "its firmware has failed"),
+    *_retired_xids((79,), "fallen off the bus"),
+    *_retired_xids((119,), "its firmware does not answer"),
+    *_retired_xids((120,), "its firmware has failed"),
     *_links(range(144, 151), "NVLink error"),
 )
 _BY_NUMBER: Final = {row.number: row for row in ROWS}

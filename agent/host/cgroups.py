@@ -99,9 +99,9 @@ def sweep(found: Cgroups) -> None:
         for folder in [*Path(base).glob("*/*/"), *Path(base).glob("*/")]:
             with suppress(FileNotFoundError):
                 if time.time() - folder.stat().st_ctime >= NEW_S:
-                    _removed(folder)
+                    _try_remove(folder)
     for base in v1:  # The v2 base stays: what it passes down is set once.
-        _removed(Path(base))
+        _try_remove(Path(base))
 
 
 def group_tag(attempt_folder: Path) -> str:
@@ -234,11 +234,11 @@ class AttemptCgroup:
         deadline_s = time.monotonic() + _REMOVE_WAIT_S
         for folder in self._distinct():
             for leaf in leaves:
-                while not _removed(folder / leaf):
+                while not _try_remove(folder / leaf):
                     if time.monotonic() > deadline_s:
                         return False
                     time.sleep(0.01)  # The kernel takes a moment to let go of an exited process.
-            if len(leaves) == 2 and not _removed(folder):
+            if len(leaves) == 2 and not _try_remove(folder):
                 return False
         return True
 
@@ -280,7 +280,7 @@ def _counters(path: Path) -> dict[str, int]:
     return {name: int(value) for name, value in zip(words[::2], words[1::2], strict=False)}
 
 
-def _removed(folder: Path) -> bool:
+def _try_remove(folder: Path) -> bool:
     try:
         folder.rmdir()
     except FileNotFoundError:

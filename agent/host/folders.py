@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.host.user_files import exposed
+from cotenant.agent.host.user_files import find_exposed
 from cotenant.agent.ipc import put_aside
 from cotenant.controller.system.files import write_whole
 from cotenant.controller.system.locks import Lock, LockTaken
@@ -35,7 +35,7 @@ def take_state_folder(folder: Path) -> None:
         OSError: it cannot be made.
     """
     folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-    if (where := exposed(folder)) is not None:
+    if (where := find_exposed(folder)) is not None:
         raise StateProblem(
             f"others than root can change {where}: root's agent needs a --state-dir that only root can change"
         )

@@ -62,7 +62,7 @@ def prepare_jobside(base: Path, installed: Callable[[str], Path] | None = None) 
         NoJobSide: a package is missing.
         OSError: the folder cannot be written.
     """
-    files = {name: _files((installed or _installed)(name)) for name in PACKAGES}
+    files = {name: _files((installed or _find_installed)(name)) for name in PACKAGES}
     face = _face()
     programs = _programs()
     target = base / _digest({**files, PROGRAMS_FOLDER: programs, FACE: {Path(): face}})
@@ -98,7 +98,7 @@ def remove_other_jobsides(base: Path, in_use: set[Path]) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _installed(name: str) -> Path:
+def _find_installed(name: str) -> Path:
     spec = importlib.util.find_spec(f"cotenant.{name}")
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not places:
@@ -109,7 +109,7 @@ def _installed(name: str) -> Path:
 def _face() -> bytes:
     """A checkout that is found by its folder's name alone has it where it stands in the sources."""
     spec = importlib.util.find_spec("cotenant")
-    beside = _installed("controller") / "python" / "face" / "__init__.py"
+    beside = _find_installed("controller") / "python" / "face" / "__init__.py"
     return Path((spec.origin if spec is not None else None) or beside).read_bytes()
 
 

@@ -64,7 +64,7 @@ def lock_folder() -> Path:
     named = os.environ.get(LOCK_DIR_ENV)
     folder = Path(named) if named else _shared_place() / "cotenant"
     try:
-        made = _made(folder)
+        made = _make_folder(folder)
         opened = os.open(folder, _FOLDER)
     except OSError as error:
         raise LockProblem(f"cannot make the lock folder {folder}: {error.strerror}") from None
@@ -84,7 +84,7 @@ def lock_folder() -> Path:
     return folder
 
 
-def _made(folder: Path) -> bool:
+def _make_folder(folder: Path) -> bool:
     """Whether it was not there before."""
     try:
         os.mkdir(folder, 0o1777)

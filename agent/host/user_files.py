@@ -61,7 +61,7 @@ class OpenFolder:
         found = OpenFolder(os.dup(self.fd))
         for name in names:
             try:
-                inner = OpenFolder(os.open(_checked(name), _FOLDER, dir_fd=found.fd))
+                inner = OpenFolder(os.open(_check_name(name), _FOLDER, dir_fd=found.fd))
             finally:
                 found.close()
             found = inner
@@ -74,7 +74,7 @@ class OpenFolder:
             OSError: it cannot be made; something else has its name; it belongs to another user.
         """
         with suppress(FileExistsError):
-            os.mkdir(_checked(name), mode, dir_fd=self.fd)
+            os.mkdir(_check_name(name), mode, dir_fd=self.fd)
         made = self.below(name)
         try:
             uid = os.fstat(made.fd).st_uid
@@ -93,7 +93,7 @@ class OpenFolder:
         Raises:
             OSError: there is none, or something else has its name.
         """
-        file = os.open(_checked(name), os.O_RDONLY | _FILE, dir_fd=self.fd)
+        file = os.open(_check_name(name), os.O_RDONLY | _FILE, dir_fd=self.fd)
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 raise OSError(22, "not a plain file", name)
@@ -107,7 +107,7 @@ class OpenFolder:
         Raises:
             OSError: it cannot be written, or something else has its name.
         """
-        file = os.open(_checked(name), os.O_WRONLY | os.O_CREAT | _FILE, mode, dir_fd=self.fd)
+        file = os.open(_check_name(name), os.O_WRONLY | os.O_CREAT | _FILE, mode, dir_fd=self.fd)
         try:
             found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
@@ -119,12 +119,12 @@ class OpenFolder:
 
     def link(self, name: str, new: str) -> None:
         """Makes another name for a file of ours. Raises OSError, FileExistsError if the name is taken."""
-        os.link(name, _checked(new), src_dir_fd=self.fd, dst_dir_fd=self.fd, follow_symlinks=False)
+        os.link(name, _check_name(new), src_dir_fd=self.fd, dst_dir_fd=self.fd, follow_symlinks=False)
 
     def unlink(self, name: str) -> None:
         """Remove a name that is not a folder's, if it is there. Raises OSError."""
         with suppress(FileNotFoundError):
-            os.unlink(_checked(name), dir_fd=self.fd)
+            os.unlink(_check_name(name), dir_fd=self.fd)
 
     def remove(self, name: str) -> None:
         """Remove what has this name, with all that is in it.
@@ -132,7 +132,7 @@ class OpenFolder:
         Raises:
             OSError: some of it could not be removed, or a process goes on filling it.
         """
-        _remove(self.fd, _checked(name), -1, os.fstat(self.fd).st_dev, DEPTH_MAX)
+        _remove(self.fd, _check_name(name), -1, os.fstat(self.fd).st_dev, DEPTH_MAX)
 
     @contextmanager
     def socket(self, name: str, uid: int) -> Iterator[str]:
@@ -141,7 +141,7 @@ class OpenFolder:
         Raises:
             OSError: there is none, or it is no socket, or another user's.
         """
-        found = os.open(_checked(name), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
+        found = os.open(_check_name(name), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
         try:
             status = os.fstat(found)
             if not stat.S_ISSOCK(status.st_mode) or status.st_uid != uid:
@@ -175,7 +175,7 @@ def remove_tree(path: Path, trusted: Path | None = None) -> None:
         parent.remove(name)
 
 
-def exposed(path: Path) -> Path | None:
+def find_exposed(path: Path) -> Path | None:
     """Returns, for an agent that runs as root, the first folder on the way to `path`, `path` among them, in
     which another user could replace the next part. Folders that are not there yet count as safe."""
     if os.geteuid() != 0:
@@ -184,7 +184,7 @@ def exposed(path: Path) -> Path | None:
         with suppress(FileNotFoundError):
             found = os.lstat(each)
             if stat.S_ISLNK(found.st_mode):
-                if (there := exposed(each.resolve())) is not None:
+                if (there := find_exposed(each.resolve())) is not None:
                     return there
                 continue
             is_open = bool(found.st_mode & stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
@@ -210,7 +210,7 @@ def _remove(parent: int, name: str, top: int, device: int, depth_left: int) -> N
         os.rename(name, f".removed-{os.urandom(8).hex()}", src_dir_fd=parent, dst_dir_fd=top)
         return
     with suppress(FileNotFoundError):
-        folder = _entered(parent, name)
+        folder = _enter(parent, name)
         try:
             if os.fstat(folder).st_dev != device:
                 raise OSError(18, "another file system is mounted there", name)
@@ -243,7 +243,7 @@ def _empty(folder: int, top: int, device: int, depth_left: int) -> None:
     raise OSError(16, "a process goes on filling it")
 
 
-def _entered(parent: int, name: str) -> int:
+def _enter(parent: int, name: str) -> int:
     """Returns the descriptor of a folder, open; its owner may have closed it to himself."""
     try:
         return os.open(name, _FOLDER, dir_fd=parent)
@@ -285,7 +285,7 @@ def _set_ids(uid: int, gid: int) -> None:
             raise PermissionError(1, f"cannot act as {wanted} on files")
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     """Checks that a text is one name, not a path: anything else is our own mistake."""
     assert name not in ("", ".", "..") and "/" not in name, f"not a name: {name!r}"
     return name

@@ -3,11 +3,11 @@
 # fmt: off
 from cotenant.agent.ipc.channel import (
     CoTenantsChanged, Deframer, EndedNow, FromSupervisor, GangIn, GangOut, LeaseNow, SaveNow, StatusNow,
-    StopNow, ToSupervisor, connect, framed, read_frame, short_address, write_message,
+    StopNow, ToSupervisor, connect, frame_message, read_frame, short_address, write_message,
 )
 from cotenant.agent.ipc.files import (
-    BadRecord, kept_in_memory, put_aside, read_or_put_aside, read_record, taken,
-    without_secrets, write_record,
+    BadRecord, kept_in_memory, put_aside, read_or_put_aside, read_record, take_secrets,
+    strip_secrets, write_record,
 )
 from cotenant.agent.ipc.records import (
     CONTROL, FOLDER_NAME, JOB, JOB_SOCKET, LOGS, MODULES, ORDER, RESULT, STATUS, SUPERVISOR, UNCLEAN,
@@ -20,8 +20,8 @@ __all__ = [
     "SUPERVISOR", "UNCLEAN", "BadRecord", "CoTenantsChanged", "Deframer", "Durable", "EndedNow",
     "FromSupervisor", "GangIn", "GangOut", "LeaseNow", "MpsClient", "Order", "ProcessIdentity",
     "RankOrder", "Result", "SaveNow", "Status", "StatusNow", "StopNow", "ToSupervisor", "WarmOffer",
-    "WatchRule", "attempt_folder", "connect", "framed", "job_socket",
+    "WatchRule", "attempt_folder", "connect", "frame_message", "job_socket",
     "kept_in_memory", "put_aside", "read_frame", "read_or_put_aside", "read_record", "short_address",
-    "taken", "without_secrets", "write_message", "write_record",
+    "take_secrets", "strip_secrets", "write_message", "write_record",
 ]
 # fmt: on

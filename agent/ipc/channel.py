@@ -97,7 +97,7 @@ FRAME_BYTES_MAX: Final = 1024 * 1024
 _LENGTH: Final = struct.Struct("!I")
 
 
-def framed(message: object) -> bytes:
+def frame_message(message: object) -> bytes:
     """The bytes of one message on the stream."""
     body = encode(message)
     if len(body) > FRAME_BYTES_MAX:
@@ -127,7 +127,7 @@ class Deframer:
     def _next(self) -> bytes | None:
         if len(self._buffer) < _LENGTH.size:
             return None
-        end = _LENGTH.size + _checked(_LENGTH.unpack_from(self._buffer)[0])
+        end = _LENGTH.size + _check_length(_LENGTH.unpack_from(self._buffer)[0])
         if len(self._buffer) < end:
             return None
         body = bytes(self._buffer[_LENGTH.size : end])
@@ -135,7 +135,7 @@ class Deframer:
         return body
 
 
-def _checked(length: int) -> int:
+def _check_length(length: int) -> int:
     if length > FRAME_BYTES_MAX:
         raise BadMessage(f"frame of {length} bytes is over the limit of {FRAME_BYTES_MAX}")
     return length
@@ -151,14 +151,14 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
         BadMessage: an oversized frame.
     """
     try:
-        length = _checked(_LENGTH.unpack(await reader.readexactly(_LENGTH.size))[0])
+        length = _check_length(_LENGTH.unpack(await reader.readexactly(_LENGTH.size))[0])
         return await reader.readexactly(length)
     except (EOFError, ConnectionError):  # IncompleteReadError is an EOFError.
         return None
 
 
 def write_message(writer: asyncio.StreamWriter, message: object) -> None:
-    writer.write(framed(message))
+    writer.write(frame_message(message))
 
 
 async def connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -109,7 +109,7 @@ BYTES_MAX: Final = 2 * 1024 * 1024
 """Escaped as JSON, they may be longer than what a submission may hold."""
 
 
-def without_secrets(order: Order) -> Order:
+def strip_secrets(order: Order) -> Order:
     """What may be written to disk."""
     return msgspec.structs.replace(order, secrets={})
 
@@ -125,7 +125,7 @@ def kept_in_memory(secrets: Mapping[str, str]) -> int:
     return file
 
 
-def taken(order: Order, file: int) -> Order:
+def take_secrets(order: Order, file: int) -> Order:
     """The order with the secrets of this descriptor, which is closed.
 
     Raises:

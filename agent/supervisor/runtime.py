@@ -47,7 +47,7 @@ from cotenant.agent.ipc import (
     StatusNow,
     WarmOffer,
     read_record,
-    taken,
+    take_secrets,
     write_record,
 )
 from cotenant.agent.ipc import SUPERVISOR as SUPERVISOR_FILE
@@ -87,11 +87,11 @@ from cotenant.agent.supervisor.processes import (
     abort_others,
     account_of,
     become_subreaper,
-    by_pipe,
     command_of,
     cuda_indices,
     dump,
     environment_of,
+    group_by_pipe,
     has_children,
     host_oom_kills,
     keep_files_to_ourselves,
@@ -306,7 +306,7 @@ class Supervisor:
         trees = {rank: tree_of(pid) for rank, pid in self._ranks.pids.items()}
         nanny = self._ranks.nanny_pid
         others = tree_of(os.getpid())[1:] + (tree_of(nanny)[1:] if nanny is not None else [])
-        return by_pipe(self._order, trees, others)
+        return group_by_pipe(self._order, trees, others)
 
     # --- What follows -------------------------------------------------------------------------------
 
@@ -423,7 +423,7 @@ def main(arguments: list[str]) -> int:
     try:
         order = read_record(folder / ORDER, Order)
         if order is not None and len(arguments) > 1:
-            order = taken(order, int(arguments[1]))
+            order = take_secrets(order, int(arguments[1]))
     except (BadRecord, BadMessage, OSError) as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE

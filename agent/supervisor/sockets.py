@@ -23,7 +23,7 @@ from cotenant.agent.ipc import (
     Status,
     StatusNow,
     ToSupervisor,
-    framed,
+    frame_message,
     short_address,
 )
 from cotenant.controller.wire import BadMessage
@@ -50,7 +50,7 @@ class Connection:
     def send(self, message: StatusNow | EndedNow | GangOut) -> None:
         if not self.is_open:
             return
-        self._unsent += framed(message)
+        self._unsent += frame_message(message)
         self.flush()
         if len(self._unsent) > UNSENT_BYTES_MAX:
             self.close()

@@ -37,7 +37,7 @@ from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.store import Core, Decided, Poisoned, Stuck
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
-from cotenant.controller.wire import FROM_CLIENTS, BadMessage, Inadmissible, admitted, encode
+from cotenant.controller.wire import FROM_CLIENTS, BadMessage, Inadmissible, admit, encode
 from cotenant.controller.wire import clients as wire
 
 WAITS_MAX: Final = 5_000
@@ -147,7 +147,7 @@ class RequestHandlers:
         asked = Asked(address, who, request.request_id)
         self.asked_s = self._core.clock.now_s()
         try:
-            self._answer(asked, admitted(request.body, FROM_CLIENTS))
+            self._answer(asked, admit(request.body, FROM_CLIENTS))
         except Inadmissible as refused:
             self._fail(asked, Denied("usage", str(refused)))
         except Denied as denied:

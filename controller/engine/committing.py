@@ -31,7 +31,7 @@ from cotenant.controller.engine.stages.priority_guard import why_not_preempted
 from cotenant.controller.engine.state import placing
 from cotenant.controller.engine.state.current_policy import CurrentPolicy
 from cotenant.controller.engine.state.dispatch import Dispatch
-from cotenant.controller.engine.state.placing import exceeds_hosts, spared
+from cotenant.controller.engine.state.placing import exceeds_hosts, find_spared
 
 
 class Committing:
@@ -48,7 +48,7 @@ class Committing:
         main memory for: that is not recorded."""
         # An action alone takes nothing from anybody for somebody else.
         _, *others = decision.actions
-        kept_back = spared(self._ledger, decision.actions) if others else ()
+        kept_back = find_spared(self._ledger, decision.actions) if others else ()
         beyond_hosts: list[AnyAction] = []
         for action in decision.actions:
             refusal: Reason | None = None

@@ -30,8 +30,8 @@ from cotenant.controller.policies.toolkit import (
     Why,
     find_room,
     is_anybody_left,
+    list_reserved,
     rearrange,
-    reserved,
     take_room,
     whom_to_ask,
 )
@@ -158,7 +158,7 @@ class AttainedService:
         if self._others is None:
             self._others = self._queues.of_running(view.running.training, view.now_s)
             self._others += self._queues.of_resting(view.running.loading)
-            self._others += self._queues.of_resting(reserved(plan))
+            self._others += self._queues.of_resting(list_reserved(plan))
         mine = (self._queues.of(job, view.now_s), job.number)
         later = [other for other in self._others if other > mine]
         if not later:

@@ -25,7 +25,7 @@ UNKNOWN_S = 1e12
 """Jobs that say nothing about their length go last under size-based orders."""
 
 
-def by_remaining(job: Job) -> tuple[float, ...]:
+def remaining_key(job: Job) -> tuple[float, ...]:
     """Shortest expected remaining time first."""
     return (UNKNOWN_S if job.estimate.remaining_s is None else job.estimate.remaining_s,)
 
@@ -63,7 +63,7 @@ def fifo(parameters: OrderParameters | None = None) -> Classic:
 
 def sjf(parameters: OrderParameters | None = None) -> Classic:
     """Shortest expected remaining time first among those that fit."""
-    return Classic("sjf", by_remaining, parameters or PassingParameters())
+    return Classic("sjf", remaining_key, parameters or PassingParameters())
 
 
 FIFO: Final = PolicyEntry(

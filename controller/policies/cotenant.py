@@ -131,10 +131,10 @@ class RecordSlots(CostSlots):
     guesses = True
 
     def pairs(self, jobs: Sequence[Job], partners: Sequence[Job]) -> list[list[Interference]]:
-        return [[by_record(xi) for xi in row] for row in super().pairs(jobs, partners)]
+        return [[record_ratios(xi) for xi in row] for row in super().pairs(jobs, partners)]
 
 
-def by_record(xi: Interference) -> Interference:
+def record_ratios(xi: Interference) -> Interference:
     """Replaces a pair's ratios, unless the pair itself is known or neither kind has a record."""
     if xi.source != "default" or (xi.first_speed is None and xi.second_speed is None):
         return xi

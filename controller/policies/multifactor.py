@@ -64,7 +64,7 @@ class FairShareUsage:
 
     def observe(self, view: View, event: ev.AnyEvent) -> None:
         """An attempt that has left its devices is charged, once."""
-        job = _ended(view, event)
+        job = _find_ended(view, event)
         if job is None:
             return
         charged_s, new_gpu_s = self._record.charged_s, self._new_gpu_s(job)
@@ -79,7 +79,7 @@ class FairShareUsage:
         """Usage by account, including running attempts and the one whose end is not observed yet."""
         faded = self._fading(view.now_s - self._record.at_s)
         used = {account: gpu_s * faded for account, gpu_s in self._record.used_gpu_s.items()}
-        just = _ended(view, event)
+        just = _find_ended(view, event)
         for job in (*view.running.by_end(), *((just,) if just is not None else ())):
             here_s = view.now_s - job.phase_since_s if job.phase in ON_DEVICES else 0.0
             account = account_of(job)
@@ -112,7 +112,7 @@ class FairShareUsage:
         self._record = msgspec.msgpack.decode(state, type=UsageRecord) if state else UsageRecord()
 
 
-def _ended(view: View, event: ev.AnyEvent | None) -> Job | None:
+def _find_ended(view: View, event: ev.AnyEvent | None) -> Job | None:
     """The job whose attempt has left all its devices with this event."""
     job = view.jobs.get(event.job_id) if isinstance(event, ev.AttemptEnded) else None
     return None if job is None or job.phase in ON_DEVICES else job

@@ -38,8 +38,8 @@ from cotenant.controller.policies.toolkit import (
     Why,
     find_room,
     is_kept_together,
+    list_reserved,
     rearrange,
-    reserved,
     take_room,
     whom_to_ask,
 )
@@ -155,7 +155,7 @@ class Round:
                     self._least_cost_s = min([cost_s(job) for *_, job in running])
         if self._view.holdings.claimants():
             self._reserved = [
-                (self._parameters.service_s(r), needs_s(r), r) for r in reserved(plan) if not r.aged
+                (self._parameters.service_s(r), needs_s(r), r) for r in list_reserved(plan) if not r.aged
             ]
         return running
 

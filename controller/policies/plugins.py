@@ -92,7 +92,7 @@ def find(name: str) -> PluginPolicy:
     module, _, attribute = where.partition(":")
     if not attribute:
         raise ValueError(f"policy {name}: {where!r} is not MODULE:NAME" if where else f"no policy {name!r}")
-    maker: Any = _imported(name, module)
+    maker: Any = _import_policy(name, module)
     for part in attribute.split("."):
         if not hasattr(maker, part):
             there = ", ".join(_policies_in(maker)) or "no policy at all"
@@ -115,7 +115,7 @@ def make(name: str, parameters: Parameters) -> Policy:
     try:
         made = own.maker(**values)
     except Exception as error:  # Their code may fail in any way, and here we can still report it.
-        raise ValueError(f"policy {name} cannot be made: {_told(error)}") from error
+        raise ValueError(f"policy {name} cannot be made: {_describe_error(error)}") from error
     lacks = [member for member in MEMBERS if not callable(getattr(made, member, None))]
     if lacks or not isinstance(getattr(made, "name", None), str):
         what = ", ".join(lacks + ([] if isinstance(getattr(made, "name", None), str) else ["name"]))
@@ -126,21 +126,21 @@ def make(name: str, parameters: Parameters) -> Policy:
     return cast(Policy, made)
 
 
-def _imported(name: str, module: str) -> Any:
+def _import_policy(name: str, module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
-            raise ValueError(f"policy {name} cannot be imported: {_told(error)}") from error
+            raise ValueError(f"policy {name} cannot be imported: {_describe_error(error)}") from error
         raise ValueError(
             f"policy {name}: there is no module {error.name}; "
             "install its package, or put its folder on PYTHONPATH"
         ) from None
     except Exception as error:  # A module's own mistakes are of any kind.
-        raise ValueError(f"policy {name} cannot be imported: {_told(error)}") from error
+        raise ValueError(f"policy {name} cannot be imported: {_describe_error(error)}") from error
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """What and where, in one line: the last place in the traceback is the one to look at."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {error.msg}"

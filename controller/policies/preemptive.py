@@ -14,7 +14,7 @@ from cotenant.controller.domain import NOTHING, Decision, Job, Phase, Reason, be
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View, why_waiting
 from cotenant.controller.policies.base import Stateless, Traits, is_quiet
-from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.classic import remaining_key
 from cotenant.controller.policies.entries import FIRST, PolicyEntry
 from cotenant.controller.policies.toolkit import (
     FreedDevices,
@@ -65,7 +65,7 @@ class Srtf(Preemptive):
     """
 
     name = "srtf"
-    queue_key = staticmethod(by_remaining)
+    queue_key = staticmethod(remaining_key)
 
     def preempt(self, plan: Plan, newcomer: Job) -> object:
         """Make room for the newcomer by preempting the jobs with the most remaining time, or do nothing."""

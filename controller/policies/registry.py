@@ -204,7 +204,7 @@ def make(name: str, parameters: Parameters) -> Policy:
         policy = entry.make(entry.parse(own)) if entry.parse else entry.make()
     else:
         policy = plugins.make(name, own)
-    return _placed(policy, placement)
+    return _apply_placement(policy, placement)
 
 
 def _takes_placement(name: str) -> bool:
@@ -212,7 +212,7 @@ def _takes_placement(name: str) -> bool:
     return is_ours(name) or PLACEMENT not in plugins.find(name).defaults
 
 
-def _placed(policy: Policy, value: str | int | float | bool) -> Policy:
+def _apply_placement(policy: Policy, value: str | int | float | bool) -> Policy:
     if value not in placements():
         raise ValueError(
             f"policy {policy.name}: {PLACEMENT} is one of {', '.join(placements())}, got {value!r}"

@@ -33,14 +33,14 @@ def service_now(job: Job, now_s: float) -> float:
     return UNKNOWN_S if left_s is None else left_s * job.spec.gpus_min
 
 
-def by_service(job: Job) -> tuple[float, ...]:
+def service_key(job: Job) -> tuple[float, ...]:
     """Smallest remaining service first; that of a waiting job does not change."""
     return (UNKNOWN_S if job.estimate.remaining_s is None else job.estimate.remaining_s * job.spec.gpus,)
 
 
 def ssf(parameters: OrderParameters | None = None) -> Classic:
     """Smallest service first among those that fit; no job is preempted."""
-    return Classic("ssf", by_service, parameters or PassingParameters())
+    return Classic("ssf", service_key, parameters or PassingParameters())
 
 
 class RemainingService:
@@ -94,7 +94,7 @@ class Srsf(Preemptive):
     """Smallest remaining service first; a newcomer may preempt jobs with more of it."""
 
     name = RemainingService.name
-    queue_key = staticmethod(by_service)
+    queue_key = staticmethod(service_key)
     _order = RemainingService()
 
     def preempt(self, plan: Plan, newcomer: Job) -> bool:

@@ -8,7 +8,7 @@ from cotenant.controller.store.journal import (JOURNAL_NAME, ControllerRun, Entr
 from cotenant.controller.store.clock import (Clock, Uptime, uptime)
 from cotenant.controller.store.journal_file import (
     BITE, JOURNAL_VERSION, JournalDamaged, JournalError, JournalMissing, Scrub, Scrubbed, check_version,
-    checksum, damaged, scrub,
+    checksum, damage_error, scrub,
 )
 from cotenant.controller.store.recovery import RecoveredState, ShadowSet, digest, read_entry, recover, replay
 
@@ -16,7 +16,7 @@ __all__ = [
     "BITE", "DECISION_BOUNDS_S", "DISK_BYTES_MIN", "JOURNAL_NAME", "JOURNAL_VERSION", "RESERVE_BYTES",
     "Clock", "ControllerRun", "Core", "Decided", "Effect", "Entry", "Fatal", "Journal", "JournalDamaged",
     "JournalError", "JournalMissing", "Poisoned", "RecoveredState", "Scrub", "Scrubbed", "ShadowSet", "Stuck",
-    "Uptime", "check_version", "checksum", "damaged", "digest", "let_follow", "read_entry", "recover",
+    "Uptime", "check_version", "checksum", "damage_error", "digest", "let_follow", "read_entry", "recover",
     "replay", "scrub", "uptime",
 ]
 # fmt: on

@@ -30,7 +30,7 @@ from cotenant.controller.store.journal_file import (
     checksum,
     connect,
     create_if_missing,
-    damaged,
+    damage_error,
 )
 from cotenant.controller.store.reserve import DISK_BYTES_MIN
 from cotenant.controller.system.locks import Lock, LockTaken
@@ -95,7 +95,7 @@ class Journal:
             self._open(commit_every_ms, hand_over, on_failure, disk_bytes_min)
         except sqlite3.Error as error:
             self._lock.release()
-            raise damaged(self.path, str(error)) from None
+            raise damage_error(self.path, str(error)) from None
         except JournalError:
             self._lock.release()
             raise
@@ -287,15 +287,15 @@ class Journal:
         try:
             for seq, now_s, wall_s, event, decision, commands, crc in self._reader.execute(sql, (after,)):
                 if seq != expected:
-                    raise damaged(self.path, f"entry {expected} is missing")
+                    raise damage_error(self.path, f"entry {expected} is missing")
                 if crc != checksum(now_s, event, decision, commands):
-                    raise damaged(self.path, f"entry {seq} was changed on disk: its checksum is wrong")
+                    raise damage_error(self.path, f"entry {seq} was changed on disk: its checksum is wrong")
                 yield Entry(
                     seq=seq, now_s=now_s, wall_s=wall_s, event=event, decision=decision, commands=commands
                 )
                 expected += 1
         except sqlite3.Error as error:
-            raise damaged(self.path, f"entry {expected} or one after it: {error}") from None
+            raise damage_error(self.path, f"entry {expected} or one after it: {error}") from None
 
     def snapshots(self) -> Iterator[tuple[int, bytes]]:
         """Intact snapshots as (seq, data), newest first; a damaged one is left out, since the one before
@@ -303,7 +303,7 @@ class Journal:
         try:
             rows = self._reader.execute("SELECT seq, data, crc FROM snapshots ORDER BY seq DESC").fetchall()
         except sqlite3.Error as error:
-            raise damaged(self.path, f"snapshots: {error}") from None
+            raise damage_error(self.path, f"snapshots: {error}") from None
         for seq, data, crc in rows:
             if zlib.crc32(data) == crc:
                 yield seq, data

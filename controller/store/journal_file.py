@@ -70,7 +70,7 @@ def checksum(now_s: float, event: bytes, decision: bytes, commands: bytes) -> in
     return crc
 
 
-def damaged(path: Path, what: str) -> JournalDamaged:
+def damage_error(path: Path, what: str) -> JournalDamaged:
     return JournalDamaged(
         f"{path}: {what}. Nothing was changed. Restore the file from a backup, or move it away to begin an "
         "empty journal (running jobs will then be ended)"
@@ -113,7 +113,7 @@ def check_version(database: sqlite3.Connection, path: Path) -> None:
             "upgrade cotenant here"
         )
     if version < JOURNAL_VERSION:
-        raise damaged(path, f"it has journal version {version}, which this program does not know")
+        raise damage_error(path, f"it has journal version {version}, which this program does not know")
 
 
 def check_local(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> None:

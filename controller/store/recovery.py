@@ -17,7 +17,7 @@ from cotenant.controller.engine import SNAPSHOT_VERSION, Engine, EngineConfig, M
 from cotenant.controller.engine import Snapshot as EngineSnapshot
 from cotenant.controller.history import EtaBook, History, SavedEtas, SavedHistory
 from cotenant.controller.store.journal import ControllerRun, Entry, Journal
-from cotenant.controller.store.journal_file import damaged
+from cotenant.controller.store.journal_file import damage_error
 from cotenant.controller.wire import BadMessage, pack, unpack, unpack_struct
 
 DIFFERENCES_MAX = 100
@@ -182,7 +182,7 @@ def read_entry(journal: Journal, entry: Entry) -> tuple[ev.AnyEvent, Decision]:
         event: ev.AnyEvent = unpack(entry.event, ev.AnyEvent)
         decision: Decision = unpack(entry.decision, Decision)
     except BadMessage as error:
-        raise damaged(journal.path, f"entry {entry.seq} cannot be read ({error})") from None
+        raise damage_error(journal.path, f"entry {entry.seq} cannot be read ({error})") from None
     return event, decision
 
 

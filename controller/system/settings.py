@@ -92,7 +92,7 @@ def load(
     layers += [from_environment(environ), from_flags(flags or {})]
     for layer in layers:
         for key, value, origin in layer:
-            values[key] = checked(key, value, origin)
+            values[key] = check_value(key, value, origin)
             origins[key] = origin
     sections: dict[str, dict[str, Any]] = {
         section: {key.partition(".")[2]: v for key, v in values.items() if key.startswith(f"{section}.")}
@@ -278,18 +278,20 @@ def as_typed(key: str, text: str) -> object:
     return value
 
 
-def in_words(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     choices = [each for each in get_args(kind) if each] if get_origin(kind) is Literal else []
     return f"one of {', '.join(choices)}" if choices else IN_WORDS[kind]
 
 
-def checked(key: str, value: object, origin: str) -> object:
+def check_value(key: str, value: object, origin: str) -> object:
     kind = type_of(key)
     place = origin.removeprefix("file ")
     try:
         value = msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        raise SettingsError(f"{place}: `{key}` must be {in_words(kind)}, got {_as_written(value)}") from None
+        raise SettingsError(
+            f"{place}: `{key}` must be {describe_type(kind)}, got {_format_value(value)}"
+        ) from None
     for text in (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ():
         if any(character < " " or character == "\x7f" for character in text):
             raise SettingsError(f"{place}: `{key}` must be one line of text, got {text!r}")
@@ -302,7 +304,7 @@ def checked(key: str, value: object, origin: str) -> object:
     return value
 
 
-def _as_written(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return repr(value) if isinstance(value, str) else str(value)

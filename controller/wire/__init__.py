@@ -34,7 +34,7 @@ _HOMES: Final = {
     ),
     "entrance": (
         "FROM_AGENTS", "FROM_CLIENTS", "JOBS_MAX", "LAUNCH_BYTES_MAX", "LIMITS", "SECRETS_BYTES_MAX",
-        "Inadmissible", "admitted",
+        "Inadmissible", "admit",
     ),
     "job": (
         "DATAGRAM_BYTES_MAX", "DECISION_TIMEOUT_S", "ENV_ACCUMULATION_SCHEDULE", "ENV_ATTEMPT", "ENV_JOB",

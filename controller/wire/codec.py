@@ -179,7 +179,7 @@ class Json(Generic[T]):
             if not self._from_python:
                 raise BadMessage(_reason(error)) from None
         try:
-            return self._decoder.decode(_without_nan(data))
+            return self._decoder.decode(_replace_nan(data))
         except _WRONG as error:
             raise BadMessage(_reason(error)) from None
 
@@ -200,7 +200,7 @@ def decode_text(data: bytes, *, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
         raise BadMessage("not a text file") from None
 
 
-def _without_nan(data: bytes) -> bytes:
+def _replace_nan(data: bytes) -> bytes:
     for name in (b"-Infinity", b"Infinity", b"NaN"):
         data = data.replace(b": " + name, b": null").replace(b":" + name, b":null")
     return data

@@ -116,7 +116,7 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
 }
 
 
-def admitted(message: Message, default: Limit) -> Message:
+def admit(message: Message, default: Limit) -> Message:
     """The message as it may be read here.
 
     Raises:
@@ -136,7 +136,7 @@ def _struct(value: msgspec.Struct, default: Limit) -> msgspec.Struct:
         before = getattr(value, name)
         if not before or (type(before) is str and _is_plain(before, limit)):
             continue  # Nearly all of them; this is done for each text of each message.
-        after = _checked(before, limit, default, name)
+        after = _check_value(before, limit, default, name)
         if after is not before:
             changed[name] = after
     return texts.replace_texts(value, changed) if changed else value
@@ -146,7 +146,7 @@ def _is_plain(text: str, limit: Limit) -> bool:
     return len(text) <= limit.bytes_max and text.isascii() and text.isprintable()
 
 
-def _checked(value: Any, limit: Limit, default: Limit, where: str) -> Any:
+def _check_value(value: Any, limit: Limit, default: Limit, where: str) -> Any:
     if isinstance(value, str):
         return value if _is_plain(value, limit) else _text(value, limit, where)
     if isinstance(value, bytes):
@@ -157,13 +157,13 @@ def _checked(value: Any, limit: Limit, default: Limit, where: str) -> Any:
         return _struct(value, default)
     if isinstance(value, dict):
         _count(value, limit, where)
-        keys = [_checked(each, limit, default, where) for each in value]
-        values = [_checked(each, limit, default, where) for each in value.values()]
+        keys = [_check_value(each, limit, default, where) for each in value]
+        values = [_check_value(each, limit, default, where) for each in value.values()]
         _total([*keys, *values], limit, where)
         return dict(zip(keys, values, strict=True)) if limit.kind == "text" else value
     if isinstance(value, tuple):
         _count(value, limit, where)
-        found = tuple([_checked(each, limit, default, where) for each in value])
+        found = tuple([_check_value(each, limit, default, where) for each in value])
         _total(found, limit, where)
         return value if all(map(is_, found, value)) else found
     return value
@@ -178,7 +178,7 @@ def _text(text: str, limit: Limit, where: str) -> str:
     if limit.kind == "raw" and "\0" in text:
         raise Inadmissible(f"{where} has a NUL in it")
     if limit.kind == "name" and not texts.is_one_line(text):
-        raise Inadmissible(f"{where} must be one line of visible characters, got {_shown(text)}")
+        raise Inadmissible(f"{where} must be one line of visible characters, got {_show_text(text)}")
     return text
 
 
@@ -193,5 +193,5 @@ def _total(values: Sequence[Any], limit: Limit, where: str) -> None:
         raise Inadmissible(f"{where} takes {size} bytes of {limit.total_max} possible")
 
 
-def _shown(text: str) -> str:
+def _show_text(text: str) -> str:
     return f"'{texts.cut_to(texts.one_line(text), 60)}'"

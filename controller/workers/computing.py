@@ -38,7 +38,7 @@ class ComputeWorker:
         if request.request_id in self._waiting:
             return
         if len(self._waiting) >= COMPUTE_WAITING_MAX:
-            self._done(failed(request, f"more than {COMPUTE_WAITING_MAX} computations are waiting"))
+            self._done(failure_answer(request, f"more than {COMPUTE_WAITING_MAX} computations are waiting"))
             return
         self._waiting[request.request_id] = request
         if self._worker is None or self._worker.done():
@@ -56,10 +56,10 @@ class ComputeWorker:
             result = await asyncio.wait_for(self._ask_child(request), COMPUTE_TIMEOUT_S)
         except TimeoutError:
             await self._child.end()
-            return failed(request, f"no answer within {COMPUTE_TIMEOUT_S:g} s")
+            return failure_answer(request, f"no answer within {COMPUTE_TIMEOUT_S:g} s")
         except (OSError, EOFError, BadMessage) as error:
             await self._child.end()
-            return failed(request, f"the process that computed it died ({type(error).__name__})")
+            return failure_answer(request, f"the process that computed it died ({type(error).__name__})")
         return ev.Computed(
             request_id=request.request_id,
             model_sha256=result.model_sha256,
@@ -82,7 +82,7 @@ class ComputeWorker:
         await self._child.end()
 
 
-def failed(request: ComputeRequest, why: str) -> ev.Computed:
+def failure_answer(request: ComputeRequest, why: str) -> ev.Computed:
     return ev.Computed(
         request_id=request.request_id, model_sha256="", values=(), error=why, job_id=request.job_id
     )

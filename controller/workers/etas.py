@@ -105,7 +105,7 @@ class EtaWorker:
     async def _answered(self, question: EtaQuestion) -> EtaAnswer | None:
         """Returns the answer to the question; None: the question was given up, because most of the jobs that
         it was about have ended."""
-        answered = asyncio.create_task(_asked(self._child, question))
+        answered = asyncio.create_task(_ask_child(self._child, question))
         outdated = asyncio.create_task(self._most_have_ended(len(question.claims)))
         try:
             await asyncio.wait((answered, outdated), return_when=asyncio.FIRST_COMPLETED)
@@ -154,7 +154,7 @@ class ForesightWorker:
             try:
                 async with asyncio.timeout(within_s):
                     for question in questions:
-                        answers.append(await _asked(self._child, question))
+                        answers.append(await _ask_child(self._child, question))
             except TimeoutError:
                 await self._child.end()
             self._waiting.pop(0)
@@ -168,7 +168,7 @@ class ForesightWorker:
         await self._child.end()
 
 
-async def _asked(child: ChildProcess, question: EtaQuestion) -> EtaAnswer:
+async def _ask_child(child: ChildProcess, question: EtaQuestion) -> EtaAnswer:
     data = msgspec.msgpack.encode(question)
     try:
         answer = await asyncio.wait_for(child.ask(data), ETA_TIMEOUT_S)

@@ -184,12 +184,12 @@ def _compare_parts(
     quiet: _Quiet, module: torch.nn.Module, few: Call, wanted: Sequence[torch.Tensor], tolerance: float
 ) -> str | None:
     args, kwargs = few.arguments(few.leaves)
-    _reseed()
+    _seed_again()
     quiet(module, *args, **kwargs)  # what is only computed at the first call is there from now on
     before = footprints(module)
     buffers = quiet.buffer_versions(module)
     versions = [leaf._version for leaf in few.leaves if isinstance(leaf, torch.Tensor)]
-    _reseed()
+    _seed_again()
     whole = quiet(module, *args, **kwargs)
     for name, now in footprints(module).items():
         if before.get(name) != now:
@@ -199,7 +199,7 @@ def _compare_parts(
             return CHANGES.format(name)
     if versions != [leaf._version for leaf in few.leaves if isinstance(leaf, torch.Tensor)]:
         return "the forward pass changes its inputs in place"
-    _reseed()
+    _seed_again()
     parts = split_forward(quiet, module, few, 2)
     return _difference(tensors_of(whole), tensors_of(parts), wanted, tolerance)
 
@@ -260,7 +260,7 @@ def _apart(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> tuple
     return largest, apart
 
 
-def _reseed() -> None:
+def _seed_again() -> None:
     """Noise that is left draws the same numbers for the whole and for the parts."""
     import random
 

@@ -26,7 +26,7 @@ from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState
 from cotenant.agent.gpus.probe_results import ProbeBegins
 from cotenant.agent.gpus.watchers import WatchLineCodec
 from cotenant.agent.host import folders, locks
-from cotenant.agent.ipc.channel import Deframer, framed
+from cotenant.agent.ipc.channel import Deframer, frame_message
 from cotenant.agent.ipc.files import BadRecord, read_record
 from cotenant.agent.ipc.records import Durable, ProcessIdentity, Status
 from cotenant.agent.supervisor.core import coordination, rank_messages
@@ -177,7 +177,9 @@ KINDS: dict[str, Kind] = {
         (BadMessage,),
     ),
     "frames on a stream": Kind(
-        framed(wire.Renew(beat=3)) * 2, lambda data, _: Deframer(wire.ToAgent).feed(data), (BadMessage,)
+        frame_message(wire.Renew(beat=3)) * 2,
+        lambda data, _: Deframer(wire.ToAgent).feed(data),
+        (BadMessage,),
     ),
     "a journal's value": Kind(pack(STOP), lambda data, _: unpack(data, StopAttempt), (BadMessage,)),
     "a rank's hello": Kind(HELLO, lambda data, _: rank_messages.parse(data)),
@@ -219,7 +221,7 @@ KINDS: dict[str, Kind] = {
         msgspec.json.encode(Trouble(problem="ü")), lambda data, _: decode_json(data, Trouble), (BadMessage,)
     ),
     "a daemon's outcomes": Kind(
-        '{"12": "done", "13": "gone: ü"}'.encode(), lambda data, _: termination._parsed(data)
+        '{"12": "done", "13": "gone: ü"}'.encode(), lambda data, _: termination._parse_answer(data)
     ),
     "a text": Kind("größer".encode(), lambda data, _: decode_text(data), (BadMessage,)),
     "secrets": Kind('{"A_TOKEN": "süß"}'.encode(), in_file("7.json", secrets_in), (BadSecrets,)),

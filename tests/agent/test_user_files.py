@@ -18,7 +18,7 @@ import pytest
 
 from cotenant.agent.host import folders, locks
 from cotenant.agent.host.checkpoint_root import domain_of, make_checkpoint_folder
-from cotenant.agent.host.user_files import OpenFolder, exposed, remove_tree
+from cotenant.agent.host.user_files import OpenFolder, find_exposed, remove_tree
 from cotenant.agent.ipc.records import JOB, JOB_SOCKET, Order
 from cotenant.agent.supervisor.processes.attempt_folder import (
     give_job_folder,
@@ -363,16 +363,16 @@ def test_folders_that_a_user_closed_to_himself_go_as_well(ground: Path) -> None:
 @pytest.mark.root
 @AS_ROOT
 def test_a_place_that_others_can_change_is_found(ground: Path) -> None:
-    assert exposed(ground / "not" / "there") is None
+    assert find_exposed(ground / "not" / "there") is None
     theirs = of_user(ground / "theirs")
-    assert exposed(theirs / "state") == theirs
+    assert find_exposed(theirs / "state") == theirs
     (ground / "open").mkdir()
     (ground / "open").chmod(0o777)
-    assert exposed(ground / "open" / "state") == ground / "open"
+    assert find_exposed(ground / "open" / "state") == ground / "open"
     (ground / "open").chmod(0o1777)
-    assert exposed(ground / "open" / "state") is None
+    assert find_exposed(ground / "open" / "state") is None
     (ground / "link").symlink_to(theirs / "inner")
-    assert exposed(ground / "link") == theirs
+    assert find_exposed(ground / "link") == theirs
 
 
 @pytest.mark.root

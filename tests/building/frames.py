@@ -8,11 +8,11 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from cotenant.agent.ipc import Deframer, framed
+from cotenant.agent.ipc import Deframer, frame_message
 
 
 def send_message(connection: socket.socket, message: object) -> None:
-    connection.sendall(framed(message))
+    connection.sendall(frame_message(message))
 
 
 def receive_message(connection: socket.socket, into: Any) -> Any:

@@ -38,7 +38,7 @@ from cotenant.controller.wire import (
     LIMITS,
     MESSAGE_BYTES_MAX,
     Inadmissible,
-    admitted,
+    admit,
     agents,
     clients,
     decode,
@@ -134,10 +134,10 @@ def test_a_name_that_is_not_seen_as_it_is_or_too_long_is_refused_in_every_reques
     request_: clients.AnyRequest,
 ) -> None:
     good = put(request_, "gpu-07")
-    assert admitted(good, FROM_CLIENTS) is good
+    assert admit(good, FROM_CLIENTS) is good
     for text, why in ((HOSTILE, "visible"), ("x" * 5_000, "bytes of"), ("é" * 300, "bytes of")):
         with pytest.raises(Inadmissible, match=why) as caught:
-            admitted(put(request_, text), FROM_CLIENTS)
+            admit(put(request_, text), FROM_CLIENTS)
         assert texts.is_one_line(str(caught.value))
         assert len(str(caught.value)) < 300
 
@@ -157,10 +157,10 @@ def test_a_name_that_is_not_seen_as_it_is_or_too_long_is_refused_in_every_reques
 def test_a_program_s_own_data_stays_as_it_is_but_for_a_nul(launch: Launch) -> None:
     """A command may have lines and colours in it; no path, argument or variable can have a NUL."""
     kept = clients.Submit(specs=(job(launch=put(launch, HOSTILE)),))
-    assert admitted(kept, FROM_CLIENTS) is kept
+    assert admit(kept, FROM_CLIENTS) is kept
     for text, why in (("a\0b", "has a NUL in it"), ("x" * 200_000, "bytes of")):
         with pytest.raises(Inadmissible, match=why):
-            admitted(clients.Submit(specs=(job(launch=put(launch, text)),)), FROM_CLIENTS)
+            admit(clients.Submit(specs=(job(launch=put(launch, text)),)), FROM_CLIENTS)
 
 
 def test_a_client_hears_what_is_wrong_and_nothing_is_changed(station: Station) -> None:
@@ -198,7 +198,7 @@ EVENTS: tuple[ev.FromAttempt, ...] = (
 @given(text=st.text(st.characters(exclude_categories=["Cs"])) | st.just("\x1b" * 9_000))
 def test_what_happened_is_known_however_it_is_worded(event: ev.FromAttempt, text: str) -> None:
     said = agents.Report(sequence=1, event=put(event, text))
-    kept = admitted(said, FROM_AGENTS)
+    kept = admit(said, FROM_AGENTS)
     assert type(kept.event) is type(event)
     for said_there in texts_in(kept.event):
         assert texts.is_one_line(said_there)
@@ -333,7 +333,7 @@ def test_the_largest_submission_that_fits_a_message_is_admitted() -> None:
     frame = encode(clients.Request(request_id=1, body=clients.Submit(specs=specs)))
     assert len(frame) <= MESSAGE_BYTES_MAX
     request: clients.Request = decode(frame, clients.Request)
-    assert admitted(request.body, FROM_CLIENTS) == request.body
+    assert admit(request.body, FROM_CLIENTS) == request.body
 
 
 def test_a_kept_profile_holds_no_more_of_a_command_than_a_person_reads() -> None:

@@ -26,7 +26,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import VERDICTS, AttemptIs, JobIs, StateIs
 from cotenant.controller.planning import View
-from cotenant.controller.policies.classic import Classic, by_remaining
+from cotenant.controller.policies.classic import Classic, remaining_key
 from cotenant.controller.policies.toolkit import OrderParameters
 from cotenant.controller.wire import (
     CommandAck,
@@ -290,7 +290,7 @@ def test_a_policy_that_breaks_keeps_no_epoch_from_its_beginning(tmp_path: Path) 
         def decide(self, view: View, event: ev.AnyEvent) -> Decision:
             raise RuntimeError("a mistake of somebody's")
 
-    station = Station(tmp_path, make_policy=lambda name, _: Broken(name, by_remaining, OrderParameters()))
+    station = Station(tmp_path, make_policy=lambda name, _: Broken(name, remaining_key, OrderParameters()))
     assert station.core.state.engine.epoch.number == 1
     station.close()
 

@@ -84,8 +84,7 @@ controller.engine               controller.domain controller.knowledge controlle
                                 controller.policies.base controller.engine.state controller.engine.stages
                                 controller.engine.events
 controller.history              controller.performance controller.domain controller.knowledge
-                                controller.models controller.policies.base controller.engine.state
-                                controller.engine
+                                controller.models controller.policies.base controller.engine
 # Acting on what was decided.
 controller.store                controller.domain controller.wire controller.system controller.engine
                                 controller.history

@@ -45,7 +45,7 @@ _WORDS: Final[dict[str, str]] = {
 }
 
 
-def joined(one: Fault | None, other: Fault) -> Fault:
+def join_faults(one: Fault | None, other: Fault) -> Fault:
     """Two reports about a fault, joined: the same whichever came first, and how often."""
     if one is None:
         return other
@@ -71,7 +71,7 @@ def struck(
     """The attempt's record after a fault; None if it says nothing new. `co_tenants`: the other attempts on
     the device then."""
     said = word(fault, role_of(attempt.key, fault, co_tenants), where, co_tenants)
-    record = joined(attempt.fault, said)
+    record = join_faults(attempt.fault, said)
     stop = StopAsked(save=False, deadline_s=0.0, reason=fault.why)
     keeps_stop = not fault.ends or (attempt.stop is not None and not attempt.stop.save)
     struck = msgspec.structs.replace(attempt, fault=record, stop=attempt.stop if keeps_stop else stop)
@@ -105,7 +105,7 @@ def judged(result: Result, fault: Fault | None) -> Result:
     return msgspec.structs.replace(result, verdict=verdict, gpu_fault=fault.role)
 
 
-def contained(result: Result, fault: Fault) -> Result:
+def judge_contained(result: Result, fault: Fault) -> Result:
     """An attempt that died by itself just after an error which stays in one process: it was its own, or it
     used what broke."""
     if result.verdict.outcome not in ("user-failed", "infra-failed"):
@@ -190,7 +190,7 @@ class FaultWitnesses:
         at_s, before = self._contained.get(key, (-_NEVER, None))
         self._contained[key] = (
             now_s,
-            joined(before if now_s <= at_s + CONTAINED_S else None, near),
+            join_faults(before if now_s <= at_s + CONTAINED_S else None, near),
         )
 
     def ended(self, key: AttemptKey, result: Result, now_s: float) -> None:
@@ -203,7 +203,7 @@ class FaultWitnesses:
         attempt = self._memory.attempts[key]
         at_s, near = self._contained.pop(key, (-_NEVER, None))
         if attempt.fault is None and near is not None and ended_s <= at_s + CONTAINED_S:
-            return contained(result, near)
+            return judge_contained(result, near)
         return judged(result, attempt.fault)
 
     def _others_on(

@@ -128,7 +128,7 @@ def order_for(
         devices = tuple(msgspec.structs.replace(device, cores=cores) for device in devices)
     clients = clients_of(command, config, devices, cuda_processes)
     return Order(
-        start=_as_set_here(command, config),
+        start=_apply_settings(command, config),
         secrets=secrets,
         world_size=sum(len(member.devices) for member in command.gang),
         ranks=_ranks(command, part, devices, clients),
@@ -149,7 +149,7 @@ def order_for(
     )
 
 
-def _as_set_here(command: StartAttempt, config: AgentConfig) -> StartAttempt:
+def _apply_settings(command: StartAttempt, config: AgentConfig) -> StartAttempt:
     if not config.saves_scripts:
         words = tuple(word for word in command.launch.zero_code if word != "leave")
         command = msgspec.structs.replace(

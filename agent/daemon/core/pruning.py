@@ -48,7 +48,7 @@ def due(
             yield RemoveCheckpoints(
                 folder=checkpoint_folder(job)
             )  # A crash may have cut the first one short.
-            yield _unfenced(job, forgotten.command_id)
+            yield _drop_fence(job, forgotten.command_id)
     yield from _old_fences(memory, with_attempts)
 
 
@@ -60,7 +60,7 @@ def _old_attempts(memory: AgentMemory, before_age_s: float) -> list[Attempt]:
     return [a for index, (age_s, _, a) in enumerate(settled) if index < surplus or age_s <= before_age_s]
 
 
-def _unfenced(job: JobKey, stale_below: CommandId) -> Keep:
+def _drop_fence(job: JobKey, stale_below: CommandId) -> Keep:
     return Keep(note=Unfenced(job_id=job[0], stale_below=stale_below, job_epoch=job[1]))
 
 
@@ -70,4 +70,4 @@ def _old_fences(memory: AgentMemory, with_attempts: set[JobKey]) -> Iterator[Pru
         return
     free = [(fence.command_id, job) for job, fence in memory.fences.items() if job not in with_attempts]
     for command_id, job in sorted(free)[:surplus]:
-        yield _unfenced(job, command_id)
+        yield _drop_fence(job, command_id)

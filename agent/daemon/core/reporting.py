@@ -85,7 +85,7 @@ def from_result(
         step=result.step,
         gpu_fault=result.gpu_fault,
     )
-    yield ended, with_end(attempt, ended)
+    yield ended, add_end(attempt, ended)
 
 
 def first_step(attempt: Attempt, step: int, host_id: HostId) -> AttemptReport:
@@ -102,7 +102,7 @@ def assumed_step(attempt: Attempt, host_id: HostId) -> AttemptReport:
     return event, msgspec.structs.replace(attempt, first_step_assumed=True)
 
 
-def with_end(attempt: Attempt, ended: ev.AttemptEnded) -> Attempt:
+def add_end(attempt: Attempt, ended: ev.AttemptEnded) -> Attempt:
     """Nothing more can be asked of it."""
     return msgspec.structs.replace(attempt, ended=ended, stop=None, save=False)
 

@@ -142,7 +142,7 @@ class Teardown:
                 outcome=outcome, detail=detail, workdir_missing=workdir_missing, host_fault=host_fault
             ),
         )
-        self._out.report(ended, reporting.with_end(attempt, ended))
+        self._out.report(ended, reporting.add_end(attempt, ended))
         self._out.say(f"{name_of(attempt.key)}: {outcome}: {detail}")
 
     def clean(self, key: AttemptKey, why: str) -> None:

@@ -38,7 +38,7 @@ def layout(step: Step, env: dict[str, str]) -> Layout:
     job's."""
     hosts = hostnames(env["SLURM_JOB_NODELIST"])
     usual = counts(env["SLURM_TASKS_PER_NODE"])
-    chosen = _chosen(step, hosts, env)
+    chosen = _choose_hosts(step, hosts, env)
     per_host, total = step.number("ntasks-per-node"), step.number("ntasks")
     nodes = step.number("nodes")
     if nodes is not None:
@@ -56,7 +56,7 @@ def layout(step: Step, env: dict[str, str]) -> Layout:
     return Layout(hosts, [by_host.get(at, 0) for at in range(len(hosts))])
 
 
-def _chosen(step: Step, hosts: list[str], env: dict[str, str]) -> list[int]:
+def _choose_hosts(step: Step, hosts: list[str], env: dict[str, str]) -> list[int]:
     """Numbers of the hosts that may take part."""
     wanted = hostnames(step.flags.get("nodelist", ""))
     first = env.get(
@@ -145,7 +145,7 @@ def may_speak(plan: Layout, devices: int) -> bool:
     return plan.total == devices or plan.tasks == [1] * len(plan.hosts)
 
 
-def exported(step: Step, env: dict[str, str]) -> dict[str, str]:
+def export_environment(step: Step, env: dict[str, str]) -> dict[str, str]:
     """Returns the environment that `--export` leaves to a step: `ALL`, `NONE`, names, settings."""
     text = step.flags.get("export")
     if text is None or text == "ALL":

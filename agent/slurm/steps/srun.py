@@ -174,7 +174,7 @@ class Run:
         port = "" if speaks or len(self._plan.used) > 1 else free_port()
         step_id = next_step(self._env)
         for local in range(self._here):
-            env = layouts.exported(self._step, self._env)
+            env = layouts.export_environment(self._step, self._env)
             env = {name: value for name, value in env.items() if speaks or name not in PROTOCOL}
             env.update(layouts.task_words(self._plan, self._host, local, step_id))
             env.update(layouts.rank_words(self._plan, self._host, local, self._devices))

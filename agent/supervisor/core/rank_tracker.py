@@ -93,7 +93,7 @@ class RankTracker:
         return ended_well and (bool(self.stopped) or is_durable_there)
 
 
-def concluded(ending: Ending, *, unclean: bool) -> Result:
+def conclude(ending: Ending, *, unclean: bool) -> Result:
     """Returns the result of an attempt that has ended. `unclean`: a process that was an MPS client was
     signalled without its daemon's help. The same holds for a signal from elsewhere: from the kernel, short of
     memory, or from a person."""

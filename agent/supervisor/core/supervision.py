@@ -56,7 +56,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     look,
     room,
 )
-from cotenant.agent.supervisor.core.rank_tracker import RankTracker, concluded
+from cotenant.agent.supervisor.core.rank_tracker import RankTracker, conclude
 from cotenant.agent.supervisor.core.stopping import (
     KILL_GRACE_S,
     SAVE_RETRY_S,
@@ -452,4 +452,4 @@ class Supervision:
             over_mib=self._over_mib,
         )
         unclean = self._departure.is_unclean
-        self._out.append(Finish(result=concluded(ending, unclean=unclean)))
+        self._out.append(Finish(result=conclude(ending, unclean=unclean)))

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.host.user_files import OpenFolder, exposed, remove_tree
+from cotenant.agent.host.user_files import OpenFolder, find_exposed, remove_tree
 from cotenant.agent.ipc import JOB, JOB_SOCKET, Order
 
 ADDRESS_BYTES_MAX: Final = 107
@@ -114,7 +114,7 @@ def _short_folder(owner: tuple[int, int] | None, bases: Sequence[str]) -> Path:
     for base in (Path(pattern.format(uid=os.geteuid())) for pattern in bases):
         name = f"cotenant-{os.urandom(6).hex()}"
         try:
-            if exposed(base) is not None or (owner is not None and not _may_pass(base, owner[0])):
+            if find_exposed(base) is not None or (owner is not None and not _may_pass(base, owner[0])):
                 continue
             with OpenFolder.at(base) as there, there.make(name, 0o711) as short:
                 os.fchmod(short.fd, 0o711)

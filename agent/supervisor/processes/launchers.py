@@ -69,12 +69,12 @@ def host_command(argv: tuple[str, ...], meeting: Meeting) -> tuple[str, ...]:
     if launcher == "accelerate":
         return _accelerate(argv, meeting)
     if launcher == "deepspeed":
-        return _deepspeed(argv, meeting)
+        return _deepspeed_command(argv, meeting)
     return argv
 
 
 def _accelerate(argv: tuple[str, ...], meeting: Meeting) -> tuple[str, ...]:
-    given = _given(argv)
+    given = _given_options(argv)
     wanted = {
         "num_processes": str(meeting.workers),
         "num_machines": str(meeting.hosts),
@@ -90,10 +90,10 @@ def _accelerate(argv: tuple[str, ...], meeting: Meeting) -> tuple[str, ...]:
     return _insert(argv, "launch", added)
 
 
-def _deepspeed(argv: tuple[str, ...], meeting: Meeting) -> tuple[str, ...]:
+def _deepspeed_command(argv: tuple[str, ...], meeting: Meeting) -> tuple[str, ...]:
     if meeting.hosts > 1:
         raise NotLaunchable("deepspeed needs ssh between hosts: start the script with torchrun instead")
-    given = _given(argv)
+    given = _given_options(argv)
     if clash := given & {"num_gpus", "num_nodes", "include", "exclude", "hostfile"}:
         flag = sorted(clash)[0]
         raise NotLaunchable(f"deepspeed --{flag} ignores the devices this job was given: leave it out")
@@ -101,7 +101,7 @@ def _deepspeed(argv: tuple[str, ...], meeting: Meeting) -> tuple[str, ...]:
     return _insert(argv, "deepspeed", added)
 
 
-def _given(argv: tuple[str, ...]) -> set[str]:
+def _given_options(argv: tuple[str, ...]) -> set[str]:
     """Names of the long options, spelt with underscores; those of the script itself may be among them."""
     return {
         word[2:].partition("=")[0].replace("-", "_")

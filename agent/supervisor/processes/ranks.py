@@ -115,7 +115,7 @@ def start(
     except OSError as error:
         os.close(read_end)
         os.close(write_end)
-        raise _failed(rank, "process", error) from None
+        raise _start_failure(rank, "process", error) from None
     if pid == 0:
         _be_rank(order, rank, argv, env, outputs, cgroup, write_end, parent if dies_with_us else None)
     os.close(write_end)
@@ -204,7 +204,7 @@ def _be_rank(
             try:
                 act()
             except OSError as error:
-                os.write(report, msgspec.json.encode(_failed(rank, stage, error).problem))
+                os.write(report, msgspec.json.encode(_start_failure(rank, stage, error).problem))
                 break
             except (ValueError, IndexError) as error:  # A zero byte in an argument; no command at all.
                 problem = StartProblem(rank=rank.rank, stage="command", code=22, text=str(error))
@@ -214,7 +214,7 @@ def _be_rank(
         os._exit(126)
 
 
-def _failed(rank: RankOrder, stage: LaunchStage, error: OSError) -> RankStartFailed:
+def _start_failure(rank: RankOrder, stage: LaunchStage, error: OSError) -> RankStartFailed:
     text = os.strerror(error.errno) if error.errno else str(error)
     return RankStartFailed(StartProblem(rank=rank.rank, stage=stage, code=error.errno or 0, text=text))
 

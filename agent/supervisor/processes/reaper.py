@@ -48,7 +48,7 @@ from cotenant.agent.ipc import (
 from cotenant.agent.ipc import SUPERVISOR as SUPERVISOR_FILE
 from cotenant.agent.supervisor.core import TERMINATE_S, unclean
 from cotenant.agent.supervisor.processes.attempt_folder import remove_short_folder
-from cotenant.agent.supervisor.processes.termination import by_pipe, terminate
+from cotenant.agent.supervisor.processes.termination import group_by_pipe, terminate
 from cotenant.controller.wire import ENV_SOCKET
 
 _ROUNDS_MAX = 50
@@ -114,7 +114,7 @@ class _Attempt:
         found = self.find()
         if not found:
             return
-        if unclean(terminate(by_pipe(order, {}, found), TERMINATE_S), ""):
+        if unclean(terminate(group_by_pipe(order, {}, found), TERMINATE_S), ""):
             with suppress(OSError):  # A full disk: then nobody hears of it.
                 (self._folder / UNCLEAN).touch()
         for pid in found:

@@ -67,7 +67,7 @@ class ClientTermination:
         for pipe, child in self._children.items():
             assert child.stdout is not None
             with child.stdout as out:  # One line, far below what a pipe holds.
-                answer = _parsed(out.read(OUTPUT_BYTES_MAX))
+                answer = _parse_answer(out.read(OUTPUT_BYTES_MAX))
             outcomes |= {pid: answer.get(str(pid), "unclear") for pid in self._pids[pipe]}
         self._children = {}
         return outcomes
@@ -114,7 +114,9 @@ def terminate(pids_by_pipe: Mapping[str, Sequence[int]], timeout_s: float) -> di
     return outcomes
 
 
-def by_pipe(order: Order, trees: Mapping[int, Sequence[int]], others: Sequence[int]) -> dict[str, list[int]]:
+def group_by_pipe(
+    order: Order, trees: Mapping[int, Sequence[int]], others: Sequence[int]
+) -> dict[str, list[int]]:
     """Whom to ask about which process. `trees`: processes by rank; `others`: of unknown rank, every daemon is
     asked about them."""
     ranks = {rank.rank: no for no, rank in enumerate(order.ranks)}
@@ -127,7 +129,7 @@ def by_pipe(order: Order, trees: Mapping[int, Sequence[int]], others: Sequence[i
     return asked
 
 
-def _parsed(answer: bytes) -> Mapping[str, str]:
+def _parse_answer(answer: bytes) -> Mapping[str, str]:
     try:
         read: dict[str, str] = decode_json(answer, dict[str, str])
     except BadMessage:

@@ -54,10 +54,10 @@ class PartPlacing:
         """The decision, with every job that asks for a part moved to where it fits."""
         if self._current.traits.starts_nothing:
             return decision
-        return with_parts(self._ledger, event, decision)
+        return place_parts(self._ledger, event, decision)
 
 
-def with_parts(ledger: Ledger, event: ev.AnyEvent, decision: Decision) -> Decision:
+def place_parts(ledger: Ledger, event: ev.AnyEvent, decision: Decision) -> Decision:
     """The decision, with every job that asks for a part moved to where it fits."""
     if is_quiet(ledger, event):
         return decision
@@ -80,13 +80,13 @@ def with_parts(ledger: Ledger, event: ev.AnyEvent, decision: Decision) -> Decisi
     ]
     if not moved and not joining:
         return decision
-    actions = [_moved(action, moved) for action in decision.actions if not _is_for(action, moved)]
+    actions = [_move(action, moved) for action in decision.actions if not _is_for(action, moved)]
     if moved:  # What was meant for them may be somebody else's.
         actions.append(Wake(at_s=ledger.now_s, reason=because("part-frees")))
     return Decision(actions=(*actions, *joining))
 
 
-def _moved(action: AnyAction, moved: dict[JobId, Place]) -> AnyAction:
+def _move(action: AnyAction, moved: dict[JobId, Place]) -> AnyAction:
     return moved.get(action.job_id, action) if isinstance(action, Place) else action
 
 

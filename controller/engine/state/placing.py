@@ -292,7 +292,7 @@ def _may_get_co_tenants(ledger: Ledger, job: Job, devices: tuple[DeviceId, ...])
     )
 
 
-def spared(ledger: Ledger, actions: Sequence[AnyAction]) -> list[AnyAction]:
+def find_spared(ledger: Ledger, actions: Sequence[AnyAction]) -> list[AnyAction]:
     """Jobs that a decision would preempt for a job that only runs to be measured."""
     measured = [
         each

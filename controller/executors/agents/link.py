@@ -32,7 +32,7 @@ from cotenant.controller.executors.agents.reducers import HostWatch, ProgressFil
 from cotenant.controller.store import Core, Decided
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import BadSecrets, Secrets
-from cotenant.controller.wire import FROM_AGENTS, Inadmissible, admitted, encode
+from cotenant.controller.wire import FROM_AGENTS, Inadmissible, admit, encode
 from cotenant.controller.wire import agents as wire
 
 SendsFrame = Callable[[bytes, bytes], bool]
@@ -109,7 +109,7 @@ class AgentExecutor:
     def heard(self, address: bytes, who: Identity, message: wire.FromAgent) -> bool:
         """Take in a message; False if it makes no sense from this sender."""
         try:
-            message = admitted(message, FROM_AGENTS)
+            message = admit(message, FROM_AGENTS)
         except Inadmissible as refused:
             if isinstance(message, wire.Hello):  # It would greet for ever; the answer goes into its log.
                 self._say(

@@ -28,7 +28,7 @@ from cotenant.controller.papers.gfs.evictions import Evictions
 from cotenant.controller.papers.gfs.parameters import GfsParameters
 from cotenant.controller.planning import Plan, View, why_waiting
 from cotenant.controller.policies.base import Stateless, is_quiet
-from cotenant.controller.policies.service import by_service
+from cotenant.controller.policies.service import service_key
 from cotenant.controller.policies.toolkit import (
     Candidates,
     FreedDevices,
@@ -149,7 +149,7 @@ class Pts(Stateless):
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         if self._parameters.queue == "service" and job.spec.job_class == "spot":
-            return by_service(job)
+            return service_key(job)
         pods = max(1, job.spec.nodes)
         return (-job.spec.gpus / pods, -pods)
 

@@ -39,7 +39,7 @@ from cotenant.controller.papers.lazer.learning import PREDICTED, LearnedMemory, 
 from cotenant.controller.papers.lazer.parameters import LazerParameters
 from cotenant.controller.planning import Plan, View, first_aged, why_waiting
 from cotenant.controller.policies.base import Traits, is_quiet
-from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.classic import remaining_key
 from cotenant.controller.policies.entries import PREEMPT, PolicyEntry
 from cotenant.controller.policies.preemptive import preempt_for_each, take
 from cotenant.controller.policies.toolkit import newcomers, place_in_order, victims_for, worth_preempting
@@ -139,7 +139,7 @@ class Lazer:
         self._deferrals = Deferrals()
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
-        return by_remaining(job)
+        return remaining_key(job)
 
     # --- Deciding ----------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from cotenant.controller.domain import Job, Reason, because
 from cotenant.controller.performance import Interference, XiSource
 from cotenant.controller.planning import Plan, View, peak_mib
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
-from cotenant.controller.policies.service import by_service
+from cotenant.controller.policies.service import service_key
 from cotenant.controller.policies.sharing import (
     Colocation,
     ColocationParameters,
@@ -84,7 +84,7 @@ class Lucid(Colocation):
         super().__init__(self.parameters)
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
-        return by_service(job)
+        return service_key(job)
 
     def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
         needed = peak_mib(job, 1)

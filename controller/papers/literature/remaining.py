@@ -23,15 +23,15 @@ from cotenant.controller.domain import NOTHING, Decision, Job, Reason, Wake, bec
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View, why_waiting
 from cotenant.controller.policies.base import Parameters, Stateless, Traits, is_quiet
-from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.classic import remaining_key
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.toolkit import (
     Candidates,
     WakeUp,
     Why,
     find_room,
+    list_reserved,
     rearrange,
-    reserved,
     take_room,
     whom_to_ask,
     worth_preempting,
@@ -48,7 +48,7 @@ class RemainingTime:
         """Jobs with more remaining time, most first."""
         mine_s, now_s = job.estimate.remaining_s, plan.view.now_s
         longer = worth_preempting(plan, job)
-        waiting = [r for r in reserved(plan) if _is_longer(r, mine_s) and not r.aged]
+        waiting = [r for r in list_reserved(plan) if _is_longer(r, mine_s) and not r.aged]
         if not waiting:
             return longer
         waiting.sort(key=lambda r: (-(r.estimate.remaining_s or 0.0), r.number))
@@ -89,7 +89,7 @@ class SrtfFull(Stateless):
         self._order = RemainingTime(self.name)
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
-        return by_remaining(job)
+        return remaining_key(job)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queue or is_quiet(view, event):
@@ -140,7 +140,7 @@ class IntervalPolicy:
         self._look = WakeUp()
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
-        return by_remaining(job)
+        return remaining_key(job)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queue or self._look.is_set(view.now_s):

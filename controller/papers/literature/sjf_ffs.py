@@ -17,7 +17,7 @@ from cotenant.controller.domain import DeviceId, Job, Reason, because
 from cotenant.controller.planning import Plan, memory_unknown
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import no_memory
-from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.classic import remaining_key
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.sharing import (
     Colocation,
@@ -41,7 +41,7 @@ class SjfFfs(Colocation):
         super().__init__(self.parameters)
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
-        return by_remaining(job)
+        return remaining_key(job)
 
     def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
         choices = known_batches(job, slots.batches)

@@ -45,7 +45,7 @@ from cotenant.controller.domain import Decision, DeviceId, HostId, Job, Reason, 
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import Parameters, Traits, is_quiet
-from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.classic import remaining_key
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.toolkit import (
     ClassParameters,
@@ -141,7 +141,7 @@ class Lyra(TwoClasses):
     traits = Traits(preempts=True, has_classes=True, places_by_itself=True)
 
     def spot_key(self, job: Job) -> tuple[float, ...]:
-        return by_remaining(job)
+        return remaining_key(job)
 
     def find(self, plan: Plan, job: Job) -> tuple[DeviceId, ...] | None:
         hp = job.spec.job_class == "hp"

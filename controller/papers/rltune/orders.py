@@ -36,10 +36,10 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.rltune.model import BUNDLED, Floats, OrderModel, arrays, forward, read_model
 from cotenant.controller.planning import Plan, SchedulingClass, View, is_possible, why_waiting
 from cotenant.controller.policies.base import Stateless, is_quiet
-from cotenant.controller.policies.classic import UNKNOWN_S, by_remaining
+from cotenant.controller.policies.classic import UNKNOWN_S, remaining_key
 from cotenant.controller.policies.entries import ORDER, PolicyEntry
 from cotenant.controller.policies.scored import Scored, waited_s
-from cotenant.controller.policies.service import by_service
+from cotenant.controller.policies.service import service_key
 from cotenant.controller.policies.toolkit import PassingParameters, place_ordered
 
 ACTOR: Final = (
@@ -116,7 +116,7 @@ def _fragmentation(plan: Plan) -> float:
     return 1.0 - float((free**2).sum()) / total**2 if total else 0.0
 
 
-BASES = {"sjf": by_remaining, "ssf": by_service}
+BASES = {"sjf": remaining_key, "ssf": service_key}
 
 
 class LearnedParameters(PassingParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):

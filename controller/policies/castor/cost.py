@@ -28,12 +28,12 @@ from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import (
     NewcomerTable,
-    beside_all,
     may_be_whole,
+    newcomer_table,
     no_memory,
     why_unknown,
 )
-from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.classic import remaining_key
 from cotenant.controller.policies.entries import SHARE, PolicyEntry
 from cotenant.controller.policies.sharing import (
     NEVER,
@@ -166,7 +166,7 @@ class CastorCost(Colocation):
         super().__init__(self.parameters)
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
-        return by_remaining(job)
+        return remaining_key(job)
 
     def slots(self, plan: Plan) -> CostSlots:
         return CostSlots(plan, self.observations)
@@ -239,7 +239,7 @@ class Balances(NamedTuple):
 
 def balances(view: View, jobs: Sequence[Job], slots: CostSlots) -> Balances:
     """`outcome` for one partner, for all these jobs in all slots at once."""
-    table = beside_all(view, jobs, slots)
+    table = newcomer_table(view, jobs, slots)
     waits_s: Floats = np.array([slots.wait_s(job) for job in table.jobs], dtype=np.float64).reshape(-1, 1)
     mine_unknown = np.array([job.estimate.is_guess for job in table.jobs], np.bool_).reshape(-1, 1)
     theirs_unknown = np.array([slot.partner.estimate.is_guess for slot in slots.everything()], np.bool_)
@@ -361,7 +361,7 @@ def _bounds(partners: Sequence[Beside], needed: int) -> list[float]:
     return bounds
 
 
-def beside(view: View, job: Job, slots: CostSlots, slot: ShareableSlot) -> Beside:
+def describe_beside(view: View, job: Job, slots: CostSlots, slot: ShareableSlot) -> Beside:
     xi = slots.interference(job, slot.partner)
     left_s = slots.expected_left_s(slot.partner)
     assert left_s is not None
@@ -396,7 +396,7 @@ def why_refused(view: View, job: Job, slots: CostSlots, slot: ShareableSlot) -> 
     split = _split(choices, slot.left_mib)
     if split is None:
         return -NEVER, no_memory(job, partner, choices, slot.left_mib)
-    one = beside(view, job, slots, slot)
+    one = describe_beside(view, job, slots, slot)
     alone = outcome(job.estimate.remaining_s or 0.0, split.slowdown, slots.wait_s(job), [one])
     if 1.0 / (one.mine * split.slowdown) + 1.0 / one.theirs <= 1.0:
         return alone.net_s, because("sharing-slows", partner.job_id, one.mine * split.slowdown, one.theirs)

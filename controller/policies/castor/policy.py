@@ -21,10 +21,10 @@ from cotenant.controller.policies.castor.sharing import (
     SharingChoice,
     best_sharing,
     chances,
-    ranked,
-    with_all,
+    rank_slots,
+    share_with_all,
 )
-from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.classic import remaining_key
 from cotenant.controller.policies.entries import FIRST, PolicyEntry
 from cotenant.controller.policies.sharing import (
     Colocation,
@@ -67,7 +67,7 @@ class Castor(Colocation):
         super().__init__(self.parameters)
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
-        return by_remaining(job)
+        return remaining_key(job)
 
     def slots(self, plan: Plan) -> CastorSlots:
         return CastorSlots(plan, self.observations)
@@ -82,7 +82,7 @@ class Castor(Colocation):
         if job.spec.nodes > 1:
             return None
         assert isinstance(slots, CastorSlots)
-        numbers = ranked(plan.view, job, slots, slots.known)
+        numbers = rank_slots(plan.view, job, slots, slots.known)
         if job.spec.gpus == 1:
             numbers = numbers[:1]  # One device is enough, and every slot has one.
         return self._gather(plan, job, [slots[number] for number in numbers])
@@ -114,7 +114,7 @@ class Castor(Colocation):
             chosen = [*chosen, *free[: gpus - len(chosen)]]
         if not partners or len(chosen) < gpus:
             return None
-        together = with_all(plan.view, job, partners)
+        together = share_with_all(plan.view, job, partners)
         if together is None:
             return None
         return CoTenant(tuple(chosen), together.accumulation_steps, share_reason(together))

@@ -62,7 +62,7 @@ class NewcomerTable(NamedTuple):
     """Whether the place suits the job and the pair may be made; (n, r)."""
 
 
-def beside_all(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> NewcomerTable:
+def newcomer_table(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> NewcomerTable:
     """The table of these jobs, with the slots in their present order."""
     alike: dict[tuple[SchedulingClass, object], list[Job]] = defaultdict(list)
     for job in jobs:
@@ -215,7 +215,7 @@ def chances(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Chances:
     first whoever the partner is: the average completion time grows with the slowdown in both cases of
     Theorem 1. So there is one timing per slot, and the arithmetic is that of `pair_timing`.
     """
-    table = beside_all(view, jobs, slots)
+    table = newcomer_table(view, jobs, slots)
     *_, mine_s, slower, mine_xi, theirs_xi, allowed = table
     theirs_s = slots.left_s()
     with np.errstate(invalid="ignore"):  # Unknown lengths and slots without memory are NaN, and never pay.
@@ -229,7 +229,9 @@ def chances(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Chances:
     return Chances(may_be_whole(table, slots, pays), pays, shared_s)
 
 
-def ranked(view: View, newcomer: Job, slots: ShareableSlots, known: Chances | None = None) -> tuple[int, ...]:
+def rank_slots(
+    view: View, newcomer: Job, slots: ShareableSlots, known: Chances | None = None
+) -> tuple[int, ...]:
     """The slots in which sharing pays, the pair that ends first on average first; none where all of them and
     what is free cannot make the gang whole.
 
@@ -248,7 +250,7 @@ def ranked(view: View, newcomer: Job, slots: ShareableSlots, known: Chances | No
     return tuple(number for _, number in order)
 
 
-def with_all(view: View, newcomer: Job, choices: list[SharingChoice]) -> SharingChoice | None:
+def share_with_all(view: View, newcomer: Job, choices: list[SharingChoice]) -> SharingChoice | None:
     """The choice for a gang with several partners: one sub-batch for all of them, and the pace that the
     slowest leaves it. None if it does not pay with each of them any more.
 

@@ -14,7 +14,7 @@ from cotenant.controller.policies.toolkit.victims import (
     newcomers, victims_for, worth_preempting,
 )
 from cotenant.controller.policies.toolkit.whole_queue import (
-    NewcomersOnly, WakeUp, Why, find_room, is_anybody_left, rearrange, reserved, take_room, whom_to_ask,
+    NewcomersOnly, WakeUp, Why, find_room, is_anybody_left, rearrange, list_reserved, take_room, whom_to_ask,
 )
 
 __all__ = [
@@ -23,6 +23,6 @@ __all__ = [
     "NewcomersOnly", "OrderParameters", "PassingParameters", "TwoClasses", "WakeUp", "Why",
     "devices_by_host", "find_pods", "find_room", "is_anybody_left", "is_kept_together", "late_waiting",
     "longest_first", "newcomers", "place_in_order", "place_ordered", "preemptible_jobs", "rearrange",
-    "reclaim", "reserve", "reserved", "take_room", "victims_for", "whom_to_ask", "worth_preempting",
+    "reclaim", "reserve", "list_reserved", "take_room", "victims_for", "whom_to_ask", "worth_preempting",
 ]
 # fmt: on

@@ -83,7 +83,7 @@ def place_ordered(
         scheduling_class = view.queue.class_of(job)
         devices = None if scheduling_class in unfit else plan.find_free(job)
         if devices is not None:
-            plan.place(job, devices, why(job, devices) if why else _in_order(order, devices))
+            plan.place(job, devices, why(job, devices) if why else _placed_reason(order, devices))
             free -= len(devices)
             if not free:
                 return
@@ -95,7 +95,7 @@ def place_ordered(
             return
 
 
-def _in_order(order: str, devices: tuple[DeviceId, ...]) -> Reason:
+def _placed_reason(order: str, devices: tuple[DeviceId, ...]) -> Reason:
     return because("free-devices-in-order", order, len(devices))
 
 

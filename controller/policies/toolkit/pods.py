@@ -88,10 +88,10 @@ def pods_of(view: View, scheduling_class: SchedulingClass, type: str) -> list[in
     width = max(1, view.sizes.on_host(scheduling_class, type))
     if gpus <= width or nodes == 1:
         return [gpus]
-    return _in_parts(gpus, width)
+    return _split_parts(gpus, width)
 
 
-def _in_parts(gpus: int, width: int) -> list[int]:
+def _split_parts(gpus: int, width: int) -> list[int]:
     whole, rest = divmod(gpus, width)
     return [width] * whole + ([rest] if rest else [])
 
@@ -102,7 +102,7 @@ def shapes_of(view: View, scheduling_class: SchedulingClass, type: str) -> Itera
     yield pods
     width = pods[0] // 2
     while len(pods) > 1 and not scheduling_class.nodes and width >= 1:
-        yield _in_parts(scheduling_class.gpus, width)
+        yield _split_parts(scheduling_class.gpus, width)
         width //= 2
 
 

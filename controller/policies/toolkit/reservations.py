@@ -30,7 +30,7 @@ def reserve(plan: Plan, head: Job) -> Reservation | None:
             trial.suppose_gone((job.job_id,))
         else:
             trial.suppose_left(job)
-        for (host_id, type), left in _by_host(view, devices).items():
+        for (host_id, type), left in _group_by_host(view, devices).items():
             trial.suppose_free(host_id, type, left)
         if trial.free_everywhere >= head.spec.gpus:
             found = trial.find_free(head)
@@ -73,7 +73,7 @@ def end_if_started(job: Job, now_s: float) -> float:
     )
 
 
-def _by_host(view: View, devices: Iterable[DeviceId]) -> dict[HostType, list[DeviceId]]:
+def _group_by_host(view: View, devices: Iterable[DeviceId]) -> dict[HostType, list[DeviceId]]:
     found: dict[HostType, list[DeviceId]] = defaultdict(list)
     for device_id in devices:
         device = view.devices[device_id]

@@ -189,7 +189,7 @@ def take_room(plan: Plan, job: Job, room: FreedDevices, order: str, why: Why) ->
         plan.actions.append(Wake(at_s=plan.view.now_s, reason=because("reservation-replaced", job.job_id)))
 
 
-def reserved(plan: Plan) -> list[Job]:
+def list_reserved(plan: Plan) -> list[Job]:
     """Jobs that wait for their victims to leave, as far as this plan has not put them back; class hp, which
     keeps what it was given, left out."""
     view = plan.view

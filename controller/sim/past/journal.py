@@ -27,7 +27,7 @@ from cotenant.controller.store import (
     JournalMissing,
     check_version,
     checksum,
-    damaged,
+    damage_error,
 )
 from cotenant.controller.wire import BadMessage, unpack
 
@@ -88,7 +88,7 @@ def open_journal(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         yield database
     except sqlite3.Error as error:
-        raise damaged(path, str(error)) from None
+        raise damage_error(path, str(error)) from None
     finally:
         database.close()
 
@@ -123,11 +123,11 @@ def entries(
     """Yields the entries of a journal in order; `limit` below 0: all."""
     for seq, now_s, event, decision, commands, crc in database.execute(_ENTRIES, (after, limit)):
         if crc != checksum(now_s, event, decision, commands):
-            raise damaged(path, f"entry {seq} was changed on disk: its checksum is wrong")
+            raise damage_error(path, f"entry {seq} was changed on disk: its checksum is wrong")
         try:
             yield PastEntry(seq, now_s, unpack(event, ev.AnyEvent), unpack(decision, Decision), commands)
         except BadMessage as error:
-            raise damaged(path, f"entry {seq} cannot be read ({error})") from None
+            raise damage_error(path, f"entry {seq} cannot be read ({error})") from None
 
 
 def fold(database: sqlite3.Connection, path: Path, runs: list[Start], look: LooksAtEntry) -> Engine:

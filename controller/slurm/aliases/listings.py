@@ -62,7 +62,7 @@ def moment(at: str | None) -> str:
     return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def on_devices_s(job: wire.JobView) -> float:
+def device_time_s(job: wire.JobView) -> float:
     return job.load_s + job.run_s + job.pause_s
 
 
@@ -100,7 +100,7 @@ def record(job: wire.JobView) -> str:
         f"UserId={job.user} Partition={PARTITION}",
         f"JobState={state} Reason={_why(job)}",
         f"Restarts={max(0, job.attempt - 1)} ExitCode={job.exit_code or 0}:0",
-        f"RunTime={long_clock(on_devices_s(job))} TimeLeft={value['L']}",
+        f"RunTime={long_clock(device_time_s(job))} TimeLeft={value['L']}",
         f"SubmitTime={value['V']} StartTime={value['S']} EndTime={value['e']}",
         f"NodeList={value['N']} NumNodes={value['D']} TresPerNode={value['b']}",
     )
@@ -122,7 +122,7 @@ JOB_FIELDS: Final[dict[str, Field]] = {
     "a": Field("ACCOUNT", lambda job: job.user),
     "t": Field("ST", lambda job: slurm_state(job)[1]),
     "T": Field("STATE", lambda job: slurm_state(job)[0]),
-    "M": Field("TIME", lambda job: clock(on_devices_s(job))),
+    "M": Field("TIME", lambda job: clock(device_time_s(job))),
     "L": Field("TIME_LEFT", lambda job: "N/A" if job.left_s is None else clock(job.left_s)),
     "D": Field("NODES", lambda job: str(len(hosts(job)) or 1)),
     "b": Field("TRES_PER_NODE", lambda job: f"gres/gpu:{-(-job.gpus // (len(hosts(job)) or 1))}"),
@@ -143,8 +143,8 @@ SACCT_FIELDS: Final[dict[str, Callable[[wire.JobView], str]]] = {
     "Account": lambda job: job.user,
     "State": lambda job: slurm_state(job)[0],
     "ExitCode": lambda job: f"{max(0, job.exit_code or 0) % 256}:{max(0, (job.exit_code or 0) - 128)}",
-    "Elapsed": lambda job: long_clock(on_devices_s(job)),
-    "ElapsedRaw": lambda job: str(int(on_devices_s(job))),
+    "Elapsed": lambda job: long_clock(device_time_s(job)),
+    "ElapsedRaw": lambda job: str(int(device_time_s(job))),
     "Submit": lambda job: moment(job.submitted_at),
     "Start": lambda job: moment(job.started_at),
     "End": lambda job: moment(job.ended_at),
@@ -215,7 +215,7 @@ class FormatPart(NamedTuple):
 _FIELD: Final = re.compile(r"%(\.?)([0-9]*)([A-Za-z%])")
 
 
-def parsed(text: str, fields: dict[str, Field], program: str) -> list[FormatPart]:
+def parse_format(text: str, fields: dict[str, Field], program: str) -> list[FormatPart]:
     """A format such as `%.18i %j`. Raises Problem: a field that there is not."""
     columns: list[FormatPart] = []
     end = 0

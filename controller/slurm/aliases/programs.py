@@ -39,11 +39,11 @@ from cotenant.controller.slurm.aliases.listings import (
     NODE_FIELDS,
     SACCT_FIELDS,
     SQUEUE_FORMAT,
+    device_time_s,
     line,
     long_clock,
     nodes_by_state,
-    on_devices_s,
-    parsed,
+    parse_format,
     record,
     slurm_state,
     table,
@@ -301,7 +301,7 @@ def seff(words: list[str]) -> int:
             f"User: {job.user}",
             f"State: {slurm_state(job)[0]} (exit code {job.exit_code or 0})",
             f"Devices: {job.gpus}",
-            f"Job Wall-clock time: {long_clock(on_devices_s(job))}",
+            f"Job Wall-clock time: {long_clock(device_time_s(job))}",
             f"Of which training: {long_clock(job.run_s)}",
         )
         write_lines(lines)
@@ -320,7 +320,7 @@ def squeue(words: list[str]) -> int:
     """Lists the jobs that wait and run; with --states also those that have ended."""
     given = read_words("squeue", words, SQUEUE)
     jobs = _jobs(given, everything="--states" in given.flags)
-    form = parsed(given.flags.get("--format", SQUEUE_FORMAT), JOB_FIELDS, "squeue")
+    form = parse_format(given.flags.get("--format", SQUEUE_FORMAT), JOB_FIELDS, "squeue")
     lines = [line(form, job) for job in jobs]
     write_lines([*([] if "--noheader" in given.flags else [line(form, None)]), *lines])
     return OK
@@ -402,7 +402,7 @@ def sinfo(words: list[str]) -> int:
     given = read_words("sinfo", words, SINFO)
     with asking() as client:
         nodes = texts.escape_texts(client.ask(wire.ListNodes())).nodes
-    form = parsed(given.flags.get("--format", SINFO_FORMAT), NODE_FIELDS, "sinfo")
+    form = parse_format(given.flags.get("--format", SINFO_FORMAT), NODE_FIELDS, "sinfo")
     groups = [(node,) for node in nodes] if "--Node" in given.flags else nodes_by_state(nodes)
     lines = [line(form, group) for group in groups]
     write_lines([*([] if "--noheader" in given.flags else [line(form, None)]), *lines])

@@ -20,7 +20,7 @@ import msgspec
 from cotenant.controller.domain import Allocation, AllocationQueue, HostId, texts
 from cotenant.controller.domain import events as ev
 from cotenant.controller.slurm.alloc import programs
-from cotenant.controller.slurm.alloc.deciding import AllocationPlan, decide, failed, proven
+from cotenant.controller.slurm.alloc.deciding import AllocationPlan, decide, note_failure, proven
 from cotenant.controller.slurm.alloc.programs import AllocationNews, follow, orphans
 from cotenant.controller.slurm.alloc.requests import AllocationRequests, endpoint_for_others
 from cotenant.controller.slurm.alloc.situations import idle_now, seen_shape, situation
@@ -172,7 +172,7 @@ class SlurmAllocator:
             events.append(ev.HostLost(host_id=news.lost, by="allocation"))
         queue = self._core.state.allocations.queues.get(allocation.queue)
         if queue is not None and news.failed:
-            changed = failed(queue, allocation.why, now_s)
+            changed = note_failure(queue, allocation.why, now_s)
             events.append(ev.AllocationQueueChanged(name=queue.name, queue=changed))
         if queue is not None and news.joined:
             host = self._core.state.engine.hosts[allocation.host_id]
@@ -286,7 +286,7 @@ class SlurmAllocator:
         now_s, queue = self._core.clock.now_s(), self._core.state.allocations.queues.get(asked.queue)
         events: list[ev.AnyEvent] = [ev.AllocationChanged(allocation=asked.move("over", now_s, why))]
         if queue is not None:
-            events.append(ev.AllocationQueueChanged(name=queue.name, queue=failed(queue, why, now_s)))
+            events.append(ev.AllocationQueueChanged(name=queue.name, queue=note_failure(queue, why, now_s)))
         await self._record(*events)
         return False
 

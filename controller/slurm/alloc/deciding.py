@@ -110,7 +110,7 @@ def decide(now: Situation) -> AllocationPlan:
         return _removal(now)
     demand = HostDemand(now)
     # A job that should end soon prevents a request; as that is an estimate, it cancels none.
-    cancel = [*_cleared(now), *HostDemand(now, with_soon=False).needless()]
+    cancel = [*_list_cleared(now), *HostDemand(now, with_soon=False).needless()]
     leave = _idle(now, demand)
     slots, why = _requests(now, demand)
     return AllocationPlan(submit=slots, cancel=tuple(cancel), leave=tuple(leave), why=why)
@@ -122,7 +122,7 @@ def decide(now: Situation) -> AllocationPlan:
 def _removal(now: Situation) -> AllocationPlan:
     """Plans the removal of a whole queue; hosts with jobs go when those have saved and left."""
     why = "the queue is removed"
-    cancel, leave = list(_cleared(now)), []
+    cancel, leave = list(_list_cleared(now)), []
     done = {name for name, _ in cancel}
     for each in now.allocations:
         if each.state in ("pending", "starting"):
@@ -133,11 +133,11 @@ def _removal(now: Situation) -> AllocationPlan:
     return AllocationPlan(
         cancel=tuple(cancel),
         leave=tuple(leave),
-        why=f"it is being removed: {_counted(left, 'allocation')} left" if left else "it is removed",
+        why=f"it is being removed: {_count_noun(left, 'allocation')} left" if left else "it is removed",
     )
 
 
-def _cleared(now: Situation) -> Iterable[tuple[str, str]]:
+def _list_cleared(now: Situation) -> Iterable[tuple[str, str]]:
     """Hosts that take no more work, and that nobody works on any more."""
     for each in now.allocations:
         if each.state == "working" and each.host_id in now.cleared:
@@ -310,20 +310,20 @@ def _requests(now: Situation, demand: HostDemand) -> tuple[tuple[HostId, ...], s
     if not demand.missing:
         return (), f"nothing is asked for: {_why_nothing(now, demand)}"
     open_, waiting = len(now.allocations), sum(a.state in ("submitting", "pending") for a in now.allocations)
-    jobs = _named(demand.for_jobs)
+    jobs = _name_jobs(demand.for_jobs)
     if open_ >= queue.terms.max_hosts:
         return (), (
-            f"{jobs} would need {_counted(demand.missing, 'host')} more, and all {queue.terms.max_hosts} of "
+            f"{jobs} would need {_count_noun(demand.missing, 'host')} more, and all {queue.terms.max_hosts} of "
             "--max-hosts are there or asked for"
         )
     if waiting >= queue.terms.backlog:
         return (
             (),
-            f"{_counted(waiting, 'request')} wait in Slurm already, which is --backlog {queue.terms.backlog}",
+            f"{_count_noun(waiting, 'request')} wait in Slurm already, which is --backlog {queue.terms.backlog}",
         )
     if now.now_s < queue.retry_at_s:
         return (), (
-            f"{_counted(queue.failures, 'request')} in a row brought no host ({queue.failure}): the next one "
+            f"{_count_noun(queue.failures, 'request')} in a row brought no host ({queue.failure}): the next one "
             f"in {queue.retry_at_s - now.now_s:.0f} s"
         )
     unproven = queue.seen is None or queue.failures > 0
@@ -337,7 +337,7 @@ def _requests(now: Situation, demand: HostDemand) -> tuple[tuple[HostId, ...], s
     taken = {each.host_id for each in now.allocations}
     names = [queue.host(slot) for slot in range(1, queue.terms.max_hosts + 1)]
     slots = tuple(name for name in names if name not in taken)[: min(most, demand.missing)]
-    return slots, f"asks for {_counted(len(slots), 'host')} for {jobs}"
+    return slots, f"asks for {_count_noun(len(slots), 'host')} for {jobs}"
 
 
 def _why_nothing(now: Situation, demand: HostDemand) -> str:
@@ -347,29 +347,29 @@ def _why_nothing(now: Situation, demand: HostDemand) -> str:
         return f"job {job_id} {why}{more}"
     if demand.elsewhere:
         where = " or ".join(dict.fromkeys(demand.elsewhere))
-        return f"{_counted(len(demand.elsewhere), 'waiting job')} fit on what {where}"
+        return f"{_count_noun(len(demand.elsewhere), 'waiting job')} fit on what {where}"
     if now.not_runnable:
         return (
-            f"{_counted(now.not_runnable, 'job')} cannot run yet (they wait for other jobs, are held, or are "
+            f"{_count_noun(now.not_runnable, 'job')} cannot run yet (they wait for other jobs, are held, or are "
             "over a limit)"
         )
     return "no job waits"
 
 
-def _named(jobs: Sequence[JobId]) -> str:
+def _name_jobs(jobs: Sequence[JobId]) -> str:
     shown = ", ".join(jobs[:JOBS_NAMED])
     more = f" and {len(jobs) - JOBS_NAMED} more" if len(jobs) > JOBS_NAMED else ""
     return f"{'job' if len(jobs) == 1 else 'jobs'} {shown}{more}"
 
 
-def _counted(count: int, noun: str) -> str:
+def _count_noun(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 # --- What became of it -----------------------------------------------------------------------------
 
 
-def failed(queue: AllocationQueue, why: str, now_s: float) -> AllocationQueue:
+def note_failure(queue: AllocationQueue, why: str, now_s: float) -> AllocationQueue:
     """A request brought no host."""
     wait_s = min(BACK_OFF_S * 2.0 ** min(queue.failures, 20), BACK_OFF_S_MAX)
     return msgspec.structs.replace(queue, failures=queue.failures + 1, failure=why, retry_at_s=now_s + wait_s)
@@ -381,17 +381,17 @@ def proven(queue: AllocationQueue, seen: SeenShape) -> tuple[AllocationQueue, st
     known = msgspec.structs.replace(queue, seen=seen, failures=0, failure="", retry_at_s=0.0)
     wrong = shape_problem(queue.terms.shape, seen)
     if not wrong:
-        return known, "" if queue.seen is not None else f"the first host is as declared: {in_words(seen)}"
+        return known, "" if queue.seen is not None else f"the first host is as declared: {describe(seen)}"
     return msgspec.structs.replace(known, paused=wrong), wrong
 
 
 def shape_problem(shape: HostShape, seen: SeenShape) -> str:
     if seen.devices < shape.devices:
-        return f"a host has {in_words(seen)}, and --shape says {shape.devices}"
+        return f"a host has {describe(seen)}, and --shape says {shape.devices}"
     if shape.type not in ("", seen.type):
-        return f"a host has {in_words(seen)}, and --shape says {shape.type}"
+        return f"a host has {describe(seen)}, and --shape says {shape.type}"
     return ""
 
 
-def in_words(seen: SeenShape) -> str:
-    return f"{_counted(seen.devices, 'device')} of type {seen.type}"
+def describe(seen: SeenShape) -> str:
+    return f"{_count_noun(seen.devices, 'device')} of type {seen.type}"

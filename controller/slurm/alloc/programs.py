@@ -75,7 +75,9 @@ def sbatch(queue: AllocationQueue, allocation: Allocation) -> tuple[str, ...]:
     words = ["sbatch", "--parsable", f"--job-name={allocation.name}", "--nodes=1", "--ntasks=1"]
     words += ["--no-requeue", f"--time={ceil(queue.terms.time_limit_s / 60)}"]
     words.append(f"--output={log_file(queue, allocation)}")
-    if shape.kind == "cuda" and not chosen(queue.terms.options, "--gres", "-G", "--gpus", "--gpus-per-node"):
+    if shape.kind == "cuda" and not last_given(
+        queue.terms.options, "--gres", "-G", "--gpus", "--gpus-per-node"
+    ):
         words.append(f"--gres=gpu:{f'{shape.type}:' if shape.type else ''}{shape.devices}")
     if shape.cpus:
         words.append(f"--cpus-per-task={shape.cpus}")
@@ -104,7 +106,7 @@ def script(queue: AllocationQueue, allocation: Allocation) -> str:
     return "\n".join(lines) + "\n"
 
 
-def chosen(options: Sequence[str], *flags: str) -> str | None:
+def last_given(options: Sequence[str], *flags: str) -> str | None:
     """The last value that was given for one of these options; None: nothing was."""
     found = None
     for at, word in enumerate(options):
@@ -152,7 +154,7 @@ def why_impossible_here(
     queue: AllocationQueue, partitions: Sequence[dict[str, str]], nodes: Sequence[dict[str, str]]
 ) -> str:
     """Why Slurm could never give such a host, as far as it says what it has; empty: it might."""
-    named = chosen(queue.terms.options, "-p", "--partition")
+    named = last_given(queue.terms.options, "-p", "--partition")
     names = (
         named.split(",") if named else [p["PartitionName"] for p in partitions if p.get("Default") == "YES"]
     )
@@ -167,7 +169,7 @@ def why_impossible_here(
         return f"partition {where} allows {most:g} s, and --time-limit asks for {queue.terms.time_limit_s:g}"
     offered = [n for n in nodes if not here or set(n.get("Partitions", "").split(",")) & set(names)]
     if offered and not any(_holds(queue.terms.shape, each) for each in offered):
-        most_of = "; ".join(sorted({_in_words(each) for each in offered})[:4])
+        most_of = "; ".join(sorted({_describe_node(each) for each in offered})[:4])
         where = ", ".join(names) or "this cluster"
         return f"no node of {where} has {shape_in_words(queue.terms.shape)}: they have {most_of}"
     return ""
@@ -220,7 +222,7 @@ def shape_in_words(shape: HostShape) -> str:
     return ", ".join(words)
 
 
-def _in_words(node: dict[str, str]) -> str:
+def _describe_node(node: dict[str, str]) -> str:
     gres = node.get("Gres", "").replace("(null)", "") or "no GPUs"
     return f"{gres}, {node.get('CPUTot', '?')} CPUs, {node.get('RealMemory', '?')} MiB"
 
@@ -257,7 +259,7 @@ def follow(
         host = hosts.get(each.host_id)
         is_here = host is not None and bool(each.slurm_id) and host.report.allocation == each.slurm_id
         if row is None:
-            news = _gone(each, is_here and host is not None and not host.lost, now_s)
+            news = _find_gone(each, is_here and host is not None and not host.lost, now_s)
         else:
             news = _there(each, row, is_here, now_s)
         if news is not None:
@@ -265,7 +267,7 @@ def follow(
     return found
 
 
-def _gone(each: Allocation, is_here: bool, now_s: float) -> AllocationNews | None:
+def _find_gone(each: Allocation, is_here: bool, now_s: float) -> AllocationNews | None:
     if each.state == "submitting":
         if now_s - each.since_s < SUBMITTED_WITHIN_S:
             return None

@@ -20,9 +20,9 @@ import msgspec
 
 from cotenant.controller.policies.base import Policy
 from cotenant.controller.slurm.steer.core.estimates import RunTimes
-from cotenant.controller.slurm.steer.core.ordering import SteeredOrder, ordered
+from cotenant.controller.slurm.steer.core.ordering import SteeredOrder, order_queue
 from cotenant.controller.slurm.steer.core.priorities import HIGHEST, LOWEST, PriorityChange, changes
-from cotenant.controller.slurm.steer.core.queue import HELD, Mark, QueueJob, SlurmQueue, by_id, rival
+from cotenant.controller.slurm.steer.core.queue import HELD, Mark, QueueJob, SlurmQueue, index_by_id, rival
 from cotenant.controller.slurm.steer.slurm import NoAccounting, Slurm, SlurmProblem
 from cotenant.controller.system import files
 from cotenant.controller.system.locks import Lock
@@ -160,7 +160,7 @@ def look(
     history.read_to(now_s)
     waiting = queue.waiting(frozenset(partitions))
     estimates = {job.job_id: history.times.estimate(job) for job in waiting}
-    order = ordered(policy, queue, waiting, estimates)
+    order = order_queue(policy, queue, waiting, estimates)
     ours = standing(queue, touched)
     found = changes([each.job for each in order.placed], ours.keys(), most)
     return SteeringRound(queue=queue, order=order, changes=tuple(found))
@@ -169,7 +169,7 @@ def look(
 def standing(queue: SlurmQueue, touched: Touched) -> dict[int, QueueJob]:
     """Touched jobs that are still there and have a priority: one that somebody holds has lost ours, and gets
     Slurm's when it is let go."""
-    rows = by_id(queue.jobs)
+    rows = index_by_id(queue.jobs)
     return {
         job_id: job
         for job_id, submitted_s in touched.jobs.items()
@@ -227,7 +227,7 @@ class Steerer:
             now_s=now_s,
         )
         kept = {job_id: job.submitted_s for job_id, job in standing(found.queue, self._file.now).items()}
-        rows = by_id(found.queue.jobs)
+        rows = index_by_id(found.queue.jobs)
         kept |= {each.job_id: rows[each.job_id].submitted_s for each in found.changes}
         self._file.write(msgspec.structs.replace(self._file.now, jobs=kept))
         refused = self._slurm.set_priorities(found.changes)

@@ -143,7 +143,7 @@ def slurm(
             show_order(found, policy.name, form, history.note)
             return OK
         _check_rights(programs, config)
-        with _held(where, config, order, partition) as file:
+        with _open_touched(where, config, order, partition) as file:
             steerer = Steerer(
                 programs,
                 policy,
@@ -211,7 +211,7 @@ def release(state: SteerStateFlag = "", as_json: JsonFlag = False) -> int:
         programs = Slurm(os.environ)
         config = programs.config()
         _check_rights(programs, config)
-        with _held(_state(state, config)) as file:
+        with _open_touched(_state(state, config)) as file:
             count = len(file.now.jobs)
             left = release_all(programs, file, time.time())
             if file.now.mark:
@@ -344,7 +344,7 @@ def _read(path: Path) -> Touched:
 
 
 @contextmanager
-def _held(
+def _open_touched(
     path: Path, config: SlurmConfig | None = None, order: str = "", partition: str = ""
 ) -> Iterator[TouchedFile]:
     """The file of touched jobs, locked; with `config` it also says how this steerer orders them."""

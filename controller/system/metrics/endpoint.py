@@ -85,16 +85,16 @@ class Endpoint:
             yield family
         for name, histogram in sheet.histograms.items():
             found = self._core.HistogramMetricFamily(name, sheet.metrics[name].help, labels=())
-            buckets = [(_bound(bound), float(count)) for bound, count in histogram.cumulative()]
+            buckets = [(_format_bound(bound), float(count)) for bound, count in histogram.cumulative()]
             found.add_metric((), buckets, histogram.total)
             yield found
 
 
-def _bound(bound: float) -> str:
+def _format_bound(bound: float) -> str:
     return "+Inf" if bound == float("inf") else repr(float(bound))
 
 
-def opened(text: str, key: str) -> Endpoint | None:
+def open_endpoint(text: str, key: str) -> Endpoint | None:
     """The endpoint, listening and not yet answering; None where the setting is empty.
 
     Raises:

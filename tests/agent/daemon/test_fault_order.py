@@ -151,7 +151,7 @@ WORDS = st.builds(
 def test_words_about_a_fault_may_be_joined_in_any_order_and_any_number_of_times(
     one: Fault, two: Fault, three: Fault
 ) -> None:
-    join = gpu_faults.joined
+    join = gpu_faults.join_faults
     assert join(one, one) == one
     assert join(one, two) == join(two, one)
     assert join(join(one, two), three) == join(one, join(two, three))

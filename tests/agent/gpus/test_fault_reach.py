@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.gpus.mps_rules import NEWS_LOOKS, RECOVERY_LOOKS, FaultReach, connected
+from cotenant.agent.gpus.mps_rules import NEWS_LOOKS, RECOVERY_LOOKS, FaultReach, connect_groups
 
 PIPE = "/run/c/mps/1"
 
@@ -43,12 +43,12 @@ class Look:
 def test_devices_that_share_clients_are_connected_also_over_others(
     jobs: tuple[str, ...], parts: list[str]
 ) -> None:
-    assert sorted("".join(sorted(part)) for part in connected(groups(*jobs))) == parts
+    assert sorted("".join(sorted(part)) for part in connect_groups(groups(*jobs))) == parts
 
 
 @given(st.lists(st.frozensets(st.sampled_from("abcdef"), min_size=1), max_size=8))
 def test_every_job_is_in_one_group_and_groups_share_no_device(jobs: list[frozenset[str]]) -> None:
-    found = connected(jobs)
+    found = connect_groups(jobs)
     assert all(sum(job <= group for group in found) == 1 for job in jobs)
     assert sum(map(len, found)) == len(frozenset().union(*jobs))
 

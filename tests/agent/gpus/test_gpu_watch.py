@@ -16,7 +16,7 @@ import pytest
 from cotenant.agent.daemon.core import Attempt, AttemptKey, GpuFault
 from cotenant.agent.gpus.conditions import UNASKED, DeviceCondition
 from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState, PastStates
-from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch, offered
+from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch, offer_devices
 from cotenant.agent.gpus.owners import Owners
 from cotenant.agent.gpus.probe_results import AnyWatchLine, ProbeResult, XidSeen
 from cotenant.agent.gpus.watchers import Timing, Watchers
@@ -565,11 +565,11 @@ def test_the_condition_of_a_gpu_counts_more_than_its_locks_and_passes(tmp_path: 
     found = GpuFacts(index=0, uuid=ONE, memory_mib=80_000, taken_mib=600, compute_mode=3)
     (device,) = cuda_devices([found], HOST)
     bad = {ONE: DeviceCondition(state="draining", note="draining: Xid 48")}
-    (out,) = offered((device,), locks, bad)
+    (out,) = offer_devices((device,), locks, bad)
     assert (out.state, out.healthy, out.note, out.max_tenants) == ("draining", False, "draining: Xid 48", 1)
-    (again,) = offered((out,), locks, {ONE: DeviceCondition()})
+    (again,) = offer_devices((out,), locks, {ONE: DeviceCondition()})
     assert (again.state, again.healthy, again.note) == ("ok", True, "")
-    (by_mps,) = offered((msgspec.structs.replace(device, sharing="mps"),), locks, {})
+    (by_mps,) = offer_devices((msgspec.structs.replace(device, sharing="mps"),), locks, {})
     assert by_mps.max_tenants == 2, "the one process that may open it is the MPS server"
     locks.release()
 

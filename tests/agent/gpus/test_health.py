@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core import AttemptKey, GpuFault
 from cotenant.agent.gpus.conditions import LEAVE_GRACE_S, DeviceCondition
-from cotenant.agent.gpus.device_states import QUIET_S, DeviceStateStore, recalled
+from cotenant.agent.gpus.device_states import QUIET_S, DeviceStateStore, recall
 from cotenant.agent.gpus.health import Health
 from cotenant.agent.gpus.probe_results import ProbeResult, Process, ProcessOwner, XidSeen
 from cotenant.agent.gpus.xid import ROWS, meaning
@@ -330,7 +330,7 @@ def restarted(host: Host, *, boot_id: str = "b") -> Host:
     written = msgspec.json.encode(
         DeviceStateStore(boot_id="b", states=host.health.states, pasts=host.health.pasts)
     )
-    kept = recalled(msgspec.json.decode(written, type=DeviceStateStore), boot_id, host.now_s)
+    kept = recall(msgspec.json.decode(written, type=DeviceStateStore), boot_id, host.now_s)
     again = Host(states=kept.states, pasts=kept.pasts)
     again.now_s, again.live, again.mps = host.now_s, host.live, host.mps
     return again

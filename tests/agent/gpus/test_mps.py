@@ -29,7 +29,7 @@ from cotenant.agent.daemon.core import (
 )
 from cotenant.agent.gpus import mps_edge, mps_rules
 from cotenant.agent.gpus.mps_edge import MpsEdge
-from cotenant.agent.gpus.mps_rules import Setup, plan, shared
+from cotenant.agent.gpus.mps_rules import Setup, mark_shared, plan
 from cotenant.agent.gpus.mps_watch import (
     LOOKS_MAX,
     Attachment,
@@ -126,7 +126,7 @@ WHY_NOT = {
 def test_a_gpu_without_mps_says_why(changes: dict[str, Any], why: str) -> None:
     setup = planned(MpsSettings(), **changes)
     assert why in setup.why_not[B]
-    second = shared((gpu_device(A), gpu_device(B)), setup, DAEMON_WELL)[1]
+    second = mark_shared((gpu_device(A), gpu_device(B)), setup, DAEMON_WELL)[1]
     assert second.sharing == "time-slicing"
     assert why in sharing_in_words(second)
     assert B not in {uuid for spec in setup.specs for uuid in spec.devices}
@@ -138,23 +138,26 @@ def test_a_gpu_without_mps_says_why(changes: dict[str, Any], why: str) -> None:
 def test_a_gpu_is_shared_through_mps_once_its_daemon_was_seen_to_work() -> None:
     setup = planned(MpsSettings())
     devices = (gpu_device(A), gpu_device(B), test_state.device(0))
-    unseen = shared(devices, setup, {})
+    unseen = mark_shared(devices, setup, {})
     assert [device.sharing_note for device in unseen] == [mps_rules.NOT_SEEN, mps_rules.NOT_SEEN, ""]
-    ready = shared(unseen, setup, {A: "", B: "it does not answer"})
+    ready = mark_shared(unseen, setup, {A: "", B: "it does not answer"})
     assert [device.sharing for device in ready] == ["mps", "time-slicing", "time-slicing"]
     assert [device.sharing_note for device in ready] == ["", "it does not answer", ""]
 
 
 def test_a_gpu_goes_back_to_mps_only_when_no_job_without_it_is_left() -> None:
     setup = planned(MpsSettings())
-    sliced = shared((gpu_device(A),), setup, {A: "wedged"})
-    still = shared(sliced, setup, {A: ""}, plain=frozenset((A,)))
+    sliced = mark_shared((gpu_device(A),), setup, {A: "wedged"})
+    still = mark_shared(sliced, setup, {A: ""}, plain=frozenset((A,)))
     assert (still[0].sharing, still[0].sharing_note) == (
         "time-slicing",
         "a job that was started without MPS runs on it",
     )
-    assert shared(still, setup, {A: ""})[0].sharing == "mps"
-    assert shared((gpu_device(A, sharing="mps"),), setup, {A: ""}, plain=frozenset((A,)))[0].sharing == "mps"
+    assert mark_shared(still, setup, {A: ""})[0].sharing == "mps"
+    assert (
+        mark_shared((gpu_device(A, sharing="mps"),), setup, {A: ""}, plain=frozenset((A,)))[0].sharing
+        == "mps"
+    )
 
 
 # --- Attached or not -------------------------------------------------------------------------------
@@ -255,7 +258,7 @@ class Scene:
             one_uid=one_uid,
         )
         self.pipe = Path(self.setup.specs[0].pipe_directory)
-        device = shared(tuple(map(gpu_device, uuids)), self.setup, dict.fromkeys(uuids, ""))
+        device = mark_shared(tuple(map(gpu_device, uuids)), self.setup, dict.fromkeys(uuids, ""))
         self.state = AgentState(agent_config(device, uid=os.getuid()))
         self.events: list[AnyAgentEvent] = []
         self.lines: list[str] = []

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.gpus import offered
+from cotenant.agent.gpus import offer_devices
 from cotenant.agent.host.locks import LOCK_DIR_ENV, DeviceLocks, LockOwner, LockProblem, lock_folder
 from cotenant.agent.host.ports import FIXED_FIRST, OWN_END, OWN_FIRST, BadPorts, first_port
 from cotenant.controller.domain import Device
@@ -71,9 +71,9 @@ def test_the_second_agent_hears_who_has_the_device_until_the_first_is_dead(tmp_p
         assert first.said == "taken"
         why = locks.take(["core-1"])
         assert why.startswith("in use by the agent 'host-a' of ann (pid ")
-        [seen] = offered((device(),), locks)
+        [seen] = offer_devices((device(),), locks)
         assert (seen.healthy, seen.note) == (False, f"taken: {why}")
-    [again] = offered((seen,), locks)
+    [again] = offer_devices((seen,), locks)
     assert (again.healthy, again.note) == (True, "")
     locks.release()
 
@@ -102,7 +102,7 @@ def test_all_cores_of_a_slot_or_none(tmp_path: Path) -> None:
 
 def test_slots_of_one_agent_may_share_a_core(tmp_path: Path) -> None:
     locks = DeviceLocks(tmp_path, owner("a"))
-    assert [d.healthy for d in offered((device(), device()), locks)] == [True, True]
+    assert [d.healthy for d in offer_devices((device(), device()), locks)] == [True, True]
     locks.release()
 
 

@@ -32,7 +32,7 @@ from cotenant.agent.ipc.channel import (
     StopNow,
     ToSupervisor,
     connect,
-    framed,
+    frame_message,
     read_frame,
     short_address,
     write_message,
@@ -85,7 +85,7 @@ WORDS: list[StopNow | SaveNow | LeaseNow] = [
 
 @given(st.lists(st.sampled_from(WORDS), max_size=8), st.integers(1, 40))
 def test_messages_arrive_whole_however_the_stream_is_cut(words: list[msgspec.Struct], size: int) -> None:
-    stream = b"".join(framed(word) for word in words)
+    stream = b"".join(frame_message(word) for word in words)
     deframer = Deframer(ToSupervisor)
     pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
     assert [message for piece in pieces for message in deframer.feed(piece)] == words
@@ -97,8 +97,8 @@ def test_messages_arrive_whole_however_the_stream_is_cut(words: list[msgspec.Str
         (FRAME_BYTES_MAX + 1).to_bytes(4, "big"),
         b"\xff\xff\xff\xff",
         b"\0\0\0\x02\xc1\xc1",
-        framed({"m": "ended"}),
-        framed([1, 2]),
+        frame_message({"m": "ended"}),
+        frame_message([1, 2]),
     ],
 )
 def test_a_bad_frame_is_refused(stream: bytes) -> None:
@@ -108,7 +108,7 @@ def test_a_bad_frame_is_refused(stream: bytes) -> None:
 
 def test_what_is_too_large_is_not_sent() -> None:
     with pytest.raises(BadMessage):
-        framed(StopNow(save=True, deadline_s=1.0, reason="x" * FRAME_BYTES_MAX))
+        frame_message(StopNow(save=True, deadline_s=1.0, reason="x" * FRAME_BYTES_MAX))
 
 
 def test_blocking_and_asyncio_ends_understand_each_other_at_a_deep_path(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_blocking_and_asyncio_ends_understand_each_other_at_a_deep_path(tmp_path
 def test_the_end_of_a_stream_in_the_middle_of_a_message_is_the_end() -> None:
     async def read() -> bytes | None:
         reader = asyncio.StreamReader()
-        reader.feed_data(framed(WORDS[0])[:-1])
+        reader.feed_data(frame_message(WORDS[0])[:-1])
         reader.feed_eof()
         return await read_frame(reader)
 

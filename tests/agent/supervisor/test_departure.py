@@ -31,7 +31,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     look,
 )
 from cotenant.agent.supervisor.core.stopping import TERMINATE_S, TERMINATE_SLACK_S
-from cotenant.agent.supervisor.processes.termination import ClientTermination, by_pipe, terminate
+from cotenant.agent.supervisor.processes.termination import ClientTermination, group_by_pipe, terminate
 from tests.agent.supervisor.test_supervision import Story
 from tests.building.limits import within_s
 from tests.building.orders import order_of
@@ -309,6 +309,9 @@ def test_processes_are_asked_about_at_the_daemon_of_their_rank_and_strays_at_eve
     two = (*CLIENT, MpsClient(pipe_directory="/run/c/mps/2", device_uuid="GPU-b"))
     order = msgspec.structs.replace(order_of(2), mps=two)
     trees = {0: [10, 11], 1: [20]}
-    assert by_pipe(order, trees, [10, 11, 20, 99]) == {"/run/c/mps/1": [10, 11, 99], "/run/c/mps/2": [20, 99]}
+    assert group_by_pipe(order, trees, [10, 11, 20, 99]) == {
+        "/run/c/mps/1": [10, 11, 99],
+        "/run/c/mps/2": [20, 99],
+    }
     one = msgspec.structs.replace(order, mps=CLIENT)
-    assert by_pipe(one, trees, [99]) == {"/run/c/mps/1": [10, 11, 20, 99]}
+    assert group_by_pipe(one, trees, [99]) == {"/run/c/mps/1": [10, 11, 20, 99]}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cotenant.controller.slurm.sbatch import LEFT_OUT, SAME, SWITCHES
 from cotenant.controller.submission.build import Submitter, submission
 from cotenant.controller.submission.options import BY_FLAG, BY_KEY, BadSubmission
-from cotenant.controller.wire import FROM_CLIENTS, BadMessage, Inadmissible, admitted, decode, encode
+from cotenant.controller.wire import FROM_CLIENTS, BadMessage, Inadmissible, admit, decode, encode
 from cotenant.controller.wire import clients as wire
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def judge(folder: Path, name: str, content: bytes) -> None:
         return
     request: wire.Request = decode(frame, wire.Request)
     with suppress(Inadmissible):
-        admitted(request.body, FROM_CLIENTS)
+        admit(request.body, FROM_CLIENTS)
 
 
 @fuzzed
@@ -140,4 +140,4 @@ def test_a_name_taken_from_a_file_is_one_that_the_controller_admits(tmp_path: Pa
     path.write_text("#!/bin/bash\necho\n")
     made = submission([str(path)], {}, Submitter(folder=tmp_path, environ={"PATH": os.environ["PATH"]}))
     assert made.request.specs[0].name == "tra\\x1b[2J\\nin"
-    assert admitted(made.request, FROM_CLIENTS) is made.request
+    assert admit(made.request, FROM_CLIENTS) is made.request

@@ -19,8 +19,8 @@ from cotenant.controller.history.interruptions import interruptions
 from cotenant.controller.planning import held_part
 from tests.controller.building import profile, report, spec
 from tests.controller.engine.test_histories import examples, fresh
-from tests.controller.engine.test_history import Watched
 from tests.controller.histories import HOSTS, STEPS, WAITS_S, Step, event_of
+from tests.controller.history.test_history import Watched
 
 STEP_S = 0.1
 ALONE = profile(8, (1, STEP_S, 100.0), (2, 2 * STEP_S, 60.0), duty=0.4)

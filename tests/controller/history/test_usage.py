@@ -15,8 +15,8 @@ from cotenant.controller.history.history import History
 from cotenant.controller.history.usage import By, Use, usage, use_of, waited_s
 from tests.controller.building import profile, report, spec
 from tests.controller.engine.test_histories import examples, fresh
-from tests.controller.engine.test_history import Watched
 from tests.controller.histories import HOSTS, STEPS, WAITS_S, Step, event_of
+from tests.controller.history.test_history import Watched
 
 ALONE = profile(8, (1, 0.1, 100.0), duty=0.4)
 SHARING = ("castor", "sjf-ffs", "srtf", "lucid")

@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 from cotenant.controller.domain import Job, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan
-from cotenant.controller.policies.castor.cost import Beside, CastorCost, balances, beside, best_set, outcome
+from cotenant.controller.policies.castor.cost import (
+    Beside,
+    CastorCost,
+    balances,
+    best_set,
+    describe_beside,
+    outcome,
+)
 from cotenant.controller.policies.castor.policy import Castor, CastorParameters, paying, places_of
-from cotenant.controller.policies.castor.sharing import ranked
+from cotenant.controller.policies.castor.sharing import rank_slots
 from cotenant.controller.policies.cotenant import Sharing
 from cotenant.controller.policies.sharing import ColocationParameters
 from cotenant.controller.policies.sharing.shareable_slots import ShareableSlot
@@ -87,7 +94,7 @@ def test_castor_ranks_as_algorithm_2_does_one_room_after_the_other(desk: Desk, s
     slots = castor.slots(plan)
     offers, _ = paying(plan.view, job, slots)
     together = [slot for slot in offers if slot.devices]
-    here = [slots[number] for number in ranked(plan.view, job, slots)]
+    here = [slots[number] for number in rank_slots(plan.view, job, slots)]
     # Where those that pay and what is free cannot hold the gang anywhere, none is named.
     assert here == together or (not here and castor._gather(plan, job, offers) is None)
     found = castor.join(plan, job, slots)
@@ -116,7 +123,7 @@ def test_the_balance_beside_each_tenant_is_that_of_the_plain_reckoning(desk: Des
             assert np.isnan(net_s)
             continue
         slowdown = min(choice.slowdown for choice in fitting)
-        one = beside(plan.view, job, slots, slot)
+        one = describe_beside(plan.view, job, slots, slot)
         if 1.0 / (one.mine * slowdown) + 1.0 / one.theirs <= 1.0:
             assert np.isnan(net_s)
         else:
@@ -138,7 +145,7 @@ def test_cotenant_judges_unknown_lengths_by_the_mean_over_their_quartiles(desk: 
             continue
         fitting = [choice for choice in choices if choice.needed_mib <= slot.left_mib]
         slowdown = min(choice.slowdown for choice in fitting)
-        one = beside(plan.view, job, slots, slot)
+        one = describe_beside(plan.view, job, slots, slot)
         mine_is_known = job.known_left_s(now_s) is not None
         theirs_is_known = slot.partner.known_left_s(now_s) is not None
         nets = []
@@ -165,7 +172,7 @@ def test_pruning_loses_no_better_set(desk: Desk) -> None:
     balance = balances(plan.view, (job,), slots)
     both = zip(slots, balance.gain_s[0].tolist(), balance.cost_s[0].tolist(), strict=True)
     alone = {
-        slot.devices[0]: beside(plan.view, job, slots, slot)._replace(gain_s=gain_s, cost_s=cost_s)
+        slot.devices[0]: describe_beside(plan.view, job, slots, slot)._replace(gain_s=gain_s, cost_s=cost_s)
         for slot, gain_s, cost_s in both
         if not np.isnan(gain_s)
     }

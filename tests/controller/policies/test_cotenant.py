@@ -15,7 +15,7 @@ from cotenant.controller.engine import Engine
 from cotenant.controller.performance import Interference, XiSource
 from cotenant.controller.planning import Plan
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.cotenant import Sharing, by_record
+from cotenant.controller.policies.cotenant import Sharing, record_ratios
 from cotenant.controller.policies.patient import PatientParameters, spare
 from cotenant.controller.sim import Cluster, Physics, Workload, simulate
 from tests.controller.building import Desk, profile, report, spec
@@ -190,12 +190,12 @@ def test_a_pair_never_seen_goes_by_the_default_speed_and_each_kinds_own_record()
         desk.tell(ev.PairObserved(first=JobId("1"), second=JobId("2"), first_xi=1.25, second_xi=1.0))
     view = desk.engine.view()
     first, third = desk.job(1), desk.job(3)
-    known = by_record(view.pairs.interference(first, third))
+    known = record_ratios(view.pairs.interference(first, third))
     assert known.first == pytest.approx(1 / ((1 / 1.5 + 1 / 1.25) / 2))  # Record of x.py: 1 / 1.25.
     assert known.second == pytest.approx(1.5)  # z.py has none.
     slots = Sharing().slots(Plan(view))
     assert slots.interference(first, third) == known
-    seen = by_record(view.pairs.interference(first, desk.job(2)))
+    seen = record_ratios(view.pairs.interference(first, desk.job(2)))
     assert seen.first == pytest.approx(1.25)
 
 
@@ -203,7 +203,7 @@ def test_what_is_known_of_a_pair_otherwise_comes_before_the_record() -> None:
     sources: tuple[XiSource, ...] = ("observed", "measured", "predicted", "duty-cycle")
     for source in sources:
         xi = Interference(first=1.9, second=1.8, source=source, first_speed=1.0)
-        assert by_record(xi) is xi
+        assert record_ratios(xi) is xi
 
 
 def test_a_pair_that_is_measured_to_lose_is_parted_and_not_made_again() -> None:
@@ -325,7 +325,7 @@ def check_share(engine: Engine, newcomer: Job) -> None:
         assert isinstance(other, str) or share < other
     view = engine.view()
     for beside in placement.beside:
-        xi = by_record(view.pairs.interference(newcomer, engine.jobs[beside]))
+        xi = record_ratios(view.pairs.interference(newcomer, engine.jobs[beside]))
         assert 1.0 / (xi.first * placement.slowdown) + 1.0 / xi.second > 1.0
 
 

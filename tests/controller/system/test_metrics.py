@@ -16,7 +16,7 @@ from cotenant.controller.api import metrics as cluster
 from cotenant.controller.domain import HostState, JobId, Phase
 from cotenant.controller.store import DECISION_BOUNDS_S
 from cotenant.controller.system.metrics.address import Address, MetricsProblem, parse
-from cotenant.controller.system.metrics.endpoint import opened
+from cotenant.controller.system.metrics.endpoint import open_endpoint
 from cotenant.controller.system.metrics.sheet import Histogram, Sheet
 from cotenant.controller.system.metrics.table import AGENT, CONTROLLER, INCIDENTS, markdown
 from cotenant.controller.wire import clients
@@ -58,17 +58,17 @@ def test_one_that_is_taken_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(MetricsProblem, match=rf"cannot listen on 127\.0\.0\.1:{port}: .*in use"):
-            opened(str(port), "metrics.controller_listen")
+            open_endpoint(str(port), "metrics.controller_listen")
 
 
 def test_nothing_is_opened_unless_told() -> None:
-    assert opened("", "metrics.agent_listen") is None
+    assert open_endpoint("", "metrics.agent_listen") is None
 
 
 def test_without_the_library_the_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(MetricsProblem, match=r"pip install '\.\[metrics\]'"):
-        opened("0", "metrics.agent_listen")
+        open_endpoint("0", "metrics.agent_listen")
 
 
 # --- Sheets -----------------------------------------------------------------------------------------

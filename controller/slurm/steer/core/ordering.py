@@ -72,11 +72,11 @@ class SteeredOrder(msgspec.Struct, frozen=True, kw_only=True):
     of them, so it is asked for what is shown only."""
 
 
-def ordered(
+def order_queue(
     policy: Policy, queue: SlurmQueue, waiting: Sequence[QueueJob], estimates: Mapping[int, Estimate]
 ) -> SteeredOrder:
     view = as_view(policy, queue, waiting, estimates)
-    jobs, order = in_order(policy, view)
+    jobs, order = orders(policy, view)
     by_id = {job.job_id: job for job in waiting}
     told = _teller(policy, view, jobs, order)
 
@@ -91,7 +91,7 @@ def ordered(
     return SteeredOrder(placed=tuple(placed), tell=tell)
 
 
-def in_order(policy: Policy, view: View) -> tuple[list[Job], list[Job]]:
+def orders(policy: Policy, view: View) -> tuple[list[Job], list[Job]]:
     """All waiting jobs in the order of their keys, and in that of the policy."""
     return list(view.queue.in_order()), list(waiting_in_order(policy, view, ev.AlarmRang()))
 

@@ -33,7 +33,7 @@ class PriorityChange(msgspec.Struct, frozen=True, kw_only=True):
 def changes(order: Sequence[QueueJob], touched: Collection[int], most: int) -> list[PriorityChange]:
     """What to set so that these stand in this order, the first ones first, `most` at a time. `touched`: whose
     priority is ours, and may stay."""
-    wanted = _in_gaps(order, touched) or _anew(order)
+    wanted = _fill_gaps(order, touched) or _anew(order)
     found = [
         PriorityChange(job_id=job.job_id, before=job.priority, priority=priority, rank=rank)
         for rank, (job, priority) in enumerate(zip(order, wanted, strict=True), 1)
@@ -42,7 +42,7 @@ def changes(order: Sequence[QueueJob], touched: Collection[int], most: int) -> l
     return found[:most]
 
 
-def _in_gaps(order: Sequence[QueueJob], touched: Collection[int]) -> list[int] | None:
+def _fill_gaps(order: Sequence[QueueJob], touched: Collection[int]) -> list[int] | None:
     """Finds priorities in the gaps between those that others have. None: somewhere there is no room."""
     ours = [
         (place, job.priority)

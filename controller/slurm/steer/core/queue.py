@@ -193,7 +193,7 @@ def columns(fields: Sequence[str], end: str) -> str:
     return ",".join([*(f"{each}:|" for each in fields[:-1]), f"{fields[-1]}:{end}"])
 
 
-def by_id(jobs: Iterable[QueueJob]) -> dict[int, QueueJob]:
+def index_by_id(jobs: Iterable[QueueJob]) -> dict[int, QueueJob]:
     """Maps jobs by number; of an array that has begun, to what still waits."""
     found: dict[int, QueueJob] = {}
     for job in jobs:

@@ -131,12 +131,15 @@ def test_gpus_of_a_step(words: str, env: dict[str, str], here: int | None, each:
 
 def test_what_a_step_passes_on() -> None:
     env = {"PATH": "/bin", "A": "1", "B": "2", "SLURM_JOB_ID": "7"}
-    assert layout.exported(step.read(["x"]), env) == env
-    assert layout.exported(step.read(["--export=NONE", "x"]), env) == {"PATH": "/bin", "SLURM_JOB_ID": "7"}
-    assert layout.exported(step.read(["--export=B,C=3", "x"]), env) == {
+    assert layout.export_environment(step.read(["x"]), env) == env
+    assert layout.export_environment(step.read(["--export=NONE", "x"]), env) == {
+        "PATH": "/bin",
+        "SLURM_JOB_ID": "7",
+    }
+    assert layout.export_environment(step.read(["--export=B,C=3", "x"]), env) == {
         "PATH": "/bin", "B": "2", "C": "3", "SLURM_JOB_ID": "7",
     }  # fmt: skip
-    assert layout.exported(step.read(["--export=ALL,A=9", "x"]), env) == {**env, "A": "9"}
+    assert layout.export_environment(step.read(["--export=ALL,A=9", "x"]), env) == {**env, "A": "9"}
 
 
 def test_lists_of_hosts_and_of_counts() -> None:

@@ -113,12 +113,12 @@ def test_every_phase_has_a_name_and_a_limit_is_another_end() -> None:
 
 
 def test_a_format() -> None:
-    columns = listings.parsed("%.6i|%5j|%t|%T %%", listings.JOB_FIELDS, "squeue")
+    columns = listings.parse_format("%.6i|%5j|%t|%T %%", listings.JOB_FIELDS, "squeue")
     running = job(job_id=JobId("7"), name="training", phase=Phase.RUNNING)
     assert listings.line(columns, running) == "     7|train|R|RUNNING %"
     assert listings.line(columns, None) == " JOBID|NAME |ST|STATE %"
     with pytest.raises(Problem, match="there is no field %Z here"):
-        listings.parsed("%Z", listings.JOB_FIELDS, "squeue")
+        listings.parse_format("%Z", listings.JOB_FIELDS, "squeue")
 
 
 def test_every_field_of_a_job_can_be_printed() -> None:

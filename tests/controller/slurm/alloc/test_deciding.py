@@ -23,7 +23,7 @@ from cotenant.controller.slurm.alloc.deciding import (
     Situation,
     WaitingJob,
     decide,
-    failed,
+    note_failure,
     proven,
 )
 
@@ -146,7 +146,7 @@ def test_a_paused_queue_says_so_and_can_resume() -> None:
 def test_after_failures_it_waits_longer_each_time_and_never_stops_silently() -> None:
     now_s, of, waits = 1000.0, queue(), []
     for _ in range(12):
-        of = failed(of, "sbatch: invalid account", now_s)
+        of = note_failure(of, "sbatch: invalid account", now_s)
         waits.append(of.retry_at_s - now_s)
         held = plan(job(7), of=of, now_s=now_s)
         assert held.submit == ()

@@ -9,7 +9,7 @@ import pytest
 from cotenant.controller.policies import registry
 from cotenant.controller.slurm.steer import ORDERS
 from cotenant.controller.slurm.steer.core.estimates import Estimate
-from cotenant.controller.slurm.steer.core.ordering import ordered
+from cotenant.controller.slurm.steer.core.ordering import order_queue
 from cotenant.controller.slurm.steer.core.queue import QueueJob
 from tests.controller.slurm.steer.building import job, node, queue
 
@@ -32,7 +32,7 @@ WANTED = {
 def order_of(name: str, jobs: Sequence[tuple[QueueJob, float | None]], now_s: float = 1000.0) -> list[int]:
     waiting = [each for each, _ in jobs]
     estimates = {each.job_id: Estimate(seconds=seconds, why="") for each, seconds in jobs}
-    found = ordered(registry.make(name, {}), queue(*waiting, now_s=now_s), waiting, estimates)
+    found = order_queue(registry.make(name, {}), queue(*waiting, now_s=now_s), waiting, estimates)
     assert [each.rank for each in found.placed] == list(range(1, len(jobs) + 1))
     assert all(isinstance(found.tell(each.rank), str) for each in found.placed)
     return [each.job.job_id for each in found.placed]
@@ -60,7 +60,7 @@ def test_a_learned_order_says_why() -> None:
     estimates = {each.job_id: Estimate(seconds=seconds, why="") for each, seconds in JOBS.values()}
     nodes = (node(gpus=8, free_gpus=3),)
     for name, word in (("scorer", "rank 1"), ("rltune", "1")):
-        found = ordered(registry.make(name, {}), queue(*waiting, nodes=nodes), waiting, estimates)
+        found = order_queue(registry.make(name, {}), queue(*waiting, nodes=nodes), waiting, estimates)
         assert word in found.tell(1)
 
 
