@@ -109,7 +109,7 @@ class Busy:
 
     def start_all(self) -> None:
         """Everything that loads has its first step; everything that leaves is gone."""
-        for job in list(self.engine.view().running.by_end()):
+        for job in list(self.engine.view().running.jobs_by_end()):
             for host_id in job.attempt.hosts_left:
                 of: dict[str, Any] = {"job_id": job.job_id, "attempt": job.attempt.number, "host_id": host_id}
                 if job.phase is Phase.LOADING:
@@ -128,7 +128,7 @@ class Busy:
                     )
 
     def round(self) -> None:
-        running = [job for job in self.engine.view().running.by_end() if job.phase is Phase.RUNNING]
+        running = [job for job in self.engine.view().running.jobs_by_end() if job.phase is Phase.RUNNING]
         ending, reporting = self.chance.choice(running), self.chance.choice(running)
         of: dict[str, Any] = {"job_id": reporting.job_id, "attempt": reporting.attempt.number}
         self.tell(ev.ProgressSeen(**of, step=reporting.progress.step + 10, step_s=1.0))

@@ -108,7 +108,7 @@ class DeviceLimits:
         """Have torch take no more of this device; it is opened by that where torch is old."""
         self._plain(min(self._fraction(no), self._own(no)), no)
 
-    def asked(self, fraction: Any, device: Any = None) -> None:
+    def note_asked(self, fraction: Any, device: Any = None) -> None:
         """The script sets a fraction by itself."""
         if isinstance(fraction, float) and 0 <= fraction <= 1:
             no = torch.cuda.current_device() if device is None else _number(device)

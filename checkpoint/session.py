@@ -203,7 +203,7 @@ class Session:
             )
         self._loops += 1
         self._check_rows(loader)
-        iterator = self._cursor.opened(loader, skip)
+        iterator = self._cursor.open_epoch(loader, skip)
         left = self._cursor.batches_left(loader)
         self._agreement.epoch = None if left is None else (self.step + left, len(loader))
         cursor = self._cursor
@@ -338,7 +338,7 @@ class Session:
         stop = verdict is StepVerdict.STOP  # then somebody waits for our devices: tidying can wait
         saved = self._save(self._saver, wait=stop, tidy=not stop)
         if self._progress is not None:
-            self._progress.paused()
+            self._progress.exclude_pause()
         if stop and saved:
             channel.tell(protocol.STOPPED, step=self.step)
             self.stopping = True
@@ -353,7 +353,7 @@ class Session:
             self._report_progress(time.perf_counter())
         self._window_reports.over(channel, self.step, self._steps_used)
         self._counter.windows = windows
-        self._progress.paused()
+        self._progress.exclude_pause()
 
     def _ahead(self) -> tuple[tuple[int, int], ...]:
         """What is agreed on for the steps to come, as the history will have it."""

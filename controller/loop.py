@@ -203,7 +203,7 @@ class ControllerLoop:
 
     def _settle(self) -> None:
         """Passes what was just decided to those who count it or wait for it."""
-        decided = self.core.decided()
+        decided = self.core.take_decided()
         self._edges.take_note(decided)
         self._clients.settle(decided)
 
@@ -227,7 +227,7 @@ class ControllerLoop:
             if isinstance(command, ComputeRequest):
                 self._edges.start_computing(command)
 
-    def computed(self, result: ev.Computed) -> None:
+    def take_computed(self, result: ev.Computed) -> None:
         """Takes in the answer to a computation, unless nobody waits for it any more."""
         if result.request_id in self.core.state.compute_requests:
             self.happen(result)

@@ -149,9 +149,9 @@ class Router:
             return
         self._pump_due = True
         self._loop.remove_reader(self._socket.FD)
-        self._loop.call_later(GATHER_S, self._gathered)
+        self._loop.call_later(GATHER_S, self._flush_gathered)
 
-    def _gathered(self) -> None:
+    def _flush_gathered(self) -> None:
         if not self._socket.closed:
             self._loop.add_reader(self._socket.FD, self._readable)
             self._pump()

@@ -158,12 +158,12 @@ class Controller:
         if why := registry.why_not(self.core.state.engine.policy_name):
             log.error("%s; nothing new starts until `cotenant policy set` names another", why)
         self._open_peers(settings, state_dir)
-        self._compute_worker = self._make_worker(self.loop.computed)
+        self._compute_worker = self._make_worker(self.loop.take_computed)
         share = settings.controller.eta_share
         self._foresight_worker = ForesightWorker(share)
         self._eta_worker = EtaWorker(self._eta_question, self._etas_found, self._open_jobs, share)
         shadow = self._handlers.shadow
-        self._shadow_worker = ShadowWorker(shadow.question, shadow.told)
+        self._shadow_worker = ShadowWorker(shadow.question, shadow.note_answer)
         self._scrub = Scrub(self._journal.path, settings.controller.scrub_every_s, self._scrubbed_soon)
         if self._endpoint is not None:
             self._serve_metrics(self._endpoint)
@@ -231,7 +231,7 @@ class Controller:
         """
         for request in self.core.state.compute_requests.values():
             self._compute_worker.start(request)
-        self._shadow_worker.changed()
+        self._shadow_worker.look_again()
         self.loop.set_alarm()
         self._scrub.start()
         ticking = self._asyncio.create_task(self._tick_for_ever())
@@ -288,7 +288,7 @@ class Controller:
     def _keep_house(self, now_s: float) -> None:
         """Looks after what is neither a decision nor a message: the shadow, keys, secrets, idleness."""
         if self._handlers.shadow.is_wanted:
-            self._shadow_worker.changed()
+            self._shadow_worker.look_again()
         try:
             self._router.refresh_users()
         except KeyProblem as problem:
@@ -363,11 +363,11 @@ class Controller:
         """Tells the page of metrics, and those who compute what follows, of decisions."""
         if self._endpoint is not None:
             for each in decided:
-                self._metrics.happened(each.event)
+                self._metrics.note_event(each.event)
         if any(type(each.event) is not ev.EtasTold for each in decided):
-            self._eta_worker.changed()
+            self._eta_worker.look_again()
         if decided:
-            self._shadow_worker.changed()
+            self._shadow_worker.look_again()
 
     def end(self, fatal: Fatal) -> None:
         """Ends without reading, writing or sending anything more."""
@@ -420,17 +420,17 @@ class Controller:
             self.loop.durable(effects)
 
     def _commit_failed(self, error: sqlite3.Error) -> None:
-        self._asyncio.call_soon_threadsafe(self._failed, error)
+        self._asyncio.call_soon_threadsafe(self._note_failure, error)
 
-    def _failed(self, error: sqlite3.Error) -> None:
+    def _note_failure(self, error: sqlite3.Error) -> None:
         if self._is_open:
             self.loop.commit_failed(error)
 
     def _scrubbed_soon(self, result: Scrubbed) -> None:
         with suppress(RuntimeError):  # The loop is closed: the process is ending.
-            self._asyncio.call_soon_threadsafe(self._scrubbed, result)
+            self._asyncio.call_soon_threadsafe(self._note_scrub, result)
 
-    def _scrubbed(self, result: Scrubbed) -> None:
+    def _note_scrub(self, result: Scrubbed) -> None:
         self.core.scrubbed = result
         for damage in result.damages:
             log.error(

@@ -118,7 +118,7 @@ class Call:
         """The leaves of rows `start` to `stop`: views, so that changes in place are seen."""
         return [leaf[start:stop] if _is_cut(leaf) else leaf for leaf in self.leaves]
 
-    def picked(self, rows: torch.Tensor) -> Call:
+    def pick(self, rows: torch.Tensor) -> Call:
         """A small call with copies of the given rows."""
         few = object.__new__(Call)
         few._spec, few.rows = self._spec, len(rows)

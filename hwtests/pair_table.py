@@ -166,7 +166,7 @@ def _row(mean: PairMean, solos: Mapping[str, Solo], gpu_type: str) -> dict[str, 
             f"solo{n}_mem_mib": _text(solo.memory_mib),
         }
         for name in solo.indicators.measured:
-            stats = solo.indicators.of(name)
+            stats = solo.indicators.stats_of(name)
             row |= {
                 f"solo{n}_{name}_mean": _text(stats.mean),
                 f"solo{n}_{name}_variance": _text(stats.variance),

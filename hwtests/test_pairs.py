@@ -103,7 +103,7 @@ def test_a_model_alone(model: str, pairs: Measured, measured: Measure) -> None:
     measured(f"{model} alone: samples", solo.job.batch_size / solo.step_s, "1/s")
     measured(f"{model} alone: device memory", solo.memory_mib, "MiB", "of one worker, at its peak")
     for name in solo.indicators.measured:
-        stats = solo.indicators.of(name)
+        stats = solo.indicators.stats_of(name)
         note = f"{stats.source}, variance {stats.variance or 0.0:.3g}, {stats.count} samples"
         measured(f"{model} alone: {name}", stats.mean, "", note)
     assert solo.step_s > 0

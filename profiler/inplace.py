@@ -193,7 +193,7 @@ class InPlace:
         self.is_complete = True
         return None
 
-    def agreed(self, window: AccumulationWindow) -> None:
+    def note_agreement(self, window: AccumulationWindow) -> None:
         """All ranks have promised it."""
         self._asked, self._failures = False, 0
         self._window, self._opened_s = window, math.inf
@@ -233,7 +233,7 @@ class InPlace:
 
     # --- What is heard --------------------------------------------------------------------------------
 
-    def stepped(self, *, step: int, count: int, elapsed_s: float, s: int, now_s: float) -> None:
+    def note_step(self, *, step: int, count: int, elapsed_s: float, s: int, now_s: float) -> None:
         """The first rank's report: `count` steps up to `step` took `elapsed_s`, at s."""
         self._step = max(self._step, step)
         window = self._window
@@ -283,7 +283,7 @@ class InPlace:
             self._closed = (self._opened_s, now_s, window.s)
             self._close()
 
-    def sampled(self, sample: Timed) -> None:
+    def note_sample(self, sample: Timed) -> None:
         """Indicators over some time. They count where all of it lies in one window at the ordered s."""
         since_s, at_s = sample.since_s, sample.at_s
         alone = self._alone_since_s is not None and self._alone_since_s <= since_s < at_s

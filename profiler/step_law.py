@@ -51,7 +51,7 @@ class StepTable:
     step_s: Array
 
     @staticmethod
-    def of(steps: Sequence[MeasuredStep]) -> StepTable:
+    def make(steps: Sequence[MeasuredStep]) -> StepTable:
         rows = [
             (step.batch_size, step.accumulation_steps, step.gang.devices, step.gang.hosts, step.step_s)
             for step in steps

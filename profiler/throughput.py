@@ -58,7 +58,7 @@ def fit(steps: Sequence[MeasuredStep]) -> ThroughputModel | Reason:
     Raises:
         SciPyMissing: no SciPy here.
     """
-    table = StepTable.of(steps)
+    table = StepTable.make(steps)
     if (refusal := undetermined_reason(table)) is not None:
         return refusal
     held_out = hold_out(steps)
@@ -106,7 +106,7 @@ def hold_out(steps: Sequence[MeasuredStep]) -> list[HeldOut]:
 
     Steps of which the others say nothing are left out of the result.
     """
-    table = StepTable.of(steps)
+    table = StepTable.make(steps)
     found: list[HeldOut] = []
     for rows in _folds(steps):
         rest = table.only(~rows)
@@ -116,7 +116,7 @@ def hold_out(steps: Sequence[MeasuredStep]) -> list[HeldOut]:
         wanted = [step for step, out in zip(steps, rows, strict=True) if out and step.gang.reach in known]
         if not wanted:
             continue
-        predicted = solve(rest).predict(StepTable.of(wanted))
+        predicted = solve(rest).predict(StepTable.make(wanted))
         found += [HeldOut(step=s, predicted_s=float(p)) for s, p in zip(wanted, predicted, strict=True)]
     return found
 

@@ -113,7 +113,9 @@ class Runtime:
             spare=self._attempts.spare,
             log=log,
         )
-        self._release = GpuRelease(self.post, watch, self._mps.looked if self._mps is not None else None)
+        self._release = GpuRelease(
+            self.post, watch, self._mps.wait_for_look if self._mps is not None else None
+        )
         self._logs = LogReader(self._attempts.folder, self._link.send)
         self.loop = AgentLoop(state, self, notes=str(spool.path))
         self._alarm: asyncio.TimerHandle | None = None
@@ -146,7 +148,7 @@ class Runtime:
             )
         if self._mps is not None:
             self._mps.open()
-        for each in self._beside():  # None of them ends by itself, unless by a mistake of ours.
+        for each in self._side_tasks():  # None of them ends by itself, unless by a mistake of ours.
             self._tasks.keep(each)
         if self._metrics is not None:
             self._metrics.serve(Sheets(asyncio.get_running_loop(), self._sheet).newest)
@@ -171,7 +173,7 @@ class Runtime:
             self._spool.close()
             self._locks.release()
 
-    def _beside(self) -> list[Coroutine[Any, Any, None]]:
+    def _side_tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What is to go on beside the loop."""
         found = [self._look_for_devices(), *self._warm.run()]
         config = self._state.config
@@ -225,7 +227,7 @@ class Runtime:
     def post(self, event: AnyAgentEvent) -> None:
         """Handle an event now, or right after the one that is being handled."""
         if isinstance(event, GpuFault) and self._watch is not None:
-            event = self._watch.attributed(event)
+            event = self._watch.attribute(event)
         self._take(event)
 
     def _take(self, event: AnyAgentEvent) -> None:
@@ -276,7 +278,7 @@ class Runtime:
         """Sends a message to the controller, if there is a connection."""
         self._link.send(message)
 
-    def handled(self, event: AnyAgentEvent) -> None:
+    def after_event(self, event: AnyAgentEvent) -> None:
         """Looks what an event means for warm starts."""
         self._warm.look(event)
 
@@ -314,7 +316,7 @@ class Runtime:
 
     def _start(self, order: Order) -> None:
         if self._mps is None or self._mps.serves(order):
-            self._attempts.start(self._warm.offered(order))
+            self._attempts.start(self._warm.offer_server(order))
         else:
             self._tasks.keep(self._start_served(order, self._mps))
 
@@ -323,7 +325,7 @@ class Runtime:
         was started."""
         await mps.serve(order)
         if self._state.is_there((order.job_id, order.attempt)):
-            self._attempts.start(self._warm.offered(order))
+            self._attempts.start(self._warm.offer_server(order))
 
     def _remove(self, folder: Path, trusted: Path) -> None:
         """Removes a folder in a thread: a folder of checkpoints may be large, and its file system slow. No
@@ -350,7 +352,7 @@ class Runtime:
         part = next(member for member in order.gang if member.host_id == order.host_id)
         devices = [d for d in self._state.config.report.devices if d.device_id in part.devices]
         names = sorted({name for device in devices for name in lock_names(device)})
-        return self._locks.for_supervisor(names)
+        return self._locks.descriptors_for_supervisor(names)
 
     async def _look_for_devices(self) -> None:
         """Ask again for what another agent holds."""

@@ -98,9 +98,9 @@ class Supervisors:
         self.base.mkdir(mode=0o711, parents=True, exist_ok=True)
         names = sorted(entry.name for entry in self.base.iterdir() if entry.is_dir())
         matches = (FOLDER_NAME.fullmatch(name) for name in names)
-        return tuple(self._found(JobId(m["job"]), AttemptNo(int(m["attempt"]))) for m in matches if m)
+        return tuple(self._find(JobId(m["job"]), AttemptNo(int(m["attempt"]))) for m in matches if m)
 
-    def _found(self, job_id: JobId, attempt: AttemptNo) -> FoundAttempt:
+    def _find(self, job_id: JobId, attempt: AttemptNo) -> FoundAttempt:
         folder = self.folder(job_id, attempt)
         identity = self._read(folder / SUPERVISOR, ProcessIdentity)
         return FoundAttempt(
@@ -192,7 +192,7 @@ class Supervisors:
             await asyncio.sleep(_COMING_PERIOD_S)  # It holds its lock and is about to say who it is.
         pidfd = open_pidfd(identity) if identity is not None else None
         if pidfd is None:
-            self._exited(key, None)
+            self._note_exit(key, None)
         else:
             self._watch(key, pidfd, None)
 
@@ -212,9 +212,9 @@ class Supervisors:
         code = process.wait() if process is not None else None
         if line := self._lines.pop(key, None):
             line.close()
-        self._exited(key, code)
+        self._note_exit(key, code)
 
-    def _exited(self, key: AttemptKey, code: int | None) -> None:
+    def _note_exit(self, key: AttemptKey, code: int | None) -> None:
         folder = self.folder(*key)
         result = self._read(folder / RESULT, Result)
         if result is not None:

@@ -38,9 +38,9 @@ class Tasks:
     def keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._finish)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _finish(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             context = {"message": f"{self._doing} failed", "exception": error}

@@ -75,7 +75,7 @@ class WarmStarts:
 
     # --- Attempts ----------------------------------------------------------------------------------
 
-    def offered(self, order: Order) -> Order:
+    def offer_server(self, order: Order) -> Order:
         """The order, with the server that its ranks may be forked from, or with why there is none."""
         try:
             return msgspec.structs.replace(order, warm=self._offer(order))

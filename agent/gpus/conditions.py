@@ -243,7 +243,7 @@ class Waits:
         wait = self._waits[key] = MemoryWait(uuids, since_s, since_s + self._patience_s)
         return wait.until_s
 
-    def probed(self, probe: ProbeResult, reserve_mib: int, live: Collection[AttemptKey]) -> None:
+    def update(self, probe: ProbeResult, reserve_mib: int, live: Collection[AttemptKey]) -> None:
         """Updates the waits for a GPU by a probe of it. `live`: attempts that have the device; those that
         wait here have ended, and do not count."""
         stay = {key for key in live if key not in self._waits}
@@ -257,7 +257,7 @@ class Waits:
             else:
                 del wait.left[probe.uuid]
 
-    def lost(self, uuids: Collection[str]) -> None:
+    def give_up(self, uuids: Collection[str]) -> None:
         """The memory of a lost GPU is not waited for: it is not given out anyway."""
         for wait in self._waits.values():
             for uuid in uuids:

@@ -150,7 +150,7 @@ class DeviceStateStore(msgspec.Struct, frozen=True, kw_only=True):
     states: tuple[NotedState, ...] = msgspec.field(default=(), name="marks")
     pasts: tuple[PastStates, ...] = ()
 
-    def without(self, uuids: Collection[str]) -> DeviceStateStore:
+    def drop(self, uuids: Collection[str]) -> DeviceStateStore:
         return DeviceStateStore(
             boot_id=self.boot_id,
             states=tuple(noted for noted in self.states if noted.uuid not in uuids),

@@ -67,7 +67,7 @@ class GpuWatch:
         watched = {d.local: d.reserve_mib for d in devices if is_watched(d)}
         kept = self._load()
         self.health = Health(watched, foreign=foreign, states=kept.states, pasts=kept.pasts, busy=busy)
-        self._others = kept.without(watched)
+        self._others = kept.drop(watched)
         """Of devices that are not watched now (broken, in another mode, not asked for): kept as they were."""
         self._written = _lasting(self.health.states)
         self._stale_s = 0.0
@@ -83,7 +83,7 @@ class GpuWatch:
         self._watchers = Watchers(
             self._command,
             heard=self._heard,
-            unanswered=self._unanswered,
+            unanswered=self._note_silence,
             log=lambda text: self._log(text),
             timing=self._timing,
         )
@@ -140,17 +140,17 @@ class GpuWatch:
         """Devices, by UUID, last reported because memory is held there without a job's right to it."""
         return frozenset(uuid for uuid, condition in self._told.items() if condition.held)
 
-    def attributed(self, fault: GpuFault) -> GpuFault:
+    def attribute(self, fault: GpuFault) -> GpuFault:
         """A fault that was found elsewhere, with what is known here of its processes; its devices wait until
         those who were on them are gone."""
         self._refresh()
-        known = self.health.faulted(fault, now_s())
+        known = self.health.note_fault(fault, now_s())
         self._tell()
         return known
 
     def trust(self) -> None:
         """A person says that all is well."""
-        self.health.trusted(now_s())
+        self.health.trust(now_s())
         self._tell()
 
     async def given_back(self, key: AttemptKey, uuids: Collection[str]) -> dict[str, str]:
@@ -176,7 +176,7 @@ class GpuWatch:
 
     def _answer(self) -> None:
         """Answers the waits that are over; after the faults of what was heard last."""
-        self._waits.lost(self.health.lost)
+        self._waits.give_up(self.health.lost)
         for key, held in self._waits.over(now_s()).items():
             if held:
                 self._refresh()
@@ -193,8 +193,8 @@ class GpuWatch:
         faults: list[GpuFault] = []
         match line:
             case ProbeResult(uuid=uuid) if uuid in self.health.uuids:
-                faults = self.health.probed(line, now_s())
-                self._waits.probed(line, self.health.reserve_mib(uuid), self.health.live_on(uuid))
+                faults = self.health.note_probe(line, now_s())
+                self._waits.update(line, self.health.reserve_mib(uuid), self.health.live_on(uuid))
             case XidSeen(uuid=uuid, xid=xid, pid=pid):
                 process = f" (process {pid})" if pid is not None else ""
                 self._log(f"{self._names.get(uuid, uuid)}: Xid {xid}{process}")
@@ -218,9 +218,9 @@ class GpuWatch:
             self._write()
         self._answer()
 
-    def _unanswered(self, uuids: tuple[str, ...], why: str) -> None:
+    def _note_silence(self, uuids: tuple[str, ...], why: str) -> None:
         self._refresh()
-        self.health.unanswered(uuids, why, now_s())
+        self.health.note_silence(uuids, why, now_s())
         self._tell()
         self._answer()
 

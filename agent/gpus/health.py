@@ -64,7 +64,7 @@ class Health:
             gpu.came_s = {key: gpu.came_s.get(key, now_s) for key in now_live}
         self._mps = mps
 
-    def probed(self, probe: ProbeResult, now_s: float) -> list[GpuFault]:
+    def note_probe(self, probe: ProbeResult, now_s: float) -> list[GpuFault]:
         gpu = self._gpus.get(probe.uuid)
         if gpu is None:
             return []
@@ -86,7 +86,7 @@ class Health:
         if gpu.is_away or before.began_anew(gpu.counters):
             gpu.is_away = gpu.is_pardoned = False
             if gpu.noted is not None and gpu.noted.state != "suspect":
-                self._happened(gpu, probe.uuid, "renewed", "it was reset, or came back", now_s)
+                self._change_state(gpu, probe.uuid, "renewed", "it was reset, or came back", now_s)
         if probe.remap_failed and not gpu.is_pardoned:
             self._wants_reset(gpu, probe.uuid, "its memory has no spare rows left", now_s)
         elif probe.remap_pending and not gpu.is_pardoned:
@@ -99,17 +99,17 @@ class Health:
     def _no_answer(self, gpu: Gpu, probe: ProbeResult, now_s: float) -> list[GpuFault]:
         """NVML refuses to speak of it."""
         if probe.code == RESET_REQUIRED:
-            self._happened(gpu, probe.uuid, "drain", probe.problem, now_s)
+            self._change_state(gpu, probe.uuid, "drain", probe.problem, now_s)
         elif probe.code != LOST:
-            self._happened(gpu, probe.uuid, "suspect", probe.problem, now_s)
+            self._change_state(gpu, probe.uuid, "suspect", probe.problem, now_s)
         elif gpu.noted is None or gpu.noted.state != "lost":
-            self._happened(gpu, probe.uuid, "lost", probe.problem, now_s)
+            self._change_state(gpu, probe.uuid, "lost", probe.problem, now_s)
             return [GpuFault(uuids=(probe.uuid,), why="the GPU is lost", device_failed=True)]
         return []
 
     def _wants_reset(self, gpu: Gpu, uuid: str, why: str, now_s: float) -> None:
         if gpu.noted is None or gpu.noted.state in ("ok", "suspect"):
-            self._happened(gpu, uuid, "drain", why, now_s)
+            self._change_state(gpu, uuid, "drain", why, now_s)
 
     def xid(self, seen: XidSeen, now_s: float) -> list[GpuFault]:
         """What an Xid means for its device, and whom it ends. It stays open until `dealt_with` closes it."""
@@ -122,7 +122,7 @@ class Health:
         spared = gpu.newcomers if seen.is_late else frozenset()
         if happening != "restart" or shared:
             why = f"{row}: {row.action}" if row.action else str(row)
-            self._happened(gpu, seen.uuid, happening, why, now_s, concerned=gpu.live - spared)
+            self._change_state(gpu, seen.uuid, happening, why, now_s, concerned=gpu.live - spared)
         if row.ends == "nobody":
             return []
         culprit = self._culprit(seen) if row.by_program else None
@@ -155,39 +155,39 @@ class Health:
         if gpu is not None:
             gpu.record = _newest(gpu.record, seen.record)
 
-    def faulted(self, fault: GpuFault, now_s: float) -> GpuFault:
+    def note_fault(self, fault: GpuFault, now_s: float) -> GpuFault:
         """A fault found elsewhere (an MPS server in FAULT): the devices wait until those who
         were on them are gone. Returns it with what is known of the processes that caused it."""
         for uuid in fault.uuids:
             gpu = self._gpus.get(uuid)
             if gpu is not None:
-                self._happened(gpu, uuid, "restart", fault.why, now_s)
+                self._change_state(gpu, uuid, "restart", fault.why, now_s)
         found = {self._owners[pid] for pid in fault.culprit_pids if pid in self._owners}
         return msgspec.structs.replace(fault, culprits=tuple(sorted({*fault.culprits, *found})))
 
-    def unanswered(self, uuids: Iterable[str], why: str, now_s: float) -> None:
+    def note_silence(self, uuids: Iterable[str], why: str, now_s: float) -> None:
         """A question about these was not answered."""
         for uuid in uuids:
             gpu = self._gpus.get(uuid)
             if gpu is not None:
                 gpu.was_silent = True
-                self._happened(gpu, uuid, "hung", why, now_s)
+                self._change_state(gpu, uuid, "hung", why, now_s)
 
     def not_given_back(self, key: AttemptKey, holders: Mapping[str, str], now_s: float) -> None:
         """An attempt has ended, and long after it these devices still do not have their memory back."""
         for uuid, who in holders.items():
             gpu = self._gpus.get(uuid)
             if gpu is not None:
-                self._happened(gpu, uuid, "restart", who, now_s, concerned=frozenset((key,)))
+                self._change_state(gpu, uuid, "restart", who, now_s, concerned=frozenset((key,)))
 
-    def trusted(self, now_s: float) -> None:
+    def trust(self, now_s: float) -> None:
         """A person says that all is well."""
         for uuid, gpu in self._gpus.items():
             if gpu.noted is not None:
                 gpu.is_pardoned = True
-                self._happened(gpu, uuid, "trusted", gpu.noted.why, now_s)
+                self._change_state(gpu, uuid, "trusted", gpu.noted.why, now_s)
 
-    def _happened(
+    def _change_state(
         self,
         gpu: Gpu,
         uuid: str,
@@ -228,7 +228,7 @@ class Health:
                 continue
             gone = gpu.live.isdisjoint(noted.concerned)
             if gone and now_s >= noted.since_s + noted.quiet_s and gpu.held is None:
-                self._happened(gpu, uuid, "proven", "", now_s)
+                self._change_state(gpu, uuid, "proven", "", now_s)
 
     # --- What follows ------------------------------------------------------------------------------
 

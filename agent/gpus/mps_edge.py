@@ -189,7 +189,7 @@ class MpsEdge:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._is_asked.wait(), self._period_s)
 
-    async def looked(self) -> None:
+    async def wait_for_look(self) -> None:
         """Returns when a round in which every daemon was asked after the call is over, and all that it saw
         was posted."""
         answer = asyncio.get_running_loop().create_future()
@@ -214,7 +214,7 @@ class MpsEdge:
         """Whether the daemon that its processes are told to use runs, as far as that is known; that of a user
         who had no job here yet is still to be started."""
         wanted = {client.pipe_directory for client in order.mps}
-        return self._setup.of_user(order.launch.uid) is None or wanted <= self._serving
+        return self._setup.spec_of_user(order.launch.uid) is None or wanted <= self._serving
 
     async def serve(self, order: Order) -> None:
         """Returns when that daemon was seen to, or took too long: then its processes run all the same, and
@@ -277,7 +277,7 @@ class MpsEdge:
         for pipe, why in seen.losses:
             gone = _all_of(facts.clients.get(pipe, ()))
             self._post(GpuFault(uuids=gone, why=why, one_server=True))
-        faulted = self._state.faulted()
+        faulted = self._state.list_faulted()
         known = _select_devices(self._devices, {device for each in faulted for device in each.devices})
         for group in self._reach.look(seen.in_fault, facts.clients, known, decide=facts.ask):
             by_xid = tuple(
@@ -329,13 +329,13 @@ def _all_of(groups: Sequence[frozenset[str]]) -> tuple[str, ...]:
 def _specs_of_users(orders: Sequence[Order], setup: Setup) -> tuple[Spec, ...]:
     """Returns the daemons of the users who have clients here, in a fixed order."""
     uids = sorted({order.launch.uid for order in orders if order.mps})
-    return tuple(spec for uid in uids if (spec := setup.of_user(uid)) is not None)
+    return tuple(spec for uid in uids if (spec := setup.spec_of_user(uid)) is not None)
 
 
 def _is_served(order: Order, setup: Setup) -> bool:
     """Whether its processes are clients of daemons as they are here now: under another `mps.mode` they may
     have been started as clients of others."""
-    user = setup.of_user(order.launch.uid)
+    user = setup.spec_of_user(order.launch.uid)
     here = {str(spec.pipe_directory) for spec in ((user,) if user is not None else setup.specs)}
     return bool(order.mps) and {client.pipe_directory for client in order.mps} <= here
 

@@ -64,7 +64,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why one daemon per device or per host; empty on a host without GPUs."""
 
-    def of_user(self, uid: int) -> Spec | None:
+    def spec_of_user(self, uid: int) -> Spec | None:
         """The daemon of one user's jobs, on a host where each has one; None: there is no such thing."""
         if self.one_uid or not self.host_devices:
             return None

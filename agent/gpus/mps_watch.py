@@ -163,15 +163,15 @@ class MpsWatch:
 
     async def round(self, facts: GpuUse) -> MpsWatchReport:
         """`look`, in the thread."""
-        return await self._in_thread(lambda: self.look(facts))
+        return await self._run_in_thread(lambda: self.look(facts))
 
     async def leave(self, *, quit_daemons: bool) -> str:
         """Give up the daemons, and end them if no job is left here; what could not be ended."""
-        said = await self._in_thread(self.quit if quit_daemons else self.release)
+        said = await self._run_in_thread(self.quit if quit_daemons else self.release)
         self._work.put(None)
         return said
 
-    async def _in_thread(self, work: Callable[[], Answer]) -> Answer:
+    async def _run_in_thread(self, work: Callable[[], Answer]) -> Answer:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
 

@@ -64,8 +64,8 @@ class Owners:
     def _find_out(self, pid: int, session: int, start_ticks: int) -> ProcessOwner:
         user, command = process_info.user(pid), process_info.command(pid, COMMAND_CHARS)
         environment = process_info.environment(pid)
-        found = self._listens(environment.get(ENV_SOCKET, "")) or self._grouped(pid)
-        found = found or self._led({session, *_ancestors(pid)}, start_ticks)
+        found = self._listens(environment.get(ENV_SOCKET, "")) or self._find_by_cgroup(pid)
+        found = found or self._find_by_leader({session, *_ancestors(pid)}, start_ticks)
         if found is not None:
             return ProcessOwner(kind="attempt", user=user, command=command, job_id=found[0], attempt=found[1])
         if _MPS_SERVER in command and self._is_our_mps(environment):
@@ -92,7 +92,7 @@ class Owners:
             if match is not None:
                 yield match["job"], int(match["attempt"])
 
-    def _grouped(self, pid: int) -> tuple[str, int] | None:
+    def _find_by_cgroup(self, pid: int) -> tuple[str, int] | None:
         """The attempt in whose cgroup it is."""
         for match in _GROUP.finditer(_text(Path(f"/proc/{pid}/cgroup"))):
             job_id, attempt = match["job"], int(match["attempt"])
@@ -100,7 +100,7 @@ class Owners:
                 return job_id, attempt
         return None
 
-    def _led(self, leaders: set[int], start_ticks: int) -> tuple[str, int] | None:
+    def _find_by_leader(self, leaders: set[int], start_ticks: int) -> tuple[str, int] | None:
         """The attempt whose supervisor is one of these."""
         for job_id, attempt in self._folders():
             folder = attempt_folder(self._attempts, job_id, attempt)

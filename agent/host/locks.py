@@ -124,7 +124,7 @@ class DeviceLocks:
             fresh.append(name)
         return ""
 
-    def for_supervisor(self, names: Iterable[str]) -> list[int]:
+    def descriptors_for_supervisor(self, names: Iterable[str]) -> list[int]:
         """Descriptors that keep `NAME.jobs` locked for whoever inherits them. The caller closes its copies.
 
         Raises:

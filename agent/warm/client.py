@@ -73,24 +73,24 @@ class Nanny:
 
     def bring_up(self, cgroup: AttemptCgroup, ranks: frozenset[int], until_s: float) -> None:
         """Brings up the nanny and the processes of its ranks. Raises WarmRefused, OSError."""
-        pid = self._expected("nanny", until_s)[1]
-        self.pid, self._pidfd = pid, self._opened(pid)
+        pid = self._expect_word("nanny", until_s)[1]
+        self.pid, self._pidfd = pid, self._open_pid(pid)
         cgroup.enter(RANKS, pid)  # What it forks is there from its first moment on.
         self._say({"m": "go"})
         while set(self.pids) != ranks:
-            word, pid = self._expected("up", until_s)
+            word, pid = self._expect_word("up", until_s)
             if word.rank not in ranks or word.rank in self.pids:
                 raise WarmRefused("rank", "it said whom it is twice")
-            self._rank_fds[word.rank] = self._opened(pid)
+            self._rank_fds[word.rank] = self._open_pid(pid)
             if not cgroup.holds(RANKS, pid):
                 cgroup.enter(RANKS, pid)
             self.pids[word.rank] = pid
         if not self._is_fresh:
-            self._expected("fresh", until_s)
+            self._expect_word("fresh", until_s)
         self._say({"m": "run"})
         self._connection.setblocking(False)
 
-    def _expected(self, kind: str, until_s: float) -> tuple[Word, int]:
+    def _expect_word(self, kind: str, until_s: float) -> tuple[Word, int]:
         """The next word, and the process that said it, which is of the job's user."""
         self._connection.settimeout(max(0.001, until_s - time.monotonic()))
         try:
@@ -104,12 +104,12 @@ class Nanny:
             raise WarmRefused(str(word.code), word.detail)
         if word.m == "fresh" and not self._is_fresh:  # It looks while its nanny comes up.
             self._is_fresh = True
-            return (word, pid) if kind == "fresh" else self._expected(kind, until_s)
+            return (word, pid) if kind == "fresh" else self._expect_word(kind, until_s)
         if word.m != kind or uid != self._uid or pid <= 0:
             raise WarmRefused("rank", f"an unexpected message: {word.m[:20]!r} of uid {uid}")
         return word, pid
 
-    def _opened(self, pid: int) -> int:
+    def _open_pid(self, pid: int) -> int:
         """Returns a descriptor of a process that waits for our next word, or for the gate: the process's
         number is its own until then."""
         identity = identity_of(pid)

@@ -199,7 +199,7 @@ class Pool:
     def handle(self, event: PoolEvent, now_s: float) -> list[PoolEffect]:
         match event:
             case ColdRunTold():
-                return self._told(event, now_s)
+                return self._take_word(event, now_s)
             case ServerReady(key=key, memory_mib=memory_mib):
                 if server := self.servers.get(key):
                     server.is_ready, server.memory_mib, server.used_s = True, memory_mib, now_s
@@ -212,10 +212,10 @@ class Pool:
             case ServerEnded(key=key):
                 self.servers.pop(key, None)
             case PoolTicked():
-                return self._ticked(event, now_s)
+                return self._tick(event, now_s)
         return []
 
-    def _told(self, event: ColdRunTold, now_s: float) -> list[PoolEffect]:
+    def _take_word(self, event: ColdRunTold, now_s: float) -> list[PoolEffect]:
         key = event.kind.key
         if key in self.servers or key in self._refused or not event.modules:
             return []
@@ -233,7 +233,7 @@ class Pool:
         self.servers[key] = PooledServer(since_s=now_s, used_s=now_s)
         return [*ended, ServerStart(kind=event.kind, modules=event.modules)]
 
-    def _ticked(self, event: PoolTicked, now_s: float) -> list[PoolEffect]:
+    def _tick(self, event: PoolTicked, now_s: float) -> list[PoolEffect]:
         for key, size_mib in event.sizes_mib.items():
             if key in self.servers:
                 self.servers[key].memory_mib = size_mib

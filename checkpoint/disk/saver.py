@@ -78,7 +78,7 @@ class Saver:
             try:
                 self._start(self._order, own, manifest, wait)
             except (CheckpointError, RuntimeError) as error:  # a state that cannot be saved, or copied
-                self._failed(self._order, error)
+                self._note_failure(self._order, error)
         return self._ok
 
     def join(self, timeout_s: float | None = None) -> None:
@@ -121,7 +121,7 @@ class Saver:
         place = self._place
         parameters = place.rank == 0 or not self._state.ranks_are_alike
         return {
-            "shared": self._state.shared() if place.rank == 0 else None,
+            "shared": self._state.shared_state() if place.rank == 0 else None,
             "own": own,
             "parameters": self._state.parameters() if parameters else {},
         }
@@ -163,7 +163,7 @@ class Saver:
             elif wait_published:
                 save.wait_published(order)
         except (OSError, CheckpointError, RuntimeError) as error:
-            self._failed(order, error)
+            self._note_failure(order, error)
             return False
         return True
 
@@ -179,7 +179,7 @@ class Saver:
         except OSError as error:
             log.warning("cannot tidy %s: %s", order.root, error)
 
-    def _failed(self, order: SaveOrder, error: BaseException) -> None:
+    def _note_failure(self, order: SaveOrder, error: BaseException) -> None:
         self._ok = False
         log.warning(
             "the checkpoint of step %d failed: %s; training goes on, earlier checkpoints are untouched",

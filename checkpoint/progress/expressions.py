@@ -87,7 +87,7 @@ class Names:
             raise NotSeen(f"`{ast.unparse(node)}` is no whole number")
         return int(value)
 
-    def counted(self, node: ast.expr) -> Counted:
+    def count_loop(self, node: ast.expr) -> Counted:
         """What is between `in` and `:`. Raises NotSeen."""
         if not isinstance(node, ast.Call):
             return _count_object(self.value(node), node)
@@ -99,16 +99,16 @@ class Names:
             numbers = range(self.number(node.args[0]))
             return Counted(numbers, len(numbers))
         if name in WRAPPERS and node.args:
-            inner = self.counted(node.args[0])
+            inner = self.count_loop(node.args[0])
             if name != "enumerate":
                 return inner if name not in ("reversed", "sorted") else Counted(None, inner.count)
             starts = [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "start")]
             return Counted(inner.items, inner.count, self.number(starts[0]) if starts else 0)
         if name == "zip" and node.args:
-            parts = [self.counted(each) for each in node.args]
+            parts = [self.count_loop(each) for each in node.args]
             return Counted(parts[0].items, min(part.count for part in parts))
         if name == "islice" and len(node.args) == 2:
-            inner = self.counted(node.args[0])
+            inner = self.count_loop(node.args[0])
             return Counted(inner.items, min(inner.count, self.number(node.args[1])))
         raise NotSeen(f"`{ast.unparse(node)}` does not say its length")
 

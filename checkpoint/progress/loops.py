@@ -55,7 +55,7 @@ class Loaders:
     def began(self, loader: Any, batches: Any) -> None:
         self._newest[loader] = weakref.ref(batches)
 
-    def given(self, loader: Any) -> int | None:
+    def count_given(self, loader: Any) -> int | None:
         """Batches that it has given in this pass; None if it does not say."""
         inner = getattr(loader, "base_dataloader", None)
         """Accelerate's, which looks one batch ahead to know the last one."""
@@ -134,7 +134,7 @@ def _read_loop(
     if is_innermost and can_end:
         raise NotSeen(f"{where}: the loop over batches can be left before its end")
     try:
-        counted = names.counted(loop.iter)
+        counted = names.count_loop(loop.iter)
     except NotSeen as error:
         raise NotSeen(f"{where}: {error}") from None
     at = _place(loop.target, counted, names, loaders, session)
@@ -164,7 +164,7 @@ def _place(target: ast.expr, counted: Counted, names: Names, loaders: Loaders, s
         return places[0] if len(places) == 1 else None
     if session is not None and session.drives_batches:
         return int(session.batch)
-    given = loaders.given(items)
+    given = loaders.count_given(items)
     return None if given is None else given - 1
 
 

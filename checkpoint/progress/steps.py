@@ -48,7 +48,7 @@ class Length:
         self.total: int | None = None
         self.note = ""
 
-    def seen(self, steps: int, windows: Turns) -> None:
+    def learn(self, steps: int, windows: Turns) -> None:
         """Learns from the loops in the middle of a turn of the innermost one, just after step number
         `steps`."""
         if windows.key != self._key:
@@ -61,7 +61,7 @@ class Length:
                 each = f", {more_turns // more_steps} a step"
         self.note = f"loops seen: {windows.text}{each}"
 
-    def said(self, total: int, note: str) -> None:
+    def take_length(self, total: int, note: str) -> None:
         """Takes the length that a framework says."""
         self.total, self.note = total, note
 
@@ -107,11 +107,11 @@ class StepReporter:
         def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
             # A step that is being compiled must find nothing here to compile.
             if not torch.compiler.is_compiling():
-                self.stepped(optimizer)
+                self.note_step(optimizer)
 
         return stepped
 
-    def stepped(self, optimizer: Any) -> None:
+    def note_step(self, optimizer: Any) -> None:
         if id(optimizer) != self._main_id and not self._is_main(optimizer):
             return
         self.steps = steps = self.steps + 1
@@ -215,9 +215,9 @@ class StepReporter:
         try:
             known = steps_left(frames)
             if known is not None:
-                self.length.said(steps + known[0], known[1])
+                self.length.take_length(steps + known[0], known[1])
             else:
-                self.length.seen(steps, self._turns_in(frames, self._loaders, session))
+                self.length.learn(steps, self._turns_in(frames, self._loaders, session))
         except NotSeen as error:
             self.length.not_seen(str(error))
 

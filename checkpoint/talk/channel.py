@@ -137,9 +137,9 @@ class SupervisorChannel:
             agreement.completed = step
             if step < agreement.attention_step:
                 return StepVerdict.GO
-        return self._decided(step)
+        return self._verdict_at(step)
 
-    def _decided(self, step: int) -> StepVerdict:
+    def _verdict_at(self, step: int) -> StepVerdict:
         """Something was proposed for this step: wait for the decision if there is none yet."""
         give_up_at_s = 0.0
         refusals: list[Confirm] = []

@@ -134,7 +134,7 @@ class ProgressReporter:
             # No times: what lies between here and the last step was not training.
             self._say(step, 0, 0.0, steps_used, loss)
 
-    def paused(self) -> None:
+    def exclude_pause(self) -> None:
         """Time until now was not spent on steps (a save): do not count it."""
         self._reported_at_s = time.perf_counter()
 

@@ -89,7 +89,7 @@ class Cursor:
         self.position = Position(epoch=self.position.epoch + 1)
         self._rows = None
 
-    def opened(self, loader: Any, skip: str) -> Iterator[Any]:
+    def open_epoch(self, loader: Any, skip: str) -> Iterator[Any]:
         """The batches that are left of this epoch."""
         self._rows = rows_of(loader)
         if not self.remembers:

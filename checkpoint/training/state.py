@@ -109,7 +109,7 @@ class TrainingState:
             for name, parameter in model.named_parameters()
         }
 
-    def shared(self) -> dict[str, Any]:
+    def shared_state(self) -> dict[str, Any]:
         return {
             "models": [model.state_dict() for model in self._models],
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],

@@ -62,7 +62,7 @@ class Reporter:
         if session is not None and self._leaves_only and not reason:
             session.save_when_leaving()
 
-    def decided(self, reason: str | None) -> None:
+    def decide(self, reason: str | None) -> None:
         """Before the first step is counted."""
         if self._driving is not None:
             self._driving.accumulation_known(reason)
@@ -76,7 +76,7 @@ class Reporter:
     def withdrawn(self, reason: str) -> None:
         """The hook has told the supervisor itself."""
 
-    def stepped(self, optimizer: Any) -> None:
+    def note_step(self, optimizer: Any) -> None:
         """The first optimizer that steps is the one that counts; another one when that is gone."""
         if self._driving is not None and self.not_resumable:
             self._driving.cannot_resume(self.not_resumable)

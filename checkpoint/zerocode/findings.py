@@ -78,7 +78,7 @@ class DataState(rng.Sources):
 
     def capture(self) -> list[Any]:
         try:
-            tree = {name: self._values.taken(f"its {name}", each) for name, each in self._parts()}
+            tree = {name: self._values.take(f"its {name}", each) for name, each in self._parts()}
         except NotPlain:
             tree = {}  # The job has said by now that it cannot be saved.
         return [*super().capture(), ["changed", copy_tree(tree)]]
@@ -123,7 +123,7 @@ class Variables(MutableMapping[str, Any]):
         self._check_order(loader)
         self._values.is_checking = True
         try:
-            self._values.taken("its loader", loader)
+            self._values.take("its loader", loader)
             for name in self:
                 self._tree(name)
         finally:
@@ -161,7 +161,7 @@ class Variables(MutableMapping[str, Any]):
         value = self._variable(name)
         if rng.is_generator(value) or self._values.saves_itself(value):
             return value
-        return look_with_line(self._plan, self._values.taken, name, value)
+        return look_with_line(self._plan, self._values.take, name, value)
 
     def __setitem__(self, name: str, tree: Any) -> None:
         if name == FIRST_EPOCH:

@@ -124,7 +124,7 @@ class Driver:
         assert self._plan is not None
         if not self._plan.over_range or self._open or not self._is_at(frame, self._plan.batch_lines):
             return counted
-        return self._opened(counted, frame)
+        return self._open_loader(counted, frame)
 
     def _enumerate(self, iterable: Any, start: int = 0) -> Any:
         frame = sys._getframe(1)
@@ -153,12 +153,12 @@ class Driver:
             if self._is_at(frame, plan.batch_lines):
                 if any(map(_reads_ahead, between)):
                     session.cannot_resume(f"line {frame.f_lineno}: its batches may be read ahead")
-                return self._opened(loader, frame)
+                return self._open_loader(loader, frame)
             between.append(frame)
             frame = frame.f_back
         return None
 
-    def _opened(self, loader: Any, frame: types.FrameType) -> Iterator[Any]:
+    def _open_loader(self, loader: Any, frame: types.FrameType) -> Iterator[Any]:
         """The batches that are left, in the frame that has the loop over them."""
         session, variables = self._session, self._variables
         assert session is not None and variables is not None

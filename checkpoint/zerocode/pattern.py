@@ -79,7 +79,7 @@ class _Scope:
     """Code that may run in a loop although it does not name it: methods of other classes, lambdas, and
     functions that are handed on."""
 
-    def called(self, node: ast.AST) -> ast.FunctionDef | None:
+    def find_called(self, node: ast.AST) -> ast.FunctionDef | None:
         """The function that a name or attribute stands for, if it is the script's."""
         if isinstance(node, ast.Name):
             return self.functions.get(node.id)
@@ -88,12 +88,12 @@ class _Scope:
             return self.methods.get(node.attr)  # type: ignore[attr-defined]
         return None
 
-    def followed(self, *tops: ast.AST) -> list[ast.AST]:
+    def follow_calls(self, *tops: ast.AST) -> list[ast.AST]:
         """The nodes `tops` and the script's functions that they name, and those that these name."""
         found: list[ast.AST] = list(tops)
         for node in found:
             for each in ast.walk(node):
-                function = self.called(each)
+                function = self.find_called(each)
                 if function is not None and not any(function is known for known in found):
                     found.append(function)
         return found
@@ -106,7 +106,7 @@ class _Scope:
         """The names of all methods that are called in it."""
         return {
             call.func.attr
-            for part in self.followed(node)
+            for part in self.follow_calls(node)
             for call in ast.walk(part)
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
         }
@@ -203,7 +203,7 @@ def _plan(epochs: ast.For, scope: _Scope) -> LoopPlan | None:
         function
         for statement in epochs.body
         for node in ast.walk(statement)
-        if isinstance(node, ast.Call) and (function := scope.called(node.func)) is not None
+        if isinstance(node, ast.Call) and (function := scope.find_called(node.func)) is not None
     ]
     training = [each for each in called if any(scope.trains(node) for node in ast.walk(each))]
     if inner or len(training) > 1:
@@ -220,7 +220,7 @@ def _plan(epochs: ast.For, scope: _Scope) -> LoopPlan | None:
 
 
 def _plan_steps(epochs: ast.For, scope: _Scope) -> LoopPlan:
-    nodes = scope.followed(epochs)
+    nodes = scope.follow_calls(epochs)
     for loop in (node for top in nodes for node in ast.walk(top) if isinstance(node, (ast.For, ast.While))):
         calls = scope.calls(loop)
         if loop is not epochs and "backward" in calls and "step" in calls:
@@ -234,10 +234,10 @@ def _make_plan(
     tree = scope.tree
     if batches is not None:
         _check_batches(batches)
-        if any(scope.trains(node) for part in scope.followed(*batches.body) for node in ast.walk(part)):
+        if any(scope.trains(node) for part in scope.follow_calls(*batches.body) for node in ast.walk(part)):
             raise NotPlain(f"line {epochs.lineno}: within this loop there are two around each step")
-    core = scope.followed(epochs)
-    nodes = scope.followed(epochs, *scope.behind)
+    core = scope.follow_calls(epochs)
+    nodes = scope.follow_calls(epochs, *scope.behind)
     refuse_never_cleared(epochs, nodes)
     refuse_made(core)
     refuse_rewritten(tree, nodes)
@@ -326,7 +326,7 @@ def _is_always_cleared(loop: ast.For, nodes: Sequence[ast.AST], scope: _Scope) -
                 if isinstance(call, ast.Call):
                     if called_name(call) == "zero_grad":
                         always.add(id(call))
-                    function = scope.called(call.func)
+                    function = scope.find_called(call.func)
                     if function is not None and function.body not in bodies:
                         bodies.append(function.body)
     return bool(always) and always == clears
@@ -344,11 +344,11 @@ def _nodes_before_batches(
     else:
         parts += function.body[: function.body.index(batches)]
         calls = [
-            any(scope.called(n.func) is function for n in ast.walk(s) if isinstance(n, ast.Call))
+            any(scope.find_called(n.func) is function for n in ast.walk(s) if isinstance(n, ast.Call))
             for s in epochs.body
         ]
         parts += epochs.body[: calls.index(True)] if True in calls else []
-    return scope.followed(*parts)
+    return scope.follow_calls(*parts)
 
 
 def _unwrap_iterable(expression: ast.expr) -> ast.expr:

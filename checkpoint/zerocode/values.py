@@ -67,7 +67,7 @@ class CarriedValues:
         """Looks at a value as `taken` does, before the loop: what is found is known from now on."""
         self._looking = True
         try:
-            return self.taken(path, value)
+            return self.take(path, value)
         finally:
             self._looking = False
 
@@ -124,7 +124,7 @@ class CarriedValues:
         special = (type, torch.nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler)
         return is_stateful(value) and not _is_object(value) and not isinstance(value, special)
 
-    def taken(self, path: str, value: Any) -> Any:
+    def take(self, path: str, value: Any) -> Any:
         """A plain value that stands for this one. Raises NotPlain."""
         if type(value) in PLAIN:
             return value
@@ -132,11 +132,11 @@ class CarriedValues:
             return KEPT  # It holds itself.
         self._busy.add(id(value))
         try:
-            return self._taken(path, value)
+            return self._take(path, value)
         finally:
             self._busy.discard(id(value))
 
-    def _taken(self, path: str, value: Any) -> Any:
+    def _take(self, path: str, value: Any) -> Any:
         if self._looking:
             self._constant[path] = self._made[id(value)] = value
         elif id(value) in self._made and self._was_another(path, value):
@@ -162,7 +162,7 @@ class CarriedValues:
             self._register(path, value, self.scalers)
             return KEPT
         elif self.saves_itself(value):
-            return {MARK: "state", "state": self.taken(path, value.state_dict())}
+            return {MARK: "state", "state": self.take(path, value.state_dict())}
         elif isinstance(value, enum.Enum):
             return {MARK: "member", "of": type(value).__name__, "name": value.name}
         elif isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -176,7 +176,7 @@ class CarriedValues:
 
     def _object(self, path: str, value: Any) -> Any:
         held = list(contents(path, value, self.stored))
-        found = {content.key: self.taken(f"{path}.{content.key}", content.value) for content in held}
+        found = {content.key: self.take(f"{path}.{content.key}", content.value) for content in held}
         found = {key: tree for key, tree in found.items() if tree is not KEPT}
         if id(value) not in self._made and _is_object(value):
             missing = [each.key for each in held if each.key not in found and each.key != "class"]
@@ -235,7 +235,7 @@ class CarriedValues:
 
     def _sequence(self, path: str, value: Any) -> Any:
         is_plain = all(type(each) in PLAIN for each in value)
-        items = list(value) if is_plain else [self.taken(f"{path}[{i}]", v) for i, v in enumerate(value)]
+        items = list(value) if is_plain else [self.take(f"{path}[{i}]", v) for i, v in enumerate(value)]
         if type(value) is list:
             return items
         if type(value) is tuple:
@@ -249,10 +249,10 @@ class CarriedValues:
     def _mapping(self, path: str, value: Any) -> Any:
         if not all(_is_plain_key(key) for key in value):
             raise NotPlain(f"{path} has keys that are no plain values")
-        found = {key: self.taken(f"{path}[{key!r}]", each) for key, each in value.items()}
+        found = {key: self.take(f"{path}[{key!r}]", each) for key, each in value.items()}
         if type(value) is dict:
             return found
-        about = self.taken(f"{path} attributes", dict(vars(value))) if hasattr(value, "__dict__") else {}
+        about = self.take(f"{path} attributes", dict(vars(value))) if hasattr(value, "__dict__") else {}
         return {MARK: type(value).__name__, "items": found, "about": about}
 
     def _module(self, path: str, value: torch.nn.Module) -> None:

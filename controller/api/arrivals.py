@@ -126,7 +126,7 @@ class Arrivals:
         def forget() -> None:
             self._fresh.pop(key, None)
 
-        self._core.after_commit(forget)
+        self._core.run_after_commit(forget)
 
     def _check_memory(self, who: Identity, specs: Sequence[JobSpec]) -> None:
         """Checks that one key's jobs do not take all of the controller's memory."""

@@ -181,7 +181,7 @@ def ahead_lines(core: Core, board: EtaBoard, job: Job, now: Now) -> list[str]:
         names, in_s = ", ".join(promise.kept.devices), max(0.0, promise.kept.from_s - now.now_s)
         lines.append(f"its end is promised: {names} are kept for it, in {in_s:.0f} s at the latest")
     ahead: list[JobId] = []
-    for other in view.queue.in_order():
+    for other in view.queue.jobs_in_order():
         if other.job_id == job.job_id:
             break
         ahead.append(other.job_id)
@@ -198,7 +198,7 @@ def ahead_lines(core: Core, board: EtaBoard, job: Job, now: Now) -> list[str]:
 def _first_to_leave(view: View, board: EtaBoard, missing: float, now: Now) -> list[str]:
     """Who has to leave so that this many more devices become free; empty where no job holds devices."""
     leaving: list[tuple[float, JobId, float]] = []
-    for other in view.running.by_end():
+    for other in view.running.jobs_by_end():
         end = board.interval(other.job_id)
         leaving.append((math.inf if end is None else end.p50_s, other.job_id, other.devices_due))
     first: list[JobId] = []

@@ -200,7 +200,7 @@ class RequestHandlers:
             message=f"the journal {path} could not be written: nothing was changed",
             hint="make room on its disk, then try again",
         )
-        self._core.after_commit(
+        self._core.run_after_commit(
             partial(self._say, asked, message), otherwise=partial(self._say, asked, not_written)
         )
 
@@ -209,7 +209,7 @@ class RequestHandlers:
         failure = wire.Failure(
             request_id=asked.request_id, code=denied.code, message=str(denied), hint=denied.hint
         )
-        self._core.after_commit(partial(self._say, asked, failure))
+        self._core.run_after_commit(partial(self._say, asked, failure))
 
     def _say(self, asked: Asked, message: wire.AnyReply) -> None:
         try:
@@ -227,7 +227,7 @@ class RequestHandlers:
     def _stop_asked(self, request_id: int, request: wire.Stop, who: Identity) -> wire.Done:
         must_be_admin(who, "stop the controller")
         self._core.audit(who, "stop", "controller")
-        self._core.after_commit(self._stop)
+        self._core.run_after_commit(self._stop)
         return wire.Done(request_id=request_id, lines=("the controller ends; jobs go on",))
 
     # --- Waiting -----------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class RequestHandlers:
             self._look_again = False
             now_s = self._core.clock.now_s()
             self._answer_waits(now_s)
-            self._core.after_commit(self._logs.look_again)
+            self._core.run_after_commit(self._logs.look_again)
 
     def rebuilt(self) -> None:
         """The state was read back from the journal."""

@@ -62,7 +62,7 @@ class ClusterMetrics:
         self._waits = Histogram(WAIT_BOUNDS_S)
         self._outcomes: Counter[tuple[HostId, Outcome]] = Counter()
 
-    def happened(self, event: ev.AnyEvent) -> None:
+    def note_event(self, event: ev.AnyEvent) -> None:
         if isinstance(event, ev.AttemptEnded):
             self._outcomes[event.host_id, event.verdict.outcome] += 1
 

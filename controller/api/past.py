@@ -182,9 +182,9 @@ class ProfileRequests:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def known(self, request_id: int, request: wire.ListProfiles, who: Identity) -> wire.KnownProfiles:
+    def list_known(self, request_id: int, request: wire.ListProfiles, who: Identity) -> wire.KnownProfiles:
         engine = self._core.state.engine
-        mine = self._of(who)
+        mine = self._visible_profiles(who)
         now = Now(self._core.clock.now_s(), self._core.clock.wall())
         newest = reversed(mine.items())  # What was used last matters most.
         shown = cut_to_message(known_view(key, known, now) for key, known in newest)
@@ -198,7 +198,7 @@ class ProfileRequests:
         )
 
     def forget(self, request_id: int, request: wire.ForgetProfiles, who: Identity) -> wire.Done:
-        mine = self._of(who)
+        mine = self._visible_profiles(who)
         keys = request.keys or tuple(mine)
         unknown = [key for key in keys if key not in mine]
         if unknown:
@@ -211,7 +211,7 @@ class ProfileRequests:
             request_id=request_id, lines=tuple(f"profile {key} is forgotten" for key in keys[:50])
         )
 
-    def _of(self, who: Identity) -> dict[str, StoredProfile]:
+    def _visible_profiles(self, who: Identity) -> dict[str, StoredProfile]:
         known = self._core.state.engine.known_profiles
         return {key: each for key, each in known.items() if who.role == "admin" or each.user == who.name}
 

@@ -132,7 +132,7 @@ class Queries:
         told = self._link.telemetry
         return views.job_view(state.engine, told, record, now, reason, *beside, eta)
 
-    def shown(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
+    def show(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
         record, now = one_job(self._core, request.job_id), self.now()
         job = record.job
         details = msgspec.structs.replace(
@@ -144,7 +144,7 @@ class Queries:
 
     # --- Why ---------------------------------------------------------------------------------------
 
-    def explained(self, request_id: int, request: wire.Explain, who: Identity) -> wire.Explained:
+    def explain(self, request_id: int, request: wire.Explain, who: Identity) -> wire.Explained:
         state, now = self._core.state, self.now()
         record = one_job(self._core, request.job_id)
         job, view = record.job, self.view(record, now)
@@ -181,7 +181,7 @@ class Queries:
             wall_s=self._core.clock.wall(),
         )
 
-    def reported(self, request_id: int, request: wire.GetReport, who: Identity) -> wire.SharingReport:
+    def report(self, request_id: int, request: wire.GetReport, who: Identity) -> wire.SharingReport:
         state, now = self._core.state, self.now()
         since_s = None if request.since_s is None else now.now_s - max(0.0, request.since_s)
         report = sharing.report_view(state.engine, state.history, now, since_s)
@@ -212,7 +212,7 @@ class Queries:
         observations = int(engine.policy_parameters.get("observations", OBSERVATIONS))
         now = self.now()
         found = pair_views(
-            engine.pairs.seen(),
+            engine.pairs.list_seen(),
             observations,
             request.containing,
             now_s=now.now_s,
@@ -299,7 +299,7 @@ def cut_to_message(views: Iterable[AView]) -> list[AView]:
 
 def organisations_of(engine: Engine) -> tuple[wire.OrganisationView, ...]:
     held: Counter[str] = Counter()
-    for job in engine.view().running.by_end():
+    for job in engine.view().running.jobs_by_end():
         if job.spec.job_class == "spot" and job.placement is not None:
             held[job.spec.organisation] += len(job.placement.devices)
     return tuple(

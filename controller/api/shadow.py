@@ -50,7 +50,7 @@ class ShadowRequests:
             simulate=self.is_wanted,
         )
 
-    def told(self, question: ShadowQuestion, answer: ShadowAnswer) -> None:
+    def note_answer(self, question: ShadowQuestion, answer: ShadowAnswer) -> None:
         shadow = self._current()
         if shadow is None or (question.policy, question.parameters, question.begin_s) != (
             shadow.policy,

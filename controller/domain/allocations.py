@@ -171,7 +171,7 @@ class Allocations(msgspec.Struct, kw_only=True):
     """By name."""
     notes: list[AllocationNote] = []
 
-    def of(self, queue: str) -> list[Allocation]:
+    def allocations_of(self, queue: str) -> list[Allocation]:
         return [each for each in self.open.values() if each.queue == queue]
 
     def queue_changed(self, name: str, queue: AllocationQueue | None, now_s: float, why: str) -> None:

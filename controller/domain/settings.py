@@ -113,7 +113,7 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             or self.exceptions
         )
 
-    def of(self, kind: Literal["user", "organisation"], name: str) -> JobLimit:
+    def limit_for(self, kind: Literal["user", "organisation"], name: str) -> JobLimit:
         """The limit of what one user or organisation may have; the last exception that names it counts."""
         limit = (
             JobLimit(self.user_devices, self.user_jobs)

@@ -217,7 +217,7 @@ class Engine:
         if self._dispatch.takes_turns:
             self._lateness.look_again()
         elif before:
-            for job in self._ledger.queue.in_order():
+            for job in self._ledger.queue.jobs_in_order():
                 self._dispatch.start_ageing(job)
 
     # --- Reading -----------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ class Engine:
         self._admission.restore()
         self._line_up()
         if snapshot.lateness.jobs and not self._lateness.share and self.current.traits.orders_by_size:
-            for job in self._ledger.queue.in_order():  # Late jobs are marked no more.
+            for job in self._ledger.queue.jobs_in_order():  # Late jobs are marked no more.
                 self._dispatch.start_ageing(job)
             self.next_alarm_s = self._dispatch.alarms[0].at_s if self._dispatch.alarms else None
         if self._validate:

@@ -118,7 +118,7 @@ class EtaBook:
         out."""
         match event:
             case ev.JobArrived():
-                self._arrived(engine, event)
+                self._note_arrival(engine, event)
             case ev.ProgressSeen():
                 job = engine.jobs.get(event.job_id)
                 if job is not None:
@@ -128,16 +128,16 @@ class EtaBook:
             case ev.AttemptEnded() | ev.CancelRequested():
                 job = engine.jobs.get(event.job_id)
                 if job is None or job.phase in ENDED:
-                    return self._ended(engine, event.job_id, job)
+                    return self._note_end(engine, event.job_id, job)
             case ev.PolicyChanged():
                 for told in self._saved.open.values():
                     for each in told:
                         each.is_void = True
             case ev.EtasTold():
-                self._told(engine, event)
+                self._note_told(engine, event)
         return ()
 
-    def _arrived(self, engine: Engine, event: ev.JobArrived) -> None:
+    def _note_arrival(self, engine: Engine, event: ev.JobArrived) -> None:
         job, pools = engine.jobs.get(event.spec.job_id), self._saved.pools
         if job is None or job.job_id in self._saved.claims:
             return  # The same submission, journalled twice.
@@ -169,7 +169,7 @@ class EtaBook:
         if claim is not None:
             claims.append(claim)
 
-    def _ended(self, engine: Engine, job_id: JobId, job: Job | None) -> Sequence[EtaError]:
+    def _note_end(self, engine: Engine, job_id: JobId, job: Job | None) -> Sequence[EtaError]:
         claims = self._saved.claims.pop(job_id, [])
         told = self._saved.open.pop(job_id, [])
         if job is None or job.phase is not Phase.DONE or job.spec.profiling == "only":
@@ -184,7 +184,7 @@ class EtaBook:
             pools.add_error(policy_label(engine), kind, error)
         return [error for _, error in counted]
 
-    def _told(self, engine: Engine, event: ev.EtasTold) -> None:
+    def _note_told(self, engine: Engine, event: ev.EtasTold) -> None:
         for told in event.etas:
             job = engine.jobs.get(told.job_id)
             if job is not None and job.phase not in ENDED:

@@ -137,7 +137,7 @@ class History:
         started: list[JobId] = []
         for command in commands:
             if isinstance(command, StartAttempt):
-                self._started(engine, event, command, started)
+                self._note_starts(engine, event, command, started)
             elif isinstance(command, StopAttempt):
                 self._stop_asked(engine, command)
                 touched[command.job_id] = None
@@ -275,7 +275,7 @@ class History:
 
     # --- Beginning and ending ----------------------------------------------------------------------
 
-    def _started(
+    def _note_starts(
         self, engine: Engine, event: ev.AnyEvent, command: StartAttempt, started: list[JobId]
     ) -> None:
         job_id = command.job_id

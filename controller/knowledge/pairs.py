@@ -141,7 +141,7 @@ class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
 class PairModel(Protocol):
     """A trained model, as the table asks it."""
 
-    def beside(self, job: Job, partners: Sequence[Job]) -> Sequence[Interference | None]:
+    def ratios_beside(self, job: Job, partners: Sequence[Job]) -> Sequence[Interference | None]:
         """The ratios of (job, partner) for each partner; None where the model knows too little of one."""
 
 
@@ -170,7 +170,7 @@ class PairTable:
         seen.xi += (max(1.0, xi) - seen.xi) / seen.count
         self._speeds.pop(signature(job.spec), None)
 
-    def crowded(self, job: Job, partner: Job) -> None:
+    def note_crowding(self, job: Job, partner: Job) -> None:
         """The job ran out of device memory beside the partner."""
         self._entry(job, partner).out_of_memory += 1
 
@@ -178,7 +178,7 @@ class PairTable:
         """The job was seen beside the partner, and what it takes alone is unknown."""
         self._entry(job, partner).not_compared += 1
 
-    def faulted(self, job: Job, partner: Job, now_s: float) -> tuple[str, float]:
+    def note_fault(self, job: Job, partner: Job, now_s: float) -> tuple[str, float]:
         """A fatal GPU fault struck the two, and the job caused it or may have. Returns the pair's key, for
         `reunite`, and when its quarantine ends."""
         entry = self._entry(job, partner)
@@ -212,13 +212,13 @@ class PairTable:
         """Returns the ratios of each of `jobs` beside each of `partners`; kinds are looked up once for all
         pairs."""
         others = [(signature(partner.spec), partner) for partner in partners]
-        return [self._beside(job, signature(job.spec), partners, others) for job in jobs]
+        return [self._ratios_beside(job, signature(job.spec), partners, others) for job in jobs]
 
-    def _beside(
+    def _ratios_beside(
         self, job: Job, mine: str, partners: Sequence[Job], others: Sequence[tuple[str, Job]]
     ) -> list[Interference]:
         if self.foresight is not None:  # It answers a thousand together in the time of a few alone.
-            self.foresight.beside(job, partners)
+            self.foresight.ratios_beside(job, partners)
             return [self._best(job, partner, mine, kind) for kind, partner in others]
         if mine not in self._known:
             if len(self._known) >= KINDS_KNOWN_MAX:
@@ -242,7 +242,7 @@ class PairTable:
         return found
 
     def _best(self, first: Job, second: Job, mine: str, theirs: str) -> Interference:
-        rule = self.expected(first, second)
+        rule = self.expect(first, second)
         if mine not in self._of and theirs not in self._of:
             return rule
         one, two = self.entries.get(f"{mine}:{theirs}"), self.entries.get(f"{theirs}:{mine}")
@@ -262,7 +262,7 @@ class PairTable:
             or (two is not None and two.apart_until_s is not None),
         )
 
-    def seen(self) -> list[PairSeen]:
+    def list_seen(self) -> list[PairSeen]:
         """Every kind of pair of which something was seen live, each once, the oldest first."""
         found: dict[tuple[str, str], PairSeen] = {}
         for key, entry in self.entries.items():
@@ -292,10 +292,10 @@ class PairTable:
             )
         return list(found.values())
 
-    def expected(self, first: Job, second: Job) -> Interference:
+    def expect(self, first: Job, second: Job) -> Interference:
         """The ratios to assume of a pair that was never seen."""
         if self.foresight is not None:
-            (foreseen,) = self.foresight.beside(first, (second,))
+            (foreseen,) = self.foresight.ratios_beside(first, (second,))
             if foreseen is not None:
                 return foreseen
         return duty_cycle_rule(first.measured.profile, second.measured.profile)

@@ -73,11 +73,11 @@ class Indicators(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     NETTX: IndicatorStats = NOT_MEASURED
     NETRX: IndicatorStats = NOT_MEASURED
 
-    def of(self, name: IndicatorName) -> IndicatorStats:
+    def stats_of(self, name: IndicatorName) -> IndicatorStats:
         stats: IndicatorStats = getattr(self, name)
         return stats
 
     @property
     def measured(self) -> tuple[IndicatorName, ...]:
         """The indicators with a mean or a variance."""
-        return tuple(name for name in INDICATOR_NAMES if not self.of(name).missing)
+        return tuple(name for name in INDICATOR_NAMES if not self.stats_of(name).missing)

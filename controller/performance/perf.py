@@ -227,7 +227,7 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     margins: tuple[float, float] | None = None
     """Of a prediction: half the width of each one's interval that holds most truths; None without a model."""
 
-    def swapped(self) -> Interference:
+    def swap(self) -> Interference:
         return msgspec.structs.replace(
             self,
             first=self.second,

@@ -225,7 +225,7 @@ class SpeedCurve(msgspec.Struct, frozen=True, kw_only=True):
     def speedup(self, devices: int, than: int) -> float:
         return 1.0 / self.ratio(devices, than)
 
-    def seen(self, devices: int, step_s: float) -> SpeedCurve:
+    def add_seen(self, devices: int, step_s: float) -> SpeedCurve:
         """The curve with one more step time of the job's own, the newest on so many devices."""
         measured = tuple(sorted({**dict(self.measured), devices: step_s}.items()))
         serial = fitted_serial(measured)

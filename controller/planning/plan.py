@@ -116,7 +116,7 @@ class Plan:
         they are."""
         (self.leaving.update if gone else self.leaving.difference_update)(jobs)
 
-    def touched(self) -> Collection[HostType]:
+    def list_touched(self) -> Collection[HostType]:
         """Hosts and types of which the plan has changed anything, in the order of the changes."""
         return self._free
 
@@ -187,10 +187,10 @@ class Plan:
 
     def hosts_with(self, type: str, count: int) -> Iterable[HostId]:
         """Hosts with exactly so many free devices of a type."""
-        untouched = self.view.free.with_free(type, count)
-        return self._merged(untouched, type, count) if self._free else untouched
+        untouched = self.view.free.hosts_with_free(type, count)
+        return self._merge(untouched, type, count) if self._free else untouched
 
-    def _merged(self, untouched: Iterable[HostId], type: str, count: int) -> Iterator[HostId]:
+    def _merge(self, untouched: Iterable[HostId], type: str, count: int) -> Iterator[HostId]:
         for host_id in untouched:
             if (host_id, type) not in self._free:
                 yield host_id
@@ -258,7 +258,7 @@ class Plan:
         if gpus > self.free_everywhere:
             return None
         scheduling_class, free = view.queue.class_of(job), view.free
-        if view.chosen and (chosen := self._chosen(job, scheduling_class)) is not None:
+        if view.chosen and (chosen := self._find_chosen(job, scheduling_class)) is not None:
             return chosen
         for avoid in (job.avoid, ()) if job.avoid else ((),):
             for type in (scheduling_class.gpu_type,) if scheduling_class.gpu_type else free.types:
@@ -281,7 +281,7 @@ class Plan:
                         return found
         return None
 
-    def _chosen(self, job: Job, scheduling_class: SchedulingClass) -> tuple[DeviceId, ...] | None:
+    def _find_chosen(self, job: Job, scheduling_class: SchedulingClass) -> tuple[DeviceId, ...] | None:
         """What was chosen for it beforehand, if that can still be had."""
         devices = self.view.chosen.get(job.spec.job_id)
         if devices is None:
@@ -317,7 +317,7 @@ class Plan:
                 if len(fitting) >= gpus and host_id not in avoid and self.can_take(host_id, scheduling_class):
                     found, fewest = fitting, count
         for count in range(gpus, min(fewest, free.most(type)) + 1):
-            for host_id in free.with_free(type, count):
+            for host_id in free.hosts_with_free(type, count):
                 if (
                     (host_id, type) in touched
                     or host_id in avoid
@@ -394,16 +394,16 @@ class Plan:
     def is_leaving(self, job_id: JobId) -> bool:
         return job_id in self.leaving or self.view.jobs[job_id].phase in LEAVING
 
-    def preempted(self) -> Iterator[Job]:
+    def list_preempted(self) -> Iterator[Job]:
         """Returns the jobs that lose their devices, or their reservation, by this plan; in no order."""
         return map(self.view.jobs.__getitem__, self.leaving)
 
     def is_placed(self, job_id: JobId) -> bool:
         return job_id in self._placed
 
-    def unplaced(self) -> Iterator[Job]:
+    def list_unplaced(self) -> Iterator[Job]:
         """Waiting jobs that get nothing by this plan, in the policy's order."""
-        waiting = self.view.queue.in_order()
+        waiting = self.view.queue.jobs_in_order()
         return (job for job in waiting if job.spec.job_id not in self._placed) if self.actions else waiting
 
     def decision(self) -> Decision:

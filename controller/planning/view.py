@@ -103,7 +103,7 @@ class FreeHosts(Protocol):
     def total(self, type: str) -> int:
         """Free devices on all hosts."""
 
-    def with_free(self, type: str, count: int) -> Iterable[HostId]:
+    def hosts_with_free(self, type: str, count: int) -> Iterable[HostId]:
         """Hosts with exactly `count` free devices, in host order."""
 
     def tightest(self, type: str, gpus: int) -> HostId | None:
@@ -140,10 +140,10 @@ class QueueView(Protocol):
     def heads(self) -> Iterator[Job]:
         """The first job of each scheduling class."""
 
-    def of_class(self, scheduling_class: SchedulingClass) -> Sequence[Job]:
+    def jobs_of_class(self, scheduling_class: SchedulingClass) -> Sequence[Job]:
         """The jobs of one class."""
 
-    def in_order(self) -> Iterator[Job]:
+    def jobs_in_order(self) -> Iterator[Job]:
         """All of them, merged lazily."""
 
     def newcomers(self) -> Sequence[Job]:
@@ -179,7 +179,7 @@ class RunningView(Protocol):
         """The jobs, by number, that are RUNNING and go slower or faster than alone at the whole batch; only
         they may stand elsewhere in the order of remaining time than in the order of ends."""
 
-    def by_end(self) -> Sequence[Job]:
+    def jobs_by_end(self) -> Sequence[Job]:
         """All of them, by predicted end; unknown ends are last."""
 
 
@@ -209,7 +209,7 @@ class PairsView(Protocol):
     def interference(self, first: Job, second: Job) -> Interference:
         """The best known ratios for a pair, with their source."""
 
-    def expected(self, first: Job, second: Job) -> Interference:
+    def expect(self, first: Job, second: Job) -> Interference:
         """The ratios that would be assumed of the pair had it never been observed."""
 
     def interferences(self, jobs: Sequence[Job], partners: Sequence[Job]) -> Sequence[Sequence[Interference]]:

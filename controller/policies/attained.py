@@ -94,12 +94,12 @@ class Queues:
     def __init__(self, limits: Sequence[float]) -> None:
         self.limits = limits
 
-    def of(self, job: Job, now_s: float) -> int:
+    def queue_of(self, job: Job, now_s: float) -> int:
         """The queue of a job; a threshold counts as reached a microsecond early, since wake-up times are
         rounded."""
         return bisect_right(self.limits, attained_gpu_s(job, now_s) + 1e-6 * job.spec.gpus_min)
 
-    def of_running(self, jobs: Iterable[Job], now_s: float) -> list[tuple[int, int, Job]]:
+    def running_rows(self, jobs: Iterable[Job], now_s: float) -> list[tuple[int, int, Job]]:
         """Queue, number and job of many RUNNING jobs: each decision asks for all of them."""
         limits = self.limits
         return [
@@ -115,7 +115,7 @@ class Queues:
             for job in jobs
         ]
 
-    def of_resting(self, jobs: Iterable[Job]) -> list[tuple[int, int, Job]]:
+    def resting_rows(self, jobs: Iterable[Job]) -> list[tuple[int, int, Job]]:
         """Sorts jobs that are not RUNNING, and so attain nothing, into their queues."""
         limits = self.limits
         return [
@@ -156,10 +156,10 @@ class AttainedService:
         only, and mostly there are none."""
         view = self._view
         if self._others is None:
-            self._others = self._queues.of_running(view.running.training, view.now_s)
-            self._others += self._queues.of_resting(view.running.loading)
-            self._others += self._queues.of_resting(list_reserved(plan))
-        mine = (self._queues.of(job, view.now_s), job.number)
+            self._others = self._queues.running_rows(view.running.training, view.now_s)
+            self._others += self._queues.resting_rows(view.running.loading)
+            self._others += self._queues.resting_rows(list_reserved(plan))
+        mine = (self._queues.queue_of(job, view.now_s), job.number)
         later = [other for other in self._others if other > mine]
         if not later:
             return NOBODY
@@ -184,8 +184,8 @@ class AttainedService:
 
     def _why(self, newcomer: Job, victims: Sequence[Job]) -> Why:
         now_s = self._view.now_s
-        queue = self._queues.of(newcomer, now_s) + 1
-        queues = {victim.job_id: self._queues.of(victim, now_s) + 1 for victim in victims}
+        queue = self._queues.queue_of(newcomer, now_s) + 1
+        queues = {victim.job_id: self._queues.queue_of(victim, now_s) + 1 for victim in victims}
         gpu_s = {victim.job_id: attained_gpu_s(victim, now_s) for victim in victims}
         return Why(
             because("preempts-attained", queue, min(queues.values(), default=0), ", ".join(queues)),
@@ -212,7 +212,7 @@ class Tiresias:
         self._demotion = WakeUp()
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
-        return (float(self._queues.of(job, job.phase_since_s)),)
+        return (float(self._queues.queue_of(job, job.phase_since_s)),)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queue or is_quiet(view, event):
@@ -250,9 +250,9 @@ class Tiresias:
         if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
             return reason
         order = AttainedService(self._queues, view)
-        if next(order.behind(Plan(view), job), None) is not None or not view.running.by_end():
+        if next(order.behind(Plan(view), job), None) is not None or not view.running.jobs_by_end():
             return reason
-        return because("outranks-nobody", self._queues.of(job, view.now_s) + 1)
+        return because("outranks-nobody", self._queues.queue_of(job, view.now_s) + 1)
 
     def save(self) -> bytes:
         return self._demotion.save()

@@ -156,7 +156,7 @@ def learns(policy: Policy) -> bool:
 
 def waiting_in_order(policy: Policy, view: View, event: ev.AnyEvent) -> Iterable[Job]:
     """Waiting jobs in the order of a policy."""
-    return policy.waiting(view, event) if isinstance(policy, OrdersQueue) else view.queue.in_order()
+    return policy.waiting(view, event) if isinstance(policy, OrdersQueue) else view.queue.jobs_in_order()
 
 
 QUIET: Final = frozenset((ev.ProgressSeen, ev.AttemptStarted))

@@ -47,7 +47,7 @@ class Classic(Stateless):
             return NOTHING
         plan, backfill = Plan(view), self.parameters.backfill
         if backfill == "easy":
-            place_ordered(plan, view.queue.in_order(), self.name, backfill)
+            place_ordered(plan, view.queue.jobs_in_order(), self.name, backfill)
         else:
             place_in_order(plan, self.name, strict=backfill == "none")
         return plan.decision()

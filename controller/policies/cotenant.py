@@ -72,7 +72,7 @@ class Costs(NamedTuple):
     share_s: float | None
     preempt_s: float | None
 
-    def told(self) -> tuple[float | str, float | str, float | str]:
+    def operands(self) -> tuple[float | str, float | str, float | str]:
         """The costs in this order, as operands of a reason."""
         wait = UNKNOWN if self.wait_s == inf else self.wait_s
         share, preempt = (NONE if each is None else each for each in self[1:])
@@ -98,11 +98,11 @@ def why_shares(share: Set, costs: Costs) -> Reason:
     names = ", ".join(dict.fromkeys(partner.slot.partner.job_id for partner in share.partners))
     split = share.split
     more = (share.together.ends_s, split.size or "all", split.accumulation_steps, share.pace)
-    return because("costs-share", names, *costs.told(), *more)
+    return because("costs-share", names, *costs.operands(), *more)
 
 
 def why_preempts(victims: Sequence[Job], costs: Costs) -> Reason:
-    return because("costs-preempt", *costs.told(), ", ".join(victim.job_id for victim in victims))
+    return because("costs-preempt", *costs.operands(), ", ".join(victim.job_id for victim in victims))
 
 
 def why_waits(plan: Plan, job: Job, wait_s: float, no_share: Reason) -> Reason:
@@ -114,7 +114,7 @@ def why_waits(plan: Plan, job: Job, wait_s: float, no_share: Reason) -> Reason:
         share_s, more = waits_s - gains_s + cost_s, ""
     room = victims_for(plan, job, _longest_first(plan, job))
     preempt_s = None if room is None else preempting_s(job, room.victims)
-    return because("costs-wait", *Costs(wait_s, share_s, preempt_s).told(), more)
+    return because("costs-wait", *Costs(wait_s, share_s, preempt_s).operands(), more)
 
 
 def _longest_first(plan: Plan, job: Job) -> Iterator[Job]:
@@ -252,7 +252,7 @@ class Cotenant(Patient):
         if plan is None:
             return NOTHING
         newcomers = (job for job in view.queue.newcomers() if not plan.is_placed(job.job_id))
-        self._sharing.admit(plan, newcomers if is_partial else plan.unplaced(), late_waiting(plan))
+        self._sharing.admit(plan, newcomers if is_partial else plan.list_unplaced(), late_waiting(plan))
         return plan.decision()
 
     def round(self, view: View, asking: Iterable[Job], soon: ExpectedReleases | None = None) -> Round:
@@ -276,7 +276,11 @@ class Cotenant(Patient):
 
     def explain(self, view: View, job: Job) -> Reason:
         reason = super().explain(view, job)
-        if reason.code not in NO_DEVICES or job.estimate.remaining_s is None or not view.running.by_end():
+        if (
+            reason.code not in NO_DEVICES
+            or job.estimate.remaining_s is None
+            or not view.running.jobs_by_end()
+        ):
             return reason
         plan = Plan(view)
         slots = self._sharing.slots(plan)

@@ -80,7 +80,7 @@ class FairShareUsage:
         faded = self._fading(view.now_s - self._record.at_s)
         used = {account: gpu_s * faded for account, gpu_s in self._record.used_gpu_s.items()}
         just = _find_ended(view, event)
-        for job in (*view.running.by_end(), *((just,) if just is not None else ())):
+        for job in (*view.running.jobs_by_end(), *((just,) if just is not None else ())):
             here_s = view.now_s - job.phase_since_s if job.phase in ON_DEVICES else 0.0
             account = account_of(job)
             used[account] = used.get(account, 0.0) + self._new_gpu_s(job, here_s)

@@ -364,7 +364,7 @@ class Patient:
         plan, present = Plan(view), self.round(view, [job])
         first = next(present.behind(plan, job), None)
         if first is None or present.gains_nothing(plan, job):
-            return because("gains-nothing", needs_s(job)) if view.running.by_end() else reason
+            return because("gains-nothing", needs_s(job)) if view.running.jobs_by_end() else reason
         waits = first.phase is Phase.RUNNING and present.is_worth_waiting(plan, job, first)
         return because("devices-soon") if waits else reason
 

@@ -109,7 +109,7 @@ def why_no_victims(view: View, job: Job) -> Reason | None:
     """Why the first in the queue preempts no job."""
     if job.estimate.remaining_s is None:
         return None
-    on_devices = [j for j in view.running.by_end() if j.phase in (Phase.RUNNING, Phase.LOADING)]
+    on_devices = [j for j in view.running.jobs_by_end() if j.phase in (Phase.RUNNING, Phase.LOADING)]
     firm = [j.job_id for j in on_devices if not j.preemptible]
     if on_devices and len(firm) == len(on_devices):
         return because("not-preemptible", ", ".join(firm[:5]))

@@ -185,7 +185,8 @@ def make(name: str, parameters: Parameters) -> Policy:
     """Makes a policy by its name.
 
     Raises:
-        ValueError: unknown name, unknown parameter, a value out of range, or a missing library; the text says what to do.
+        ValueError: unknown name, unknown parameter, a value out of range, or a missing library; the text
+            says what to do.
     """
     if not is_ours(name):
         if name not in plugins.offered() and not plugins.is_path(name):

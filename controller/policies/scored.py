@@ -45,7 +45,7 @@ class Scored(Stateless, ABC):
         jobs = self._candidates(plan)
         if not jobs:
             return NOTHING
-        ordered = self.ordered(view, jobs, event)
+        ordered = self.order_jobs(view, jobs, event)
         ranks = {job.number: rank for rank, job in enumerate(ordered, 1)}
 
         def why(job: Job, devices: tuple[DeviceId, ...]) -> Reason:
@@ -60,13 +60,13 @@ class Scored(Stateless, ABC):
         heads = list(view.queue.heads())
         if self.parameters.backfill == "any" and not is_aged_waiting(view):
             heads = [head for head in heads if plan.find_free(head) is not None]
-        return [job for head in heads for job in view.queue.of_class(view.queue.class_of(head))]
+        return [job for head in heads for job in view.queue.jobs_of_class(view.queue.class_of(head))]
 
     def waiting(self, view: View, event: ev.AnyEvent) -> list[Job]:
         """Returns all waiting jobs, best score first."""
-        return self.ordered(view, list(view.queue.in_order()), event)
+        return self.order_jobs(view, list(view.queue.jobs_in_order()), event)
 
-    def ordered(self, view: View, jobs: Sequence[Job], event: ev.AnyEvent | None) -> list[Job]:
+    def order_jobs(self, view: View, jobs: Sequence[Job], event: ev.AnyEvent | None) -> list[Job]:
         """Aged ones first, then by rank (priority, fair share), then by score."""
         scores = self.scores(view, jobs, event)
         ranks = [view.queue.order_key(job)[0] for job in jobs]
@@ -76,9 +76,11 @@ class Scored(Stateless, ABC):
 
     def explain(self, view: View, job: Job) -> Reason:
         every = [
-            each for head in view.queue.heads() for each in view.queue.of_class(view.queue.class_of(head))
+            each
+            for head in view.queue.heads()
+            for each in view.queue.jobs_of_class(view.queue.class_of(head))
         ]
-        first = next((each for each in self.ordered(view, every, None) if is_possible(view, each)), None)
+        first = next((each for each in self.order_jobs(view, every, None) if is_possible(view, each)), None)
         return why_waiting(view, job, self.name, first)
 
 

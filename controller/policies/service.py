@@ -106,7 +106,11 @@ class Srsf(Preemptive):
             return reason
         if job.estimate.remaining_s is None or next(self._order.behind(Plan(view), job), None) is not None:
             return reason
-        return because("outlives-service", service_now(job, view.now_s)) if view.running.by_end() else reason
+        return (
+            because("outlives-service", service_now(job, view.now_s))
+            if view.running.jobs_by_end()
+            else reason
+        )
 
 
 SSF: Final = PolicyEntry(

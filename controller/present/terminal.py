@@ -42,7 +42,7 @@ class TerminalFilter:
         """The beginning of a sequence whose end has not come."""
         self._is_coloured = False
 
-    def shown(self, data: bytes, *, final: bool = False) -> str:
+    def filter_text(self, data: bytes, *, final: bool = False) -> str:
         text = self._held + self._decoder.decode(data, final)
         cut = _UNFINISHED.search(text)
         self._held = ""
@@ -69,7 +69,7 @@ class TerminalFilter:
 
     def end(self) -> str:
         """What was held back, and the terminal's own colours again."""
-        rest = self.shown(b"", final=True)
+        rest = self.filter_text(b"", final=True)
         return rest + RESET if self._is_coloured else rest
 
 
@@ -80,7 +80,7 @@ def _plain(match: re.Match[str]) -> str:
 def last_words(data: bytes, lines: int) -> str:
     """The end of a job's output, as a terminal may show it; of a progress bar what it shows last."""
     passing = TerminalFilter()
-    text = passing.shown(data, final=True)
+    text = passing.filter_text(data, final=True)
     kept = text.replace("\r\n", "\n").rstrip("\n").split("\n")[-lines:]
     return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in kept) + passing.end()
 
@@ -98,7 +98,7 @@ class JobOutput:
     def write(self, data: bytes) -> None:
         if self._filter is not None and data:
             self.ends_line = data.endswith(b"\n")
-        self._write(data if self._filter is None else _encode_text(self._filter.shown(data)))
+        self._write(data if self._filter is None else _encode_text(self._filter.filter_text(data)))
 
     def close(self) -> None:
         if self._filter is not None:

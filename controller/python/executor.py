@@ -48,7 +48,7 @@ class JobFuture(Future[T]):
     def running(self) -> bool:
         return not self.done() and self.job.view().phase not in WAITING
 
-    def told(self, end: wire.JobView | Exception) -> None:
+    def settle(self, end: wire.JobView | Exception) -> None:
         """Settles the future: the job has ended, or nobody can know any more."""
         with self._asking:
             if self.done():
@@ -152,5 +152,5 @@ class JobExecutor(Executor):
         future = JobFuture(job)
         self._futures.add(future)
         future.add_done_callback(self._futures.discard)
-        watch(self._endpoint).tell(JobId(job.id), future.told)
+        watch(self._endpoint).tell(JobId(job.id), future.settle)
         return future

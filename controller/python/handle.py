@@ -68,7 +68,7 @@ class JobHandle(Generic[T]):
         """The job as `after=` has it."""
         return self.id
 
-    def submitted(self, job_id: str, notes: tuple[str, ...], *, place_is_known: bool) -> None:
+    def note_submission(self, job_id: str, notes: tuple[str, ...], *, place_is_known: bool) -> None:
         """Gives the handle the number of its job and the notes on it. `place_is_known`: the place is this
         submission's, not an earlier one's of its key."""
         self._id, self.notes = job_id, notes
@@ -193,7 +193,7 @@ class JobHandle(Generic[T]):
 
     def wait(self, timeout: float | None = None) -> str:
         """Until it has ended; its state then. Raises StillRunning after `timeout` seconds."""
-        return self._ended(timeout).phase.value
+        return self._wait_end(timeout).phase.value
 
     def result(self, timeout: float | None = None) -> T:
         """What its function returned (with `results="all"` of each rank); of a command, 0.
@@ -203,11 +203,11 @@ class JobHandle(Generic[T]):
             JobFailed: or one of its kinds, if it ended otherwise than by its function.
             Exception: what its function raised, with the remote traceback.
         """
-        return self.outcome_of(self._ended(timeout))
+        return self.outcome_of(self._wait_end(timeout))
 
     def exception(self, timeout: float | None = None) -> Exception | None:
         """Returns what `result` would raise; None: the job finished. Raises StillRunning."""
-        view = self._ended(timeout)
+        view = self._wait_end(timeout)
         try:
             self.outcome_of(view)
         except Exception as error:  # noqa: BLE001  # Whatever the function raised.
@@ -251,7 +251,7 @@ class JobHandle(Generic[T]):
         finally:
             watching.forget(JobId(self.id), told)
 
-    def _ended(self, timeout: float | None) -> clients.JobView:
+    def _wait_end(self, timeout: float | None) -> clients.JobView:
         if self._end is None or self._end.is_given_up:  # Somebody may have released it.
             ((self._end,),) = ended_jobs([JobId(self.id)], self.endpoint, timeout)
         return self._end

@@ -68,7 +68,7 @@ def send(
                     )
                 ours = not key or _are_new(part, reply.job_ids, client)
                 for draft, job_id in zip(part, reply.job_ids, strict=True):
-                    draft.job.submitted(job_id, (*draft.notes, *reply.notes), place_is_known=ours)
+                    draft.job.note_submission(job_id, (*draft.notes, *reply.notes), place_is_known=ours)
                     draft.job.placeholder = ""
                 sent += part if ours else []
     finally:

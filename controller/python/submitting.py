@@ -189,7 +189,7 @@ class JobsAmong:
         self._of[at][value.placeholder or value.id] = value
         return value.reference()
 
-    def of(self, at: int) -> list[JobHandle[Any]]:
+    def jobs_of(self, at: int) -> list[JobHandle[Any]]:
         """The jobs among a call's arguments that may not have finished."""
         return [each for each in self._of[at].values() if not each.has_finished]
 
@@ -257,7 +257,7 @@ def _drafts_of(
     drafts = []
     for at in range(calls.calls):
         launch = msgspec.structs.replace(first.launch, argv=calls.argv(at, each_rank))
-        waited = among.of(at)
+        waited = among.jobs_of(at)
         after = (
             *first.after,
             *(Dependency(job_id=JobId(each.id)) for each in waited if not each.placeholder),

@@ -157,12 +157,12 @@ class Core:
     def _is_kept(self, job_id: JobId) -> None:
         self._on_their_way.pop(job_id, None)
 
-    def decided(self) -> list[Decided]:
+    def take_decided(self) -> list[Decided]:
         """What happened since the last call; not durable yet, so good only for marking what to do next."""
         decided, self._decided = self._decided, []
         return decided
 
-    def after_commit(self, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+    def run_after_commit(self, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
         """Run `then` when all that happened so far is durable, `otherwise` if it could not be."""
         if otherwise is None:
             self._then.append(then)

@@ -124,7 +124,11 @@ class Journal:
         self._sealed = 0
         self._settled = 0
         self._writer = Writer(
-            self.path, commit_every_ms / 1000, self._written, on_failure or _raise_later, disk_bytes_min
+            self.path,
+            commit_every_ms / 1000,
+            self._hand_over_written,
+            on_failure or _raise_later,
+            disk_bytes_min,
         )
         self._hand_over = hand_over or _say_all
         self._writer.start()
@@ -238,7 +242,7 @@ class Journal:
         self._group = CommitGroup(epoch=self._epoch)
         self.last_seq = self._reader.execute("SELECT coalesce(max(seq), 0) FROM entries").fetchone()[0]
 
-    def _written(self, groups: Sequence[CommitGroup], committed: bool) -> None:
+    def _hand_over_written(self, groups: Sequence[CommitGroup], committed: bool) -> None:
         """Hands over the effects of groups that the writer thread has committed; what changes our counters
         runs where the effects follow."""
         rows = sum(max(1, len(group.rows)) for group in groups)

@@ -44,7 +44,7 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
         events += _device_events(timeline, by_device.get(row.device, []), process, names)
         events += [
             {
-                "name": each.in_words(lambda job: _title(job, names)),
+                "name": each.describe(lambda job: _title(job, names)),
                 "cat": "preemption",
                 "ph": "i",
                 "s": "p",

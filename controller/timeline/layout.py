@@ -327,7 +327,7 @@ def _markers(
     for each in sorted(preemptions, key=lambda p: p.at_s):
         at = LEFT + each.at_s * second_width
         is_clear = known.name(each.victim) != known.name(each.newcomer)
-        content = each.in_words(known.name if is_clear else known.job)
+        content = each.describe(known.name if is_clear else known.job)
         width = drawing.text_width(content, SMALL)
         x = at + 10 if at + 10 + width <= WIDTH - RIGHT else at - 10 - width
         note = None
@@ -335,7 +335,7 @@ def _markers(
             free_from = max(x + width, at) + 12
             box = Box(x=x, y=y, width=width, height=NOTE_TEXT)
             note = Label(content=content, box=box, size=SMALL, classes="note")
-        yield at, note, f"{each.device}, {each.at_s:.1f} s: {each.in_words(known.job)}"
+        yield at, note, f"{each.device}, {each.at_s:.1f} s: {each.describe(known.job)}"
 
 
 def _waiting_row(

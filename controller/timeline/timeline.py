@@ -57,7 +57,7 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     """Such as `preempted by ann, by hand`; empty: not known."""
 
-    def in_words(self, name_of: Callable[[str], str]) -> str:
+    def describe(self, name_of: Callable[[str], str]) -> str:
         victim = name_of(self.victim)
         if self.newcomer:
             return f"{victim} saves and makes room for {name_of(self.newcomer)}"

@@ -258,7 +258,7 @@ def distances(table: PairColumns, held_out: Mask) -> NDArray[np.float64]:
     seen = np.concatenate((table.first[~held_out], table.second[~held_out]))
     novelty = Novelty(known_jobs(table.names, seen))
     far: NDArray[np.float64] = np.maximum(
-        novelty.of(table.first[held_out]), novelty.of(table.second[held_out])
+        novelty.score(table.first[held_out]), novelty.score(table.second[held_out])
     )
     return far
 

@@ -140,7 +140,7 @@ def news_of(request: Request, page: Page, params: Params, seen: Seen) -> str:
     if not page.parts:
         return ""
     address = page.path.format_map({name: quote(value, safe="") for name, value in params.path})
-    begin = request.app.state.connections.served(page, params, seen)
+    begin = request.app.state.connections.note_served(page, params, seen)
     return f"/live{address}?{urlencode([*params.query, (SEEN, begin)])}"
 
 
@@ -185,7 +185,7 @@ def news_endpoint(page: Page) -> Any:
                 yield parts(request, page, params, seen)
                 await asyncio.sleep(page.every_s)
 
-        first = state.connections.begun(page, params, request.query_params.get(SEEN, ""))
+        first = state.connections.find_begun(page, params, request.query_params.get(SEEN, ""))
         begin = {} if first is None else parts(request, page, params, first)
 
         async def counted() -> AsyncIterator[str]:

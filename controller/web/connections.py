@@ -64,7 +64,7 @@ class Costly:
         self._lock = threading.Lock()
         self._kept: dict[str, tuple[float, Any]] = {}
 
-    def kept(self, name: str, act: Callable[[], T]) -> T:
+    def keep(self, name: str, act: Callable[[], T]) -> T:
         with self._lock:
             began_s = time.monotonic()
             until_s, before = self._kept.get(name, (0.0, None))
@@ -87,8 +87,8 @@ class ForPeople:
         self._costly = costly
         self.samples, self.simulations = samples, simulations
 
-    def kept(self, name: str, act: Callable[[], T]) -> T:
-        return self._costly.kept(name, act)
+    def keep(self, name: str, act: Callable[[], T]) -> T:
+        return self._costly.keep(name, act)
 
     def ask(self, body: clients.Question[Answer], timeout_s: float | None = None) -> Answer:
         return texts.escape_texts(self._client.ask(body, timeout_s))
@@ -157,7 +157,7 @@ class Connections:
             del self._kept[oldest]
             self._locks.pop(oldest, None)
 
-    def served(self, page: Page, params: Params, seen: Seen) -> str:
+    def note_served(self, page: Page, params: Params, seen: Seen) -> str:
         """Notes what goes to a browser, whose news begin there, and returns the name to ask for the news
         with."""
         name = str(next(self._numbers))
@@ -166,7 +166,7 @@ class Connections:
             del self._served[next(iter(self._served))]
         return name
 
-    def begun(self, page: Page, params: Params, name: str) -> Seen | None:
+    def find_begun(self, page: Page, params: Params, name: str) -> Seen | None:
         """What the browser has that asks for news; once, for it has something else then."""
         *of, seen = self._served.pop(name, ("", params, None))
         return seen if of == [page.name, params] else None

@@ -32,7 +32,7 @@ class Asking(Protocol):
         """Asks the controller and returns the answer. Raises Unreachable, Refusal."""
         ...
 
-    def kept(self, name: str, act: Callable[[], Answer]) -> Answer:
+    def keep(self, name: str, act: Callable[[], Answer]) -> Answer:
         """What `act` brings, or brought a while ago: the longer it takes, the longer it is kept."""
         ...
 

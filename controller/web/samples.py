@@ -43,6 +43,6 @@ class Samples:
             while len(self._of) > JOBS_MAX:
                 del self._of[next(iter(self._of))]
 
-    def of(self, job_id: JobId) -> tuple[StepSample, ...]:
+    def samples_of(self, job_id: JobId) -> tuple[StepSample, ...]:
         with self._lock:
             return tuple(self._of.get(job_id, ()))

@@ -111,7 +111,7 @@ def profile_view(profile: Profile | None) -> ProfileView:
 
 def indicator_views(indicators: Indicators | None) -> dict[str, IndicatorView]:
     known = indicators if indicators is not None else Indicators()
-    named = {name: known.of(name) for name in INDICATOR_NAMES}
+    named = {name: known.stats_of(name) for name in INDICATOR_NAMES}
     return {
         name: IndicatorView(
             mean=stats.mean,

@@ -60,7 +60,7 @@ class EtaWorker:
         self._has_changed = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
 
-    def changed(self) -> None:
+    def look_again(self) -> None:
         """Called when the newest answer may be out of date."""
         self._is_stale.set()
         self._has_changed.set()
@@ -77,7 +77,7 @@ class EtaWorker:
             question, lasts_s = self._ask(), None
             if question is None:
                 continue
-            answer = await self._answered(question)
+            answer = await self._answer(question)
             if answer is None:
                 continue
             if answer.error:
@@ -102,7 +102,7 @@ class EtaWorker:
         medians_s = [eta.finish.told.p50_s for eta in answer.etas if eta.finish is not None]
         return max(self._lasts_s_min, min(medians_s)) if medians_s else None
 
-    async def _answered(self, question: EtaQuestion) -> EtaAnswer | None:
+    async def _answer(self, question: EtaQuestion) -> EtaAnswer | None:
         """Returns the answer to the question; None: the question was given up, because most of the jobs that
         it was about have ended."""
         answered = asyncio.create_task(_ask_child(self._child, question))

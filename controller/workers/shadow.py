@@ -47,7 +47,7 @@ class ShadowWorker:
         self._is_stale = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
 
-    def changed(self) -> None:
+    def look_again(self) -> None:
         """Called when the journal may have grown or the shadow has changed."""
         self._is_stale.set()
         if self._worker is None and self._ask() is not None:
@@ -62,7 +62,7 @@ class ShadowWorker:
             if question is None:
                 await self._child.end()
                 continue
-            answer = await self._answered(question)
+            answer = await self._answer(question)
             if answer.error:
                 log.warning("the shadow of %s is not followed: %s", question.policy, answer.error)
             self._told(question, answer)
@@ -71,7 +71,7 @@ class ShadowWorker:
             rest_s = answer.cpu_s * (1.0 / self._share - 1.0)
             await asyncio.sleep(SHADOW_REST_S_FAILED if answer.error else rest_s)
 
-    async def _answered(self, question: ShadowQuestion) -> ShadowAnswer:
+    async def _answer(self, question: ShadowQuestion) -> ShadowAnswer:
         try:
             data = await asyncio.wait_for(self._child.ask(msgspec.msgpack.encode(question)), SHADOW_TIMEOUT_S)
             return unpack_struct(data, ShadowAnswer)

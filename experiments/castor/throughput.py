@@ -115,7 +115,7 @@ def fit_ms(rows: dict[str, list[Row]]) -> dict[str, float]:
 def _median_ms(rows: dict[str, list[Row]]) -> float:
     taken = []
     for found in rows.values():
-        table = StepTable.of([row.step for row in found])
+        table = StepTable.make([row.step for row in found])
         started_s = time.process_time()
         solve(table)
         taken.append(1e3 * (time.process_time() - started_s))

@@ -101,7 +101,7 @@ def run(seed: int, tell: Callable[[int, str], None]) -> Run:
 
 def _rows(found: ForecastEvaluation, aggregation: SeriesAggregation) -> list[Row]:
     rows = []
-    for judged, answers in zip(found.judged(aggregation), found.answers, strict=True):
+    for judged, answers in zip(found.judge(aggregation), found.answers, strict=True):
         truth, said = found.part(answers, aggregation)
         error, short = np.abs(truth - said[..., 0]), truth - said[..., 1]
         days = (np.arange(truth.shape[1]) // DAY_H).repeat(truth.shape[2])

@@ -43,7 +43,7 @@ def run(vc: str) -> dict[str, Any]:
     """Raises NoPymoo."""
     jobs = runs.workload(vc, None, 0.0, 1.0, CLUSTER.gpus)
     window = JobWindow.part(jobs, CLUSTER, 0, runs.SEARCH_JOBS, runs.ASKED_RATIO)
-    space = SearchSpace.of([job.told_gpu_s for job in fluid_jobs(window.workload)])
+    space = SearchSpace.make([job.told_gpu_s for job in fluid_jobs(window.workload)])
     began_s = time.process_time()
     took_s: dict[int, float] = {}
     fronts: dict[int, tuple[Found, ...]] = {}

@@ -231,7 +231,7 @@ def _keep_to_share(torch: Any) -> None:
         if found is None:
             plain(fraction, device)
         else:
-            found.asked(fraction, device)
+            found.note_asked(fraction, device)
 
     cuda.set_per_process_memory_fraction = within
     if hasattr(cuda, "memory"):

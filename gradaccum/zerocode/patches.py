@@ -65,7 +65,7 @@ class Patches:
         self.count_steps()
 
     def count_steps(self) -> None:
-        self._hook = register_optimizer_step_post_hook(self._stepped)
+        self._hook = register_optimizer_step_post_hook(self._note_step)
 
     def leave(self) -> None:
         """What others have put on top of our changes stays; ours then pass everything on.
@@ -123,7 +123,7 @@ class Patches:
 
         return compile_
 
-    def _stepped(self, optimizer: Any, *_: Any) -> None:
+    def _note_step(self, optimizer: Any, *_: Any) -> None:
         if self.standing.refused is not None:
             self._restore("backward", "grad")
         self._check_kept()
@@ -200,7 +200,7 @@ class Patches:
         if call.rows < 2:
             self.standing.postponed = True
             return None
-        few = call.picked(selfcheck.rows_to_check(call.rows))
+        few = call.pick(selfcheck.rows_to_check(call.rows))
         if self.standing.steps_now() == 1:
             self._to_check[module] = _Kept(original, few)
             return None

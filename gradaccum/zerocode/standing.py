@@ -26,13 +26,13 @@ ONE_ROW: Final = "its batches have a single row"
 class Observer:
     """Told about the script as a whole: `decided` and `withdrawn` at most once, `stepped` once per step."""
 
-    def decided(self, reason: str | None) -> None:
+    def decide(self, reason: str | None) -> None:
         """Before the first step is counted: batches can be split (None), or why not."""
 
     def withdrawn(self, reason: str) -> None:
         """After `decided(None)`: from now on batches stay whole."""
 
-    def stepped(self, optimizer: Any) -> None:
+    def note_step(self, optimizer: Any) -> None:
         """The script's main optimizer has done a step."""
 
 
@@ -90,11 +90,11 @@ class AccumulationStanding:
         if not (PROGRESS.counted_for_us or PROGRESS.explicit):
             PROGRESS.completed += 1
         for observer in self.observers:
-            observer.stepped(optimizer)
+            observer.note_step(optimizer)
 
     def _decide(self) -> None:
         if self.refused is None and not self.good and not (self.by_framework or PROGRESS.explicit):
             self.refuse(ONE_ROW if self.postponed else NOTHING_SEEN)
         self._decided = True
         for observer in self.observers:
-            observer.decided(self.refused)
+            observer.decide(self.refused)

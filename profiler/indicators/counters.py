@@ -83,10 +83,10 @@ class DriverCounters:
         try:
             return handle_of(self._nvml, uuid)
         except NvmlError as error:
-            self._failed(number, error)
+            self._note_failure(number, error)
             return None
 
-    def _failed(self, number: int, error: NvmlError) -> None:
+    def _note_failure(self, number: int, error: NvmlError) -> None:
         self._problems[number] = f"NVML: {error.what}"
 
     def _check(self) -> None:

@@ -71,7 +71,7 @@ class Gpm(DriverCounters):
                 return [self._nvml.ask("nvmlGpmSampleAlloc") for _ in "01"]
             self._problems[number] = f"{uuid} has no GPM counters (they came with Hopper)"
         except NvmlError as error:
-            self._failed(number, error)
+            self._note_failure(number, error)
         self._handles[number] = None
         return []
 
@@ -96,7 +96,7 @@ class Gpm(DriverCounters):
         try:
             self._nvml.ask("nvmlGpmSampleGet", handle, self._buffers[number][self._newest])
         except NvmlError as error:
-            self._failed(number, error)
+            self._note_failure(number, error)
             return
         self._filled[number][self._newest] = True
         self._problems[number] = ""
@@ -109,7 +109,7 @@ class Gpm(DriverCounters):
         try:
             return self._compare(older, newer)
         except NvmlError as error:
-            self._failed(number, error)
+            self._note_failure(number, error)
             return {}
 
     def _compare(self, before: Any, after: Any) -> IndicatorValues:

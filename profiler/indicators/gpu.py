@@ -70,13 +70,13 @@ class GpuSource:
             )
             for each in self._host.samples()
         )
-        return (*host, *self._collected(0.0))
+        return (*host, *self._collect(0.0))
 
     def sample(self) -> Sample:
         """The mean since the last question. Waits for the child: not for a loop that has other work."""
         host = self._host.sample()
         windows = Windows()
-        for each in self._collected(self._start_s_max):
+        for each in self._collect(self._start_s_max):
             windows.add(each)
         known = {
             name: Reading(value=summary.mean, source=summary.source)
@@ -88,7 +88,7 @@ class GpuSource:
             known.setdefault(name, missing(self.name, self.problem or TOO_SOON))
         return {**known, **{name: host[name] for name in OF_THE_HOST}}
 
-    def _collected(self, wait_s: float) -> list[Timed]:
+    def _collect(self, wait_s: float) -> list[Timed]:
         if self.problem:
             return []
         try:

@@ -61,7 +61,7 @@ class Nvml(DriverCounters):
         try:
             utilization = self._nvml.ask("nvmlDeviceGetUtilizationRates", handle)
         except NvmlError as error:
-            self._failed(number, error)
+            self._note_failure(number, error)
             return {}
         self._problems[number] = ""
         found = {Indicator.GRACT: utilization.gpu / 100, Indicator.DRAMA: utilization.memory / 100}

@@ -41,7 +41,7 @@ class Seeing:
             return
         self.steps += 1
         try:
-            self.length.seen(self.steps, loops.turns_in(loops.frames_from(sys._getframe(1)), self.loaders))
+            self.length.learn(self.steps, loops.turns_in(loops.frames_from(sys._getframe(1)), self.loaders))
         except NotSeen as error:
             self.length.not_seen(str(error))
         self.totals.append(self.length.total)
@@ -233,11 +233,11 @@ def test_the_first_optimizer_counts_until_it_is_gone() -> None:
     reporter = StepReporter(Loaders())
     first, second = optimizer(), optimizer()
     for each in (first, second, second, first):
-        reporter.stepped(each)
+        reporter.note_step(each)
     assert reporter.steps == 2
     del first, each
     gc.collect()
-    reporter.stepped(second)
+    reporter.note_step(second)
     assert reporter.steps == 3
 
 
@@ -253,7 +253,7 @@ def test_a_failure_of_ours_ends_the_counting_and_nothing_else(
         job.setenv("COTENANT_SOCKET", os.path.relpath(tmp_path / "s"))
         made, own = StepReporter(Loaders(), broken), optimizer()
         for _ in range(5):
-            made.stepped(own)
+            made.note_step(own)
         said = json.loads(supervisor.recv(4096))
         assert (said["m"], said["total"]) == ("length", None)
         assert (

@@ -120,7 +120,7 @@ class Station:
 
     def seal(self) -> None:
         """The end of a message, as in the controller's loop."""
-        decided = self.core.decided()
+        decided = self.core.take_decided()
         self.heard += decided
         self.desk.settle(decided)
         self._believe()

@@ -268,9 +268,9 @@ def test_an_agent_that_does_not_follow_greets_again(station: Station) -> None:
     address = station.join("h1")
     now = station.core.state.engine.epoch
     station.agent_says(address, NotFollowed(epoch="a late one"))
-    assert list(station.link.connected()) == ["h1"]
+    assert list(station.link.connected_hosts()) == ["h1"]
     station.agent_says(address, NotFollowed(epoch=now.token))
-    assert list(station.link.connected()) == []
+    assert list(station.link.connected_hosts()) == []
 
 
 def test_a_word_about_a_command_of_another_epoch_confirms_none(station: Station) -> None:

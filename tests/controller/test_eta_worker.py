@@ -41,17 +41,17 @@ class Asking:
 
     def most_jobs_end(self) -> None:
         self.open_jobs = 1
-        self.worker.changed()
+        self.worker.look_again()
 
 
 def test_a_change_is_asked_about_in_a_child_and_the_next_one_after_it() -> None:
     async def main() -> None:
         asking = Asking()
-        asking.worker.changed()
+        asking.worker.look_again()
         first = await asking.answers.get()
         asking.desk.submit(2, expected_s=10.0)
-        asking.worker.changed()
-        asking.worker.changed()
+        asking.worker.look_again()
+        asking.worker.look_again()
         second = await asking.answers.get()
         await asking.worker.close()
         assert [[eta.job_id for eta in each.etas] for each in (first, second)] == [["1"], ["1", "2"]]
@@ -64,15 +64,15 @@ def test_a_change_is_asked_about_in_a_child_and_the_next_one_after_it() -> None:
 def test_a_child_that_dies_is_started_again() -> None:
     async def main() -> None:
         asking = Asking()
-        asking.worker.changed()
+        asking.worker.look_again()
         await asking.answers.get()
         child = asking.worker._child.process
         assert child is not None
         child.kill()
         await child.wait()
-        answer = await asking.worker._answered(msgspec.structs.replace(asking.question(), seed=2))
+        answer = await asking.worker._answer(msgspec.structs.replace(asking.question(), seed=2))
         assert answer is not None and "died" in answer.error
-        again = await asking.worker._answered(msgspec.structs.replace(asking.question(), seed=2))
+        again = await asking.worker._answer(msgspec.structs.replace(asking.question(), seed=2))
         assert again is not None and again.error == ""
         await asking.worker.close()
 
@@ -82,7 +82,7 @@ def test_a_child_that_dies_is_started_again() -> None:
 def test_a_job_that_goes_on_after_its_time_is_asked_about_without_a_change() -> None:
     async def main() -> None:
         asking = Asking(lasts_s_min=0.0, expected_s=0.1, load_s=0.0)
-        asking.worker.changed()
+        asking.worker.look_again()
         for _ in range(3):
             await asking.answers.get()
         await asking.worker.close()
@@ -94,10 +94,10 @@ def test_no_rest_delays_the_next_answer_once_most_jobs_have_ended() -> None:
     async def main() -> None:
         asking = Asking(share=1e-9)
         asking.open_jobs = 10_000
-        asking.worker.changed()
+        asking.worker.look_again()
         await asking.answers.get()
         asking.open_jobs = 6_000
-        asking.worker.changed()
+        asking.worker.look_again()
         await asyncio.sleep(0)
         assert asking.questions == 1, "years of rest are left"
         asking.most_jobs_end()
@@ -113,7 +113,7 @@ def test_a_question_is_given_up_once_most_of_its_jobs_have_ended() -> None:
     async def main() -> None:
         asking = Asking()
         asking.open_jobs, asking.count = 10_000, 10**9  # It would take days.
-        asking.worker.changed()
+        asking.worker.look_again()
         await asking.asked.wait()
         asking.count = 2
         asking.most_jobs_end()
@@ -140,7 +140,7 @@ def test_a_policy_that_fails_in_a_roll_out_is_an_answer() -> None:
     async def main() -> None:
         asking = Asking()
         question = asking.question()
-        answer = await asking.worker._answered(msgspec.structs.replace(question, image=b"no image"))
+        answer = await asking.worker._answer(msgspec.structs.replace(question, image=b"no image"))
         await asking.worker.close()
         assert answer is not None and answer.error
         assert answer.etas == []
@@ -151,7 +151,7 @@ def test_a_policy_that_fails_in_a_roll_out_is_an_answer() -> None:
 def test_without_a_share_nobody_works() -> None:
     async def main() -> None:
         asking = Asking(share=0.0)
-        asking.worker.changed()
+        asking.worker.look_again()
         await asking.worker.close()
         assert asking.questions == 0
 

@@ -76,7 +76,7 @@ class Trainer:
         elapsed_s = self.step_s(s) + (self.warm_up_s if just_turned else 0.0)
         self.now_s += elapsed_s
         inplace.clock(self.now_s, alone=self.alone, is_training=True)
-        inplace.stepped(step=self.step, count=1, elapsed_s=elapsed_s, s=s, now_s=self.now_s)
+        inplace.note_step(step=self.step, count=1, elapsed_s=elapsed_s, s=s, now_s=self.now_s)
         if any(self.step in (w.start, w.until) for w in self.windows):
             inplace.window_over(
                 first=self.stretch_first,
@@ -91,7 +91,7 @@ class Trainer:
         if wish is not None:
             start = self.step + LEAD_STEPS
             self.windows.append(AccumulationWindow(start=start, until=start + wish.count, s=wish.s))
-            inplace.agreed(self.windows[-1])
+            inplace.note_agreement(self.windows[-1])
 
 
 def is_over(inplace: InPlace) -> bool:
@@ -222,8 +222,8 @@ def test_a_lost_word_about_a_windows_end_does_not_hold_the_profile_up() -> None:
     inplace = Trainer().begin(1000.0)
     wish = inplace.wish(0.1, accumulates=True)
     assert wish is not None
-    inplace.agreed(AccumulationWindow(start=5, until=5 + wish.count, s=wish.s))
-    inplace.stepped(step=6 + wish.count, count=1, elapsed_s=0.1, s=1, now_s=9.0)
+    inplace.note_agreement(AccumulationWindow(start=5, until=5 + wish.count, s=wish.s))
+    inplace.note_step(step=6 + wish.count, count=1, elapsed_s=0.1, s=1, now_s=9.0)
     assert inplace.window is None
 
 
@@ -237,14 +237,14 @@ def test_a_report_that_is_not_all_inside_its_window_changes_nothing(reports: lis
     inplace = Trainer().begin(1000.0)
     assert inplace.wish(0.1, accumulates=True) is not None
     window = AccumulationWindow(start=20, until=40, s=1)
-    inplace.agreed(window)
+    inplace.note_agreement(window)
     now_s = 0.0
     for step, count, elapsed_s, s in reports:
         now_s += elapsed_s
         inside = window.start + WARM_UP_STEPS <= step - count and step <= window.until and s == 1
         if inside and elapsed_s <= now_s:
             continue
-        inplace.stepped(step=step, count=count, elapsed_s=elapsed_s, s=s, now_s=now_s)
+        inplace.note_step(step=step, count=count, elapsed_s=elapsed_s, s=s, now_s=now_s)
     assert result(inplace, peak_mib=1.0).points == ()
 
 
@@ -269,7 +269,7 @@ def sample(smact: float) -> Sample:
 
 def sampled(inplace: InPlace, smact: float, at_s: float) -> None:
     """A sample of the half second before."""
-    inplace.sampled(Timed(since_s=at_s - 0.5, at_s=at_s, period_s=0.5, values=sample(smact)))
+    inplace.note_sample(Timed(since_s=at_s - 0.5, at_s=at_s, period_s=0.5, values=sample(smact)))
 
 
 def test_samples_count_only_where_they_lie_in_a_window_at_the_whole_batch() -> None:
@@ -280,14 +280,14 @@ def test_samples_count_only_where_they_lie_in_a_window_at_the_whole_batch() -> N
 
     sampled(inplace, 0.9, 0.5)  # Before any window.
     assert inplace.wish(0.1, accumulates=True) is not None
-    inplace.agreed(AccumulationWindow(start=10, until=20, s=1))
+    inplace.note_agreement(AccumulationWindow(start=10, until=20, s=1))
     stretch(0, 10, 1.0)
     sampled(inplace, 0.9, 1.0)  # Began before the window did.
     sampled(inplace, 0.4, 1.5)
     sampled(inplace, 0.6, 2.0)
     stretch(10, 20, 2.0)
     sampled(inplace, 0.9, 2.5)
-    inplace.agreed(AccumulationWindow(start=30, until=40, s=2))
+    inplace.note_agreement(AccumulationWindow(start=30, until=40, s=2))
     stretch(20, 30, 3.0)
     sampled(inplace, 0.1, 3.0)
     sampled(inplace, 0.1, 3.5)  # At s = 2.

@@ -89,7 +89,7 @@ def test_arrays_and_scalars_are_one_formula(law: Coefficients, s: int, batch: fl
     steps = [
         MeasuredStep(batch_size=batch, accumulation_steps=s, gang=g, step_s=1.0) for g in (*SERIES, *WIDE)
     ]
-    table = step_law.StepTable.of(steps)
+    table = step_law.StepTable.make(steps)
     values = np.array(msgspec.structs.astuple(law))
     rows = step_law.step_s(values, table, step_law.sync_design(table))
     assert list(rows) == pytest.approx([law.step_s(batch, s, step.gang) for step in steps], rel=1e-9)
@@ -99,7 +99,7 @@ def test_arrays_and_scalars_are_one_formula(law: Coefficients, s: int, batch: fl
 @settings(max_examples=25)
 def test_exact_points_give_back_their_law(law: Coefficients) -> None:
     steps = measured(law, steps=(1, 4))
-    found = step_law.solve(step_law.StepTable.of(steps)).coefficients
+    found = step_law.solve(step_law.StepTable.make(steps)).coefficients
     assert msgspec.structs.astuple(found) == pytest.approx(msgspec.structs.astuple(law), rel=2e-2, abs=1e-3)
 
 
@@ -113,7 +113,7 @@ def test_growth_over_many_gangs_is_found() -> None:
         host_growth_s=0.1,
         overlap=2.0,
     )
-    found = step_law.solve(step_law.StepTable.of(measured(law, (*SERIES, *WIDE)))).coefficients
+    found = step_law.solve(step_law.StepTable.make(measured(law, (*SERIES, *WIDE)))).coefficients
     assert found.device_growth_s == pytest.approx(0.15, rel=0.02)
     assert found.host_growth_s == pytest.approx(0.1, rel=0.02)
 
@@ -134,8 +134,8 @@ def test_the_unit_of_time_does_not_matter(law: Coefficients, factor: float) -> N
     chance = np.random.default_rng(1)
     steps = measured(law, noise=0.05, chance=chance)
     scaled = [msgspec.structs.replace(step, step_s=factor * step.step_s) for step in steps]
-    one, other = (step_law.solve(step_law.StepTable.of(each)) for each in (steps, scaled))
-    wide = step_law.StepTable.of(measured(law, WIDE))
+    one, other = (step_law.solve(step_law.StepTable.make(each)) for each in (steps, scaled))
+    wide = step_law.StepTable.make(measured(law, WIDE))
     assert factor * one.predict(wide) == pytest.approx(other.predict(wide), rel=1e-3)
 
 
@@ -182,7 +182,7 @@ def test_one_bad_measurement_does_not_bend_the_rest() -> None:
     law = Coefficients(fixed_s=0.2, per_sample_s=2e-3, host_sync_s=0.2, hosts_sync_s=0.8)
     steps = measured(law, noise=0.02, chance=np.random.default_rng(3))
     steps[4] = msgspec.structs.replace(steps[4], step_s=3 * steps[4].step_s)
-    found = step_law.solve(step_law.StepTable.of(steps)).coefficients
+    found = step_law.solve(step_law.StepTable.make(steps)).coefficients
     for gang, batch in product(SERIES, BATCHES):
         assert found.step_s(batch, 1, gang) == pytest.approx(law.step_s(batch, 1, gang), rel=0.12)
 

@@ -46,7 +46,7 @@ def test_placements_held_out_are_predicted_within_eleven_percent(app: str) -> No
     names = sorted({placement for placement, _ in rows})
     fold = dict(zip(np.random.default_rng(0).permutation(names), np.arange(len(names)) % 5, strict=True))
     folds = np.array([fold[placement] for placement, _ in rows])
-    table = StepTable.of([step for _, step in rows])
+    table = StepTable.make([step for _, step in rows])
     errors: list[float] = []
     for number in range(5):
         out = table.only(folds == number)

@@ -145,7 +145,7 @@ class Headquarters:
         def work() -> None:
             core.happen(event)
             if then is not None:
-                core.after_commit(then)
+                core.run_after_commit(then)
             done.append(True)
 
         self.loop.guard(work)

@@ -24,7 +24,7 @@ def nothing(*_: Any) -> None:
 
 class CarriesOutBeforeItIsDurable(ControllerLoop):
     def _settle(self) -> None:
-        decided = self.core.decided()
+        decided = self.core.take_decided()
         self._edges.take_note(decided)
         for each in decided:
             self._carry_out(each)

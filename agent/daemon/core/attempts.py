@@ -78,7 +78,7 @@ class Attempts:
         self._teardown.quarantine.only(self._live)
         for each in found:  # Now the agent knows who shares what.
             if each.result is not None:
-                self._teardown.ended(each.result, now_s)
+                self._teardown.end_attempt(each.result, now_s)
 
     def _recover(self, key: AttemptKey, found: FoundAttempt) -> None:
         attempt = self._memory.attempts.get(key)
@@ -213,7 +213,7 @@ class Attempts:
         if live is None or not live.is_there:
             return
         live.status = status
-        self._teardown.quarantine.stepped(key, status.step)
+        self._teardown.quarantine.note_step(key, status.step)
         if status.started and live.started_s is None:
             live.started_s = now_s
         record = self._memory.attempts[key]
@@ -256,7 +256,7 @@ class Attempts:
         if (live := self._live.get(key)) and live.is_there:
             self._teardown.clean(key, gone.why)
 
-    def connected(self, key: AttemptKey, now_s: float) -> None:
+    def handle_connection(self, key: AttemptKey, now_s: float) -> None:
         """Repeats what matters on a fresh connection to a supervisor: what was asked before may not have
         arrived."""
         live = self._live.get(key)
@@ -278,7 +278,7 @@ class Attempts:
             self._tenants.tell(key, SaveNow())
             self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, save=False)))
 
-    def disconnected(self, key: AttemptKey) -> None:
+    def handle_disconnection(self, key: AttemptKey) -> None:
         if live := self._live.get(key):
             live.connected = False
 

@@ -51,7 +51,7 @@ class Following:
         self._out.keep(Bound(journal=journal))
         return ""
 
-    def welcomed(self, message: Welcome) -> HelloAnswer:
+    def answer_welcome(self, message: Welcome) -> HelloAnswer:
         """Whether the agent may obey this controller. One whose journal was restored first learns what is
         here."""
         mine, theirs = self._memory.epoch, message.epoch
@@ -112,7 +112,7 @@ class Following:
 
     # --- For a hello -------------------------------------------------------------------------------
 
-    def followed(self) -> Followed:
+    def list_followed(self) -> Followed:
         memory = self._memory
         return Followed(
             journal=memory.journal or "",
@@ -122,12 +122,12 @@ class Following:
             past=memory.epochs_past,
         )
 
-    def kept(self) -> tuple[ev.JobKept, ...]:
+    def list_kept(self) -> tuple[ev.JobKept, ...]:
         """Jobs that the inventory does not name, and those whose numbers are taken."""
         jobs = dict.fromkeys((*self._taken, *self._memory.kept_jobs()))
-        return tuple(self._kept(job) for job in islice(jobs, KEPT_TOLD_MAX))
+        return tuple(self._describe_kept(job) for job in islice(jobs, KEPT_TOLD_MAX))
 
-    def _kept(self, job: JobKey) -> ev.JobKept:
+    def _describe_kept(self, job: JobKey) -> ev.JobKept:
         fence = self._memory.fences.get(job)
         if fence is None:
             return ev.JobKept(job_id=job[0], job_epoch=job[1])

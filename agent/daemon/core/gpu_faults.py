@@ -193,12 +193,12 @@ class FaultWitnesses:
             join_faults(before if now_s <= at_s + CONTAINED_S else None, near),
         )
 
-    def ended(self, key: AttemptKey, result: Result, now_s: float) -> None:
+    def note_end(self, key: AttemptKey, result: Result, now_s: float) -> None:
         """No process of it is left; what its end is will be `judged` later."""
         if result.verdict.outcome in ("user-failed", "infra-failed"):
             self._departed[key] = (now_s, self._memory.attempts[key].devices)
 
-    def judged(self, key: AttemptKey, result: Result, ended_s: float) -> Result:
+    def judge_end(self, key: AttemptKey, result: Result, ended_s: float) -> Result:
         """What a supervisor says of the end, given all faults known on its devices by now."""
         attempt = self._memory.attempts[key]
         at_s, near = self._contained.pop(key, (-_NEVER, None))

@@ -37,7 +37,7 @@ class Lease:
         self._from_s: float | None = None
         self._sent_s: OrderedDict[int, float] = OrderedDict()
 
-    def granted(self, full_s: float | None) -> None:
+    def grant(self, full_s: float | None) -> None:
         """Sets the lease to what `Welcome` says; this renews nothing."""
         self.known, self.full_s = True, full_s
 
@@ -52,7 +52,7 @@ class Lease:
         while len(self._sent_s) > BEATS_REMEMBERED:
             self._sent_s.popitem(last=False)
 
-    def renewed(self, beat: int) -> bool:
+    def renew(self, beat: int) -> bool:
         """Renews the lease from when the beat was sent. False: `beat` is not a beat that we know, or a late
         answer to an older one."""
         sent_s = self._sent_s.get(beat)
@@ -133,7 +133,7 @@ class Registration:
         return True
 
     def welcomed_now(self, lease_s: float | None, now_s: float) -> None:
-        self.lease.granted(lease_s)
+        self.lease.grant(lease_s)
         self.welcomed = True
         self._heard_s, self._unanswered = now_s, 0
         self._patience_s = self._silence_s
@@ -166,8 +166,8 @@ class Registration:
         self.beat_at_s = now_s + self._heartbeat_s
         return self._beat
 
-    def renewed(self, beat: int, now_s: float) -> bool:
-        if not self.lease.renewed(beat):
+    def renew(self, beat: int, now_s: float) -> bool:
+        if not self.lease.renew(beat):
             return False
         self._heard_s, self._unanswered = now_s, 0
         return True

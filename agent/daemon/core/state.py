@@ -134,7 +134,7 @@ class AgentState:
             case StatusCame(status=status):
                 self._attempts.status(status, now_s)
             case EndCame(result=result):
-                self._teardown.ended(result, now_s)
+                self._teardown.end_attempt(result, now_s)
             case SupervisorGone():
                 self._attempts.supervisor_gone(event)
             case TroubleNoticed(what=what):
@@ -144,13 +144,13 @@ class AgentState:
             case StartFailed():
                 self._attempts.start_failed(event)
             case Connected():
-                self._attempts.connected((event.job_id, event.attempt), now_s)
+                self._attempts.handle_connection((event.job_id, event.attempt), now_s)
             case Disconnected():
-                self._attempts.disconnected((event.job_id, event.attempt))
+                self._attempts.handle_disconnection((event.job_id, event.attempt))
             case GangMessageCame():
                 self._gang_said(event)
             case GpuFault():
-                self._teardown.faulted(event, now_s)
+                self._teardown.strike(event, now_s)
             case DevicesChanged(devices=devices):
                 self._devices(devices, now_s)
             case MemoryFree() | MemoryHeld():
@@ -171,9 +171,9 @@ class AgentState:
         """A supervisor of it runs, or is to be started."""
         return (live := self._tenants.live.get(key)) is not None and live.is_there
 
-    def faulted(self) -> tuple[Attempt, ...]:
+    def list_faulted(self) -> tuple[Attempt, ...]:
         """Who was struck by a fault of a GPU, or has died of a CUDA error, and still holds its devices."""
-        return self._tenants.faulted()
+        return self._tenants.list_faulted()
 
     def memory_seen_mib(self) -> dict[DeviceId, float]:
         """Returns, per device, the peaks of its tenants' memory, added up; without the tenants that nothing
@@ -245,10 +245,10 @@ class AgentState:
             case Renew(beat=beat, reached=reached):
                 if self.registration.welcomed:
                     self.memory.reached = max(self.memory.reached, reached)
-                if self.registration.renewed(beat, now_s):
+                if self.registration.renew(beat, now_s):
                     self._lease_news(now_s)
             case ReportAck(sequence=sequence):
-                self._confirmed(sequence)
+                self._confirm(sequence)
             case Welcome():
                 self._welcome(message, now_s)
             case ReadLog():
@@ -266,7 +266,7 @@ class AgentState:
         if why := self._following.refuses_journal(message.journal, len(self.running)):
             self._halt(why)
             return
-        answer = self._following.welcomed(message)
+        answer = self._following.answer_welcome(message)
         if self.memory.epoch != epoch:
             self._waiting.clear()
         if answer == "greet-again" or journal not in (None, self.memory.journal):
@@ -279,13 +279,13 @@ class AgentState:
             # The controller has heard reports that our spool lost: their numbers are taken.
             self._out.keep(Renumbered(first=self._unsent_from, to=message.reports_seen + 1))
         self._unsent_from = None
-        self._confirmed(message.reports_seen)
+        self._confirm(message.reports_seen)
         self.registration.welcomed_now(message.lease_s, now_s)
         self._out.report_again(now_s)
         self._beat(now_s, AgentTicked())
         self._lease_news(now_s)
 
-    def _confirmed(self, sequence: int) -> None:
+    def _confirm(self, sequence: int) -> None:
         if sequence > self.memory.confirmed:
             self._out.keep(Confirmed(sequence=sequence))
 
@@ -377,8 +377,8 @@ class AgentState:
                 report=self.config.report,
                 attempts=self.inventory(),
                 number=self.registration.next_hello(),
-                followed=self._following.followed(),
-                kept=self._following.kept(),
+                followed=self._following.list_followed(),
+                kept=self._following.list_kept(),
             )
             self._out.send(hello)
 

@@ -37,7 +37,7 @@ class Teardown:
         self._memory = outbox.memory
         self._faults = FaultWitnesses(self._memory)
 
-    def faulted(self, fault: GpuFault, now_s: float, *, gone: AttemptKey | None = None) -> None:
+    def strike(self, fault: GpuFault, now_s: float, *, gone: AttemptKey | None = None) -> None:
         """Every attempt on the devices learns its role; unless the fault is contained it is told to end.
         `gone`: of this one no process is left."""
         tenants = self._tenants
@@ -50,15 +50,15 @@ class Teardown:
                 live.stop_asked_s = now_s
                 self._tenants.tell(key, StopNow(save=False, deadline_s=0.0, reason=record.stop.reason))
 
-    def ended(self, result: Result, now_s: float) -> None:
+    def end_attempt(self, result: Result, now_s: float) -> None:
         key = (result.job_id, result.attempt)
         live = self._tenants.live.get(key)
         if live is None or live.releasing is not None:
             return
         spread = self._faults.spread(key, result, self._tenants.config.report, list(self._tenants.live))
         if spread is not None:
-            self.faulted(spread, now_s, gone=key)
-        self._faults.ended(key, result, now_s)
+            self.strike(spread, now_s, gone=key)
+        self._faults.note_end(key, result, now_s)
         self._over(self._memory.attempts[key], result, now_s)
 
     def _over(self, attempt: Attempt, result: Result, now_s: float) -> None:
@@ -94,7 +94,7 @@ class Teardown:
         """The verdict on an end, given every fault that was reported by now."""
         live = self._tenants.live[key]
         assert live.releasing is not None, f"{name_of(key)} has not ended"
-        self._tell_end(self._memory.attempts[key], self._faults.judged(key, live.releasing, live.ended_s))
+        self._tell_end(self._memory.attempts[key], self._faults.judge_end(key, live.releasing, live.ended_s))
 
     def _doubt(self, attempt: Attempt, gpus: tuple[Device, ...]) -> None:
         """Puts GPUs in quarantine: the attempt's co-clients have to show that the kill did them no harm."""
@@ -108,11 +108,11 @@ class Teardown:
                 and live.status is not None
                 and live.status.first_step is not None
             }
-            self.quarantine.raised(gpu.local, attempt.job_id, steps)
+            self.quarantine.raise_for(gpu.local, attempt.job_id, steps)
 
     def _tell_end(self, attempt: Attempt, result: Result) -> None:
         self._tenants.live.pop(attempt.key, None)
-        self.quarantine.gone(attempt.key)
+        self.quarantine.forget(attempt.key)
         self._tenants.tell_co_tenants()
         device_type = self._tenants.device_type(attempt)
         for event, record in reporting.from_result(attempt, result, self._tenants.host_id, device_type):
@@ -174,7 +174,7 @@ class Quarantine:
     def _by_uuid(self) -> dict[str, DeviceQuarantine]:
         return self._out.memory.quarantined
 
-    def raised(self, uuid: str, after: JobId, steps: Mapping[AttemptKey, int]) -> None:
+    def raise_for(self, uuid: str, after: JobId, steps: Mapping[AttemptKey, int]) -> None:
         """Puts a GPU in quarantine until its co-clients have made a step. `steps`: of the co-clients that
         train there. None of them: no other client can be harmed."""
         before = self._by_uuid.get(uuid)
@@ -184,10 +184,10 @@ class Quarantine:
             doubt = DeviceQuarantine(after=after, waits=tuple(waits[key] for key in sorted(waits)))
             self._out.keep(Doubted(uuid=uuid, doubt=doubt))
 
-    def stepped(self, key: AttemptKey, step: int) -> None:
+    def note_step(self, key: AttemptKey, step: int) -> None:
         self._settle(lambda each: each.key == key and step > each.step)
 
-    def gone(self, key: AttemptKey) -> None:
+    def forget(self, key: AttemptKey) -> None:
         self._settle(lambda each: each.key == key)
 
     def only(self, live: Collection[AttemptKey]) -> None:

@@ -108,7 +108,7 @@ class Tenants:
             if device.device_id in attempt.devices and device.kind == "cuda"
         )
 
-    def faulted(self) -> tuple[Attempt, ...]:
+    def list_faulted(self) -> tuple[Attempt, ...]:
         died = {
             key for key, live in self.live.items() if live.releasing and live.releasing.verdict.cuda_fault
         }

@@ -145,7 +145,7 @@ class Run:
             sys.exit(1)
         has_said = False
         while True:
-            mine = self._claimed(devices, wanted)
+            mine = self._claim(devices, wanted)
             if mine is not None:
                 return mine
             if not has_said:
@@ -153,7 +153,7 @@ class Run:
             has_said = True
             time.sleep(LOOK_S)
 
-    def _claimed(self, devices: list[str], wanted: int) -> list[str] | None:
+    def _claim(self, devices: list[str], wanted: int) -> list[str] | None:
         claims = {device: StepClaim(self._env, f"gpu-{at}") for at, device in enumerate(devices)}
         mine: list[str] = []
         for device, claim in claims.items():

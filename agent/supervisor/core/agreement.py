@@ -112,7 +112,7 @@ class AgreementCoordinator:
         if step >= self._seen.get(rank, (0, 0.0))[0]:
             self._seen[rank] = (step, now_s)
 
-    def measured(self, step_s: float | None) -> None:
+    def note_pace(self, step_s: float | None) -> None:
         self._step_s = step_s
 
     def ask(self, kind: RequestKind, now_s: float, *, s: int = 1, count: int = 0) -> Words:
@@ -155,7 +155,7 @@ class AgreementCoordinator:
             return [(each, self._word("propose")) for each in own]
         return self._commit_if_complete(now_s)
 
-    def reached(self, rank: int, step: int, now_s: float) -> Words:
+    def note_arrival(self, rank: int, step: int, now_s: float) -> Words:
         """A rank saves or has stopped: it has heard the commit. Others may not have."""
         self.saw_step(rank, step, now_s)
         if self._now is None or not self._now.committed or step < self._now.step:
@@ -239,10 +239,12 @@ class AgreementCoordinator:
         """The first step that no rank will have completed when the question reaches it."""
         step_s = max(self._step_s or UNKNOWN_STEP_S, 1e-4)
         margin_s = (FAR_MARGIN_S if self._far else MARGIN_S) * 2**round_no
-        at_least_1 = (step + floor((now_s - seen_s + margin_s) / step_s) for step, seen_s in self._known())
+        at_least_1 = (
+            step + floor((now_s - seen_s + margin_s) / step_s) for step, seen_s in self._known_paces()
+        )
         return 1 + round_no + max(at_least_1, default=0)
 
-    def _known(self) -> Iterable[tuple[int, float]]:
+    def _known_paces(self) -> Iterable[tuple[int, float]]:
         return (seen for rank, seen in self._seen.items() if rank in self._ranks)
 
     def _ask_silent(self) -> Words:

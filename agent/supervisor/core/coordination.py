@@ -196,18 +196,18 @@ class Coordination:
 
     def saw_step(self, rank: int, step: int, now_s: float) -> None:
         self._agreement.saw_step(rank, step, now_s)
-        self._agreement.measured(self._progress.step_s)
+        self._agreement.note_pace(self._progress.step_s)
 
-    def confirmed(self, word: StepConfirmed, now_s: float) -> Voice:
+    def note_confirmation(self, word: StepConfirmed, now_s: float) -> Voice:
         if self.is_first:
             return self._heard_answer(word.rank, word.proposal, word.step, word.ok, now_s)
         answer = MemberConfirm(rank=word.rank, proposal=word.proposal, step=word.step, ok=word.ok)
-        return [self._to_first(answer)]
+        return [self._message_to_first(answer)]
 
-    def reached(self, rank: int, step: int, now_s: float) -> Voice:
-        return self._voice(self._agreement.reached(rank, step, now_s))
+    def note_arrival(self, rank: int, step: int, now_s: float) -> Voice:
+        return self._voice(self._agreement.note_arrival(rank, step, now_s))
 
-    def exited(self, rank: int, now_s: float) -> Voice:
+    def note_exit(self, rank: int, now_s: float) -> Voice:
         return self._voice(self._agreement.leave(rank, now_s))
 
     # --- Wishes -------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class Coordination:
         word = MemberNow(
             sequence=self._sequence, ranks=ranks, step_s=step_s, alone=self.alone, still_s=self.still_s
         )
-        return [self._to_first(word)]
+        return [self._message_to_first(word)]
 
     def hear(self, word: GangIn, now_s: float) -> Voice:
         """Takes a word from another supervisor of the gang; words for the other role are ignored."""
@@ -291,7 +291,7 @@ class Coordination:
     def _heard_answer(self, rank: int, proposal: int, step: int, ok: bool, now_s: float) -> Voice:
         return self._voice(self._agreement.heard_confirm(rank, proposal, step, ok, now_s))
 
-    def _to_first(self, word: MemberNow | MemberConfirm) -> GangOut:
+    def _message_to_first(self, word: MemberNow | MemberConfirm) -> GangOut:
         return GangOut(to_host=self._order.gang[0].host_id, payload=payload(word))
 
     def _voice(self, words: Words) -> Voice:

@@ -44,7 +44,7 @@ class Profiling:
         """The hook in its processes says hello once the check after the first step is over."""
         self._is_wanted = order.start.profile_s > 0 and order.is_first_host
 
-    def started(self, now_s: float) -> None:
+    def begin(self, now_s: float) -> None:
         """Begins the profile that was asked for, now that the processes run."""
         self._started_s = now_s
         if self._is_wanted:
@@ -80,9 +80,9 @@ class Profiling:
             if self._inplace is not None and not self._progress.hellos and not self._awaits_hello:
                 self._inplace.watch_steps()
 
-    def stepped(self, word: StepDone, now_s: float) -> None:
+    def note_step(self, word: StepDone, now_s: float) -> None:
         if self._inplace is not None and word.rank == self._first_rank:
-            self._inplace.stepped(
+            self._inplace.note_step(
                 step=word.step, count=word.count, elapsed_s=word.elapsed_s, s=word.s, now_s=now_s
             )
 
@@ -101,11 +101,11 @@ class Profiling:
         )
         return is_first_rank and not self._inplace.is_complete
 
-    def sampled(self, samples: Iterable[Timed], others_mib: float) -> None:
+    def note_samples(self, samples: Iterable[Timed], others_mib: float) -> None:
         self._others_mib = max(self._others_mib, others_mib)
         if self._inplace is not None:
             for sample in samples:
-                self._inplace.sampled(sample)
+                self._inplace.note_sample(sample)
 
     @property
     def _first_rank(self) -> int:
@@ -144,7 +144,7 @@ class Profiling:
         window = self._coordination.window
         if window is not None and window != self._window:
             self._window = window
-            inplace.agreed(AccumulationWindow(start=window.step, until=window.until, s=window.s))
+            inplace.note_agreement(AccumulationWindow(start=window.step, until=window.until, s=window.s))
 
     def take_result(self, *, is_over: bool = False) -> Profile | None:
         """The profile where there is something new to tell: the ordered s was measured, all is complete, the

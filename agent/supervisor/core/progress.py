@@ -62,7 +62,7 @@ class RankProgress:
     def hello(self, word: RankHello, ranks_expected: int) -> bool:
         """The whole host can resume if every one of its ranks can. Until all have spoken it is not known."""
         self.hellos[word.rank] = word
-        self._reached(word.rank, word.step)
+        self._note_step(word.rank, word.step)
         words = self.hellos.values()
         if not all(each.resumable for each in words):
             resumable: bool | None = False
@@ -79,14 +79,14 @@ class RankProgress:
         )
 
     def first_step(self, word: FirstStepReached) -> bool:
-        self._reached(word.rank, word.step)
+        self._note_step(word.rank, word.step)
         if self.status.first_step is not None:
             return False
         return self.change(first_step=word.step, watched=False, step=max(self.status.step, word.step))
 
     def step(self, word: StepDone) -> bool:
         """Takes the progress of a rank; a step is not worth a durable record by itself."""
-        self._reached(word.rank, word.step)
+        self._note_step(word.rank, word.step)
         if word.count > 0 and word.elapsed_s > 0.0 and self._ordered in (None, word.s):
             self._step_times.append(word.elapsed_s / word.count)
         fields: dict[str, object] = {"step": max(self.status.step, word.step), "step_s": self.step_s}
@@ -117,7 +117,7 @@ class RankProgress:
         kept = sorted((*self.status.durable, new), key=lambda each: each.step)[-DURABLES_KEPT:]
         return self.change(durable=tuple(kept), saving=False)
 
-    def failed(self, word: RankFailed) -> bool:
+    def note_failure(self, word: RankFailed) -> bool:
         self.note(f"{word.what}: {word.error}")
         if word.what == "accumulate":  # What it said it could do, it cannot: a later word counts.
             can = self.status.capabilities.forbid_splitting(word.error[:FAILURE_CHARS])
@@ -129,7 +129,7 @@ class RankProgress:
         line = texts.one_line(" ".join(text.split()))[:FAILURE_CHARS]
         self.change(failed=(*self.status.failed, line)[-FAILURES_KEPT:])
 
-    def sampled(
+    def note_sample(
         self, memory_mib: float | None, duty_cycle: float | None, printed_loss: float | None = None
     ) -> bool:
         """A printed loss counts until a rank tells one."""
@@ -152,7 +152,7 @@ class RankProgress:
     def is_durable_at(self, step: int) -> bool:
         return any(each.step == step for each in self.status.durable)
 
-    def _reached(self, rank: int, step: int) -> None:
+    def _note_step(self, rank: int, step: int) -> None:
         self.steps[rank] = max(step, self.steps.get(rank, 0))
 
 
@@ -167,10 +167,10 @@ class Publishing:
     def next_alarm_s(self) -> float:
         return self._published_s + PUBLISH_PERIOD_S if self._is_news else inf
 
-    def progressed(self, changed: bool) -> None:
+    def note_progress(self, changed: bool) -> None:
         self._is_news |= changed
 
-    def changed(self, changed: bool) -> None:
+    def note_change(self, changed: bool) -> None:
         """Takes note of whether a fact has changed, which is important news."""
         self._is_news |= changed
         self._is_important |= changed

@@ -49,7 +49,7 @@ class RankTracker:
             return hello.world_size
         return next(len(m.devices) for m in self._order.gang if m.host_id == self._order.host_id)
 
-    def exited(self, event: RankExited, now_s: float, *, told: bool) -> bool:
+    def note_exit(self, event: RankExited, now_s: float, *, told: bool) -> bool:
         """A process has ended; False: that was known. `told`: after we had told it to."""
         if event.rank not in self.alive:
             return False

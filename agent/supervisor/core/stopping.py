@@ -67,7 +67,7 @@ class StopWish(msgspec.Struct, kw_only=True):
     retry_s: float = inf
 
     @classmethod
-    def asked(cls, word: StopNow, now_s: float) -> StopWish:
+    def ask(cls, word: StopNow, now_s: float) -> StopWish:
         return cls(
             save=word.save,
             asked_s=now_s,
@@ -165,7 +165,7 @@ class LeaseLimit(msgspec.Struct, kw_only=True):
             return inf
         return self.stop_s if self.is_saved else self.save_s
 
-    def renewed(self, ends_s: float, full_s: float, now_s: float) -> LeaseLimit:
+    def renew(self, ends_s: float, full_s: float, now_s: float) -> LeaseLimit:
         """A word that says nothing new (the agent is itself cut off) must not make us save again."""
         lease = LeaseLimit(ends_s=ends_s, full_s=full_s)
         if now_s >= lease.save_s:
@@ -236,11 +236,11 @@ class Departure:
     def clear(self, now_s: float) -> list[AnySupervisorEffect]:
         """Ends what the processes that we started left behind, now that those are gone."""
         if not self._is_client:
-            return self._cleared()
+            return self._clear()
         self._step, self._due_s = "clearing", now_s + TERMINATE_S + TERMINATE_SLACK_S
         return [TerminateClients(timeout_s=TERMINATE_S)]
 
-    def terminated(
+    def note_termination(
         self, outcomes: Mapping[int, str], problem: str, now_s: float
     ) -> list[AnySupervisorEffect]:
         """The daemons have answered, or could not be asked."""
@@ -251,13 +251,13 @@ class Departure:
         self.is_unclean |= bool(unclean(outcomes, problem))
         if words:
             self._note(f"terminate_client: {', '.join(words)}")
-        return self._signal(now_s) if self._step == "terminating" else self._cleared()
+        return self._signal(now_s) if self._step == "terminating" else self._clear()
 
     def advance(self, now_s: float) -> list[AnySupervisorEffect]:
         if now_s < self._due_s:
             return []
         if self._step in ("terminating", "clearing"):
-            return self.terminated({}, "no answer", now_s)
+            return self.note_termination({}, "no answer", now_s)
         if self._step != "signalled":
             return []
         self._note("SIGKILL")
@@ -270,7 +270,7 @@ class Departure:
         self._note("SIGTERM")
         return [*([DumpStacks(abort=True)] if self._aborts else []), EndRanks(force=False)]
 
-    def _cleared(self) -> list[AnySupervisorEffect]:
+    def _clear(self) -> list[AnySupervisorEffect]:
         self._step, self._due_s = "cleared", inf
         return [ClearLeftovers()]
 

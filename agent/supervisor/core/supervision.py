@@ -148,13 +148,13 @@ class Supervision:
             case RankMessageCame(word=word):
                 self._hear(word)
             case Sampled():
-                self._sampled(event)
+                self._note_sample(event)
             case RankExited():
-                self._exited(event)
+                self._note_exit(event)
             case Started(launch=launch, launch_why=why) if self._phase == "starting":
                 self._phase, self._start.started_s = "running", self._now_s
-                self._profiling.started(self._now_s)
-                self._publishing.changed(
+                self._profiling.begin(self._now_s)
+                self._publishing.note_change(
                     self._progress.change(started=True, launch=launch, launch_why=texts.one_line(why))
                 )
             case CouldNotStart(problem=problem) if self._phase == "starting":
@@ -182,11 +182,11 @@ class Supervision:
             case ClientsTerminated(outcomes=outcomes, problem=problem):
                 if trouble := unclean(outcomes, problem):
                     self._progress.note(trouble)
-                    self._publishing.changed(True)
-                self._out += self._departure.terminated(outcomes, problem, self._now_s)
+                    self._publishing.note_change(True)
+                self._out += self._departure.note_termination(outcomes, problem, self._now_s)
             case Noted(text=text):
                 self._progress.note(text)
-                self._publishing.changed(True)
+                self._publishing.note_change(True)
             case AllGone():
                 self._finish(event)
             case _:  # Ticked, and a start that is told twice.
@@ -198,72 +198,72 @@ class Supervision:
             return
         match word:
             case RankHello():
-                self._publishing.changed(progress.hello(word, self._roll.expected_here(word)))
+                self._publishing.note_change(progress.hello(word, self._roll.expected_here(word)))
                 coordination.hello(word, now_s)
             case RankWatched() if not (self._has_stepped or self._start.is_judged):
-                self._publishing.changed(progress.change(watched=True))
+                self._publishing.note_change(progress.change(watched=True))
             case FirstStepReached(rank=rank, step=step):
-                self._publishing.changed(progress.first_step(word))
+                self._publishing.note_change(progress.first_step(word))
                 coordination.saw_step(rank, step, now_s)
                 coordination.report_soon(now_s)
                 self._profiling.first_step(now_s)
-                self._watchdog.stepped(step)
+                self._watchdog.note_step(step)
                 every_s = self._order.start.checkpoint_every_s
                 is_saved = not any(hello.leaves_only for hello in progress.hellos.values())
                 if self._save_s == inf and coordination.is_first and every_s > 0 and is_saved:
                     self._save_s = now_s + every_s
             case StepDone(rank=rank, step=step):
-                self._publishing.progressed(progress.step(word))
+                self._publishing.note_progress(progress.step(word))
                 coordination.saw_step(rank, step, now_s)
-                self._profiling.stepped(word, now_s)
-                self._watchdog.stepped(step)
+                self._profiling.note_step(word, now_s)
+                self._watchdog.note_step(step)
             case LengthSeen():
-                self._publishing.progressed(progress.length(word))
+                self._publishing.note_progress(progress.length(word))
             case BatchSeen():
-                self._publishing.progressed(progress.batch(word))
+                self._publishing.note_progress(progress.batch(word))
             case WindowReport(rank=rank, step=step):
-                self._say(coordination.reached(rank, step, now_s))
+                self._say(coordination.note_arrival(rank, step, now_s))
                 if self._profiling.window_over(word, now_s):
                     self._out.append(TakeSample())
             case StackReply(rank=rank, look=number, place=place):
                 self._watchdog.stands(rank, number, place)
             case Saving(rank=rank, step=step):
                 self._watchdog.saves(now_s)
-                self._publishing.changed(progress.change(saving=True))
-                self._say(coordination.reached(rank, step, now_s))
+                self._publishing.note_change(progress.change(saving=True))
+                self._say(coordination.note_arrival(rank, step, now_s))
             case DurableSaid():
-                self._watchdog.saved()
-                self._publishing.changed(progress.durable(word))
+                self._watchdog.note_save()
+                self._publishing.note_change(progress.durable(word))
             case StepConfirmed():
-                self._say(coordination.confirmed(word, now_s))
+                self._say(coordination.note_confirmation(word, now_s))
             case Stopped(rank=rank, step=step):
                 self._roll.stopped.add(rank)
-                self._publishing.changed(progress.change(saving=False, stop_step=step, step=step))
-                self._say(coordination.reached(rank, step, now_s))
+                self._publishing.note_change(progress.change(saving=False, stop_step=step, step=step))
+                self._say(coordination.note_arrival(rank, step, now_s))
             case RankFailed(what=what):
-                self._publishing.changed(progress.failed(word))
+                self._publishing.note_change(progress.note_failure(word))
                 if what == "save":
-                    self._watchdog.saved()
+                    self._watchdog.note_save()
                     if self._stop is not None:  # The job goes on; there may be time to try again.
                         self._stop.retry_s = min(self._stop.retry_s, now_s + SAVE_RETRY_S)
 
-    def _sampled(self, event: Sampled) -> None:
-        self._start.sampled(event, self._now_s)
+    def _note_sample(self, event: Sampled) -> None:
+        self._start.note_sample(event, self._now_s)
         self._watchdog.used(event.cpu_s)
         self._is_held_up = event.is_stopped
-        self._publishing.progressed(
-            self._progress.sampled(event.memory_mib, event.duty_cycle, event.printed_loss)
+        self._publishing.note_progress(
+            self._progress.note_sample(event.memory_mib, event.duty_cycle, event.printed_loss)
         )
-        self._profiling.sampled(event.samples, event.others_mib)
+        self._profiling.note_samples(event.samples, event.others_mib)
 
-    def _exited(self, event: RankExited) -> None:
-        known = self._roll.exited(event, self._now_s, told=self._phase == "leaving")
+    def _note_exit(self, event: RankExited) -> None:
+        known = self._roll.note_exit(event, self._now_s, told=self._phase == "leaving")
         if known and self._order.launch.mode == "worker":
-            self._say(self._coordination.exited(event.rank, self._now_s))
+            self._say(self._coordination.note_exit(event.rank, self._now_s))
 
     def _asked_to_stop(self, word: StopNow) -> None:
         if self._stop is None:
-            self._stop = StopWish.asked(word, self._now_s)
+            self._stop = StopWish.ask(word, self._now_s)
         else:
             self._stop.asked_again(word, self._now_s)
         if self._phase == "leaving" and not word.save:
@@ -284,12 +284,12 @@ class Supervision:
             return
         before, ends_s = self._lease, self._now_s + left_s
         lease = LeaseLimit(ends_s=ends_s, full_s=full_s)
-        self._lease = lease if before is None else before.renewed(ends_s, full_s, self._now_s)
+        self._lease = lease if before is None else before.renew(ends_s, full_s, self._now_s)
 
     def _say(self, voice: Voice) -> None:
         self._out += voice
         if self._coordination.stop_step is not None and not self._roll.stopped:
-            self._publishing.changed(self._progress.change(stop_step=self._coordination.stop_step))
+            self._publishing.note_change(self._progress.change(stop_step=self._coordination.stop_step))
 
     # --- Going on -----------------------------------------------------------------------------------
 
@@ -316,7 +316,7 @@ class Supervision:
         self._tell_profile(is_over=self._phase == "clearing")
         self._out += self._departure.advance(self._now_s)
         if self._progress.change(farewell=self._departure.record):
-            self._publishing.changed(True)
+            self._publishing.note_change(True)
 
     def _leave(self, leave: Leave, *, terminate_s: float = TERMINATE_S) -> None:
         if self._phase != "running":
@@ -367,7 +367,7 @@ class Supervision:
         if self._start.hangs(self._now_s, has_stepped=self._has_stepped, has_said_hello=has_said_hello):
             self._leave(Leave(cause="start-deadline", grace_s=KILL_GRACE_S))
         elif self._start.is_judged:  # It is alive and may never make a step: nobody waits for one any more.
-            self._publishing.changed(self._progress.change(watched=False))
+            self._publishing.note_change(self._progress.change(watched=False))
 
     def _judge_peers(self) -> None:
         leave = self._roll.judge_peers(self._now_s)
@@ -419,7 +419,7 @@ class Supervision:
         self._say(self._coordination.tick(self._now_s))
         if self._coordination.gave_up("save"):
             self._progress.note("save: the ranks could not agree on a step; the next one is tried as planned")
-            self._publishing.changed(True)
+            self._publishing.note_change(True)
 
     # --- Saying so ----------------------------------------------------------------------------------
 
@@ -431,7 +431,7 @@ class Supervision:
                 "profile_no": self.status.profile_no + 1,
                 "profile_complete": self._profiling.is_complete,
             }
-            self._publishing.changed(self._progress.change(**fields))
+            self._publishing.note_change(self._progress.change(**fields))
 
     def _finish(self, gone: AllGone) -> None:
         if self._phase != "clearing":

@@ -112,32 +112,32 @@ class Watchdog:
 
     # --- Signs of life ------------------------------------------------------------------------------
 
-    def stepped(self, step: int) -> None:
+    def note_step(self, step: int) -> None:
         if step > self._step:
             self._step = step
             self._silent_s = 0.0
             self._saving_s = None
-            self._moved()
+            self._note_move()
 
     def saves(self, now_s: float) -> None:
         if self._saving_s is None:
             self._saving_s = now_s
 
-    def saved(self) -> None:
+    def note_save(self) -> None:
         self._saving_s = None
 
     def stands(self, rank: int, look: int, place: int) -> None:
         if look == self._number:
             self._answered.add(rank)
         if self._places.get(rank) not in (None, place):
-            self._moved()
+            self._note_move()
         self._places[rank] = place
 
     def used(self, cpu_s: float) -> None:
         """Processor time of all processes together, since the start."""
         self._cpu_s = cpu_s
 
-    def _moved(self) -> None:
+    def _note_move(self) -> None:
         self._still_s, self._looks, self._dumped_s = 0.0, 0, None
 
     # --- Time ---------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Watchdog:
         if not ranks or threshold_s is None or is_suspended or saving or self._silent_s == inf:
             if self._silent_s != inf:
                 self._silent_s = self._look_s = 0.0
-            self._moved()
+            self._note_move()
             return []
         # Longer than we wanted to wait: nobody ran, or nobody listened.
         passed_s = min(passed_s, max(2 * self._period_s, GAP_S_MIN))
@@ -179,7 +179,7 @@ class Watchdog:
             self._look_s = threshold_s / 2
             return []
         words: list[WatchdogStep] = self._look(ranks, now_s, threshold_s)
-        return words + self._judged(now_s, threshold_s, far_still_s)
+        return words + self._judge(now_s, threshold_s, far_still_s)
 
     def _threshold_s(self, step_s: float | None, steps: int, is_alone: bool) -> float | None:
         """Returns how many seconds of silence are suspicious. None: not armed."""
@@ -198,7 +198,7 @@ class Watchdog:
             return []
         if self._number and self._look_s > threshold_s / 2:
             if not ranks <= self._answered and self._is_busy(now_s):
-                self._moved()
+                self._note_move()
             else:
                 self._looks += 1
         self._look_s = self._silent_s + threshold_s / LOOKS
@@ -214,7 +214,7 @@ class Watchdog:
         then_s, cpu_s = self._looked_cpu_s
         return self._cpu_s - cpu_s >= ALIVE_DUTY * (now_s - then_s)
 
-    def _judged(
+    def _judge(
         self, now_s: float, threshold_s: float, far_still_s: Mapping[str, float | None]
     ) -> list[WatchdogStep]:
         if self._silent_s < threshold_s or self._looks < LOOKS_MIN or self._still_s < threshold_s / 2:
@@ -237,7 +237,7 @@ class StartLimit:
         self.is_judged = False
         self.started_s = now_s
 
-    def sampled(self, sample: Sampled, now_s: float) -> None:
+    def note_sample(self, sample: Sampled, now_s: float) -> None:
         self._sample = sample
         if self._half_way is None and now_s >= self.started_s + self._allowed_s / 2:
             self._half_way = sample

@@ -23,7 +23,8 @@ from cotenant.agent.supervisor.processes.termination import Terminations, group_
 __all__ = [
     "NOT_DIRECT", "STACKS_SIGNAL", "Account", "LogWriter", "Measuring", "NotLaunchable", "Output", "Outputs",
     "RankStartFailed", "Terminations", "UnusableOutput", "abort_others", "account_of", "become_subreaper",
-    "group_by_pipe", "catches", "command_of", "cuda_indices", "dump", "end_groups", "end_leftovers", "end_others",
+    "group_by_pipe", "catches", "command_of", "cuda_indices", "dump", "end_groups", "end_leftovers",
+    "end_others",
     "environment_of", "give_job_folder", "has_children", "host_oom_kills", "keep_files_to_ourselves",
     "kill_children", "launcher_of", "leave_to_reaper", "log_end", "make_job_folder", "needs_cuda_indices",
     "ranks", "read_log", "reap", "remove_short_folder", "start", "tree_of",

@@ -215,9 +215,9 @@ class Measuring:
             is_stopped=sampler.is_stopped,
             others_mib=sampler.others_mib if on_cpu else 0.0,  # Of main memory, which is no GPU's.
         )
-        return [sampled, *self._over_memory(sampler)]
+        return [sampled, *self._find_over_memory(sampler)]
 
-    def _over_memory(self, sampler: Sampler) -> list[OverMemory]:
+    def _find_over_memory(self, sampler: Sampler) -> list[OverMemory]:
         """Where no cgroup limits host memory, and more is used than was asked for."""
         limit_mib = self._order.start.host_memory_mib
         if not limit_mib or self._cgroup.limits_memory or sampler.resident_mib <= limit_mib:

@@ -201,15 +201,15 @@ class Outputs:
 
     def listen_again(self, now_s: float) -> None:
         """Listens again to the ranks whose pause is over."""
-        for rank, output in self._paused():
+        for rank, output in self._paused_outputs():
             if now_s >= output.resume_s:
                 self.listen(rank)
 
     @property
     def next_alarm_s(self) -> float:
-        return min((output.resume_s for _, output in self._paused()), default=float("inf"))
+        return min((output.resume_s for _, output in self._paused_outputs()), default=float("inf"))
 
-    def _paused(self) -> Iterator[tuple[int, Output]]:
+    def _paused_outputs(self) -> Iterator[tuple[int, Output]]:
         watched = self._selector.get_map()
         for rank, output in self._by_rank.items():
             if output.fds and watched.keys().isdisjoint(output.fds):

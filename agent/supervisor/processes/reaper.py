@@ -150,7 +150,7 @@ class _Attempt:
         try:
             if self._sign in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 return True
-            return self._in_session(stat.session, stat.start_ticks) and (
+            return self._is_in_session(stat.session, stat.start_ticks) and (
                 os.stat(f"/proc/{pid}").st_uid in self._uids
             )
         except OSError:  # Gone meanwhile, or another user's.
@@ -159,7 +159,7 @@ class _Attempt:
     def _members(self) -> list[int]:
         return [*self.cgroup.pids(RANKS), *self.cgroup.pids(SUPERVISOR)]
 
-    def _in_session(self, session: int, start_ticks: int) -> bool:
+    def _is_in_session(self, session: int, start_ticks: int) -> bool:
         """Whether a process is in the session that the supervisor led. The kernel keeps the session's number
         while the session has members, so only when the number runs again as another process does it mean
         another session."""

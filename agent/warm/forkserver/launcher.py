@@ -65,10 +65,10 @@ class ForkedWorker:
                 os.close(each)
 
     def poll(self) -> int | None:
-        return self._ended(0.0)
+        return self._wait_end(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        code = self._ended(timeout)
+        code = self._wait_end(timeout)
         if code is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         return code
@@ -83,7 +83,7 @@ class ForkedWorker:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def _ended(self, timeout: float | None) -> int | None:
+    def _wait_end(self, timeout: float | None) -> int | None:
         if self.returncode is None:
             word = self._heard(timeout)
             if word is not None:

@@ -197,7 +197,7 @@ class TopScreen(App[int]):
 
     # --- Asking ---------------------------------------------------------------------------------------
 
-    async def _asked(self, question: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    async def _ask(self, question: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(
             self._thread, lambda: question(*given, **named)
         )
@@ -210,7 +210,7 @@ class TopScreen(App[int]):
                 await asyncio.wait_for(self._wanted.wait(), self._every_s)
             self._wanted.clear()
             try:
-                self._moment = await self._asked(self._asks.look)
+                self._moment = await self._ask(self._asks.look)
             except (Unreachable, Refusal) as error:
                 self._warn(trouble_in_words(error, time.monotonic() - self._answered_s))
             else:
@@ -260,8 +260,8 @@ class TopScreen(App[int]):
 
     async def _page(self, job_id: JobId, width: int) -> str:
         if self._shows_log:
-            return f"log of job {job_id}, its end\n\n{await self._asked(self._asks.log, job_id)}"
-        return await self._asked(self._asks.show, job_id, width)
+            return f"log of job {job_id}, its end\n\n{await self._ask(self._asks.log, job_id)}"
+        return await self._ask(self._asks.show, job_id, width)
 
     # --- Keys -----------------------------------------------------------------------------------------
 
@@ -336,7 +336,7 @@ class TopScreen(App[int]):
             self.notify(why, severity="warning", markup=False)
         elif await self.push_screen_wait(ChangeQuestion(verb, job)):
             try:
-                self.notify(await self._asked(self._asks.change, verb, job.job_id), markup=False)
+                self.notify(await self._ask(self._asks.change, verb, job.job_id), markup=False)
             except (Unreachable, Refusal) as error:
                 self.notify(texts.one_line(str(error)), severity="error", markup=False)
             self.action_now()

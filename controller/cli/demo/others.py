@@ -42,7 +42,7 @@ class OthersLoad(msgspec.Struct, frozen=True, kw_only=True):
     def is_busy(self) -> bool:
         return max(self.before, self.during) > BUSY_RATIO * self.cores
 
-    def in_words(self) -> str:
+    def sentence(self) -> str:
         """A sentence on the other programs' load, to stand beside the figures."""
         verdict = (
             "they took time from the jobs, and on a quiet machine these figures are better"

@@ -199,7 +199,7 @@ def what_sharing_brought(report: DemoReport) -> str:
         for each in report.promises
     ]
     if report.others is not None:
-        lines.append(f"{report.others.in_words()}\n")
+        lines.append(f"{report.others.sentence()}\n")
     return lines[0] + "\n" + "".join(lines[1:])
 
 

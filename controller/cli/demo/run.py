@@ -64,7 +64,7 @@ def run_demo(out_dir: Path) -> int:
     clock = DemoClock()
 
     def say(line: str) -> None:
-        print(f"{clock.shown()}  {line}", flush=True)
+        print(f"{clock.clock_text()}  {line}", flush=True)
 
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ class DemoClock:
         if self._zero_s is None:
             self._zero_s = self._now_s()
 
-    def shown(self) -> str:
+    def clock_text(self) -> str:
         """The time for a line of the log; blank before the first submission, when time 0 is not known."""
         return " " * 8 if self._zero_s is None else f"{self._now_s() - self._zero_s:6.1f} s"
 

@@ -232,7 +232,7 @@ def stray_gone(dispatch: Dispatch, job: Job, host_id: HostId) -> None:
     """The host no longer runs an attempt of the job that the ledger does not know."""
     dispatch.ledger.records.stray_gone(job, host_id)
     if job.phase is Phase.BLOCKED and job.reason.code == "stray" and not job.strays:
-        dispatch.ledger.phases.change(job, Change.UNBLOCK, dispatch.submitted(job))
+        dispatch.ledger.phases.change(job, Change.UNBLOCK, dispatch.submission_reason(job))
         if not dispatch.queue_or_block(job):
             ended(dispatch, job)
 

@@ -144,7 +144,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
 
 
 def _user_failed(dispatch: Dispatch, job: Job, detail: str) -> None:
-    if dispatch.ledger.records.failed(job, by_user=True) <= job.spec.retries:
+    if dispatch.ledger.records.count_failure(job, by_user=True) <= job.spec.retries:
         requeue(dispatch, job, Change.LEAVE, because("user-failed", detail))
     else:
         end(dispatch, job, Change.FAIL, because("user-failed", detail))
@@ -156,7 +156,7 @@ def _infra_failed(dispatch: Dispatch, job: Job, detail: str) -> None:
         missing = because("workdir-missing", job.spec.launch.workdir, ", ".join(job.workdir_missing))
         requeue(dispatch, job, Change.LEAVE_HELD, missing)
         return
-    failures = dispatch.ledger.records.failed(job, by_user=False)
+    failures = dispatch.ledger.records.count_failure(job, by_user=False)
     if failures > policy.infra_retries:
         requeue(dispatch, job, Change.LEAVE_HELD, because("held-infra", failures, detail))
         return
@@ -196,7 +196,7 @@ def ended(dispatch: Dispatch, job: Job) -> None:
         for waiting_id in sorted(waiting_on.pop(job_id), key=natural_key) if job_id in waiting_on else ():
             waiting = dispatch.ledger.jobs.get(waiting_id)
             if waiting is not None and waiting.phase is Phase.BLOCKED:
-                dispatch.ledger.phases.change(waiting, Change.UNBLOCK, dispatch.submitted(waiting))
+                dispatch.ledger.phases.change(waiting, Change.UNBLOCK, dispatch.submission_reason(waiting))
                 if not dispatch.queue_or_block(waiting):
                     ended.append(waiting)
 
@@ -261,5 +261,5 @@ def take_in_fault(dispatch: Dispatch, job: Job, event: ev.AttemptEnded) -> None:
             other = ledger.jobs[other_id]
             if other is not job and event.gpu_fault != "device":
                 struck = (job, other) if evidence else (other, job)
-                key, until_s = ledger.pairs.faulted(*struck, ledger.now_s)
+                key, until_s = ledger.pairs.note_fault(*struck, ledger.now_s)
                 dispatch.wake_at(until_s, "reunite", key, 0)

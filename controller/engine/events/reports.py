@@ -146,7 +146,7 @@ def on_durable(dispatch: Dispatch, event: ev.CheckpointDurable) -> None:
         return
     # Also a late report of a host that was given up: the job still waits, and can go on from there.
     before = job.progress.step
-    dispatch.ledger.records.checkpointed(job, record)
+    dispatch.ledger.records.note_checkpoint(job, record)
     if job.progress.step != before:
         dispatch.ledger.records.expect(job, remaining_from(dispatch.ledger, job, job.progress.step))
 

@@ -103,7 +103,7 @@ def on_release(dispatch: Dispatch, event: ev.ReleaseRequested) -> None:
     job = dispatch.ledger.jobs.get(event.job_id)
     if job is None or job.phase is not Phase.HELD:
         return
-    dispatch.ledger.records.release(job, dispatch.submitted(job))
+    dispatch.ledger.records.release(job, dispatch.submission_reason(job))
     if not dispatch.queue_or_block(job):
         ended(dispatch, job)
 

@@ -57,7 +57,7 @@ class Admission:
             elif self.fair_share is not None:
                 found.append(self.fair_share.why_behind(ledger, job, first))
         held: dict[str, int] = {}
-        for other in ledger.running.by_end():
+        for other in ledger.running.jobs_by_end():
             user = other.spec.user or "somebody"
             held[user] = held.get(user, 0) + len(other.placement.devices if other.placement else ())
         if held.keys() - {job.spec.user}:
@@ -81,5 +81,5 @@ class Admission:
             self.fair_share.restore()
         else:
             ledger.rank_again_s = None
-            for job in list(ledger.queue.in_order()):
+            for job in list(ledger.queue.jobs_in_order()):
                 ledger.records.rank(job, rank_of(job.spec.priority))

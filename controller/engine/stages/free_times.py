@@ -156,7 +156,10 @@ def _gang_on(ledger: Ledger, job: Job, devices: Sequence[DeviceId]) -> tuple[Dev
             plan.suppose_free(host.host_id, type, [each for each in then if each not in now])
     if asks_hosts(job.spec):
         free = set(devices)
-        holders = (*ledger.running.by_end(), *(ledger.jobs[each] for each in ledger.holdings.claimants()))
+        holders = (
+            *ledger.running.jobs_by_end(),
+            *(ledger.jobs[each] for each in ledger.holdings.claimants()),
+        )
         plan.suppose_gone(h.job_id for h in holders if h.placement and free.issuperset(h.placement.devices))
     return plan.find_free(job)
 

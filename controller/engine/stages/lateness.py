@@ -253,10 +253,10 @@ class Lateness:
     def _mark(self, now_s: float) -> None:
         """Marks late jobs, and sets an alarm for the next time at which one may be."""
         ledger = self._ledger
-        first = next((each for each in ledger.queue.in_order() if not each.aged), None)
+        first = next((each for each in ledger.queue.jobs_in_order() if not each.aged), None)
         if first is None or not (self._order or self._waiting):
             return
-        taken, limit = sum(self._taken(job_id) for job_id in self._marked), self.limit
+        taken, limit = sum(self._devices_taken(job_id) for job_id in self._marked), self.limit
         next_s, at = self._ends[0][0] if self._ends and self._waiting else float("inf"), 0
         while at < min(len(self._order), TRIED_MAX) and not (taken and taken >= limit):
             one = self._played[self._order[at][-1]]
@@ -283,7 +283,7 @@ class Lateness:
         left_s = job.estimate.remaining_s or 0.0
         return max(one.submitted_s, one.ends_s - left_s - job.estimate.load_s + NEAR_S)
 
-    def _taken(self, job_id: JobId) -> int:
+    def _devices_taken(self, job_id: JobId) -> int:
         """The devices that a marked job takes of the limit: none while it is held or blocked."""
         return 0 if self._ledger.jobs[job_id].phase in ASIDE else self._marked[job_id]
 

@@ -102,7 +102,7 @@ class Limits:
                 return because("limit-never", spec.size, str(owner), most)
         return None
 
-    def taken(self, owner: Owner) -> JobLimit:
+    def count_taken(self, owner: Owner) -> JobLimit:
         """Devices and jobs of an owner that count now."""
         taking = self._taking.get(owner, {})
         return JobLimit(devices=round(sum(job.devices_due for job in taking.values()), 6), jobs=len(taking))
@@ -110,7 +110,7 @@ class Limits:
     def check(self, job: Job, devices: float) -> Reason | None:
         """Why an elastic job may not be given so many, more than it counts for."""
         for owner in self.owners(job.spec) if devices > job.devices_due else ():
-            most, taken = self.limit(owner).devices, self.taken(owner).devices
+            most, taken = self.limit(owner).devices, self.count_taken(owner).devices
             would = round(taken + devices - job.devices_due, 6)
             if 0 < most < would:
                 what = f"job {job.job_id}"
@@ -120,7 +120,7 @@ class Limits:
     def limit(self, owner: Owner) -> JobLimit:
         if owner.kind == "class spot of organisation":
             return JobLimit(self._quotas[owner.name], 0)
-        return self._settings.of(owner.kind, owner.name)
+        return self._settings.limit_for(owner.kind, owner.name)
 
     def _note(self, job: Job) -> tuple[Owner, ...]:
         """Counts a job where it belongs now; returns the owners for whom it no longer counts."""
@@ -144,7 +144,7 @@ class Limits:
             most = self.limit(owner)
             if not (most.devices or most.jobs):
                 continue
-            taken, counts = self.taken(owner), job.spec.job_id in self._taking.get(owner, {})
+            taken, counts = self.count_taken(owner), job.spec.job_id in self._taking.get(owner, {})
             devices = round(taken.devices + (0 if counts else job.spec.size), 6)
             jobs = taken.jobs + (0 if counts else 1)
             if 0 < most.devices < devices:
@@ -170,13 +170,13 @@ class Limits:
         """Lets in jobs of the owner that were over a limit, if there is room now."""
         order_key = self._ledger.queue.order_key
         while True:
-            most, taken = self.limit(owner), self.taken(owner)
+            most, taken = self.limit(owner), self.count_taken(owner)
             if 0 < most.devices <= taken.devices or 0 < most.jobs <= taken.jobs:
                 return
             fitting = [job for job in self._over.get(owner, {}).values() if self._why_not(job) is None]
             if not fitting:
                 return
             first = min(fitting, key=order_key)
-            self._ledger.phases.change(first, Change.UNBLOCK, self._dispatch.submitted(first))
+            self._ledger.phases.change(first, Change.UNBLOCK, self._dispatch.submission_reason(first))
             self._note(first)
             self._dispatch.start_ageing(first)

@@ -101,7 +101,7 @@ def _waiting(ledger: Ledger) -> Iterator[Job]:
         return
     aged = first_aged(ledger)
     for job in islice(
-        (j for j in ledger.queue.in_order() if j.spec.gpu_fraction < 1.0 or j is aged), LOOKAHEAD
+        (j for j in ledger.queue.jobs_in_order() if j.spec.gpu_fraction < 1.0 or j is aged), LOOKAHEAD
     ):
         if job.spec.gpu_fraction < 1.0:
             yield job
@@ -120,7 +120,7 @@ class BestFit:
         """Places the job beside other parts. None: no divided device has its part left."""
         best: tuple[float, bool, DeviceId] | None = None
         for device_id in self._candidates(job):
-            held = self._held(device_id)
+            held = self._held_parts(device_id)
             if why_no_part(job, self._ledger.devices[device_id], held) is None:
                 left = 1.0 - sum(each.fraction for each in held)
                 key = (round(left, 6), self._is_of_another_class(job, held), device_id)
@@ -159,7 +159,7 @@ class BestFit:
             self._ledger.holdings.tenants(device_id)
         )
 
-    def _held(self, device_id: DeviceId) -> list[HeldPart]:
+    def _held_parts(self, device_id: DeviceId) -> list[HeldPart]:
         return [*self._ledger.holdings.parts(device_id), *self._added.get(device_id, ())]
 
     def _is_of_another_class(self, job: Job, held: list[HeldPart]) -> bool:
@@ -170,7 +170,7 @@ class BestFit:
         """Why each divided device has no part for the job, the one with most left first."""
         found = []
         for device_id in self._candidates(job):
-            held = self._held(device_id)
+            held = self._held_parts(device_id)
             why = why_no_part(job, self._ledger.devices[device_id], held)
             if why is not None:
                 found.append((sum(each.fraction for each in held), device_id, why))

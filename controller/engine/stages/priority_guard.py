@@ -103,7 +103,7 @@ def why_kept(ledger: Ledger, job: Job, holds_back: IsHeldBack) -> Reason | None:
     """What is kept for a waiting job that goes before others, or because of whom it gets nothing of what is
     free; None: priorities are not the cause."""
     priority, now_s = job.spec.priority, ledger.now_s
-    queues = (ledger.queue.of_class(ledger.queue.class_of(head)) for head in ledger.queue.heads())
+    queues = (ledger.queue.jobs_of_class(ledger.queue.class_of(head)) for head in ledger.queue.heads())
     is_greater = any(queue[-1].spec.priority < priority for queue in queues)
     if not is_greater and not _any_above(ledger, priority):
         return None
@@ -120,8 +120,8 @@ def why_kept(ledger: Ledger, job: Job, holds_back: IsHeldBack) -> Reason | None:
             return because("kept", job.spec.gpus, free, round(kept.from_s - now_s))
     devices = Plan(ledger).find_free(job)
     ends_s = now_s + _lasts_s(job, now_s, is_alone=True)
-    taken = keeping.in_the_way(job, devices, ends_s) if devices is not None else None
-    if taken is None or keeping.without_kept().find_free(job) is not None:
+    taken = keeping.find_in_the_way(job, devices, ends_s) if devices is not None else None
+    if taken is None or keeping.plan_without_kept().find_free(job) is not None:
         return None
     first = ledger.jobs[taken.job_id]
     of_first = first.job_id, first.spec.priority, first.spec.gpus
@@ -159,7 +159,7 @@ def _may_start(ledger: Ledger, action: AnyStart, staying: Set[JobId]) -> bool:
 
 def _any_above(ledger: Ledger, priority: int) -> bool:
     """Whether a waiting job has a greater priority. An aged one may stand behind others of its class."""
-    aged = islice(takewhile(lambda job: job.aged, ledger.queue.in_order()), WAITED_FOR_MAX)
+    aged = islice(takewhile(lambda job: job.aged, ledger.queue.jobs_in_order()), WAITED_FOR_MAX)
     return any(job.spec.priority > priority for job in (*ledger.queue.heads(), *aged))
 
 
@@ -187,7 +187,7 @@ class KeptForPriority:
         `free`: when devices become free."""
         self.kept: list[KeptDevices] = []
         self._ledger, self._holds_back, self._free = ledger, holds_back, free
-        ahead = takewhile(lambda job: job.aged or job.spec.priority > lowest, ledger.queue.in_order())
+        ahead = takewhile(lambda job: job.aged or job.spec.priority > lowest, ledger.queue.jobs_in_order())
         first = list(islice(ahead, WAITED_FOR_MAX))
         others = ledger.queue.heads() if next(ahead, None) is not None else ()
         found = [(job, True) for job in first] + [(job, False) for job in others]
@@ -208,7 +208,7 @@ class KeptForPriority:
         for device_id in self._free.keys() & set(devices):
             self._free[device_id] = max(self._free[device_id], until_s)
 
-    def in_the_way(self, job: Job, devices: Collection[DeviceId], ends_s: float) -> KeptDevices | None:
+    def find_in_the_way(self, job: Job, devices: Collection[DeviceId], ends_s: float) -> KeptDevices | None:
         """What the job would take from one of greater priority, if it had these devices to its end."""
         for kept in self.kept if not job.aged else ():
             other = self._ledger.jobs[kept.job_id]
@@ -226,7 +226,7 @@ class KeptForPriority:
         hosts = {self._ledger.devices[device_id].host_id for device_id in devices}
         return {each for each, device in self._ledger.devices.items() if device.host_id in hosts}
 
-    def without_kept(self, taken: Iterable[DeviceId] = ()) -> Plan:
+    def plan_without_kept(self, taken: Iterable[DeviceId] = ()) -> Plan:
         """The cluster as if nothing were free that is kept, or among these."""
         gone = {device_id for kept in self.kept for device_id in kept.devices}.union(taken)
         return self._plan(lambda device_id: device_id in gone)
@@ -319,7 +319,7 @@ class PriorityGuard:
             if not job.aged:
                 self._kept.keep_above(job.spec.priority)
             devices, ends_s = self._new_devices(start), self._ends_s(job, start)
-            kept = self._kept.in_the_way(job, devices, ends_s)
+            kept = self._kept.find_in_the_way(job, devices, ends_s)
             if kept is None:
                 self._kept.take(devices, ends_s)
             else:
@@ -346,7 +346,7 @@ class PriorityGuard:
             self._given.update(kept.devices)
         self._instead[job.job_id] = instead = None
         if isinstance(start, Place) and len(start.devices) == job.spec.gpus_min:
-            elsewhere = self._kept.without_kept(self._given).find_free(job)
+            elsewhere = self._kept.plan_without_kept(self._given).find_free(job)
             if elsewhere is not None:
                 instead = msgspec.structs.replace(start, devices=elsewhere)
             elif kept.from_s < inf:
@@ -362,13 +362,13 @@ class PriorityGuard:
         ledger, devices = self._ledger, set(start.devices)
         if not self._given.isdisjoint(devices) or any(map(ledger.holdings.tenants, devices)):
             return None
-        for other in islice(ledger.queue.of_class(ledger.queue.class_of(job)), STAND_INS_MAX):
+        for other in islice(ledger.queue.jobs_of_class(ledger.queue.class_of(job)), STAND_INS_MAX):
             if other.job_id in self._starting or other.spec.priority > job.spec.priority:
                 continue
             reason = because("backfilled-before", "priority", kept.job_id, kept.from_s - ledger.now_s)
             place = Place(job_id=other.job_id, devices=start.devices, reason=reason)
             ends_s = self._ends_s(other, place)
-            if self._kept.in_the_way(other, devices, ends_s) is None and not self._holds_back(other):
+            if self._kept.find_in_the_way(other, devices, ends_s) is None and not self._holds_back(other):
                 return place
         return None
 

@@ -170,7 +170,7 @@ class PromiseGuard:
         """Finds another time or place that keeps the promise and asks nobody to make room; none for a job for
         which others may already have been asked."""
         ledger = self._ledger
-        pauses = (each.estimate.pause_s for each in ledger.running.by_end())
+        pauses = (each.estimate.pause_s for each in ledger.running.jobs_by_end())
         needs_s = need_s(job, ledger.now_s)
         if needs_s is None or kept.from_s - ledger.now_s <= max(pauses, default=0.0) + NEAR_S:
             return None

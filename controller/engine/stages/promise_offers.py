@@ -95,7 +95,7 @@ class PromiseOffers:
         free = free_times(ledger, comes_after if self._preempts else None)
         types = (job.spec.gpu_type,) if job.spec.gpu_type else tuple(ledger.free.types)
         times = sorted(at_s for each, at_s in free.items() if ledger.devices[each].type in types)
-        for number, ahead in enumerate(ledger.queue.in_order()):
+        for number, ahead in enumerate(ledger.queue.jobs_in_order()):
             if ledger.queue.order_key(ahead)[:2] > mine:
                 break
             if number >= AHEAD_MAX:
@@ -111,7 +111,7 @@ class PromiseOffers:
 
     def _endless(self) -> Reason:
         """Somebody holds devices, and nobody knows for how long."""
-        for job in self._ledger.running.by_end():
+        for job in self._ledger.running.jobs_by_end():
             if not isfinite(leaves_s(self._ledger, job)):
                 return because("promise-behind-unknown", job.job_id)
         return because("promise-no-room")

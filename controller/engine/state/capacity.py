@@ -72,7 +72,7 @@ class FreeIndex:
         hosts = self._of_type.get(type)
         return 0 if hosts is None else hosts.total
 
-    def with_free(self, type: str, count: int) -> Iterable[HostId]:
+    def hosts_with_free(self, type: str, count: int) -> Iterable[HostId]:
         hosts = self._of_type.get(type)
         return () if hosts is None or count >= len(hosts.by_count) else hosts.by_count[count]
 

@@ -239,7 +239,7 @@ class Dispatch:
         """A task of an array with a limit may have left a place to another."""
         task = self.ledger.next_of_array(job) if job.phase in ASIDE else None
         if task is not None:
-            self.ledger.phases.change(task, Change.UNBLOCK, self.submitted(task))
+            self.ledger.phases.change(task, Change.UNBLOCK, self.submission_reason(task))
             self.queue_or_block(task)
 
     def share(self, job: Job, partners: tuple[JobId, ...]) -> None:
@@ -306,7 +306,7 @@ class Dispatch:
         self.ledger.next_command += 1
         return CommandId(command_id)
 
-    def submitted(self, job: Job) -> Reason:
+    def submission_reason(self, job: Job) -> Reason:
         return because("submitted", job.spec.user or "somebody")
 
 

@@ -49,11 +49,11 @@ class EndedJobs:
         """The job that is forgotten next. `by_bytes`: memory is short, so whoever takes the most of it loses
         one."""
         amounts = self._bytes_of if by_bytes else self._jobs_of
-        user = next(iter(amounts)) if len(amounts) == 1 else self._with_most(amounts)
+        user = next(iter(amounts)) if len(amounts) == 1 else self._find_with_most(amounts)
         never_ran = self._by_age.get((user, False))
         return next(iter(never_ran or self._by_age[user, True]))
 
-    def _with_most(self, amounts: Counter[str]) -> str:
+    def _find_with_most(self, amounts: Counter[str]) -> str:
         """Finds the user who loses a job."""
         most = max(amounts.values())
         users = [user for user, amount in amounts.items() if amount == most]

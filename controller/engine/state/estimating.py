@@ -160,7 +160,7 @@ def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
     ledger.records.see_length(job, event.total_steps)
     ledger.records.see_batch(job, event.batch)
     if step_s is None or job.placement is None:
-        ledger.records.progressed(job, event.step, remaining_s)
+        ledger.records.note_progress(job, event.step, remaining_s)
         return
     solo_s, is_alone = (
         job.measured.solo_step_s,
@@ -177,7 +177,7 @@ def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
         remaining_s = OVERRUN_RATIO * (job.spent.run_s + now_s - job.phase_since_s)
         source = f"{job.estimate.source.removesuffix(', overrun')}, overrun"
     ledger.records.learn_pace(job, step_s, solo_s, max(step_s / pace_s, 1e-6))
-    ledger.records.progressed(job, event.step, remaining_s, source)
+    ledger.records.note_progress(job, event.step, remaining_s, source)
     if is_alone:
         _compare(ledger, job)
 
@@ -193,7 +193,7 @@ def judge_again(ledger: Ledger, job: Job) -> float | None:
     if not job.estimate.is_guess or job.phase is not Phase.RUNNING:
         return None
     left_s = left_of_unknown_s(had_s(job, ledger.now_s))
-    ledger.records.progressed(job, job.progress.step, left_s)
+    ledger.records.note_progress(job, job.progress.step, left_s)
     return JUDGED_AGAIN * left_s
 
 
@@ -201,7 +201,7 @@ def _learn_curve(ledger: Ledger, job: Job, step_s: float) -> None:
     """Takes in the step time of an elastic job on its present number of devices."""
     if job.measured.curve is None or job.placement is None:
         return
-    curve, curves = job.measured.curve.seen(len(job.placement.devices), step_s), ledger.estimates.curves
+    curve, curves = job.measured.curve.add_seen(len(job.placement.devices), step_s), ledger.estimates.curves
     ledger.records.learn_curve(job, curve)
     if len(curve.measured) > 1:
         curves[_key(job.spec)] = curve.measured
@@ -281,7 +281,7 @@ def _compare(ledger: Ledger, job: Job) -> None:
         for _ in range(min(pace.reports, OBSERVATIONS) if partner is not None else 0):
             assert partner is not None
             ledger.pairs.observe(job, partner, pace.step_s / job.measured.solo_step_s)
-    ledger.records.compared(job)
+    ledger.records.clear_uncompared(job)
 
 
 def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
@@ -303,8 +303,8 @@ def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
         ledger.records.outgrew(job)
         return because("outgrown", job.placement.memory_mib or 0)
     for partner in known:
-        ledger.pairs.crowded(job, partner)
-    ledger.records.crowded(job)
+        ledger.pairs.note_crowding(job, partner)
+    ledger.records.count_crowding(job)
     planned = job.placement.memory_mib
     was = "capped at" if job.placement.beside else "planned with"
     plan = f"{was} {planned} MiB" if planned is not None else "nobody knew its memory"
@@ -382,7 +382,7 @@ def _give_its_like(ledger: Ledger, job: Job) -> None:
         return
     alike = [
         other
-        for other in ledger.queue.in_order()
+        for other in ledger.queue.jobs_in_order()
         if other.spec.profile is None
         and other.attempt.number == 0
         and (other.spec.user, other.spec.code_sha256) == (mine.user, mine.code_sha256)

@@ -177,7 +177,7 @@ class Holdings:
         for device_id in devices:
             assert device_id not in self.claims, f"{device_id} is already claimed"
             self.claims[device_id] = job.spec.job_id
-        self._changed(devices)
+        self._note_change(devices)
 
     def unclaim(self, job: Job) -> None:
         placement = job.resize_to or job.placement
@@ -185,7 +185,7 @@ class Holdings:
         mine = [d for d in placement.devices if self.claims.get(d) == job.job_id]
         for device_id in mine:
             del self.claims[device_id]
-        self._changed(mine)
+        self._note_change(mine)
 
     def occupy(self, job: Job, gang: Iterable[GangMember]) -> None:
         """The gang holds its devices, and has processes on their hosts, from now on; a claim on them has done
@@ -258,7 +258,7 @@ class Holdings:
                     if len(here) > 1:  # Whether its host has taken room back since is not in the snapshot.
                         self._lessened.add(device_id)
 
-    def _changed(self, device_ids: Sequence[DeviceId]) -> None:
+    def _note_change(self, device_ids: Sequence[DeviceId]) -> None:
         """The claims on these devices have changed."""
         self._shareable = None
         for host_id in {self.devices[d].host_id for d in device_ids if d not in self._tenants}:
@@ -292,7 +292,7 @@ class Holdings:
             for type, devices in free.items():
                 total[type] = total.get(type, 0) + len(devices)
                 assert list(devices) == sorted(devices)
-                assert not is_up or host.host_id in self.free.with_free(type, len(devices))
+                assert not is_up or host.host_id in self.free.hosts_with_free(type, len(devices))
         for type, count in total.items():
             assert self.free.total(type) == count, f"{type}: {self.free.total(type)} free instead of {count}"
 

@@ -142,11 +142,11 @@ class JobQueue:
     def heads(self) -> Iterator[Job]:
         return map(_job_of, self._heads)
 
-    def of_class(self, scheduling_class: SchedulingClass) -> Sequence[Job]:
+    def jobs_of_class(self, scheduling_class: SchedulingClass) -> Sequence[Job]:
         queue = self._queues.get(scheduling_class)
         return () if queue is None else queue.jobs
 
-    def in_order(self) -> Iterator[Job]:
+    def jobs_in_order(self) -> Iterator[Job]:
         """All of them, merged lazily."""
         heads = iter(self._heads)
         head = next(heads, None)
@@ -249,7 +249,7 @@ class RunningJobs:
         if self._paced:
             self._paced.pop(number, None)
 
-    def by_end(self) -> list[Job]:
+    def jobs_by_end(self) -> list[Job]:
         """All of them, by predicted end, ties by arrival."""
         return sorted(
             (*self.training, *self.loading, *self._leaving.values()),

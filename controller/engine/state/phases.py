@@ -134,7 +134,7 @@ class Phases:
             forgotten.append(job)
         return forgotten
 
-    def moved(self, job: Job) -> None:
+    def move(self, job: Job) -> None:
         """What sorts the job in its index (remaining time, slowdown, age) has changed."""
         if job.phase is QUEUED:
             self._queue.remove(job)

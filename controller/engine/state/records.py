@@ -224,14 +224,14 @@ class Records:
         """Where it stands before the policy's order counts."""
         if job.rank != rank:
             job.rank = rank
-            self._phases.moved(job)
+            self._phases.move(job)
 
     def age(self, job: Job, reason: Reason) -> None:
         """The job has waited so long that all others wait for it."""
         job.aged = True
         if job.phase is QUEUED:
             job.reason = reason
-        self._phases.moved(job)
+        self._phases.move(job)
 
     def promise(self, job: Job, state: PromiseState, why: Reason | None = None) -> None:
         """Whether the end that it was promised was kept."""
@@ -261,7 +261,7 @@ class Records:
         """The step at which the attempt resumes."""
         job.attempt.start_step = job.progress.step = step
         job.estimate.remaining_s = remaining_s
-        self._phases.moved(job)
+        self._phases.move(job)
 
     def loaded_longer(self, job: Job) -> float:
         """A running job makes its first step only now: all its time since that was assumed was its load.
@@ -281,13 +281,15 @@ class Records:
             assert job.placement is not None
             self._phases.change(job, FIRST_STEP, job.placement.reason)
         else:
-            self._phases.moved(job)
+            self._phases.move(job)
 
     def learn_pace(self, job: Job, step_s: float, solo_step_s: float | None, slowdown: float) -> None:
         """What its steps take, now and alone; how far it is follows."""
         job.attempt.step_s, job.measured.solo_step_s, job.estimate.slowdown = step_s, solo_step_s, slowdown
 
-    def progressed(self, job: Job, step: int, remaining_s: float | None, source: str | None = None) -> None:
+    def note_progress(
+        self, job: Job, step: int, remaining_s: float | None, source: str | None = None
+    ) -> None:
         """How far it is by now, and what is expected from here on."""
         job.progress.step, job.estimate.remaining_at_s = step, self._phases.now_s
         self.expect(job, remaining_s, source)
@@ -301,20 +303,20 @@ class Records:
         if batch.rows is not None or (batch.note and job.measured.batch.rows is None):
             job.measured.batch = batch
 
-    def checkpointed(self, job: Job, record: CheckpointRecord) -> None:
+    def note_checkpoint(self, job: Job, record: CheckpointRecord) -> None:
         """The job can go on from this checkpoint, and will if it waits."""
         known = sorted((*job.progress.checkpoints, record), key=lambda c: (c.attempt, c.step))
         job.progress.checkpoints = tuple(known[-CHECKPOINTS_KNOWN:])
         if job.phase not in ON_DEVICES:
             job.progress.step = max(job.progress.step, job.durable_step)
-        self._phases.moved(job)
+        self._phases.move(job)
 
     def lose_checkpoints(self, job: Job, domain: str) -> None:
         """Nobody can read that host's files any more."""
         job.progress.checkpoints = tuple(c for c in job.progress.checkpoints if c.domain != domain)
         if job.phase not in ON_DEVICES:
             job.progress.step = job.durable_step
-        self._phases.moved(job)
+        self._phases.move(job)
 
     def last_words(self, job: Job, said: ev.AttemptEnded) -> None:
         """What a host has said of the attempt's end there."""
@@ -334,7 +336,7 @@ class Records:
         job.estimate.remaining_s = remaining_s
         if source is not None:
             job.estimate.source = source
-        self._phases.moved(job)
+        self._phases.move(job)
 
     def expect_load(self, job: Job, load_s: float) -> None:
         job.estimate.load_s = load_s
@@ -349,7 +351,7 @@ class Records:
             self._phases.now_s,
         )
         job.estimate.slowdown = slowdown
-        self._phases.moved(job)
+        self._phases.move(job)
 
     def learn_profile(self, job: Job, profile: Profile, *, given: bool = False) -> None:
         """What was measured of it, or (`given`) of a job like it."""
@@ -358,12 +360,12 @@ class Records:
         alone_s = alone_step_s(profile, job.gang)
         if alone_s is not None:
             job.measured.solo_step_s = alone_s
-        self._phases.moved(job)
+        self._phases.move(job)
 
     def refine_profile(self, job: Job, profile: Profile) -> None:
         """Replaces the profile by one of the same measurements, with more known of them."""
         job.measured.profile = profile
-        self._phases.moved(job)
+        self._phases.move(job)
 
     def plan_memory(self, job: Job, memory_mib: int) -> None:
         """What it takes of each of its devices, now that it was measured."""
@@ -381,11 +383,11 @@ class Records:
         """Keeps the job's pace beside another job, until its pace alone is known."""
         job.measured.uncompared[partner_id] = pace
 
-    def compared(self, job: Job) -> None:
+    def clear_uncompared(self, job: Job) -> None:
         """Nothing is left to compare."""
         job.measured.uncompared.clear()
 
-    def crowded(self, job: Job) -> None:
+    def count_crowding(self, job: Job) -> None:
         """Counts that the job ran out of device memory while it shared."""
         job.counts.crowded += 1
 
@@ -405,7 +407,7 @@ class Records:
         """The job failed on this host, and perhaps the host is why."""
         job.avoid = tuple(dict.fromkeys((*job.avoid, host_id)))[-3:]
 
-    def failed(self, job: Job, *, by_user: bool) -> int:
+    def count_failure(self, job: Job, *, by_user: bool) -> int:
         """Counts a failed attempt, of the program or of a host; returns how many there are now."""
         if by_user:
             job.counts.user_failures += 1

@@ -64,7 +64,7 @@ class Delivery:
             raise Overflow(command.host_id)
         mine[command.command_id] = Pending(command=command, due_s=now_s)
 
-    def seen(self, host_id: HostId, command_id: CommandId) -> None:
+    def note_seen(self, host_id: HostId, command_id: CommandId) -> None:
         mine = self._open.get(host_id, {})
         mine.pop(command_id, None)
         if not mine:

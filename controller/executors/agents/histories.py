@@ -41,7 +41,7 @@ class Histories:
             f"this controller is of epoch {mine}, {host_id} follows {theirs} of another: stop the older one"
         )
 
-    def restored(self, hello: Hello) -> bool:
+    def restore(self, hello: Hello) -> bool:
         """The journal lacks what an agent has followed; attempts of that history must not be taken for ours.
         True: another epoch has begun, once in a run, and beyond each that an agent has followed."""
         core, followed = self._core, hello.followed

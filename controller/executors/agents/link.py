@@ -130,7 +130,7 @@ class AgentExecutor:
                 return self._report(link, host_id, message)
             case wire.CommandAck():
                 if message.epoch == self._core.state.engine.epoch.token:
-                    self._delivery.seen(host_id, message.command_id)
+                    self._delivery.note_seen(host_id, message.command_id)
             case wire.NotFollowed():
                 self._not_followed(host_id, message)
             case wire.GangRelay():
@@ -179,11 +179,11 @@ class AgentExecutor:
         if where == "superseded":
             self._say(address, wire.HostRefused(why=self._histories.refusal(message)))
         elif where == "restored" and not self._core.stuck:
-            if self._histories.restored(message):
+            if self._histories.restore(message):
                 for other, link in self._links.items():
                     if link.welcomed:
-                        self._core.after_commit(partial(self._welcome, other, link))
-            self._core.after_commit(partial(self._tell_restored, address, message))
+                        self._core.run_after_commit(partial(self._welcome, other, link))
+            self._core.run_after_commit(partial(self._tell_restored, address, message))
         return where == "follows"
 
     def _tell_restored(self, address: bytes, message: wire.Hello) -> None:
@@ -219,8 +219,8 @@ class AgentExecutor:
         self._drop(host_id)
         link = AgentConnection(address=address, session=message.session, hello=message, heard_s=now_s)
         self._links[host_id], self._addresses[address] = link, host_id
-        self.watch.joined(host_id, now_s)
-        self._core.after_commit(partial(self._welcome, host_id, link))
+        self.watch.join(host_id, now_s)
+        self._core.run_after_commit(partial(self._welcome, host_id, link))
 
     def _left_s(self, report: HostReport) -> float | None:
         """Agents go by the wall clock, the engine by the journal's."""
@@ -302,7 +302,7 @@ class AgentExecutor:
                 self._core.counters["reports_of_lost_history"] += 1
             self._seen[host_id] = seen = message.sequence
             self._core.journal.keep_report(host_id, seen)
-        self._core.after_commit(partial(self._confirm, link.address, seen))
+        self._core.run_after_commit(partial(self._confirm, link.address, seen))
         return True
 
     def _confirm(self, address: bytes, sequence: int) -> None:
@@ -340,12 +340,12 @@ class AgentExecutor:
             case ev.HostJoined(report=report):
                 self._delivery.clear(report.host_id)
             case ev.HostLost(host_id=host_id):
-                self._lost(host_id)
+                self._lose(host_id)
         for_agents = [each for each in decided.commands if not isinstance(each, ComputeRequest)]
         if for_agents:
             self._deliver(for_agents)
 
-    def _lost(self, host_id: HostId) -> None:
+    def _lose(self, host_id: HostId) -> None:
         """Nothing more is sent; if its agent lives, it hears nothing and greets again."""
         self.watch.declare_lost(host_id)
         self._delivery.clear(host_id)
@@ -374,7 +374,7 @@ class AgentExecutor:
                     secrets = self._secrets.read(command.job_id, command.launch.secrets)
                 except BadSecrets as problem:
                     if not again:
-                        self._delivery.seen(host_id, command.command_id)
+                        self._delivery.note_seen(host_id, command.command_id)
                         self._cannot_start(command, str(problem))
                     continue  # Sent before: it may run there with the secrets it had.
             # A start that is delayed until this beat's lease is nearly over must not be obeyed any more.
@@ -425,7 +425,7 @@ class AgentExecutor:
             for job_id in gone:
                 del self.telemetry[job_id]
 
-    def connected(self) -> Iterable[HostId]:
+    def connected_hosts(self) -> Iterable[HostId]:
         return self._links.keys()
 
     @property

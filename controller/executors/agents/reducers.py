@@ -44,7 +44,7 @@ class HostWatch:
         """A host of the journal, after our own restart: it is granted a full lease first."""
         self._hosts[host_id] = WatchedHost(heard_s=now_s, silent=silent, lost=lost)
 
-    def joined(self, host_id: HostId, now_s: float) -> None:
+    def join(self, host_id: HostId, now_s: float) -> None:
         """A host has joined; its `HostJoined` is the event, no other is needed."""
         self._hosts[host_id] = WatchedHost(heard_s=now_s)
 

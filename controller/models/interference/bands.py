@@ -64,7 +64,7 @@ class Novelty:
         self._rows = np.array(known.rows).reshape(len(known.rows), len(known.features))
         self._squares = (self._rows**2).sum(axis=1)
 
-    def of(self, jobs: Matrix) -> Vector:
+    def score(self, jobs: Matrix) -> Vector:
         """The novelty of each of `jobs`, one number per job. `jobs`: [n, len(known.features)]."""
         scaled = np.nan_to_num((_even(self._names, jobs) - self._centre) / self._scale, nan=0.0)
         # |a - b|^2 by the binomial: one matrix product in place of a cube of differences.

@@ -106,7 +106,7 @@ def job_features(job: Job, names: tuple[str, ...]) -> tuple[float, ...]:
         values["samples_per_s"] = whole.sub_batch / whole.step_s
     if profile.indicators is not None:
         for name in INDICATOR_NAMES:
-            stats = profile.indicators.of(name)
+            stats = profile.indicators.stats_of(name)
             values[f"{name}_mean"] = math.nan if stats.mean is None else stats.mean
             values[f"{name}_variance"] = math.nan if stats.variance is None else stats.variance
             # Where NVML is the source, this is what nvidia-smi calls memory utilisation.

@@ -54,11 +54,11 @@ class Predictor:
 
     def factors(self, jobs: Matrix, others: Matrix) -> Values:
         """The factor of the stranger job of each pair; x `scale_of` an answer it is the answer's margin."""
-        strange = np.maximum(self._novelty.of(jobs), self._novelty.of(others))
+        strange = np.maximum(self._novelty.score(jobs), self._novelty.score(others))
         factors: Values = self._factors[band_of(self.model.bands, strange)]
         return factors
 
-    def beside(self, job: Job, partners: Sequence[Job]) -> list[Interference | None]:
+    def ratios_beside(self, job: Job, partners: Sequence[Job]) -> list[Interference | None]:
         """The ratios of (job, partner), at least 1; None where too little is known of one of them."""
         kind = self._kind(job)
         others = [self._kind(partner) for partner in partners]
@@ -74,7 +74,7 @@ class Predictor:
     def _remembered_answer(self, one: int, other: int) -> Interference | None:
         answer = self._answers.get((one, other))
         if answer is None and (back := self._answers.get((other, one))) is not None:
-            answer = back.swapped()
+            answer = back.swap()
         return answer
 
     def _answer(self, kind: _Kind, others: Sequence[_Kind]) -> dict[int, Interference]:
@@ -108,7 +108,7 @@ class Predictor:
             self._answers.clear()
         values = np.array([job_features(job, self.names)], np.float32)
         seen = float(self._weights[~np.isnan(values[0])].sum())
-        factor = float(self._factors[band_of(self.model.bands, self._novelty.of(values))][0])
+        factor = float(self._factors[band_of(self.model.bands, self._novelty.score(values))][0])
         self._count += 1
         kind = _Kind(job.measured.profile, job.batch_size, self._count, values, seen >= SEEN_MIN, factor)
         self._kinds[id(job.measured.profile)] = kind

@@ -84,27 +84,27 @@ class QueueOfClass:
         if self._admits(head):
             return head
         if not self._ends(head):
-            for job in self._queue.of_class(self.class_of(head)):
+            for job in self._queue.jobs_of_class(self.class_of(head)):
                 if self._admits(job):
                     return job
                 if self._ends(job):
                     break
         return None
 
-    def of_class(self, scheduling_class: SchedulingClass) -> Sequence[Job]:
+    def jobs_of_class(self, scheduling_class: SchedulingClass) -> Sequence[Job]:
         if scheduling_class not in self._queues:
-            waiting = self._queue.of_class(scheduling_class)
+            waiting = self._queue.jobs_of_class(scheduling_class)
             self._queues[scheduling_class] = [job for job in waiting if self._admits(job)]
         return self._queues[scheduling_class]
 
-    def in_order(self) -> Iterator[Job]:
-        return filter(self._admits, self._queue.in_order())
+    def jobs_in_order(self) -> Iterator[Job]:
+        return filter(self._admits, self._queue.jobs_in_order())
 
     def newcomers(self) -> Sequence[Job]:
         found = {job.number: job for job in self._queue.newcomers() if self._admits(job)}
         for head in self.heads():
             if self._unseen(head):
-                found |= {job.number: job for job in self.of_class(self.class_of(head))}
+                found |= {job.number: job for job in self.jobs_of_class(self.class_of(head))}
         return sorted(found.values(), key=self.order_key)
 
     def __len__(self) -> int:

@@ -67,7 +67,7 @@ class Evictions(msgspec.Struct, kw_only=True):
     def longest_wait_s(self, since_s: float) -> float:
         return max((waited_s for at_s, waited_s in self.started if at_s > since_s), default=0.0)
 
-    def of_host(self, host_id: HostId, now_s: float, gamma: float, long_h: float) -> float:
+    def host_rate(self, host_id: HostId, now_s: float, gamma: float, long_h: float) -> float:
         """The weighted rate of evictions on a host (eq. 15)."""
         times_s = self.on_host.get(host_id)
         if not times_s:

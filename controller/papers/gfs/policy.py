@@ -159,7 +159,7 @@ class Gfs:
         seen = self._hp_view(view)
         actions = self._order.decide(seen, event).actions
         plan = replay_actions(view, actions)
-        for job in list(seen.queue.in_order()):
+        for job in list(seen.queue.jobs_in_order()):
             if not plan.is_placed(job.job_id) and not is_deferred(job.job_id, actions):
                 self._make_room(plan, job)
         return (*actions, *plan.actions)
@@ -283,14 +283,14 @@ class Gfs:
                 type = state.retraining.due(state.demand, self.parameters.retrain_h)
                 state.retraining.was_asked(action, type or "", state.demand.hour)
         if isinstance(event, ev.Computed) and event.request_id == state.retraining.pending:
-            self._trained(view, event)
-        state.happened(view, event, decision)
+            self._take_training(view, event)
+        state.note_event(view, event, decision)
         state.count_devices(view, event)
         if state.demand.see(view.now_s, view.hp.by_organisation):
             self._look_ahead(view)
         state.feed_back(view, parameters)
 
-    def _trained(self, view: View, event: ev.Computed) -> None:
+    def _take_training(self, view: View, event: ev.Computed) -> None:
         """Takes in the answer of a training. Without a model in it the one before stays in force."""
         retraining, why_not = self._state.retraining, event.error
         if not why_not:
@@ -360,7 +360,7 @@ class Gfs:
 
     def report(self, view: View) -> ClassReport:
         """Reports to people what is kept back, and why."""
-        state, waiting = self._state, sum(j.spec.gpus for j in view.queue.in_order() if not is_hp(j))
+        state, waiting = self._state, sum(j.spec.gpus for j in view.queue.jobs_in_order() if not is_hp(j))
         capacity, pools = capacity_of(view), []
         for type, budget in sorted(self.budgets(view).items()):
             known, free = state.forecast.get(type), view.free.total(type)

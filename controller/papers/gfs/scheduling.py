@@ -61,7 +61,7 @@ class Criteria:
     def penalty(self, host_id: HostId, now_s: float) -> float:
         """0.01 m^e of eq. 16, at most 1."""
         parameters = self._parameters
-        rate = self._evictions.of_host(host_id, now_s, parameters.gamma, parameters.long_h)
+        rate = self._evictions.host_rate(host_id, now_s, parameters.gamma, parameters.long_h)
         return float(min(1.0, SCORE3_SCALE * min(1e6, parameters.m ** min(rate, 100.0))))
 
     def find(self, plan: Plan, job: Job) -> tuple[DeviceId, ...] | None:

@@ -53,7 +53,7 @@ class GfsState(msgspec.Struct, kw_only=True):
     passes: int = 0
     """How many passes followed one another at that moment."""
 
-    def happened(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
+    def note_event(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         """Takes in evictions, starts, ends and checkpoints."""
         now_s, jobs = view.now_s, view.jobs
         for action in decision.actions:
@@ -117,7 +117,7 @@ def longest_wait_s(view: View) -> float:
     return max(
         (
             job.spent.wait_s + view.now_s - job.phase_since_s
-            for job in view.queue.in_order()
+            for job in view.queue.jobs_in_order()
             if job.spec.job_class == "spot"
         ),
         default=0.0,

@@ -122,7 +122,7 @@ def evaluate(
         )
     if not result.answers:
         raise Problem("refused", "no model is left to judge", "leave --models out")
-    rows = result.judged(aggregation)
+    rows = result.judge(aggregation)
     value = {
         "schema": "forecast-evaluation/1", "horizon_h": horizon_h, "test_last_h": test_last_h,
         "aggregation": aggregation, "series": list(found.demand.names), "hours": found.demand.hours,
@@ -225,7 +225,7 @@ def _card(
             f'pip install ".[{EXTRAS[library]}]" in the source folder',
         )
     last, own = (
-        Scores(**{name: getattr(row, name) for name in Scores.__struct_fields__}) for row in result.judged()
+        Scores(**{name: getattr(row, name) for name in Scores.__struct_fields__}) for row in result.judge()
     )
     return ForecastCard(
         file=Path(file).name,

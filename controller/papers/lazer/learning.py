@@ -120,7 +120,7 @@ class Learner:
             return "exploitation"
         return "bootstrap" if len(memory.samples) < self.parameters.bootstrap else "acquisition"
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """The surrogate's state in words, without computing anything."""
         memory = self._memory
         open_windows = f"{len(memory.samples)} samples, {len(memory.windows)} whose outcome is not known yet"
@@ -205,10 +205,10 @@ class Learner:
         while self._arrivals and self._arrivals[0] <= now_s - self.parameters.window_s:
             self._arrivals.popleft()
         if isinstance(event, ev.JobArrived):
-            self._arrived(view, event.spec.job_id)
+            self._note_arrival(view, event.spec.job_id)
         elif isinstance(event, ev.Computed) and event.request_id == memory.pending:
             memory.pending = 0
-            self._fitted(event)
+            self._take_fit(event)
         for action in decision.actions:
             if isinstance(action, Compute) and action.kind == KIND:
                 memory.requests = memory.pending = action.request_id
@@ -216,7 +216,7 @@ class Learner:
             elif isinstance(action, Defer | Place) and (found := prediction_behind(action)) is not None:
                 self._note_prediction(view.jobs.get(action.job_id), now_s, gap_s, found)
 
-    def _arrived(self, view: View, job_id: JobId) -> None:
+    def _note_arrival(self, view: View, job_id: JobId) -> None:
         job = view.jobs.get(job_id)
         if job is None or job.number <= self._memory.newest:
             return
@@ -271,7 +271,7 @@ class Learner:
         self._memory.exploits = True
         self._memory.windows.clear()
 
-    def _fitted(self, event: ev.Computed) -> None:
+    def _take_fit(self, event: ev.Computed) -> None:
         """Takes in a fit; an answer without one changes nothing."""
         usable = len(event.values) == DIMENSIONS + 4 and all(map(math.isfinite, event.values))
         if event.error or not usable:

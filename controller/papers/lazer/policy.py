@@ -104,7 +104,7 @@ class Deferrals:
         )
         return [view.jobs[d.job_id] for d in ended]
 
-    def of(self, view: View, job_id: JobId) -> Deferral | None:
+    def find(self, view: View, job_id: JobId) -> Deferral | None:
         """The deferral of a job in DWQ: one that waits, and whose time has not come."""
         deferral = self._by_job.get(job_id)
         if deferral is None or deferral.until_s <= view.now_s or not still_waits(view, deferral):
@@ -114,7 +114,7 @@ class Deferrals:
     def holds(self, view: View, job: Job) -> bool:
         """Whether a running job is in DRQ."""
         newcomer_id = self._for_whom.get((job.job_id, job.attempt.number))
-        return newcomer_id is not None and self.of(view, newcomer_id) is not None
+        return newcomer_id is not None and self.find(view, newcomer_id) is not None
 
 
 def still_waits(view: View, deferral: Deferral) -> bool:
@@ -162,7 +162,7 @@ class Lazer:
         fresh = [
             job
             for job in newcomers(view.queue.newcomers(), self.parameters.newcomers)
-            if job.job_id not in again and self._deferrals.of(view, job.job_id) is None
+            if job.job_id not in again and self._deferrals.find(view, job.job_id) is None
         ]
 
         def orchestrate(plan: Plan, newcomer: Job) -> None:
@@ -187,7 +187,7 @@ class Lazer:
     def _is_out_of_wq(self, view: View, job: Job) -> bool:
         if self.parameters.dwq_offered or job.aged:
             return False
-        return self._deferrals.of(view, job.job_id) is not None
+        return self._deferrals.find(view, job.job_id) is not None
 
     def _orchestrate(self, plan: Plan, newcomer: Job, drq: set[JobId], *, defer: bool) -> tuple[JobId, ...]:
         """Algorithm 2, then the deferral predictor unless the newcomer has been deferred before.
@@ -262,7 +262,7 @@ class Lazer:
         """The state of the surrogate, and its data."""
         learner = self.learner
         return {
-            "surrogate": learner.in_words(),
+            "surrogate": learner.describe(),
             "stage": f"{learner.stage} (bootstrap up to {self.parameters.bootstrap} samples)",
             "mean time between arrivals": f"{learner.gap_s(view.now_s):.3g} s",
             "preemptions put off now": str(len(self._deferrals.save())),
@@ -271,7 +271,7 @@ class Lazer:
     # --- Explaining --------------------------------------------------------------------------------
 
     def explain(self, view: View, job: Job) -> Reason:
-        deferral = self._deferrals.of(view, job.job_id)
+        deferral = self._deferrals.find(view, job.job_id)
         if deferral is not None:
             names = ", ".join(victim_id for victim_id, _ in deferral.victims)
             return because("deferred-until", names, deferral.until_s - view.now_s)

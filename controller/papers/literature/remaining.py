@@ -184,10 +184,10 @@ def why_none_longer(view: View, job: Job, order: str) -> Reason:
     plan = Plan(view)
     if job.estimate.remaining_s is None or next(worth_preempting(plan, job), None) is not None:
         return reason
-    firm = [other.job_id for other in view.running.by_end() if not other.preemptible]
-    if firm and len(firm) == len(view.running.by_end()):
+    firm = [other.job_id for other in view.running.jobs_by_end() if not other.preemptible]
+    if firm and len(firm) == len(view.running.jobs_by_end()):
         return because("not-preemptible", ", ".join(firm[:5]))
-    return because("outlives", job.estimate.remaining_s) if view.running.by_end() else reason
+    return because("outlives", job.estimate.remaining_s) if view.running.jobs_by_end() else reason
 
 
 SRTF_FULL: Final = PolicyEntry(

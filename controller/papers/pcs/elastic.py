@@ -75,18 +75,18 @@ class ElasticPcs(Elastic):
             capped = [CappedClaim(claim) for claim in here]
             parts = divide(share, capped, self._config.zeta_min, self._config.delta) if share else []
             for claim, part in zip(here, parts, strict=False):
-                size = claim.at_most(int(part))
+                size = claim.cap(int(part))
                 if size:
                     given[claim.job_id] = size
                     left -= size
         self._use_up([members[n] for n in owed], given, left)
         return {claim.job_id: given[claim.job_id] for claim in claims if claim.job_id in given}
 
-    def in_reach(self, view: View, gpus: int) -> Iterator[Job]:
+    def jobs_in_reach(self, view: View, gpus: int) -> Iterator[Job]:
         """Yields as many jobs of each class as could have a device each; the classes of small jobs have a
         share however many large ones came before them."""
         taken = [0] * len(self._config.weights)
-        for job in view.queue.in_order():
+        for job in view.queue.jobs_in_order():
             number = self._config.class_of(size_gpu_s(job, view.now_s))
             taken[number] += 1
             if taken[number] <= gpus:
@@ -99,7 +99,7 @@ class ElasticPcs(Elastic):
         for here in members:
             for claim in here:
                 has = given.get(claim.job_id, 0)
-                size = claim.at_most(has + left)
+                size = claim.cap(has + left)
                 if size > has:
                     given[claim.job_id], left = size, left - (size - has)
 

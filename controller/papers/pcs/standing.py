@@ -73,7 +73,7 @@ class Standing:
         self.aged: list[Job] = []
         demand = [0 for _ in classes]
         for head in view.queue.heads():
-            queue = view.queue.of_class(view.queue.class_of(head))
+            queue = view.queue.jobs_of_class(view.queue.class_of(head))
             begin = bisect_left(queue, 0, key=self._place)
             self.aged += queue[:begin]
             for number in classes:
@@ -106,7 +106,9 @@ class Standing:
 
 def placed_jobs(view: View) -> list[Job]:
     """Jobs that have devices and stay, and jobs that have a reservation."""
-    found = [job for job in view.running.by_end() if job.phase in ON_DEVICES and job.phase not in LEAVING]
+    found = [
+        job for job in view.running.jobs_by_end() if job.phase in ON_DEVICES and job.phase not in LEAVING
+    ]
     return found + [view.jobs[job_id] for job_id in view.holdings.claimants()]
 
 

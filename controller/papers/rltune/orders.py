@@ -103,7 +103,7 @@ def _class_features(plan: Plan, scheduling_class: SchedulingClass) -> tuple[floa
     types = (scheduling_class.gpu_type,) if scheduling_class.gpu_type else free.types
     total = max((plan.free_total(type) for type in types), default=0)
     ways = sum(
-        sum(1 for _ in free.with_free(type, count))
+        sum(1 for _ in free.hosts_with_free(type, count))
         for type in types
         for count in range(gpus, free.most(type) + 1)
     )
@@ -146,7 +146,7 @@ class RlTune(Stateless):
         scores: list[float] = forward(self._layers, observation(plan, jobs).actor).tolist()
         return scores
 
-    def ranked(self, plan: Plan, jobs: Sequence[Job]) -> list[Job]:
+    def rank(self, plan: Plan, jobs: Sequence[Job]) -> list[Job]:
         """Ranks `jobs`, which come in the base order: aged ones first, then by rank (priority, fair
         share)."""
         if len(jobs) < 2 or not self._model.active:
@@ -160,8 +160,8 @@ class RlTune(Stateless):
 
     def waiting(self, view: View, event: ev.AnyEvent) -> Iterator[Job]:
         """Yields all waiting jobs, in order."""
-        queue = view.queue.in_order()
-        return chain(self.ranked(Plan(view), list(islice(queue, self._model.window))), queue)
+        queue = view.queue.jobs_in_order()
+        return chain(self.rank(Plan(view), list(islice(queue, self._model.window))), queue)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queue or not view.free.everywhere or is_quiet(view, event):
@@ -169,9 +169,9 @@ class RlTune(Stateless):
         plan, backfill = Plan(view), self.parameters.backfill
         if backfill == "any" and all(plan.find_free(head) is None for head in view.queue.heads()):
             return NOTHING
-        queue = view.queue.in_order()
+        queue = view.queue.jobs_in_order()
         first = list(islice(queue, self._model.window))
-        ordered = self.ranked(plan, first)
+        ordered = self.rank(plan, first)
 
         def why(job: Job, devices: tuple[DeviceId, ...]) -> Reason:
             return self.why(job, first, ordered)
@@ -196,10 +196,10 @@ class RlTune(Stateless):
         return because("learned-order", *places, self._model.card.base)
 
     def explain(self, view: View, job: Job) -> Reason:
-        first = list(islice(view.queue.in_order(), self._model.window))
-        ordered = self.ranked(Plan(view), first)
+        first = list(islice(view.queue.jobs_in_order(), self._model.window))
+        ordered = self.rank(Plan(view), first)
         ahead = next(
-            (each for each in chain(ordered, view.queue.in_order()) if is_possible(view, each)), None
+            (each for each in chain(ordered, view.queue.jobs_in_order()) if is_possible(view, each)), None
         )
         return why_waiting(view, job, self.name if self._model.active else self._model.fallback, ahead)
 
@@ -254,7 +254,9 @@ class Scorer(Scored):
 
     def why(self, view: View, job: Job, rank: int) -> Reason:
         waiting = [
-            each for head in view.queue.heads() for each in view.queue.of_class(view.queue.class_of(head))
+            each
+            for head in view.queue.heads()
+            for each in view.queue.jobs_of_class(view.queue.class_of(head))
         ]
         every = self.parts(view, waiting)
         means = [sum(column) / len(every) for column in zip(*every, strict=True)]

@@ -82,7 +82,7 @@ def newcomer_table(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Ne
     allowed = ratios.allowed[of]
     for row, job in enumerate(able):
         if job.co_tenants or slots.is_one_uid:
-            allowed[row] &= slots.admitted(job)
+            allowed[row] &= slots.admission_mask(job)
     return NewcomerTable(
         able,
         classes,

@@ -96,7 +96,7 @@ def _surprise(view: View, job: Job, partner: Job, xi: Interference, observations
     """The prediction, if even few measurements show a loss beyond the prediction's interval."""
     if not loses(xi, 1) or loses(xi, observations):
         return None
-    foretold = view.pairs.expected(job, partner)
+    foretold = view.pairs.expect(job, partner)
     return foretold if is_beyond(xi, foretold) else None
 
 
@@ -135,7 +135,7 @@ def _stop(
     ends_s: tuple[float, float] | None = None,
 ) -> Preempt:
     other = partner if stops is job else job
-    of = (lambda each: each) if stops is job else Interference.swapped
+    of = (lambda each: each) if stops is job else Interference.swap
     ratios = (of(xi).first, of(xi).second)
     if ends_s is not None:
         reason = because("parted-theorem", other.job_id, *ratios, *ends_s)
@@ -221,7 +221,7 @@ class Colocation(Stateless, ABC):
             return NOTHING
         plan = Plan(view)
         place_in_order(plan, self.name, strict=False)
-        self.admit(plan, plan.unplaced(), late_waiting(plan))
+        self.admit(plan, plan.list_unplaced(), late_waiting(plan))
         return plan.decision()
 
     def part_after(self, view: View, event: ev.AnyEvent) -> Preempt | None:
@@ -267,7 +267,9 @@ class Colocation(Stateless, ABC):
         if not slots and slots.closed is None:
             return reason
         told = why_alone(job) or (self.why_not(plan, job, slots) if slots else slots.closed) or reason
-        other = slots.of_another_user(job) if told.code in ("sharing-nobody", "sharing-too-few") else None
+        other = (
+            slots.find_of_another_user(job) if told.code in ("sharing-nobody", "sharing-too-few") else None
+        )
         return because("sharing-uid", other.job_id) if other is not None else told
 
 

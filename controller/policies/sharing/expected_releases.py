@@ -40,7 +40,7 @@ class ReleaseTimes:
         """Devices of the first so many jobs together."""
         self._together = Together(view)
 
-    def by(self, until_s: float) -> int:
+    def count_by(self, until_s: float) -> int:
         """How many of the jobs will have ended by then."""
         while self._next is not None and self._next.estimate.end_s <= until_s:
             self.jobs.append(self._next)
@@ -118,7 +118,7 @@ class ExpectedReleases:
             self._promise(*self._newest)
         if self._seen_actions != len(plan.actions):
             self._seen_actions, self._later_s, self._free = len(plan.actions), NEVER_S, plan.free_everywhere
-        count = self._ends.by(until_s)
+        count = self._ends.count_by(until_s)
         if not self._ends.may_be_enough(plan, self._free, job, count):
             return None
         if self._later_s == NEVER_S:
@@ -180,7 +180,7 @@ class ExpectedReleases:
                 self._later.suppose_taken(host_id, type, devices)
         self._gone = count
         self._later.forget_touches(
-            dict.fromkeys(chain(plan.touched(), self._promised.values(), self._where[count]))
+            dict.fromkeys(chain(plan.list_touched(), self._promised.values(), self._where[count]))
         )
 
 

@@ -274,13 +274,13 @@ class ShareableSlots:
             return because("sharing-lost", partner.job_id, xi.first, xi.second)
         return None
 
-    def of_another_user(self, job: Job) -> Job | None:
+    def find_of_another_user(self, job: Job) -> Job | None:
         """A tenant that the job cannot join only because MPS wants both to be one user's."""
         uid = job.spec.launch.uid
         others = (slot.partner for slot in self if slot.one_uid and slot.partner.spec.launch.uid != uid)
         return next(others, None)
 
-    def admitted(self, job: Job) -> Mask:
+    def admission_mask(self, job: Job) -> Mask:
         """Slots whose tenant it was not parted from, under MPS of the same user."""
         uid, parted = job.spec.launch.uid, self._parted_from(job)
         here = [

@@ -31,7 +31,7 @@ class Candidates:
 
     def again(self, job: Job) -> None:
         """The job that `next` has just given was placed: go on with its scheduling class."""
-        queue, index = self._view.queue.of_class(self._view.queue.class_of(job)), self._index + 1
+        queue, index = self._view.queue.jobs_of_class(self._view.queue.class_of(job)), self._index + 1
         if index < len(queue):
             following = queue[index]
             heapq.heappush(self._more, (self._view.queue.order_key(following), index, following))

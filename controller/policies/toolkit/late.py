@@ -22,7 +22,7 @@ from cotenant.controller.policies.toolkit.victims import longest_first
 
 def late_waiting(plan: Plan) -> Job | None:
     """The first late job that gets nothing by this plan, though the hosts could hold it."""
-    for job in plan.unplaced():
+    for job in plan.list_unplaced():
         if not job.aged:
             return None
         if is_possible(plan.view, job):

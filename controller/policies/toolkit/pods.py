@@ -158,7 +158,7 @@ class _Search:
         self._victims, self._cost, self._spares = victims, cost, spares
         view = plan.view
         leaving = [each for each in view.running.leaving if each.phase is CHECKPOINTING]
-        touched = [*victims.values(), *leaving, *plan.preempted()]
+        touched = [*victims.values(), *leaving, *plan.list_preempted()]
         hosts = {
             view.devices[d].host_id
             for each in touched
@@ -192,7 +192,7 @@ class _Search:
     def _is_being_left(self, device_id: DeviceId) -> bool:
         """Whether all others who hold it are saving their state for somebody, or will be."""
         plan, jobs = self._plan, self._plan.view.jobs
-        gone = {each.job_id for each in plan.preempted()}
+        gone = {each.job_id for each in plan.list_preempted()}
         return all(
             job_id in self._victims or job_id in gone or jobs[job_id].phase is CHECKPOINTING
             for job_id in plan.view.holdings.tenants(device_id)

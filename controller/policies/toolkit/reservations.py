@@ -43,7 +43,7 @@ def _ends(plan: Plan) -> list[tuple[float, Job, tuple[DeviceId, ...]]]:
     """Returns when jobs leave, the first to leave first; with their devices, those that this plan starts."""
     view, now_s = plan.view, plan.view.now_s
     found: list[tuple[float, int, Job, tuple[DeviceId, ...]]] = [
-        (_end_s(job, now_s), job.number, job, ()) for job in view.running.by_end()
+        (_end_s(job, now_s), job.number, job, ()) for job in view.running.jobs_by_end()
     ]
     for action in plan.actions:
         if isinstance(action, Place):

@@ -171,7 +171,7 @@ def leaving_now(plan: Plan) -> list[Job]:
     """Jobs that save and leave, by this plan or one before it, by predicted end; not those whose end is
     unknown."""
     found = [job for job in plan.view.running.leaving if job.phase is CHECKPOINTING]
-    found += [job for job in plan.preempted() if job.phase is RUNNING or job.phase is LOADING]
+    found += [job for job in plan.list_preempted() if job.phase is RUNNING or job.phase is LOADING]
     found.sort(key=lambda job: (job.estimate.end_s, job.number))
     return found
 

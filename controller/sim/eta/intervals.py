@@ -173,7 +173,7 @@ def _effect(engine: Engine, first: Job, without: Times, follows: Times) -> Arriv
     waits = first.phase in (Phase.QUEUED, Phase.RESERVED)
     ahead, waits_for = [], []
     if waits:
-        ahead = [job.job_id for job in engine.view().queue.in_order()]
+        ahead = [job.job_id for job in engine.view().queue.jobs_in_order()]
         ahead = ahead[: ahead.index(first.job_id)] if first.job_id in ahead else []
         waits_for = _leave_first(engine, first, follows)
     reasons = [each for each in engine.explain(first.job_id, engine.now_s) if each.code != "submitted"]
@@ -193,7 +193,7 @@ def _leave_first(engine: Engine, job: Job, ends: Times) -> list[JobId]:
     view = engine.view()
     free, found = view.free.everywhere, []
     for other in sorted(
-        view.running.by_end(), key=lambda each: (_median_s(ends.get(each.job_id)), each.number)
+        view.running.jobs_by_end(), key=lambda each: (_median_s(ends.get(each.job_id)), each.number)
     ):
         if free >= job.spec.gpus:
             break

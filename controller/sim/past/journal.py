@@ -183,7 +183,7 @@ class Troubles:
             self._count(engine.now_s)
             self._usable = usable(engine)
 
-    def lost(self, engine: Engine, job_id: JobId) -> None:
+    def note_loss(self, engine: Engine, job_id: JobId) -> None:
         """A job's attempt was lost with its host."""
         job = engine.jobs.get(job_id)
         if job is not None and engine.now_s >= self._begin_s:

@@ -220,7 +220,7 @@ class _Watcher:
 
     def observe(self, engine: Engine, event: ev.AnyEvent, commands: list[AnyCommand]) -> None:
         if isinstance(event, ev.JobArrived):
-            self._arrived(engine, event)
+            self._note_arrival(engine, event)
         elif isinstance(event, ev.RequeueRequested):
             job = engine.jobs.get(event.job_id)
             again = job is not None and job.phase not in ENDED and event.job_id not in self._open
@@ -252,10 +252,10 @@ class _Watcher:
             job = engine.jobs.get(job_id)
             if job is not None and job.attempt.stop_cause == "lost":
                 kept.lost_work = True
-                self._troubles.lost(engine, job_id)
+                self._troubles.note_loss(engine, job_id)
             self._may_end(engine, job_id)
 
-    def _arrived(self, engine: Engine, event: ev.JobArrived) -> None:
+    def _note_arrival(self, engine: Engine, event: ev.JobArrived) -> None:
         job = engine.jobs.get(event.spec.job_id)
         if job is not None and job.job_id not in self._open and job.phase not in ENDED:
             # Placed at once or not: its estimate only moves with its progress.

@@ -73,7 +73,7 @@ class Comparison:
         for job_id, action in would_start.items():
             self._would_start(view, job_id, action, starts.get(job_id))
         for job_id, action in starts.items():
-            self._started(view, job_id, action, is_wanted=job_id in would_start)
+            self._note_start(view, job_id, action, is_wanted=job_id in would_start)
         for job_id, leaves in would_preempt.items():
             attempt = (job_id, view.jobs[job_id].attempt.number)
             if job_id not in preempts and attempt not in self._left:
@@ -96,7 +96,7 @@ class Comparison:
             self._wanted[job_id] = view.now_s
             self._differ("starts", view, job_id, None, action)
 
-    def _started(self, view: View, job_id: JobId, action: ShadowStart, *, is_wanted: bool) -> None:
+    def _note_start(self, view: View, job_id: JobId, action: ShadowStart, *, is_wanted: bool) -> None:
         since_s = self._wanted.pop(job_id, None)
         if since_s is not None:
             self._sooner_jobs += 1

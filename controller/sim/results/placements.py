@@ -49,13 +49,13 @@ class Placements:
                 pass
         for command in commands:
             if isinstance(command, StartAttempt):
-                self._started(engine, command)
+                self._note_start(engine, command)
             elif isinstance(command, StopAttempt):
                 stopped = self._open.get(command.job_id)
                 if stopped is not None and stopped.stop_requested_s is None:
                     self._open[command.job_id] = stopped._replace(stop_requested_s=now_s)
 
-    def _started(self, engine: Engine, command: StartAttempt) -> None:
+    def _note_start(self, engine: Engine, command: StartAttempt) -> None:
         known = self._open.get(command.job_id)
         if known is not None and known.attempt == command.attempt:
             return  # The gang's other hosts.

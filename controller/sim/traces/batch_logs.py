@@ -64,15 +64,15 @@ def read_sacct(text: str, *, name: str) -> Trace:
             name=name,
             source=f"{name} (Slurm accounting)",
             lines=jobs.lines,
-            submit_s=times_from_first(jobs.parsed("Submit", clock_s, CLOCK_TIME)),
+            submit_s=times_from_first(jobs.parse_column("Submit", clock_s, CLOCK_TIME)),
             duration_s=np.where(unfinished, np.nan, _durations(jobs)),
             gpus=gpus,
             job_ids=jobs.unique("JobID"),
-            user=Labels.of(jobs.text("User")),
-            vc=Labels.of(jobs.text("Partition")),
-            organisation=Labels.of(jobs.text("Account")),
-            gpu_type=Labels.of(types),
-            state=Labels.of(states),
+            user=Labels.make(jobs.text("User")),
+            vc=Labels.make(jobs.text("Partition")),
+            organisation=Labels.make(jobs.text("Account")),
+            gpu_type=Labels.make(types),
+            state=Labels.make(states),
             excluded={JOB_STEPS: len(rows) - len(jobs)} if len(jobs) < len(rows) else {},
             notes=[],
         )
@@ -92,9 +92,9 @@ def _durations(jobs: TextTable) -> Floats:
     if "ElapsedRaw" in jobs:
         return jobs.numbers("ElapsedRaw", negative=False)
     if "Elapsed" in jobs:
-        return jobs.parsed("Elapsed", elapsed_s, "a time like 1-02:03:04")
+        return jobs.parse_column("Elapsed", elapsed_s, "a time like 1-02:03:04")
     if "Start" in jobs and "End" in jobs:
-        return jobs.parsed("End", clock_s, CLOCK_TIME) - jobs.parsed("Start", clock_s, CLOCK_TIME)
+        return jobs.parse_column("End", clock_s, CLOCK_TIME) - jobs.parse_column("Start", clock_s, CLOCK_TIME)
     hint = "add ElapsedRaw to sacct's -o"
     raise TraceProblem("has no column with durations", file=jobs.file, line=1, hint=hint)
 
@@ -153,7 +153,7 @@ def read_swf(text: str, *, name: str, processors_per_gpu: int = 1) -> Trace:
             user=_labels(jobs, "user"),
             vc=_labels(jobs, "partition"),
             organisation=_labels(jobs, "group"),
-            state=Labels.of([STATES.get(status, "") for status in jobs.text("status")]),
+            state=Labels.make([STATES.get(status, "") for status in jobs.text("status")]),
             excluded={},
             notes=[],
         )
@@ -183,4 +183,4 @@ def _known_values(jobs: TextTable, column: str) -> Floats:
 
 
 def _labels(jobs: TextTable, column: str) -> Labels:
-    return Labels.of(["" if text == "-1" else text for text in jobs.text(column)])
+    return Labels.make(["" if text == "-1" else text for text in jobs.text(column)])

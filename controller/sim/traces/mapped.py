@@ -59,7 +59,7 @@ def read_mapped(text: str, columns: Mapping[str, str], *, name: str) -> Trace:
     needed = tuple(dict.fromkeys(columns.values()))
     jobs = table(text, name, wanted=needed, required=needed, quotes=separator_of(text) != "|")
     moment = {
-        field: jobs.parsed(columns[field], moment_s, MOMENT)
+        field: jobs.parse_column(columns[field], moment_s, MOMENT)
         for field in ("submit", "start", "end")
         if field in columns
     }
@@ -69,11 +69,11 @@ def read_mapped(text: str, columns: Mapping[str, str], *, name: str) -> Trace:
             source=name,
             lines=jobs.lines,
             submit_s=times_from_first(moment["submit"]),
-            duration_s=jobs.parsed(columns["duration"], length_s, LENGTH)
+            duration_s=jobs.parse_column(columns["duration"], length_s, LENGTH)
             if "duration" in columns
             else moment["end"] - moment["start"],
-            gpus=jobs.parsed(columns["gpus"], gpu_count, COUNT) * factor,
-            user=Labels.of(jobs.text(columns["user"])) if "user" in columns else None,
+            gpus=jobs.parse_column(columns["gpus"], gpu_count, COUNT) * factor,
+            user=Labels.make(jobs.text(columns["user"])) if "user" in columns else None,
             excluded={},
             notes=[],
         )

@@ -50,7 +50,7 @@ def read_schema(text: str, *, name: str, source: str = "", licence: str = "") ->
         TraceProblem: the text is not in the schema, or no job is left.
     """
     jobs = table(text, name, wanted=(*COLUMNS, "trace"), required=REQUIRED, otherwise=OTHER_NAMES)
-    kinds = Labels.of(tuple(kind.lower() for kind in jobs.text("type")))
+    kinds = Labels.make(tuple(kind.lower() for kind in jobs.text("type")))
     return finish(
         Draft(
             name=name,
@@ -61,12 +61,12 @@ def read_schema(text: str, *, name: str, source: str = "", licence: str = "") ->
             duration_s=jobs.numbers("duration_s", negative=False),
             gpus=jobs.numbers("gpus", negative=False),
             job_ids=jobs.unique("job_id") if "job_id" in jobs else (),
-            user=Labels.of(jobs.text("user")),
+            user=Labels.make(jobs.text("user")),
             vc=_vcs(jobs),
-            organisation=Labels.of(jobs.text("organisation")),
-            model=Labels.of(jobs.text("model")),
-            gpu_type=Labels.of(jobs.text("gpu_type")),
-            state=Labels.of(jobs.text("state")),
+            organisation=Labels.make(jobs.text("organisation")),
+            model=Labels.make(jobs.text("model")),
+            gpu_type=Labels.make(jobs.text("gpu_type")),
+            state=Labels.make(jobs.text("state")),
             hp=kinds.codes == kinds.names.index("hp") if "hp" in kinds.names else None,
             synthetic="yes" in jobs.text("synthetic"),
             excluded={},
@@ -78,8 +78,8 @@ def read_schema(text: str, *, name: str, source: str = "", licence: str = "") ->
 def _vcs(jobs: TextTable) -> Labels:
     """The VC of each job, from column vc; where that is empty, column `trace` (several traces in one file)
     takes its place."""
-    vcs = Labels.of(jobs.text("vc"))
-    return vcs if vcs.known else Labels.of(jobs.text("trace"))
+    vcs = Labels.make(jobs.text("vc"))
+    return vcs if vcs.known else Labels.make(jobs.text("trace"))
 
 
 def write_csv(trace: Trace, path: Path) -> None:

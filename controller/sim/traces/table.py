@@ -69,7 +69,7 @@ class TextTable:
             raise self.problem(row, column, f"{shown(texts[row])} is negative", "it must be 0 or more")
         return values
 
-    def parsed(self, column: str, parse: Callable[[str], float], what: str) -> Floats:
+    def parse_column(self, column: str, parse: Callable[[str], float], what: str) -> Floats:
         """Like `numbers`, by a function that raises ValueError for what it cannot read; `what` it expects."""
         texts = self.columns[column]
         seen: dict[str, float] = {}

@@ -62,7 +62,7 @@ class Labels:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, values: Sequence[str]) -> Labels:
+    def make(cls, values: Sequence[str]) -> Labels:
         """Names in order of first appearance; an empty text is none."""
         names = dict.fromkeys(values)
         names.pop("", None)

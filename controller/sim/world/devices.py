@@ -82,7 +82,7 @@ class Devices:
             self.held = round(self.held, 6)
         run.held_gpu_s += count * run.fraction * (now_s - run.launched_s)
 
-    def beside(self, run: JobRun, gang: Sequence[GangMember]) -> list[JobRun]:
+    def co_tenants(self, run: JobRun, gang: Sequence[GangMember]) -> list[JobRun]:
         """The co-tenants of `run` on the devices of `gang`, in device order; who has another part of one is
         none."""
         if run.fraction < 1.0:

@@ -124,7 +124,7 @@ class World:
         for run in runs:
             if not run.gang:
                 continue
-            beside = self.devices.beside(run, run.gang)
+            beside = self.devices.co_tenants(run, run.gang)
             run.shared = bool(beside)
             due_s = run.due_s
             if run.doing is TRAINS:
@@ -187,7 +187,7 @@ class World:
         run.settle(at_s, self._every_s)
         if rank == REPORT:
             run.reports -= 1
-            if run.reports and self.devices.beside(run, run.gang):
+            if run.reports and self.devices.co_tenants(run, run.gang):
                 run.report = self._push(at_s + self._observe_s, REPORT, run.row)
         elif self._knowledge.known == "progress" and (not self._tells or self._tells[run.row]):
             return progress(run, steps_in(self._duration_s[run.row]))
@@ -287,7 +287,7 @@ class World:
         run.since_s = run.launched_s = now_s
         run.lost_part = False
         if run.shared:
-            for other in self.devices.beside(run, run.gang):
+            for other in self.devices.co_tenants(run, run.gang):
                 other.shared = True
                 self._will_report(other)
         if run.safe_s > 0.0 and command.resume_step < run.safe_steps:
@@ -364,7 +364,7 @@ class World:
 
     def _repace_beside(self, run: JobRun) -> None:
         """The run has begun or ceased to train: its co-tenants go on at another pace."""
-        for other in self.devices.beside(run, run.gang):
+        for other in self.devices.co_tenants(run, run.gang):
             self._will_report(other)
             slowdown = self._slowdown(other)
             if other.doing is TRAINS and slowdown != other.slowdown:
@@ -393,7 +393,7 @@ class World:
             part = part_on(run.gang, host_id)
         self.devices.vacate(run, part, self.now_s)
         if run.shared:
-            for other in self.devices.beside(run, (part,)):
+            for other in self.devices.co_tenants(run, (part,)):
                 self._will_report(other)
         if others:
             run.gang = tuple(member for member in run.gang if member is not part)

@@ -198,7 +198,7 @@ class SlurmAllocator:
     async def _serve(self, queue: AllocationQueue, problem: str) -> None:
         problem = await self._publish(queue) or problem or await self._check(queue)
         queue = self._core.state.allocations.queues.get(queue.name, queue)
-        allocations = tuple(self._core.state.allocations.of(queue.name))
+        allocations = tuple(self._core.state.allocations.allocations_of(queue.name))
         now_s, view = self._core.clock.now_s(), self._core.state.engine.view()
         plan = decide(situation(view, queue, allocations, now_s, self._idle_since_s, problem))
         self.why[queue.name] = plan.why
@@ -270,18 +270,18 @@ class SlurmAllocator:
         try:
             await asyncio.to_thread(write_key, self._keys_dir, Path(queue.terms.folder), host_id)
         except (OSError, keys.KeyProblem) as error:
-            return await self._failed(asked, f"no key for {host_id}: {error}")
+            return await self._note_failure(asked, f"no key for {host_id}: {error}")
         answer = await self._call(programs.sbatch(queue, asked), programs.script(queue, asked))
         if answer.problem:
-            return await self._failed(asked, answer.problem)
+            return await self._note_failure(asked, answer.problem)
         try:
             slurm_id = programs.submitted_id(answer.text)
         except ValueError as error:
-            return await self._failed(asked, str(error))
+            return await self._note_failure(asked, str(error))
         pending = asked.move("pending", self._core.clock.now_s(), "Slurm lets it wait", slurm_id=slurm_id)
         return await self._record(ev.AllocationChanged(allocation=pending))
 
-    async def _failed(self, asked: Allocation, why: str) -> bool:
+    async def _note_failure(self, asked: Allocation, why: str) -> bool:
         """Raises nothing, returns False: nothing more is asked for in this look."""
         now_s, queue = self._core.clock.now_s(), self._core.state.allocations.queues.get(asked.queue)
         events: list[ev.AnyEvent] = [ev.AllocationChanged(allocation=asked.move("over", now_s, why))]
@@ -311,7 +311,7 @@ class SlurmAllocator:
             except Exception:
                 settle(False)
                 raise
-            self._core.after_commit(lambda: settle(True), otherwise=lambda: settle(False))
+            self._core.run_after_commit(lambda: settle(True), otherwise=lambda: settle(False))
 
         self._guarded(happen)
         with suppress(TimeoutError):

@@ -133,7 +133,7 @@ def _removal(now: Situation) -> AllocationPlan:
     return AllocationPlan(
         cancel=tuple(cancel),
         leave=tuple(leave),
-        why=f"it is being removed: {_count_noun(left, 'allocation')} left" if left else "it is removed",
+        why=f"it is being removed: {_count(left, 'allocation')} left" if left else "it is removed",
     )
 
 
@@ -313,17 +313,17 @@ def _requests(now: Situation, demand: HostDemand) -> tuple[tuple[HostId, ...], s
     jobs = _name_jobs(demand.for_jobs)
     if open_ >= queue.terms.max_hosts:
         return (), (
-            f"{jobs} would need {_count_noun(demand.missing, 'host')} more, and all {queue.terms.max_hosts} of "
+            f"{jobs} would need {_count(demand.missing, 'host')} more, and all {queue.terms.max_hosts} of "
             "--max-hosts are there or asked for"
         )
     if waiting >= queue.terms.backlog:
         return (
             (),
-            f"{_count_noun(waiting, 'request')} wait in Slurm already, which is --backlog {queue.terms.backlog}",
+            f"{_count(waiting, 'request')} wait in Slurm already, which is --backlog {queue.terms.backlog}",
         )
     if now.now_s < queue.retry_at_s:
         return (), (
-            f"{_count_noun(queue.failures, 'request')} in a row brought no host ({queue.failure}): the next one "
+            f"{_count(queue.failures, 'request')} in a row brought no host ({queue.failure}): the next one "
             f"in {queue.retry_at_s - now.now_s:.0f} s"
         )
     unproven = queue.seen is None or queue.failures > 0
@@ -337,7 +337,7 @@ def _requests(now: Situation, demand: HostDemand) -> tuple[tuple[HostId, ...], s
     taken = {each.host_id for each in now.allocations}
     names = [queue.host(slot) for slot in range(1, queue.terms.max_hosts + 1)]
     slots = tuple(name for name in names if name not in taken)[: min(most, demand.missing)]
-    return slots, f"asks for {_count_noun(len(slots), 'host')} for {jobs}"
+    return slots, f"asks for {_count(len(slots), 'host')} for {jobs}"
 
 
 def _why_nothing(now: Situation, demand: HostDemand) -> str:
@@ -347,10 +347,10 @@ def _why_nothing(now: Situation, demand: HostDemand) -> str:
         return f"job {job_id} {why}{more}"
     if demand.elsewhere:
         where = " or ".join(dict.fromkeys(demand.elsewhere))
-        return f"{_count_noun(len(demand.elsewhere), 'waiting job')} fit on what {where}"
+        return f"{_count(len(demand.elsewhere), 'waiting job')} fit on what {where}"
     if now.not_runnable:
         return (
-            f"{_count_noun(now.not_runnable, 'job')} cannot run yet (they wait for other jobs, are held, or are "
+            f"{_count(now.not_runnable, 'job')} cannot run yet (they wait for other jobs, are held, or are "
             "over a limit)"
         )
     return "no job waits"
@@ -362,7 +362,7 @@ def _name_jobs(jobs: Sequence[JobId]) -> str:
     return f"{'job' if len(jobs) == 1 else 'jobs'} {shown}{more}"
 
 
-def _count_noun(count: int, noun: str) -> str:
+def _count(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -394,4 +394,4 @@ def shape_problem(shape: HostShape, seen: SeenShape) -> str:
 
 
 def describe(seen: SeenShape) -> str:
-    return f"{_count_noun(seen.devices, 'device')} of type {seen.type}"
+    return f"{_count(seen.devices, 'device')} of type {seen.type}"

@@ -49,7 +49,7 @@ class AllocationRequests:
 
     def change(self, request_id: int, request: wire.ChangeAllocations, who: Identity) -> wire.Done:
         must_be_admin(who, f"{request.verb} what is asked of Slurm")
-        queue = self._named(request.name)
+        queue = self._find_queue(request.name)
         if queue.is_removed:
             raise Denied("refused", f"queue {queue.name} is being removed")
         changes: dict[str, object]
@@ -64,7 +64,9 @@ class AllocationRequests:
         self._happen(msgspec.structs.replace(queue, **changes), who, f"{request.verb}d by {who.name}")
         return wire.Done(request_id=request_id, lines=(f"{queue.name}: {line}",))
 
-    def listed(self, request_id: int, request: wire.ListAllocations, who: Identity) -> wire.AllocationQueues:
+    def list_queues(
+        self, request_id: int, request: wire.ListAllocations, who: Identity
+    ) -> wire.AllocationQueues:
         now = Now(self._core.clock.now_s(), self._core.clock.wall())
         queues = sorted(self._core.state.allocations.queues.values(), key=lambda each: each.name)
         return wire.AllocationQueues(
@@ -75,7 +77,7 @@ class AllocationRequests:
         now = Now(self._core.clock.now_s(), self._core.clock.wall())
         notes = [n for n in self._core.state.allocations.notes if request.name in ("", n.queue)]
         if request.name and not notes:
-            self._named(request.name)
+            self._find_queue(request.name)
         shown = notes[-max(1, min(request.limit, LOG_LINES_MAX)) :]
         lines = (wire.AllocationLine(at=now.utc(n.at_s), queue=n.queue, text=n.text) for n in shown)
         return wire.AllocationLog(request_id=request_id, lines=tuple(lines), now=now.at)
@@ -88,7 +90,7 @@ class AllocationRequests:
                 "`cotenant init`, then `cotenant controller --endpoint tcp://0.0.0.0:7070`",
             )
 
-    def _named(self, name: str) -> AllocationQueue:
+    def _find_queue(self, name: str) -> AllocationQueue:
         queue = self._core.state.allocations.queues.get(name)
         if queue is None:
             raise Denied("not-found", f"there is no queue {name}", "`cotenant alloc list` lists them")
@@ -99,7 +101,7 @@ class AllocationRequests:
         self._core.audit(who, "alloc", queue.name, why)
 
     def _view(self, queue: AllocationQueue, now: Now) -> wire.AllocationQueueView:
-        open_ = self._core.state.allocations.of(queue.name)
+        open_ = self._core.state.allocations.allocations_of(queue.name)
         why = self._why.get(queue.name, NOT_LOOKED)
         return wire.AllocationQueueView(
             name=queue.name,

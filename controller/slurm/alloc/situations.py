@@ -39,7 +39,7 @@ def situation(
     spaces = tuple(
         space for host in view.hosts.values() if host.takes_work for space in _spaces(view, host, now_s)
     )
-    waiting = islice(view.queue.in_order(), LOOKED_AT_MAX)
+    waiting = islice(view.queue.jobs_in_order(), LOOKED_AT_MAX)
     return Situation(
         now_s=now_s,
         queue=queue,

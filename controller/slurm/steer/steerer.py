@@ -248,12 +248,12 @@ class Steerer:
         """Renews our mark; puts one where there is none of ours (any more)."""
         marks = self._slurm.marks()
         is_there = any(mark.job_id == number for mark in marks)
-        mine = self._as_mark(number if is_there else NO_MARK_YET, now_s)
+        mine = self._make_mark(number if is_there else NO_MARK_YET, now_s)
         if other := rival(marks, mine, now_s):
             raise Superseded(other)
         if not is_there:
             number = self._slurm.put_mark()
-            mine = self._as_mark(number, now_s)
+            mine = self._make_mark(number, now_s)
         self._file.write(msgspec.structs.replace(self._file.now, mark=number))
         self._slurm.sign_mark(mine)
         if not is_there:
@@ -280,7 +280,7 @@ class Steerer:
     def _is_ours(self, mark: Mark) -> bool:
         return (mark.host, mark.state) == (self._host, str(self._file.path))
 
-    def _as_mark(self, number: int, now_s: float) -> Mark:
+    def _make_mark(self, number: int, now_s: float) -> Mark:
         until_s = now_s + self._lease_s
         return Mark(
             job_id=number, host=self._host, pid=self._pid, until_s=until_s, state=str(self._file.path)

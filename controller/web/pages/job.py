@@ -76,7 +76,7 @@ def look(asks: Asking, params: Params) -> JobLook:
         decisions=asks.ask(wire.GetDecisions(job_id=job_id, limit=DECISIONS_MAX)),
         outputs=outputs,
         no_output=no_output,
-        samples=asks.samples.of(job_id),
+        samples=asks.samples.samples_of(job_id),
     )
 
 
@@ -146,7 +146,7 @@ def newest(samples: Sequence[StepSample]) -> list[StepSample]:
 
 async def series(request: Request) -> Response:
     """Answers with the series that the plot shows."""
-    samples = request.app.state.connections.samples.of(JobId(request.path_params["job_id"]))
+    samples = request.app.state.connections.samples.samples_of(JobId(request.path_params["job_id"]))
     columns = {name: [getattr(each, name) for each in samples] for name in StepSample._fields}
     return JSONResponse({"schema": "job-series/1", **columns})
 

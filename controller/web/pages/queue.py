@@ -88,7 +88,7 @@ def _list_jobs(asks: Asking, question: wire.ListJobs, name: str, params: Params)
         part = asks.ask(structs.replace(question, after=begin))
         of = sum(part.by_state.values())
         return JobsOfKind(part.jobs, of, part.more, str(part.next) if part.next else "", part.now)
-    jobs, of, now = asks.kept(str(question), lambda: _whole(asks, question))
+    jobs, of, now = asks.keep(str(question), lambda: _whole(asks, question))
     rows = sorted(jobs, key=key, reverse=sort.startswith(BACKWARDS))[begin:]
     more = max(0, len(rows) - ROWS_MAX)
     return JobsOfKind(rows[:ROWS_MAX], of, more, str(begin + ROWS_MAX) if more else "", now)

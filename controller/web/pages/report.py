@@ -24,7 +24,7 @@ def since_s(params: Params) -> float | None:
 
 def look(asks: Asking, params: Params) -> ReportView:
     period_s = since_s(params)
-    return asks.kept(f"report of {period_s}", lambda: asks.ask(wire.GetReport(since_s=period_s)).report)
+    return asks.keep(f"report of {period_s}", lambda: asks.ask(wire.GetReport(since_s=period_s)).report)
 
 
 def shown(report: ReportView, params: Params) -> Mapping[str, Any]:

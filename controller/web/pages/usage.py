@@ -30,7 +30,7 @@ def grouping_of(params: Params) -> By:
 
 def look(asks: Asking, params: Params) -> UsageLook:
     request = wire.GetUsage(by=grouping_of(params), since_s=since_s(params))
-    return asks.kept(
+    return asks.keep(
         f"usage by {request.by} of {request.since_s}",
         lambda: UsageLook(*table.all_rows(asks.ask, request)),
     )

@@ -103,7 +103,7 @@ def folds(rows: Sequence[Row], group: Callable[[Row], str], seed: int) -> NDArra
 
 def predicted(rows: Sequence[Row], group: Callable[[Row], str], seed: int) -> Array:
     """Each row by the fit to the other folds."""
-    fold, table = folds(rows, group, seed), StepTable.of([row.step for row in rows])
+    fold, table = folds(rows, group, seed), StepTable.make([row.step for row in rows])
     result = np.empty(len(rows))
     for number in range(FOLDS):
         out = fold == number

@@ -59,26 +59,26 @@ def test_a_lease_is_over_before_the_controllers() -> None:
     """The controller counts from when it answered, which is never before we sent."""
     lease = Lease()
     assert not lease.may_start(0.0)
-    lease.granted(10.0)
+    lease.grant(10.0)
     assert lease.left_s(0.0) == 0.0
     lease.beat_sent(1, 100.0)
     answered_s, arrived_s = 103.0, 106.0
-    assert lease.renewed(1)
+    assert lease.renew(1)
     left_s = lease.left_s(arrived_s)
     assert left_s is not None
     assert arrived_s + left_s <= answered_s + 10.0
     assert lease.left_s(1000.0) == 0.0
-    assert not lease.renewed(99), "not a heartbeat of ours"
+    assert not lease.renew(99), "not a heartbeat of ours"
 
 
 def test_nothing_starts_in_the_last_fifth_of_a_lease() -> None:
     lease = Lease()
-    lease.granted(10.0)
+    lease.grant(10.0)
     lease.beat_sent(1, 0.0)
-    lease.renewed(1)
+    lease.renew(1)
     assert lease.may_start(7.9)
     assert not lease.may_start(8.0)
     assert lease.still_meant(1, 7.9)
     assert not lease.still_meant(1, 8.0)
-    lease.granted(None)
+    lease.grant(None)
     assert lease.may_start(1e9)

@@ -45,7 +45,7 @@ class Host:
         self.health.surroundings(self.live, self.mps, self.now_s)
         used = 600 + sum(p.used_mib or 0 for p in processes)
         plain = ProbeResult(uuid=uuid, used_mib=used, processes=processes)
-        self.faults = self.health.probed(msgspec.structs.replace(plain, **facts), self.now_s)
+        self.faults = self.health.note_probe(msgspec.structs.replace(plain, **facts), self.now_s)
         return self.condition(uuid)
 
     def xid(self, number: int, pid: int | None = None, recovery: int | None = None) -> DeviceCondition:
@@ -173,7 +173,7 @@ def test_the_processes_of_an_mps_servers_fault_are_found() -> None:
     host = Host()
     host.live = {ONE: frozenset({JOB})}
     host.probe(process(1, of=JOB))
-    known = host.health.faulted(GpuFault(uuids=(ONE,), why="FAULT", culprit_pids=(1,)), host.now_s)
+    known = host.health.note_fault(GpuFault(uuids=(ONE,), why="FAULT", culprit_pids=(1,)), host.now_s)
     assert known.culprits == (JOB,)
     assert host.condition().state == "suspect"
 
@@ -250,7 +250,7 @@ def test_a_suspect_comes_back_when_it_has_been_quiet() -> None:
 def test_a_suspect_that_does_not_answer_stays_one() -> None:
     host = Host()
     host.probe()
-    host.health.unanswered([ONE], "it hangs", host.now_s)
+    host.health.note_silence([ONE], "it hangs", host.now_s)
     host.now_s += 10 * QUIET_S["hung"]
     assert host.condition() == DeviceCondition(state="suspect", note="suspect: it hangs")
     assert host.probe() == DeviceCondition(), "it answers, and it has been quiet for long"
@@ -261,14 +261,14 @@ def test_a_person_is_trusted_about_suspects_and_draining_devices_and_not_about_l
         host = Host()
         host.probe()
         host.xid(xid)
-        host.health.trusted(host.now_s)
+        host.health.trust(host.now_s)
         assert host.probe().state == after
 
 
 def test_a_person_who_knows_that_rows_are_to_be_replaced_is_believed() -> None:
     host = Host()
     assert host.probe(remap_pending=True).state == "draining"
-    host.health.trusted(host.now_s)
+    host.health.trust(host.now_s)
     assert host.probe(remap_pending=True) == DeviceCondition()
 
 
@@ -302,7 +302,7 @@ def test_a_watcher_that_was_killed_is_no_proof_of_a_reset() -> None:
     host = Host()
     host.probe(energy_mj=1000)
     host.xid(48)
-    host.health.unanswered([ONE], "its watcher ended", host.now_s)
+    host.health.note_silence([ONE], "its watcher ended", host.now_s)
     assert host.probe(energy_mj=1100).state == "draining"
 
 
@@ -388,7 +388,7 @@ def test_a_device_that_was_gone_and_answers_the_next_agent_has_begun_anew() -> N
 def test_a_persons_word_is_kept_until_the_device_was_reset() -> None:
     host = Host()
     host.probe(remap_pending=True, energy_mj=1000)
-    host.health.trusted(host.now_s)
+    host.health.trust(host.now_s)
     again = restarted(host)
     assert again.probe(remap_pending=True, energy_mj=1001) == DeviceCondition()
     again.probe(remap_pending=True, energy_mj=5)
@@ -476,7 +476,7 @@ def test_a_device_that_is_not_ok_is_not_offered_and_one_that_is_lost_stays_so_wh
             assert before != "lost" or host.condition().state == "lost" or was_silent
         elif kind == "hang":
             silent = True
-            host.health.unanswered([ONE], "hangs", host.now_s)
+            host.health.note_silence([ONE], "hangs", host.now_s)
         elif kind == "restart":
             known = host.condition()
             host = restarted(host)
@@ -484,7 +484,7 @@ def test_a_device_that_is_not_ok_is_not_offered_and_one_that_is_lost_stays_so_wh
         elif kind == "quiet":
             host.now_s += number
         else:
-            host.health.trusted(host.now_s)
+            host.health.trust(host.now_s)
         condition = host.condition()
         assert bool(condition.note) or condition.state == "ok"
         assert kind == "look" or before != "lost" or condition.state == "lost"

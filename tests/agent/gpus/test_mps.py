@@ -90,15 +90,15 @@ def test_one_daemon_serves_all_gpus_in_a_short_place() -> None:
     assert (spec.devices, spec.percentage) == ((A, B), 50.0)
     assert spec.pipe_directory == pipe_directory(RUNTIME, host_daemon(1000, one_uid=True))
     assert (setup.runtime, setup.host_devices, setup.why_not) == ("/run/cotenant", (A, B), {})
-    assert setup.of_user(1000) is None, "all jobs are of one user"
+    assert setup.spec_of_user(1000) is None, "all jobs are of one user"
 
 
 def test_where_several_users_have_jobs_each_has_a_daemon_for_all_gpus() -> None:
     setup = planned(MpsSettings(), where=host(uid=0), one_uid=False)
-    root, one, other = setup.specs[0], setup.of_user(1001), setup.of_user(1002)
+    root, one, other = setup.specs[0], setup.spec_of_user(1001), setup.spec_of_user(1002)
     assert one is not None
     assert other is not None
-    assert setup.of_user(0) == root
+    assert setup.spec_of_user(0) == root
     assert {spec.devices for spec in (root, one, other)} == {(A, B)}
     assert len({spec.pipe_directory for spec in (root, one, other)}) == 3
     assert len({spec.log_directory for spec in (root, one, other)}) == 3
@@ -110,7 +110,7 @@ def test_each_gpu_gets_a_daemon_of_its_own_where_that_is_asked_for(one_uid: bool
     setup = planned(MpsSettings(mode="per-device"), one_uid=one_uid)
     assert [spec.devices for spec in setup.specs] == [(A,), (B,)]
     assert setup.specs[0].pipe_directory == pipe_directory(RUNTIME, A)
-    assert (setup.host_devices, setup.of_user(1001)) == ((), None)
+    assert (setup.host_devices, setup.spec_of_user(1001)) == ((), None)
 
 
 WHY_NOT = {
@@ -396,7 +396,7 @@ def test_who_asks_hears_of_a_fault_before_the_answer_though_the_daemon_seems_wel
         await scene.edge.look()
         assert not any(isinstance(event, GpuFault) for event in scene.events), "it was asked a moment ago"
         scene.edge.open()
-        await scene.edge.looked()
+        await scene.edge.wait_for_look()
         assert GpuFault(uuids=(A,), why="its MPS server is in FAULT", one_server=True) in scene.events
         await scene.edge.leave()
 
@@ -461,7 +461,7 @@ def test_each_users_daemon_is_there_before_a_first_job_of_theirs_and_goes_after_
     place: Place,
 ) -> None:
     scene = Scene(place, uuids=(A, B), one_uid=False)
-    theirs = scene.setup.of_user(1001)
+    theirs = scene.setup.spec_of_user(1001)
     assert theirs is not None
     scene.pipe = Path(theirs.pipe_directory)
 
@@ -624,7 +624,7 @@ def test_a_mistake_in_the_thread_reaches_the_loop() -> None:
 
     async def play() -> None:
         with pytest.raises(ZeroDivisionError):
-            await watch._in_thread(fail)
+            await watch._run_in_thread(fail)
         await watch.leave(quit_daemons=False)
 
     asyncio.run(play())

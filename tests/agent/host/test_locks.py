@@ -27,7 +27,7 @@ import msgspec
 from cotenant.agent.host.locks import DeviceLocks, LockOwner
 locks = DeviceLocks(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=LockOwner))
 why = locks.take(["core-1"])
-held = locks.for_supervisor(["core-1"]) if "jobs" in sys.argv[3:] else []
+held = locks.descriptors_for_supervisor(["core-1"]) if "jobs" in sys.argv[3:] else []
 if "only" in sys.argv[3:]:
     locks.release()
 print(why or "taken", flush=True)

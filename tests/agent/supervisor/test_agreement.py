@@ -35,7 +35,7 @@ def agreement_of(
     for rank in range(ranks):
         agreement.join(rank, far=False)
         agreement.saw_step(rank, step, now_s)
-    agreement.measured(step_s)
+    agreement.note_pace(step_s)
     return agreement
 
 
@@ -143,10 +143,10 @@ def test_a_commit_is_repeated_to_those_who_are_not_there_yet() -> None:
     number = number_of(agreement.ask("save", 0.0))
     for rank in range(3):
         agreement.heard_confirm(rank, number, 10, True, 0.01)
-    agreement.reached(0, 11, 0.1)
+    agreement.note_arrival(0, 11, 0.1)
     agreement.saw_step(1, 12, 0.2)
     assert said(agreement.tick(agreement.next_alarm_s)) == [(2, "save", "commit", 11)]
-    agreement.reached(2, 11, 1.0)
+    agreement.note_arrival(2, 11, 1.0)
     assert agreement.next_alarm_s > 1e9
     assert not agreement.is_busy
 
@@ -169,7 +169,7 @@ def test_a_stop_waits_for_a_save_that_is_agreed() -> None:
     agreement = agreement_of(1)
     agreement.heard_confirm(0, number_of(agreement.ask("save", 0.0)), 10, True, 0.01)
     assert agreement.ask("stop", 0.1) == []
-    assert said(agreement.reached(0, 11, 1.0)) == [(0, "stop", "propose", 12)]
+    assert said(agreement.note_arrival(0, 11, 1.0)) == [(0, "stop", "propose", 12)]
 
 
 def test_asking_twice_changes_nothing() -> None:
@@ -286,7 +286,7 @@ class Gang:
         for rank in self.ranks:
             self.agreement.join(rank, far=rank >= ranks - far)
             self.agreement.saw_step(rank, 0, 0.0)
-        self.agreement.measured(step_s)
+        self.agreement.note_pace(step_s)
         self.now_s = 0.0
         self.begun: set[int] = set()
         self.reported_s = dict.fromkeys(self.ranks, -1.0)
@@ -344,12 +344,12 @@ class Gang:
             return
         if verdict == "stop":
             model.state = "stopped"
-            self.post(lambda: self.send(self.agreement.reached(rank, model.completed, self.now_s)))
+            self.post(lambda: self.send(self.agreement.note_arrival(rank, model.completed, self.now_s)))
             return
         if verdict == "save":
             model.saved.append(model.completed)
             step = model.completed
-            self.post(lambda: self.send(self.agreement.reached(rank, step, self.now_s)))
+            self.post(lambda: self.send(self.agreement.note_arrival(rank, step, self.now_s)))
         model.state = "computing"
         self.begun.add(rank)
         if len(self.begun) == len(self.ranks):

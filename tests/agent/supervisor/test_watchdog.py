@@ -36,7 +36,7 @@ class Gang:
 
     def steps(self, count: int = 1) -> Gang:
         self.step += count
-        self.dog.stepped(self.step)
+        self.dog.note_step(self.step)
         return self
 
     def second(self, length_s: float = 1.0) -> None:
@@ -148,7 +148,7 @@ def test_a_save_may_take_half_an_hour_and_not_for_ever() -> None:
     done = hanging()
     done.dog.saves(0.0)
     done.runs(100)
-    done.dog.saved()
+    done.dog.note_save()
     assert done.runs(590).when("dump") is None
 
 
@@ -211,7 +211,7 @@ def test_whoever_gives_a_sign_of_life_every_half_threshold_never_hangs(
             case "save":
                 gang.dog.saves(gang.now_s)
             case "saved":
-                gang.dog.saved()
+                gang.dog.note_save()
                 gang.steps()
             case "gap":
                 gang.second(10_000.0)

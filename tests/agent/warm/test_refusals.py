@@ -69,13 +69,13 @@ BEFORE: dict[str, list[Order]] = {
 def test_seen_in_the_order(tmp_path: Path, code: str) -> None:
     pool = Pool(memory_mib=100_000, share=0.5)
     for each in BEFORE[code]:
-        warm = starts(tmp_path, pool).offered(each).warm
+        warm = starts(tmp_path, pool).offer_server(each).warm
         assert (warm.why, warm.server, warm.learns) == (code, "", False), each.launch.argv
-    assert starts(tmp_path, pool).offered(order("python3.11", "-u", "a.py")).warm.why == "first"
+    assert starts(tmp_path, pool).offer_server(order("python3.11", "-u", "a.py")).warm.why == "first"
 
 
 def test_switched_off(tmp_path: Path) -> None:
-    assert starts(tmp_path, None).offered(order()).warm.why == "off"
+    assert starts(tmp_path, None).offer_server(order()).warm.why == "off"
 
 
 def test_no_such_interpreter(tmp_path: Path) -> None:

@@ -24,12 +24,12 @@ def table() -> PairTable:
             found.observe(one, two, there)
             found.observe(two, one, back)
     found.observe(y, z, 1.0)
-    found.crowded(y, z)
+    found.note_crowding(y, z)
     return found
 
 
 def test_each_kind_of_pair_is_told_once_the_worst_first() -> None:
-    views = pair_views(table().seen(), 3)
+    views = pair_views(table().list_seen(), 3)
     told = [(sorted((v.first, v.second)), v.verdict) for v in views]
     x, y, z = "python x.py", "python y.py", "python z.py"
     assert told == [([x, z], "loses"), ([y, z], "crowded"), ([z, z], "even"), ([x, y], "pays")]
@@ -46,20 +46,20 @@ def test_each_kind_of_pair_is_told_once_the_worst_first() -> None:
 
 
 def test_a_verdict_needs_measurements_both_ways() -> None:
-    assert {view.verdict for view in pair_views(table().seen(), 4)} == {"unsure", "crowded", "even"}
+    assert {view.verdict for view in pair_views(table().list_seen(), 4)} == {"unsure", "crowded", "even"}
     for verdict in ("loses", "pays"):
-        assert verdict in {view.verdict for view in pair_views(table().seen(), 3)}
+        assert verdict in {view.verdict for view in pair_views(table().list_seen(), 3)}
 
 
 def test_only_what_was_asked_for() -> None:
-    assert len(pair_views(table().seen(), 3, "x.py")) == 2
-    assert pair_views(table().seen(), 3, "nothing") == []
+    assert len(pair_views(table().list_seen(), 3, "x.py")) == 2
+    assert pair_views(table().list_seen(), 3, "nothing") == []
 
 
 def test_what_was_only_told_beforehand_is_not_what_was_seen() -> None:
     told = PairTable()
     told.know(spec("x"), spec("y"), 1.5)
-    assert told.seen() == []
+    assert told.list_seen() == []
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_verdict_is_by_the_work_done_together(first: float, second: float, w
     assert pair.verdict(3) == wanted
     xi = Interference(first=first, second=second, source="observed", count=3, both=True)
     assert loses(xi, 3) == (wanted == "loses")
-    assert xi.swapped().gain == pytest.approx(xi.gain)
+    assert xi.swap().gain == pytest.approx(xi.gain)
 
 
 def test_a_kind_is_named_by_what_it_runs() -> None:

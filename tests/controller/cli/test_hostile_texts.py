@@ -203,9 +203,9 @@ def test_json_keeps_the_words_themselves(hostile: StandIn, cotenant: Cotenant) -
 )
 def test_what_a_terminal_gets_of_a_job_s_output(data: bytes, shown: str) -> None:
     whole = TerminalFilter()
-    assert whole.shown(data) + whole.end() == shown
+    assert whole.filter_text(data) + whole.end() == shown
     by_byte = TerminalFilter()
-    assert "".join(by_byte.shown(bytes([each])) for each in data) + by_byte.end() == shown
+    assert "".join(by_byte.filter_text(bytes([each])) for each in data) + by_byte.end() == shown
 
 
 @given(
@@ -215,14 +215,14 @@ def test_what_a_terminal_gets_of_a_job_s_output(data: bytes, shown: str) -> None
 )
 def test_nothing_but_colours_and_lines_passes_however_it_is_cut(pieces: list[bytes]) -> None:
     filter_ = TerminalFilter()
-    shown = "".join(filter_.shown(each) for each in pieces) + filter_.end()
+    shown = "".join(filter_.filter_text(each) for each in pieces) + filter_.end()
     without = re.sub(r"\x1b\[[0-9;:]*m", "", shown)
     assert not texts.HIDDEN.search(without.translate({10: None, 13: None, 9: None}))
 
 
 def test_a_sequence_that_never_ends_holds_nothing_back_for_ever() -> None:
     filter_ = TerminalFilter()
-    shown = filter_.shown(b"\x1b]0;" + b"x" * 10_000) + filter_.shown(b"next")
+    shown = filter_.filter_text(b"\x1b]0;" + b"x" * 10_000) + filter_.filter_text(b"next")
     assert shown.endswith("next")
     assert "\x1b" not in shown
 

@@ -150,7 +150,7 @@ def test_later_measurements_do_not_lift_it() -> None:
 def test_a_table_that_is_full_forgets_the_oldest_that_did_no_harm() -> None:
     desk = pair()
     table = PairTable()
-    table.crowded(desk.job(1), desk.job(2))
+    table.note_crowding(desk.job(1), desk.job(2))
     harm = next(iter(table.entries))
     for number in range(ENTRIES_MAX):
         table.entries[f"{number}:{number}"] = msgspec.structs.replace(table.entries[harm], out_of_memory=0)

@@ -849,9 +849,9 @@ def test_another_policy_takes_over_the_queue_in_its_own_order() -> None:
     desk.run(1, expected_s=10)
     desk.submit(2, expected_s=500)
     desk.submit(3, expected_s=5)
-    assert [j.job_id for j in desk.engine.view().queue.in_order()] == ["2", "3"]
+    assert [j.job_id for j in desk.engine.view().queue.jobs_in_order()] == ["2", "3"]
     desk.tell(ev.PolicyChanged(name="sjf", by="root"))
-    assert [j.job_id for j in desk.engine.view().queue.in_order()] == ["3", "2"]
+    assert [j.job_id for j in desk.engine.view().queue.jobs_in_order()] == ["3", "2"]
     desk.end(1)
     assert desk.phase(3) == "loading"
 

@@ -338,7 +338,7 @@ def check_marks(engine: Engine) -> None:
     played, limit, now_s = engine._lateness._played, engine._lateness.limit, engine.now_s
     marks = [job for job in engine.jobs.values() if job.aged and job.phase not in ASIDE]
     taken = sum(job.spec.gpus for job in marks)
-    first = next((job for job in engine.view().queue.in_order() if not job.aged), None)
+    first = next((job for job in engine.view().queue.jobs_in_order() if not job.aged), None)
     late: list[tuple[float, Job]] = []
     for job in engine.jobs.values():
         one = played.get(job.job_id)

@@ -28,11 +28,11 @@ def test_the_queue_of_many_shapes_comes_in_the_policys_order(jobs: list[tuple[fl
         desk.submit(number, expected_s=expected_s, gpus=gpus, memory_mib=100 if wide else None)
     view = desk.engine.view()
     wanted = sorted(desk.engine.jobs.values(), key=lambda j: (j.estimate.remaining_s, j.number))
-    assert [j.job_id for j in view.queue.in_order()] == [j.job_id for j in wanted]
+    assert [j.job_id for j in view.queue.jobs_in_order()] == [j.job_id for j in wanted]
     heads = list(view.queue.heads())
     assert len(heads) == len({scheduling_class_of(j) for j in wanted})
     assert heads == sorted(heads, key=view.queue.order_key)
-    assert all(view.queue.of_class(scheduling_class_of(head))[0] is head for head in heads)
+    assert all(view.queue.jobs_of_class(scheduling_class_of(head))[0] is head for head in heads)
 
 
 def test_newcomers_are_those_that_this_event_put_into_the_queue() -> None:
@@ -59,10 +59,10 @@ def test_jobs_on_devices_come_by_predicted_end_and_unknown_ends_last() -> None:
     desk = Desk("fifo", report("a", 4))
     for number, expected_s in ((1, 300.0), (2, None), (3, 20.0), (4, 100.0)):
         desk.run(number, expected_s=expected_s)
-    assert [j.job_id for j in desk.engine.view().running.by_end()] == ["3", "4", "1", "2"]
+    assert [j.job_id for j in desk.engine.view().running.jobs_by_end()] == ["3", "4", "1", "2"]
     desk.wait(10)
     desk.progress(3, 5, 4.0)
-    assert next(iter(desk.engine.view().running.by_end())).job_id == "3"
+    assert next(iter(desk.engine.view().running.jobs_by_end())).job_id == "3"
 
 
 @given(
@@ -94,7 +94,7 @@ def test_the_free_index_says_what_counting_says(
         enough = [(len(here), host_id) for host_id, here in free.items() if len(here) >= gpus]
         assert index.tightest("cpu", gpus) == (min(enough)[1] if enough else None)
     for count in range(1, 9):
-        assert list(index.with_free("cpu", count)) == sorted(
+        assert list(index.hosts_with_free("cpu", count)) == sorted(
             h for h, here in free.items() if len(here) == count
         )
 

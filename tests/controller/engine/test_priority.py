@@ -207,7 +207,7 @@ class LastFirst(Stateless):
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         plan = Plan(view)
-        for job in sorted(view.queue.in_order(), key=lambda each: -each.number):
+        for job in sorted(view.queue.jobs_in_order(), key=lambda each: -each.number):
             devices = plan.find_free(job)
             if devices is not None:
                 plan.place(job, devices, because("free-devices-in-order", self.name, len(devices)))
@@ -288,7 +288,7 @@ def overtaken(engine: Engine, job: Job, before: Mapping[DeviceId, float] | None)
     ledger = engine._ledger
     greater = [
         other
-        for other in ledger.queue.in_order()
+        for other in ledger.queue.jobs_in_order()
         if other.spec.priority > job.spec.priority
         and is_possible(ledger, other)
         and not engine.current.holds_back(ledger, other)
@@ -343,7 +343,7 @@ def test_nobody_starts_who_delays_a_waiting_job_of_greater_priority(name: str, s
         event = event_of(engine, step, (name,))
         waited = {
             job.job_id
-            for job in engine.view().queue.in_order()
+            for job in engine.view().queue.jobs_in_order()
             if not engine.current.holds_back(engine.view(), job)
         }
         if isinstance(event, ev.JobArrived):

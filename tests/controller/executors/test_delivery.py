@@ -60,15 +60,15 @@ def test_repeats_are_told_apart() -> None:
 def test_a_seen_command_is_not_sent_again() -> None:
     delivery = Delivery()
     delivery.put(start(1), 0.0)
-    delivery.seen(H1, CommandId(1))
-    delivery.seen(H1, CommandId(1))
+    delivery.note_seen(H1, CommandId(1))
+    delivery.note_seen(H1, CommandId(1))
     assert sent(delivery, 0.0) == [] and len(delivery) == 0 and delivery.hosts() == []
 
 
 def test_another_host_cannot_say_it_has_seen_it() -> None:
     delivery = Delivery()
     delivery.put(start(1), 0.0)
-    delivery.seen(HostId("h2"), CommandId(1))
+    delivery.note_seen(HostId("h2"), CommandId(1))
     assert sent(delivery, 0.0) == [1]
 
 

@@ -16,7 +16,7 @@ H1, H2 = HostId("h1"), HostId("h2")
 
 def watch(lease_s: float | None = 300.0, now_s: float = 0.0) -> HostWatch:
     hosts = HostWatch(silent_after_s=15.0, lease_s=lease_s, now_s=now_s)
-    hosts.joined(H1, now_s)
+    hosts.join(H1, now_s)
     return hosts
 
 
@@ -85,7 +85,7 @@ def test_a_lost_host_is_not_lost_twice_and_does_not_come_back_by_a_heartbeat() -
     hosts.declare_lost(H1)
     assert hosts.heard(H1, 400.0) is None
     assert events_until(hosts, 400.0, 1_000.0) == []
-    hosts.joined(H1, 1_000.0)
+    hosts.join(H1, 1_000.0)
     assert [event for _, event in events_until(hosts, 1_000.0, 1_020.0)] == [ev.HostSilent(host_id=H1)]
 
 

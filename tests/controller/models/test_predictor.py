@@ -100,7 +100,7 @@ def job(name: str, duty: float | None = None, **profile: Any) -> Job:
 
 
 def of_pair(predictor: Predictor, first: Job, second: Job) -> Interference | None:
-    (found,) = predictor.beside(first, (second,))
+    (found,) = predictor.ratios_beside(first, (second,))
     return found
 
 
@@ -112,7 +112,7 @@ def test_the_answer_is_the_same_whichever_job_is_named_first() -> None:
     there, back = of_pair(predictor, x, y), of_pair(predictor, y, x)
     assert there is not None and back is not None
     assert (there.first, there.second) == pytest.approx((1.5, 1.8))
-    assert there == back.swapped()
+    assert there == back.swap()
     assert there.source == "predicted"
 
 
@@ -132,7 +132,7 @@ def test_a_stranger_job_widens_the_margin_of_its_pair() -> None:
     assert near.margins is not None and far.margins is not None
     assert [wide / (0.2 + near.first - 1.0) for wide in near.margins] == pytest.approx([0.1, 0.1])
     assert far.margins[0] / (0.2 + far.first - 1.0) == pytest.approx(0.3)
-    back = far.swapped().margins
+    back = far.swap().margins
     assert back == (far.margins[1], far.margins[0])
 
 
@@ -141,20 +141,20 @@ def test_a_job_that_shows_too_little_gets_no_answer() -> None:
     known, unknown = job("x", 0.5), job("y", indicators=Indicators())
     assert of_pair(predictor, known, unknown) is None
     assert of_pair(predictor, unknown, known) is None
-    assert [each is None for each in predictor.beside(known, (unknown, known))] == [True, False]
+    assert [each is None for each in predictor.ratios_beside(known, (unknown, known))] == [True, False]
 
 
 def test_many_at_once_are_the_same_as_one_by_one() -> None:
     jobs = [job(str(number), number / 50.0) for number in range(50)]
     together, alone = Predictor(a_model()), Predictor(a_model())
-    assert together.beside(jobs[7], jobs) == [of_pair(alone, jobs[7], each) for each in jobs]
+    assert together.ratios_beside(jobs[7], jobs) == [of_pair(alone, jobs[7], each) for each in jobs]
 
 
 def test_what_it_remembers_is_bounded() -> None:
     jobs = [job(str(number), number / 20.0) for number in range(20)]
     small, fresh = Predictor(a_model(), kinds_max=5, answers_max=12), Predictor(a_model())
     for one in jobs:
-        assert small.beside(one, jobs) == fresh.beside(one, jobs)
+        assert small.ratios_beside(one, jobs) == fresh.ratios_beside(one, jobs)
         assert len(small._kinds) <= 5
         assert len(small._answers) <= len(jobs), "what one question needs, at most"
 

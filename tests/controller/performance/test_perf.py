@@ -193,8 +193,8 @@ def test_the_duty_cycle_rule(first: float | None, second: float | None, xi: floa
 
 def test_a_swapped_pair_is_the_same_pair() -> None:
     pair = Interference(first=1.2, second=1.8, source="observed", count=3)
-    assert pair.swapped() == Interference(first=1.8, second=1.2, source="observed", count=3)
-    assert pair.swapped().swapped() == pair
+    assert pair.swap() == Interference(first=1.8, second=1.2, source="observed", count=3)
+    assert pair.swap().swap() == pair
 
 
 @given(accumulation=st.integers(-3, 0))

@@ -102,7 +102,7 @@ class Watching:
         for action in decision.actions:
             if isinstance(action, Place):
                 plan.place(view.jobs[action.job_id], action.devices, action.reason)
-        waiting = (job for job in view.queue.in_order() if not plan.is_placed(job.job_id))
+        waiting = (job for job in view.queue.jobs_in_order() if not plan.is_placed(job.job_id))
         head = next((job for job in waiting if is_possible(view, job)), None)
         if head is not None and (found := reserve(plan, head)) is not None:
             self.forecasts[head.job_id] = min(found.start_s, self.forecasts.get(head.job_id, found.start_s))

@@ -217,7 +217,7 @@ def test_many_newcomers_asked_together_get_what_each_gets_alone(
     policy: Castor | CastorCost = CastorCost() if cost else Castor()
     plan, apart = Plan(desk.engine.view()), Plan(desk.engine.view())
     slots, rooms_apart = policy.slots(plan), policy.slots(apart)
-    waiting_jobs = list(plan.view.queue.in_order())
+    waiting_jobs = list(plan.view.queue.jobs_in_order())
     policy.expect(plan, waiting_jobs, slots)
     for job in waiting_jobs:
         found, alone = policy.join(plan, job, slots), policy.join(apart, job, rooms_apart)

@@ -175,7 +175,7 @@ def test_lucid_labels_a_kind_by_its_mean_speed_beside_all_that_it_was_seen_with(
             desk.tell(pair)
     seen = desk.engine.view().pairs.interference(desk.job(1), desk.job(2))
     assert seen.first_speed == pytest.approx((1.0 + 1 / 1.5) / 2)
-    assert (seen.second_speed, seen.swapped().first_speed) == (1.0, 1.0)
+    assert (seen.second_speed, seen.swap().first_speed) == (1.0, 1.0)
     desk.submit(9, **with_(LIGHT, argv=("python", "x.py")))
     assert shared(desk) == ["9 a/cpu1 s=1"], "x has label 2: with another x that is 4, with y 2 + 0"
 

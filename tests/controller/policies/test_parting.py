@@ -89,7 +89,7 @@ class Model:
     def __init__(self, xi: float, margin: float) -> None:
         self._answer = Interference(first=xi, second=xi, source="predicted", margins=(margin, margin))
 
-    def beside(self, job: Job, partners: Sequence[Job]) -> Sequence[Interference | None]:
+    def ratios_beside(self, job: Job, partners: Sequence[Job]) -> Sequence[Interference | None]:
         return [self._answer for _ in partners]
 
 

@@ -54,7 +54,7 @@ def test_what_follows_is_handed_over_in_order_and_nobody_is_called(station: Stat
     station.settle()
     said: list[str] = []
     commands = station.core.happen(ev.HostJoined(report=report()))
-    station.core.after_commit(lambda: said.append("welcome"))
+    station.core.run_after_commit(lambda: said.append("welcome"))
     assert station.core.seal() == [], "nothing of it may follow before its commit"
     station.journal.flush()
     effects = [effect for handed in station.handed for effect in handed]

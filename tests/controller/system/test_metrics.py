@@ -182,7 +182,7 @@ def test_attempts_are_counted_by_host_and_outcome_and_hosts_have_one_state(stati
     station.submit(name="one")
     run_one(station, address, JobId("1"))
     for decided in station.heard:
-        metrics.happened(decided.event)
+        metrics.note_event(decided.event)
     sheet = scrape(station, metrics)
     outcomes = sheet.values["cotenant_attempts_ended_total"]
     assert outcomes[("h1", "finished")] == 1 and sum(outcomes.values()) == 1

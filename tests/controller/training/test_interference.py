@@ -176,8 +176,8 @@ def test_a_known_job_is_not_strange_and_another_is() -> None:
     names = ("gpu_util_pct", "mem_mib")
     jobs = np.array([[20.0, 1000.0], [40.0, np.nan], [90.0, 16000.0]], np.float32)
     novelty = Novelty(known_jobs(names, jobs))
-    assert (novelty.of(jobs) < KNOWN_MAX).all()
-    near, far = novelty.of(np.array([[22.0, 1000.0], [99.0, 900000.0]], np.float32))
+    assert (novelty.score(jobs) < KNOWN_MAX).all()
+    near, far = novelty.score(np.array([[22.0, 1000.0], [99.0, 900000.0]], np.float32))
     assert KNOWN_MAX < near < far
 
 

@@ -137,7 +137,7 @@ def test_points_are_bounded_and_the_first_stays() -> None:
     samples = Samples()
     for step in range(1, 5 * POINTS_MAX):
         samples.note(float(step), replies.job_view("7", step=step))
-    kept = samples.of(JobId("7"))
+    kept = samples.samples_of(JobId("7"))
     assert len(kept) <= POINTS_MAX and kept[0].step == 1 and kept[-1].step == 5 * POINTS_MAX - 1
     assert [each.step for each in kept] == sorted(each.step for each in kept)
 
@@ -146,13 +146,13 @@ def test_the_job_that_was_seen_longest_ago_is_forgotten() -> None:
     samples = Samples()
     for number in range(JOBS_MAX + 1):
         samples.note(0.0, replies.job_view(str(number)))
-    assert samples.of(JobId("0")) == () and len(samples.of(JobId("1"))) == 1
+    assert samples.samples_of(JobId("0")) == () and len(samples.samples_of(JobId("1"))) == 1
 
 
 def test_jobs_are_watched_while_no_page_is_open(served: Any, controller: StandIn) -> None:
     with served.stranger():
         until_s = time.monotonic() + within_s(30.0)
-        while not served.connections.samples.of(JobId("7")):
+        while not served.connections.samples.samples_of(JobId("7")):
             assert time.monotonic() < until_s, "nobody looks at the job"
             time.sleep(0.01)
 

@@ -53,14 +53,14 @@ class Demand:
     def hours(self) -> int:
         return int(self.values.shape[1])
 
-    def known(self) -> NDArray[np.bool_]:
+    def known_mask(self) -> NDArray[np.bool_]:
         known: NDArray[np.bool_] = np.isfinite(self.values)
         return known
 
-    def filled(self) -> Floats:
+    def fill_gaps(self) -> Floats:
         """The values without gaps: the last known value stands in; before the first known value, that one; 0
         where none is known."""
-        known = self.known()
+        known = self.known_mask()
         at = np.maximum.accumulate(np.where(known, np.arange(self.hours), -1), axis=1)
         at = np.where(at < 0, known.argmax(axis=1)[:, None], at)
         filled: Floats = np.nan_to_num(np.take_along_axis(self.values, at, axis=1))
@@ -77,7 +77,7 @@ class Demand:
         always missing). Where no hour has a sum, there is no total."""
         if len(self.names) == 1 or TOTAL in self.names:
             return self
-        filled, known = self.filled(), self.known()
+        filled, known = self.fill_gaps(), self.known_mask()
         total = filled.sum(axis=0)
         enough = np.where(known, filled, 0.0).sum(axis=0) >= TOTAL_KNOWN_MIN * total
         enough &= known.any(axis=0)
@@ -101,7 +101,7 @@ class Calendar:
     """Days, counted from 1970-01-01."""
 
     @classmethod
-    def of(cls, demand: Demand, holidays: Iterable[int] = ()) -> Calendar:
+    def make(cls, demand: Demand, holidays: Iterable[int] = ()) -> Calendar:
         return cls(demand.first_hour, demand.dated, frozenset(holidays) if demand.dated else frozenset())
 
     def hour_of_day(self, at: Hours) -> Hours:

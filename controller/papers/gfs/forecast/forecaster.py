@@ -139,10 +139,10 @@ class Forecaster:
         knows, and another order of them."""
         demand = demand.demand_with_total()
         self._learn(demand)
-        model, filled = self.model, demand.filled()
+        model, filled = self.model, demand.fill_gaps()
         origin = demand.first_hour + demand.hours - 1
         places = np.array([demand.hours - 1])
-        calendar = Calendar.of(demand, model.holidays)
+        calendar = Calendar.make(demand, model.holidays)
         numbers = {name: number for number, name in enumerate(model.series)}
         raw = np.concatenate(
             [
@@ -158,7 +158,7 @@ class Forecaster:
             names=demand.names,
             origin=origin,
             levels=model.levels,
-            quantiles=self._corrected(demand.names, raw, unit),
+            quantiles=self._correct(demand.names, raw, unit),
             note="; ".join(
                 filter(None, (_note(model, strangers, demand.hours), self._too_few(demand.names)))
             ),
@@ -240,7 +240,7 @@ class Forecaster:
             if made.observed >= self.model.horizon_h:
                 del self._made[origin]
 
-    def _corrected(self, names: tuple[str, ...], raw: Floats, unit: Floats) -> Floats:
+    def _correct(self, names: tuple[str, ...], raw: Floats, unit: Floats) -> Floats:
         found = raw.copy()
         for level, wanted in enumerate(self.model.levels):
             if wanted == MEDIAN or not self._corrects:

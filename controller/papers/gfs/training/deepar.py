@@ -64,7 +64,7 @@ class Trained:
     ) -> Floats:
         """Shape (series, origins, hours ahead, levels), in GPUs."""
         torch.manual_seed(self._seed)
-        filled = demand.filled()
+        filled = demand.fill_gaps()
         found = np.empty((len(filled), len(origins), horizon_h, len(levels)))
         for number, series in enumerate(filled):
             for start in range(0, len(origins), AT_ONCE):
@@ -104,7 +104,7 @@ def fit(
     torch.manual_seed(seed)
     drawn = np.random.default_rng(seed)
     context_h = min(WEEK_H, demand.hours // 2)
-    filled = demand.filled()
+    filled = demand.fill_gaps()
     deviations = np.array([max(float(np.std(series)), 1e-3) for series in filled])
     model = DeepAr(len(demand.names))
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)

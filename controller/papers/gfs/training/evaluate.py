@@ -97,7 +97,7 @@ class ForecastEvaluation:
     left_out: dict[str, str]
     """Model -> the missing library that it needs."""
 
-    def judged(self, aggregation: SeriesAggregation = "series") -> tuple[Judged, ...]:
+    def judge(self, aggregation: SeriesAggregation = "series") -> tuple[Judged, ...]:
         return tuple(self._judge(each, aggregation) for each in self.answers)
 
     def part(self, answers: Answers, aggregation: SeriesAggregation) -> tuple[Floats, Floats]:
@@ -142,7 +142,7 @@ def evaluate(
     demand = demand.demand_with_total()
     cut = demand.hours - test_last_h
     check_hours(demand, cut, horizon_h, test_last_h)
-    calendar = Calendar.of(demand, holidays)
+    calendar = Calendar.make(demand, holidays)
     study = _Study(demand, cut, horizon_h, seed, calendar, effort)
     answers, left_out = [], {}
     for done, model in enumerate(models):
@@ -166,13 +166,13 @@ def check_hours(demand: Demand, cut: int, horizon_h: int, test_last_h: int) -> N
     """Checks that the demand has enough known hours for training and test. Raises TooFewHours."""
     if test_last_h <= horizon_h:
         raise TooFewHours(f"a test of {test_last_h} h is no longer than the horizon of {horizon_h} h")
-    known = int(demand.known()[:, : max(cut, 0)].any(axis=0).sum())
+    known = int(demand.known_mask()[:, : max(cut, 0)].any(axis=0).sum())
     if known < HOURS_MIN:
         raise TooFewHours(
             f"{demand.hours} hours of demand; without the last {test_last_h} there are {known} known ones to "
             f"train on, and {HOURS_MIN} are needed"
         )
-    for name, values in zip(demand.names, demand.known(), strict=True):
+    for name, values in zip(demand.names, demand.known_mask(), strict=True):
         if not values[:cut].any() or not values[cut:].any():
             where = (
                 f"before the last {test_last_h}" if not values[:cut].any() else f"in the last {test_last_h}"
@@ -211,7 +211,7 @@ class _Study:
             return Answers(
                 model=model, quantiles=order_quantiles(asked.raw, LEVELS), train_cpu_s=asked.late_s
             )
-        quantiles = self._corrected(asked.before, asked.raw)
+        quantiles = self._correct(asked.before, asked.raw)
         return Answers(model=model, quantiles=quantiles, train_cpu_s=asked.early_s + asked.late_s)
 
     def _ask(self, model: str) -> _Asked:
@@ -232,7 +232,7 @@ class _Study:
 
     def _naive_ask(self, function: Naive) -> Ask:
         def ask(demand: Demand, origins: Hours) -> Floats:
-            point = function(demand.filled(), origins, self.horizon_h)
+            point = function(demand.fill_gaps(), origins, self.horizon_h)
             return np.repeat(point[..., None], len(LEVELS), axis=-1)
 
         return ask
@@ -244,7 +244,7 @@ class _Study:
         def ask(demand: Demand, origins: Hours) -> Floats:
             each = [
                 asker.quantiles(number, series, origins, self.calendar, LEVELS)
-                for number, series in enumerate(demand.filled())
+                for number, series in enumerate(demand.fill_gaps())
             ]
             return np.stack(each)
 
@@ -256,11 +256,13 @@ class _Study:
         weights = linear.fit(demand, self.horizon_h, self.seed, self.calendar, organised=organised)
 
         def ask(demand: Demand, origins: Hours) -> Floats:
-            return np.stack([self._of(weights, n, s, origins) for n, s in enumerate(demand.filled())])
+            return np.stack(
+                [self._forecast(weights, n, s, origins) for n, s in enumerate(demand.fill_gaps())]
+            )
 
         return ask
 
-    def _of(self, weights: LinearWeights, number: int, series: Floats, origins: Hours) -> Floats:
+    def _forecast(self, weights: LinearWeights, number: int, series: Floats, origins: Hours) -> Floats:
         mean, spread = mean_and_spread(weights, number, series, origins, self.calendar)
         if spread is None:
             return np.repeat(mean[..., None], len(LEVELS), axis=-1)
@@ -275,10 +277,10 @@ class _Study:
             demand, origins, self.horizon_h, LEVELS, self.calendar
         )
 
-    def _corrected(self, before: Floats, raw: Floats) -> Floats:
+    def _correct(self, before: Floats, raw: Floats) -> Floats:
         """Corrects all levels but the median by errors as they are observed."""
         found = raw.copy()
-        filled = self.demand.filled()
+        filled = self.demand.fill_gaps()
         for number, (values, series) in enumerate(zip(self.demand.values, filled, strict=True)):
             early, late = (
                 _errors(values, series, origins, quantiles)

@@ -158,7 +158,7 @@ def fit(
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     input_h = min(MONTH_H, demand.hours // 2 // DAY_H * DAY_H)
-    deviations = np.array([max(float(np.std(series)), 1e-3) for series in demand.filled()])
+    deviations = np.array([max(float(np.std(series)), 1e-3) for series in demand.fill_gaps()])
     given, origins = examples(demand, horizon_h, input_h, deviations, calendar, seed)
     later = torch.from_numpy(origins >= np.quantile(origins, 1 - HOLD_OUT))
     earlier = torch.from_numpy(origins + horizon_h < np.quantile(origins, 1 - HOLD_OUT))
@@ -209,7 +209,7 @@ def examples(
     share = EXAMPLES_MAX / (len(every) * len(demand.names))
     chosen = np.random.default_rng(seed)
     inputs, targets, series, origins = [], [], [], []
-    for number, (values, filled) in enumerate(zip(demand.values, demand.filled(), strict=True)):
+    for number, (values, filled) in enumerate(zip(demand.values, demand.fill_gaps(), strict=True)):
         some = every if share >= 1 else every[chosen.random(len(every)) < share]
         last = filled[some][:, None]
         inputs.append((windows(filled, some, input_h) - last) / deviations[number])

@@ -109,7 +109,7 @@ def _hours(found: TextTable, start: date | None) -> tuple[np.ndarray[tuple[int],
     """The hour of each row, and whether the hours are dates."""
     if "time" in found:
         dated, column = True, "time"
-        values = found.parsed("time", _hour_of_text, "a time on the hour, as 2024-10-01T13:00")
+        values = found.parse_column("time", _hour_of_text, "a time on the hour, as 2024-10-01T13:00")
     elif "hour" in found:
         dated, column = start is not None, "hour"
         values = found.numbers("hour", negative=False)

@@ -90,8 +90,8 @@ def train(
         ImportError: for `orglinear`, where torch is missing.
     """
     demand, days = demand.demand_with_total(), tuple(sorted(holidays)) if demand.dated else ()
-    calendar = Calendar.of(demand, days)
-    known_h = int(demand.known().any(axis=0).sum())
+    calendar = Calendar.make(demand, days)
+    known_h = int(demand.known_mask().any(axis=0).sum())
     fitted: QuantileTrees | LinearWeights | LastChange
     errors: Floats | None
     if known_h < HOURS_MIN:
@@ -151,7 +151,7 @@ def errors_of(
 ) -> Floats:
     """Shape (series, origins, hours ahead, levels), in units of each series' hourly change; NaN where the
     truth is unknown."""
-    asker, filled = Asker(fitted, horizon_h), demand.filled()
+    asker, filled = Asker(fitted, horizon_h), demand.fill_gaps()
     ahead = origins[:, None] + np.arange(1, horizon_h + 1)
     each = [
         (values[ahead][..., None] - asker.quantiles(number, series, origins, calendar, levels))
@@ -214,7 +214,7 @@ def tree_examples(
     kept = np.random.default_rng(seed)
     share = rows_max / (len(demand.names) * len(origins) * horizon_h)
     rows, labels = [], []
-    for values, filled in zip(demand.values, demand.filled(), strict=True):
+    for values, filled in zip(demand.values, demand.fill_gaps(), strict=True):
         some = origins if share >= 1 else origins[kept.random(len(origins)) < share]
         if not len(some):
             continue

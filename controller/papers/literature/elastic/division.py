@@ -47,7 +47,7 @@ class SizeClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         curve = self.job.measured.curve
         return 1.0 if curve is None else curve.speedup(devices, self.sizes[0])
 
-    def at_most(self, devices: int) -> int:
+    def cap(self, devices: int) -> int:
         """The most devices that it takes, up to so many; 0: it needs more."""
         return next((size for size in reversed(self.sizes) if size <= devices), 0)
 
@@ -153,7 +153,7 @@ def themis(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> DeviceCounts
 
     given, left = dict[JobId, int](), gpus
     for claim in sorted(claims, key=lambda c: (-rho(c), c.job.number)):
-        size = claim.at_most(left)
+        size = claim.cap(left)
         if size:
             given[claim.job_id] = size
             left -= size

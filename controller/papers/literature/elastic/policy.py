@@ -91,15 +91,15 @@ class Elastic(ABC):
         gpus = sum(
             view.hosts[device.host_id].takes_work and device.healthy for device in view.devices.values()
         )
-        placed = [job for job in view.running.by_end() if job.phase in PLACED]
+        placed = [job for job in view.running.jobs_by_end() if job.phase in PLACED]
         promised = [view.jobs[job_id] for job_id in view.holdings.claimants()]
-        jobs = {job.job_id: job for job in (*placed, *promised, *self.in_reach(view, gpus))}
+        jobs = {job.job_id: job for job in (*placed, *promised, *self.jobs_in_reach(view, gpus))}
         return tuple(claim_of(job, view.now_s) for job in jobs.values()), gpus
 
-    def in_reach(self, view: View, gpus: int) -> Iterable[Job]:
+    def jobs_in_reach(self, view: View, gpus: int) -> Iterable[Job]:
         """Jobs of the queue that could get devices: as many as could have one each, where the division gives
         those behind them none."""
-        return islice(view.queue.in_order(), gpus)
+        return islice(view.queue.jobs_in_order(), gpus)
 
     def lease_s(self, job: Job) -> float:
         cost_s = job.estimate.load_s + job.estimate.pause_s
@@ -222,7 +222,7 @@ class ElasticRound:
                 continue
             for type in (scheduling_class.gpu_type,) if scheduling_class.gpu_type else plan.view.free.types:
                 free = plan.free_devices(host_id, type)
-                size = claim.at_most(min(wanted, len(free)))
+                size = claim.cap(min(wanted, len(free)))
                 if size and (best is None or (-size, len(free), host_id) < best[:3]):
                     best = (-size, len(free), host_id, tuple(free[:size]))
         return None if best is None else best[3]
@@ -291,7 +291,7 @@ class ElasticRound:
             return
         host_id, type = next(iter(hosts)), known[own[0]].type
         free = self.plan.free_devices(host_id, type)
-        size = claim.at_most(min(part, len(own) + len(free)))
+        size = claim.cap(min(part, len(own) + len(free)))
         cost_s = job.estimate.load_s + job.estimate.pause_s
         if size <= len(own):
             return

@@ -65,7 +65,7 @@ class PromisedJobs(NamedTuple):
     most: Floats
     """Devices that each can use."""
 
-    def divided(self, now_s: float, gpus: int) -> tuple[Division, Slack]:
+    def divide(self, now_s: float, gpus: int) -> tuple[Division, Slack]:
         """The urgent first, by promise; then by service."""
         count = HEAD
         while True:
@@ -112,7 +112,7 @@ class PromisedJobs(NamedTuple):
             self.jobs.copy(), self.promise_s.copy(), self.service_gpu_s.copy(), self.most.copy()
         )
 
-    def without(self, place: int) -> PromisedJobs:
+    def drop(self, place: int) -> PromisedJobs:
         """The jobs without some, in this one's memory: do not use this one again."""
         for column in self:
             column[place:-1] = column[place + 1 :]
@@ -126,7 +126,7 @@ def end_s(demand: PromisedJobs, job: int, now_s: float, gpus: int, pace: Pace) -
         return now_s + float(demand.service_gpu_s[place] / demand.most[place])
     left = demand.copy()
     while True:
-        division, slack = left.divided(now_s, gpus)
+        division, slack = left.divide(now_s, gpus)
         places = division.places
         paces = division.gpus.copy()
         last = int(places[-1])
@@ -147,7 +147,7 @@ def end_s(demand: PromisedJobs, job: int, now_s: float, gpus: int, pace: Pace) -
         if left.jobs[ended] == job:
             return now_s
         left.service_gpu_s[places] -= paces * step_s
-        left = left.without(ended)
+        left = left.drop(ended)
 
 
 def _gone_s(slack_s: Floats, falls: Floats, is_urgent: NDArray[np.bool_]) -> float:

@@ -35,9 +35,9 @@ class Rule(Protocol):
     look_s: float
     """How long after an event it divides anew even if nothing happens; NEVER: not at all."""
 
-    def arrived(self, job: int, play: Play) -> None: ...
+    def note_arrival(self, job: int, play: Play) -> None: ...
 
-    def ended(self, job: int) -> None: ...
+    def note_end(self, job: int) -> None: ...
 
     def shares(self, play: Play) -> Sequence[tuple[int, float]]:
         """(job, devices above 0) of all that run; gives away all devices that the jobs present can use."""
@@ -86,7 +86,7 @@ class Play:
         self._event()
         self.left_gpu_s[job] = self.jobs[job].work_gpu_s
         self._seen_before[job] = (self._seen - len(self.left_gpu_s), self.events - 1)
-        self.rule.arrived(job, self)
+        self.rule.note_arrival(job, self)
         self._divide()
 
     def advance(self, until_s: float) -> int | None:
@@ -109,7 +109,7 @@ class Play:
                 return None
             self._event()
             del left[job]
-            self.rule.ended(job)
+            self.rule.note_end(job)
             self._divide()
             return job
 

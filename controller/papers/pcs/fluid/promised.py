@@ -60,8 +60,8 @@ class StretchShares(SrsfShares):
         super().__init__()
         self._smaller = SmallerJobs(_check_number("stretch", stretch))
 
-    def arrived(self, job: int, play: Play) -> None:
-        super().arrived(job, play)
+    def note_arrival(self, job: int, play: Play) -> None:
+        super().note_arrival(job, play)
         self._smaller.add(self._key(job, play), play.now_s)
 
     def told_end_s(self, job: int, play: Play) -> float:
@@ -78,7 +78,7 @@ class _Sizes(NamedTuple):
     """Device-seconds on all of its devices for each of work."""
 
     @classmethod
-    def of(cls, play: Play) -> _Sizes:
+    def make(cls, play: Play) -> _Sizes:
         most = np.array([float(job.speedup.gpus_max) for job in play.jobs])
         return cls(most, most / np.array([job.speedup.values[-1] for job in play.jobs]))
 
@@ -104,9 +104,9 @@ class PromiseShares(Rule):
         self._service_gpu_s = np.empty(0)
         """Left, as far as known, of all jobs; shape (jobs,)."""
 
-    def arrived(self, job: int, play: Play) -> None:
+    def note_arrival(self, job: int, play: Play) -> None:
         if not len(self._sizes.most):
-            self._sizes, self._service_gpu_s = _Sizes.of(play), np.zeros(len(play.jobs))
+            self._sizes, self._service_gpu_s = _Sizes.make(play), np.zeros(len(play.jobs))
         self._see(job, play)
         service_gpu_s = float(self._service_gpu_s[job])
         self._put(job, NEVER)
@@ -129,7 +129,7 @@ class PromiseShares(Rule):
         """When a job that is there has to have ended."""
         return float(self._promise_s[self._queue == job][0])
 
-    def ended(self, job: int) -> None:
+    def note_end(self, job: int) -> None:
         self._remove(job)
 
     def shares(self, play: Play) -> list[tuple[int, float]]:
@@ -137,7 +137,7 @@ class PromiseShares(Rule):
             self.look_s = NEVER
             return []
         demand = self._demand(play)
-        division, slack = demand.divided(play.now_s, play.gpus)
+        division, slack = demand.divide(play.now_s, play.gpus)
         self.look_s = demand.look_s(slack, division, play.gpus)
         return list(zip(self._queue[division.places].tolist(), division.gpus.tolist(), strict=True))
 

@@ -32,10 +32,10 @@ class _Unhurried(Rule):
 class FifoShares(_Unhurried):
     """A rule by which each job in order of arrival gets all that it can use."""
 
-    def arrived(self, job: int, play: Play) -> None:
+    def note_arrival(self, job: int, play: Play) -> None:
         pass
 
-    def ended(self, job: int) -> None:
+    def note_end(self, job: int) -> None:
         pass
 
     def shares(self, play: Play) -> Sequence[tuple[int, float]]:
@@ -60,10 +60,10 @@ class SrsfShares(_Unhurried):
         self._waiting: list[tuple[float, int]] = []
         self._running: list[int] = []
 
-    def arrived(self, job: int, play: Play) -> None:
+    def note_arrival(self, job: int, play: Play) -> None:
         self._running.append(job)
 
-    def ended(self, job: int) -> None:
+    def note_end(self, job: int) -> None:
         self._running.remove(job)
 
     def shares(self, play: Play) -> Sequence[tuple[int, float]]:
@@ -105,14 +105,14 @@ class WfqShares(_Unhurried):
         self._demands = [0] * classes
         self._class_of: dict[int, tuple[int, int]] = {}
 
-    def arrived(self, job: int, play: Play) -> None:
+    def note_arrival(self, job: int, play: Play) -> None:
         known = play.jobs[job]
         number = self._config.class_of(known.told_gpu_s)
         self._class_of[job] = number, known.speedup.gpus_max
         self._members[number].append(job)
         self._demands[number] += known.speedup.gpus_max
 
-    def ended(self, job: int) -> None:
+    def note_end(self, job: int) -> None:
         number, most = self._class_of.pop(job)
         self._members[number].remove(job)
         self._demands[number] -= most
@@ -145,10 +145,10 @@ class _OfNow(Rule):
 
     look_s = NEVER
 
-    def arrived(self, job: int, play: Play) -> None:
+    def note_arrival(self, job: int, play: Play) -> None:
         pass
 
-    def ended(self, job: int) -> None:
+    def note_end(self, job: int) -> None:
         pass
 
     def fork(self) -> Self:

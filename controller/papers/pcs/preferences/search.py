@@ -58,7 +58,7 @@ class SearchSpace:
     most: float
 
     @classmethod
-    def of(cls, sizes_gpu_s: Sequence[float]) -> SearchSpace:
+    def make(cls, sizes_gpu_s: Sequence[float]) -> SearchSpace:
         sizes = tuple(sorted(sizes_gpu_s))
         most = max(T_LEAST * 2.0, _variation_max(sizes) * 1.001)
         low, high = math.log(T_LEAST), math.log(most)

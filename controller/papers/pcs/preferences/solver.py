@@ -99,7 +99,7 @@ class PreferenceSolver:
     ) -> ParetoFront:
         """Searches the Pareto front of the objectives. Raises NoPymoo."""
         objectives = self._objectives
-        space = SearchSpace.of([job.told_gpu_s for job in fluid_jobs(self._train.workload)])
+        space = SearchSpace.make([job.told_gpu_s for job in fluid_jobs(self._train.workload)])
         found = search(
             self._train, space, objectives, evaluate, evaluations=evaluations, seed=seed, tell=tell
         )

@@ -58,7 +58,7 @@ class PlacementProgram(NamedTuple):
     taking: Sequence[Taking]
     """What the first columns count."""
 
-    def picked(self, values: Sequence[float]) -> dict[Taking, int]:
+    def pick(self, values: Sequence[float]) -> dict[Taking, int]:
         """How many jobs get which choice, by a solution."""
         counts = {each: round(value) for each, value in zip(self.taking, values, strict=False)}
         return {each: count for each, count in counts.items() if count}

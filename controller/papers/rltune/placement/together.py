@@ -84,7 +84,7 @@ class PlacedTogether:
         first = self.inner.decide(view, event)
         if len(view.queue) < 2 or not view.free.everywhere or is_quiet(view, event):
             return first
-        chosen = self._chosen(view, event, first)
+        chosen = self._choose(view, event, first)
         if not chosen:
             return first
         second = self.inner.decide(cast(View, _ChosenView(view, chosen)), event)
@@ -102,7 +102,7 @@ class PlacedTogether:
     def load(self, state: bytes) -> None:
         self.inner.load(state)
 
-    def _chosen(self, view: View, event: ev.AnyEvent, first: Decision) -> ChosenDevices:
+    def _choose(self, view: View, event: ev.AnyEvent, first: Decision) -> ChosenDevices:
         """Places for several jobs that are better than those of best fit; empty: there are none."""
         plan = Plan(view)
         places = free_places(plan)
@@ -115,7 +115,7 @@ class PlacedTogether:
             return {}
         program = program_of(groups, places, following)
         values = self._solver.solve(program)
-        if values is None or is_best_fit(groups, picked := program.picked(values)):
+        if values is None or is_best_fit(groups, picked := program.pick(values)):
             return {}
         return devices_of(plan, groups, picked)
 

@@ -34,9 +34,9 @@ def train_scorer(options: TrainingOptions, tell: OnEpoch) -> OrderModel:
     traces = [TraceParts.open_for_training(name, options) for name in options.traces]
     generator = np.random.default_rng(options.seed)
     with workers(options) as pool:
-        chosen = [part for each in traces for part in each.chosen(options.validation_windows)]
+        chosen = [part for each in traces for part in each.choose(options.validation_windows)]
         baselines = Baselines(chosen, options, pool)
-        practice = [traces[at % len(traces)].drawn(generator) for at in range(TRAINING_WINDOWS)]
+        practice = [traces[at % len(traces)].draw(generator) for at in range(TRAINING_WINDOWS)]
         begun = pool.map(judge, [(part, None, options.base, options.metric) for part in practice])
 
         def costs(generation: list[Floats]) -> list[float]:

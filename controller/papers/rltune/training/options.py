@@ -183,12 +183,12 @@ class TraceParts:
             )
         return parts
 
-    def drawn(self, generator: np.random.Generator) -> Part:
+    def draw(self, generator: np.random.Generator) -> Part:
         """A window of the training part."""
         last = int(len(self.whole.workload) * TRAINED_TO) - self._jobs
         return self.at(int(generator.integers(last + 1)))
 
-    def chosen(self, count: int) -> list[Part]:
+    def choose(self, count: int) -> list[Part]:
         """Windows of the part that models are chosen by, evenly spaced; they may overlap."""
         jobs = len(self.whole.workload)
         first, last = int(jobs * TRAINED_TO), int(jobs * CHOSEN_TO) - self._jobs

@@ -142,7 +142,7 @@ def train_rltune(
     preset, began_s, cpu_s = presets[options.preset], time.monotonic(), time.process_time()
     traces = [TraceParts.open_for_training(name, options) for name in options.traces]
     with workers(options) as pool:
-        chosen = [part for each in traces for part in each.chosen(options.validation_windows)]
+        chosen = [part for each in traces for part in each.choose(options.validation_windows)]
         baselines = Baselines(chosen, options, pool)
         learner = ActorCritic(preset, options.window_jobs, options.seed)
         run = _Run(options, baselines, learner, pool)
@@ -195,7 +195,7 @@ class _Run:
         bases: list[float] = []
         for _ in range(TRIES_MAX):
             drawn = [
-                traces[int(generator.integers(len(traces)))].drawn(generator) for _ in range(preset.windows)
+                traces[int(generator.integers(len(traces)))].draw(generator) for _ in range(preset.windows)
             ]
             asked = [
                 (part._replace(warm=0), None, name, options.metric)

@@ -93,7 +93,7 @@ def order_queue(
 
 def orders(policy: Policy, view: View) -> tuple[list[Job], list[Job]]:
     """All waiting jobs in the order of their keys, and in that of the policy."""
-    return list(view.queue.in_order()), list(waiting_in_order(policy, view, ev.AlarmRang()))
+    return list(view.queue.jobs_in_order()), list(waiting_in_order(policy, view, ev.AlarmRang()))
 
 
 def _teller(

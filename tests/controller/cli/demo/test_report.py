@@ -154,11 +154,11 @@ def test_where_nobody_shared_no_table_is_made_up() -> None:
 def test_the_log_counts_as_the_picture_does_from_the_first_submission() -> None:
     now_s = 50.0
     clock = DemoClock(lambda: now_s)
-    assert clock.shown().strip() == "", "before it no time of the log is one of the picture"
+    assert clock.clock_text().strip() == "", "before it no time of the log is one of the picture"
     clock.start()
     now_s = 62.5
     clock.start()
-    assert clock.shown() == "  12.5 s"
+    assert clock.clock_text() == "  12.5 s"
 
 
 def test_cores_time_that_is_not_the_demos_is_others() -> None:

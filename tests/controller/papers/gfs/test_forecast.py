@@ -44,7 +44,7 @@ def demand(*rows: list[float]) -> Demand:
 def test_a_missing_hour_takes_the_last_known_value_and_stays_missing() -> None:
     nan = math.nan
     sparse = demand([nan, 3.0, nan, nan, 5.0], [0.0, nan, 2.0, 2.0, nan])
-    assert sparse.filled().tolist() == [[3.0, 3.0, 3.0, 3.0, 5.0], [0.0, 0.0, 2.0, 2.0, 2.0]]
+    assert sparse.fill_gaps().tolist() == [[3.0, 3.0, 3.0, 3.0, 5.0], [0.0, 0.0, 2.0, 2.0, 2.0]]
 
 
 def test_the_total_of_an_hour_is_known_where_nearly_all_of_it_is() -> None:
@@ -64,7 +64,7 @@ def test_one_series_is_its_own_total() -> None:
 
 
 def test_a_series_that_has_not_begun_has_no_demand() -> None:
-    assert demand([math.nan, math.nan], [1.0, 2.0]).filled().tolist() == [[0.0, 0.0], [1.0, 2.0]]
+    assert demand([math.nan, math.nan], [1.0, 2.0]).fill_gaps().tolist() == [[0.0, 0.0], [1.0, 2.0]]
 
 
 @pytest.mark.parametrize("values", [[[1.0, -0.5]], [[1.0, math.inf]]])
@@ -83,7 +83,7 @@ def test_the_calendar_of_a_known_day() -> None:
 
 
 def test_without_dates_there_are_no_holidays() -> None:
-    assert Calendar.of(demand([1.0, 2.0]), (0, 1)).holiday(np.arange(48)).sum() == 0
+    assert Calendar.make(demand([1.0, 2.0]), (0, 1)).holiday(np.arange(48)).sum() == 0
 
 
 # --- Naive forecasts ---------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_once_a_week_is_known_the_change_of_the_hour_counts() -> None:
 
 @pytest.mark.parametrize("function", [last_value, seasonal, last_change, last_week_peak])
 def test_naive_forecasts_do_not_look_ahead(function: Naive, seed: int) -> None:
-    filled = rhythmic(400, seed).filled()
+    filled = rhythmic(400, seed).fill_gaps()
     origins = np.array([5, 30, 200, 300])
     changed = filled.copy()
     changed[:, 301:] = 999.0
@@ -125,7 +125,7 @@ def test_naive_forecasts_do_not_look_ahead(function: Naive, seed: int) -> None:
 
 
 def test_rows_do_not_look_ahead_and_know_no_level(seed: int) -> None:
-    series = rhythmic(900, seed).filled()[0]
+    series = rhythmic(900, seed).fill_gaps()[0]
     origins, calendar = np.array([40, 500, 800]), Calendar()
     rows = rows_of(series, origins, 4, calendar)
     assert rows.shape == (12, COLUMNS)
@@ -137,7 +137,7 @@ def test_rows_do_not_look_ahead_and_know_no_level(seed: int) -> None:
 
 
 def test_the_first_hours_have_missing_values_not_zeros(seed: int) -> None:
-    rows = rows_of(rhythmic(100, seed).filled()[0], np.array([0, 30]), 1, Calendar())
+    rows = rows_of(rhythmic(100, seed).fill_gaps()[0], np.array([0, 30]), 1, Calendar())
     assert np.isnan(rows[0, :16]).all()
     assert np.isnan(rows[1]).any()
     assert not np.isnan(rows[1, :9]).any()
@@ -147,7 +147,7 @@ def test_units_are_the_mean_hourly_change() -> None:
     series = np.array([0.0, 2.0, 1.0, 5.0])
     assert units(series, np.array([1, 3])).tolist() == pytest.approx([2.0, 7.0 / 3])
     assert units(np.zeros(5), np.array([4])).tolist() == [0.01]
-    long = rhythmic(1500, 1).filled()[0]
+    long = rhythmic(1500, 1).fill_gaps()[0]
     assert units(long, np.array([1400]))[0] == pytest.approx(np.abs(np.diff(long[1400 - 672 : 1401])).mean())
 
 

@@ -79,7 +79,7 @@ def test_orglinear_in_numpy_is_orglinear_in_torch(seed: int) -> None:
     demand = Demand(
         names=("a100/vision", "a100/speech/eu"), values=demand.values, first_hour=475_000, dated=True
     )
-    calendar = Calendar.of(demand, (475_000 // 24 + 6,))
+    calendar = Calendar.make(demand, (475_000 // 24 + 6,))
     deviations = np.array([3.0, 5.0])
     given, origins = linear.examples(demand, HORIZON_H, 100, deviations, calendar, seed)
     torch.manual_seed(seed)
@@ -92,7 +92,7 @@ def test_orglinear_in_numpy_is_orglinear_in_torch(seed: int) -> None:
     half = len(origins) // 2
     for number in range(2):
         rows = slice(number * half, (number + 1) * half)
-        series = demand.filled()[number]
+        series = demand.fill_gaps()[number]
         found = mean_and_spread(plain, number, series, origins[rows], calendar)
         last = series[origins[rows]][:, None]
         assert found[1] is not None
@@ -170,7 +170,7 @@ def test_training_is_pure_given_the_seed(seed: int) -> None:
     model = read(one, "model")
     assert isinstance(model.fitted, QuantileTrees)
     assert model.series == ("team-0", "team-1", "total")
-    assert model.hours == demand.known().any(axis=0).sum()
+    assert model.hours == demand.known_mask().any(axis=0).sum()
 
 
 def test_many_organisations_are_thinned_out(seed: int) -> None:
@@ -191,7 +191,7 @@ def test_all_models_are_judged(seed: int) -> None:
         demand, horizon_h=HORIZON_H, test_last_h=TEST_H, seed=1, tell=lambda done, model: told.append(model)
     )
     assert told == [*MODELS, ""]
-    rows = {row.model: row for row in found.judged()}
+    rows = {row.model: row for row in found.judge()}
     assert list(rows) == list(MODELS), "the default first"
     assert rows["xgboost-cqr"].mae < 0.8 * rows["last-value"].mae
     assert 0.8 < rows["xgboost-cqr"].coverage_90 < 0.97
@@ -200,7 +200,7 @@ def test_all_models_are_judged(seed: int) -> None:
     assert rows["orglinear"].mae < rows["last-value"].mae
     for answers in found.answers:
         assert (np.diff(answers.quantiles, axis=-1) >= 0).all(), answers.model
-    pool, paper = ({row.model: row for row in found.judged(name)} for name in ("pool", "paper"))
+    pool, paper = ({row.model: row for row in found.judge(name)} for name in ("pool", "paper"))
     assert paper["xgboost-cqr"].coverage_90 > pool["xgboost-cqr"].coverage_90
 
 
@@ -242,7 +242,7 @@ def test_an_organisation_may_begin_late(seed: int) -> None:
     models = ("xgboost-cqr", "dlinear", *NO_TRAINING)
     found = evaluate(demand, horizon_h=HORIZON_H, test_last_h=TEST_H, seed=0, models=models)
     assert all(np.isfinite(answers.quantiles).all() for answers in found.answers)
-    assert {row.model for row in found.judged()} == set(models)
+    assert {row.model for row in found.judge()} == set(models)
 
 
 def test_a_missing_library_is_told(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_a_missing_library_is_told(seed: int, monkeypatch: pytest.MonkeyPatch) -
         rhythmic(HOURS, seed), horizon_h=1, test_last_h=TEST_H, seed=0, models=("orglinear", "last-value")
     )
     assert found.left_out == {"orglinear": "torch"}
-    assert [row.model for row in found.judged()] == ["last-value"]
+    assert [row.model for row in found.judge()] == ["last-value"]
 
 
 def test_too_few_hours(seed: int) -> None:
@@ -281,7 +281,7 @@ def test_the_shared_hours(shared_data: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (len(demand.names), demand.hours) == (6, 3747)
     found = evaluate(demand, horizon_h=4, test_last_h=672, seed=0, models=("xgboost-cqr", "last-value"))
     for aggregation in ("series", "pool"):
-        ours, last = found.judged(aggregation)
+        ours, last = found.judge(aggregation)
         assert ours.mae <= 0.87 * last.mae
         assert 0.88 <= ours.coverage_90 <= 0.93
 

@@ -64,7 +64,7 @@ def test_it_says_that_nothing_was_trained(seed: int) -> None:
         "nothing was trained: last value + median hourly change of the hour; "
         "too few errors yet for quantiles of 0.8, 0.9, 0.95"
     )
-    point = last_change(demand.demand_with_total().filled(), np.array([199]), HORIZON_H)[:, 0]
+    point = last_change(demand.demand_with_total().fill_gaps(), np.array([199]), HORIZON_H)[:, 0]
     assert np.allclose(found.quantiles[..., 0], point)
     assert found.names == ("team-0", "team-1", "total")
 
@@ -77,7 +77,7 @@ def test_each_error_counts_once_and_only_when_it_can_be_seen(seed: int) -> None:
     (by_ahead,) = asked.errors()
     # Besides the one that it came with: three origins were judged 1 hour ahead, two 2 hours ahead, one 3.
     assert [len(levels[0]) for levels in by_ahead] == [4, 3, 2]
-    series = demand.filled()[0]
+    series = demand.fill_gaps()[0]
     point = last_change(series[None], np.array([289]), HORIZON_H)[0, 0]
     unit = units(series, np.array([289]))[0]
     assert by_ahead[2][1][1] == pytest.approx((series[292] - point[2]) / unit)
@@ -86,7 +86,7 @@ def test_each_error_counts_once_and_only_when_it_can_be_seen(seed: int) -> None:
 def test_quantiles_move_by_the_errors_and_the_median_stays(seed: int) -> None:
     demand = rhythmic(300, seed, series=1)
     plain, moved = (Forecaster(untrained(demand, errors=each)).forecast(demand) for each in (0.0, 2.0))
-    unit = units(demand.filled()[0], np.array([299]))[0]
+    unit = units(demand.fill_gaps()[0], np.array([299]))[0]
     assert np.allclose(moved.quantiles[..., 0], plain.quantiles[..., 0])
     assert np.allclose(moved.quantiles[..., 1:], plain.quantiles[..., 1:] + 2.0 * unit)
 
@@ -133,7 +133,7 @@ def test_a_new_organisation_takes_the_errors_of_the_others(seed: int) -> None:
     demand = rhythmic(200, seed, series=3)
     known = Demand(names=demand.names[:2], values=demand.values[:2])
     found = Forecaster(untrained(known, errors=1.0)).forecast(demand)
-    unit = units(demand.filled()[2], np.array([199]))[0]
+    unit = units(demand.fill_gaps()[2], np.array([199]))[0]
     assert np.allclose(found.quantiles[2, :, 2] - found.quantiles[2, :, 0], unit)
 
 

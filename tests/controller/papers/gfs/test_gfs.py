@@ -231,7 +231,7 @@ def test_a_host_with_many_evictions_rests_for_spot_and_attracts_hp() -> None:
     for number in range(5):
         evictions.evict(1000.0 + number, [A])
     criteria = Criteria(evictions, GfsParameters())
-    assert evictions.of_host(A, 1100.0, 0.8, 24.0) == pytest.approx(0.8 * 5 + 0.2 * 5 / 24)
+    assert evictions.host_rate(A, 1100.0, 0.8, 24.0) == pytest.approx(0.8 * 5 + 0.2 * 5 / 24)
     assert criteria.penalty(A, 1100.0) < 1.0 == min(1.0, 0.01 * 3.0**5)
     evictions.evict(1100.0, [A])
     assert criteria.penalty(A, 1101.0) == 1.0, "the circuit breaker"

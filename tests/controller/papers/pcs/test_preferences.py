@@ -34,7 +34,7 @@ UNIT = st.lists(st.floats(0.0, 1.0), min_size=4, max_size=4)
 @settings(max_examples=60)
 @given(sizes=st.lists(st.floats(1.0, 1e8), min_size=2, max_size=60), unit=UNIT)
 def test_every_point_is_a_valid_configuration(sizes: list[float], unit: list[float]) -> None:
-    space = SearchSpace.of(sizes)
+    space = SearchSpace.make(sizes)
     config = space.config(space.point(unit))
     assert 1 <= len(config.weights) <= CLASSES_MAX
     assert sum(config.weights) == pytest.approx(1.0)

@@ -164,7 +164,7 @@ def test_columns_mean_what_they_say() -> None:
     at.wait(999.0)
     at.tell(ev.AlarmRang())
     view = at.engine.view()
-    seen = observation(Plan(view), list(view.queue.in_order()), critic=True)
+    seen = observation(Plan(view), list(view.queue.jobs_in_order()), critic=True)
     assert seen.actor.shape == (1, len(ACTOR)) and seen.critic.shape == (1, len(CRITIC))
     np.testing.assert_allclose(
         seen.actor[0],

@@ -57,9 +57,9 @@ def rolled(part: Part, seed: int = 0) -> Choices | None:
 
 def test_training_never_looks_at_the_last_tenth(parts: TraceParts) -> None:
     jobs = len(parts.whole.workload)
-    chosen = parts.chosen(3)
+    chosen = parts.choose(3)
     generator = np.random.default_rng(0)
-    drawn = [parts.drawn(generator) for _ in range(50)]
+    drawn = [parts.draw(generator) for _ in range(50)]
     assert all(len(part.task.workload) - part.warm == SMALL.window_jobs for part in (*chosen, *drawn))
     row = {job_id: number for number, job_id in enumerate(parts.whole.workload.job_ids)}
     newest = [max(row[job_id] for job_id in part.task.workload.job_ids) for part in (*chosen, *drawn)]
