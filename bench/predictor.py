@@ -31,7 +31,7 @@ import xgboost
 
 from cotenant.controller.domain import Job, JobId, JobMeasurements, JobSpec, because
 from cotenant.controller.knowledge import PairTable
-from cotenant.controller.models.interference.features import MEANS, VARIANCES, beside
+from cotenant.controller.models.interference.features import MEANS, VARIANCES, pair_features
 from cotenant.controller.models.interference.predictor import Predictor
 from cotenant.controller.performance import (
     INDICATOR_NAMES,
@@ -95,7 +95,7 @@ def rows(model: InterferenceModel, booster: boosting.Fitted) -> list[Line]:
     """Both evaluate the same trees."""
     predictor = Predictor(model)
     one, two = invented_jobs(MANY, 4), invented_jobs(MANY, 5)
-    asked = beside(predictor.names, one, two, model.features)
+    asked = pair_features(predictor.names, one, two, model.features)
     ours, theirs = predictor._forest.predict, booster.predict
     assert np.abs(ours(asked) - theirs(asked)).max() < 1e-5
     return [

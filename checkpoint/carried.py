@@ -90,7 +90,7 @@ def _is_clock(value: ast.expr) -> bool:
 
 def carried_by_epochs(epochs: ast.For, batches: ast.For | None) -> tuple[str, ...]:
     """Names bound in the epoch loop that may be read before they are bound again, from a step boundary on."""
-    bound = stored(epochs.body) - {epochs.target.id if isinstance(epochs.target, ast.Name) else ""}
+    bound = stored_names(epochs.body) - {epochs.target.id if isinstance(epochs.target, ast.Name) else ""}
     found = set()
     if batches is None:
         order: list[Sequence[ast.stmt]] = [epochs.body]
@@ -145,7 +145,7 @@ def _mentions(node: ast.AST, name: str) -> bool:
     return any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node))
 
 
-def stored(statements: Sequence[ast.stmt]) -> set[str]:
+def stored_names(statements: Sequence[ast.stmt]) -> set[str]:
     return {
         node.id
         for statement in statements

@@ -53,7 +53,7 @@ class DeviceShare:
     size_bytes: int | None = None
     fraction: float | None = None
 
-    def of(self, total_bytes: int) -> float:
+    def fraction_of(self, total_bytes: int) -> float:
         """The fraction of a device of this size."""
         if self.size_bytes is not None:
             return min(1.0, self.size_bytes / total_bytes)
@@ -119,8 +119,8 @@ class DeviceLimits:
     def _fraction(self, no: int) -> float:
         """A client of MPS may be shown the limit as its device's whole memory by one of the two calls."""
         if self._without_context:
-            return self._share.of(torch.cuda.get_device_properties(no).total_memory)
-        return self._share.of(torch.cuda.mem_get_info(no)[1])
+            return self._share.fraction_of(torch.cuda.get_device_properties(no).total_memory)
+        return self._share.fraction_of(torch.cuda.mem_get_info(no)[1])
 
     def _own(self, no: int) -> float:
         set_before = _fraction_now(no) if self._without_context else 1.0

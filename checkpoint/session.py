@@ -264,7 +264,7 @@ class Session:
 
     def _close(self) -> None:
         atexit.unregister(self._close)
-        self._introduction.over()
+        self._introduction.end()
         if self._saver is not None:
             self._saver.finish()
         if self._progress is not None:
@@ -351,7 +351,7 @@ class Session:
         assert self._progress is not None
         if self.step > self._progress.reported_step:  # No report is about two windows.
             self._report_progress(time.perf_counter())
-        self._window_reports.over(channel, self.step, self._steps_used)
+        self._window_reports.report_end(channel, self.step, self._steps_used)
         self._counter.windows = windows
         self._progress.exclude_pause()
 

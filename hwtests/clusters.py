@@ -39,7 +39,7 @@ def measure(jobs: tuple[DemoJob, ...], device: Device, folder: Path) -> dict[str
 
 def _whole(profile: Profile) -> Profile:
     """Without the duty cycle: two jobs that keep a device busy are to share it, by the default ratio."""
-    point = profile.at(1)
+    point = profile.point_at(1)
     assert point is not None and point.memory_mib > 0, f"it used no device memory: {profile}"
     return Profile(points=(point,), load_s=profile.load_s, steps=profile.steps)
 

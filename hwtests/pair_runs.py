@@ -50,7 +50,7 @@ def alone(job: Job, device: Device, folder: Path, seconds: float) -> Solo:
             profile = measure_profiles(private, [job.spec()])[job.name]
     except NotMeasured as problem:
         raise TooFew(f"{problem}; give it more --seconds") from None
-    point = profile.at(1)
+    point = profile.point_at(1)
     assert point is not None and profile.load_s is not None
     return Solo(
         job=job,
@@ -81,7 +81,7 @@ def shared(first: Solo, second: Solo, device: Device, folder: Path, mode: Mode, 
 
         for solo in (first, second):
             ids += client.ask(wire.Submit(specs=(solo.job.spec(solo.profile),))).job_ids
-            watcher.until(all_run, DEADLINE_S)
+            watcher.wait_until(all_run, DEADLINE_S)
         _let_settle(watcher, client, ids, seconds)
         one, two = (_seen(client, job_id) for job_id in ids)
         now_s = client.ask(wire.GetStatus()).now_s
@@ -104,7 +104,7 @@ def _let_settle(watcher: QueueWatcher, client: Client, ids: list[JobId], seconds
         lag_s = float("inf") if step_s is None else max(LAG_S, LAG_REPORTS * step_s)
         return client.ask(wire.GetStatus()).now_s - since_s >= lag_s + seconds
 
-    watcher.until(lambda now: all(settled(now[job_id].step_s) for job_id in ids), DEADLINE_S)
+    watcher.wait_until(lambda now: all(settled(now[job_id].step_s) for job_id in ids), DEADLINE_S)
 
 
 def _seen(client: Client, job_id: JobId) -> Seen:

@@ -70,9 +70,9 @@ def _run_pair(
     client.ask(wire.SetPolicy(name=policy))
     watcher = QueueWatcher(client, print, {})
     long = clusters.submit(client, jobs["long"], results)
-    watcher.until(lambda now: now[long].phase is Phase.RUNNING and now[long].step > 5, TIMEOUT_S)
+    watcher.wait_until(lambda now: now[long].phase is Phase.RUNNING and now[long].step > 5, TIMEOUT_S)
     short = clusters.submit(client, jobs["short"], results)
-    watcher.until(lambda now: all_ended(now, [long, short]), TIMEOUT_S)
+    watcher.wait_until(lambda now: all_ended(now, [long, short]), TIMEOUT_S)
     return client.ask(wire.ShowJob(job_id=long)), client.ask(wire.ShowJob(job_id=short))
 
 
@@ -124,13 +124,15 @@ def test_the_loss_goes_on_where_it_was(
     spec = job.spec(None, "--losses", str(disturbed), "--until", str(enough))
     job_id = client.ask(wire.Submit(specs=(spec,))).job_ids[0]
     watcher = QueueWatcher(client, print, {})
-    watcher.until(lambda now: now[job_id].phase is Phase.RUNNING and now[job_id].step > LOSS_STEPS, TIMEOUT_S)
+    watcher.wait_until(
+        lambda now: now[job_id].phase is Phase.RUNNING and now[job_id].step > LOSS_STEPS, TIMEOUT_S
+    )
     client.ask(wire.ChangeJobs(verb="preempt", job_ids=(job_id,)))
-    watcher.until(lambda now: now[job_id].attempt == 2 and now[job_id].phase is Phase.RUNNING, TIMEOUT_S)
+    watcher.wait_until(lambda now: now[job_id].attempt == 2 and now[job_id].phase is Phase.RUNNING, TIMEOUT_S)
     resumed_at = client.ask(wire.ShowJob(job_id=job_id)).attempts[-1].start_step
-    watcher.until(lambda now: now[job_id].step > resumed_at + LOSS_STEPS, TIMEOUT_S)
+    watcher.wait_until(lambda now: now[job_id].step > resumed_at + LOSS_STEPS, TIMEOUT_S)
     enough.touch()
-    watcher.until(lambda now: all_ended(now, [job_id]), TIMEOUT_S)
+    watcher.wait_until(lambda now: all_ended(now, [job_id]), TIMEOUT_S)
     shown = client.ask(wire.ShowJob(job_id=job_id))
     was = _losses(disturbed)
     clusters.note_costs(f"language model, {precision}", shown.attempts, measured)

@@ -57,7 +57,7 @@ class AgentEdges(Protocol):
     def send(self, message: FromAgent) -> None:
         """Sends a message to the controller, if there is a connection."""
 
-    def after_event(self, event: AnyAgentEvent) -> None:
+    def note_handled(self, event: AnyAgentEvent) -> None:
         """An event has been handled, with all its effects."""
 
     def halt(self, why: str) -> None:
@@ -91,7 +91,7 @@ class AgentLoop:
             while self._events and not (self.is_over or self._is_halting):
                 happened = self._events.popleft()
                 self._perform(self._state.handle(happened, self._edges.now_s()))
-                self._edges.after_event(happened)
+                self._edges.note_handled(happened)
         finally:
             self._is_busy = False
         if not (self.is_over or self._is_halting):

@@ -278,7 +278,7 @@ class Runtime:
         """Sends a message to the controller, if there is a connection."""
         self._link.send(message)
 
-    def after_event(self, event: AnyAgentEvent) -> None:
+    def note_handled(self, event: AnyAgentEvent) -> None:
         """Looks what an event means for warm starts."""
         self._warm.look(event)
 

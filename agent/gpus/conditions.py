@@ -263,7 +263,7 @@ class Waits:
             for uuid in uuids:
                 wait.left.pop(uuid, None)
 
-    def over(self, now_s: float) -> dict[AttemptKey, dict[str, str]]:
+    def take_ended(self, now_s: float) -> dict[AttemptKey, dict[str, str]]:
         """Waits that have ended, each returned once: by UUID who holds a device; empty: they are all free."""
         found = {
             key: wait.left for key, wait in self._waits.items() if not wait.left or now_s >= wait.until_s

@@ -85,7 +85,7 @@ BY_BUCKET: Final[dict[Bucket, DeviceHappening | None]] = {
 VERSION: Final = 1
 
 
-def after(state: DeviceState, happening: DeviceHappening) -> DeviceState:
+def next_state(state: DeviceState, happening: DeviceHappening) -> DeviceState:
     return TABLE[state, happening]
 
 
@@ -109,7 +109,7 @@ class RisingCounters(msgspec.Struct, frozen=True, kw_only=True):
     energy_mj: int | None = None
     ecc_uncorrected: int | None = None
 
-    def after(self, probe: ProbeResult) -> RisingCounters:
+    def merge(self, probe: ProbeResult) -> RisingCounters:
         """What a probe does not say is as it was."""
         energy_mj, errors = probe.energy_mj, probe.ecc_uncorrected
         return RisingCounters(
@@ -169,7 +169,7 @@ def recall(kept: DeviceStateStore | None, boot_id: str, now_s: float) -> DeviceS
     renewed = tuple(
         NotedState(
             uuid=noted.uuid,
-            state=after(noted.state, "renewed"),
+            state=next_state(noted.state, "renewed"),
             why=f"the host was booted after: {noted.why}",
             since_s=now_s,
             quiet_s=QUIET_S["renewed"],

@@ -177,7 +177,7 @@ class GpuWatch:
     def _answer(self) -> None:
         """Answers the waits that are over; after the faults of what was heard last."""
         self._waits.give_up(self.health.lost)
-        for key, held in self._waits.over(now_s()).items():
+        for key, held in self._waits.take_ended(now_s()).items():
             if held:
                 self._refresh()
                 self.health.not_given_back(key, held, now_s())

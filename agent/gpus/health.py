@@ -20,7 +20,7 @@ from cotenant.agent.gpus.device_states import (
     DeviceHappening,
     NotedState,
     PastStates,
-    after,
+    next_state,
 )
 from cotenant.agent.gpus.probe_results import ProbeResult, XidSeen
 from cotenant.agent.gpus.xid import RESET, meaning
@@ -81,7 +81,7 @@ class Health:
         if probe.code:
             gpu.was_silent, gpu.is_away = True, probe.code in (LOST, RESET_REQUIRED)
             return self._no_answer(gpu, probe, now_s)
-        before, gpu.counters = gpu.counters, gpu.counters.after(probe)
+        before, gpu.counters = gpu.counters, gpu.counters.merge(probe)
         gpu.was_silent = False
         if gpu.is_away or before.began_anew(gpu.counters):
             gpu.is_away = gpu.is_pardoned = False
@@ -200,7 +200,7 @@ class Health:
         """Changes the state of a GPU by what has happened. `concerned`: attempts that have to be gone before
         it can be over; None: all on the device."""
         before: DeviceState = gpu.noted.state if gpu.noted is not None else "ok"
-        state = after(before, happening)
+        state = next_state(before, happening)
         if state == "ok":
             gpu.noted = None
             return

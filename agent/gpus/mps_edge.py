@@ -102,7 +102,7 @@ def prepare(
         swept = sweep(daemons_folder(runtime), owner, needed, host.control_path or CONTROL)
     plain = _uuids(devices, [order for order in left if not _is_served(order, setup)])
     facts = GpuUse(
-        held=held(devices), clients=clients_in(devices, left), of_users=_specs_of_users(left, setup)
+        held=held_gpus(devices), clients=clients_in(devices, left), of_users=_specs_of_users(left, setup)
     )
     seen = watch.look(facts)
     return Mps(
@@ -124,7 +124,7 @@ def _words(host: detection.DetectedHost, setup: Setup) -> tuple[str, ...]:
     )
 
 
-def held(devices: Sequence[Device]) -> frozenset[str]:
+def held_gpus(devices: Sequence[Device]) -> frozenset[str]:
     """GPUs that are ours, broken or not: no other agent has their locks."""
     return frozenset(d.local for d in devices if d.kind == "cuda" and not d.note.startswith(TAKEN))
 
@@ -238,7 +238,7 @@ class MpsEdge:
         ]
         orders = [order for key in running if (order := self._order(key)) is not None]
         return GpuUse(
-            held=held(devices),
+            held=held_gpus(devices),
             clients=clients_in(devices, orders),
             of_users=_specs_of_users(orders, self._setup),
             unproven=tuple(waiting),

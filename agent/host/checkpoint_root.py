@@ -32,7 +32,7 @@ def domain_of(root: Path, host_id: str) -> str:
     """
     try:
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with OpenFolder.at(root) as folder:
+        with OpenFolder.open_path(root) as folder:
             name = _read_or_make(folder)
             with folder.make(HOSTS_FOLDER, 0o755) as hosts:
                 # Proves that we can write, and tells people who is here.
@@ -75,5 +75,5 @@ def make_checkpoint_folder(folder: Path, uid: int, gid: int) -> None:
     root = folder.parent.parent
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
     owner = (uid, gid) if os.geteuid() == 0 and uid != 0 else None
-    with OpenFolder.at(root) as top, top.make(folder.parent.name, 0o755) as journal:
+    with OpenFolder.open_path(root) as top, top.make(folder.parent.name, 0o755) as journal:
         journal.make(folder.name, 0o700, owner).close()

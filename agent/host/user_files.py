@@ -43,7 +43,7 @@ class OpenFolder:
         self.fd = descriptor
 
     @classmethod
-    def at(cls, path: Path) -> OpenFolder:
+    def open_path(cls, path: Path) -> OpenFolder:
         """A folder of ours or the administrator's: links on the way count, as only they could have made
         them.
 
@@ -171,7 +171,7 @@ def remove_tree(path: Path, trusted: Path | None = None) -> None:
     """
     base = path.parent if trusted is None else trusted
     *way, name = path.relative_to(base).parts
-    with suppress(FileNotFoundError), OpenFolder.at(base) as top, top.below(*way) as parent:
+    with suppress(FileNotFoundError), OpenFolder.open_path(base) as top, top.below(*way) as parent:
         parent.remove(name)
 
 

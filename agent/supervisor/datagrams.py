@@ -38,7 +38,7 @@ class Datagrams:
     ) -> None:
         self.path = make_job_folder(folder, order) / JOB_SOCKET
         """What ranks are told."""
-        self._folder = OpenFolder.at(self.path.parent)
+        self._folder = OpenFolder.open_path(self.path.parent)
         self._uid = order.launch.uid if os.geteuid() == 0 else os.geteuid()
         self._heard = heard
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)

@@ -82,7 +82,7 @@ class Introduction:
         if self._fields:
             self._correct(looks=False)
 
-    def over(self) -> None:
+    def end(self) -> None:
         self._fields = {}
 
     def _correct(self, **fields: Any) -> None:
@@ -191,7 +191,7 @@ class WindowReports:
         """Training goes on from here, not from step 0."""
         self._first = step
 
-    def over(self, channel: SupervisorChannel, step: int, steps_used: int) -> None:
+    def report_end(self, channel: SupervisorChannel, step: int, steps_used: int) -> None:
         """A window begins or ends after this step; `steps_used`: s until here."""
         channel.report(
             protocol.STRETCH, first=self._first, step=step, s=steps_used, memory_mib=self._peak.read_mib()

@@ -91,7 +91,7 @@ class TrainingState:
 
     def first_step_done(self) -> None:
         for order in self._orders:
-            order.recorded()
+            order.end_recording()
 
     def replay_gradient_order(self, shared: dict[str, Any], world_size: int) -> list[str]:
         """Call before `load`, on all ranks (it is a collective); returns what differs."""
@@ -265,7 +265,7 @@ class GradientOrder:
             hook = parameter.register_post_accumulate_grad_hook(came)  # type: ignore[no-untyped-call]
             self._hooks.append(hook)
 
-    def recorded(self) -> None:
+    def end_recording(self) -> None:
         """The first step is over."""
         for hook in self._hooks:
             hook.remove()

@@ -51,7 +51,7 @@ def _drive(module: Any, begun: Begun) -> None:
             begun(None, f"line {line}: the Trainer cannot be resumed: {why}")
             return begin(self, resume_from_checkpoint, *args, **kwargs)
         loaded = _newest()
-        self.add_callback(_Steps(module, self, loaded, functools.partial(_told, begun, line)))
+        self.add_callback(_Steps(module, self, loaded, functools.partial(_told_place, begun, line)))
         if loaded is None:
             return begin(self, resume_from_checkpoint, *args, **kwargs)
         self._load_from_checkpoint = lambda *_, **__: None  # The Session puts it back, when it is made.
@@ -63,7 +63,7 @@ def _drive(module: Any, begun: Begun) -> None:
     module.Trainer.train = train
 
 
-def _told(begun: Begun, line: int, session: Session | None, why: str) -> None:
+def _told_place(begun: Begun, line: int, session: Session | None, why: str) -> None:
     begun(session, f"line {line}: the Trainer cannot be resumed: {why}" if why else "")
 
 

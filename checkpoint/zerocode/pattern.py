@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cotenant.checkpoint.carried import carried_by_epochs, is_read, stored, target_names
+from cotenant.checkpoint.carried import carried_by_epochs, is_read, stored_names, target_names
 from cotenant.checkpoint.zerocode.changes import BEGINNINGS, stored_attributes
 from cotenant.checkpoint.zerocode.refusals import (
     WRAPPERS,
@@ -242,7 +242,7 @@ def _make_plan(
     refuse_made(core)
     refuse_rewritten(tree, nodes)
     refuse_called_again(tree, epochs)
-    names = set().union(*(_free(node) for node in nodes)) - stored(epochs.body)
+    names = set().union(*(_free(node) for node in nodes)) - stored_names(epochs.body)
     names |= set(carried_by_epochs(epochs, batches if function is None else None))
     names |= {name for top in nodes for each in ast.walk(top) for name in _outer_names(each)}
     if scope.owner:
@@ -267,7 +267,11 @@ def _kept_names(batches: ast.For, function: ast.FunctionDef) -> tuple[str, ...]:
     at = function.body.index(batches)
     before, after = function.body[:at], function.body[at + 1 :]
     arguments = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
-    kept = stored(before) | stored(batches.body) - arguments | arguments & stored(function.body)
+    kept = (
+        stored_names(before)
+        | stored_names(batches.body) - arguments
+        | arguments & stored_names(function.body)
+    )
     return tuple(
         name for name in sorted(kept - target_names(batches)) if is_read(name, (batches.body, after))
     )
@@ -285,7 +289,7 @@ def _free(node: ast.AST) -> set[str]:
     arguments = {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
     if isinstance(node, ast.Lambda):
         return loaded - arguments
-    return loaded - arguments - stored(node.body) if isinstance(node, ast.FunctionDef) else loaded
+    return loaded - arguments - stored_names(node.body) if isinstance(node, ast.FunctionDef) else loaded
 
 
 def _lines(nodes: Sequence[ast.AST]) -> dict[str, int]:

@@ -35,7 +35,7 @@ class EtaBoard:
         self._by_job: dict[JobId, JobEta] = {}
         self._held: tuple[float | None, int] = (None, 0)
 
-    def of(self, job: Job, now: Now) -> wire.EtaView | None:
+    def view_of(self, job: Job, now: Now) -> wire.EtaView | None:
         """None of a job that has ended."""
         if job.phase in ENDED:
             return None
@@ -92,7 +92,7 @@ class EtaRequests:
         jobs = self._core.state.engine.jobs
         asked = jobs_named(self._core, request.job_ids) if request.job_ids else list(jobs.values())
         now = Now(self._core.clock.now_s(), self._core.clock.wall())
-        found = (self._board.of(job, now) for job in asked)
+        found = (self._board.view_of(job, now) for job in asked)
         return wire.Etas(
             request_id=request_id,
             etas=tuple(eta for eta in found if eta is not None),

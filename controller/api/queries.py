@@ -127,7 +127,7 @@ class Queries:
         reason: Reason | None = None
         if fresh_reason and job.phase is Phase.QUEUED:
             reason = state.engine.explain(job.job_id, now.now_s)[0]
-        eta = self._board.of(job, now)
+        eta = self._board.view_of(job, now)
         beside = sharing.views_of(state.engine.jobs, job, record.attempts)
         told = self._link.telemetry
         return views.job_view(state.engine, told, record, now, reason, *beside, eta)

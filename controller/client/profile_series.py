@@ -68,7 +68,7 @@ def series_specs(spec: JobSpec, series: Sequence[Configuration], profile_s: floa
     return tuple(_one(spec, at, each, profile_s) for at, each in enumerate(series))
 
 
-def behind(spec: JobSpec, series: Sequence[JobSpec]) -> JobSpec:
+def job_of_series(spec: JobSpec, series: Sequence[JobSpec]) -> JobSpec:
     """The job itself, once the series is over: with the profile of its own configuration, if there is one."""
     after = tuple(Dependency(job_id=each.job_id, need="any") for each in series)
     return msgspec.structs.replace(spec, after=(*spec.after, *after))

@@ -77,14 +77,14 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def knows_whole(self) -> bool:
         """Whether step time and memory of the whole batch were measured: enough to share with it whole."""
-        return self.at(1) is not None or None not in (self.step_s, self.memory_mib_peak)
+        return self.point_at(1) is not None or None not in (self.step_s, self.memory_mib_peak)
 
     @property
     def s_max(self) -> int:
         """The most micro-batches that it was measured with."""
         return max((point.accumulation_steps for point in self.points), default=1)
 
-    def at(self, accumulation_steps: int, gang: Gang | None = None) -> ProfilePoint | None:
+    def point_at(self, accumulation_steps: int, gang: Gang | None = None) -> ProfilePoint | None:
         """The measured point for exactly this s (and this gang, if one is named), or None."""
         for point in self.points:
             if point.accumulation_steps == accumulation_steps and (
@@ -98,7 +98,7 @@ def alone_step_s(profile: Profile | None, gang: Gang) -> float | None:
     """The step time of the whole batch, as it was measured alone; None where it was not."""
     if profile is None:
         return None
-    point = profile.at(1, gang)
+    point = profile.point_at(1, gang)
     return profile.step_s if point is None else point.step_s
 
 
@@ -161,7 +161,7 @@ def step_s(
     Args:
         gang: what the job runs on; None where every point is of the job's own.
     """
-    point = profile.at(accumulation_steps, gang)
+    point = profile.point_at(accumulation_steps, gang)
     if point is not None:
         return point.step_s
     own = _own(profile, gang)

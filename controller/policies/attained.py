@@ -151,7 +151,7 @@ class AttainedService:
         """Queue, number and job of all that have devices or a reservation; unsorted, made when first
         needed."""
 
-    def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
+    def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Jobs of later queues, and those of the same that came later; the last of all first. Sorts those
         only, and mostly there are none."""
         view = self._view
@@ -250,7 +250,7 @@ class Tiresias:
         if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
             return reason
         order = AttainedService(self._queues, view)
-        if next(order.behind(Plan(view), job), None) is not None or not view.running.jobs_by_end():
+        if next(order.list_victims(Plan(view), job), None) is not None or not view.running.jobs_by_end():
             return reason
         return because("outranks-nobody", self._queues.queue_of(job, view.now_s) + 1)
 

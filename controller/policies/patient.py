@@ -159,7 +159,7 @@ class Round:
             ]
         return running
 
-    def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
+    def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Running jobs whose leaving pays, most remaining service first; then reservations. For a gang, those
         with less service than it has follow: whether they pay is seen when all of them are known."""
         running = self._running
@@ -228,7 +228,7 @@ class Round:
         """Whether no victim has more service, and all that might make room together lose too much."""
         running = self._running or ()
         has_less = not running or -running[0][0] <= self._parameters.service_s(job)
-        return has_less and not self._reserved and self.room(plan, job, self.behind(plan, job)) is None
+        return has_less and not self._reserved and self.room(plan, job, self.list_victims(plan, job)) is None
 
     def _is_worth_it(self, plan: Plan, job: Job, victims: Sequence[Job]) -> bool:
         """Whether all victims have more service left, or lose less together than the job by waiting."""
@@ -362,7 +362,7 @@ class Patient:
         ):
             return reason
         plan, present = Plan(view), self.round(view, [job])
-        first = next(present.behind(plan, job), None)
+        first = next(present.list_victims(plan, job), None)
         if first is None or present.gains_nothing(plan, job):
             return because("gains-nothing", needs_s(job)) if view.running.jobs_by_end() else reason
         waits = first.phase is Phase.RUNNING and present.is_worth_waiting(plan, job, first)

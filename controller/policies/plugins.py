@@ -51,7 +51,7 @@ def is_path(name: str) -> bool:
 
 
 @cache
-def offered(group: str = POLICIES) -> dict[str, EntryPoint]:
+def find_entry_points(group: str = POLICIES) -> dict[str, EntryPoint]:
     """What installed packages offer in a group, by name; of two with one name ours, else the first found.
     Imports nothing."""
     # Each distribution is asked: of two with one name (an installed one, and what a build left in the working
@@ -88,7 +88,7 @@ def find(name: str) -> PluginPolicy:
         ValueError: there is none, or it cannot be imported, or it takes what cannot be given; the text says
             which, and where.
     """
-    where = name if is_path(name) else offered()[name].value if name in offered() else ""
+    where = name if is_path(name) else find_entry_points()[name].value if name in find_entry_points() else ""
     module, _, attribute = where.partition(":")
     if not attribute:
         raise ValueError(f"policy {name}: {where!r} is not MODULE:NAME" if where else f"no policy {name!r}")

@@ -62,14 +62,16 @@ host that holds it; an installed package may bring other ways (`milp` chooses se
 
 def placements() -> tuple[str, ...]:
     """The values of `placement`, the default first. Imports nothing."""
-    return (BEST_FIT, *plugins.offered(plugins.PLACEMENTS))
+    return (BEST_FIT, *plugins.find_entry_points(plugins.PLACEMENTS))
 
 
 @cache
 def ours() -> dict[str, PolicyEntry]:
     """Every policy of this package, by name: the lab's, then those of papers. Imports them."""
     published = {
-        name: plugins.load(point) for name, point in plugins.offered().items() if plugins.is_ours(point)
+        name: plugins.load(point)
+        for name, point in plugins.find_entry_points().items()
+        if plugins.is_ours(point)
     }
     return {name: find(name) for name in CORE} | {
         name: entry for name, entry in published.items() if name not in CORE
@@ -78,7 +80,9 @@ def ours() -> dict[str, PolicyEntry]:
 
 def is_ours(name: str) -> bool:
     """Whether a policy of this name belongs to this package. Imports nothing."""
-    return name in CORE or (name in plugins.offered() and plugins.is_ours(plugins.offered()[name]))
+    return name in CORE or (
+        name in plugins.find_entry_points() and plugins.is_ours(plugins.find_entry_points()[name])
+    )
 
 
 @cache
@@ -92,7 +96,7 @@ def find(name: str) -> PolicyEntry:
         return cast(PolicyEntry, plugins.load_from(CORE[name]))
     if not is_ours(name):
         raise KeyError(name)
-    return cast(PolicyEntry, plugins.load(plugins.offered()[name]))
+    return cast(PolicyEntry, plugins.load(plugins.find_entry_points()[name]))
 
 
 def lacks(name: str) -> str:
@@ -143,7 +147,7 @@ def unavailable() -> dict[str, str]:
 def _theirs() -> dict[str, plugins.PluginPolicy | str]:
     """What other packages offer, or what is wrong with it. A name of ours stays ours."""
     found: dict[str, plugins.PluginPolicy | str] = {}
-    for name in plugins.offered():
+    for name in plugins.find_entry_points():
         if not is_ours(name):
             try:
                 found[name] = plugins.find(name)
@@ -189,7 +193,7 @@ def make(name: str, parameters: Parameters) -> Policy:
             says what to do.
     """
     if not is_ours(name):
-        if name not in plugins.offered() and not plugins.is_path(name):
+        if name not in plugins.find_entry_points() and not plugins.is_path(name):
             raise ValueError(f"no policy {name!r}; there are {', '.join(available())}")
         plugins.find(name)
     elif missing := lacks(name):
@@ -220,7 +224,7 @@ def _apply_placement(policy: Policy, value: str | int | float | bool) -> Policy:
         )
     if value == BEST_FIT:
         return policy
-    rule: PlacementRule = plugins.load(plugins.offered(plugins.PLACEMENTS)[str(value)])
+    rule: PlacementRule = plugins.load(plugins.find_entry_points(plugins.PLACEMENTS)[str(value)])
     if why := rule.why_not(policy):
         raise ValueError(f"policy {policy.name} cannot have {PLACEMENT}={value}: {why}")
     return rule.apply(policy)

@@ -48,7 +48,7 @@ class RemainingService:
 
     name = "srsf"
 
-    def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
+    def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Jobs with more remaining service, most first. Sorts those only, and mostly there are few."""
         if job.estimate.remaining_s is None:
             return iter(())
@@ -98,13 +98,16 @@ class Srsf(Preemptive):
     _order = RemainingService()
 
     def preempt(self, plan: Plan, newcomer: Job) -> bool:
-        return self._order.make_room(plan, newcomer, self._order.behind(plan, newcomer))
+        return self._order.make_room(plan, newcomer, self._order.list_victims(plan, newcomer))
 
     def explain(self, view: View, job: Job) -> Reason:
         reason = why_waiting(view, job, self.name)
         if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
             return reason
-        if job.estimate.remaining_s is None or next(self._order.behind(Plan(view), job), None) is not None:
+        if (
+            job.estimate.remaining_s is None
+            or next(self._order.list_victims(Plan(view), job), None) is not None
+        ):
             return reason
         return (
             because("outlives-service", service_now(job, view.now_s))

@@ -9,7 +9,7 @@ from typing import Final
 from cotenant.controller.domain import JobSpec
 from cotenant.controller.present import screen, sharing, units
 from cotenant.controller.present.etas import describe_eta
-from cotenant.controller.present.jobs import describe_promise, devices, exit_code, left, state_colour
+from cotenant.controller.present.jobs import describe_promise, devices, exit_code, left_text, state_colour
 from cotenant.controller.present.screen import paint, wrap_text
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.throughput import throughput_lines
@@ -167,7 +167,7 @@ SOURCES: Final = {
 def _left(job: wire.JobView) -> str:
     known, _, overrun = (job.left_source or "none").partition(", ")
     longer = "; it has taken longer already" if overrun or job.left_s == 0.0 else ""
-    expected = "unknown" if job.left_s is None else f"{left(job)} of training"
+    expected = "unknown" if job.left_s is None else f"{left_text(job)} of training"
     return f"{expected} ({SOURCES.get(known, known)}{longer})"
 
 

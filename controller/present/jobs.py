@@ -18,7 +18,7 @@ def task_range(array: clients.ArrayView) -> str:
     return f"{array.number}_[{array.first}-{array.last}]"
 
 
-def in_counts(array: clients.ArrayView) -> str:
+def count_text(array: clients.ArrayView) -> str:
     """`3 run, 990 wait, 7 ended (2 failed)`."""
     waiting = sum(array.by_state.get(phase, 0) for phase in WAITING)
     ended = sum(array.by_state.get(phase, 0) for phase in ENDED)
@@ -39,7 +39,7 @@ def devices(names: tuple[str, ...]) -> str:
     return " ".join(f"{host}/{','.join(locals_)}" for host, locals_ in by_host.items())
 
 
-def left(job: clients.JobView) -> str:
+def left_text(job: clients.JobView) -> str:
     return duration(job.left_s) if job.ended_at is None else NONE
 
 
@@ -89,7 +89,7 @@ def number(job: clients.JobView) -> str:
 
 
 def state(job: clients.JobView) -> str:
-    return job.phase.value if job.array is None else in_counts(job.array)
+    return job.phase.value if job.array is None else count_text(job.array)
 
 
 def single_job_cell(cell: Callable[[clients.JobView], str]) -> Callable[[clients.JobView], str]:
@@ -108,7 +108,7 @@ COLUMNS: Final = (
     Column("S", single_job_cell(accumulation), rank=5, right=True),
     Column("WAIT", single_job_cell(lambda j: duration(j.wait_s)), rank=6, right=True),
     Column("RUN", single_job_cell(lambda j: duration(j.run_s)), rank=7, right=True),
-    Column("LEFT", single_job_cell(left), rank=1, right=True),
+    Column("LEFT", single_job_cell(left_text), rank=1, right=True),
     Column("REASON", lambda j: j.reason),
 )
 

@@ -50,7 +50,7 @@ class Speedup:
     def gpus_max(self) -> int:
         return len(self.values) - 1
 
-    def at(self, gpus: float) -> float:
+    def pace_on(self, gpus: float) -> float:
         """The pace on a share of devices, at most `gpus_max`."""
         whole = int(gpus)
         values = self.values

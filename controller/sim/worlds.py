@@ -43,5 +43,5 @@ def other_world(name: str) -> OtherWorld:
     Raises:
         KeyError: no installed package brings it.
     """
-    found: OtherWorld = plugins.load(plugins.offered(GROUP)[name])
+    found: OtherWorld = plugins.load(plugins.find_entry_points(GROUP)[name])
     return found

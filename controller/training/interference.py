@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.models.interference.bands import Novelty, bands, known_jobs, scale_of
-from cotenant.controller.models.interference.features import OCCUPANCY, Matrix, beside, columns_of
+from cotenant.controller.models.interference.features import OCCUPANCY, Matrix, columns_of, pair_features
 from cotenant.controller.performance import CrossValidation, InterferenceModel, Training, TrainingFile, Trial
 from cotenant.controller.training import boosting
 from cotenant.controller.training.interference_errors import Both, rmse
@@ -85,7 +85,7 @@ def train(
     pairs = together(files)
     table = PairColumns(pairs)
     folds = pair_folds(pairs.groups, seed)
-    trials, answers = tried(table, folds, candidates, seed, tell)
+    trials, answers = try_candidates(table, folds, candidates, seed, tell)
     number = min(range(len(trials)), key=lambda each: trials[each].rmse)
     best, predicted = trials[number], answers[number]
     tell("leaving out one model after the other")
@@ -148,8 +148,8 @@ class PairColumns:
         self.first = select_columns(pairs.first, pairs.names, self.names)
         self.second = select_columns(pairs.second, pairs.names, self.names)
         self.ways = (
-            beside(self.names, self.first, self.second, self.columns),
-            beside(self.names, self.second, self.first, self.columns),
+            pair_features(self.names, self.first, self.second, self.columns),
+            pair_features(self.names, self.second, self.first, self.columns),
         )
         self._jobs = np.concatenate((self.first, self.second))
         self._others = np.concatenate((self.second, self.first))
@@ -165,8 +165,10 @@ class PairColumns:
         chance = np.random.default_rng(seed)
         x = np.concatenate(
             (
-                beside(self.names, jobs, others, self.columns),
-                beside(self.names, _punch_holes(jobs, chance), _punch_holes(others, chance), self.columns),
+                pair_features(self.names, jobs, others, self.columns),
+                pair_features(
+                    self.names, _punch_holes(jobs, chance), _punch_holes(others, chance), self.columns
+                ),
             )
         )
         weights = np.repeat((1.0, HOLES_WEIGHT), len(take))
@@ -195,7 +197,7 @@ def pair_folds(groups: Sequence[str], seed: int, count: int = FOLDS) -> Folds:
     return np.array([fold_of[group] for group in groups])
 
 
-def tried(
+def try_candidates(
     table: PairColumns, folds: Folds, candidates: Sequence[dict[str, float]], seed: int, tell: OnProgress
 ) -> tuple[tuple[Trial, ...], list[Both]]:
     """Every candidate, judged on the same pairs left out; and its predictions of them."""

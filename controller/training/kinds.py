@@ -28,7 +28,7 @@ def compute(kind: str, payload: Payload) -> ComputeResult:
     """
     computation: Callable[[Payload], ComputeResult] | None = KINDS.get(kind)
     if computation is None:
-        offered = plugins.offered(GROUP)
+        offered = plugins.find_entry_points(GROUP)
         if kind not in offered:
             raise ValueError(f"no computation of kind {kind!r}; there are {', '.join((*KINDS, *offered))}")
         computation = plugins.load(offered[kind])

@@ -130,7 +130,7 @@ def params_of(request: Request) -> Params:
 
 
 def context(request: Request, page: Page, params: Params, seen: Seen) -> Mapping[str, Any]:
-    given = page.shown(seen.view, params)
+    given = page.fill(seen.view, params)
     told = {"title": page.title, "params": params, "trouble": trouble(seen)}
     return {**surroundings(request, page), **told, **given}
 

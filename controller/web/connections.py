@@ -111,7 +111,7 @@ class Connections:
         return await to_thread.run_sync(self._act, act, limiter=self._limiter)
 
     def _act(self, act: Callable[[Asking], T]) -> T:
-        client = self._idle.pop() if self._idle else self._connected()
+        client = self._idle.pop() if self._idle else self._make_client()
         try:
             found = act(ForPeople(client, self.samples, self._costly, self.simulations))
         except (Refusal, ShownElsewhere):
@@ -123,7 +123,7 @@ class Connections:
         self._idle.append(client)
         return found
 
-    def _connected(self) -> Client:
+    def _make_client(self) -> Client:
         try:
             return self._connect()
         except (KeyProblem, BadEndpoint) as error:  # A key that was there when we began.

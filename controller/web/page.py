@@ -1,6 +1,6 @@
 """What a page is made of.
 
-Rule: `look` asks and decides nothing; `shown` is pure. Whatever is the same for all pages (safety, news,
+Rule: `look` asks and decides nothing; `fill` is pure. Whatever is the same for all pages (safety, news,
 what is shown while the controller is silent) is not a page's business.
 """
 
@@ -64,7 +64,7 @@ class Page:
     """Such as `/jobs/{job_id}`; what is in braces is in `Params.path`."""
     look: Callable[[Asking, Params], Any]
     """Asking what it needs, in a thread of its own; raises what asking raises, and ShownElsewhere."""
-    shown: Callable[[Any, Params], Mapping[str, Any]]
+    fill: Callable[[Any, Params], Mapping[str, Any]]
     """What was answered, as its template wants it."""
     parts: tuple[str, ...] = ()
     """Blocks of its template that are sent again when they have changed."""

@@ -39,7 +39,7 @@ class Measure(NamedTuple):
     """Shown only where a run has such a number."""
 
 
-def at(*keys: str) -> Callable[[PolicySummary], float | None]:
+def number_at(*keys: str) -> Callable[[PolicySummary], float | None]:
     """The number at a path of keys; None where the path or the number is missing."""
 
     def find(summary: PolicySummary) -> float | None:
@@ -52,34 +52,34 @@ def at(*keys: str) -> Callable[[PolicySummary], float | None]:
 
 
 def percent(*keys: str) -> Callable[[PolicySummary], float | None]:
-    find = at(*keys)
+    find = number_at(*keys)
     return lambda summary: None if (found := find(summary)) is None else 100.0 * found
 
 
 def hours(*keys: str) -> Callable[[PolicySummary], float | None]:
-    find = at(*keys)
+    find = number_at(*keys)
     return lambda summary: None if (found := find(summary)) is None else found / 3600.0
 
 
 MEASURES: Final = (
-    Measure("JCT MEAN", at("jct_s", "mean"), time="job"),
-    Measure("JCT MEDIAN", at("jct_s", "p50"), time="job"),
-    Measure("JCT P95", at("jct_s", "p95"), time="job"),
-    Measure("JCT P99", at("jct_s", "p99"), time="job", only_wide=True),
-    Measure("WAIT MEAN", at("wait_s", "mean"), time="job", rank=1),
-    Measure("WAIT P95", at("wait_s", "p95"), time="job", only_wide=True),
-    Measure("LOAD MEAN", at("load_s", "mean"), time="overhead", only_wide=True),
-    Measure("PAUSE MEAN", at("pause_s", "mean"), time="overhead", only_wide=True),
-    Measure("REWORK MEAN", at("rework_s", "mean"), time="overhead", only_wide=True),
-    Measure("MAKESPAN", at("makespan_s"), time="job", only_wide=True),
-    Measure("SLOWDOWN P50", at("fairness", "slowdown", "p50"), only_wide=True),
-    Measure("RHO P95", at("fairness", "rho", "p95"), only_wide=True),
+    Measure("JCT MEAN", number_at("jct_s", "mean"), time="job"),
+    Measure("JCT MEDIAN", number_at("jct_s", "p50"), time="job"),
+    Measure("JCT P95", number_at("jct_s", "p95"), time="job"),
+    Measure("JCT P99", number_at("jct_s", "p99"), time="job", only_wide=True),
+    Measure("WAIT MEAN", number_at("wait_s", "mean"), time="job", rank=1),
+    Measure("WAIT P95", number_at("wait_s", "p95"), time="job", only_wide=True),
+    Measure("LOAD MEAN", number_at("load_s", "mean"), time="overhead", only_wide=True),
+    Measure("PAUSE MEAN", number_at("pause_s", "mean"), time="overhead", only_wide=True),
+    Measure("REWORK MEAN", number_at("rework_s", "mean"), time="overhead", only_wide=True),
+    Measure("MAKESPAN", number_at("makespan_s"), time="job", only_wide=True),
+    Measure("SLOWDOWN P50", number_at("fairness", "slowdown", "p50"), only_wide=True),
+    Measure("RHO P95", number_at("fairness", "rho", "p95"), only_wide=True),
     Measure("UNFAIR, %", percent("fairness", "rho", "above_1_ratio"), only_wide=True, decimals=1),
-    Measure("JAIN", at("fairness", "jain"), only_wide=True, best=max, decimals=3),
-    Measure("HP JCT", at("hp", "jct_s", "mean"), time="job", rank=1, if_any=True),
-    Measure("HP WAIT", at("hp", "wait_s", "mean"), time="job", rank=1, if_any=True),
-    Measure("SPOT JCT", at("spot", "jct_s", "mean"), time="job", rank=1, if_any=True),
-    Measure("SPOT WAIT", at("spot", "wait_s", "mean"), time="job", rank=1, if_any=True),
+    Measure("JAIN", number_at("fairness", "jain"), only_wide=True, best=max, decimals=3),
+    Measure("HP JCT", number_at("hp", "jct_s", "mean"), time="job", rank=1, if_any=True),
+    Measure("HP WAIT", number_at("hp", "wait_s", "mean"), time="job", rank=1, if_any=True),
+    Measure("SPOT JCT", number_at("spot", "jct_s", "mean"), time="job", rank=1, if_any=True),
+    Measure("SPOT WAIT", number_at("spot", "wait_s", "mean"), time="job", rank=1, if_any=True),
     Measure("EVICTED, %", percent("spot", "eviction_rate"), rank=1, decimals=2, if_any=True),
     Measure("BROKEN, %", percent("spot", "broken_ratio"), rank=2, decimals=2, if_any=True),
     Measure("ALLOCATED, %", percent("allocation_ratio"), rank=5, best=max, decimals=1, if_any=True),
@@ -90,22 +90,29 @@ MEASURES: Final = (
         "BIAS P50, %", percent("prediction_error", "signed", "p50"), only_wide=True, best=None, if_any=True
     ),
     Measure("LATE MEAN, %", percent("unfairness", "mean"), only_wide=True, if_any=True),
-    Measure("PREEMPTED", at("preemptions"), rank=3, best=None, decimals=0),
-    Measure("RESIZED", at("resizes"), rank=3, best=None, decimals=0, if_any=True),
-    Measure("FUTILE", at("futile_preemptions"), rank=2, decimals=0),
+    Measure("PREEMPTED", number_at("preemptions"), rank=3, best=None, decimals=0),
+    Measure("RESIZED", number_at("resizes"), rank=3, best=None, decimals=0, if_any=True),
+    Measure("FUTILE", number_at("futile_preemptions"), rank=2, decimals=0),
     Measure("FUTILE, GPU-H", hours("futile_s", "total_gpu_s"), rank=4, decimals=1),
-    Measure("ABORTED", at("aborted_preemptions"), only_wide=True, decimals=0),
-    Measure("SHARED", at("shared_jobs"), only_wide=True, best=None, decimals=0),
-    Measure("BENEFIT", at("sharing_benefit", "p50"), only_wide=True, best=None, decimals=2),
-    Measure("PROMISED", at("promises", "given"), rank=6, best=None, decimals=0, if_any=True),
-    Measure("BROKEN", at("promises", "broken"), rank=6, best=None, decimals=0, if_any=True),
+    Measure("ABORTED", number_at("aborted_preemptions"), only_wide=True, decimals=0),
+    Measure("SHARED", number_at("shared_jobs"), only_wide=True, best=None, decimals=0),
+    Measure("BENEFIT", number_at("sharing_benefit", "p50"), only_wide=True, best=None, decimals=2),
+    Measure("PROMISED", number_at("promises", "given"), rank=6, best=None, decimals=0, if_any=True),
+    Measure("BROKEN", number_at("promises", "broken"), rank=6, best=None, decimals=0, if_any=True),
     Measure("ETA HIT, %", percent("eta", "coverage_80"), rank=6, best=None, decimals=0, if_any=True),
-    Measure("ETA WIDTH/JCT", at("eta", "width_over_jct"), only_wide=True, best=None, decimals=2, if_any=True),
+    Measure(
+        "ETA WIDTH/JCT",
+        number_at("eta", "width_over_jct"),
+        only_wide=True,
+        best=None,
+        decimals=2,
+        if_any=True,
+    ),
     Measure("ETA BIAS, %", percent("eta", "median_bias"), only_wide=True, best=None, decimals=0, if_any=True),
     Measure("BUSY, %", percent("gpu_busy_ratio"), rank=5, best=None, decimals=1),
-    Measure("DECISION, ms", at("decision_ms", "mean"), rank=6, best=None, decimals=3),
-    Measure("EVENTS", at("events"), only_wide=True, best=None, decimals=0),
-    Measure("CPU, s", at("cpu_s"), only_wide=True, best=None, decimals=1),
+    Measure("DECISION, ms", number_at("decision_ms", "mean"), rank=6, best=None, decimals=3),
+    Measure("EVENTS", number_at("events"), only_wide=True, best=None, decimals=0),
+    Measure("CPU, s", number_at("cpu_s"), only_wide=True, best=None, decimals=1),
 )
 
 

@@ -151,7 +151,7 @@ def measured(loops: Sequence[Loop], profile_s: float) -> str:
 
 
 def say(name: str, profile: Profile) -> None:
-    point = profile.at(1)
+    point = profile.point_at(1)
     assert point is not None
     print(f"{name}: {1000 * point.step_s:.2f} ms, duty cycle {profile.duty_cycle or 0.0:.2f}", flush=True)
 

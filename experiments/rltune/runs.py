@@ -87,7 +87,7 @@ def run(cell: Cell, policies: Sequence[str]) -> list[Row]:
     if cell.trace in UNSEEN:
         first = min(int(0.5 * jobs), first)
     for window, begin in enumerate(np.linspace(first, jobs - JOBS, WINDOWS).astype(int).tolist()):
-        part = parts.at(begin)
+        part = parts.window_at(begin)
         for text in policies:
             (choice,) = policies_named(text)
             outcome = simulate(

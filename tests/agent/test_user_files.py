@@ -141,7 +141,7 @@ def test_a_racing_user_changes_nothing_but_his_own(ground: Path, seed: int) -> N
 def act_in(theirs: Path, chance: random.Random, number: int) -> None:
     """One of the things that an agent or a supervisor does in a folder of a user."""
     name = chance.choice(("a", "b", "job", "j", "file", "cotenant-0123456789ab"))
-    with OpenFolder.at(theirs) as top:
+    with OpenFolder.open_path(theirs) as top:
         match number % 8:
             case 0:
                 top.remove(name)
@@ -200,7 +200,7 @@ def test_a_user_cannot_put_another_folder_in_the_place_of_his_sockets(
     deep.mkdir()
     order = of(USER)
     made = make_job_folder(deep, order, bases=(str(shared),))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener, OpenFolder.at(made) as folder:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener, OpenFolder.open_path(made) as folder:
         listener.bind(str(made / JOB_SOCKET))
         give_job_folder(folder, order)
     assert (made.stat().st_uid, made.stat().st_mode & 0o777) == (USER, 0o700)
@@ -227,7 +227,7 @@ def test_no_more_is_removed_than_the_user_could_remove(ground: Path) -> None:
     roots.mkdir()
     (roots / "file").write_text("root's")
     (moved / "plain").write_text("")
-    with OpenFolder.at(ground) as top, pytest.raises(OSError):
+    with OpenFolder.open_path(ground) as top, pytest.raises(OSError):
         top.remove("theirs")
     assert (roots / "file").read_text() == "root's"
     assert not (moved / "plain").exists()
@@ -289,7 +289,7 @@ def test_the_lock_folder_that_a_user_made_first(ground: Path, monkeypatch: pytes
 def test_links_and_pipes_and_second_names_are_refused(tmp_path: Path) -> None:
     (tmp_path / "treasure").write_text("gold")
     (tmp_path / "folder").mkdir()
-    with OpenFolder.at(tmp_path / "folder") as folder:
+    with OpenFolder.open_path(tmp_path / "folder") as folder:
         (tmp_path / "folder" / "link").symlink_to(tmp_path / "treasure")
         os.link(tmp_path / "treasure", tmp_path / "folder" / "second")
         os.mkfifo(tmp_path / "folder" / "pipe")
@@ -307,7 +307,7 @@ def test_links_and_pipes_and_second_names_are_refused(tmp_path: Path) -> None:
 
 
 def test_only_the_users_own_socket_is_reached(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as own, OpenFolder.at(tmp_path) as folder:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as own, OpenFolder.open_path(tmp_path) as folder:
         own.bind(str(tmp_path / "rank-0.sock"))
         (tmp_path / "rank-1.sock").symlink_to(tmp_path / "rank-0.sock")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:

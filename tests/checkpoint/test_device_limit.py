@@ -265,7 +265,7 @@ def test_a_client_that_is_shown_its_limit_as_the_whole_device_gets_all_of_that(
 
 @given(st.integers(1, 1 << 20), st.integers(1, 1 << 40))
 def test_a_share_is_never_more_than_what_was_planned_nor_than_the_device(mib: int, total_bytes: int) -> None:
-    fraction = DeviceShare(size_bytes=mib << 20).of(total_bytes)
+    fraction = DeviceShare(size_bytes=mib << 20).fraction_of(total_bytes)
     assert 0 < fraction <= 1
     assert fraction * total_bytes <= (mib << 20) * (1 + 1e-12)
 

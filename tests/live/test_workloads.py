@@ -91,7 +91,7 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Profile]:
 
 
 def test_half_a_batch_of_the_memory_heavy_job_needs_far_less(profiles: dict[str, Profile]) -> None:
-    whole, half = (profiles["memory_heavy"].at(s) for s in (1, 2))
+    whole, half = (profiles["memory_heavy"].point_at(s) for s in (1, 2))
     assert whole is not None and half is not None
     assert whole.memory_mib - half.memory_mib > 50
     assert (profiles["memory_heavy"].load_s or 0.0) > 0

@@ -309,7 +309,7 @@ class Machine:
         if self._survives():
             self.network.to_controller(self._address, encode(message))
 
-    def after_event(self, event: AnyAgentEvent) -> None:
+    def note_handled(self, event: AnyAgentEvent) -> None:
         """Nothing here starts warm."""
 
     def halt(self, why: str) -> None:

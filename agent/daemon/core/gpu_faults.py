@@ -88,7 +88,7 @@ def role_of(key: AttemptKey, fault: GpuFault, co_tenants: Collection[AttemptKey]
     return "suspect" if co_tenants or fault.strangers else "culprit"
 
 
-def judged(result: Result, fault: Fault | None) -> Result:
+def judge_fault(result: Result, fault: Fault | None) -> Result:
     """A result, given the fault that struck the attempt."""
     if fault is None or result.verdict.outcome in ("finished", "never-started"):
         return result
@@ -111,7 +111,7 @@ def judge_contained(result: Result, fault: Fault) -> Result:
     if result.verdict.outcome not in ("user-failed", "infra-failed"):
         return result
     if fault.role == "device":
-        return judged(result, fault)
+        return judge_fault(result, fault)
     if not result.verdict.cuda_fault:
         return result
     detail = f"{fault.why} on {fault.where}; {result.verdict.detail}"
@@ -194,7 +194,7 @@ class FaultWitnesses:
         )
 
     def note_end(self, key: AttemptKey, result: Result, now_s: float) -> None:
-        """No process of it is left; what its end is will be `judged` later."""
+        """No process of it is left; what its end is will be `judge_fault` later."""
         if result.verdict.outcome in ("user-failed", "infra-failed"):
             self._departed[key] = (now_s, self._memory.attempts[key].devices)
 
@@ -204,7 +204,7 @@ class FaultWitnesses:
         at_s, near = self._contained.pop(key, (-_NEVER, None))
         if attempt.fault is None and near is not None and ended_s <= at_s + CONTAINED_S:
             return judge_contained(result, near)
-        return judged(result, attempt.fault)
+        return judge_fault(result, attempt.fault)
 
     def _others_on(
         self, key: AttemptKey, devices: Collection[DeviceId], live: Collection[AttemptKey]

@@ -41,7 +41,7 @@ def make_job_folder(folder: Path, order: Order, bases: Sequence[str] = SHORT_BAS
     owner = owner_of(order)
     own = folder / JOB
     fits = len(os.fsencode(own / _LONGEST_NAME)) <= ADDRESS_BYTES_MAX
-    with OpenFolder.at(folder) as attempt:
+    with OpenFolder.open_path(folder) as attempt:
         if fits and (owner is None or _may_pass(folder, owner[0])):
             attempt.make(JOB, 0o700).close()
             return own
@@ -64,7 +64,7 @@ def remove_short_folder(folder: Path) -> None:
     it is in our folder; what is found there is not. A user who fills it meanwhile keeps it, and delays no
     end.
     """
-    with suppress(OSError), OpenFolder.at(folder) as attempt:
+    with suppress(OSError), OpenFolder.open_path(folder) as attempt:
         said = Path(os.readlink(JOB, dir_fd=attempt.fd))  # An OSError: `job/` is a folder, or not there.
         attempt.unlink(JOB)
         if said.name == _INNER and _SHORT_NAME.fullmatch(said.parent.name):
@@ -116,7 +116,7 @@ def _short_folder(owner: tuple[int, int] | None, bases: Sequence[str]) -> Path:
         try:
             if find_exposed(base) is not None or (owner is not None and not _may_pass(base, owner[0])):
                 continue
-            with OpenFolder.at(base) as there, there.make(name, 0o711) as short:
+            with OpenFolder.open_path(base) as there, there.make(name, 0o711) as short:
                 os.fchmod(short.fd, 0o711)
                 short.make(_INNER, 0o700).close()
         except OSError:

@@ -203,7 +203,7 @@ class QueueWatcher:
                 self._say(self._describe_job(job))
         return reply
 
-    def until(self, true: Callable[[dict[JobId, wire.JobView]], bool], timeout_s: float) -> None:
+    def wait_until(self, true: Callable[[dict[JobId, wire.JobView]], bool], timeout_s: float) -> None:
         """Look until `true` holds.
 
         Raises:

@@ -138,7 +138,7 @@ def warm_up(client: Client, devices: int) -> None:
 def _is_clear(job: DemoJob, profile: Profile, *, is_last: bool) -> bool:
     """Whether all that the demo needs was measured: both splits of the batch, and how much less memory half a
     batch takes of the memory-heavy job. Memory that the process kept from before may hide the latter."""
-    whole, half = (profile.at(s) for s in WANTED)
+    whole, half = (profile.point_at(s) for s in WANTED)
     if whole is None or half is None:
         return False
     return is_last or job.script != "memory_heavy" or whole.memory_mib - half.memory_mib > APART_MIB
@@ -182,13 +182,13 @@ def _collect_profiles(
 def _profile_of(shown: wire.Shown) -> Profile:
     job = shown.job
     measured = None if job.profile is None else job.profile.as_profile()
-    if measured is None or measured.at(1) is None:
+    if measured is None or measured.point_at(1) is None:
         raise NotMeasured(f"{job.name} was not measured: it is {job.phase}, {job.reason}")
     return measured
 
 
 def _describe_profile(job: DemoJob, profile: Profile) -> str:
-    whole, half = profile.at(1), profile.at(2)
+    whole, half = profile.point_at(1), profile.point_at(2)
     assert whole is not None and half is not None
     busy = "" if profile.duty_cycle is None else f", busy {profile.duty_cycle:.0%} of the time"
     workers = f"{job.workers} worker" + ("s" if job.workers > 1 else "")

@@ -59,7 +59,7 @@ class MeasuredJob(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def step_s(self) -> float:
-        point = self.profile.at(1)
+        point = self.profile.point_at(1)
         assert point is not None, f"{self.job.name} was not measured at its whole batch"
         return point.step_s
 
@@ -69,7 +69,7 @@ class MeasuredJob(msgspec.Struct, frozen=True, kw_only=True):
         return max(8, math.ceil(self.job.train_s / self.step_s))
 
     def memory_mib(self, accumulation_steps: int) -> float:
-        point = self.profile.at(accumulation_steps)
+        point = self.profile.point_at(accumulation_steps)
         assert point is not None, f"{self.job.name} was not measured with s = {accumulation_steps}"
         return point.memory_mib
 

@@ -154,19 +154,21 @@ class _Demo:
             "castor", "Act 1: castor shares a device when two jobs end sooner that way, on average"
         )
         first = [self._submit(job) for job in (plan.SONNETS, plan.DIGITS)]
-        self._watcher.until(lambda jobs: all(jobs[j].phase is Phase.RUNNING for j in first), ACT_TIMEOUT_S)
+        self._watcher.wait_until(
+            lambda jobs: all(jobs[j].phase is Phase.RUNNING for j in first), ACT_TIMEOUT_S
+        )
         newcomers = [self._submit(job) for job in (plan.LOADER, plan.MEMORY)]
-        self._watcher.until(lambda jobs: all_ended(jobs, [*first, *newcomers]), ACT_TIMEOUT_S)
+        self._watcher.wait_until(lambda jobs: all_ended(jobs, [*first, *newcomers]), ACT_TIMEOUT_S)
 
     def _act_two(self) -> None:
         self._set_policy("srtf", "Act 2: srtf lets a shorter job preempt a longer one")
         gang = self._submit(plan.LONG_GANG)
         enough = PREEMPT_AFTER_STEPS_RATIO * self._measured[plan.LONG_GANG.name].steps
-        self._watcher.until(
+        self._watcher.wait_until(
             lambda jobs: jobs[gang].phase is Phase.RUNNING and jobs[gang].step >= enough, ACT_TIMEOUT_S
         )
         short = [self._submit(job) for job in (plan.URGENT, plan.BRIEF)]
-        self._watcher.until(lambda jobs: all_ended(jobs, [gang, *short]), ACT_TIMEOUT_S)
+        self._watcher.wait_until(lambda jobs: all_ended(jobs, [gang, *short]), ACT_TIMEOUT_S)
 
     def _set_policy(self, name: str, why: str) -> None:
         self._client.ask(wire.SetPolicy(name=name))

@@ -19,7 +19,7 @@ from cotenant.controller.client.connection import Client
 from cotenant.controller.client.output import ROUND_S, AttemptOutput, Follower, Missing, OutputPiece, read_all
 from cotenant.controller.client.pages import pages
 from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, texts
-from cotenant.controller.present.jobs import in_counts
+from cotenant.controller.present.jobs import count_text
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import tell
 from cotenant.controller.present.terminal import JobOutput
@@ -58,7 +58,7 @@ def logs(
             else:
                 show(read_tasks(client, JobId(job), rank, attempt, tail), raw=raw)
                 if not ENDED.issuperset(found.array.by_state):
-                    tell(f"array {job}: {in_counts(found.array)}; `cotenant logs -f {job}` follows it")
+                    tell(f"array {job}: {count_text(found.array)}; `cotenant logs -f {job}` follows it")
             return
         job = found.job_id
         if attempt > found.attempt:

@@ -23,7 +23,7 @@ from cotenant.controller.client.pages import pages
 from cotenant.controller.domain import JobId, texts
 from cotenant.controller.present import screen
 from cotenant.controller.present.job_page import explanation_page, page
-from cotenant.controller.present.jobs import in_counts
+from cotenant.controller.present.jobs import count_text
 from cotenant.controller.present.screen import paint
 from cotenant.controller.wire import clients as wire
 
@@ -58,7 +58,7 @@ def show_tasks(client: Client, row: wire.JobView, form: Format) -> None:
     assert row.array is not None
     if form in ("table", "wide"):
         screen.say(
-            f"array {row.array.number}  {paint(texts.one_line(row.name), 'bold')}  {in_counts(row.array)}"
+            f"array {row.array.number}  {paint(texts.one_line(row.name), 'bold')}  {count_text(row.array)}"
         )
     request = wire.ListJobs(job_ids=(JobId(row.array.number),), include_ended=True)
     show_pages((listing(reply, request) for reply in pages(client, request)), form)
@@ -85,5 +85,5 @@ def explain(
         else:
             reply, array = found, None
     if array is not None and form in ("table", "wide"):
-        screen.say(f"array {job}: {in_counts(array)}; of its tasks, the one that says most:")
+        screen.say(f"array {job}: {count_text(array)}; of its tasks, the one that says most:")
     show_one(form, reply.explanation, reply.job.job_id, reply, explanation_page)

@@ -297,12 +297,12 @@ def first_eta(client: Client, job_id: JobId, within_s: float = ETA_WITHIN_S) -> 
 
 def request_with_series(client: Client, request: wire.Submit) -> wire.Submit:
     """The series that measures the job, and the job behind it. Says what that costs."""
-    from cotenant.controller.client.profile_series import behind, plan_series
+    from cotenant.controller.client.profile_series import job_of_series, plan_series
 
     spec = request.specs[0]
     plan = plan_series(client, spec)
     tell(f"profiling first: {plan.announcement()}")
-    return msgspec.structs.replace(request, specs=(*plan.specs, behind(spec, plan.specs)))
+    return msgspec.structs.replace(request, specs=(*plan.specs, job_of_series(spec, plan.specs)))
 
 
 def printable_specs(request: wire.Submit) -> wire.SpecView | dict[str, Any]:

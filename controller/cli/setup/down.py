@@ -62,7 +62,7 @@ def down(
         return FAILED
     if cancel and jobs:
         with asking(endpoint) as client:
-            cancelled(client, jobs)
+            cancel_jobs(client, jobs)
     owners.end(found)
     return report_end(as_json, where, running, f"ended: controller and agent at {where}", cancelled=cancel)
 
@@ -110,7 +110,7 @@ def confirm_end() -> bool:
     return answer
 
 
-def cancelled(client: Client, jobs: Sequence[wire.JobView]) -> None:
+def cancel_jobs(client: Client, jobs: Sequence[wire.JobView]) -> None:
     """Returns once they have ended.
 
     Raises:

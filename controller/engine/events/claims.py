@@ -29,7 +29,7 @@ from cotenant.controller.domain import (
     texts,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine.events.ending import ended, left_host
+from cotenant.controller.engine.events.ending import end_job, left_host
 from cotenant.controller.engine.state.dispatch import Dispatch
 
 NUMBERS_SKIPPED_MAX = 1_000_000
@@ -234,7 +234,7 @@ def stray_gone(dispatch: Dispatch, job: Job, host_id: HostId) -> None:
     if job.phase is Phase.BLOCKED and job.reason.code == "stray" and not job.strays:
         dispatch.ledger.phases.change(job, Change.UNBLOCK, dispatch.submission_reason(job))
         if not dispatch.queue_or_block(job):
-            ended(dispatch, job)
+            end_job(dispatch, job)
 
 
 # --- Epochs ----------------------------------------------------------------------------------------

@@ -177,10 +177,10 @@ def requeue(dispatch: Dispatch, job: Job, change: Change, reason: Reason) -> Non
 
 def end(dispatch: Dispatch, job: Job, change: Change, reason: Reason, *, is_complete: bool = False) -> None:
     dispatch.ledger.records.end(job, change, reason, is_complete=is_complete)
-    ended(dispatch, job)
+    end_job(dispatch, job)
 
 
-def ended(dispatch: Dispatch, job: Job) -> None:
+def end_job(dispatch: Dispatch, job: Job) -> None:
     """A job is over: its hosts may forget it; jobs that depend on it are released, or cancelled with all that
     depend on them (a list of work, since a chain can be longer than the stack is deep)."""
     ended = [job]

@@ -25,7 +25,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.events import claims
-from cotenant.controller.engine.events.ending import clear_suspicion, ended, left_host, take_in_fault
+from cotenant.controller.engine.events.ending import clear_suspicion, end_job, left_host, take_in_fault
 from cotenant.controller.engine.events.hosts import leave_if_due
 from cotenant.controller.engine.state.dispatch import Alarm, Dispatch, hosts_of
 from cotenant.controller.engine.state.estimating import (
@@ -291,7 +291,7 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
     elif alarm.kind == "back-off" and job.phase is Phase.BLOCKED:
         dispatch.ledger.phases.change(job, Change.UNBLOCK, job.reason)
         if not dispatch.queue_or_block(job):
-            ended(dispatch, job)
+            end_job(dispatch, job)
     elif alarm.kind == "age" and job.phase is Phase.QUEUED and not job.aged and not dispatch.takes_turns:
         dispatch.ledger.records.age(job, because("aged", dispatch.config.policy.ageing_s))
 

@@ -18,7 +18,7 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine.events.ending import ended
+from cotenant.controller.engine.events.ending import end_job
 from cotenant.controller.engine.stages.fair_share import rank_of
 from cotenant.controller.engine.state.dispatch import Dispatch
 from cotenant.controller.engine.state.estimating import (
@@ -66,7 +66,7 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
     if spec.array_limit:
         ledger.join_array(job)
     if not spec.hold and not dispatch.queue_or_block(job):
-        ended(dispatch, job)
+        end_job(dispatch, job)
 
 
 def on_cancel(dispatch: Dispatch, event: ev.CancelRequested) -> None:
@@ -77,10 +77,10 @@ def on_cancel(dispatch: Dispatch, event: ev.CancelRequested) -> None:
     reason = because("cancelled-by", event.by)
     if job.phase is Phase.RESERVED:
         dispatch.unreserve(job, reason, Change.CANCEL)
-        ended(dispatch, job)
+        end_job(dispatch, job)
     elif job.phase in WAITING:
         dispatch.ledger.phases.change(job, Change.CANCEL, reason)
-        ended(dispatch, job)
+        end_job(dispatch, job)
     else:
         dispatch.stop(job, "cancelled", reason, save=False)
 
@@ -105,7 +105,7 @@ def on_release(dispatch: Dispatch, event: ev.ReleaseRequested) -> None:
         return
     dispatch.ledger.records.release(job, dispatch.submission_reason(job))
     if not dispatch.queue_or_block(job):
-        ended(dispatch, job)
+        end_job(dispatch, job)
 
 
 def on_preempt(dispatch: Dispatch, event: ev.PreemptRequested) -> None:
@@ -129,7 +129,7 @@ def on_requeue(dispatch: Dispatch, event: ev.RequeueRequested) -> None:
         if job.spec.array_limit:
             dispatch.ledger.join_array(job)
         if not dispatch.queue_or_block(job):
-            ended(dispatch, job)
+            end_job(dispatch, job)
 
 
 def on_spec_changed(dispatch: Dispatch, event: ev.SpecChanged) -> None:

@@ -224,7 +224,7 @@ def profiled_steps(ledger: Ledger, spec: JobSpec) -> tuple[tuple[int, float], ..
     """
     base, known = base_key(spec), dict[int, float]()
     for each in ledger.profiles.known.values() if base else ():
-        point = each.profile.at(1)
+        point = each.profile.point_at(1)
         if each.base == base and each.hosts == 1 and each.is_complete and point is not None:
             known[each.gpus] = point.step_s
     alone_s = known.get(1)

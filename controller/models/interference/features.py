@@ -69,7 +69,7 @@ def names_in(columns: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in VOCABULARY if name in names.values())
 
 
-def beside(names: tuple[str, ...], jobs: Matrix, others: Matrix, columns: tuple[str, ...]) -> Matrix:
+def pair_features(names: tuple[str, ...], jobs: Matrix, others: Matrix, columns: tuple[str, ...]) -> Matrix:
     """Rows of a model: each job beside its other.
 
     Args:
@@ -100,7 +100,7 @@ def job_features(job: Job, names: tuple[str, ...]) -> tuple[float, ...]:
         return tuple(values[name] for name in names)
     if profile.duty_cycle is not None:
         values["gpu_util_pct"] = 100.0 * profile.duty_cycle
-    whole = profile.at(1)
+    whole = profile.point_at(1)
     if whole is not None:
         values["mem_mib"], values["steps_per_s"] = whole.memory_mib, 1.0 / whole.step_s
         values["samples_per_s"] = whole.sub_batch / whole.step_s

@@ -14,7 +14,7 @@ import numpy as np
 
 from cotenant.controller.domain import Job
 from cotenant.controller.models.interference.bands import Novelty, band_of, scale_of
-from cotenant.controller.models.interference.features import Matrix, beside, job_features, names_in
+from cotenant.controller.models.interference.features import Matrix, job_features, names_in, pair_features
 from cotenant.controller.models.interference.forest import Forest, Values
 from cotenant.controller.performance import (
     Interference,
@@ -50,7 +50,7 @@ class Predictor:
 
     def ratios(self, jobs: Matrix, others: Matrix) -> Values:
         """Raw xi of each job beside its other, which may be below 1. Columns are `names`."""
-        return self._forest.predict(beside(self.names, jobs, others, self.model.features))
+        return self._forest.predict(pair_features(self.names, jobs, others, self.model.features))
 
     def factors(self, jobs: Matrix, others: Matrix) -> Values:
         """The factor of the stranger job of each pair; x `scale_of` an answer it is the answer's margin."""

@@ -66,10 +66,10 @@ class Retraining(msgspec.Struct, kw_only=True):
         type = self.due(history, parameters.retrain_h)
         if type is None:
             return None
-        from cotenant.controller.papers.gfs.forecast import RETRAINING_KIND, asked
+        from cotenant.controller.papers.gfs.forecast import RETRAINING_KIND, training_request
 
         demand = demand_of(history, type, began_hour)
-        payload = asked(
+        payload = training_request(
             demand,
             horizon_h=parameters.hours + 1,
             levels=parameters.levels,
@@ -164,7 +164,7 @@ class DemandForecaster:
             ValueError: the model of the parameters cannot be read, or does not suit them.
         """
         self._parameters = parameters
-        self._given = _given(parameters) if parameters.model else None
+        self._given = _read_model(parameters) if parameters.model else None
         self._forecasters: dict[str, Forecaster] = {}
         self._kept: dict[str, TrainedForecast] = {}
 
@@ -285,7 +285,7 @@ class DemandForecaster:
             forecaster.remember(msgspec.convert(kept.memory, ForecasterMemory))
 
 
-def _given(parameters: GfsParameters) -> ModelFile:
+def _read_model(parameters: GfsParameters) -> ModelFile:
     """Reads the model file that the parameters name. Raises ForecastModelProblem."""
     from cotenant.controller.papers.gfs.forecast import read_model_file
 

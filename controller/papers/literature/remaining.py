@@ -44,7 +44,7 @@ class RemainingTime:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
+    def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Jobs with more remaining time, most first."""
         mine_s, now_s = job.estimate.remaining_s, plan.view.now_s
         longer = worth_preempting(plan, job)

@@ -254,7 +254,7 @@ class ClassRound:
         return sorted(range(len(owed_s)), key=lambda number: (-owed_s[number], number))
 
     def _can_claim(self, number: int, job: Job) -> bool:
-        over, lease_s = self._standing.over(number, job.spec.gpus_min), self._parameters.lease_s(job)
+        over, lease_s = self._standing.excess(number, job.spec.gpus_min), self._parameters.lease_s(job)
         lacks_gpu_s = over * lease_s - self._credits[number]
         if over <= ROUNDING or lacks_gpu_s <= ROUNDING:
             return True
@@ -273,7 +273,7 @@ class ClassRound:
             return False
         standing, victims = self._standing, room.victims
         names = ", ".join(victim.job_id for victim in victims)
-        over = {victim.job_id: standing.over(standing.class_of(victim), 0) for victim in victims}
+        over = {victim.job_id: standing.excess(standing.class_of(victim), 0) for victim in victims}
         due, held = standing.shares[number], standing.held[number]
         why = Why(
             because("wfq-preempts", number + 1, due, held, names),
@@ -300,7 +300,7 @@ class ClassRound:
         standing, found = self._standing, []
         for job in placed_jobs(self._view):
             theirs = standing.class_of(job)
-            above = standing.over(theirs, 0)
+            above = standing.excess(theirs, 0)
             if theirs == number or above <= ROUNDING:
                 continue
             if self._credits[theirs] > ROUNDING:  # It has saved up for this.
@@ -321,7 +321,7 @@ class ClassRound:
 
     def _count(self, number: int, job: Job) -> None:
         """A class pays for one lease of what exceeds its share."""
-        over = self._standing.over(number, job.spec.gpus_min)
+        over = self._standing.excess(number, job.spec.gpus_min)
         self._credits[number] -= max(0.0, min(over, job.spec.gpus_min)) * self._parameters.lease_s(job)
         self._standing.held[number] += job.spec.gpus_min
 

@@ -96,7 +96,7 @@ class Standing:
     def class_of(self, job: Job) -> int:
         return self._config.class_of(size_gpu_s(job, self._now_s))
 
-    def over(self, number: int, gpus: int) -> float:
+    def excess(self, number: int, gpus: int) -> float:
         """The devices by which the class would exceed its share with `gpus` more."""
         return self.held[number] + gpus - self.shares[number]
 

@@ -53,7 +53,7 @@ class QueueOrder(Protocol):
     def is_last(self, job: Job) -> bool:
         """Whether no job after this one has anybody behind it, now that this one has nobody."""
 
-    def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
+    def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Jobs that may lose their devices, or their reservation, to a waiting job; last in the order
         first."""
 
@@ -121,7 +121,7 @@ def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope) -> None:
                 any_free = any_free and plan.any_free()
                 waiting.again(job)
             continue
-        behind = order.behind(plan, job)
+        behind = order.list_victims(plan, job)
         last = next(behind, None)
         if last is not None and order.make_room(plan, job, chain((last,), behind)):
             any_free = any_free and plan.any_free()

@@ -85,8 +85,8 @@ def eta_of(
     start = None
     if job.first_start_s is None or is_new:
         starts = [error.start for error in errors if error.start is not None]
-        start = _told(interval_of(roll_outs.starts[job_id]), starts)
-    finish = _told(interval_of(roll_outs.ends[job_id]), [error.finish for error in errors])
+        start = _interval_of(interval_of(roll_outs.starts[job_id]), starts)
+    finish = _interval_of(interval_of(roll_outs.ends[job_id]), [error.finish for error in errors])
     if finish is not None and start is not None:
         finish = ToldInterval(finish.raw, no_earlier(finish.told, start.told))
     return JobEta(
@@ -99,7 +99,7 @@ def eta_of(
     )
 
 
-def _told(raw: EtaInterval | None, errors: list[tuple[float, float, float]]) -> ToldInterval | None:
+def _interval_of(raw: EtaInterval | None, errors: list[tuple[float, float, float]]) -> ToldInterval | None:
     return None if raw is None else ToldInterval(raw, calibrated_interval(raw, errors))
 
 

@@ -14,7 +14,7 @@ NICENESS = 10
 
 def main() -> None:
     os.nice(NICENESS)
-    serve(Shadowing().answered)
+    serve(Shadowing().answer_frame)
 
 
 if __name__ == "__main__":

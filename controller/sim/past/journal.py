@@ -135,12 +135,12 @@ def fold(database: sqlite3.Connection, path: Path, runs: list[Start], look: Look
     engine, upcoming = Engine(registry.make, unpack(runs[0].configuration, EngineConfig)), runs[1:]
     for entry in entries(database, path):
         while upcoming and upcoming[0].first_seq <= entry.seq:
-            engine = under(engine, upcoming.pop(0).configuration, registry.make)
+            engine = reconfigure(engine, upcoming.pop(0).configuration, registry.make)
         look(engine, entry.event, engine.fold(entry.event, entry.decision, entry.now_s))
     return engine
 
 
-def under(engine: Engine, configuration: bytes, make_policy: MakePolicy) -> Engine:
+def reconfigure(engine: Engine, configuration: bytes, make_policy: MakePolicy) -> Engine:
     """Returns the state of `engine` in an engine of another configuration."""
     moved = Engine(make_policy, unpack(configuration, EngineConfig))
     # As recovery does it: encoded, since the new engine must not share values with the old one.

@@ -20,7 +20,7 @@ from cotenant.controller.engine import Engine, EngineConfig, Ledger, MakePolicy
 from cotenant.controller.history import action_in_words
 from cotenant.controller.planning import View
 from cotenant.controller.policies.base import Parameters, Policy
-from cotenant.controller.sim.past.journal import entries, extent, open_journal, under
+from cotenant.controller.sim.past.journal import entries, extent, open_journal, reconfigure
 from cotenant.controller.store import RecoveredState, digest
 from cotenant.controller.wire import (
     BadMessage,
@@ -207,7 +207,7 @@ class ShadowFollower:
             count = 0
             for entry in entries(database, path, after=self.reached, limit=entries_max):
                 while self._runs < len(runs) and runs[self._runs].first_seq <= entry.seq:
-                    self._engine = under(self._engine, runs[self._runs].configuration, self._policy)
+                    self._engine = reconfigure(self._engine, runs[self._runs].configuration, self._policy)
                     self._runs += 1
                 self.recorded, self._now_s = entry.decision, entry.now_s
                 commands = self._engine.handle(entry.event, entry.now_s)

@@ -40,7 +40,7 @@ class Shadowing:
         self._key: object = None
         self._follower: ShadowFollower | None = None
 
-    def answered(self, frame: bytes) -> bytes:
+    def answer_frame(self, frame: bytes) -> bytes:
         began_s = time.process_time()
         try:
             found = self.answer(unpack_struct(frame, ShadowQuestion))

@@ -181,11 +181,11 @@ def paired_windows(summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
                 if here is not None and there is not None:
                     mine, other = blocks.get(window, (0.0, 0.0))
                     blocks[window] = (mine + here["mean"], other + there["mean"])
-            ratios[title] = _told(ratio([[list(blocks.values())]]))
+            ratios[title] = _as_document(ratio([[list(blocks.values())]]))
         windows = len({window for window, _ in both})
         found.append({"policy": label, "against": labels[0], "windows": windows, **ratios})
     return found
 
 
-def _told(found: Ratio | None) -> dict[str, Any] | None:
+def _as_document(found: Ratio | None) -> dict[str, Any] | None:
     return None if found is None else found._asdict()

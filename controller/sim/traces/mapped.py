@@ -16,7 +16,7 @@ import numpy as np
 from cotenant.controller.sim.traces.batch_logs import gpus_of
 from cotenant.controller.sim.traces.drafting import Draft, clock_s, elapsed_s, finish, times_from_first
 from cotenant.controller.sim.traces.table import separator_of, table
-from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem, nearest, shown
+from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem, nearest, show_value
 
 FIELDS: Final = ("submit", "start", "end", "duration", "gpus", "user")
 EPOCH_S_MAX: Final = 1e11
@@ -37,7 +37,7 @@ def column_map(text: str) -> dict[str, str]:
     for part in text.split(","):
         name, equals, column = (each.strip() for each in part.partition("="))
         if name not in FIELDS or not (equals and column):
-            what = f"{shown(part.strip())} is not FIELD=COLUMN"
+            what = f"{show_value(part.strip())} is not FIELD=COLUMN"
             raise TraceProblem(what, hint=nearest(name, FIELDS) or f"fields are {', '.join(FIELDS)}")
         if name in found:
             raise TraceProblem(f"{name} is there twice")

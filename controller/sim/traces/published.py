@@ -27,7 +27,7 @@ import numpy as np
 
 from cotenant.controller.sim.traces.drafting import CLOCK_TIME, Draft, clock_s, finish, times_from_first
 from cotenant.controller.sim.traces.table import TextTable, content, decode_utf_8, table
-from cotenant.controller.sim.traces.trace import Floats, Labels, Trace, TraceProblem, shown
+from cotenant.controller.sim.traces.trace import Floats, Labels, Trace, TraceProblem, show_value
 
 PHILLY = "Microsoft Philly 2017 (Jeon et al., ATC '19)"
 NEVER_STARTED = "never started"
@@ -132,7 +132,7 @@ def _time(entry: Mapping[str, Any], key: str) -> float:
     try:
         return clock_s(text)
     except (ValueError, OverflowError):
-        raise ValueError(f"{key} {shown(text)} is not {CLOCK_TIME}") from None
+        raise ValueError(f"{key} {show_value(text)} is not {CLOCK_TIME}") from None
 
 
 def _unique(ids: list[str], file: str) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ def _unique(ids: list[str], file: str) -> tuple[str, ...]:
         return ()
     if len(set(ids)) != len(ids):
         twice, _ = Counter(ids).most_common(1)[0]
-        raise TraceProblem(f"jobid {shown(twice)} is there twice", file=file)
+        raise TraceProblem(f"jobid {show_value(twice)} is there twice", file=file)
     return tuple(ids)
 
 

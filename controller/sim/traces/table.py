@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.sim.traces.trace import Floats, TraceProblem, nearest, shown
+from cotenant.controller.sim.traces.trace import Floats, TraceProblem, nearest, show_value
 
 MAX_NUMBER = 1e15
 """30 million years in seconds: beyond it, sums and differences lose what they are for."""
@@ -63,10 +63,10 @@ class TextTable:
             raise self._not_a_number(column)
         if bool(np.any(large := np.abs(values) > MAX_NUMBER)):
             row = int(np.argmax(large))
-            raise self.problem(row, column, f"{shown(texts[row])} is too large")
+            raise self.problem(row, column, f"{show_value(texts[row])} is too large")
         if not negative and bool(np.any(below := values < 0.0)):
             row = int(np.argmax(below))
-            raise self.problem(row, column, f"{shown(texts[row])} is negative", "it must be 0 or more")
+            raise self.problem(row, column, f"{show_value(texts[row])} is negative", "it must be 0 or more")
         return values
 
     def parse_column(self, column: str, parse: Callable[[str], float], what: str) -> Floats:
@@ -78,7 +78,7 @@ class TextTable:
                 try:
                     seen[text] = parse(text)
                 except (ValueError, OverflowError):
-                    raise self.problem(row, column, f"{shown(text)} is not {what}") from None
+                    raise self.problem(row, column, f"{show_value(text)} is not {what}") from None
         return np.fromiter((seen[text] for text in texts), np.float64, len(texts))
 
     def problem(self, row: int, column: str, what: str, hint: str = "") -> TraceProblem:
@@ -88,7 +88,7 @@ class TextTable:
         for row, text in enumerate(self.columns[column]):
             if text and not _is_number(text):
                 hint = "an unknown value is an empty field" if text.strip().lower() in _ABSENT else ""
-                return self.problem(row, column, f"{shown(text)} is not a number", hint)
+                return self.problem(row, column, f"{show_value(text)} is not a number", hint)
         raise AssertionError("a column without a wrong number was refused")
 
     def unique(self, column: str) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ class TextTable:
             first: dict[str, int] = {}
             for row, text in enumerate(texts):
                 if text in first:
-                    what = f"{shown(text)} is there twice, first in line {self.lines[first[text]]}"
+                    what = f"{show_value(text)} is there twice, first in line {self.lines[first[text]]}"
                     raise self.problem(row, column, what, "each job needs its own; or leave the column out")
                 first[text] = row
         return texts
@@ -238,12 +238,12 @@ def check_header(names: Sequence[str], file: str, required: Sequence[str], other
         meant = [f"{found} for {name}" if missing[1:] else found for name, found in near.items() if found]
         hints = [f"did you mean {', '.join(meant)}?" if meant else ""]
         if not all(near.values()):
-            hints.append(f"it has {', '.join(map(shown, names[:24])) or 'no columns'}")
+            hints.append(f"it has {', '.join(map(show_value, names[:24])) or 'no columns'}")
         what = f"has no column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
         raise TraceProblem(what, file=file, line=1, hint="; ".join(filter(None, (*hints, otherwise))))
     twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
     if twice:
-        raise TraceProblem(f"has two columns {shown(twice[0])}", file=file, line=1)
+        raise TraceProblem(f"has two columns {show_value(twice[0])}", file=file, line=1)
 
 
 def _field_count_problem(file: str, line: int, found: int, wanted: int) -> TraceProblem:

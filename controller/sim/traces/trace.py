@@ -45,7 +45,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]}?" if near else ""
 
 
-def shown(value: str) -> str:
+def show_value(value: str) -> str:
     """A value as it stands in a message: quoted, and short."""
     return repr(value if len(value) <= 40 else value[:37] + "...")
 

@@ -49,7 +49,7 @@ def situation(
         spaces=spaces,
         widest=max((len(host.report.devices) for host in view.hosts.values() if host.takes_work), default=0),
         idle_s={host_id: now_s - since_s for host_id, since_s in idle_since_s.items()},
-        cleared=frozenset(cleared(view)),
+        cleared=frozenset(list_cleared(view)),
         problem=problem,
     )
 
@@ -59,7 +59,7 @@ def idle_now(view: View) -> set[HostId]:
     return {host.host_id for host in view.hosts.values() if host.takes_work and not _has_jobs(view, host)}
 
 
-def cleared(view: View) -> Iterator[HostId]:
+def list_cleared(view: View) -> Iterator[HostId]:
     """Hosts that are here, are given back, and have no job any more."""
     for host in view.hosts.values():
         if host.drained_by and not host.lost and not _has_jobs(view, host):

@@ -77,7 +77,7 @@ class HostTiles(NamedTuple):
     tiles: Sequence[DeviceTile]
 
 
-def shown(looked: DevicesLook, params: Params) -> Mapping[str, Any]:
+def fill(looked: DevicesLook, params: Params) -> Mapping[str, Any]:
     wanted = params.get("q").casefold()
     found = [node for node in looked.nodes.nodes if not wanted or wanted in node.host.casefold()]
     found.sort(
@@ -158,5 +158,10 @@ def _indicators(line: DeviceLine) -> list[tuple[str, str]]:
 
 
 PAGE: Final = Page(
-    name="devices", title="Devices", path="/devices", look=look, shown=shown, parts=("summary", "hosts")
+    name="devices",
+    title="Devices",
+    path="/devices",
+    look=look,
+    fill=fill,
+    parts=("summary", "hosts"),
 )

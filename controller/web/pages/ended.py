@@ -55,7 +55,7 @@ def place_in_words(place: tuple[float, int] | None) -> str:
     return "" if place is None else f"{place[0]!r},{place[1]}"
 
 
-def shown(looked: EndedLook, params: Params) -> Mapping[str, Any]:
+def fill(looked: EndedLook, params: Params) -> Mapping[str, Any]:
     found = looked.found
     return {
         "rows": found.jobs,
@@ -79,7 +79,7 @@ PAGE: Final = Page(
     title="Ended",
     path="/ended",
     look=look,
-    shown=shown,
+    fill=fill,
     parts=("summary", "actions", "table"),
     every_s=5.0,
 )

@@ -91,7 +91,7 @@ def rank_of(params: Params) -> int:
     return int(rank) if rank.isascii() and rank.isdigit() and len(rank) < 7 else 0
 
 
-def shown(looked: JobLook, params: Params) -> Mapping[str, Any]:
+def fill(looked: JobLook, params: Params) -> Mapping[str, Any]:
     job = looked.job
     return {
         "title": f"Job {job.job_id}",
@@ -183,7 +183,7 @@ PAGE: Final = Page(
     title="Job",
     path="/jobs/{job_id}",
     look=look,
-    shown=shown,
+    fill=fill,
     parts=("standing", "why", "numbers", "attempts", "sharing", "output", "decisions"),
     is_in_menu=False,
     routes=ROUTES,

@@ -46,7 +46,7 @@ class PolicySetting(NamedTuple):
     is_set: bool
 
 
-def shown(looked: LookedPolicy, params: Params) -> Mapping[str, Any]:
+def fill(looked: LookedPolicy, params: Params) -> Mapping[str, Any]:
     policies, current = looked.policies, looked.policies.current
     classes = current.classes
     return {
@@ -133,7 +133,7 @@ PAGE: Final = Page(
     title="Policy",
     path="/policy",
     look=look,
-    shown=shown,
+    fill=fill,
     parts=("current", "state"),
     every_s=5.0,
     routes=(Route("/policy/preview", preview), change("/policy/set", act)),

@@ -139,7 +139,7 @@ BACKWARDS: Final = "-"
 """Before a sort's name."""
 
 
-def shown(looked: QueueLook, params: Params) -> Mapping[str, Any]:
+def fill(looked: QueueLook, params: Params) -> Mapping[str, Any]:
     return {
         "status": looked.status,
         "runs": looked.runs,
@@ -228,7 +228,7 @@ PAGE: Final = Page(
     title="Queue",
     path="/queue",
     look=look,
-    shown=shown,
+    fill=fill,
     parts=("summary", "why", "actions", "table"),
     routes=changing.ROUTES,
 )

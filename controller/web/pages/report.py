@@ -16,18 +16,18 @@ from cotenant.controller.wire import ReportView
 from cotenant.controller.wire import clients as wire
 
 
-def since_s(params: Params) -> float | None:
+def read_since_s(params: Params) -> float | None:
     """What is no period is as if none was asked for."""
     since = params.get("since")
     return duration_of("since", since) if since in SINCE else None
 
 
 def look(asks: Asking, params: Params) -> ReportView:
-    period_s = since_s(params)
+    period_s = read_since_s(params)
     return asks.keep(f"report of {period_s}", lambda: asks.ask(wire.GetReport(since_s=period_s)).report)
 
 
-def shown(report: ReportView, params: Params) -> Mapping[str, Any]:
+def fill(report: ReportView, params: Params) -> Mapping[str, Any]:
     return {
         "report": report,
         "periods": SINCE,
@@ -44,5 +44,11 @@ def shown(report: ReportView, params: Params) -> Mapping[str, Any]:
 
 
 PAGE: Final = Page(
-    name="report", title="Report", path="/report", look=look, shown=shown, parts=("report",), every_s=5.0
+    name="report",
+    title="Report",
+    path="/report",
+    look=look,
+    fill=fill,
+    parts=("report",),
+    every_s=5.0,
 )

@@ -101,7 +101,7 @@ COLUMNS: Final = (
 )
 
 
-def shown(view: wire.TimelineView, params: Params) -> Mapping[str, Any]:
+def fill(view: wire.TimelineView, params: Params) -> Mapping[str, Any]:
     zoom, host = zoom_of(params), params.get("host")
     view = restrict_to_host(view, host)
     rows = [AttemptRow(job, attempt) for job in view.jobs for attempt in job.attempts]
@@ -194,7 +194,7 @@ PAGE: Final = Page(
     title="Timeline",
     path="/timeline",
     look=look,
-    shown=shown,
+    fill=fill,
     parts=("times", "picture", "attempts"),
     every_s=5.0,
     routes=(

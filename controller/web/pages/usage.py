@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, cast, get_args
 from cotenant.controller.present import usage as table
 from cotenant.controller.present.usage import By
 from cotenant.controller.web.page import Asking, Page, Params
-from cotenant.controller.web.pages.report import since_s
+from cotenant.controller.web.pages.report import read_since_s
 from cotenant.controller.web.pages.what_if import SINCE
 from cotenant.controller.wire import clients as wire
 
@@ -29,14 +29,14 @@ def grouping_of(params: Params) -> By:
 
 
 def look(asks: Asking, params: Params) -> UsageLook:
-    request = wire.GetUsage(by=grouping_of(params), since_s=since_s(params))
+    request = wire.GetUsage(by=grouping_of(params), since_s=read_since_s(params))
     return asks.keep(
         f"usage by {request.by} of {request.since_s}",
         lambda: UsageLook(*table.all_rows(asks.ask, request)),
     )
 
 
-def shown(looked: UsageLook, params: Params) -> Mapping[str, Any]:
+def fill(looked: UsageLook, params: Params) -> Mapping[str, Any]:
     is_fair_share = looked.last.half_life_s is not None
     return {
         "rows": looked.rows[:ROWS_MAX],
@@ -51,5 +51,11 @@ def shown(looked: UsageLook, params: Params) -> Mapping[str, Any]:
 
 
 PAGE: Final = Page(
-    name="usage", title="Usage", path="/usage", look=look, shown=shown, parts=("usage",), every_s=5.0
+    name="usage",
+    title="Usage",
+    path="/usage",
+    look=look,
+    fill=fill,
+    parts=("usage",),
+    every_s=5.0,
 )

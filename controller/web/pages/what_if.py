@@ -53,7 +53,7 @@ class ShownSimulation(NamedTuple):
     asked: str
 
 
-def shown(looked: LookedSimulations, params: Params) -> Mapping[str, Any]:
+def fill(looked: LookedSimulations, params: Params) -> Mapping[str, Any]:
     offers = [each for each in looked.policies.offers if each.available]
     newest = [one(each) for each in looked.newest]
     return {
@@ -116,7 +116,7 @@ PAGE: Final = Page(
     title="What-if",
     path="/what-if",
     look=look,
-    shown=shown,
+    fill=fill,
     parts=("results",),
     routes=(change("/what-if/start", act),),
 )

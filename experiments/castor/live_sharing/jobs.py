@@ -61,12 +61,12 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pace(self) -> Pace:
         """The training's own end was not measured, nor a pause."""
-        point, load_s = self.profile.at(1), self.profile.load_s
+        point, load_s = self.profile.point_at(1), self.profile.load_s
         assert point is not None and load_s is not None, f"not measured: {self.notes}"
         return Pace(step_s=point.step_s, tail_s=0.0, load_s=load_s, pause_s=0.0)
 
     def memory_mib(self, s: int) -> float:
-        point = self.profile.at(s)
+        point = self.profile.point_at(s)
         assert point is not None, f"not measured with s = {s}: {self.notes}"
         return point.memory_mib
 

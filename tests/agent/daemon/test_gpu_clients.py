@@ -295,7 +295,7 @@ def test_what_the_tenants_of_a_device_may_take_together_is_never_more_than_it_ha
             env = environment_of(order, rank, Path("/a/s.sock"), Account())
             share_mib = share_of(JobEnvironment.read(env), env)
             assert share_mib is not None
-            each_mib = share_mib.of(device.memory_mib << 20) * device.memory_mib
+            each_mib = share_mib.fraction_of(device.memory_mib << 20) * device.memory_mib
             limits = [int(part) for part in re.findall(r"=(\d+)M", env.get(MPS_NAMES["limit"], ""))]
             assert all(limit == pytest.approx(each_mib) for limit in limits), "the same, whoever enforces it"
             taken[no] += round(each_mib) * max(said, counted)

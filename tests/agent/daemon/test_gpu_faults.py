@@ -388,7 +388,9 @@ def test_every_role_has_words_and_only_one_alone_is_its_users_failure(
     role: GpuFaultRole, beside: tuple[JobId, ...]
 ) -> None:
     plain: Result = result("7", outcome="stopped", detail="")
-    judged = gpu_faults.judged(plain, Fault(role=role, why="Xid 31 (x)", where="h1/gpu-1", beside=beside))
+    judged = gpu_faults.judge_fault(
+        plain, Fault(role=role, why="Xid 31 (x)", where="h1/gpu-1", beside=beside)
+    )
     assert judged.gpu_fault == role
     assert "Xid 31 (x) on h1/gpu-1" in judged.verdict.detail
     assert judged.verdict.outcome == ("user-failed" if role == "culprit" and not beside else "infra-failed")

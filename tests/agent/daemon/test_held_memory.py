@@ -117,25 +117,25 @@ def waiting(*uuids: str) -> Waits:
 def test_only_a_look_that_began_after_the_end_counts() -> None:
     waits = waiting()
     waits.update(probe(600, at_s=99.9), RESERVE_MIB, {MINE})
-    assert waits.over(101.0) == {}
+    assert waits.take_ended(101.0) == {}
     waits.update(probe(600, at_s=100.0), RESERVE_MIB, {MINE})
-    assert waits.over(101.0) == {MINE: {}}
-    assert waits.over(101.0) == {}, "told once"
+    assert waits.take_ended(101.0) == {MINE: {}}
+    assert waits.take_ended(101.0) == {}, "told once"
 
 
 def test_every_device_has_to_be_looked_at() -> None:
     waits = waiting("GPU-a", "GPU-b")
     waits.update(probe(600, at_s=101.0), RESERVE_MIB, {MINE})
-    assert waits.over(102.0) == {}
-    assert waits.over(160.0) == {MINE: {"GPU-b": UNASKED}}
+    assert waits.take_ended(102.0) == {}
+    assert waits.take_ended(160.0) == {MINE: {"GPU-b": UNASKED}}
 
 
 def test_what_waits_has_ended_and_its_processes_should_be_gone() -> None:
     waits = waiting()
     waits.add(BESIDE, ("GPU-a",), since_s=101.0)
     waits.update(probe(9_600, process(7, 9_000, of=BESIDE), at_s=102.0), RESERVE_MIB, {MINE, BESIDE})
-    assert waits.over(103.0) == {}
-    held = waits.over(161.0)
+    assert waits.take_ended(103.0) == {}
+    held = waits.take_ended(161.0)
     assert "process 7 (python), of a job that has ended" in held[MINE]["GPU-a"]
     assert held.keys() == {MINE, BESIDE}
 
@@ -143,10 +143,10 @@ def test_what_waits_has_ended_and_its_processes_should_be_gone() -> None:
 def test_one_that_cannot_be_asked_is_not_free_and_one_that_is_lost_is_not_waited_for() -> None:
     waits = waiting()
     waits.update(probe(0, code=999, problem="it has a problem", at_s=102.0), RESERVE_MIB, {MINE})
-    assert waits.over(160.0) == {MINE: {"GPU-a": "its memory cannot be asked for: it has a problem"}}
+    assert waits.take_ended(160.0) == {MINE: {"GPU-a": "its memory cannot be asked for: it has a problem"}}
     waits = waiting()
     waits.give_up(["GPU-a"])
-    assert waits.over(102.0) == {MINE: {}}
+    assert waits.take_ended(102.0) == {MINE: {}}
 
 
 @given(st.lists(st.tuples(st.sampled_from([600, 9_600]), st.floats(90.0, 170.0)), max_size=8))
@@ -155,7 +155,7 @@ def test_a_wait_ends_with_the_first_free_look_or_with_its_patience(probes: list[
     expected: dict[str, str] | None = None
     for used_mib, at_s in sorted(probes, key=lambda each: each[1]):
         waits.update(probe(used_mib, at_s=at_s), RESERVE_MIB, {MINE})
-        ended = waits.over(at_s).get(MINE)
+        ended = waits.take_ended(at_s).get(MINE)
         assert ended is None or expected is None, "told once"
         if ended is not None:
             expected = ended

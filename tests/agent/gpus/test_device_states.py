@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from cotenant.agent.gpus.device_states import BY_BUCKET, TABLE, DeviceHappening, after
+from cotenant.agent.gpus.device_states import BY_BUCKET, TABLE, DeviceHappening, next_state
 from cotenant.agent.gpus.xid import ROWS, Bucket, bus_address, meaning, xid_in
 from cotenant.controller.domain import DeviceState
 
@@ -28,7 +28,7 @@ CELLS = {  # restart     suspect     drain       lost    hung        proven     
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("happening", HAPPENINGS)
 def test_every_cell(state: DeviceState, happening: DeviceHappening) -> None:
-    assert after(state, happening) == CELLS[state][HAPPENINGS.index(happening)]
+    assert next_state(state, happening) == CELLS[state][HAPPENINGS.index(happening)]
 
 
 def test_the_table_has_no_other_cells() -> None:

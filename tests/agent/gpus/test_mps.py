@@ -578,7 +578,7 @@ def test_facts_name_what_runs_and_what_is_not_ours(place: Place) -> None:
     scene.end_job()
     assert scene.edge.facts() == GpuUse(held=mine)
     taken = (gpu_device(A, healthy=False, note="taken: in use by bob"),)
-    assert mps_edge.held(taken) == frozenset()
+    assert mps_edge.held_gpus(taken) == frozenset()
     assert "another agent" in MpsWatch(scene.setup.specs).look(GpuUse()).why_not[A]
 
 

@@ -16,10 +16,10 @@ from cotenant.controller.knowledge import PairTable
 from cotenant.controller.models.interference import model_file
 from cotenant.controller.models.interference.features import (
     VOCABULARY,
-    beside,
     columns_of,
     job_features,
     names_in,
+    pair_features,
 )
 from cotenant.controller.models.interference.model_file import ModelProblem
 from cotenant.controller.models.interference.predictor import Predictor
@@ -218,7 +218,7 @@ def test_columns_are_made_of_the_two_jobs() -> None:
     assert columns == (
         "self.gpu_util_pct", "self.batch", "other.gpu_util_pct", "other.batch", "sum.gpu_util_pct",
     )  # fmt: skip
-    rows = beside(
+    rows = pair_features(
         names, np.array([[40.0, 8.0]], np.float32), np.array([[70.0, math.nan]], np.float32), columns
     )
     np.testing.assert_array_equal(rows, np.array([[40.0, 8.0, 70.0, math.nan, 110.0]], np.float32))

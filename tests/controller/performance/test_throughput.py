@@ -167,7 +167,7 @@ def test_a_profile_from_before_there_were_models_is_read() -> None:
     old = {"points": [{"sub_batch": 8, "accumulation_steps": 1, "step_s": 0.1, "memory_mib": 5.0}]}
     profile = msgspec.convert(old, Profile)
     assert profile.throughput is None
-    assert profile.at(1, Gang(devices=4)) is not None, "a point without a gang is of the job's own"
+    assert profile.point_at(1, Gang(devices=4)) is not None, "a point without a gang is of the job's own"
 
 
 # --- Where decisions take it from ----------------------------------------------------------------------

@@ -85,7 +85,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package
 
 
 def forget() -> None:
-    plugins.offered.cache_clear()
+    plugins.find_entry_points.cache_clear()
     plugins.find.cache_clear()
 
 
@@ -99,7 +99,7 @@ def test_an_installed_policy_is_listed_with_its_first_line_and_its_defaults(pack
 
 def test_what_is_offered_is_not_imported_by_knowing_of_it(package: Package) -> None:
     package("raise RuntimeError('imported')", widest="own_policies:Widest")
-    assert "widest" in plugins.offered()
+    assert "widest" in plugins.find_entry_points()
     assert "own_policies" not in sys.modules
 
 

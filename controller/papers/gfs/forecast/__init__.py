@@ -1,4 +1,4 @@
-"""How many GPUs will be asked for in the next hours, as quantiles; evaluated, never trained."""
+"""How many GPUs will be training_request for in the next hours, as quantiles; evaluated, never trained."""
 
 # fmt: off
 from cotenant.controller.papers.gfs.forecast.demand import (
@@ -15,7 +15,7 @@ from cotenant.controller.papers.gfs.forecast.model import (
     LastChange, ModelFile, QuantileTrees, errors_kept, read_model_file, read, write,
 )
 from cotenant.controller.papers.gfs.forecast.retraining import (
-    RETRAINING_KIND, TrainerName, asked, pack_model, question_in, unpack_model,
+    RETRAINING_KIND, TrainerName, training_request, pack_model, question_in, unpack_model,
 )
 
 __all__ = [
@@ -23,7 +23,8 @@ __all__ = [
     "WEEK_H", "WINDOW", "Asker", "Calendar", "Demand", "ErrorTable", "Floats", "ForecastCard",
     "ForecastModel", "ForecastModelProblem", "Forecaster", "ForecasterMemory", "Hours", "LastChange",
     "LinearWeights", "ModelFile", "Naive", "QuantileTrees", "Rows", "Scores", "WeightTable", "TrainerName",
-    "asked", "errors_kept", "gaussian", "order_quantiles", "last_change", "last_value", "last_week_peak",
+    "training_request", "errors_kept", "gaussian", "order_quantiles", "last_change", "last_value",
+    "last_week_peak",
     "mean_and_spread", "moving_average", "read_model_file", "pack_model", "question_in", "read", "rolling",
     "rows_of", "scores", "seasonal", "units", "unpack_model", "windows", "write",
 ]

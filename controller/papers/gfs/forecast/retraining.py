@@ -59,7 +59,7 @@ class TrainingQuestion(msgspec.Struct, frozen=True, kw_only=True):
         return Demand(names=self.names, values=values, first_hour=self.first_hour, dated=self.dated)
 
 
-def asked(
+def training_request(
     demand: Demand, *, horizon_h: int, levels: Sequence[float], trainer: TrainerName, country: str
 ) -> Payload:
     """The question as a payload; it holds no more than the last four weeks."""

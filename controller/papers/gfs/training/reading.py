@@ -25,7 +25,7 @@ from cotenant.controller.sim import (
     TraceProblem,
     decode_utf_8,
     nearest,
-    shown,
+    show_value,
     table,
     unpack_gzip,
 )
@@ -92,7 +92,7 @@ def _series(found: TextTable, columns: Sequence[str]) -> tuple[str, ...]:
     for column in columns:
         if column not in found:
             hint = nearest(column, found.columns) or f"it has {', '.join(list(found.columns)[:12])}"
-            raise TraceProblem(f"has no column {shown(column)}", file=found.file, line=1, hint=hint)
+            raise TraceProblem(f"has no column {show_value(column)}", file=found.file, line=1, hint=hint)
     every = [column for column in found.columns if column.startswith(PREFIX)]
     parts = [column for column in every if column != OWN_TOTAL]
     names = tuple(dict.fromkeys(columns)) or tuple(parts or every)
@@ -122,11 +122,13 @@ def _hours(found: TextTable, start: date | None) -> tuple[np.ndarray[tuple[int],
     seen: dict[int, int] = {}
     for row, value in enumerate(values.tolist()):
         if not float(value).is_integer():  # NaN is none.
-            what = f"{shown(found.text(column)[row])} is no whole hour"
+            what = f"{show_value(found.text(column)[row])} is no whole hour"
             raise found.problem(row, column, what, "one row per hour; leave out those that are missing")
         hours[row] = int(value)
         if hours[row] in seen:
-            what = f"hour {shown(found.text(column)[row])} is there twice, first in line {seen[hours[row]]}"
+            what = (
+                f"hour {show_value(found.text(column)[row])} is there twice, first in line {seen[hours[row]]}"
+            )
             raise found.problem(row, column, what, "one row per hour")
         seen[hours[row]] = int(found.lines[row])
     if start is not None and "time" not in found:

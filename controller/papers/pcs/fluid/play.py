@@ -143,7 +143,7 @@ class Play:
     def _divide(self) -> None:
         self.running = running = self.rule.shares(self)
         jobs = self.jobs
-        self._paces = [(job, jobs[job].speedup.at(gpus)) for job, gpus in running]
+        self._paces = [(job, jobs[job].speedup.pace_on(gpus)) for job, gpus in running]
 
 
 def predicted_end_s(play: Play, job: int) -> float:

@@ -158,7 +158,7 @@ class PromiseShares(Rule):
         """How long it takes if nobody else comes."""
 
         def pace(other: int, gpus: float) -> float:
-            return float(play.jobs[other].speedup.at(gpus) * self._sizes.service[other])
+            return float(play.jobs[other].speedup.pace_on(gpus) * self._sizes.service[other])
 
         return end_s(self._demand(play), job, play.now_s, play.gpus, pace) - play.now_s
 

@@ -245,7 +245,7 @@ class PolluxLike(_OfNow):
         weights = {job: self._weight(play, job) for job in play.left_gpu_s}
         first = sorted(weights, key=lambda job: (-weights[job], job))[: play.gpus]
         fair = max(1.0, play.gpus / max(1, len(weights)))
-        scale = {job: weights[job] * play.jobs[job].speedup.at(fair) for job in first}
+        scale = {job: weights[job] * play.jobs[job].speedup.pace_on(fair) for job in first}
         return _one_by_one(play, first, lambda job, now, then: scale[job] * (1.0 / now - 1.0 / then))
 
     def _weight(self, play: Play, job: int) -> float:

@@ -48,7 +48,7 @@ class Objective(NamedTuple):
     def __str__(self) -> str:
         return f"{self.metric}:{self.measure}"
 
-    def of(self, outcome: RunResult) -> float:
+    def value_of(self, outcome: RunResult) -> float:
         values = _values(outcome, self.metric)
         if not len(values):
             return float("inf")
@@ -113,4 +113,4 @@ def evaluate_config(
 ) -> tuple[float, ...]:
     """The objectives of one configuration; a function of a module, for it goes to other processes."""
     outcome = window.run("pcs", config)
-    return tuple(objective.of(outcome) for objective in objectives)
+    return tuple(objective.value_of(outcome) for objective in objectives)

@@ -114,7 +114,9 @@ class PreferenceSolver:
         return ParetoFront(
             objectives=objectives,
             points=points,
-            beside={name: tuple(each.of(outcome) for each in objectives) for name, outcome in beside.items()},
+            beside={
+                name: tuple(each.value_of(outcome) for each in objectives) for name, outcome in beside.items()
+            },
             evaluations=len(found),
             seed=seed,
         )

@@ -186,15 +186,15 @@ class TraceParts:
     def draw(self, generator: np.random.Generator) -> Part:
         """A window of the training part."""
         last = int(len(self.whole.workload) * TRAINED_TO) - self._jobs
-        return self.at(int(generator.integers(last + 1)))
+        return self.window_at(int(generator.integers(last + 1)))
 
     def choose(self, count: int) -> list[Part]:
         """Windows of the part that models are chosen by, evenly spaced; they may overlap."""
         jobs = len(self.whole.workload)
         first, last = int(jobs * TRAINED_TO), int(jobs * CHOSEN_TO) - self._jobs
-        return [self.at(int(begin)) for begin in np.linspace(first, last, count)]
+        return [self.window_at(int(begin)) for begin in np.linspace(first, last, count)]
 
-    def at(self, begin: int) -> Part:
+    def window_at(self, begin: int) -> Part:
         """The window that begins with this job, with the jobs that were there before it."""
         window = windows.TraceWindow(0, begin, begin, begin + self._jobs)
         workload = windows.cut(self.whole.workload, self._reference, window)

@@ -16,11 +16,11 @@ from cotenant.controller.papers.gfs.forecast import (
     Forecaster,
     LastChange,
     QuantileTrees,
-    asked,
     mean_and_spread,
     moving_average,
     question_in,
     read,
+    training_request,
     unpack_model,
     write,
 )
@@ -293,7 +293,7 @@ def test_the_shared_hours(shared_data: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_question_of_a_policy_is_answered_with_the_model_of_its_demand(trainer: str, library: str) -> None:
     pytest.importorskip(library)
     demand = rhythmic(HOURS_MIN + 5, 2, dated=True)
-    payload = asked(demand, horizon_h=2, levels=(0.5, 0.9), trainer=trainer, country="")  # type: ignore[arg-type]
+    payload = training_request(demand, horizon_h=2, levels=(0.5, 0.9), trainer=trainer, country="")  # type: ignore[arg-type]
     assert question_in(payload).demand.names == demand.names
     found = answer(payload, LITTLE)
     model = unpack_model(found.document, "it")
@@ -303,19 +303,24 @@ def test_a_question_of_a_policy_is_answered_with_the_model_of_its_demand(trainer
 
 def test_a_question_has_the_largest_series_and_the_others_together() -> None:
     demand = rhythmic(30, 3, series=90)
-    question = question_in(asked(demand, horizon_h=2, levels=(0.5,), trainer="orglinear", country=""))
+    question = question_in(
+        training_request(demand, horizon_h=2, levels=(0.5,), trainer="orglinear", country="")
+    )
     assert len(question.names) == 60 and question.names[-1] == "(others)"
     assert question.names[0] == "team-89"
     assert question.demand.values.sum() == pytest.approx(demand.values.sum())
     with pytest.raises(ValueError, match="do not belong"):
         question_in(
-            {**asked(demand, horizon_h=1, levels=(0.5,), trainer="orglinear", country=""), "values": [1.0]}
+            {
+                **training_request(demand, horizon_h=1, levels=(0.5,), trainer="orglinear", country=""),
+                "values": [1.0],
+            }
         )
 
 
 def test_holidays_that_nobody_knows_are_an_error() -> None:
     pytest.importorskip("holidays")
-    payload = asked(
+    payload = training_request(
         rhythmic(40, 2, dated=True), horizon_h=2, levels=(0.5,), trainer="orglinear", country="Atlantis"
     )
     with pytest.raises(NoHolidays):

@@ -77,7 +77,7 @@ def test_work_is_conserved_and_a_run_repeats_exactly(
                 # The rule's own looks are events as well: one step at a time.
                 ended = play.advance(min(until_s, since_s + rule.look_s))
                 for job, gpus in running:
-                    done_gpu_s[job] += jobs[job].speedup.at(gpus) * (play.now_s - since_s)
+                    done_gpu_s[job] += jobs[job].speedup.pace_on(gpus) * (play.now_s - since_s)
                 if ended is not None:
                     ends_s[ended] = play.now_s
                 elif play.now_s >= until_s:

@@ -32,7 +32,7 @@ def test_a_cap_ends_before_the_first_number_of_devices_that_is_not_efficient(zet
     ("gpus", "pace"), [(0.0, 0.0), (0.25, 0.25), (1.0, 1.0), (1.5, 1.41), (8, 6.614), (9, 6.614)]
 )
 def test_between_two_numbers_of_devices_the_pace_is_linear(gpus: float, pace: float) -> None:
-    assert VGG.at(gpus) == pytest.approx(pace)
+    assert VGG.pace_on(gpus) == pytest.approx(pace)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def parts() -> TraceParts:
 
 @pytest.fixture(scope="module")
 def choices(parts: TraceParts) -> Choices:
-    found = rolled(parts.at(2000))
+    found = rolled(parts.window_at(2000))
     assert found is not None
     return found
 
@@ -69,7 +69,7 @@ def test_training_never_looks_at_the_last_tenth(parts: TraceParts) -> None:
 
 def test_a_trace_too_short_to_train_on_still_judges() -> None:
     wide = SMALL._replace(window_jobs=600)
-    assert len(TraceParts("philly/ee9e8c", wide).at(0).task.workload) == 600
+    assert len(TraceParts("philly/ee9e8c", wide).window_at(0).task.workload) == 600
     with pytest.raises(TraceProblem, match="too few to train on"):
         TraceParts.open_for_training("philly/ee9e8c", wide)
 
@@ -99,7 +99,7 @@ def test_the_networks_compute_what_the_policy_computed(choices: Choices) -> None
 
 
 def test_one_seed_draws_the_same_and_another_does_not(parts: TraceParts, choices: Choices) -> None:
-    again, other = rolled(parts.at(2000)), rolled(parts.at(2000), seed=1)
+    again, other = rolled(parts.window_at(2000)), rolled(parts.window_at(2000), seed=1)
     assert again is not None and other is not None
     for one, two in zip(choices, again, strict=True):
         np.testing.assert_array_equal(one, two)
@@ -129,7 +129,7 @@ def test_a_warm_start_is_sjf(parts: TraceParts) -> None:
     from cotenant.controller.papers.rltune.training.ppo import ActorCritic
 
     model = draft(SMALL, ActorCritic(PRESETS["warm"], SMALL.window_jobs, 0).layers())
-    part = parts.at(2000)
+    part = parts.window_at(2000)
     own = judge(part, model, "", "bsld")
     sjf, fifo = (judge(part, None, name, "bsld") for name in ("sjf", "fifo"))
     assert own == pytest.approx(sjf, rel=0.02)
@@ -175,7 +175,7 @@ def test_a_cluster_of_dasks_gives_what_this_process_gives(parts: TraceParts) -> 
         "distributed", reason="dask.distributed is not installed: pip install distributed"
     )
     metric: TrainingMetric = "bsld"
-    calls = [(parts.at(begin), None, "sjf", metric) for begin in (500, 2000)]
+    calls = [(parts.window_at(begin), None, "sjf", metric) for begin in (500, 2000)]
     with distributed.LocalCluster(
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
     ) as cluster:
