@@ -49,7 +49,7 @@ class Router:
         """Opens the socket at `endpoint`.
 
         Raises:
-            DoorError: in use, or not allowed.
+            RouterError: in use, or not allowed.
             BadEndpoint: not an endpoint, or its folder is not private.
             KeyProblem: a tcp endpoint without keys.
         """

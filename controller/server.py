@@ -110,7 +110,7 @@ class Controller:
         """Recover, listen, be ready. Beyond `waiting_rows_max` rows that are not on disk the router rests.
 
         Raises:
-            MetricsProblem, JournalError, DoorError, BadEndpoint, KeyProblem: one line with what to do.
+            MetricsProblem, JournalError, RouterError, BadEndpoint, KeyProblem: one line with what to do.
         """
         began_s = time.monotonic()
         self._settings = settings.controller

@@ -87,7 +87,7 @@ def files() -> list[Path]:
     return [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
-def test_a_function_that_acts_begins_with_a_verb() -> None:
+def test_no_function_is_a_bare_participle_or_begins_with_a_preposition() -> None:
     found = [
         f"{path.relative_to(ROOT)}: {name} {wrong}"
         for path in files()
