@@ -65,6 +65,7 @@ def engine_config(settings: Settings, began_s: float = 0.0) -> EngineConfig:
         limits=settings.limits,
         organisations=settings.organisations,
         policy=settings.policy,
+        sharing=settings.sharing,
         checkpoint_every_s=settings.checkpoint.every_s,
         profile_s=settings.profiler.seconds,
         keep_ended=settings.controller.keep_ended,

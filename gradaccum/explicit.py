@@ -130,6 +130,8 @@ def _parts(
     no_sync = getattr(model, "no_sync", contextlib.nullcontext)
     last = len(parts) - 1
     for position, (part, weight) in enumerate(zip(parts, weights)):
+        if position:
+            PROGRESS.part_ended()
         watched = exactness.GUARD.watch_buffers(model) if position == 0 else contextlib.nullcontext()
         # DDP decides in the forward pass whether this backward exchanges gradients.
         with watched, contextlib.nullcontext() if position == last else no_sync():

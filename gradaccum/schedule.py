@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -91,6 +91,8 @@ class Progress:
     first_rows: list[int] = field(default_factory=list)
     """Of the first batches that a script's modules were called with, where the zero-code hook sees them."""
     last_loss: Any = None
+    between_parts: Callable[[], None] | None = None
+    """Called between the parts of a split batch, where the process may have to wait for a co-tenant."""
     explicit: bool = False
     """The script splits its batches itself with `split` or `backward`: nobody else may."""
 
@@ -116,6 +118,11 @@ class Progress:
         if self.schedule is None:
             self.schedule = Schedule.from_environment(os.environ)
         return self.schedule.steps_at(completed)
+
+    def part_ended(self) -> None:
+        """A part of a batch is done, and another follows."""
+        if self.between_parts is not None:
+            self.between_parts()
 
     def split_ended(self) -> None:
         if not self.counted_for_us:

@@ -121,6 +121,13 @@ class OpenFolder:
         """Makes another name for a file of ours. Raises OSError, FileExistsError if the name is taken."""
         os.link(name, _check_name(new), src_dir_fd=self.fd, dst_dir_fd=self.fd, follow_symlinks=False)
 
+    def create(self, name: str, mode: int) -> int:
+        """A descriptor to write a new, empty file with; what has the name is replaced. Raises OSError."""
+        self.unlink(name)
+        file = os.open(_check_name(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, 0o600, dir_fd=self.fd)
+        os.fchmod(file, mode)
+        return file
+
     def unlink(self, name: str) -> None:
         """Remove a name that is not a folder's, if it is there. Raises OSError."""
         with suppress(FileNotFoundError):

@@ -2,8 +2,8 @@
 
 # fmt: off
 from cotenant.agent.ipc.channel import (
-    CoTenantsChanged, Deframer, EndedNow, FromSupervisor, GangIn, GangOut, LeaseNow, SaveNow, StatusNow,
-    StopNow, ToSupervisor, connect, frame_message, read_frame, short_address, write_message,
+    CoTenantsChanged, Deframer, EndedNow, FromSupervisor, GangIn, GangOut, LeaseNow, PaceNow, SaveNow,
+    StatusNow, StopNow, ToSupervisor, connect, frame_message, read_frame, short_address, write_message,
 )
 from cotenant.agent.ipc.files import (
     BadRecord, kept_in_memory, put_aside, read_or_put_aside, read_record, take_secrets,
@@ -11,7 +11,7 @@ from cotenant.agent.ipc.files import (
 )
 from cotenant.agent.ipc.records import (
     CONTROL, FOLDER_NAME, JOB, JOB_SOCKET, LOGS, MODULES, ORDER, RESULT, STATUS, SUPERVISOR, UNCLEAN,
-    Durable, MpsClient, Order, ProcessIdentity, RankOrder, Result, Status, WarmOffer, WatchRule,
+    Durable, MpsClient, Order, ProcessIdentity, RankOrder, Result, Status, StepClock, WarmOffer, WatchRule,
     attempt_folder, job_socket,
 )
 
@@ -19,7 +19,8 @@ __all__ = [
     "CONTROL", "FOLDER_NAME", "JOB", "JOB_SOCKET", "LOGS", "MODULES", "ORDER", "RESULT", "STATUS",
     "SUPERVISOR", "UNCLEAN", "BadRecord", "CoTenantsChanged", "Deframer", "Durable", "EndedNow",
     "FromSupervisor", "GangIn", "GangOut", "LeaseNow", "MpsClient", "Order", "ProcessIdentity",
-    "RankOrder", "Result", "SaveNow", "Status", "StatusNow", "StopNow", "ToSupervisor", "WarmOffer",
+    "PaceNow", "RankOrder", "Result", "SaveNow", "Status", "StatusNow", "StepClock", "StopNow",
+    "ToSupervisor", "WarmOffer",
     "WatchRule", "attempt_folder", "connect", "frame_message", "job_socket",
     "kept_in_memory", "put_aside", "read_frame", "read_or_put_aside", "read_record", "short_address",
     "take_secrets", "strip_secrets", "write_message", "write_record",

@@ -65,6 +65,13 @@ class CoTenantsChanged(ChannelMessage, frozen=True, kw_only=True, tag="company")
     processes."""
 
 
+class PaceNow(ChannelMessage, frozen=True, kw_only=True, tag="pace"):
+    """How much of the time this host's ranks may train, so that a co-tenant keeps its bound; repeated, since
+    it counts for a while only."""
+
+    pace: float
+
+
 class GangIn(ChannelMessage, frozen=True, kw_only=True, tag="gang-in"):
     from_host: HostId
     payload: bytes
@@ -86,7 +93,7 @@ class GangOut(ChannelMessage, frozen=True, kw_only=True, tag="gang-out"):
     payload: bytes
 
 
-ToSupervisor = StopNow | SaveNow | LeaseNow | CoTenantsChanged | GangIn
+ToSupervisor = StopNow | SaveNow | LeaseNow | CoTenantsChanged | PaceNow | GangIn
 FromSupervisor = StatusNow | EndedNow | GangOut
 
 

@@ -205,6 +205,13 @@ class Durable(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool
 
 
+class StepClock(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps of one rank, and how long they took, both since the attempt began; saves are left out."""
+
+    steps: int = 0
+    elapsed_s: float = 0.0
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """All that a supervisor knows, sent whole on every change: the agent compares it with what it had."""
 
@@ -231,6 +238,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The step count at the first finished step of this attempt."""
     step: int = 0
     step_s: float | None = None
+    clock: StepClock = StepClock()
     loss: float | None = None
     length: SeenLength = SeenLength()
     batch: SeenBatch = SeenBatch()

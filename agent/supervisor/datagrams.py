@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import selectors
 import socket
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,8 +23,10 @@ from cotenant.agent.ipc import (
 )
 from cotenant.agent.supervisor.core import AnyRankWord, parse
 from cotenant.agent.supervisor.processes import give_job_folder, make_job_folder
-from cotenant.controller.wire import DATAGRAM_BYTES_MAX
+from cotenant.controller.wire import DATAGRAM_BYTES_MAX, PACE_FILE, PACE_KEPT_S
 
+PACE: Final = struct.Struct("<dd")
+"""The pace, and until when it counts (CLOCK_MONOTONIC)."""
 DATAGRAMS_MAX: Final = 64
 """Taken in one go, before others get their turn."""
 
@@ -47,6 +50,8 @@ class Datagrams:
             self._socket.bind(str(self.path))
         finally:
             os.umask(before)
+        self._pace = self._folder.create(PACE_FILE, 0o644)
+        self.set_pace(1.0, 0.0)
         give_job_folder(self._folder, order)
         selector.register(self._socket, selectors.EVENT_READ, self._read)
 
@@ -57,12 +62,18 @@ class Datagrams:
         except OSError:
             return  # Gone, not its own, or its queue is full: the agreement repeats it.
 
+    def set_pace(self, pace: float, now_s: float) -> None:
+        """Writes how much of the time the ranks may train, for those who look (`checkpoint/talk/pace.py`)."""
+        with suppress(OSError):  # A full disk: the pace stays as it is, and soon counts no more.
+            os.pwrite(self._pace, PACE.pack(pace, now_s + PACE_KEPT_S), 0)
+
     def read_file(self, name: str, bytes_max: int) -> bytes:
         """What a rank has left in the folder. Raises OSError."""
         return self._folder.read(name, bytes_max)
 
     def close(self) -> None:
         self._socket.close()
+        os.close(self._pace)
         with suppress(OSError):
             self._folder.unlink(JOB_SOCKET)
         self._folder.close()

@@ -66,6 +66,7 @@ from cotenant.agent.supervisor.core import (
     Publish,
     RankExited,
     RankMessageCame,
+    SetPace,
     Started,
     StartProblem,
     Supervision,
@@ -318,6 +319,8 @@ class Supervisor:
         match effect:
             case TellRank(rank=rank, data=data):
                 self._datagrams.tell(rank, data)
+            case SetPace(pace=pace):
+                self._datagrams.set_pace(pace, time.monotonic())
             case EndRanks(force=False):
                 self._ranks.signal(signal.SIGTERM)
             case EndRanks():

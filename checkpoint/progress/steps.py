@@ -28,6 +28,7 @@ from cotenant.checkpoint.progress.expressions import Names
 from cotenant.checkpoint.progress.loops import Loaders, NotSeen, Turns
 from cotenant.checkpoint.progress.losses import loss_number, loss_variable
 from cotenant.checkpoint.talk import protocol
+from cotenant.checkpoint.talk.pace import pace_of
 
 TURNS_MIN: Final = 16
 """So many turns of the innermost loop say how many steps one has, where that is no whole number."""
@@ -85,6 +86,7 @@ class StepReporter:
         """Starts counting anew, also in a process that was forked: what its parent has counted is the
         parent's."""
         self.steps = 0
+        self.pace = pace_of(os.environ, protocol.ENV_SOCKET)
         self.length = Length()
         self.batch: BatchRows | None = None
         self._main: weakref.ref[Any] | None = None
@@ -114,6 +116,7 @@ class StepReporter:
     def note_step(self, optimizer: Any) -> None:
         if id(optimizer) != self._main_id and not self._is_main(optimizer):
             return
+        self.pace.wait()
         self.steps = steps = self.steps + 1
         if steps >= self._look_at or time.perf_counter() >= self._due_s:
             try:
@@ -211,6 +214,8 @@ class StepReporter:
         frames = list(loops.frames_from(sys._getframe(1)))
         accumulation = sys.modules.get("cotenant.gradaccum")
         first = () if accumulation is None else accumulation.PROGRESS.first_rows
+        if accumulation is not None:
+            accumulation.PROGRESS.between_parts = self.pace.wait
         self.batch = self.batch or rows_seen(frames, first)
         try:
             known = steps_left(frames)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from math import inf
 from typing import Final, NamedTuple
 
 import msgspec
@@ -124,7 +125,26 @@ def job_view(
         left_s=None if ended else job.known_left_s(now.now_s),
         left_source=None if ended else job.estimate.source or None, shared=shared, promises=promises,
         won_device_s=total_won_device_s(shared), eta=eta, promised=promised_end(engine, job, now),
+        bound=share_bound(engine, job, current), pace=current.pace if current else None,
     )  # fmt: skip
+
+
+def share_bound(engine: Engine, job: Job, current: AttemptProgress | None) -> wire.ShareBoundView | None:
+    """What sharing may cost the job; how it stands only while its agent tells so."""
+    bound = engine.pairs.bound_of(job)
+    if bound.max == inf or job.phase in ENDED:
+        return None
+    standing = current.bound if current is not None else None
+    if standing is None:
+        return wire.ShareBoundView(max=bound.max, is_own=bound.is_own)
+    return wire.ShareBoundView(
+        max=bound.max,
+        is_own=bound.is_own,
+        ratio_p50=standing.ratio_p50,
+        ratio_p99=standing.ratio_p99,
+        alone_step_s=standing.alone_step_s,
+        guest_pace=standing.guest_pace,
+    )
 
 
 def promised_end(engine: Engine, job: Job, now: Now) -> wire.PromisedEndView | None:

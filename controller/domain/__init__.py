@@ -58,8 +58,8 @@ _HOMES: Final = {
     ),
     "placement": ("CheckpointRecord", "Placement"),
     "job_spec": (
-        "PRIORITY_MAX", "USER_BYTES_MAX", "Dependency", "InputFile",
-        "JobSpec", "Launch", "LaunchKind", "LaunchMode", "SlurmScript", "held_bytes",
+        "PRIORITY_MAX", "SHARE_FORMS", "USER_BYTES_MAX", "Dependency", "InputFile",
+        "JobSpec", "Launch", "LaunchKind", "LaunchMode", "SlurmScript", "held_bytes", "is_share",
     ),
     "lifecycle": (
         "CHANGEABLE", "CHECKPOINTING", "ENDED", "FINISH", "FIRST_STEP", "LAUNCH", "LEAVE", "LEAVING",
@@ -71,7 +71,7 @@ _HOMES: Final = {
     "reasons": ("Reason", "because", "render"),
     "settings": (
         "LATE_SHARE", "JobLimit", "LimitSettings", "OrganisationSettings",
-        "PolicySettings",
+        "PolicySettings", "SharingSettings",
     ),
 }
 # fmt: on

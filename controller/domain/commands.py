@@ -9,6 +9,7 @@ import msgspec
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
 from cotenant.controller.domain.job_spec import Launch as LaunchSpec
 from cotenant.controller.domain.reasons import Reason
+from cotenant.controller.performance import ShareBound
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="command"):
@@ -60,6 +61,8 @@ class StartAttempt(Command, frozen=True, kw_only=True, tag="StartAttempt"):
     """Rows per worker, and for how many workers, that make up a step of an elastic job wherever it runs."""
     fraction: float = 1.0
     """Of each of its devices; below 1: of its only one."""
+    bound: ShareBound | None = None
+    """What sharing may cost it; None: anything."""
 
 
 class StopAttempt(Command, frozen=True, kw_only=True, tag="StopAttempt"):

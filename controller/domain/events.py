@@ -229,6 +229,18 @@ class TroubleSeen(Event, frozen=True, kw_only=True, tag="TroubleSeen"):
     what: str
 
 
+class BoundLost(Event, frozen=True, kw_only=True, tag="BoundLost"):
+    """What sharing may cost the job could not be kept beside a co-tenant, however long that one waited."""
+
+    can_be_left_out = True
+    job_id: JobId
+    attempt: AttemptNo
+    host_id: HostId
+    partner: JobId
+    ratio: float
+    """Step time over step time alone, at the end."""
+
+
 class AttemptEnded(Event, frozen=True, kw_only=True, tag="AttemptEnded"):
     """Every process of the attempt on this host is gone; its devices here are free."""
 
@@ -357,6 +369,7 @@ FromAttempt = (
     | FirstStepDone
     | CheckpointDurable
     | TroubleSeen
+    | BoundLost
     | ProfileLearned
     | AttemptEnded
 )

@@ -16,6 +16,10 @@ from cotenant.controller.domain.ids import JobId, array_of
 from cotenant.controller.performance import Gang, Profile, sized_gang
 
 PRIORITY_MAX: Final = 1_000
+SHARE_MAX_MIN: Final = 1.01
+"""No smaller bound can be told from the noise of step times."""
+SHARE_MAX_MAX: Final = 10.0
+SHARE_FORMS: Final = "auto, never, max=none, or max=X with X from 1.01 to 10"
 
 LaunchMode = Literal["worker", "host"]
 
@@ -106,6 +110,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         """A hook in its processes checks whether its batches can be, and says hello when it knows."""
         return "accumulate" in self.zero_code
 
+    @property
+    def can_wait(self) -> bool:
+        """Whether its ranks can be asked to wait between micro-batches: something counts their steps."""
+        return "progress" in self.zero_code
+
 
 class Dependency(msgspec.Struct, frozen=True, kw_only=True):
     """A dependency on another job: `--after JOB` (`ok`: it must have finished well) or `--after any:JOB`
@@ -149,7 +158,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     pause_s: float | None = None
     """Stop request to devices free, if known beforehand; else learned."""
     time_limit_s: float | None = None
-    share: Literal["auto", "never"] = "auto"
+    share: str = "auto"
+    """`never`; `max=X`: its step time beside others is at most X times that alone; `max=none`: it has no
+    bound; `auto`: as its class and the cluster say."""
     resumable: bool | None = None
     """None: learned from the job itself when it says hello."""
     retries: int = 0
@@ -184,6 +195,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.gpus_min if self.gpu_fraction == 1.0 else self.gpu_fraction
 
     @property
+    def share_max(self) -> float | None:
+        """The bound that the job names; infinite: none is to count. None: it names none."""
+        return float(self.share[4:].replace("none", "inf")) if self.share.startswith("max=") else None
+
+    @property
     def is_elastic(self) -> bool:
         return self.gpus_max > self.gpus_min
 
@@ -211,6 +227,16 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         return sized_gang(self.gpus_min, self.nodes or 1)
 
 
+def is_share(word: str) -> bool:
+    """Whether a word may be the `share` of a job."""
+    if word in ("auto", "never", "max=none"):
+        return True
+    try:
+        return word.startswith("max=") and SHARE_MAX_MIN <= float(word[4:]) <= SHARE_MAX_MAX
+    except ValueError:
+        return False
+
+
 def _is_plain(spec: JobSpec) -> bool:
     """Whether a spec leaves most things open and nothing can be wrong with the rest: as `_problem` says, but
     quickly. A simulation makes hundreds of thousands of them."""
@@ -219,6 +245,7 @@ def _is_plain(spec: JobSpec) -> bool:
         and spec.nodes == spec.cpus == spec.host_memory_mib == spec.retries == spec.priority == 0
         and spec.gpu_fraction == 1.0
         and spec.memory_mib is spec.batch_size is spec.time_limit_s is None
+        and spec.share == "auto"
         and (spec.iterations is None or spec.iterations > 0)
         and (spec.expected_s is None or 0 < spec.expected_s < 1e9)
         and (spec.load_s is None or 0 <= spec.load_s < 1e9)
@@ -229,9 +256,9 @@ def _is_plain(spec: JobSpec) -> bool:
     )
 
 
-def _problem(spec: JobSpec) -> str:
-    """The first thing wrong with a spec, for a person; empty if nothing is."""
-    checks = (
+def _device_checks(spec: JobSpec) -> tuple[tuple[bool, str], ...]:
+    """What may be wrong with the devices that a spec asks for, each with its text."""
+    return (
         (spec.gpus_min < 1, f"needs at least 1 GPU, got {spec.gpus_min}"),
         (spec.gpus_max < spec.gpus_min, f"gpus_max {spec.gpus_max} is below gpus_min {spec.gpus_min}"),
         (spec.nodes < 0, f"nodes must not be negative, got {spec.nodes}"),
@@ -245,6 +272,14 @@ def _problem(spec: JobSpec) -> str:
             spec.memory_mib is not None and spec.memory_mib < 1,
             f"memory must be positive, got {spec.memory_mib} MiB",
         ),
+    )
+
+
+def _problem(spec: JobSpec) -> str:
+    """The first thing wrong with a spec, for a person; empty if nothing is."""
+    checks = (
+        *_device_checks(spec),
+        (not is_share(spec.share), f"share must be {SHARE_FORMS}, got {spec.share!r}"),
         (spec.cpus < 0 or spec.host_memory_mib < 0, "cpus and host memory must not be negative"),
         (
             spec.batch_size is not None and spec.batch_size < 1,

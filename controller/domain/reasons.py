@@ -221,6 +221,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "sharing-outgrown": "this job needed more device memory than was planned for it, so it runs alone",
     "sharing-faults": "this job caused a fatal GPU fault while it shared, or may have caused several, so it "
     "runs alone",
+    "sharing-bound": "no sharing with {0}: what sharing may cost one of the two (--share max=, [sharing]) "
+    "cannot be kept beside the other",
     "sharing-faulted": "no sharing with {0}: a fatal GPU fault struck jobs of these two kinds together; they "
     "are kept apart for a time (`cotenant pairs` says how long)",
     "sharing-uid": "cannot share with {0}: under MPS both must be the same user's",
@@ -258,6 +260,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "reservation-replaced": "job {0} has taken over another's reservation",
     "requeued-by": "put back in the queue by {0}",
     "preempted-by-user": "preempted by {0}",
+    "parted-bound": "parted from {0}, whose steps took {1} times as long as alone although this one waited: "
+    "they may take {2} times as long",
     "parted-loss": "parted from {0}: together they were measured to be slowed {1} and {2} times, worse than "
     "taking turns",
     "parted-surprise": "parted from {0}: together they were measured to be slowed {1} and {2} times, worse "

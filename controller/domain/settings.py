@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain.job_spec import PRIORITY_MAX
+from cotenant.controller.domain.job_spec import PRIORITY_MAX, SHARE_MAX_MAX, SHARE_MAX_MIN
 from cotenant.controller.domain.texts import is_whole_number
 
 AUTO: Final = "auto"
@@ -65,6 +65,32 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             )
         if not 0.0 <= self.promise_margin <= 10.0:
             raise ValueError(f"policy.promise_margin must be 0 to 10, got {self.promise_margin}")
+
+
+class SharingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[sharing]`"""
+
+    max: float = 0.0
+    """The bound of jobs that name none: their step time beside others is at most so many times that alone,
+    where both co-tenants have no other bound; 0 = no bound."""
+    hp: bool = False
+    """Whether jobs of class hp may have a co-tenant; they have a bound then."""
+    hp_max: float = 1.05
+    """The bound of jobs of class hp that name none."""
+    guest_min: float = 0.2
+    """A job without a bound of its own is paused for another's down to this part of its speed alone; where
+    it would be less, the two do not share."""
+
+    def __post_init__(self) -> None:
+        for name in ("max", "hp_max"):
+            value = getattr(self, name)
+            if (value or name != "max") and not SHARE_MAX_MIN <= value <= SHARE_MAX_MAX:
+                none = " (or 0 for none)" if name == "max" else ""
+                raise ValueError(
+                    f"sharing.{name} must be {SHARE_MAX_MIN} to {SHARE_MAX_MAX:g}{none}, got {value}"
+                )
+        if not 0.01 <= self.guest_min <= 1.0:
+            raise ValueError(f"sharing.guest_min must be 0.01 to 1, got {self.guest_min}")
 
 
 class JobLimit(NamedTuple):

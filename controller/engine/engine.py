@@ -99,6 +99,8 @@ class Engine:
         self._ledger.began_hour = self.config.began_hour
         if pairs is not None:
             self._ledger.pairs = pairs
+            pairs.asked_for = self._ledger.phases.asked_for
+        self._ledger.pairs.sharing = self.config.sharing
         if self.config.predictor is not None:
             from cotenant.controller.models.interference.predictor import (
                 Predictor,  # numpy, for those who use it

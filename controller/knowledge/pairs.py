@@ -11,15 +11,24 @@ has struck is kept apart until its quarantine ends, the longer the more often it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import lru_cache
+from math import inf
 from typing import Literal, Protocol
 
 import msgspec
 
-from cotenant.controller.domain import Job, JobSpec
+from cotenant.controller.domain import Job, JobSpec, SharingSettings
 from cotenant.controller.knowledge.profiles import kind_words
-from cotenant.controller.performance import Interference, Profile, duty_cycle_rule
+from cotenant.controller.performance import (
+    UNBOUNDED,
+    Interference,
+    Profile,
+    ShareBound,
+    duty_cycle_rule,
+    keep_bounds,
+    maxima,
+)
 
 
 def signature(spec: JobSpec) -> str:
@@ -55,6 +64,8 @@ class Observed(msgspec.Struct, kw_only=True):
     """How often the one ran out of device memory beside the other."""
     not_compared: int = 0
     """How often its pace beside the other was seen while its pace alone was unknown."""
+    not_held: int = 0
+    """How often the bound of the one could not be kept beside the other."""
     job: str = ""
     """For people: the kind of the one that was observed."""
     beside: str = ""
@@ -161,7 +172,10 @@ class PairTable:
         self._known: dict[str, dict[str, PairKnowledge]] = {}
         """Answers of `interference` without a model, by both kinds; dropped when a kind is observed again."""
         self.foresight = foresight
-        """Configuration, not state: never saved with the entries."""
+        """Configuration, not state: never saved with the entries. So are the two below."""
+        self.sharing = SharingSettings()
+        self.asked_for: Container[str] = ()
+        """The rare wishes of jobs; "bound" is among them once a job has named a bound."""
 
     def observe(self, job: Job, partner: Job, xi: float) -> None:
         """Take in one measurement; below 1 is noise and counts as 1."""
@@ -174,6 +188,10 @@ class PairTable:
         """The job ran out of device memory beside the partner."""
         self._entry(job, partner).out_of_memory += 1
 
+    def note_not_held(self, job: Job, partner: Job) -> None:
+        """What sharing may cost the job could not be kept beside the partner."""
+        self._entry(job, partner).not_held += 1
+
     def not_compared(self, job: Job, partner: Job) -> None:
         """The job was seen beside the partner, and what it takes alone is unknown."""
         self._entry(job, partner).not_compared += 1
@@ -183,7 +201,7 @@ class PairTable:
         `reunite`, and when its quarantine ends."""
         entry = self._entry(job, partner)
         entry.faults += 1
-        key = f"{signature(job.spec)}:{signature(partner.spec)}"
+        key = self._key(job, partner)
         until_s = now_s + min(APART_S_MAX, APART_S * 2.0 ** min(entry.faults - 1, 16))
         entry.apart_until_s = max(until_s, entry.apart_until_s or 0.0)
         return key, entry.apart_until_s
@@ -211,8 +229,49 @@ class PairTable:
     def interferences(self, jobs: Sequence[Job], partners: Sequence[Job]) -> list[list[Interference]]:
         """Returns the ratios of each of `jobs` beside each of `partners`; kinds are looked up once for all
         pairs."""
+        if self.has_bounds:
+            return [[self._keep(job, partner) for partner in partners] for job in jobs]
         others = [(signature(partner.spec), partner) for partner in partners]
         return [self._ratios_beside(job, signature(job.spec), partners, others) for job in jobs]
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether any job has a bound."""
+        return bool(self.sharing.max or self.sharing.hp) or "bound" in self.asked_for
+
+    def bound_of(self, job: Job) -> ShareBound:
+        """What sharing may cost the job: what it names, else what its class does where such jobs share, else
+        the cluster's."""
+        sharing, own_max = self.sharing, job.spec.share_max
+        if own_max is not None:
+            return ShareBound(max=own_max, is_own=True) if own_max != inf else UNBOUNDED
+        if job.spec.job_class == "hp" and sharing.hp:
+            return ShareBound(max=sharing.hp_max, is_own=True)
+        return ShareBound(max=sharing.max) if sharing.max else UNBOUNDED
+
+    def _keep(self, job: Job, partner: Job) -> Interference:
+        """The ratios of a pair while the bounds of both are kept. What was measured under the same bounds has
+        the pauses in it already."""
+        one, two = self.entries.get(self._key(job, partner)), self.entries.get(self._key(partner, job))
+        plain = [(signature(partner.spec), partner)]
+        (xi,) = self._ratios_beside(job, signature(job.spec), (partner,), plain)
+        if one is not None and one.count and two is not None and two.count:
+            xi = msgspec.structs.replace(
+                xi, first=one.xi, second=two.xi, source="observed", count=min(one.count, two.count), both=True
+            )
+        kept = keep_bounds(xi, self.bound_of(job), self.bound_of(partner), self.sharing.guest_min)
+        cannot_wait = (self.bound_of(job).is_own and not partner.spec.launch.can_wait) or (
+            self.bound_of(partner).is_own and not job.spec.launch.can_wait
+        )
+        if cannot_wait or (one is not None and one.not_held) or (two is not None and two.not_held):
+            kept = msgspec.structs.replace(kept, over_bound=True)
+        return kept
+
+    def _key(self, job: Job, partner: Job) -> str:
+        """The key of an entry: both kinds, each with the bound that counted beside the other, if one did."""
+        mine, theirs = maxima(self.bound_of(job), self.bound_of(partner))
+        one, other = signature(job.spec), signature(partner.spec)
+        return f"{one}:{other}" if mine == theirs == inf else f"{one}@{mine:g}:{other}@{theirs:g}"
 
     def _ratios_beside(
         self, job: Job, mine: str, partners: Sequence[Job], others: Sequence[tuple[str, Job]]
@@ -322,16 +381,17 @@ class PairTable:
     def _entry(self, job: Job, partner: Job) -> Observed:
         """Returns the entry of `job` beside `partner`, which is about to be changed; the entry is made where
         there is none."""
-        kind = signature(job.spec)
+        key = self._key(job, partner)
+        kind = key.partition(":")[0]
         self._forget(kind)
-        key = f"{kind}:{signature(partner.spec)}"
         entry = self.entries.get(key)
         if entry is None:
             self._make_room()
             entry = self.entries[key] = Observed(xi=1.0, count=0)
             self._of.setdefault(kind, {})[key] = None
         if not entry.job:
-            entry.job, entry.beside = kind_of(job.spec), kind_of(partner.spec)
+            one, other = maxima(self.bound_of(job), self.bound_of(partner))
+            entry.job, entry.beside = kind_of(job.spec, one), kind_of(partner.spec, other)
         return entry
 
     def _make_room(self) -> None:
@@ -351,12 +411,13 @@ class PairTable:
 KIND_CHARS = 60
 
 
-def kind_of(spec: JobSpec) -> str:
-    """The kind of a job for people: what it runs, on how many devices, with which batch."""
+def kind_of(spec: JobSpec, share_max: float = inf) -> str:
+    """The kind of a job for people: what it runs, on how many devices, with which batch, its bound."""
     words = [word.rpartition("/")[2] if number == 0 else word for number, word in enumerate(spec.launch.argv)]
     command = " ".join(words) or spec.name or "no command"
     if len(command) > KIND_CHARS:
         command = command[: KIND_CHARS - 3] + "..."
     batch = f", batch {spec.batch_size}" if spec.batch_size is not None else ""
     gpus = f" x{spec.gpus_min}" if spec.gpus_min > 1 else ""
-    return f"{command}{gpus}{batch}"
+    bound = f", bound {share_max:g}" if share_max != inf else ""
+    return f"{command}{gpus}{batch}{bound}"

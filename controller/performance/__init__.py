@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from cotenant.controller.faces import lazy_face
 
 if TYPE_CHECKING:
+    from cotenant.controller.performance.bounds import *  # noqa: F403
     from cotenant.controller.performance.fitting import *  # noqa: F403
     from cotenant.controller.performance.indicators import *  # noqa: F403
     from cotenant.controller.performance.interference import *  # noqa: F403
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 # fmt: off
 _HOMES: Final = {
+    "bounds": ("UNBOUNDED", "ShareBound", "keep_bounds", "maxima"),
     "fitting": ("measured_steps", "numbers", "steps_in"),
     "indicators": ("INDICATOR_NAMES", "IndicatorStats", "Indicators"),
     "interference": (

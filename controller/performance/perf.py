@@ -224,6 +224,8 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One of the two ran out of device memory beside the other: the pair is not made again."""
     faulted: bool = False
     """A fatal GPU fault struck the two together not long ago: the pair is kept apart for a time."""
+    over_bound: bool = False
+    """What one of the two may lose at most cannot be kept beside the other (`bounds.py`)."""
     margins: tuple[float, float] | None = None
     """Of a prediction: half the width of each one's interval that holds most truths; None without a model."""
 

@@ -9,7 +9,14 @@ from typing import Final
 from cotenant.controller.domain import JobSpec
 from cotenant.controller.present import screen, sharing, units
 from cotenant.controller.present.etas import describe_eta
-from cotenant.controller.present.jobs import describe_promise, devices, exit_code, left_text, state_colour
+from cotenant.controller.present.jobs import (
+    describe_promise,
+    describe_share_bound,
+    devices,
+    exit_code,
+    left_text,
+    state_colour,
+)
 from cotenant.controller.present.screen import paint, wrap_text
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.throughput import throughput_lines
@@ -79,6 +86,7 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
     yield "promised", describe_promise(job.promised)
     yield "devices", devices(job.devices)
     yield "shares with", ", ".join(f"job {each}" for each in job.co_tenants)
+    yield "bound", describe_share_bound(job)
     if job.devices:
         yield "accumulation", _accumulation(job)
     yield "progress", _progress(job)

@@ -76,6 +76,35 @@ def describe_promise(promise: clients.PromisedEndView | None) -> str:
     return text
 
 
+def share_bound_text(bound: clients.ShareBoundView | None) -> str:
+    """`1.08 of 1.1`: the median of the last minute, and the bound."""
+    if bound is None:
+        return NONE
+    return f"{bound.ratio_p50:.2f} of {bound.max:g}" if bound.ratio_p50 is not None else f"{bound.max:g}"
+
+
+def describe_share_bound(job: clients.JobView) -> str:
+    """What sharing may cost the job, how that stands, and who is held back for it; empty without a bound."""
+    bound, held_back = job.bound, describe_pace(job)
+    if bound is None:
+        return held_back
+    whose = "its own" if bound.is_own else "the cluster's"
+    text = f"a step may take {bound.max:g} times as long as alone ({whose})"
+    if bound.ratio_p50 is not None and bound.ratio_p99 is not None:
+        text += f"; over the last minute {bound.ratio_p50:.2f} times, p99 {bound.ratio_p99:.2f}"
+    if bound.guest_pace < 1.0 and job.co_tenants:
+        others = ", ".join(f"job {each}" for each in job.co_tenants)
+        text += f"; {others} may train {100 * bound.guest_pace:.0f} % of the time"
+    return f"{text}; {held_back}" if held_back else text
+
+
+def describe_pace(job: clients.JobView) -> str:
+    """That the job waits between micro-batches for a co-tenant; empty where it does not."""
+    if job.pace is None or job.pace >= 1.0:
+        return ""
+    return f"trains {100 * job.pace:.0f} % of the time, so that a co-tenant keeps its bound"
+
+
 def state_colour(job: clients.JobView) -> str:
     return STATE_COLOURS.get(job.phase.value, "")
 
@@ -136,5 +165,7 @@ WIDE_COLUMNS: Final = (
     Column("LATE", lambda j: late(j.eta.finish if j.eta else None)),
     Column("TOLD", lambda j: age(j.eta)),
     Column("PROMISED", lambda j: promised_end_text(j.promised)),
+    Column("BOUND", lambda j: share_bound_text(j.bound)),
+    Column("PACE", lambda j: NONE if j.pace is None else f"{100 * j.pace:.0f} %", right=True),
     COLUMNS[-1],
 )

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.domain import Dependency, JobId
+from cotenant.controller.domain import SHARE_FORMS, Dependency, JobId, is_share
 from cotenant.controller.performance import Profile
 from cotenant.controller.present.problem import suggestion
 from cotenant.controller.submission.quantities import (
@@ -119,6 +119,13 @@ def watchdog_s(text: str) -> float | None:
     if word == "auto":
         return None
     return 0.0 if word in ("off", "never") else duration_s(text)
+
+
+def share_wish(text: str) -> str:
+    word = text.strip().lower()
+    if not is_share(word):
+        raise ValueError(f"must be {SHARE_FORMS}, got {quoted_text(text)}")
+    return word
 
 
 def name(text: str) -> str:
@@ -237,7 +244,13 @@ OPTIONS: Final[tuple[Option, ...]] = (
         choice("auto", "never"),
         "whether the steps of a torch script are counted without changing it (default: auto)",
     ),
-    Option("share", "auto|never", choice("auto", "never"), "whether it may share its GPUs"),
+    Option(
+        "share",
+        "auto|never|max=X",
+        share_wish,
+        "whether it may share its GPUs; max=1.1: if its steps take at most 1.1 times as long as alone "
+        "(max=none: however long)",
+    ),
     Option(
         "class",
         "hp|spot",

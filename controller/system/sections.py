@@ -11,7 +11,12 @@ from typing import Literal, get_args
 
 import msgspec
 
-from cotenant.controller.domain import LimitSettings, OrganisationSettings, PolicySettings
+from cotenant.controller.domain import (
+    LimitSettings,
+    OrganisationSettings,
+    PolicySettings,
+    SharingSettings,
+)
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -206,6 +211,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     controller: ControllerSettings = ControllerSettings()
     policy: PolicySettings = PolicySettings()
+    sharing: SharingSettings = SharingSettings()
     limits: LimitSettings = LimitSettings()
     organisations: dict[str, OrganisationSettings] = {}
     """By name; in files only."""
@@ -218,6 +224,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 SectionName = Literal[
-    "controller", "policy", "limits", "agent", "checkpoint", "profiler", "mps", "metrics", "launch"
+    "controller", "policy", "sharing", "limits", "agent", "checkpoint", "profiler", "mps", "metrics", "launch"
 ]
 SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)

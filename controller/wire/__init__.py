@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 # fmt: off
 _HOMES: Final = {
     "agents": (
-        "AttemptProgress", "CommandAck", "CommandDelivery", "FromAgent", "GangRelay", "Heartbeat", "Hello",
+        "AttemptProgress", "BoundStanding", "CommandAck", "CommandDelivery", "FromAgent", "GangRelay",
+        "Heartbeat", "Hello",
         "HostRefused", "LogReply", "NotFollowed", "ReadLog", "Renew", "Report", "ReportAck", "ToAgent",
         "Welcome",
     ),
@@ -37,7 +38,8 @@ _HOMES: Final = {
         "Inadmissible", "admit",
     ),
     "job": (
-        "DATAGRAM_BYTES_MAX", "DECISION_TIMEOUT_S", "ENV_ACCUMULATION_SCHEDULE", "ENV_ATTEMPT", "ENV_JOB",
+        "DATAGRAM_BYTES_MAX", "PACE_FILE", "PACE_KEPT_S",
+        "DECISION_TIMEOUT_S", "ENV_ACCUMULATION_SCHEDULE", "ENV_ATTEMPT", "ENV_JOB",
         "ENV_MEMORY_FRACTION", "ENV_MEMORY_MIB", "ENV_SOCKET", "PROTOCOL_VERSION", "STEP_REPORT_PERIOD_S",
     ),
     "times": ("Utc", "utc", "wall_s"),

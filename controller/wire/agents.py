@@ -56,6 +56,20 @@ class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
     """Other jobs of which this host keeps something and has not been told to forget."""
 
 
+class BoundStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """How what sharing may cost a job stands, over the last minute."""
+
+    share_max: float | None = None
+    """The bound that counts beside its present co-tenants; None: none does."""
+    alone_step_s: float | None = None
+    """Its step time alone, measured while nobody else trained on its devices; None: not known yet."""
+    ratio_p50: float | None = None
+    ratio_p99: float | None = None
+    """Step time over step time alone; None: there was nothing to compare."""
+    guest_pace: float = 1.0
+    """The part of the time that its co-tenants may train."""
+
+
 class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
     """A running attempt's progress, as a heartbeat tells it. The struct is not an event: see `HostSilent`,
     `ProgressSeen`."""
@@ -71,6 +85,10 @@ class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
     duty_cycle: float | None = None
     length: SeenLength = SeenLength()
     batch: SeenBatch = SeenBatch()
+    bound: BoundStanding | None = None
+    """None: nothing bounds what sharing may cost it."""
+    pace: float = 1.0
+    """The part of the time that it may train, so that a co-tenant keeps its bound."""
 
 
 class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="beat"):

@@ -86,6 +86,12 @@ ENVIRONMENT: Final = (
 )
 
 DATAGRAM_BYTES_MAX: Final = 4096
+PACE_FILE: Final = "pace"
+"""Beside the supervisor's socket: how much of the time the ranks of this host may train, two little-endian
+doubles: the pace (0 to 1), and until when it counts (CLOCK_MONOTONIC). A rank that counts its steps waits
+between micro-batches."""
+PACE_KEPT_S: Final = 15.0
+"""A pace that is not told again counts no more after so long."""
 DECISION_TIMEOUT_S: Final = 30.0
 STEP_REPORT_PERIOD_S: Final = 0.1
 """A rank sends `step` at most this often (and always for its first step)."""

@@ -30,6 +30,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cotenant.gradaccum.exactness import refuse
 from cotenant.gradaccum.rows import Call, join_outputs, sizes_of, tensors_of
+from cotenant.gradaccum.schedule import PROGRESS
 
 Forward = Callable[..., Any]
 """`forward(module, *args, **kwargs)`."""
@@ -62,6 +63,8 @@ def split_forward(forward: Forward, module: torch.nn.Module, call: Call, steps: 
     sizes = sizes_of(call.rows, steps)
     outputs, start = [], 0
     for position, size in enumerate(sizes):
+        if position:
+            PROGRESS.part_ended()
         leaves = call.part(start, start + size)
         part = _Part(forward, module, call)
         if position == len(sizes) - 1:

@@ -37,8 +37,10 @@ def spec(job_id: str | int, **more: Any) -> JobSpec:
         more |= {"gpus_min": gpus, "gpus_max": gpus}
     uid = more.pop("uid", 1000)
     argv = more.pop("argv", ("python", f"train-{job_id}.py"))
+    zero_code = more.pop("zero_code", ())
     more.setdefault("user", "ann")
-    return JobSpec(job_id=JobId(str(job_id)), launch=Launch(argv=argv, uid=uid), **more)
+    launch = Launch(argv=argv, uid=uid, zero_code=zero_code)
+    return JobSpec(job_id=JobId(str(job_id)), launch=launch, **more)
 
 
 def profile(

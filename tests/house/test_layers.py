@@ -32,7 +32,7 @@ controller.domain               controller.faces controller.performance
 controller.knowledge            controller.faces controller.performance controller.domain
 controller.planning             controller.faces controller.performance controller.domain
 controller.wire                 controller.faces controller.performance controller.domain controller.knowledge
-controller.system               controller.domain controller.wire
+controller.system               controller.performance controller.domain controller.wire
 # Names of traces, to be listed without the simulator.
 controller.trace_names
 # What happened, drawn.
@@ -56,8 +56,8 @@ agent.supervisor.processes      controller.domain controller.wire mps profiler.i
                                 agent.host agent.supervisor.core
 agent.supervisor                controller.wire agent.ipc agent.host agent.warm agent.supervisor.core
                                 agent.supervisor.processes
-agent.daemon.core               controller.domain controller.planning controller.wire mps profiler.indicators
-                                agent.ipc agent.supervisor.processes
+agent.daemon.core               controller.performance controller.domain controller.planning controller.wire
+                                mps profiler.indicators agent.ipc agent.supervisor.processes
 agent.gpus                      controller.domain controller.wire controller.system mps profiler.driver
                                 agent.ipc agent.host agent.daemon.core
 agent.daemon                    controller.domain controller.wire controller.system profiler.driver

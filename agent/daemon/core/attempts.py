@@ -49,6 +49,7 @@ from cotenant.controller.domain import (
     StopAttempt,
     render,
 )
+from cotenant.controller.domain import events as ev
 
 _NEVER: Final = float("inf")
 
@@ -109,6 +110,7 @@ class Attempts:
             uses_library=order is not None and order.start.resume_step > 0,
             memory_cap_mib=order.start.memory_cap_mib if order else None,
             fraction=order.start.fraction if order else 1.0,
+            bound=order.start.bound if order else None,
             cores=order.ranks[0].cores if order and order.start.fraction < 1.0 else (),
         )
 
@@ -140,6 +142,7 @@ class Attempts:
             uses_library=command.resume_step > 0,
             memory_cap_mib=command.memory_cap_mib,
             fraction=command.fraction,
+            bound=command.bound,
             profiled=command.profile_s > 0,
         )
         why = objection(command, self._tenants.config, self._tenants.attempts) or self._too_old(command)
@@ -220,6 +223,14 @@ class Attempts:
         told = reporting.from_status(record, status, self.host_id, self._tenants.device_type(record))
         for event, attempt in told:
             self._out.report(event, attempt)
+        self._hold_to_bounds(now_s)
+
+    def _hold_to_bounds(self, now_s: float) -> None:
+        for (job_id, number), (partner, _), ratio in self._tenants.hold_to_bounds(now_s):
+            lost = ev.BoundLost(
+                job_id=job_id, attempt=number, host_id=self.host_id, partner=partner, ratio=round(ratio, 3)
+            )
+            self._out.report(lost, self._memory.attempts[job_id, number])
 
     def trouble(self, key: AttemptKey, what: str) -> None:
         """The agent noticed it, not the attempt's supervisor."""
@@ -262,7 +273,7 @@ class Attempts:
         live = self._live.get(key)
         if live is None or not live.is_there:
             return
-        live.connected, live.lease_told = True, None
+        live.connected, live.lease_told, live.pace_told = True, None, 1.0
         self._tenants.tell_lease(key, live, now_s)
         live.co_tenants_told = CoTenantsChanged(alone=True)
         self._tenants.tell_co_tenants()
@@ -289,6 +300,7 @@ class Attempts:
         return min((min(q, o) for _, _, q, o in self._deadlines()), default=_NEVER)
 
     def tick(self, now_s: float) -> None:
+        self._hold_to_bounds(now_s)
         for key, attempt, quiet_until_s, overdue_s in list(self._deadlines()):
             if now_s >= quiet_until_s:
                 self._out.report(*reporting.assumed_step(attempt, self.host_id))

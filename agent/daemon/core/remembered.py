@@ -15,6 +15,7 @@ from cotenant.controller.domain import (
     JobId,
 )
 from cotenant.controller.domain import events as ev
+from cotenant.controller.performance import ShareBound
 
 BY_XID: Final = 2
 """`Fault.weight`."""
@@ -68,6 +69,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Of each device, from its start on; None: it started without a limit."""
     fraction: float = 1.0
     """Below 1: of its one device it has this part."""
+    bound: ShareBound | None = None
+    """What sharing may cost it; None: anything."""
     cores: tuple[int, ...] = ()
     """Of a CPU slot: those that are its part; empty: all of its slots."""
     stop: StopAsked | None = None

@@ -386,7 +386,7 @@ class AgentState:
         beat = Heartbeat(
             beat=self.registration.next_beat(now_s),
             session=self.config.session,
-            progress=self._tenants.progress(),
+            progress=self._tenants.progress(now_s),
             fork_servers=ticked.fork_servers,
             devices=tuple(
                 msgspec.structs.replace(reading, age_s=reading.age_s + max(0.0, now_s - self._read_s))

@@ -13,17 +13,22 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.daemon.core.edge import AgentConfig, Tell
+from cotenant.agent.daemon.core.pacing import LostBound, Pacing, TrainingTenant
 from cotenant.agent.daemon.core.registration import Lease
 from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey
 from cotenant.agent.daemon.core.reporting import Outbox
-from cotenant.agent.ipc import CoTenantsChanged, LeaseNow, Result, Status, ToSupervisor
+from cotenant.agent.ipc import CoTenantsChanged, LeaseNow, PaceNow, Result, Status, ToSupervisor
 from cotenant.controller.domain import Device, DeviceId, HostId
+from cotenant.controller.performance import UNBOUNDED
 from cotenant.controller.wire import AttemptProgress
 
 STOP_GRACE_S: Final = 60.0
 """How long after a stop's deadline the agent waits before it ends the supervisor as well."""
 LEASE_NEWS_RATIO: Final = 0.1
 """A renewal is passed on where a supervisor's own countdown is this part of the lease behind."""
+PACE_EVERY_S: Final = 5.0
+"""A pace below 1 is told again so often: ranks forget it after `checkpoint.talk.pace.KEPT_S`."""
+PACE_NEWS: Final = 0.005
 _NEVER: Final = float("inf")
 
 
@@ -50,7 +55,9 @@ class Live:
         self.stop_asked_s: float | None = None
         self.lease_told: LeaseTold | None = None
         self.co_tenants_told = CoTenantsChanged(alone=True)
-        """What its supervisor believes; it starts with this belief."""
+        """What its supervisor believes; it starts with this belief. So with the pace."""
+        self.pace_told = 1.0
+        self.pace_told_s = -_NEVER
 
     @property
     def is_there(self) -> bool:
@@ -89,6 +96,7 @@ class Tenants:
         self._out = outbox
         self._memory = outbox.memory
         self._lease = lease
+        self._pacing = Pacing()
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -158,6 +166,28 @@ class Tenants:
             return None
         return max(1, min(left_mib) // attempt.cuda_processes)
 
+    def hold_to_bounds(self, now_s: float) -> list[LostBound]:
+        """Tells supervisors at which pace their jobs may train, so that others keep their bounds; returns the
+        bounds that cannot be kept."""
+        attempts = self._memory.attempts
+        if not any(attempts[key].bound is not None for key in self.live):
+            return []
+        tenants = [
+            TrainingTenant(
+                key, frozenset(attempts[key].devices), attempts[key].bound or UNBOUNDED, status.clock
+            )
+            for key, live in self.live.items()
+            if live.is_there and (status := live.status) is not None and status.first_step is not None
+        ]
+        paces, lost = self._pacing.update(tenants, now_s)
+        for key, pace in paces.items():
+            live = self.live[key]
+            is_due = pace < 1.0 and now_s - live.pace_told_s >= PACE_EVERY_S
+            if live.connected and (is_due or abs(pace - live.pace_told) >= PACE_NEWS):
+                live.pace_told, live.pace_told_s = pace, now_s
+                self.tell(key, PaceNow(pace=pace))
+        return lost
+
     def pass_lease_on(self, now_s: float) -> None:
         for key, live in self.live.items():
             self.tell_lease(key, live, now_s)
@@ -172,8 +202,8 @@ class Tenants:
 
     # --- In numbers --------------------------------------------------------------------------------
 
-    def progress(self) -> tuple[AttemptProgress, ...]:
-        statuses = (live.status for live in self.live.values() if live.is_there)
+    def progress(self, now_s: float) -> tuple[AttemptProgress, ...]:
+        there = [(live.status, live.pace_told) for live in self.live.values() if live.is_there]
         return tuple(
             AttemptProgress(
                 job_id=status.job_id,
@@ -185,8 +215,10 @@ class Tenants:
                 duty_cycle=status.duty_cycle,
                 length=status.length,
                 batch=status.batch,
+                bound=self._pacing.standing((status.job_id, status.attempt), now_s),
+                pace=pace,
             )
-            for status in statuses
+            for status, pace in there
             if status is not None and status.started
         )
 

@@ -10,7 +10,17 @@ from collections.abc import Mapping
 
 import msgspec
 
-from cotenant.agent.ipc import CoTenantsChanged, GangIn, GangOut, LeaseNow, Result, SaveNow, Status, StopNow
+from cotenant.agent.ipc import (
+    CoTenantsChanged,
+    GangIn,
+    GangOut,
+    LeaseNow,
+    PaceNow,
+    Result,
+    SaveNow,
+    Status,
+    StopNow,
+)
 from cotenant.agent.supervisor.core.exits import StartProblem
 from cotenant.agent.supervisor.core.rank_messages import AnyRankWord
 from cotenant.controller.domain import LaunchKind
@@ -118,6 +128,7 @@ AnyHappening = (
     | SaveNow
     | LeaseNow
     | CoTenantsChanged
+    | PaceNow
     | GangIn
 )
 
@@ -133,6 +144,12 @@ class TellRank(SupervisorEffect, frozen=True, kw_only=True):
 
     rank: int
     data: bytes
+
+
+class SetPace(SupervisorEffect, frozen=True, kw_only=True):
+    """Tell all ranks of this host how much of the time they may train."""
+
+    pace: float
 
 
 class EndRanks(SupervisorEffect, frozen=True, kw_only=True):
@@ -178,6 +195,7 @@ class Finish(SupervisorEffect, frozen=True, kw_only=True):
 
 AnySupervisorEffect = (
     TellRank
+    | SetPace
     | EndRanks
     | TerminateClients
     | DumpStacks

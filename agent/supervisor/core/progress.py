@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc import Durable, Order, Status
+from cotenant.agent.ipc import Durable, Order, Status, StepClock
 from cotenant.agent.supervisor.core.edge import Publish
 from cotenant.agent.supervisor.core.rank_messages import (
     BatchSeen,
@@ -49,7 +49,7 @@ class RankProgress:
         self.hellos: dict[int, RankHello] = {}
         self.steps: dict[int, int] = {}
         self._step_times: deque[float] = deque(maxlen=REPORTS_KEPT)
-        self._loss_rank = self._length_rank = self._batch_rank = NOBODY
+        self._loss_rank = self._length_rank = self._batch_rank = self._clock_rank = NOBODY
         self._memory_mib_peak: float | None = None
 
     def change(self, **fields: object) -> bool:
@@ -90,6 +90,11 @@ class RankProgress:
         if word.count > 0 and word.elapsed_s > 0.0 and self._ordered in (None, word.s):
             self._step_times.append(word.elapsed_s / word.count)
         fields: dict[str, object] = {"step": max(self.status.step, word.step), "step_s": self.step_s}
+        if word.count > 0 and word.rank <= self._clock_rank:
+            clock, self._clock_rank = self.status.clock, word.rank
+            fields["clock"] = StepClock(
+                steps=clock.steps + word.count, elapsed_s=clock.elapsed_s + word.elapsed_s
+            )
         if word.rank <= self._loss_rank and word.loss is not None:
             self._loss_rank = word.rank
             fields["loss"] = word.loss

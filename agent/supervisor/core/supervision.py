@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import inf
 from typing import Literal
 
-from cotenant.agent.ipc import CoTenantsChanged, GangIn, LeaseNow, Order, SaveNow, Status, StopNow
+from cotenant.agent.ipc import CoTenantsChanged, GangIn, LeaseNow, Order, PaceNow, SaveNow, Status, StopNow
 from cotenant.agent.supervisor.core.coordination import Coordination, Voice
 from cotenant.agent.supervisor.core.edge import (
     AllGone,
@@ -30,6 +30,7 @@ from cotenant.agent.supervisor.core.edge import (
     RankExited,
     RankMessageCame,
     Sampled,
+    SetPace,
     Started,
     TakeSample,
     TellRank,
@@ -172,6 +173,8 @@ class Supervision:
                 self._coordination.alone = alone
                 self._hold_to(room_mib)
                 self._coordination.report_soon(self._now_s)
+            case PaceNow(pace=pace):
+                self._out.append(SetPace(pace=pace))
             case GangIn():
                 self._say(self._coordination.hear(event, self._now_s))
             case OverMemory(used_mib=used_mib):

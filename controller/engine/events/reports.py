@@ -128,6 +128,19 @@ def on_trouble(dispatch: Dispatch, event: ev.TroubleSeen) -> None:
     """Changes nothing in the engine: the job's history keeps the trouble, for the user."""
 
 
+def on_bound_lost(dispatch: Dispatch, event: ev.BoundLost) -> None:
+    """The bound of a job cannot be kept beside a co-tenant: the pair is not made again, and the co-tenant
+    leaves if it can resume."""
+    job, partner = dispatch.current(event.job_id, event.attempt), dispatch.ledger.jobs.get(event.partner)
+    if job is None or partner is None or partner.job_id not in dispatch.ledger.holdings.partners(job):
+        return
+    dispatch.ledger.pairs.note_not_held(job, partner)
+    if partner.phase is Phase.RUNNING and partner.preemptible:
+        bound = dispatch.ledger.pairs.bound_of(job)
+        reason = because("parted-bound", job.job_id, event.ratio, bound.max)
+        dispatch.stop(partner, "preempted", reason, save=True)
+
+
 def on_durable(dispatch: Dispatch, event: ev.CheckpointDurable) -> None:
     """A checkpoint is durable: the job can go on from it."""
     job = dispatch.ledger.jobs.get(event.job_id)

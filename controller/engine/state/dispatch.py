@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection
+from math import inf
 from typing import Literal
 
 import msgspec
@@ -35,6 +36,7 @@ from cotenant.controller.domain import (
     Placement,
     PolicySettings,
     Reason,
+    SharingSettings,
     StartAttempt,
     StopAttempt,
     StopCause,
@@ -42,7 +44,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.engine.state.estimating import give_profile, known_profile
 from cotenant.controller.engine.state.ledger import ASIDE, Ledger
-from cotenant.controller.performance import InterferenceModel
+from cotenant.controller.performance import UNBOUNDED, InterferenceModel
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +59,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     keep_ended: int = 10_000
     began_hour: int = 0
     """The hour, counted from 1970 in UTC, in which the journal's time began; 0 = unknown."""
+    sharing: SharingSettings = SharingSettings()
     lengths_by_command: bool = True
     """False: how long a job took says nothing of the next one with its command."""
     predictor: InterferenceModel | None = None
@@ -356,6 +359,7 @@ def start_commands(
     is_known = job.measured.profile_given and not ledger.profiles.is_unfinished(job.measured.profile)
     profile_s = config.profile_s if not is_known and is_profiled(job, shared) else 0.0
     limit_left_s = job.limit_left_s(ledger.now_s) if job.spec.launch.slurm else None
+    bound = ledger.pairs.bound_of(job) if ledger.pairs.has_bounds else UNBOUNDED
     step_batch = (
         (spec.batch_size, spec.gpus_max)
         if spec.gpus_max > spec.gpus_min and spec.batch_size is not None
@@ -387,6 +391,7 @@ def start_commands(
             time_left_s=limit_left_s,
             step_batch=step_batch,
             fraction=placement.fraction,
+            bound=bound if bound.max != inf else None,
         )
         for member in gang
     ]

@@ -123,6 +123,7 @@ class Ledger:
         self.free = self.holdings.free
         self.hp = self.phases.hp
         self.pairs = PairTable()
+        self.pairs.asked_for = self.phases.asked_for
         self.estimates = Estimates()
         self.profiles = Profiles()
         self.next_number = 1
@@ -283,7 +284,9 @@ class Ledger:
         """Take over a saved state; this ledger must be new."""
         assert not self.jobs and not self.hosts
         self.now_s = self.phases.now_s = now_s
+        sharing = self.pairs.sharing
         self.pairs = PairTable(saved.pairs, self.pairs.foresight)
+        self.pairs.sharing, self.pairs.asked_for = sharing, self.phases.asked_for
         self.estimates = saved.estimates
         self.profiles = saved.profiles
         self.next_number, self.next_command = saved.next_number, saved.next_command

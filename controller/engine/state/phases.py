@@ -34,7 +34,7 @@ from cotenant.controller.engine.state.ordering import JobQueue, RunningJobs
 
 NEVER_S: Final = float("inf")
 
-RareWish = Literal["part", "priority", "promise"]
+RareWish = Literal["part", "priority", "promise", "bound"]
 
 
 class Phases:
@@ -79,6 +79,8 @@ class Phases:
             self.asked_for.add("priority")
         if spec.promised_s is not None:
             self.asked_for.add("promise")
+        if spec.share_max is not None:
+            self.asked_for.add("bound")
 
     def change(self, job: Job, change: Change, reason: Reason) -> None:
         """The only way a phase changes: accounts for the time spent, moves the job between indexes."""

@@ -226,6 +226,8 @@ def _check_sharing(
             return because("sharing-crowded", other.job_id)
         if known.faulted:
             return because("sharing-faulted", other.job_id)
+        if known.over_bound:
+            return because("sharing-bound", other.job_id)
     planned = [tenant_mib(other) for other in staying]
     if needed is None or any(p is None for p in planned):
         unknown = job.job_id if needed is None else staying[0].job_id

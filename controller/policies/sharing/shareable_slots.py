@@ -214,7 +214,9 @@ class ShareableSlots:
 
     def kind(self, job: Job) -> TenantKind:
         """Jobs of one kind have the same ratios beside everybody."""
-        return signature(job.spec), id(job.measured.profile)
+        spec = job.spec
+        bound = "" if spec.share == "auto" and spec.job_class == "spot" else f"@{spec.job_class}{spec.share}"
+        return signature(spec) + bound, id(job.measured.profile)
 
     def ratios(self, jobs: Sequence[Job], classes: Sequence[SchedulingClass]) -> Ratios:
         """Ratios of newcomers, and of their classes, beside each tenant; asked once per kind of tenants."""
@@ -223,7 +225,8 @@ class ShareableSlots:
         each, shape = [xi for row in pairs for xi in row], (len(jobs), len(tenants))
         mine = np.array([xi.first for xi in each], dtype=np.float64).reshape(shape)
         theirs = np.array([xi.second for xi in each], dtype=np.float64).reshape(shape)
-        apart: Mask = np.array([xi.crowded or xi.faulted for xi in each], dtype=np.bool_).reshape(shape)
+        never = [xi.crowded or xi.faulted or xi.over_bound for xi in each]
+        apart: Mask = np.array(never, dtype=np.bool_).reshape(shape)
         if (least := self._observations) is not None:
             certain = [xi.both and xi.count >= least for xi in each]
             is_certain: Mask = np.array(certain, dtype=np.bool_).reshape(shape)
@@ -242,7 +245,7 @@ class ShareableSlots:
 
     def interference(self, job: Job, partner: Job) -> Interference:
         """The interference of two jobs as `pairs` has it, looked up once for each kind of newcomer."""
-        key = ((signature(job.spec), id(job.measured.profile)), partner.number)
+        key = (self.kind(job), partner.number)
         xi = self._pairs.get(key)
         if xi is None:
             xi = self._pairs[key] = self.pairs((job,), (partner,))[0][0]
@@ -270,6 +273,8 @@ class ShareableSlots:
             return because("sharing-crowded", partner.job_id)
         if xi.faulted:
             return because("sharing-faulted", partner.job_id)
+        if xi.over_bound:
+            return because("sharing-bound", partner.job_id)
         if self._observations is not None and loses(xi, self._observations):
             return because("sharing-lost", partner.job_id, xi.first, xi.second)
         return None

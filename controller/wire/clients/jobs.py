@@ -151,6 +151,22 @@ class PromisedEndView(msgspec.Struct, frozen=True, kw_only=True):
     from_at: Utc | None = None
 
 
+class ShareBoundView(msgspec.Struct, frozen=True, kw_only=True):
+    """What sharing may cost a job, and how that stands over the last minute."""
+
+    max: float
+    """Its step time beside others, over that alone, at most."""
+    is_own: bool
+    """The job or its class names it; else it is the cluster's, and gives way to a co-tenant's own."""
+    ratio_p50: float | None = None
+    ratio_p99: float | None = None
+    """Null: nothing was compared within the last minute."""
+    alone_step_s: float | None = None
+    """Measured while nobody else trained on its devices; null: not known yet."""
+    guest_pace: float = 1.0
+    """The part of the time that its co-tenants may train."""
+
+
 class PromiseCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Promised ends, since the journal began."""
 
@@ -256,6 +272,11 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     eta: EtaView | None = None
     """None for a job that has ended, and where the controller computes no ends."""
     promised: PromisedEndView | None = None
+    bound: ShareBoundView | None = None
+    """Null: nothing bounds what sharing may cost it."""
+    pace: float | None = None
+    """The part of the time that it may train, so that a co-tenant keeps its bound; null: it is on no
+    device."""
     array: ArrayView | None = None
     """The row stands for the tasks of an array; its other fields are those of a task that waits, else of one
     that has devices."""

@@ -1,0 +1,281 @@
+"""Holds co-tenants to their bounds: from step times to the pace at which each may train. Pure.
+
+A job with a bound is *protected*; its co-tenants on this host are its *guests*. A guest's pace u is the part
+of the time that it may train: its ranks wait between micro-batches for (1 - u) / u of the time that they
+have just worked (`checkpoint/talk/pace.py`).
+
+    alone    no guest trains: windows of steps tell the job's step time alone
+    resting  guests wait (u = 0) for a few steps, so that the step time alone is known, and known anew:
+             at most `REST_SHARE` of the time
+    sharing  each window of steps is compared with the step time alone:
+                 over the bound           u falls to RETREAT * u, not below `PACE_MIN`
+                 well within the bound    u rises by PROBE
+
+Why that settles: the job's ratio rises with u, so there is one u* at which it meets the bound. Above u* each
+window takes a third off, below it each adds a little; so u stays between RETREAT * u* and u* + PROBE, and is
+above u* in at most one window of (1 - RETREAT) u* / PROBE: the median of a minute is within the bound. Steps
+that vary only widen the band below u*.
+
+Rule: of two that both have a bound, each is held back only for what it does to the other. Where one then
+waits more than its own bound has room for, as where a bound is not kept at `PACE_MIN`, for `LOST_S`, it
+cannot be kept here: that is said once per pair.
+Without a step time alone nothing is judged. Guests that cannot wait (nothing counts their steps) are no
+guests of a protected job: policies do not put them there (`tenancy.why_alone`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from math import inf
+from statistics import median
+from typing import Final, Literal, NamedTuple
+
+from cotenant.agent.daemon.core.remembered import AttemptKey
+from cotenant.agent.ipc import StepClock
+from cotenant.controller.domain import DeviceId
+from cotenant.controller.performance import ShareBound, maxima
+from cotenant.controller.wire import BoundStanding
+
+PACE_MIN: Final = 0.1
+RETREAT: Final = 0.7
+PROBE: Final = 0.03
+WITHIN: Final = 0.9
+"""A guest's pace rises while the ratio has used less than this part of what the bound allows."""
+WINDOW_STEPS, WINDOW_S = 4, 0.4
+"""A window has at least so many steps, and takes at least so long."""
+REST_STEPS, REST_S = 3, 0.15
+SETTLE_S: Final = 0.1
+"""A guest that was told to wait finishes its micro-batch first."""
+REST_S_MAX: Final = 10.0
+"""A rest ends then, whatever it has seen."""
+REST_SHARE: Final = 0.02
+REST_EVERY_S_MIN: Final = 15.0
+ALONE_KEPT: Final = 5
+"""The step time alone is the median of so many windows."""
+LOST_S: Final = 20.0
+MINUTE_S: Final = 60.0
+
+
+class TrainingTenant(NamedTuple):
+    """An attempt that trains here, as of now."""
+
+    key: AttemptKey
+    devices: frozenset[DeviceId]
+    bound: ShareBound
+    clock: StepClock
+
+
+class LostBound(NamedTuple):
+    """The bound of `key` cannot be kept beside `guest`."""
+
+    key: AttemptKey
+    guest: AttemptKey
+    ratio: float
+
+
+class Protected:
+    """The state of one job with a bound."""
+
+    def __init__(self, clock: StepClock, now_s: float) -> None:
+        self.state: Literal["alone", "resting", "sharing"] = "alone"
+        self.pace = 1.0
+        """At which its guests may train."""
+        self.share_max = inf
+        """The bound that counts beside its present guests."""
+        self._alone: deque[float] = deque(maxlen=ALONE_KEPT)
+        self._ratios: deque[tuple[float, float]] = deque()
+        self._mark = clock
+        self._rest_began_s = -inf
+        self._guests_wait = False
+        """The step that began before the rest is over."""
+        self._rest_at_s = now_s
+        self._over_since_s: float | None = None
+        self._is_lost = False
+
+    @property
+    def alone_s(self) -> float | None:
+        """The step time alone; None: not known yet."""
+        return median(self._alone) if self._alone else None
+
+    def standing(self, now_s: float) -> BoundStanding:
+        """How the bound stands over the last minute."""
+        ratios = sorted(ratio for at_s, ratio in self._ratios if at_s > now_s - MINUTE_S)
+        return BoundStanding(
+            share_max=self.share_max if self.share_max != inf else None,
+            alone_step_s=self.alone_s,
+            ratio_p50=ratios[len(ratios) // 2] if ratios else None,
+            ratio_p99=ratios[min(len(ratios) - 1, int(0.99 * len(ratios)))] if ratios else None,
+            guest_pace=self.pace,
+        )
+
+    def pause_measuring(self, clock: StepClock) -> None:
+        """Steps up to now are not compared: the job itself was paused, or its company has changed."""
+        self._mark = clock
+
+    def begin_alone(self, clock: StepClock) -> None:
+        self.state, self.pace, self._over_since_s, self._is_lost = "alone", 1.0, None, False
+        self.pause_measuring(clock)
+
+    def begin_rest(self, clock: StepClock, now_s: float) -> None:
+        self.state, self._rest_began_s, self._guests_wait = "resting", now_s, False
+        self.pause_measuring(clock)
+
+    def begin_sharing(self, clock: StepClock) -> None:
+        self.state = "sharing"
+        self.pause_measuring(clock)
+
+    def is_rest_due(self, now_s: float) -> bool:
+        return now_s >= self._rest_at_s
+
+    def note_alone(self, clock: StepClock) -> None:
+        """No guest trains: takes a window as a step time alone, once it is long enough."""
+        step_s = self._window(clock, WINDOW_STEPS, WINDOW_S)
+        if step_s is not None:
+            self._alone.append(step_s)
+
+    def note_rest(self, clock: StepClock, now_s: float) -> bool:
+        """Whether the rest is over: it has seen enough steps, or has taken too long."""
+        if not self._guests_wait:
+            if clock.steps > self._mark.steps and now_s > self._rest_began_s + SETTLE_S:
+                self._guests_wait = True
+                self.pause_measuring(clock)
+        else:
+            step_s = self._window(clock, REST_STEPS, REST_S)
+            if step_s is not None:
+                self._alone.append(step_s)
+                self._plan_rest(now_s)
+                return True
+        if now_s - self._rest_began_s < REST_S_MAX:
+            return False
+        self._plan_rest(now_s)
+        return True
+
+    def note_sharing(self, clock: StepClock, own_pace: float, now_s: float) -> float | None:
+        """Takes in a window beside guests and sets their pace. Returns the ratio if the bound is lost. What
+        the job's own waits cost it (`own_pace`) is no reason to hold its guests back."""
+        step_s, alone_s = self._window(clock, WINDOW_STEPS, WINDOW_S), self.alone_s
+        if step_s is None or alone_s is None:
+            return None
+        ratio = step_s / alone_s
+        self._ratios.append((now_s, ratio))
+        while self._ratios[0][0] <= now_s - MINUTE_S:
+            self._ratios.popleft()
+        can_do_nothing = self.pace <= PACE_MIN or own_pace < 1.0
+        if ratio * own_pace > self.share_max:
+            self.pace = max(PACE_MIN, RETREAT * self.pace)
+        elif ratio * own_pace < 1.0 + WITHIN * (self.share_max - 1.0):
+            self.pace = min(1.0, self.pace + PROBE)
+        if ratio <= self.share_max or not can_do_nothing:
+            self._over_since_s = None
+        elif self._over_since_s is None:
+            self._over_since_s = now_s
+        elif now_s - self._over_since_s >= LOST_S and not self._is_lost:
+            self._is_lost = True
+            return ratio
+        return None
+
+    def _window(self, clock: StepClock, steps_min: int, s_min: float) -> float | None:
+        """The mean step time since the mark, once the window is long enough; then the next one begins."""
+        steps, elapsed_s = clock.steps - self._mark.steps, clock.elapsed_s - self._mark.elapsed_s
+        if steps < 0 or elapsed_s < 0.0:  # It began anew.
+            self.pause_measuring(clock)
+            return None
+        if steps < 1 or (steps < steps_min and elapsed_s < 10 * s_min) or elapsed_s < s_min:
+            return None
+        self.pause_measuring(clock)
+        return elapsed_s / steps
+
+    def _plan_rest(self, now_s: float) -> None:
+        took_s = now_s - self._rest_began_s
+        self._rest_at_s = now_s + max(REST_EVERY_S_MIN, took_s / REST_SHARE)
+
+
+class Pacing:
+    """The bounds of all jobs on one host."""
+
+    def __init__(self) -> None:
+        self._protected: dict[AttemptKey, Protected] = {}
+        self._paces: dict[AttemptKey, float] = {}
+
+    def update(
+        self, tenants: Sequence[TrainingTenant], now_s: float
+    ) -> tuple[dict[AttemptKey, float], list[LostBound]]:
+        """Takes in where all tenants stand; returns the pace of each, and the bounds that cannot be kept."""
+        by_key = {tenant.key: tenant for tenant in tenants}
+        for key in self._protected.keys() - by_key.keys():
+            del self._protected[key]
+        guests = {tenant.key: self._protect(tenant, tenants, now_s) for tenant in tenants}
+        resting = {key for key, each in self._protected.items() if each.state == "resting"}
+        lost: list[LostBound] = []
+        for key, protected in self._protected.items():
+            clock = by_key[key].clock
+            if any(key in guests[other] for other in resting):  # It waits itself.
+                protected.pause_measuring(clock)
+            elif ratio := self._advance(key, protected, clock, guests[key], now_s, resting):
+                lost += [LostBound(key, guest, ratio) for guest in guests[key]]
+        self._paces = self._find_paces(by_key, guests)
+        return self._paces, lost
+
+    def standing(self, key: AttemptKey, now_s: float) -> BoundStanding | None:
+        """How the bound of an attempt stands; None: it has none here."""
+        protected = self._protected.get(key)
+        return None if protected is None else protected.standing(now_s)
+
+    def _protect(
+        self, tenant: TrainingTenant, tenants: Sequence[TrainingTenant], now_s: float
+    ) -> tuple[AttemptKey, ...]:
+        """The guests of a tenant whose bound counts beside them; keeps its state."""
+        beside = [each for each in tenants if each is not tenant and each.devices & tenant.devices]
+        known = [(each.key, maxima(tenant.bound, each.bound)[0]) for each in beside]
+        guests = tuple(key for key, share_max in known if share_max != inf)
+        if tenant.bound.max == inf:
+            self._protected.pop(tenant.key, None)
+            return ()
+        if tenant.key not in self._protected:
+            self._protected[tenant.key] = Protected(tenant.clock, now_s)
+        self._protected[tenant.key].share_max = min((most for _, most in known), default=inf)
+        return guests
+
+    def _advance(
+        self,
+        key: AttemptKey,
+        protected: Protected,
+        clock: StepClock,
+        guests: Sequence[AttemptKey],
+        now_s: float,
+        resting: set[AttemptKey],
+    ) -> float | None:
+        """One row of the table above. Returns the ratio if the bound is lost."""
+        may_rest = not (resting - {key})
+        if not guests:
+            if protected.state != "alone":
+                protected.begin_alone(clock)
+            protected.note_alone(clock)
+        elif protected.state == "resting":
+            if protected.note_rest(clock, now_s):
+                resting.discard(key)
+                protected.begin_sharing(clock)
+        elif may_rest and (protected.alone_s is None or protected.is_rest_due(now_s)):
+            resting.add(key)
+            protected.begin_rest(clock, now_s)
+        elif protected.state == "alone":
+            protected.begin_sharing(clock)
+        else:
+            return protected.note_sharing(clock, self._paces.get(key, 1.0), now_s)
+        return None
+
+    def _find_paces(
+        self, tenants: Mapping[AttemptKey, TrainingTenant], guests: Mapping[AttemptKey, Sequence[AttemptKey]]
+    ) -> dict[AttemptKey, float]:
+        """The pace of each tenant: the least that anybody leaves it; one that rests to be measured does not
+        wait itself."""
+        paces = dict.fromkeys(tenants, 1.0)
+        for key, protected in self._protected.items():
+            pace = 0.0 if protected.state == "resting" else protected.pace
+            for guest in guests[key]:
+                paces[guest] = min(paces[guest], pace)
+        for key, protected in self._protected.items():
+            if protected.state == "resting":
+                paces[key] = 1.0
+        return paces

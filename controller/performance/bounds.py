@@ -1,0 +1,60 @@
+"""What sharing may cost a job: its bound, and what is left for its co-tenant while the bound is kept.
+
+Rule: a bound is kept by pausing the co-tenant between micro-batches (`agent/daemon/core/pacing.py`), so that
+it trains a part u of the time. While it pauses the job runs as if alone, so the job's ratio is
+
+    1 + u (xi - 1)  <=  bound,    and the co-tenant's own is    its xi / u.
+
+With its bound at 1.1 and xi at 1.5 a job leaves its co-tenant u = 0.2. Where the co-tenant has a bound as
+well, or would keep less than `guest_min` of its speed, the two do not share.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.performance.perf import Interference
+
+
+class ShareBound(msgspec.Struct, frozen=True, kw_only=True):
+    """What sharing may cost a job."""
+
+    max: float = inf
+    """Step time beside others over step time alone, at most."""
+    is_own: bool = False
+    """The job, or its class, names it. Otherwise it is the cluster's, and gives way to a co-tenant's own."""
+
+
+UNBOUNDED: Final = ShareBound()
+
+
+def maxima(first: ShareBound, second: ShareBound) -> tuple[float, float]:
+    """The bounds that count for a pair: where one of the two has a bound of its own, the other's counts only
+    if it is its own as well."""
+    if first.is_own != second.is_own:
+        return (first.max, inf) if first.is_own else (inf, second.max)
+    return first.max, second.max
+
+
+def keep_bounds(xi: Interference, first: ShareBound, second: ShareBound, guest_min: float) -> Interference:
+    """The ratios of a pair while both bounds are kept; `over_bound` where they cannot be.
+
+    At most one of the two is paused: pausing both would only slow both down.
+    """
+    first_max, second_max = maxima(first, second)
+    if xi.first <= first_max and xi.second <= second_max:
+        return xi
+    if xi.first > first_max and xi.second > second_max:
+        return msgspec.structs.replace(xi, over_bound=True)
+    if xi.first > first_max:
+        guest = xi.second * (xi.first - 1.0) / (first_max - 1.0)
+        kept = msgspec.structs.replace(xi, first=first_max, second=guest)
+        slowest = second_max if second_max != inf else 1.0 / guest_min
+    else:
+        guest = xi.first * (xi.second - 1.0) / (second_max - 1.0)
+        kept = msgspec.structs.replace(xi, first=guest, second=second_max)
+        slowest = first_max if first_max != inf else 1.0 / guest_min
+    return kept if guest <= slowest else msgspec.structs.replace(kept, over_bound=True)

@@ -1,0 +1,167 @@
+"""What holds co-tenants to their bounds: a pure state machine, beside a device that is simulated."""
+
+from __future__ import annotations
+
+import random
+from statistics import median
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cotenant.agent.daemon.core.pacing import LOST_S, PACE_MIN, REST_SHARE, LostBound, Pacing, TrainingTenant
+from cotenant.agent.ipc import StepClock
+from cotenant.controller.domain import AttemptNo, DeviceId, JobId
+from cotenant.controller.performance import UNBOUNDED, ShareBound
+
+LOOK_S = 0.1
+DEVICE = frozenset((DeviceId("h1/gpu0"),))
+JOB, GUEST = (JobId("1"), AttemptNo(1)), (JobId("2"), AttemptNo(1))
+
+
+class Tenant:
+    """A job on a simulated device: it takes `alone_s` a step, `xi` times as long while the other trains."""
+
+    def __init__(self, key: tuple[JobId, AttemptNo], bound: ShareBound, alone_s: float, xi: float) -> None:
+        self.key, self.bound, self.alone_s, self.xi = key, bound, alone_s, xi
+        self.pace = 1.0
+        self.worked_s = self.elapsed_s = self.reported_s = 0.0
+        self.steps = 0
+
+    def pass_time(self, spent_s: float, other_pace: float, noise: float) -> None:
+        """Trains for a while, of which it may use its own pace's part."""
+        self.elapsed_s += spent_s
+        slowdown = 1.0 + other_pace * (self.xi - 1.0)
+        speed = self.pace / (slowdown * noise)
+        self.worked_s += spent_s * speed
+        while self.worked_s >= self.alone_s:
+            self.worked_s -= self.alone_s
+            self.steps += 1
+            self.reported_s = self.elapsed_s - self.worked_s / speed
+
+    @property
+    def tenant(self) -> TrainingTenant:
+        clock = StepClock(steps=self.steps, elapsed_s=self.reported_s)
+        return TrainingTenant(self.key, DEVICE, self.bound, clock)
+
+
+class Device:
+    """Two tenants on a device, or one alone, and the state machine that holds them to their bounds."""
+
+    def __init__(self, *tenants: Tenant, seed: int = 0, noise: float = 0.0) -> None:
+        self.tenants, self.now_s, self.pacing = list(tenants), 0.0, Pacing()
+        self.lost: list[tuple[float, LostBound]] = []
+        self.rested_s = 0.0
+        self._random, self._noise = random.Random(seed), noise
+
+    def run(self, seconds: float) -> None:
+        end_s = self.now_s + seconds
+        while self.now_s < end_s:
+            self.now_s += LOOK_S
+            for one in self.tenants:
+                others = [other.pace for other in self.tenants if other is not one]
+                noise = self._random.lognormvariate(0.0, self._noise)
+                one.pass_time(LOOK_S, max(others, default=0.0), noise)
+            paces, lost = self.pacing.update([one.tenant for one in self.tenants], self.now_s)
+            self.lost += [(self.now_s, each) for each in lost]
+            for one in self.tenants:
+                one.pace = paces[one.key]
+            self.rested_s += LOOK_S if any(pace == 0.0 for pace in paces.values()) else 0.0
+
+    def ratio(self, one: Tenant, seconds: float) -> float:
+        """What a step of the tenant takes over the next while, over what it takes alone."""
+        steps, elapsed_s = one.steps, one.reported_s
+        self.run(seconds)
+        return (one.reported_s - elapsed_s) / (one.steps - steps) / one.alone_s
+
+
+xis = st.floats(1.0, 3.0)
+
+
+@given(xi=xis, guest_xi=xis, share_max=st.sampled_from([1.05, 1.1, 1.25, 1.5]), alone_s=st.floats(0.02, 0.4),
+       seed=st.integers(0, 99))  # fmt: skip
+@settings(max_examples=25, deadline=None)
+def test_the_bound_is_kept_wherever_the_least_pace_can_keep_it(
+    xi: float, guest_xi: float, share_max: float, alone_s: float, seed: int
+) -> None:
+    job = Tenant(JOB, ShareBound(max=share_max, is_own=True), alone_s, xi)
+    device = Device(job, Tenant(GUEST, UNBOUNDED, 0.1, guest_xi), seed=seed, noise=0.01)
+    device.run(60.0)
+    minutes = [device.ratio(job, 60.0) for _ in range(5)]
+    can_be_kept = 1.0 + 1.5 * PACE_MIN * (xi - 1.0) < share_max
+    if can_be_kept:
+        assert median(minutes) <= share_max * 1.01, minutes
+        assert device.lost == []
+
+
+@given(xi=st.floats(1.0, 1.08), seed=st.integers(0, 99))
+@settings(max_examples=8, deadline=None)
+def test_a_guest_that_harms_nobody_is_not_held_back(xi: float, seed: int) -> None:
+    job, guest = Tenant(JOB, ShareBound(max=1.25, is_own=True), 0.1, xi), Tenant(GUEST, UNBOUNDED, 0.1, 1.0)
+    device = Device(job, guest, seed=seed, noise=0.02)
+    device.run(20.0)
+    assert device.ratio(guest, 120.0) < 1.05, "a rest now and then, and nothing else"
+
+
+def test_the_step_time_alone_is_known_within_a_minute_and_stays_known_as_it_changes() -> None:
+    job = Tenant(JOB, ShareBound(max=1.2, is_own=True), 0.1, 1.6)
+    device = Device(job, Tenant(GUEST, UNBOUNDED, 0.1, 1.6))
+    device.run(60.0)
+    known = device.pacing.standing(JOB, device.now_s)
+    assert known is not None and known.alone_step_s is not None and 0.099 < known.alone_step_s < 0.106
+    job.alone_s = 0.2  # Its data got larger.
+    device.run(240.0)
+    known = device.pacing.standing(JOB, device.now_s)
+    assert known is not None and known.alone_step_s is not None and 0.19 < known.alone_step_s < 0.22
+    assert known.ratio_p50 is not None and known.ratio_p50 <= 1.2
+
+
+def test_a_job_that_ran_alone_needs_no_rest_before_it_shares() -> None:
+    job = Tenant(JOB, ShareBound(max=1.2, is_own=True), 0.1, 1.1)
+    device = Device(job)
+    device.run(10.0)
+    device.tenants.append(Tenant(GUEST, UNBOUNDED, 0.1, 1.1))
+    device.run(5.0)
+    known = device.pacing.standing(JOB, device.now_s)
+    assert known is not None and known.ratio_p50 is not None and device.rested_s < 1.5
+
+
+def test_rests_take_little_of_the_time() -> None:
+    device = Device(
+        Tenant(JOB, ShareBound(max=1.5, is_own=True), 0.1, 1.2), Tenant(GUEST, UNBOUNDED, 0.1, 1.2), seed=1
+    )
+    device.run(600.0)
+    assert device.rested_s <= 600.0 * (REST_SHARE * 2.5), device.rested_s
+
+
+def test_a_bound_that_cannot_be_kept_is_said_once() -> None:
+    job = Tenant(JOB, ShareBound(max=1.05, is_own=True), 0.1, 4.0)
+    device = Device(job, Tenant(GUEST, UNBOUNDED, 0.1, 1.0))
+    device.run(120.0)
+    assert [each.guest for _, each in device.lost] == [GUEST]
+    assert device.lost[0][0] >= LOST_S and device.lost[0][1].ratio > 1.05
+
+
+def test_of_two_cluster_bounds_both_count_and_beside_an_own_one_it_alone() -> None:
+    both = Device(Tenant(JOB, ShareBound(max=1.5), 0.1, 1.6), Tenant(GUEST, ShareBound(max=1.5), 0.1, 1.1))
+    both.run(60.0)
+    first, second = both.tenants
+    assert both.ratio(first, 60.0) <= 1.51 and both.ratio(second, 60.0) <= 1.5 and both.lost == []
+    neither = Device(Tenant(JOB, ShareBound(max=1.5), 0.1, 2.5), Tenant(GUEST, ShareBound(max=1.5), 0.1, 1.1))
+    neither.run(90.0)
+    assert {each.key for _, each in neither.lost} == {GUEST}, "it waits more than its bound has room for"
+    own = Device(
+        Tenant(JOB, ShareBound(max=1.1, is_own=True), 0.1, 1.8), Tenant(GUEST, ShareBound(max=1.5), 0.1, 1.1)
+    )
+    own.run(60.0)
+    assert own.ratio(own.tenants[0], 60.0) <= 1.11 and own.lost == []
+    assert own.ratio(own.tenants[1], 60.0) > 1.5, "it waits for one that has named a bound"
+
+
+def test_who_leaves_sets_the_other_free() -> None:
+    job, guest = Tenant(JOB, ShareBound(max=1.05, is_own=True), 0.1, 2.0), Tenant(GUEST, UNBOUNDED, 0.1, 2.0)
+    device = Device(job, guest)
+    device.run(30.0)
+    assert guest.pace < 0.5
+    device.tenants = [guest]
+    device.run(1.0)
+    assert guest.pace == 1.0 and device.pacing.standing(JOB, device.now_s) is None

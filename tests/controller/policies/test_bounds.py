@@ -1,0 +1,91 @@
+"""A bound on what sharing may cost: who shares with whom under it, and what happens where it is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cotenant.controller.domain import AttemptNo, HostId, JobId, SharingSettings, StartAttempt
+from cotenant.controller.domain import events as ev
+from cotenant.controller.performance import ShareBound
+from tests.controller.building import Desk, profile, spec
+
+LIGHT = profile(8, (1, 0.01, 100.0), duty=0.2)
+SHARING = ("castor", "castor-cost", "cotenant", "sjf-ffs", "lucid")
+
+
+def job(script: str, expected_s: float = 1000.0, **more: Any) -> dict[str, Any]:
+    known = {"load_s": 20.0, "pause_s": 5.0, "profile": LIGHT, "batch_size": 8, "resumable": True}
+    return {**known, "argv": ("python", script), "zero_code": ("progress",), "expected_s": expected_s, **more}
+
+
+def lost(desk: Desk, job_id: int, partner: int, ratio: float = 1.4) -> None:
+    desk.tell(
+        ev.BoundLost(
+            job_id=JobId(str(job_id)),
+            attempt=AttemptNo(1),
+            host_id=HostId("h1"),
+            partner=JobId(str(partner)),
+            ratio=ratio,
+        )
+    )
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_a_bounded_job_shares_and_its_command_says_the_bound(policy: str) -> None:
+    desk = Desk(policy)
+    commands = desk.tell(ev.JobArrived(spec=spec(1, **job("x.py", 900.0, share="max=1.25"))))
+    (started,) = [each for each in commands if isinstance(each, StartAttempt)]
+    assert started.bound == ShareBound(max=1.25, is_own=True)
+    desk.start(1)
+    desk.submit(2, **job("y.py"))
+    assert desk.phase(2) == "loading", desk.why(2)
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_a_job_that_cannot_wait_is_no_guest_of_a_bounded_one(policy: str) -> None:
+    desk = Desk(policy)
+    desk.run(1, **job("x.py", 900.0, share="max=1.25"))
+    desk.submit(2, **job("y.py", zero_code=()))
+    assert desk.phase(2) == "queued"
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_a_bound_that_is_lost_parts_the_pair_for_good(policy: str) -> None:
+    desk = Desk(policy)
+    desk.run(1, **job("x.py", 900.0, share="max=1.25"))
+    desk.submit(2, **job("y.py"))
+    desk.start(2)
+    lost(desk, 1, 2)
+    assert [desk.phase(1), desk.phase(2)] == ["running", "checkpointing"]
+    assert str(desk.job(2).attempt.stop_reason).startswith(
+        "parted from 1, whose steps took 1.40 times as long"
+    )
+    desk.durable(2, 4)
+    desk.end(2, "stopped", step=4)
+    assert desk.phase(2) == "queued"
+    desk.submit(3, **job("y.py", 5000.0))
+    assert desk.phase(3) == "queued", "jobs of these two kinds do not share under this bound"
+    desk.submit(4, **job("z.py", 800.0))
+    assert desk.phase(4) == "loading", "another kind may"
+
+
+def test_what_was_measured_under_a_bound_says_nothing_of_jobs_without_one() -> None:
+    desk = Desk("castor")
+    desk.run(1, **job("x.py", 900.0, share="max=1.25"))
+    desk.submit(2, **job("y.py"))
+    desk.start(2)
+    pairs = desk.engine.pairs
+    pairs.observe(desk.job(2), desk.job(1), 3.0)  # It waited much of the time.
+    free = pairs.entries.keys() - {key for key in pairs.entries if "@" in key}
+    assert free == set() and len(pairs.entries) == 1
+    (seen,) = pairs.list_seen()
+    assert "bound 1.25" in seen.first + seen.second
+
+
+def test_the_settings_of_a_cluster_are_checked() -> None:
+    assert SharingSettings(max=1.5, hp=True).hp_max == 1.05
+    for wrong in ({"max": 1.0}, {"max": 11.0}, {"hp_max": 0.0}, {"guest_min": 0.0}):
+        with pytest.raises(ValueError, match="sharing"):
+            SharingSettings(**wrong)
