@@ -20,10 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-NAME: Final = "pace"
+from cotenant.checkpoint.talk.protocol import PACE_FILE
+
 FORMAT: Final = struct.Struct("<dd")
-KEPT_S: Final = 15.0
-"""A pace that is not told again counts no more after so long."""
+_LEAST_S: Final = 1e-6
 _LOOK_S: Final = 0.005
 """While it waits, a process looks so often whether its pace has changed."""
 
@@ -60,7 +60,7 @@ class RankPace:
         while (pace := self._now()) < 1.0:
             waited_s = self._clock() - began_s
             left_s = worked_s * (1.0 - pace) / pace - waited_s if pace > 0.0 else _LOOK_S
-            if left_s <= 0.0:
+            if left_s < _LEAST_S:
                 break
             self._sleep(min(left_s, _LOOK_S))
         self._since_s = self._clock()
@@ -76,7 +76,7 @@ class RankPace:
 def pace_of(environ: dict[str, str] | os._Environ[str], name: str) -> RankPace:
     """The pace of this process, by the variable `name` with the supervisor's socket in it."""
     socket = environ.get(name)
-    return RankPace(Path(socket).parent / NAME if socket else None)
+    return RankPace(Path(socket).parent / PACE_FILE if socket else None)
 
 
 def finish_queued_work() -> None:

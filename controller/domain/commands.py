@@ -61,7 +61,7 @@ class StartAttempt(Command, frozen=True, kw_only=True, tag="StartAttempt"):
     """Rows per worker, and for how many workers, that make up a step of an elastic job wherever it runs."""
     fraction: float = 1.0
     """Of each of its devices; below 1: of its only one."""
-    bound: ShareBound | None = None
+    share_bound: ShareBound | None = None
     """What sharing may cost it; None: anything."""
 
 

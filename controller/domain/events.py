@@ -208,6 +208,8 @@ class ProgressSeen(Event, frozen=True, kw_only=True, omit_defaults=True, tag="Pr
     total_steps: int | None = None
     """In all, as far as could be seen of the script."""
     batch: SeenBatch = SeenBatch()
+    alone_step_s: float | None = None
+    """Its step time alone, measured while its co-tenants waited; None: it was not."""
 
 
 class CheckpointDurable(Event, frozen=True, kw_only=True, tag="CheckpointDurable"):

@@ -32,7 +32,7 @@ controller.domain               controller.faces controller.performance
 controller.knowledge            controller.faces controller.performance controller.domain
 controller.planning             controller.faces controller.performance controller.domain
 controller.wire                 controller.faces controller.performance controller.domain controller.knowledge
-controller.system               controller.performance controller.domain controller.wire
+controller.system               controller.domain controller.wire
 # Names of traces, to be listed without the simulator.
 controller.trace_names
 # What happened, drawn.

@@ -110,7 +110,8 @@ class Attempts:
             uses_library=order is not None and order.start.resume_step > 0,
             memory_cap_mib=order.start.memory_cap_mib if order else None,
             fraction=order.start.fraction if order else 1.0,
-            bound=order.start.bound if order else None,
+            bound=order.start.share_bound if order else None,
+            can_wait=order is not None and order.launch.can_wait,
             cores=order.ranks[0].cores if order and order.start.fraction < 1.0 else (),
         )
 
@@ -142,7 +143,8 @@ class Attempts:
             uses_library=command.resume_step > 0,
             memory_cap_mib=command.memory_cap_mib,
             fraction=command.fraction,
-            bound=command.bound,
+            bound=command.share_bound,
+            can_wait=command.launch.can_wait,
             profiled=command.profile_s > 0,
         )
         why = objection(command, self._tenants.config, self._tenants.attempts) or self._too_old(command)

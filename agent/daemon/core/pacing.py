@@ -1,8 +1,10 @@
 """Holds co-tenants to their bounds: from step times to the pace at which each may train. Pure.
 
-A job with a bound is *protected*; its co-tenants on this host are its *guests*. A guest's pace u is the part
-of the time that it may train: its ranks wait between micro-batches for (1 - u) / u of the time that they
-have just worked (`checkpoint/talk/pace.py`).
+A job's co-tenants on this host are its *guests*. A guest's pace u is the part of the time that it may train:
+its ranks wait between micro-batches for (1 - u) / u of the time that they have just worked
+(`checkpoint/talk/pace.py`). Guests of every job rest now and then, so that its step time alone is known;
+those of a job with a bound are held to it. A guest with a bound of its own rests only once for others:
+later rests would be part of its minute.
 
     alone    no guest trains: windows of steps tell the job's step time alone
     resting  guests wait (u = 0) for a few steps, so that the step time alone is known, and known anew:
@@ -10,6 +12,7 @@ have just worked (`checkpoint/talk/pace.py`).
     sharing  each window of steps is compared with the step time alone:
                  over the bound           u falls to RETREAT * u, not below `PACE_MIN`
                  well within the bound    u rises by PROBE
+                 no bound                 u stays 1
 
 Why that settles: the job's ratio rises with u, so there is one u* at which it meets the bound. Above u* each
 window takes a third off, below it each adds a little; so u stays between RETREAT * u* and u* + PROBE, and is
@@ -64,6 +67,8 @@ class TrainingTenant(NamedTuple):
     devices: frozenset[DeviceId]
     bound: ShareBound
     clock: StepClock
+    can_wait: bool = True
+    """Its ranks look at their pace."""
 
 
 class LostBound(NamedTuple):
@@ -74,8 +79,8 @@ class LostBound(NamedTuple):
     ratio: float
 
 
-class Protected:
-    """The state of one job with a bound."""
+class MeasuredTenant:
+    """What is measured of one job beside its guests, and the pace that it leaves them."""
 
     def __init__(self, clock: StepClock, now_s: float) -> None:
         self.state: Literal["alone", "resting", "sharing"] = "alone"
@@ -83,6 +88,8 @@ class Protected:
         """At which its guests may train."""
         self.share_max = inf
         """The bound that counts beside its present guests."""
+        self.rests_again = True
+        """False: a guest has a bound, and waits only once to let this job's step time alone be measured."""
         self._alone: deque[float] = deque(maxlen=ALONE_KEPT)
         self._ratios: deque[tuple[float, float]] = deque()
         self._mark = clock
@@ -126,7 +133,7 @@ class Protected:
         self.pause_measuring(clock)
 
     def is_rest_due(self, now_s: float) -> bool:
-        return now_s >= self._rest_at_s
+        return self.alone_s is None or (self.rests_again and now_s >= self._rest_at_s)
 
     def note_alone(self, clock: StepClock) -> None:
         """No guest trains: takes a window as a step time alone, once it is long enough."""
@@ -192,10 +199,10 @@ class Protected:
 
 
 class Pacing:
-    """The bounds of all jobs on one host."""
+    """The step times of all jobs on one host, alone and beside others, and their bounds."""
 
     def __init__(self) -> None:
-        self._protected: dict[AttemptKey, Protected] = {}
+        self._tenants: dict[AttemptKey, MeasuredTenant] = {}
         self._paces: dict[AttemptKey, float] = {}
 
     def update(
@@ -203,44 +210,43 @@ class Pacing:
     ) -> tuple[dict[AttemptKey, float], list[LostBound]]:
         """Takes in where all tenants stand; returns the pace of each, and the bounds that cannot be kept."""
         by_key = {tenant.key: tenant for tenant in tenants}
-        for key in self._protected.keys() - by_key.keys():
-            del self._protected[key]
-        guests = {tenant.key: self._protect(tenant, tenants, now_s) for tenant in tenants}
-        resting = {key for key, each in self._protected.items() if each.state == "resting"}
+        for key in self._tenants.keys() - by_key.keys():
+            del self._tenants[key]
+        guests = {tenant.key: self._measure(tenant, tenants, now_s) for tenant in tenants}
+        resting = {key for key, each in self._tenants.items() if each.state == "resting"}
         lost: list[LostBound] = []
-        for key, protected in self._protected.items():
+        for key, measured in self._tenants.items():
             clock = by_key[key].clock
             if any(key in guests[other] for other in resting):  # It waits itself.
-                protected.pause_measuring(clock)
-            elif ratio := self._advance(key, protected, clock, guests[key], now_s, resting):
+                measured.pause_measuring(clock)
+            elif ratio := self._advance(key, measured, clock, guests[key], now_s, resting):
                 lost += [LostBound(key, guest, ratio) for guest in guests[key]]
         self._paces = self._find_paces(by_key, guests)
         return self._paces, lost
 
     def standing(self, key: AttemptKey, now_s: float) -> BoundStanding | None:
-        """How the bound of an attempt stands; None: it has none here."""
-        protected = self._protected.get(key)
-        return None if protected is None else protected.standing(now_s)
+        """How an attempt fares beside others; None: it has trained with none here."""
+        measured = self._tenants.get(key)
+        return None if measured is None else measured.standing(now_s)
 
-    def _protect(
+    def _measure(
         self, tenant: TrainingTenant, tenants: Sequence[TrainingTenant], now_s: float
     ) -> tuple[AttemptKey, ...]:
-        """The guests of a tenant whose bound counts beside them; keeps its state."""
+        """The guests of a tenant, all of which can wait; keeps its state."""
         beside = [each for each in tenants if each is not tenant and each.devices & tenant.devices]
-        known = [(each.key, maxima(tenant.bound, each.bound)[0]) for each in beside]
-        guests = tuple(key for key, share_max in known if share_max != inf)
-        if tenant.bound.max == inf:
-            self._protected.pop(tenant.key, None)
-            return ()
-        if tenant.key not in self._protected:
-            self._protected[tenant.key] = Protected(tenant.clock, now_s)
-        self._protected[tenant.key].share_max = min((most for _, most in known), default=inf)
-        return guests
+        if tenant.key not in self._tenants:
+            self._tenants[tenant.key] = MeasuredTenant(tenant.clock, now_s)
+        if not all(each.can_wait for each in beside):
+            beside = []
+        measured = self._tenants[tenant.key]
+        measured.share_max = min((maxima(tenant.bound, each.bound)[0] for each in beside), default=inf)
+        measured.rests_again = not any(maxima(each.bound, tenant.bound)[0] < inf for each in beside)
+        return tuple(each.key for each in beside)
 
     def _advance(
         self,
         key: AttemptKey,
-        protected: Protected,
+        measured: MeasuredTenant,
         clock: StepClock,
         guests: Sequence[AttemptKey],
         now_s: float,
@@ -249,20 +255,20 @@ class Pacing:
         """One row of the table above. Returns the ratio if the bound is lost."""
         may_rest = not (resting - {key})
         if not guests:
-            if protected.state != "alone":
-                protected.begin_alone(clock)
-            protected.note_alone(clock)
-        elif protected.state == "resting":
-            if protected.note_rest(clock, now_s):
+            if measured.state != "alone":
+                measured.begin_alone(clock)
+            measured.note_alone(clock)
+        elif measured.state == "resting":
+            if measured.note_rest(clock, now_s):
                 resting.discard(key)
-                protected.begin_sharing(clock)
-        elif may_rest and (protected.alone_s is None or protected.is_rest_due(now_s)):
+                measured.begin_sharing(clock)
+        elif may_rest and measured.is_rest_due(now_s):
             resting.add(key)
-            protected.begin_rest(clock, now_s)
-        elif protected.state == "alone":
-            protected.begin_sharing(clock)
+            measured.begin_rest(clock, now_s)
+        elif measured.state == "alone":
+            measured.begin_sharing(clock)
         else:
-            return protected.note_sharing(clock, self._paces.get(key, 1.0), now_s)
+            return measured.note_sharing(clock, self._paces.get(key, 1.0), now_s)
         return None
 
     def _find_paces(
@@ -271,11 +277,11 @@ class Pacing:
         """The pace of each tenant: the least that anybody leaves it; one that rests to be measured does not
         wait itself."""
         paces = dict.fromkeys(tenants, 1.0)
-        for key, protected in self._protected.items():
-            pace = 0.0 if protected.state == "resting" else protected.pace
+        for key, measured in self._tenants.items():
+            pace = 0.0 if measured.state == "resting" else measured.pace
             for guest in guests[key]:
                 paces[guest] = min(paces[guest], pace)
-        for key, protected in self._protected.items():
-            if protected.state == "resting":
+        for key, measured in self._tenants.items():
+            if measured.state == "resting":
                 paces[key] = 1.0
         return paces

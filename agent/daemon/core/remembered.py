@@ -71,6 +71,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Below 1: of its one device it has this part."""
     bound: ShareBound | None = None
     """What sharing may cost it; None: anything."""
+    can_wait: bool = False
+    """Its ranks look at their pace (`pacing.py`)."""
     cores: tuple[int, ...] = ()
     """Of a CPU slot: those that are its part; empty: all of its slots."""
     stop: StopAsked | None = None

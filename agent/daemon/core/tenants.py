@@ -27,7 +27,7 @@ STOP_GRACE_S: Final = 60.0
 LEASE_NEWS_RATIO: Final = 0.1
 """A renewal is passed on where a supervisor's own countdown is this part of the lease behind."""
 PACE_EVERY_S: Final = 5.0
-"""A pace below 1 is told again so often: ranks forget it after `checkpoint.talk.pace.KEPT_S`."""
+"""A pace below 1 is told again so often: ranks forget it after `wire.PACE_KEPT_S`."""
 PACE_NEWS: Final = 0.005
 _NEVER: Final = float("inf")
 
@@ -170,11 +170,15 @@ class Tenants:
         """Tells supervisors at which pace their jobs may train, so that others keep their bounds; returns the
         bounds that cannot be kept."""
         attempts = self._memory.attempts
-        if not any(attempts[key].bound is not None for key in self.live):
+        if len(self.live) < 2 and not any(attempts[key].bound is not None for key in self.live):
             return []
         tenants = [
             TrainingTenant(
-                key, frozenset(attempts[key].devices), attempts[key].bound or UNBOUNDED, status.clock
+                key,
+                frozenset(attempts[key].devices),
+                attempts[key].bound or UNBOUNDED,
+                status.clock,
+                attempts[key].can_wait,
             )
             for key, live in self.live.items()
             if live.is_there and (status := live.status) is not None and status.first_step is not None

@@ -391,7 +391,7 @@ def start_commands(
             time_left_s=limit_left_s,
             step_batch=step_batch,
             fraction=placement.fraction,
-            bound=bound if bound.max != inf else None,
+            share_bound=bound if bound.max != inf else None,
         )
         for member in gang
     ]

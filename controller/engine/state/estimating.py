@@ -169,6 +169,8 @@ def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
     if is_alone:
         _learn_curve(ledger, job, step_s)
         solo_s = step_s / job.split_slowdown(job.placement.accumulation_steps)
+    elif event.alone_step_s is not None:
+        solo_s = event.alone_step_s / job.split_slowdown(job.placement.accumulation_steps)
     pace_s = step_s if solo_s is None else solo_s
     total, known_by = steps_in_all(job)
     if total is not None and (total > event.step or job.spec.iterations is not None):
@@ -178,7 +180,7 @@ def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
         source = f"{job.estimate.source.removesuffix(', overrun')}, overrun"
     ledger.records.learn_pace(job, step_s, solo_s, max(step_s / pace_s, 1e-6))
     ledger.records.note_progress(job, event.step, remaining_s, source)
-    if is_alone:
+    if is_alone or event.alone_step_s is not None:
         _compare(ledger, job)
 
 

@@ -130,6 +130,7 @@ class ProgressFilter:
             step_s=news.step_s,
             total_steps=news.length.steps,
             batch=news.batch,
+            alone_step_s=news.bound.alone_step_s if news.bound is not None else None,
         )
 
     def _matters(

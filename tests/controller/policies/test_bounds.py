@@ -37,7 +37,7 @@ def test_a_bounded_job_shares_and_its_command_says_the_bound(policy: str) -> Non
     desk = Desk(policy)
     commands = desk.tell(ev.JobArrived(spec=spec(1, **job("x.py", 900.0, share="max=1.25"))))
     (started,) = [each for each in commands if isinstance(each, StartAttempt)]
-    assert started.bound == ShareBound(max=1.25, is_own=True)
+    assert started.share_bound == ShareBound(max=1.25, is_own=True)
     desk.start(1)
     desk.submit(2, **job("y.py"))
     assert desk.phase(2) == "loading", desk.why(2)
@@ -86,6 +86,7 @@ def test_what_was_measured_under_a_bound_says_nothing_of_jobs_without_one() -> N
 
 def test_the_settings_of_a_cluster_are_checked() -> None:
     assert SharingSettings(max=1.5, hp=True).hp_max == 1.05
-    for wrong in ({"max": 1.0}, {"max": 11.0}, {"hp_max": 0.0}, {"guest_min": 0.0}):
+    wrong: tuple[dict[str, Any], ...] = ({"max": 1.0}, {"max": 11.0}, {"hp_max": 0.0}, {"guest_min": 0.0})
+    for each in wrong:
         with pytest.raises(ValueError, match="sharing"):
-            SharingSettings(**wrong)
+            SharingSettings(**each)
