@@ -58,7 +58,8 @@ _HOMES: Final = {
     ),
     "placement": ("CheckpointRecord", "Placement"),
     "job_spec": (
-        "PRIORITY_MAX", "SHARE_FORMS", "USER_BYTES_MAX", "Dependency", "InputFile",
+        "PRIORITY_MAX", "SHARE_FORMS", "SHARE_MAX_MAX", "SHARE_MAX_MIN",
+        "USER_BYTES_MAX", "Dependency", "InputFile",
         "JobSpec", "Launch", "LaunchKind", "LaunchMode", "SlurmScript", "held_bytes", "is_share",
     ),
     "lifecycle": (

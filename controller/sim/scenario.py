@@ -54,6 +54,8 @@ class Scenario:
     xi: Literal["learned", "measured"] = "learned"
     on_preempt: Literal["save", "lose"] = "save"
     """Whether preempted jobs save their state, or begin again."""
+    share_max: float = 0.0
+    """The bound on what sharing may cost any job; 0 = none."""
     failures_mtbf_h: float | None = None
     """Mean time between failures of each host, in hours; None = nothing fails."""
     trim: float = 0.0
@@ -122,7 +124,7 @@ class Scenario:
         """The options for a result: all that was asked for, the trace and the cluster apart."""
         # Results from before these options existed still compare.
         unsaid = {"launch": "cold", "limits": False, "on_preempt": "save", "world": "devices", "eta": False}
-        unsaid["promise_share"] = 0.0
+        unsaid |= {"promise_share": 0.0, "share_max": 0.0}
         unasked = [name for name, default in unsaid.items() if getattr(self, name) == default]
         unasked += ["asked"] if self.world != "fluid" else []
         apart = ("trace", "hosts", "gpus_per_host", "knowledge", *unasked)
@@ -161,7 +163,9 @@ def tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[
         TraceProblem: the trace, or what was asked of it.
         ValueError: the table of pairs.
     """
-    physics = Physics(pairs=scenario.pairs, xi=scenario.xi, on_preempt=scenario.on_preempt)
+    physics = Physics(
+        pairs=scenario.pairs, xi=scenario.xi, on_preempt=scenario.on_preempt, share_max=scenario.share_max
+    )
     table = pair_data(scenario.pairs)
     fixed = None if scenario.trace.startswith(SYNTH) else open_trace(scenario.trace, format=scenario.format)
     made: list[Task] = []

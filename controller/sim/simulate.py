@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from cotenant.controller.domain import LATE_SHARE, AnyCommand, ComputeRequest, PolicySettings
+from cotenant.controller.domain import LATE_SHARE, AnyCommand, ComputeRequest, PolicySettings, SharingSettings
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
 from cotenant.controller.policies import registry
@@ -29,7 +29,7 @@ from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim.world.devices import Devices
 from cotenant.controller.sim.world.jobs import AskingSpecs, Specs, draw_asking_rows, host_reports, known_pairs
 from cotenant.controller.sim.world.outcome import Columns, RunResult, cells
-from cotenant.controller.sim.world.physics import Failures, FailureTimes, Physics, pair_data
+from cotenant.controller.sim.world.physics import Failures, FailureTimes, Physics, bounded, pair_data
 from cotenant.controller.sim.world.run import JobRun
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from cotenant.controller.sim.world.world import World
@@ -170,13 +170,16 @@ class _Drive:
         max_tenants = self._cluster.max_tenants if data is not None else 1
         hosts = host_reports(self._cluster, max_tenants, divides=bool(self._workload.fractions))
         ratios = None if data is None else data.ratios(self._workload.models)
+        sharing = SharingSettings(max=self._physics.share_max)
+        is_bounded = ratios is not None and sharing.max > 0.0
+        kept = bounded(ratios, sharing.max, sharing.guest_min) if ratios and is_bounded else ratios
         specs = Specs(self._workload, self._cluster)
         asking = AskingSpecs(specs, asks, self._submit_s) if asks else None
         self._asking = asking
         self._world = make_world(
             self._workload,
             asking or specs,
-            Devices(hosts, ratios),
+            Devices(hosts, kept),
             hosts,
             self._physics,
             failures,
@@ -186,6 +189,7 @@ class _Drive:
         pairs = None if told is None else known_pairs(self._workload, specs, told)
         config = EngineConfig(
             policy=settings,
+            sharing=sharing,
             checkpoint_every_s=checkpoint_every_s,
             keep_ended=8,
             # Jobs of one model, which is all that a trace says or a seed draws of them, differ in length.

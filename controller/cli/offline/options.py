@@ -130,6 +130,14 @@ OnPreemptFlag = Annotated[
         help="What a preempted job does: save its state (default), or begin again.",
     ),
 ]
+ShareMaxFlag = Annotated[
+    float,
+    option(
+        "--share-max",
+        metavar="X",
+        help="Sharing may cost no job more than X times its step time alone: co-tenants wait (0: no bound).",
+    ),
+]
 FailuresFlag = Annotated[
     float | None,
     option(
@@ -241,6 +249,7 @@ def scenario_of(
     pairs: PairsFlag = "gavel-v100",
     xi: XiFlag = "learned",
     on_preempt: OnPreemptFlag = "save",
+    share_max: ShareMaxFlag = 0.0,
     failures: FailuresFlag = None,
     trim: TrimFlag = 0.0,
     eta: EtaFlag = False,
@@ -266,6 +275,7 @@ def scenario_of(
             pairs=pairs,
             xi=xi,
             on_preempt=on_preempt,
+            share_max=share_max,
             failures_mtbf_h=failures,
             trim=trim,
             eta=eta,

@@ -34,6 +34,9 @@ from typing import Final, Literal, Protocol
 
 import numpy as np
 
+from cotenant.controller.domain import SHARE_MAX_MAX, SHARE_MAX_MIN
+from cotenant.controller.performance import Interference, ShareBound, keep_bounds
+
 BUNDLED: Final = ("gavel-v100", "gavel-p100", "gavel-k80")
 COLUMNS: Final = ("model1", "batch1", "model2", "batch2", "xi1", "xi2")
 
@@ -50,6 +53,8 @@ class Physics:
     on_preempt: Literal["save", "lose"] = "save"
     """save: a preempted job saves its state first, which takes its pause. lose: nobody ever saves; it is
     killed at once, and begins again (the world of most published simulators)."""
+    share_max: float = 0.0
+    """The bound on what sharing may cost any job: a co-tenant waits where it must; 0 = none."""
     observe_s: float = 60.0
     """A job beside whom a tenant came or went reports its pace so long after the last such change, and as
     long as it shares twice more at this interval: three measurements make a verdict on a pair."""
@@ -62,10 +67,27 @@ class Physics:
     def __post_init__(self) -> None:
         if self.observe_s <= 0.0 or self.kill_s < 0.0 or self.charge_s < 0.0:
             raise ValueError(f"times of a world must not be negative, got {self}")
+        if self.share_max and not SHARE_MAX_MIN <= self.share_max <= SHARE_MAX_MAX:
+            limits = f"{SHARE_MAX_MIN} to {SHARE_MAX_MAX:g}"
+            raise ValueError(f"a bound on sharing must be {limits}, or 0 for none, got {self.share_max}")
 
 
 RatioRows = list[list[float]]
 """`[model][partner]` -> xi of the model; the last row and column stand for jobs without a model."""
+
+
+def bounded(ratios: RatioRows, share_max: float, guest_min: float) -> RatioRows:
+    """The ratios of pairs whose bounds are kept, as agents keep them. A pair for which they cannot be kept is
+    held to them as far as that goes."""
+    bound, models = ShareBound(max=share_max), range(len(ratios))
+    pairs = [
+        [
+            Interference(first=ratios[one][other], second=ratios[other][one], source="default")
+            for other in models
+        ]
+        for one in models
+    ]
+    return [[keep_bounds(pair, bound, bound, guest_min).first for pair in row] for row in pairs]
 
 
 class RatioRow(Protocol):

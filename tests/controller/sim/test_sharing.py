@@ -10,7 +10,7 @@ import pytest
 
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.world.physics import Physics
+from cotenant.controller.sim.world.physics import Physics, bounded
 from tests.controller.sim.workloads import JobRow, cluster, workload
 
 SHARING = ("castor", "castor-cost", "sjf-ffs", "lucid")
@@ -108,3 +108,23 @@ def test_a_whole_workload_ends_under_each(world: Physics, policy: str) -> None:
     assert 0 < benefit["jobs"] <= int(outcome.shared.sum())
     again = simulate(workload(*rows), cluster(2, 4), policy, physics=learned)
     assert np.array_equal(outcome.jct_s, again.jct_s)
+
+
+def test_a_bound_holds_in_the_world_as_agents_hold_it() -> None:
+    free = [[2.0, 1.6, 1.0], [1.1, 1.05, 1.0], [1.0, 1.0, 1.0]]
+    kept = bounded(free, 1.3, guest_min=0.2)
+    assert kept[0][1] == 1.3, "its co-tenant waits"
+    assert kept[1][0] == pytest.approx(1.1 * (1.6 - 1.0) / (1.3 - 1.0)), "and pays for it"
+    assert kept[2] == free[2] and kept[1][1] == 1.05, (
+        "where nobody is slowed beyond the bound nothing changes"
+    )
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_no_job_loses_more_than_the_bound_by_sharing(world: Physics, policy: str) -> None:
+    jobs = workload(JobRow(0, 1000, model="a"), JobRow(130, 1000, model="b"), JobRow(140, 1000, model="a"))
+    for share_max in (1.3, 1.1):
+        held = simulate(jobs, cluster(1), policy, physics=replace(world, share_max=share_max), validate=True)
+        assert held.run_s.max() <= 1000 * share_max * 1.01, (policy, share_max)
+    free = simulate(jobs, cluster(1), "sjf-ffs", physics=world)
+    assert free.run_s.max() > 1000 * 1.1
