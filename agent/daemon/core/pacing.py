@@ -69,6 +69,8 @@ class TrainingTenant(NamedTuple):
     clock: StepClock
     can_wait: bool = True
     """Its ranks look at their pace."""
+    is_disturbed: bool = False
+    """A job loads on one of its devices: neither alone nor beside a training job."""
 
 
 class LostBound(NamedTuple):
@@ -217,7 +219,7 @@ class Pacing:
         lost: list[LostBound] = []
         for key, measured in self._tenants.items():
             clock = by_key[key].clock
-            if any(key in guests[other] for other in resting):  # It waits itself.
+            if by_key[key].is_disturbed or any(key in guests[other] for other in resting):  # Or it waits.
                 measured.pause_measuring(clock)
             elif ratio := self._advance(key, measured, clock, guests[key], now_s, resting):
                 lost += [LostBound(key, guest, ratio) for guest in guests[key]]

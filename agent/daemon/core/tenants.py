@@ -170,8 +170,17 @@ class Tenants:
         """Tells supervisors at which pace their jobs may train, so that others keep their bounds; returns the
         bounds that cannot be kept."""
         attempts = self._memory.attempts
-        if len(self.live) < 2 and not any(attempts[key].bound is not None for key in self.live):
+        if len(self.live) < 2 and not any(
+            attempts[key].bound is not None or live.pace_told < 1.0 for key, live in self.live.items()
+        ):
             return []
+        there = {key: live.status for key, live in self.live.items() if live.is_there}
+        training = {
+            key: status
+            for key, status in there.items()
+            if status is not None and status.first_step is not None
+        }
+        loading = {device for key in there.keys() - training.keys() for device in attempts[key].devices}
         tenants = [
             TrainingTenant(
                 key,
@@ -179,9 +188,9 @@ class Tenants:
                 attempts[key].bound or UNBOUNDED,
                 status.clock,
                 attempts[key].can_wait,
+                is_disturbed=not loading.isdisjoint(attempts[key].devices),
             )
-            for key, live in self.live.items()
-            if live.is_there and (status := live.status) is not None and status.first_step is not None
+            for key, status in training.items()
         ]
         paces, lost = self._pacing.update(tenants, now_s)
         for key, pace in paces.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from statistics import median
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ class Tenant:
         self.pace = 1.0
         self.worked_s = self.elapsed_s = self.reported_s = 0.0
         self.steps = 0
+        self.is_disturbed = False
 
     def pass_time(self, spent_s: float, other_pace: float, noise: float) -> None:
         """Trains for a while, of which it may use its own pace's part."""
@@ -41,7 +43,7 @@ class Tenant:
     @property
     def tenant(self) -> TrainingTenant:
         clock = StepClock(steps=self.steps, elapsed_s=self.reported_s)
-        return TrainingTenant(self.key, DEVICE, self.bound, clock)
+        return TrainingTenant(self.key, DEVICE, self.bound, clock, is_disturbed=self.is_disturbed)
 
 
 class Device:
@@ -123,6 +125,18 @@ def test_a_job_that_ran_alone_needs_no_rest_before_it_shares() -> None:
     device.run(5.0)
     known = device.pacing.standing(JOB, device.now_s)
     assert known is not None and known.ratio_p50 is not None and device.rested_s < 1.5
+
+
+def test_what_a_loading_co_tenant_costs_is_not_taken_for_the_step_time_alone() -> None:
+    job = Tenant(JOB, ShareBound(max=1.2, is_own=True), 0.1, 1.0)
+    device = Device(job)
+    device.run(10.0)
+    job.alone_s, job.is_disturbed = 0.8, True
+    device.run(20.0)
+    job.alone_s, job.is_disturbed = 0.1, False
+    device.run(1.0)
+    known = device.pacing.standing(JOB, device.now_s)
+    assert known is not None and known.alone_step_s == pytest.approx(0.1, rel=0.01)
 
 
 def test_rests_take_little_of_the_time() -> None:
