@@ -29,7 +29,7 @@ from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim.world.devices import Devices
 from cotenant.controller.sim.world.jobs import AskingSpecs, Specs, draw_asking_rows, host_reports, known_pairs
 from cotenant.controller.sim.world.outcome import Columns, RunResult, cells
-from cotenant.controller.sim.world.physics import Failures, FailureTimes, Physics, bounded, pair_data
+from cotenant.controller.sim.world.physics import Failures, FailureTimes, Physics, bound_ratios, pair_data
 from cotenant.controller.sim.world.run import JobRun
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from cotenant.controller.sim.world.world import World
@@ -172,7 +172,7 @@ class _Drive:
         ratios = None if data is None else data.ratios(self._workload.models)
         sharing = SharingSettings(max=self._physics.share_max)
         is_bounded = ratios is not None and sharing.max > 0.0
-        kept = bounded(ratios, sharing.max, sharing.guest_min) if ratios and is_bounded else ratios
+        kept = bound_ratios(ratios, sharing.max, sharing.guest_min) if ratios and is_bounded else ratios
         specs = Specs(self._workload, self._cluster)
         asking = AskingSpecs(specs, asks, self._submit_s) if asks else None
         self._asking = asking

@@ -76,7 +76,7 @@ RatioRows = list[list[float]]
 """`[model][partner]` -> xi of the model; the last row and column stand for jobs without a model."""
 
 
-def bounded(ratios: RatioRows, share_max: float, guest_min: float) -> RatioRows:
+def bound_ratios(ratios: RatioRows, share_max: float, guest_min: float) -> RatioRows:
     """The ratios of pairs whose bounds are kept, as agents keep them. A pair for which they cannot be kept is
     held to them as far as that goes."""
     bound, models = ShareBound(max=share_max), range(len(ratios))

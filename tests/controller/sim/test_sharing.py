@@ -10,7 +10,7 @@ import pytest
 
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.world.physics import Physics, bounded
+from cotenant.controller.sim.world.physics import Physics, bound_ratios
 from tests.controller.sim.workloads import JobRow, cluster, workload
 
 SHARING = ("castor", "castor-cost", "sjf-ffs", "lucid")
@@ -112,7 +112,7 @@ def test_a_whole_workload_ends_under_each(world: Physics, policy: str) -> None:
 
 def test_a_bound_holds_in_the_world_as_agents_hold_it() -> None:
     free = [[2.0, 1.6, 1.0], [1.1, 1.05, 1.0], [1.0, 1.0, 1.0]]
-    kept = bounded(free, 1.3, guest_min=0.2)
+    kept = bound_ratios(free, 1.3, guest_min=0.2)
     assert kept[0][1] == 1.3, "its co-tenant waits"
     assert kept[1][0] == pytest.approx(1.1 * (1.6 - 1.0) / (1.3 - 1.0)), "and pays for it"
     assert kept[2] == free[2] and kept[1][1] == 1.05, (
