@@ -176,7 +176,7 @@ together are left out: a guest's loading cannot be held back, and its pace is fo
 {table(runs)}
 
 Where we lose: with two threads of each job on two cores the p99 of single steps is far above twice the
-excess, since the kernel gives a core away in slices that are longer than a step; and two jobs that compute all
+excess, since the kernel gives a core away in slices longer than a step; and two jobs that compute all
 the time do less together than in turns, with a bound or without. A guest's speed above 1 is noise: it is
 measured alone for 12 s just after the other has ended.
 
