@@ -110,6 +110,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         """A hook in its processes checks whether its batches can be, and says hello when it knows."""
         return "accumulate" in self.zero_code
 
+    @classmethod
+    def counted(cls, *argv: str) -> Launch:
+        """Returns a launch of a command whose steps something counts."""
+        return cls(argv=argv, zero_code=("progress",))
+
     @property
     def can_wait(self) -> bool:
         """Whether its ranks can be asked to wait between micro-batches: something counts their steps."""

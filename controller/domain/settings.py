@@ -74,12 +74,17 @@ class SharingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The bound of jobs that name none: their step time beside others is at most so many times that alone,
     where both co-tenants have no other bound; 0 = no bound."""
     hp: bool = False
-    """Whether jobs of class hp may have a co-tenant; they have a bound then."""
+    """Whether jobs of class hp have a bound, and under policies with classes may have a co-tenant at all."""
     hp_max: float = 1.05
     """The bound of jobs of class hp that name none."""
     guest_min: float = 0.2
     """A job without a bound of its own is paused for another's down to this part of its speed alone; where
     it would be less, the two do not share."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether jobs have a bound that they do not name themselves."""
+        return self.max > 0.0 or self.hp
 
     def __post_init__(self) -> None:
         for name in ("max", "hp_max"):

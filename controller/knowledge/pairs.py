@@ -230,14 +230,19 @@ class PairTable:
         """Returns the ratios of each of `jobs` beside each of `partners`; kinds are looked up once for all
         pairs."""
         if self.has_bounds:
-            return [[self._keep(job, partner) for partner in partners] for job in jobs]
+            return self._keep_all(jobs, partners)
         others = [(signature(partner.spec), partner) for partner in partners]
         return [self._ratios_beside(job, signature(job.spec), partners, others) for job in jobs]
 
     @property
     def has_bounds(self) -> bool:
         """Whether any job has a bound."""
-        return bool(self.sharing.max or self.sharing.hp) or "bound" in self.asked_for
+        return self.sharing.is_on or "bound" in self.asked_for
+
+    @property
+    def shares_hp(self) -> bool:
+        """Whether jobs of class hp may have a co-tenant under policies with classes."""
+        return self.sharing.hp
 
     def bound_of(self, job: Job) -> ShareBound:
         """What sharing may cost the job: what it names, else what its class does where such jobs share, else
@@ -248,6 +253,29 @@ class PairTable:
         if job.spec.job_class == "hp" and sharing.hp:
             return ShareBound(max=sharing.hp_max, is_own=True)
         return ShareBound(max=sharing.max) if sharing.max else UNBOUNDED
+
+    def _keep_all(self, jobs: Sequence[Job], partners: Sequence[Job]) -> list[list[Interference]]:
+        """Returns `_keep` of each pair, worked out once for those that are alike."""
+        known: dict[tuple[object, object], Interference] = {}
+        others = [(self._likeness(partner), partner) for partner in partners]
+        found = []
+        for job in jobs:
+            mine = self._likeness(job)
+            row = []
+            for theirs, partner in others:
+                kept = known.get((mine, theirs))
+                if kept is None:
+                    kept = known[mine, theirs] = self._keep(job, partner)
+                row.append(kept)
+            found.append(row)
+        return found
+
+    def _likeness(self, job: Job) -> object:
+        """Returns what decides how a job fares beside others, and they beside it; a trained model may look
+        at more."""
+        if self.foresight is not None:
+            return job.number
+        return signature(job.spec), self.bound_of(job), id(job.measured.profile), job.spec.launch.can_wait
 
     def _keep(self, job: Job, partner: Job) -> Interference:
         """The ratios of a pair while the bounds of both are kept. What was measured under the same bounds has
@@ -264,8 +292,10 @@ class PairTable:
             self.bound_of(partner).is_own and not job.spec.launch.can_wait
         )
         if cannot_wait or (one is not None and one.not_held) or (two is not None and two.not_held):
-            kept = msgspec.structs.replace(kept, over_bound=True)
-        return kept
+            return msgspec.structs.replace(kept, over_bound=True)
+        # Nothing is known of these two: the bound is held all the same, and a minute together tells.
+        is_tried = kept.over_bound and xi.source == "default" and not xi.count
+        return msgspec.structs.replace(kept, over_bound=False) if is_tried else kept
 
     def _key(self, job: Job, partner: Job) -> str:
         """The key of an entry: both kinds, each with the bound that counted beside the other, if one did."""

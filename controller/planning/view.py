@@ -206,6 +206,10 @@ class HoldingsView(Protocol):
 class PairsView(Protocol):
     """How much jobs slow each other."""
 
+    @property
+    def shares_hp(self) -> bool:
+        """Whether jobs of class hp may have a co-tenant under policies with classes, within a bound."""
+
     def interference(self, first: Job, second: Job) -> Interference:
         """The best known ratios for a pair, with their source."""
 

@@ -56,6 +56,8 @@ class Scenario:
     """Whether preempted jobs save their state, or begin again."""
     share_max: float = 0.0
     """The bound on what sharing may cost any job; 0 = none."""
+    share_hp: float = 0.0
+    """The bound of jobs of class hp, which then share under policies with classes too; 0 = they do not."""
     failures_mtbf_h: float | None = None
     """Mean time between failures of each host, in hours; None = nothing fails."""
     trim: float = 0.0
@@ -124,7 +126,7 @@ class Scenario:
         """The options for a result: all that was asked for, the trace and the cluster apart."""
         # Results from before these options existed still compare.
         unsaid = {"launch": "cold", "limits": False, "on_preempt": "save", "world": "devices", "eta": False}
-        unsaid |= {"promise_share": 0.0, "share_max": 0.0}
+        unsaid |= {"promise_share": 0.0, "share_max": 0.0, "share_hp": 0.0}
         unasked = [name for name, default in unsaid.items() if getattr(self, name) == default]
         unasked += ["asked"] if self.world != "fluid" else []
         apart = ("trace", "hosts", "gpus_per_host", "knowledge", *unasked)
@@ -164,7 +166,11 @@ def tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[
         ValueError: the table of pairs.
     """
     physics = Physics(
-        pairs=scenario.pairs, xi=scenario.xi, on_preempt=scenario.on_preempt, share_max=scenario.share_max
+        pairs=scenario.pairs,
+        xi=scenario.xi,
+        on_preempt=scenario.on_preempt,
+        share_max=scenario.share_max,
+        share_hp=scenario.share_hp,
     )
     table = pair_data(scenario.pairs)
     fixed = None if scenario.trace.startswith(SYNTH) else open_trace(scenario.trace, format=scenario.format)

@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from cotenant.controller.domain import LATE_SHARE, AnyCommand, ComputeRequest, PolicySettings, SharingSettings
+from cotenant.controller.domain import LATE_SHARE, AnyCommand, ComputeRequest, PolicySettings
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
 from cotenant.controller.policies import registry
@@ -170,9 +170,8 @@ class _Drive:
         max_tenants = self._cluster.max_tenants if data is not None else 1
         hosts = host_reports(self._cluster, max_tenants, divides=bool(self._workload.fractions))
         ratios = None if data is None else data.ratios(self._workload.models)
-        sharing = SharingSettings(max=self._physics.share_max)
-        is_bounded = ratios is not None and sharing.max > 0.0
-        kept = bound_ratios(ratios, sharing.max, sharing.guest_min) if ratios and is_bounded else ratios
+        sharing = self._physics.sharing
+        kept = bound_ratios(ratios, sharing) if ratios is not None and sharing.is_on else ratios
         specs = Specs(self._workload, self._cluster)
         asking = AskingSpecs(specs, asks, self._submit_s) if asks else None
         self._asking = asking

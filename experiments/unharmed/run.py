@@ -1,11 +1,11 @@
-"""What sharing costs a job with a bound, on real jobs: each pair free and under bounds, on one CPU slot.
+"""What sharing costs a job with a bound, on real jobs: each pair free and under bounds, on slots of one core.
 
-    python experiments/unharmed/run.py [--pairs compute:loader,...] [--bounds 0,1.1,1.05] [--repeats 1]
-                                       [--seconds 45]
+    python experiments/unharmed/run.py [--pairs loader:compute,...] [--bounds 0,1.1,1.05] [--repeats 1]
+                                       [--seconds 60] [--page-only]
 
-A run: the protected job alone, then a guest beside it (measured after `SETTLE_S` of training together), then
-the guest alone. Step times are what the jobs themselves wrote; nothing of them comes from the agent. Runs are
-kept in `runs.jsonl` beside this file: one that is there is not made again. Prints the table, and writes it to
+A run: the protected job alone, then a guest beside it, measured after `SETTLE_S` of training together. Step
+times are what the jobs themselves wrote; nothing of them comes from the agent. Runs are kept in `runs.jsonl`
+beside this file: one that is there is not made again. Prints the table, and writes it to
 experiments/results/unharmed.md.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -24,24 +23,39 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ("", "bench"))
+
+import machine
+
+from experiments.unharmed import page
 
 HERE: Final = Path(__file__).resolve().parent
-ROOT: Final = HERE.parents[1]
 RUNS: Final = HERE / "runs.jsonl"
-PAGE: Final = HERE.parent / "results" / "unharmed.md"
-PAIRS: Final = "compute:loader,compute:compute,loader:compute,bursty:compute"
+PAIRS: Final = (
+    "loader:compute", "loader:loader", "loader:memory", "loader:accumulating",
+    "bursty:compute", "bursty:memory", "accumulating:loader", "accumulating:compute",
+    "memory:loader", "compute:loader", "compute:compute", "gang:loader",
+)  # fmt: skip
 ALONE_S: Final = 12.0
 SETTLE_S: Final = 10.0
 """A new guest loads, and its pace is found."""
 FREE: Final = 10.0
 """A bound that holds nobody back: the pair is as free as without one."""
+MINUTE_S: Final = 60.0
+
+
+class Step(NamedTuple):
+    ended_s: float
+    busy_s: float
+    """Processor time of the job by then."""
 
 
 class Cotenant:
-    """A controller and an agent with one CPU slot, in a folder of their own."""
+    """A controller and an agent in a folder of their own, with one CPU slot, or one per core for gangs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, gangs: bool) -> None:
         self.folder = folder
         state = {name: str(folder) for name in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME")}
         self.env = os.environ | state
@@ -49,13 +63,16 @@ class Cotenant:
         self.env["COTENANT_LAUNCH__WARM"] = "false"
         # Nothing is known of these jobs: let every pair be tried.
         self.env["COTENANT_SHARING__GUEST_MIN"] = "0.05"
-        self.up = self._start("up", "--devices", "cpu:1")
+        core = str(max(os.sched_getaffinity(0)))
+        prefix = () if gangs else ("taskset", "-c", core)
+        slots = len(os.sched_getaffinity(0)) if gangs else 1
+        self.up = self._start((*prefix, *self._argv(("up", "--devices", f"cpu:{slots}"))))
         while "error" in self.ask("queue", "-o", "json")[:200] or not self._is_up():
             time.sleep(0.2)
 
-    def _start(self, *words: str) -> subprocess.Popen[bytes]:
+    def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
         with open(self.folder / "up.log", "ab") as log:
-            return subprocess.Popen(self._argv(words), env=self.env, stdout=log, stderr=log)
+            return subprocess.Popen(argv, env=self.env, stdout=log, stderr=log)
 
     def _argv(self, words: Sequence[str]) -> list[str]:
         return [str(Path(sys.executable).with_name("cotenant")), *words]
@@ -70,7 +87,8 @@ class Cotenant:
     def submit(self, kind: str, seed: int, share: str) -> str:
         training = (sys.executable, str(HERE / "training.py"), kind, str(seed), str(self.log(seed)))
         needs = ("--mem", "100M", "--expect", "1h", "--iterations", "1000000")
-        return self.ask("submit", "--share", share, *needs, "--", *training).strip()
+        gpus = str(len(os.sched_getaffinity(0)) if kind == "gang" else 1)
+        return self.ask("submit", "-g", gpus, "--share", share, *needs, "--", *training).strip()
 
     def log(self, seed: int) -> Path:
         return self.folder / f"steps-{seed}"
@@ -81,27 +99,35 @@ class Cotenant:
             self.ask("cancel", job["job"])
         while json.loads(self.ask("queue", "-o", "json"))["jobs"]:
             time.sleep(0.2)
-        self.up.send_signal(signal.SIGINT)
+        self.up.send_signal(signal.SIGTERM)
         self.up.wait()
 
 
-def steps(path: Path) -> list[float]:
-    return [float(line) for line in path.read_text().split()] if path.exists() else []
+def steps(path: Path) -> list[Step]:
+    if not path.exists():
+        return []
+    return [
+        Step(*map(float, line.split())) for line in path.read_text().splitlines(keepends=True) if "\n" in line
+    ]
 
 
-def step_times(ends: Sequence[float], since_s: float, until_s: float) -> list[float]:
-    inside = [end for end in ends if since_s <= end <= until_s]
-    return [after - before for before, after in pairwise(inside)]
+def between(of: Sequence[Step], since_s: float, until_s: float) -> list[Step]:
+    return [step for step in of if since_s <= step.ended_s <= until_s]
+
+
+def step_times(of: Sequence[Step]) -> list[float]:
+    return [after.ended_s - before.ended_s for before, after in pairwise(of)]
 
 
 def run(pair: str, bound: float, seconds: float) -> dict[str, Any]:
-    """One run of a pair; step times in seconds."""
+    """One run of a pair; step times in seconds, one entry per minute of sharing."""
     kind, guest_kind = pair.split(":")
     with tempfile.TemporaryDirectory(prefix="ct-") as name:
-        cluster = Cotenant(Path(name))
+        cluster = Cotenant(Path(name), gangs="gang" in (kind, guest_kind))
         try:
             first = cluster.submit(kind, 1, f"max={bound or FREE:g}")
-            await_steps(cluster.log(1), 1)
+            await_steps(cluster.log(1), 10)
+            alone_since_s = time.monotonic()
             time.sleep(ALONE_S)
             alone_until_s = time.monotonic()
             cluster.submit(guest_kind, 2, "max=none")
@@ -111,100 +137,70 @@ def run(pair: str, bound: float, seconds: float) -> dict[str, Any]:
             time.sleep(seconds)
             ended_s = time.monotonic()
             shown = json.loads(cluster.ask("queue", "-o", "json", first))["jobs"][0]
-            cluster.ask("cancel", first)
-            time.sleep(2.0)
-            guest_since_s = time.monotonic()
-            time.sleep(ALONE_S)
             mine, theirs = steps(cluster.log(1)), steps(cluster.log(2))
         finally:
             cluster.close()
-    alone = step_times(mine, alone_until_s - ALONE_S, alone_until_s)
-    shared = sorted(step_times(mine, began_s, ended_s))
-    guest, guest_alone = step_times(theirs, began_s, ended_s), step_times(theirs, guest_since_s, float("inf"))
-    base_s = median(alone)
-    p99_alone = sorted(alone)[int(0.99 * len(alone))]
+    alone = between(mine, alone_since_s, alone_until_s)
+    guest = between(theirs, began_s, ended_s)
+    minutes = []
+    for minute in range(max(1, round(seconds / MINUTE_S))):
+        since_s = began_s + minute * MINUTE_S
+        times = sorted(step_times(between(mine, since_s, min(ended_s, since_s + MINUTE_S))))
+        minutes.append(
+            {
+                "p50_s": median(times),
+                "p99_s": times[int(0.99 * len(times))],
+                "mean_s": sum(times) / len(times),
+            }
+        )
+    alone_s = sorted(step_times(alone))
     return {
         "pair": pair,
         "bound": bound,
-        "alone_s": base_s,
-        "mean": (sum(shared) / len(shared)) / (sum(alone) / len(alone)),
-        "p50": median(shared) / base_s,
-        "p99": shared[int(0.99 * len(shared))] / p99_alone,
-        "guest": (len(guest) / (ended_s - began_s)) / (len(guest_alone) / ALONE_S) if guest_alone else None,
+        "alone_p50_s": median(alone_s),
+        "alone_p99_s": alone_s[int(0.99 * len(alone_s))],
+        "alone_mean_s": sum(alone_s) / len(alone_s),
+        "busy": (alone[-1].busy_s - alone[0].busy_s) / (alone[-1].ended_s - alone[0].ended_s),
+        "minutes": minutes,
+        "guest_steps_per_s": len(guest) / (ended_s - began_s),
         "told_p50": (shown.get("bound") or {}).get("ratio_p50"),
     }
 
 
 def await_steps(log: Path, count: int) -> None:
-    deadline_s = time.monotonic() + 60.0
+    deadline_s = time.monotonic() + 90.0
     while len(steps(log)) < count:
         if time.monotonic() > deadline_s:
-            raise SystemExit(f"{log}: no step within a minute")
+            raise TimeoutError(f"{log}: no step within 90 s")
         time.sleep(0.1)
 
 
-def table(runs: Sequence[dict[str, Any]]) -> str:
-    lines = [
-        "| protected : guest | bound | mean | p50 | p99 | guest's speed | both, against turns | runs |",
-        "| --- | --: | --: | --: | --: | --: | --: | --: |",
-    ]
-    for pair, bound in sorted({(each["pair"], each["bound"]) for each in runs}, key=lambda k: (k[0], -k[1])):
-        of = [each for each in runs if (each["pair"], each["bound"]) == (pair, bound)]
-        mean, p50, p99, guest = (median(each[key] for each in of) for key in ("mean", "p50", "p99", "guest"))
-        said = f"{bound:g}" if bound else "none"
-        lines.append(
-            f"| {pair} | {said} | {mean:.2f} | {p50:.2f} | {p99:.2f} | {guest:.2f} | {1 / mean + guest:.2f} "
-            f"| {len(of)} |"
-        )
-    return "\n".join(lines)
-
-
-def write_page(runs: Sequence[dict[str, Any]], words: str) -> None:
-    commit = subprocess.run(
-        ("git", "rev-parse", "--short=8", "HEAD"), cwd=ROOT, capture_output=True, text=True
-    )
-    PAGE.write_text(
-        f"""# Unharmed: what sharing costs a job with a bound
-
-Real jobs on one CPU slot of two cores; no weights and no quotas: the kernel shares the cores among four
-threads as it does. Ratios are to the job's own step time alone in the same run; the p99 is against the p99
-alone. "Both" adds the speeds of the two: 1 is what taking turns gives. The first {SETTLE_S:.0f} s of training
-together are left out: a guest's loading cannot be held back, and its pace is found then.
-
-`{words}` at {commit.stdout.strip()}, {platform.machine()}, {os.cpu_count()} cores.
-
-{table(runs)}
-
-Where we lose: with two threads of each job on two cores the p99 of single steps is far above twice the
-excess, since the kernel gives a core away in slices longer than a step; and two jobs that compute all
-the time do less together than in turns, with a bound or without. A guest's speed above 1 is noise: it is
-measured alone for 12 s just after the other has ended.
-
-What this does not show: GPUs, gangs, and as many pairs and repetitions as a claim about minutes would need.
-"""
-    )
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--pairs", default=PAIRS)
-    parser.add_argument("--bounds", default="0,1.1,1.05")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pairs", default=",".join(PAIRS))
+    parser.add_argument("--bounds", default="0,1.1,1.05", help="0: none")
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=45.0)
+    parser.add_argument("--seconds", type=float, default=MINUTE_S)
+    parser.add_argument("--page-only", action="store_true", help="run nothing: only what was measured before")
     asked = parser.parse_args()
     runs = [json.loads(line) for line in RUNS.read_text().splitlines()] if RUNS.exists() else []
-    for repeat in range(asked.repeats):
+    for repeat in range(0 if asked.page_only else asked.repeats):
         for pair in asked.pairs.split(","):
             for bound in map(float, asked.bounds.split(",")):
-                done = sum((each["pair"], each["bound"]) == (pair, bound) for each in runs)
-                if done > repeat:
+                if sum((each["pair"], each["bound"]) == (pair, bound) for each in runs) > repeat:
                     continue
-                runs.append(run(pair, bound, asked.seconds))
+                try:
+                    runs.append(run(pair, bound, asked.seconds))
+                except TimeoutError as error:
+                    print(f"{pair} under {bound:g}: {error}", file=sys.stderr)
+                    continue
                 with RUNS.open("a") as file:
                     file.write(json.dumps(runs[-1]) + "\n")
                 print(runs[-1], flush=True)
-    print(table(runs))
-    write_page(runs, "python experiments/unharmed/run.py " + " ".join(sys.argv[1:]))
+    print(page.table(runs))
+    page.write(runs, machine.facts())
 
 
 if __name__ == "__main__":

@@ -138,6 +138,14 @@ ShareMaxFlag = Annotated[
         help="Sharing may cost no job more than X times its step time alone: co-tenants wait (0: no bound).",
     ),
 ]
+ShareHpFlag = Annotated[
+    float,
+    option(
+        "--share-hp",
+        metavar="X",
+        help="Jobs of class hp share, at no more than X times their step time alone (0: no such bound).",
+    ),
+]
 FailuresFlag = Annotated[
     float | None,
     option(
@@ -250,6 +258,7 @@ def scenario_of(
     xi: XiFlag = "learned",
     on_preempt: OnPreemptFlag = "save",
     share_max: ShareMaxFlag = 0.0,
+    share_hp: ShareHpFlag = 0.0,
     failures: FailuresFlag = None,
     trim: TrimFlag = 0.0,
     eta: EtaFlag = False,
@@ -276,6 +285,7 @@ def scenario_of(
             xi=xi,
             on_preempt=on_preempt,
             share_max=share_max,
+            share_hp=share_hp,
             failures_mtbf_h=failures,
             trim=trim,
             eta=eta,

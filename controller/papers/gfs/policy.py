@@ -13,8 +13,9 @@ do:
 
 If a pass does something, the next one follows at once (a wake-up at the same moment) and sees the result.
 
-Rule: an hp job is never preempted, nor does anybody share with one, whatever the order is. A smaller quota
-preempts nobody. A job that has aged is admitted whatever the quota is.
+Rule: an hp job is never preempted, whatever the order is; nobody shares with one, unless `sharing.hp` gives
+hp jobs a bound: then spot jobs may be put beside them, and are held to it. A smaller quota preempts nobody.
+A job that has aged is admitted whatever the quota is.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ RECENT_H: Final = 48
 """Hours of demand shown beside the forecast."""
 PASSES_MAX: Final = 8
 """Passes at one moment: a policy whose actions are refused must not be asked for ever."""
+BESIDE_HP: Final = "castor-cost"
+"""What `gfs-rise` shares by where hp jobs may have co-tenants."""
 ASKED_MAX: Final = 3
 """How often the order is asked again without those that exceed the budget."""
 
@@ -98,10 +101,12 @@ class Gfs:
         self._forecaster = DemandForecaster(parameters)
         self._order = self._below(parameters.order, make) if parameters.order else self._pts()
         self._share = self._below(parameters.share, make) if parameters.share else None
+        self._beside_hp = self._below(BESIDE_HP, make) if parameters.quota == "rise" else None
+        """Shares where hp jobs may have co-tenants, and no policy was named that does."""
         of_order = self._order.traits
         self.traits = Traits(
             preempts=True,
-            shares=of_order.shares or self._share is not None,
+            shares=of_order.shares or self._share is not None or self._beside_hp is not None,
             has_classes=True,
             places_by_itself=isinstance(self._order, Pts) or of_order.places_by_itself,
             promised_s=parameters.promised_s,
@@ -212,23 +217,28 @@ class Gfs:
             admits=admits,
             ends=lambda job: not job.aged and job.spec.gpus > widest,
             unseen=lambda job: job.spec.gpus > offered,
-            may_share=lambda job: not is_hp(job),
+            may_share=lambda job: view.pairs.shares_hp or not is_hp(job),
         )
 
     def _share_pass(self, view: View, event: ev.AnyEvent) -> Sequence[AnyAction]:
         """What the sharing policy shares and parts, and nothing else: free devices are the order's to give. A
         job that takes no free device is within any budget."""
-        if self._share is None:
+        share = self._sharing(view)
+        if share is None:
             return ()
         seen = self._spot_view(view, EVERYTHING, set())
         placed: set[JobId] = set()
         kept: list[AnyAction] = []
-        for action in self._share.decide(seen, event).actions:
+        for action in share.decide(seen, event).actions:
             if isinstance(action, Place):
                 placed.add(action.job_id)
             elif not (isinstance(action, Preempt) and action.for_job in placed):
                 kept.append(action)
         return remaining_actions(kept, jobs_over_budget(view, kept, self.budgets(view, event)))
+
+    def _sharing(self, view: View) -> Policy | None:
+        """Returns the policy that shares, if one does here."""
+        return self._share or (self._beside_hp if view.pairs.shares_hp else None)
 
     # --- The quota ---------------------------------------------------------------------------------
 

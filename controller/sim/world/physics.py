@@ -34,8 +34,8 @@ from typing import Final, Literal, Protocol
 
 import numpy as np
 
-from cotenant.controller.domain import SHARE_MAX_MAX, SHARE_MAX_MIN
-from cotenant.controller.performance import Interference, ShareBound, keep_bounds
+from cotenant.controller.domain import SHARE_MAX_MAX, SHARE_MAX_MIN, SharingSettings
+from cotenant.controller.performance import UNBOUNDED, Interference, ShareBound, keep_bounds
 
 BUNDLED: Final = ("gavel-v100", "gavel-p100", "gavel-k80")
 COLUMNS: Final = ("model1", "batch1", "model2", "batch2", "xi1", "xi2")
@@ -55,6 +55,8 @@ class Physics:
     killed at once, and begins again (the world of most published simulators)."""
     share_max: float = 0.0
     """The bound on what sharing may cost any job: a co-tenant waits where it must; 0 = none."""
+    share_hp: float = 0.0
+    """The bound of jobs of class hp, which then share under policies with classes too; 0 = they do not."""
     observe_s: float = 60.0
     """A job beside whom a tenant came or went reports its pace so long after the last such change, and as
     long as it shares twice more at this interval: three measurements make a verdict on a pair."""
@@ -67,27 +69,41 @@ class Physics:
     def __post_init__(self) -> None:
         if self.observe_s <= 0.0 or self.kill_s < 0.0 or self.charge_s < 0.0:
             raise ValueError(f"times of a world must not be negative, got {self}")
-        if self.share_max and not SHARE_MAX_MIN <= self.share_max <= SHARE_MAX_MAX:
-            limits = f"{SHARE_MAX_MIN} to {SHARE_MAX_MAX:g}"
-            raise ValueError(f"a bound on sharing must be {limits}, or 0 for none, got {self.share_max}")
+        for bound in (self.share_max, self.share_hp):
+            if bound and not SHARE_MAX_MIN <= bound <= SHARE_MAX_MAX:
+                limits = f"{SHARE_MAX_MIN} to {SHARE_MAX_MAX:g}"
+                raise ValueError(f"a bound on sharing must be {limits}, or 0 for none, got {bound}")
+
+    @property
+    def sharing(self) -> SharingSettings:
+        """The bounds as the engine is told them."""
+        hp_max = self.share_hp or SharingSettings().hp_max
+        return SharingSettings(max=self.share_max, hp=self.share_hp > 0.0, hp_max=hp_max)
 
 
 RatioRows = list[list[float]]
 """`[model][partner]` -> xi of the model; the last row and column stand for jobs without a model."""
 
 
-def bound_ratios(ratios: RatioRows, share_max: float, guest_min: float) -> RatioRows:
-    """The ratios of pairs whose bounds are kept, as agents keep them. A pair for which they cannot be kept is
-    held to them as far as that goes."""
-    bound, models = ShareBound(max=share_max), range(len(ratios))
-    pairs = [
-        [
-            Interference(first=ratios[one][other], second=ratios[other][one], source="default")
-            for other in models
-        ]
-        for one in models
-    ]
-    return [[keep_bounds(pair, bound, bound, guest_min).first for pair in row] for row in pairs]
+def bound_ratios(ratios: RatioRows, sharing: SharingSettings) -> RatioRows:
+    """The ratios of pairs whose bounds are kept, as agents keep them: twice as many rows and columns as
+    `ratios` has, those of spot jobs, then those of hp jobs (`ratio_row`). A pair for which the bounds cannot
+    be kept is held to them as far as that goes."""
+    spot = ShareBound(max=sharing.max) if sharing.max else UNBOUNDED
+    hp = ShareBound(max=sharing.hp_max, is_own=True) if sharing.hp else spot
+    kinds = [(model, bound) for bound in (spot, hp) for model in range(len(ratios))]
+
+    def kept(one: tuple[int, ShareBound], other: tuple[int, ShareBound]) -> float:
+        mine, theirs = ratios[one[0]][other[0]], ratios[other[0]][one[0]]
+        pair = Interference(first=mine, second=theirs, source="default")
+        return keep_bounds(pair, one[1], other[1], sharing.guest_min).first
+
+    return [[kept(one, other) for other in kinds] for one in kinds]
+
+
+def ratio_row(model: int, hp: bool, models: int) -> int:
+    """Returns the row of a job in `bound_ratios`, of so many named models."""
+    return (model if model >= 0 else models) + (models + 1) * hp
 
 
 class RatioRow(Protocol):

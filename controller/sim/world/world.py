@@ -36,7 +36,7 @@ from cotenant.controller.sim.world.devices import Devices, part_on, wait_s
 from cotenant.controller.sim.world.jobs import RowSpecs, steps_in
 from cotenant.controller.sim.world.knowledge import COMPLETE
 from cotenant.controller.sim.world.outcome import cells
-from cotenant.controller.sim.world.physics import FailureTimes, Physics
+from cotenant.controller.sim.world.physics import FailureTimes, Physics, ratio_row
 from cotenant.controller.sim.world.run import (
     DIES,
     LEFT,
@@ -89,6 +89,12 @@ class World:
         self._speedups = workload.speedups
         self._load_s, self._pause_s = cells(workload.load_s), cells(workload.pause_s)
         self._model, self._gpus = cells(workload.model), cells(workload.gpus)
+        if physics.sharing.is_on:
+            models = len(workload.models)
+            self._model = [
+                ratio_row(model, hp, models)
+                for model, hp in zip(self._model, workload.hp.tolist(), strict=True)
+            ]
         self._arrives_s = self._submit_s[0] if self._jobs else NEVER
         self._knowledge, self._tells, self._resumes = workload.knowledge, workload.tells, workload.resumes
         self._says_hello = workload.knowledge != COMPLETE

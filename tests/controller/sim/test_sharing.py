@@ -8,9 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cotenant.controller.domain import SharingSettings
+from cotenant.controller.sim import policies_named
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.world.physics import Physics, bound_ratios
+from cotenant.controller.sim.world.outcome import RunResult
+from cotenant.controller.sim.world.physics import Physics, bound_ratios, ratio_row
 from tests.controller.sim.workloads import JobRow, cluster, workload
 
 SHARING = ("castor", "castor-cost", "sjf-ffs", "lucid")
@@ -112,12 +115,36 @@ def test_a_whole_workload_ends_under_each(world: Physics, policy: str) -> None:
 
 def test_a_bound_holds_in_the_world_as_agents_hold_it() -> None:
     free = [[2.0, 1.6, 1.0], [1.1, 1.05, 1.0], [1.0, 1.0, 1.0]]
-    kept = bound_ratios(free, 1.3, guest_min=0.2)
+    kept = bound_ratios(free, SharingSettings(max=1.3, hp=True, hp_max=1.1))
     assert kept[0][1] == 1.3, "its co-tenant waits"
     assert kept[1][0] == pytest.approx(1.1 * (1.6 - 1.0) / (1.3 - 1.0)), "and pays for it"
-    assert kept[2] == free[2] and kept[1][1] == 1.05, (
+    assert kept[2][:3] == free[2] and kept[1][1] == 1.05, (
         "where nobody is slowed beyond the bound nothing changes"
     )
+    hp = ratio_row(0, hp=True, models=2)
+    assert kept[hp][1] == 1.1, "a class has a bound of its own"
+    assert kept[1][hp] == pytest.approx(1.1 * 0.6 / 0.1), "before which that of the cluster gives way"
+    assert [ratio_row(model, False, 2) for model in (0, 1, -1)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("policy", ["gfs-rise", "gfs-rise:share=sjf-ffs", "cotenant"])
+def test_spot_jobs_fill_what_hp_jobs_leave(world: Physics, policy: str) -> None:
+    """d costs a nothing; b would cost it a quarter, and to keep the bound would be left too little."""
+    (choice,) = policies_named(policy)
+    table = Path(world.pairs)
+    table.write_text(table.read_text() + "a,1,d,1,1.0,1.2\n")
+    jobs = workload(
+        JobRow(0, 3000, model="a", hp=True), JobRow(60, 300, model="d"), JobRow(70, 300, model="b")
+    )
+
+    def run(physics: Physics) -> RunResult:
+        return simulate(jobs, cluster(1), choice.name, choice.parameters, physics=physics, validate=True)
+
+    held = run(replace(world, share_hp=1.05))
+    assert held.shared.tolist() == [True, True, False]
+    assert held.run_s[0] <= 3000 * 1.05
+    if policy.startswith("gfs"):
+        assert not run(world).shared[0], "without a bound nobody shares with an hp job"
 
 
 @pytest.mark.parametrize("policy", SHARING)
