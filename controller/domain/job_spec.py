@@ -111,7 +111,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         return "accumulate" in self.zero_code
 
     @classmethod
-    def counted(cls, *argv: str) -> Launch:
+    def make_counted(cls, *argv: str) -> Launch:
         """Returns a launch of a command whose steps something counts."""
         return cls(argv=argv, zero_code=("progress",))
 

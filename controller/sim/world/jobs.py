@@ -105,7 +105,7 @@ class Specs:
         ]
         # By model; the last is that of jobs without one.
         self._profiles = [*(known or [unprofiled] * len(workload.models)), unprofiled]
-        self._launches = [*(Launch.counted(model) for model in workload.models), Launch.counted()]
+        self._launches = [*(Launch.make_counted(model) for model in workload.models), Launch.make_counted()]
         self._organisations = [*workload.organisations, ""]
         self._gpus = cells(workload.gpus)
         self._expected_s = cells(workload.time_on_fewest_s(workload.expected_s))
