@@ -188,7 +188,7 @@ def news_endpoint(page: Page) -> Any:
         first = state.connections.find_begun(page, params, request.query_params.get(SEEN, ""))
         begin = {} if first is None else parts(request, page, params, first)
 
-        async def make_counted() -> AsyncIterator[str]:
+        async def counted() -> AsyncIterator[str]:
             state.streams += 1
             try:
                 async for text in rendering.stream(looks, state.is_ending, begin):
