@@ -61,7 +61,7 @@ def measure_bound(study: Study, pair: str, bound: float) -> Values:
     kinds = pair.split(":")
     lengths = LENGTHS_REHEARSED if study.rehearse else LENGTHS
     with (
-        tempfile.TemporaryDirectory(prefix="ct-", ignore_cleanup_errors=True) as name,
+        tempfile.TemporaryDirectory(prefix="gs-", ignore_cleanup_errors=True) as name,
         patch.dict(os.environ, SETTINGS),
         agents("mps" if study.is_on_gpu else "time-slicing"),
         clusters.cluster(Path(name) / "c", study.device) as cluster,

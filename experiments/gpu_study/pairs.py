@@ -70,7 +70,7 @@ def with_patience(study: Study, measure: Callable[[Path, float], T]) -> T:
 
 
 def _measure_once(measure: Callable[[Path, float], T], seconds: float) -> T:
-    with tempfile.TemporaryDirectory(prefix="ct-", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(prefix="gs-", ignore_cleanup_errors=True) as name:
         return measure(Path(name) / "c", seconds)
 
 

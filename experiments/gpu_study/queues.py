@@ -36,8 +36,8 @@ LOAD: Final = 1.5
 SERVICE_S: Final = 360.0
 TRAINED_MIN: Final = 0.2
 """Of the service: where loads leave less for training, the queue would measure loads."""
-REHEARSED_JOBS: Final = 4
-REHEARSED_TRAINED_S: Final = 6.0
+REHEARSED_JOBS: Final = 3
+REHEARSED_TRAINED_S: Final = 3.0
 """Training of a rehearsal, however long its jobs load."""
 
 
@@ -59,7 +59,7 @@ def run_queue(study: Study, policy: str) -> Values:
         return job_row(one, pace.expected_s(pace.steps(arrival.length_s)), pace)
 
     with (
-        tempfile.TemporaryDirectory(prefix="ct-", ignore_cleanup_errors=True) as name,
+        tempfile.TemporaryDirectory(prefix="gs-", ignore_cleanup_errors=True) as name,
         agents("mps" if study.is_on_gpu else "time-slicing"),
         clusters.cluster(Path(name) / "c", study.device) as cluster,
         Client(cluster.endpoint) as client,

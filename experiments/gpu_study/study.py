@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if problem := keep_machine(study.folder / "machine.json", machine):
         print(f"gpu-study: {problem}", file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory(prefix="ct-l-") as locks:
+    with tempfile.TemporaryDirectory(prefix="gs-l-") as locks:
         if not study.is_on_gpu:
             os.environ |= share_cpu(locks)
         fresh = [run_part(part, study, options.minutes * 60) for part in options.only]
