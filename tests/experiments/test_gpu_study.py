@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def queue(jct_s: float) -> dict[str, Any]:
 
 ONES = (1.0,) * 6
 NOT_ABOVE = "cotenant's mean completion time is not above"
-VERDICTS = (
+VERDICTS: tuple[tuple[str, dict[str, Outcome], str], ...] = (
     ("Pairs run", found(pairs_mps=pairs(*(1.2,) * 4, 0.9, 0.9), pairs_slices=pairs(*ONES)), "held"),
     ("Pairs run", found(pairs_mps=pairs(*(1.2,) * 3, *(0.9,) * 3), pairs_slices=pairs(*ONES)), "refuted"),
     ("Pairs run", found(pairs_mps=pairs(*ONES)), "not measured"),
@@ -134,8 +135,7 @@ def test_a_part_goes_on_where_it_failed_and_is_made_once(tmp_path: Path) -> None
             raise ValueError("not yet")
         return {"name": name}
 
-    names = ("first", "second", "third")
-    units: dict[str, Unit] = {name: (lambda name=name: unit(name)) for name in names}
+    units: dict[str, Unit] = {name: partial(unit, name) for name in ("first", "second", "third")}
     part = Part("solos", "", lambda _: units)
     failed = run_part(part, study(tmp_path), 60.0)
     assert (failed.state, sorted(failed.units)) == ("failed", ["first", "third"])
