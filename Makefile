@@ -22,11 +22,15 @@ MINUTES ?= 100000
 # A trace of gangs as wide as its cluster, for `make results-patient`.
 WIDE ?=
 
+# Where `make gpu-study` keeps what it measured, and its options: STUDY='--device cpu --rehearse'
+OUT   ?= gpu-study
+STUDY ?=
+
 # Those that are programs.
 BENCHES := $(shell grep -l __main__ bench/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit simulation live hwtests wheel-test soak chaos bench \
+.PHONY: help setup demo test lint unit simulation live hwtests gpu-study gpu-kit wheel-test soak chaos bench \
     results-default results-lazer results-castor results-patient results-cotenant results-gfs results-rltune \
     results-placement results-pcs results-elastic results-eta clean
 
@@ -61,6 +65,12 @@ live: $(READY) ## Real controller, agents, supervisors and jobs.
 hwtests: $(READY) ## What only a CUDA machine can show; writes hwtests/report.xml and report.md.
 	@$(VENV)/bin/python -m pytest hwtests --junitxml=hwtests/report.xml --tables=hwtests; code=$$?; \
 	    $(VENV)/bin/python -m hwtests.summary hwtests/report.xml -o hwtests/report.md; exit $$code
+
+gpu-study: $(READY) ## The pre-registered study of one GPU, in parts that resume; writes OUT/page.md: make gpu-study OUT=gpu-study
+	@$(VENV)/bin/python -m experiments.gpu_study.study --out $(OUT) $(STUDY)
+
+gpu-kit: $(READY) ## dist/gpu-kit: the study to carry to a machine without network or root, under 60 MiB.
+	@$(VENV)/bin/python -m experiments.gpu_study.kit
 
 wheel-test: $(READY) ## Build the wheel; in a fresh environment: a job, and what is found or started by where we are.
 	@$(RUN) wheel

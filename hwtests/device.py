@@ -20,6 +20,7 @@ PASSED_ON: Final = (
     "PYTHONPATH",
     "TMPDIR",
     "CUDA_HOME",
+    "DEMO_DIGITS",
 )
 """What a job sees of this shell's environment: no MPS variable, no CUDA_VISIBLE_DEVICES."""
 

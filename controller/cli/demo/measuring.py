@@ -62,7 +62,7 @@ class NotMeasured(Exception):
 
 def job_environment() -> dict[str, str]:
     """What a job of the demo sees of this shell's environment."""
-    names = ("PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR")
+    names = ("PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR", "DEMO_DIGITS")
     return {name: os.environ[name] for name in names if name in os.environ} | LARGE_BLOCKS_APART | SLOW_DISK
 
 

@@ -235,16 +235,23 @@ def write_result(path: Path, result: dict[str, object]) -> None:
     partial.replace(path)
 
 
-def load_digits() -> tuple[Tensor, Tensor]:
-    """All images as (count, 1, 8, 8) in 0..1, and their labels."""
+def find_digits() -> Path:
+    """The file of the digits: the one that DEMO_DIGITS names, else scikit-learn's."""
+    if named := os.environ.get("DEMO_DIGITS"):
+        return Path(named)
     spec = importlib.util.find_spec("sklearn")
     if spec is None or spec.origin is None:
         raise SystemExit(
             "the digits come with scikit-learn, which is not installed here: pip install scikit-learn"
         )
-    path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    return Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+
+
+def load_digits() -> tuple[Tensor, Tensor]:
+    """All images as (count, 1, 8, 8) in 0..1, and their labels."""
+    path = find_digits()
     if not path.is_file():
-        raise SystemExit(f"{path}: the digits are missing from this scikit-learn: reinstall scikit-learn")
+        raise SystemExit(f"{path}: the digits are missing: reinstall scikit-learn, or correct DEMO_DIGITS")
     with gzip.open(path, "rt", encoding="ascii") as lines:
         table = torch.from_numpy(numpy.loadtxt(lines, delimiter=",", dtype=numpy.float32))
     images = table[:, :-1].reshape(-1, 1, SIDE_PIXELS, SIDE_PIXELS) / 16.0

@@ -1,0 +1,1 @@
+"""The pre-registered study of one GPU: its questions, and the program that measures."""
