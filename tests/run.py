@@ -41,6 +41,8 @@ from tests.building.limits import within_s  # noqa: E402
 PYTEST = (sys.executable, "-m", "pytest", "-q")
 RUFF = (sys.executable, "-m", "ruff")
 APART = ("simulation", "live")
+REHEARSAL = "tests/live/test_gpu_study.py"
+"""A part of its own: it keeps both cores busy for minutes, and others time what they do."""
 """Folders of tests that are parts of their own."""
 WITH_PROCESSES = ("agent", "checkpoint", "gradaccum", "hwtests", "mps", "profiler")
 """Folders of unit tests, most of which start processes: a part of their own, beside all the others."""
@@ -215,10 +217,11 @@ PARTS = (
     Part(
         name="live",
         budget_s=330,
-        command=lambda _: [*PYTEST, *SIDE_BY_SIDE, "tests/live"],
+        command=lambda _: [*PYTEST, *SIDE_BY_SIDE, "tests/live", f"--ignore={REHEARSAL}"],
         alone=True,
         try_again=failed_live,
     ),
+    Part(name="rehearsal", budget_s=180, command=lambda _: [*PYTEST, REHEARSAL], alone=True),
     Part(name="soak", budget_s=24 * 3600, command=soak, in_default=False, alone=True),
 )
 

@@ -27,6 +27,7 @@ from cotenant.controller.performance import (
     ShareBound,
     duty_cycle_rule,
     keep_bounds,
+    leaves_too_little,
     maxima,
 )
 
@@ -258,17 +259,16 @@ class PairTable:
         """Returns `_keep` of each pair, worked out once for those that are alike."""
         known: dict[tuple[object, object], Interference] = {}
         others = [(self._likeness(partner), partner) for partner in partners]
-        found = []
-        for job in jobs:
-            mine = self._likeness(job)
-            row = []
-            for theirs, partner in others:
-                kept = known.get((mine, theirs))
-                if kept is None:
-                    kept = known[mine, theirs] = self._keep(job, partner)
-                row.append(kept)
-            found.append(row)
-        return found
+
+        def keep(job: Job, mine: object, partner: Job, theirs: object) -> Interference:
+            if (mine, theirs) not in known:
+                known[mine, theirs] = self._keep(job, partner)
+            return known[mine, theirs]
+
+        return [
+            [keep(job, mine, partner, theirs) for theirs, partner in others]
+            for job, mine in ((job, self._likeness(job)) for job in jobs)
+        ]
 
     def _likeness(self, job: Job) -> object:
         """Returns what decides how a job fares beside others, and they beside it; a trained model may look
@@ -280,22 +280,32 @@ class PairTable:
     def _keep(self, job: Job, partner: Job) -> Interference:
         """The ratios of a pair while the bounds of both are kept. What was measured under the same bounds has
         the pauses in it already."""
+        bounds = self.bound_of(job), self.bound_of(partner)
         one, two = self.entries.get(self._key(job, partner)), self.entries.get(self._key(partner, job))
         plain = [(signature(partner.spec), partner)]
         (xi,) = self._ratios_beside(job, signature(job.spec), (partner,), plain)
-        if one is not None and one.count and two is not None and two.count:
+        was_seen = one is not None and one.count > 0 and two is not None and two.count > 0
+        if one is not None and two is not None and was_seen:
             xi = msgspec.structs.replace(
                 xi, first=one.xi, second=two.xi, source="observed", count=min(one.count, two.count), both=True
             )
-        kept = keep_bounds(xi, self.bound_of(job), self.bound_of(partner), self.sharing.guest_min)
-        cannot_wait = (self.bound_of(job).is_own and not partner.spec.launch.can_wait) or (
-            self.bound_of(partner).is_own and not job.spec.launch.can_wait
+        guest_min = self.sharing.guest_min
+        kept = keep_bounds(xi, *bounds, guest_min)
+        cannot_wait = (bounds[0].is_own and not partner.spec.launch.can_wait) or (
+            bounds[1].is_own and not job.spec.launch.can_wait
         )
-        if cannot_wait or (one is not None and one.not_held) or (two is not None and two.not_held):
-            return msgspec.structs.replace(kept, over_bound=True)
-        # Nothing is known of these two: the bound is held all the same, and a minute together tells.
-        is_tried = kept.over_bound and xi.source == "default" and not xi.count
-        return msgspec.structs.replace(kept, over_bound=False) if is_tried else kept
+        over_bound = (
+            cannot_wait
+            or any(each is not None and each.not_held for each in (one, two))
+            or (was_seen and leaves_too_little(kept, *bounds, guest_min))
+            or (kept.over_bound and not self._may_be_tried(job, partner, xi))
+        )
+        return kept if kept.over_bound == over_bound else msgspec.structs.replace(kept, over_bound=over_bound)
+
+    def _may_be_tried(self, job: Job, partner: Job, xi: Interference) -> bool:
+        """Whether two of whom nothing is known share for once: the bound is held all the same, and a minute
+        together tells. Not where both have one: pausing either would cost it its own."""
+        return xi.source == "default" and not xi.count and inf in maxima(*map(self.bound_of, (job, partner)))
 
     def _key(self, job: Job, partner: Job) -> str:
         """The key of an entry: both kinds, each with the bound that counted beside the other, if one did."""

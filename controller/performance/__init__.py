@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # fmt: off
 _HOMES: Final = {
-    "bounds": ("UNBOUNDED", "ShareBound", "keep_bounds", "maxima"),
+    "bounds": ("UNBOUNDED", "ShareBound", "keep_bounds", "leaves_too_little", "maxima"),
     "fitting": ("measured_steps", "numbers", "steps_in"),
     "indicators": ("INDICATOR_NAMES", "IndicatorStats", "Indicators"),
     "interference": (

@@ -39,6 +39,15 @@ def maxima(first: ShareBound, second: ShareBound) -> tuple[float, float]:
     return first.max, second.max
 
 
+def leaves_too_little(kept: Interference, first: ShareBound, second: ShareBound, guest_min: float) -> bool:
+    """Whether one of the two, without a bound that counts, was measured to keep less than `guest_min` of its
+    speed while the other's bound was kept."""
+    first_max, second_max = maxima(first, second)
+    if (first_max == inf) == (second_max == inf):
+        return False
+    return (kept.first if first_max == inf else kept.second) > 1.0 / guest_min
+
+
 def keep_bounds(xi: Interference, first: ShareBound, second: ShareBound, guest_min: float) -> Interference:
     """The ratios of a pair while both bounds are kept; `over_bound` where they cannot be.
 

@@ -17,6 +17,7 @@ from experiments.gpu_study import bounds, claims, kit, queues
 from experiments.gpu_study.page import REHEARSAL, write_page
 from experiments.gpu_study.parts import Outcome, Part, Study, Unit, read_units, run_part
 from experiments.gpu_study.study import PARTS, keep_machine
+from experiments.shared.live.beside import Beside, Step, Stretch
 from hwtests.device import Device
 from hwtests.jobs import JOBS
 
@@ -168,11 +169,13 @@ def test_a_folder_belongs_to_one_machine(tmp_path: Path) -> None:
 
 
 def test_steps_are_compared_within_their_stretches() -> None:
-    mine = [0.0, 1.0, 2.0, 3.0, 10.0, 12.0, 14.0]
-    seen = bounds.compare(mine, [10.0, 11.0, 12.0], (0.0, 3.0, 10.0, 14.0))
+    mine = [Step(at_s, 0.0) for at_s in (0.0, 1.0, 2.0, 3.0, 10.0, 12.0, 14.0)]
+    guest = [Step(at_s, 0.0) for at_s in (9.0, 10.0, 12.0)]
+    run = Beside(mine, guest, Stretch(0.0, 3.0), Stretch(10.0, 14.0), None)
+    seen = bounds.compare(run)
     assert (seen["alone_step_s"], seen["p50"], seen["guest_steps_per_s"]) == (1.0, 2.0, 0.5)
     with pytest.raises(ValueError, match="too few steps: 0 alone"):
-        bounds.compare(mine, [], (5.0, 6.0, 10.0, 14.0))
+        bounds.compare(run._replace(alone=Stretch(5.0, 6.0)))
 
 
 def test_the_queue_has_forty_jobs_that_train_for_what_is_left_after_loads() -> None:
@@ -194,8 +197,9 @@ def test_a_kit_over_its_limit_names_its_largest_files(tmp_path: Path) -> None:
 
 def test_the_kit_carries_what_the_study_runs_and_no_large_library() -> None:
     tree = kit.list_tree()
-    for name in ("study.py", "training.py", "preregistration.md", "run.sh"):
+    for name in ("study.py", "preregistration.md", "run.sh"):
         assert f"experiments/gpu_study/{name}" in tree
+    assert "experiments/shared/live/training.py" in tree
     assert "hwtests/conftest.py" in tree and not any("shared/traces" in name for name in tree)
     pins = kit.read_pins((ROOT / "requirements-dev.txt").read_text())
     wanted = kit.list_requirements((ROOT / "pyproject.toml").read_text(), pins)

@@ -12,8 +12,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.live.cluster import EAGER
 from tests.processes import IMPORT_S
 
@@ -41,9 +39,6 @@ def rehearse(folder: Path, *words: str, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.mark.skipif(
-    "COTENANT_GPU_STUDY" not in os.environ, reason="three minutes of both cores: COTENANT_GPU_STUDY=1 runs it"
-)
 def test_the_rehearsal_makes_every_part_once_and_writes_its_page(tmp_path: Path) -> None:
     names = [line.split()[0] for line in rehearse(tmp_path, "--list").splitlines()]
     assert set(names) > ON_CPU

@@ -55,9 +55,9 @@ class GfsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     order: str = ""
     """Another policy that orders, places and preempts the jobs of each class; empty: PTS."""
     share: str = ""
-    """A policy that puts spot jobs beside others where the order finds nothing: beside spot jobs, and where
-    `sharing.hp` is on beside hp jobs; empty: none does, but that `gfs-rise` then takes `castor-cost` where
-    `sharing.hp` is on."""
+    """A policy that puts spot jobs beside spot jobs where the order finds nothing, and beside hp jobs where
+    `sharing.hp` is on. Empty: nobody shares, but under `gfs-rise` with `sharing.hp`: there `castor-cost`
+    decides."""
 
     def __post_init__(self) -> None:
         checks = (

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.performance import UNBOUNDED, Interference, ShareBound, keep_bounds
+from cotenant.controller.performance import (
+    UNBOUNDED,
+    Interference,
+    ShareBound,
+    keep_bounds,
+    leaves_too_little,
+)
 
 xis = st.builds(
     lambda first, second: Interference(first=first, second=second, source="observed"),
@@ -37,6 +43,14 @@ def test_it_does_not_matter_who_comes_first(xi: Interference, first: ShareBound,
     one = keep_bounds(xi, first, second, GUEST_MIN)
     other = keep_bounds(xi.swap(), second, first, GUEST_MIN).swap()
     assert (one.first, one.second, one.over_bound) == (other.first, other.second, other.over_bound)
+
+
+def test_a_guest_that_was_seen_to_hardly_move_is_left_too_little() -> None:
+    seen, own = Interference(first=1.1, second=7.5, source="observed"), ShareBound(max=1.1, is_own=True)
+    assert leaves_too_little(seen, own, UNBOUNDED, GUEST_MIN)
+    assert leaves_too_little(seen.swap(), UNBOUNDED, own, GUEST_MIN)
+    assert not leaves_too_little(seen, own, UNBOUNDED, 0.1)
+    assert not leaves_too_little(seen, UNBOUNDED, UNBOUNDED, GUEST_MIN), "nobody waits for anybody"
 
 
 @given(xis)

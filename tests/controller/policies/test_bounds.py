@@ -51,6 +51,24 @@ def test_a_job_that_cannot_wait_is_no_guest_of_a_bounded_one(policy: str) -> Non
     assert desk.phase(2) == "queued"
 
 
+def test_two_of_whom_nothing_is_known_are_tried_under_one_bound_but_not_under_two() -> None:
+    """Assumed is a ratio of 1.5: a bound of 1.1 would leave the guest .13 of its speed."""
+    desk = Desk("sjf-ffs")
+    unknown: dict[str, Any] = {"profile": None, "memory_mib": 100}
+    desk.run(1, **job("x.py", 900.0, share="max=1.1", **unknown))
+    desk.submit(2, **job("w.py", 800.0, share="max=1.1", **unknown))
+    assert desk.phase(2) == "queued", "either would have to wait for the other"
+    desk.submit(3, **job("y.py", **unknown))
+    assert desk.phase(3) == "loading", desk.why(3)
+    desk.start(3)
+    for _ in range(2):
+        desk.engine.pairs.observe(desk.job(1), desk.job(3), 1.1)
+        desk.engine.pairs.observe(desk.job(3), desk.job(1), 7.5)
+    desk.end(3, "finished")
+    desk.submit(4, **job("y.py", 5000.0, **unknown))
+    assert desk.phase(4) == "queued", "what was seen counts"
+
+
 @pytest.mark.parametrize("policy", SHARING)
 def test_a_bound_that_is_lost_parts_the_pair_for_good(policy: str) -> None:
     desk = Desk(policy)
