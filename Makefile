@@ -47,7 +47,7 @@ $(READY): requirements-dev.txt pyproject.toml .ci/venv
 demo: $(READY) ## Real DDP jobs share a device, one is preempted and resumes; writes demo-out/.
 	@$(VENV)/bin/cotenant demo --out demo-out
 
-test: $(READY) ## Every check: format, lint, types, unit, processes, wheel, simulation, live.
+test: $(READY) ## Every check: format, lint, types, unit, processes, wheel, simulation, live, the rehearsal of `gpu-study`.
 	@$(RUN)
 
 lint: $(READY) ## Format, lint and types only.
@@ -59,8 +59,8 @@ unit: $(READY) ## Unit tests and properties, each once (those of `make wheel-tes
 simulation: $(READY) ## Whole-cluster simulation over 200 seeds.
 	@$(RUN) simulation
 
-live: $(READY) ## Real controller, agents, supervisors and jobs.
-	@$(RUN) live
+live: $(READY) ## Real controller, agents, supervisors and jobs; the rehearsal of `gpu-study`.
+	@$(RUN) live rehearsal
 
 hwtests: $(READY) ## What only a CUDA machine can show; writes hwtests/report.xml and report.md.
 	@$(VENV)/bin/python -m pytest hwtests --junitxml=hwtests/report.xml --tables=hwtests; code=$$?; \
