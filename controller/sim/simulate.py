@@ -29,7 +29,14 @@ from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim.world.devices import Devices
 from cotenant.controller.sim.world.jobs import AskingSpecs, Specs, draw_asking_rows, host_reports, known_pairs
 from cotenant.controller.sim.world.outcome import Columns, RunResult, cells
-from cotenant.controller.sim.world.physics import Failures, FailureTimes, Physics, bound_ratios, pair_data
+from cotenant.controller.sim.world.physics import (
+    Failures,
+    FailureTimes,
+    Physics,
+    bound_ratios,
+    load_ratios,
+    pair_data,
+)
 from cotenant.controller.sim.world.run import JobRun
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from cotenant.controller.sim.world.world import World
@@ -172,13 +179,15 @@ class _Drive:
         ratios = None if data is None else data.ratios(self._workload.models)
         sharing = self._physics.sharing
         kept = bound_ratios(ratios, sharing) if ratios is not None and sharing.is_on else ratios
+        rows = 0 if kept is None else len(kept)
+        loads = load_ratios(self._physics.load_duty, self._workload.duty_cycles, rows)
         specs = Specs(self._workload, self._cluster)
         asking = AskingSpecs(specs, asks, self._submit_s) if asks else None
         self._asking = asking
         self._world = make_world(
             self._workload,
             asking or specs,
-            Devices(hosts, kept),
+            Devices(hosts, kept, loads),
             hosts,
             self._physics,
             failures,

@@ -17,14 +17,16 @@ from math import inf
 
 from cotenant.controller.domain import DeviceId, GangMember, HostId, HostReport
 from cotenant.controller.planning import ROUNDING
-from cotenant.controller.sim.world.physics import RatioTable
-from cotenant.controller.sim.world.run import TRAINS, JobRun
+from cotenant.controller.sim.world.physics import LoadRatios, RatioTable
+from cotenant.controller.sim.world.run import LOADS, TRAINS, JobRun
 
 
 class Devices:
     """All devices of the cluster; times are summed over them, up to the last change."""
 
-    def __init__(self, hosts: Sequence[HostReport], ratios: RatioTable | None) -> None:
+    def __init__(
+        self, hosts: Sequence[HostReport], ratios: RatioTable | None, loads: LoadRatios | None = None
+    ) -> None:
         self.busy = 0
         """Devices with a tenant."""
         self.held = 0.0
@@ -32,7 +34,7 @@ class Devices:
         self.busy_gpu_s = 0.0
         self.held_gpu_s = 0.0
         self._since_s = 0.0
-        self._ratios = ratios
+        self._ratios, self._loads = ratios, loads
         self._max_tenants = {d.device_id: d.max_tenants for host in hosts for d in host.devices}
         self.here: dict[DeviceId, tuple[JobRun, ...]] = dict.fromkeys(self._max_tenants, ())
         """Tenants of each device."""
@@ -102,17 +104,29 @@ class Devices:
 
     def slowdown(self, run: JobRun) -> float:
         """The slowest of its devices sets the pace; on one device the ratios of co-tenants multiply."""
-        ratios = self._ratios
-        assert ratios is not None, "two jobs on a device in a world without pairs"
-        mine, slowest = ratios[run.model], 1.0
+        slowest = 1.0
         for member in run.gang:
             for device_id in member.devices:
                 slowdown = 1.0
                 for other in self.here[device_id]:
-                    if other is not run and other.doing is TRAINS:
-                        slowdown *= mine[other.model]
+                    if other is not run:
+                        slowdown *= self._ratio(run, other)
                 slowest = max(slowest, slowdown)
         return slowest
+
+    def _ratio(self, run: JobRun, other: JobRun) -> float:
+        """Of a job that trains, or loads where loads take their part of a device, beside one co-tenant."""
+        if other.doing is TRAINS and run.doing is not LOADS:
+            assert self._ratios is not None, "two jobs on a device in a world without pairs"
+            return self._ratios[run.model][other.model]
+        loads = self._loads
+        if loads is None:
+            return 1.0
+        if other.doing is TRAINS:
+            return loads.training[other.model]
+        if other.doing is LOADS:
+            return loads.loading if run.doing is LOADS else loads.training[run.model]
+        return 1.0
 
     def tenants(self) -> dict[DeviceId, list[str]]:
         return {device_id: [run.job_id for run in here] for device_id, here in self.here.items()}

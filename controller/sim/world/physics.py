@@ -11,7 +11,8 @@ K80, bundled; or a file of the same columns). Our choices, where the table is si
 * A pair that is missing takes the mean of what is known of its two models: how the one fares beside any
   partner, and how any partner fares beside the other. With one unknown model it is the other's mean alone,
   with two (or jobs without a model) the mean of the table.
-* Only training slows a co-tenant: one that loads or saves leaves the device nearly idle.
+* One that saves leaves the device nearly idle, and so does one that loads, unless `load_duty` says that loads
+  take their part of it, as they do where a slot is a core.
 * With several co-tenants on a device the ratios multiply; a gang goes at the pace of its slowest device.
 
 Rule: failures are drawn from the seed alone, host by host, each from its own stream: the same hosts fail at
@@ -26,11 +27,12 @@ import io
 import math
 import zlib
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from statistics import fmean
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -57,6 +59,10 @@ class Physics:
     """The bound on what sharing may cost any job: a co-tenant waits where it must; 0 = none."""
     share_hp: float = 0.0
     """The bound of jobs of class hp, which then share under policies with classes too; 0 = they do not."""
+    load_duty: float = 0.0
+    """How busy a loading job keeps its devices, as a duty cycle. Beside others a load takes longer and slows
+    them, by the duty-cycle rule (Castor section 4: the sum of both, where it is above 1); a model whose duty
+    cycle is not known counts as always busy."""
     observe_s: float = 60.0
     """A job beside whom a tenant came or went reports its pace so long after the last such change, and as
     long as it shares twice more at this interval: three measurements make a verdict on a pair."""
@@ -69,6 +75,8 @@ class Physics:
     def __post_init__(self) -> None:
         if self.observe_s <= 0.0 or self.kill_s < 0.0 or self.charge_s < 0.0:
             raise ValueError(f"times of a world must not be negative, got {self}")
+        if not 0.0 <= self.load_duty <= 1.0:
+            raise ValueError(f"load_duty must be 0 to 1, got {self.load_duty}")
         for bound in (self.share_max, self.share_hp):
             if bound and not SHARE_MAX_MIN <= bound <= SHARE_MAX_MAX:
                 limits = f"{SHARE_MAX_MIN} to {SHARE_MAX_MAX:g}"
@@ -104,6 +112,28 @@ def bound_ratios(ratios: RatioRows, sharing: SharingSettings) -> RatioRows:
 def ratio_row(model: int, hp: bool, models: int) -> int:
     """Returns the row of a job in `bound_ratios`, of so many named models."""
     return (model if model >= 0 else models) + (models + 1) * hp
+
+
+class LoadRatios(NamedTuple):
+    """What a loading job and its co-tenant do to each other."""
+
+    training: tuple[float, ...]
+    """By row of the ratios: beside a job of it that trains; both are slowed alike."""
+    loading: float
+    """Of two that load."""
+
+
+def load_ratios(load_duty: float, duty_cycles: Sequence[float], rows: int) -> LoadRatios | None:
+    """Returns the ratios of loads for a table of so many rows; None where loads leave the devices idle.
+
+    Args:
+        duty_cycles: by model; empty: none is known.
+    """
+    if not load_duty:
+        return None
+    known = [*duty_cycles, 1.0] if duty_cycles else [1.0]
+    training = [max(1.0, load_duty + duty) for duty in known]
+    return LoadRatios(tuple(training * (rows // len(training))), max(1.0, 2.0 * load_duty))
 
 
 class RatioRow(Protocol):

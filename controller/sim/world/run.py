@@ -72,6 +72,9 @@ class JobRun:
     """Done before this world began."""
     is_unsaved = False
     """The engine has not heard of a checkpoint that holds them."""
+    load_left_s = 0.0
+    """Alone, at `paced_s`; only where loads take their part of a device."""
+    paced_s = 0.0
     due_s = 0.0
     """What it was doing when this world began takes so much longer."""
 

@@ -100,6 +100,7 @@ class World:
         self._says_hello = workload.knowledge != COMPLETE
         self._kill_s, self._observe_s = physics.kill_s, physics.observe_s
         self._saves = physics.on_preempt == "save"
+        self._loads_contend = physics.load_duty > 0.0
         self._every_s = checkpoint_every_s if self._saves else 0.0
         self.arriving_s, self.arriving_gpu_s = 0.0, 0.0
         """How long jobs arrived, and the time with at least one tenant of all devices by then."""
@@ -138,6 +139,7 @@ class World:
                     run.slowdown = self.devices.slowdown(run)
                     self._will_report(run)
                 due_s = float(self._duration_s[run.row]) * run.slowdown
+            run.load_left_s, run.paced_s = due_s, now_s
             run.ticket = self._push(now_s + due_s, FIRST_STEP if run.doing is LOADS else LEAVES, run.row)
 
     # --- What happens ------------------------------------------------------------------------------
@@ -298,7 +300,19 @@ class World:
                 self._will_report(other)
         if run.safe_s > 0.0 and command.resume_step < run.safe_steps:
             self._ready += [(hello(run, member.host_id), run) for member in run.gang]
-        run.ticket = self._push(now_s + self._load_s[row], FIRST_STEP, row)
+        run.load_left_s, run.paced_s = self._load_s[row], now_s
+        if run.shared and self._loads_contend:
+            self._load_on(run)
+            self._repace_beside(run)
+        else:
+            run.ticket = self._push(now_s + self._load_s[row], FIRST_STEP, row)
+
+    def _load_on(self, run: JobRun) -> None:
+        """Goes on loading at the pace that its co-tenants leave it."""
+        now_s = self.now_s
+        run.load_left_s = max(0.0, run.load_left_s - (now_s - run.paced_s) / run.slowdown)
+        run.paced_s, run.slowdown = now_s, self.devices.slowdown(run)
+        run.ticket = self._push(now_s + run.load_left_s * run.slowdown, FIRST_STEP, run.row)
 
     def _had_it_waited_s(self, row: int, run: JobRun) -> float:
         """The JCT of a job if it waited now until enough devices are free, and then ran alone."""
@@ -315,7 +329,8 @@ class World:
             left_s = left_s * run.slowdown - since_s
             return left_s if left_s > 0.0 else 0.0
         if run.doing is LOADS:
-            return max(0.0, float(self._load_s[row]) - since_s) + left_s
+            load_left_s = float(run.load_left_s - (self.now_s - run.paced_s) / run.slowdown)
+            return max(0.0, load_left_s) + left_s
         if run.doing is WAITS:
             return 0.0
         pause_s = float(self._pause_s[row]) if run.doing is SAVES else self._kill_s
@@ -337,6 +352,8 @@ class World:
         elif run.doing is LOADS:
             run.loaded_s += self.now_s - run.since_s
             self._leave(run, DIES, self._kill_s)
+            if run.shared and self._loads_contend:
+                self._repace_beside(run)
         elif run.doing is SAVES and not command.save:
             run.paused_s += self.now_s - run.since_s
             run.roll_back()
@@ -369,9 +386,13 @@ class World:
     # --- Co-tenants --------------------------------------------------------------------------------
 
     def _repace_beside(self, run: JobRun) -> None:
-        """The run has begun or ceased to train: its co-tenants go on at another pace."""
+        """The run has begun or ceased to train, or to load where that is felt: its co-tenants go on at another
+        pace."""
         for other in self.devices.co_tenants(run, run.gang):
             self._will_report(other)
+            if other.doing is LOADS and self._loads_contend:
+                self._load_on(other)
+                continue
             slowdown = self._slowdown(other)
             if other.doing is TRAINS and slowdown != other.slowdown:
                 other.settle(self.now_s, self._every_s)
@@ -449,6 +470,8 @@ class World:
             elif run.doing is LOADS:
                 run.loaded_s += self.now_s - run.since_s
                 run.doing, run.since_s, run.ticket = DIES, self.now_s, 0
+                if run.shared and self._loads_contend:
+                    self._repace_beside(run)
             elif run.doing is SAVES:
                 run.roll_back()  # It goes on leaving, for nothing.
             if len(run.gang) == 1:

@@ -13,7 +13,7 @@ from cotenant.controller.sim import policies_named
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import simulate
 from cotenant.controller.sim.world.outcome import RunResult
-from cotenant.controller.sim.world.physics import Physics, bound_ratios, ratio_row
+from cotenant.controller.sim.world.physics import Failures, Physics, bound_ratios, ratio_row
 from tests.controller.sim.workloads import JobRow, cluster, workload
 
 SHARING = ("castor", "castor-cost", "sjf-ffs", "lucid")
@@ -26,6 +26,20 @@ def world(tmp_path: Path) -> Physics:
     file = tmp_path / "pairs.csv"
     file.write_text("\n".join(["model1,batch1,model2,batch2,xi1,xi2", *rows, ""]))
     return Physics(pairs=str(file), xi="measured")
+
+
+def sixty_rows() -> list[JobRow]:
+    """Gangs of up to six, of three models, one every 20 s."""
+    chance = np.random.default_rng(7)
+    return [
+        JobRow(
+            float(n * 20),
+            float(chance.integers(20, 900)),
+            gpus=int(chance.choice([1, 1, 2, 4, 6])),
+            model=str(chance.choice(["a", "b", "c"])),
+        )
+        for n in range(60)
+    ]
 
 
 class TestBenefit:
@@ -92,16 +106,7 @@ def test_pairs_never_seen_are_judged_by_the_duty_cycles_that_profiles_told(
 
 @pytest.mark.parametrize("policy", SHARING)
 def test_a_whole_workload_ends_under_each(world: Physics, policy: str) -> None:
-    chance = np.random.default_rng(7)
-    rows = [
-        JobRow(
-            float(n * 20),
-            float(chance.integers(20, 900)),
-            gpus=int(chance.choice([1, 1, 2, 4, 6])),
-            model=str(chance.choice(["a", "b", "c"])),
-        )
-        for n in range(60)
-    ]
+    rows = sixty_rows()
     learned = Physics(pairs=world.pairs)
     outcome = simulate(workload(*rows), cluster(2, 4), policy, physics=learned, validate=True)
     assert outcome.finished.all()
@@ -111,6 +116,46 @@ def test_a_whole_workload_ends_under_each(world: Physics, policy: str) -> None:
     assert 0 < benefit["jobs"] <= int(outcome.shared.sum())
     again = simulate(workload(*rows), cluster(2, 4), policy, physics=learned)
     assert np.array_equal(outcome.jct_s, again.jct_s)
+
+
+class TestLoadsThatAreFelt:
+    """Where a slot is a core: a load of 30 s is a load of 30 s of that core."""
+
+    def test_a_load_and_its_neighbour_slow_each_other(self, world: Physics) -> None:
+        felt = replace(world, load_duty=1.0)
+        jobs = replace(
+            workload(JobRow(0, 1000, load_s=0, model="a"), JobRow(100, 100, load_s=30, model="b")),
+            duty_cycles=(0.5, 0.25),
+        )
+        outcome = simulate(jobs, cluster(1), "sjf-ffs", physics=felt, validate=True)
+        # Until 100 alone, 45 s beside the load at 1.5, then 125 s beside the guest at 1.25, then alone.
+        assert outcome.load_s[1] == pytest.approx(30 * 1.5)
+        assert outcome.jct_s[1] == pytest.approx(45 + 125)
+        assert outcome.jct_s[0] == pytest.approx(100 + 45 + 125 + 1000 - 100 - 30 - 100)
+
+    def test_two_that_load_halve_each_other_until_one_has_loaded(self, world: Physics) -> None:
+        jobs = replace(
+            workload(JobRow(0, 100, load_s=30, model="a"), JobRow(0, 100, load_s=50, model="b")),
+            duty_cycles=(0.5, 0.25),
+        )
+        outcome = simulate(jobs, cluster(1), "sjf-ffs", physics=replace(world, load_duty=1.0), validate=True)
+        # Both are at half until 60; then the second has 20 s of its load left, beside a job busy for half.
+        assert outcome.load_s.tolist() == pytest.approx([60.0, 60.0 + 20 * 1.5])
+
+    @pytest.mark.parametrize("policy", [*SHARING, "cotenant"])
+    def test_a_whole_workload_ends_under_each_though_hosts_fail(self, world: Physics, policy: str) -> None:
+        jobs = replace(workload(*sixty_rows()), duty_cycles=(0.9, 0.3, 0.6))
+        outcome = simulate(
+            jobs,
+            cluster(2, 4),
+            policy,
+            physics=replace(world, load_duty=0.8),
+            failures=Failures(mean_between_s=5_000.0, repair_s=300.0),
+            seed=5,
+            validate=True,
+        )
+        assert outcome.finished.all()
+        assert outcome.load_s[outcome.shared].max() > 30.0
 
 
 def test_a_bound_holds_in_the_world_as_agents_hold_it() -> None:
