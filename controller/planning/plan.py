@@ -385,11 +385,14 @@ class Plan:
     def staying(self, device_id: DeviceId) -> list[JobId]:
         """Jobs that hold or get the device and are not on their way out."""
         here = [j for j in self.view.holdings.tenants(device_id) if not self.is_leaving(j)]
+        here.extend(self.coming(device_id))
+        return here
+
+    def coming(self, device_id: DeviceId) -> Sequence[JobId]:
+        """Jobs that will have the device and are no tenants of it yet: by a reservation, or by this plan."""
         claim = self.view.holdings.claimed_by(device_id)
-        if claim is not None and claim not in self.leaving:
-            here.append(claim)
-        added = self._added.get(device_id)
-        return here + added if added else here
+        added = self._added.get(device_id, ())
+        return added if claim is None or claim in self.leaving else (claim, *added)
 
     def is_leaving(self, job_id: JobId) -> bool:
         return job_id in self.leaving or self.view.jobs[job_id].phase in LEAVING

@@ -45,17 +45,19 @@ class ClassView:
         admits: Callable[[Job], bool],
         ends: Callable[[Job], bool],
         unseen: Callable[[Job], bool],
-        may_share: Callable[[Job], bool],
+        may_share: Callable[[Job], bool] | None,
     ) -> None:
         """Restricts `view` to one class of jobs. `admits`: which jobs wait here; `ends`: whether no job
         behind this one in its queue waits here; `unseen`: which of the waiting jobs are new to the policy
-        though not to the queue; `may_share`: beside which jobs others may be put."""
+        though not to the queue; `may_share`: beside which jobs others may be put, None: beside all."""
         self.now_s, self.began_hour, self.jobs = view.now_s, view.began_hour, view.jobs
         self.hosts, self.devices, self.free = view.hosts, view.devices, view.free
         self.running, self.hp, self.chosen = view.running, view.hp, view.chosen
         self.pairs, self.sizes = view.pairs, view.sizes
         self.queue: QueueView = QueueOfClass(view.queue, admits, ends, unseen)
-        self.holdings: HoldingsView = HoldingsForClass(view.holdings, view.jobs, may_share)
+        self.holdings: HoldingsView = (
+            HoldingsForClass(view.holdings, view.jobs, may_share) if may_share is not None else view.holdings
+        )
 
 
 class QueueOfClass:

@@ -217,7 +217,7 @@ class Gfs:
             admits=admits,
             ends=lambda job: not job.aged and job.spec.gpus > widest,
             unseen=lambda job: job.spec.gpus > offered,
-            may_share=lambda job: view.pairs.shares_hp or not is_hp(job),
+            may_share=None if view.pairs.shares_hp else lambda job: not is_hp(job),
         )
 
     def _share_pass(self, view: View, event: ev.AnyEvent) -> Sequence[AnyAction]:
