@@ -307,6 +307,7 @@ def organisations_of(engine: Engine) -> tuple[wire.OrganisationView, ...]:
             name=name,
             job_class=each.job_class or "spot",
             quota_devices=each.quota_devices or None,
+            share_max=each.share_max or None,
             spot_devices=held[name],
         )
         for name, each in sorted(engine.config.organisations.items())

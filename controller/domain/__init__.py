@@ -71,7 +71,7 @@ _HOMES: Final = {
     "readings": ("TEXT_MAX", "DeviceReading", "ForkServers"),
     "reasons": ("Reason", "because", "render"),
     "settings": (
-        "LATE_SHARE", "JobLimit", "LimitSettings", "OrganisationSettings",
+        "LATE_SHARE", "NO_BOUNDS", "JobLimit", "LimitSettings", "OrganisationSettings",
         "PolicySettings", "SharingSettings",
     ),
 }

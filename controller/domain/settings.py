@@ -67,10 +67,17 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError(f"policy.promise_margin must be 0 to 10, got {self.promise_margin}")
 
 
+def check_share_max(value: float, name: str, *, may_be_none: bool = True) -> None:
+    """Raises ValueError where a bound on sharing is out of range; 0 stands for none."""
+    if (value or not may_be_none) and not SHARE_MAX_MIN <= value <= SHARE_MAX_MAX:
+        none = " (or 0 for none)" if may_be_none else ""
+        raise ValueError(f"{name} must be {SHARE_MAX_MIN} to {SHARE_MAX_MAX:g}{none}, got {value}")
+
+
 class SharingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[sharing]`"""
 
-    max: float = 0.0
+    max: float = 1.5
     """The bound of jobs that name none: their step time beside others is at most so many times that alone,
     where both co-tenants have no other bound; 0 = no bound."""
     hp: bool = False
@@ -87,15 +94,14 @@ class SharingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         return self.max > 0.0 or self.hp
 
     def __post_init__(self) -> None:
-        for name in ("max", "hp_max"):
-            value = getattr(self, name)
-            if (value or name != "max") and not SHARE_MAX_MIN <= value <= SHARE_MAX_MAX:
-                none = " (or 0 for none)" if name == "max" else ""
-                raise ValueError(
-                    f"sharing.{name} must be {SHARE_MAX_MIN} to {SHARE_MAX_MAX:g}{none}, got {value}"
-                )
+        check_share_max(self.max, "sharing.max")
+        check_share_max(self.hp_max, "sharing.hp_max", may_be_none=False)
         if not 0.01 <= self.guest_min <= 1.0:
             raise ValueError(f"sharing.guest_min must be 0.01 to 1, got {self.guest_min}")
+
+
+NO_BOUNDS: Final = SharingSettings(max=0.0)
+"""Sharing as it was before there were bounds: what an engine does that is told nothing."""
 
 
 class JobLimit(NamedTuple):
@@ -183,3 +189,8 @@ class OrganisationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     """Of its jobs that are given none; empty = spot."""
     quota_devices: int = 0
     """Devices that its jobs of class spot may hold at once; 0 = as many as the quota of all spot jobs."""
+    share_max: float = 0.0
+    """The bound on sharing of its jobs that name none (`[sharing]`); 0 = as other jobs."""
+
+    def __post_init__(self) -> None:
+        check_share_max(self.share_max, "share_max")

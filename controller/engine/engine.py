@@ -101,6 +101,9 @@ class Engine:
             self._ledger.pairs = pairs
             pairs.asked_for = self._ledger.phases.asked_for
         self._ledger.pairs.sharing = self.config.sharing
+        self._ledger.pairs.share_max_of = {
+            name: each.share_max for name, each in self.config.organisations.items() if each.share_max
+        }
         if self.config.predictor is not None:
             from cotenant.controller.models.interference.predictor import (
                 Predictor,  # numpy, for those who use it

@@ -11,14 +11,14 @@ has struck is kept apart until its quarantine ends, the longer the more often it
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
 from math import inf
 from typing import Literal, Protocol
 
 import msgspec
 
-from cotenant.controller.domain import Job, JobSpec, SharingSettings
+from cotenant.controller.domain import NO_BOUNDS, Job, JobSpec
 from cotenant.controller.knowledge.profiles import kind_words
 from cotenant.controller.performance import (
     UNBOUNDED,
@@ -173,8 +173,10 @@ class PairTable:
         self._known: dict[str, dict[str, PairKnowledge]] = {}
         """Answers of `interference` without a model, by both kinds; dropped when a kind is observed again."""
         self.foresight = foresight
-        """Configuration, not state: never saved with the entries. So are the two below."""
-        self.sharing = SharingSettings()
+        """Configuration, not state: never saved with the entries. So are the three below."""
+        self.sharing = NO_BOUNDS
+        self.share_max_of: Mapping[str, float] = {}
+        """The bounds of organisations whose jobs have one of their own."""
         self.asked_for: Container[str] = ()
         """The rare wishes of jobs; "bound" is among them once a job has named a bound."""
 
@@ -238,7 +240,7 @@ class PairTable:
     @property
     def has_bounds(self) -> bool:
         """Whether any job has a bound."""
-        return self.sharing.is_on or "bound" in self.asked_for
+        return self.sharing.is_on or bool(self.share_max_of) or "bound" in self.asked_for
 
     @property
     def shares_hp(self) -> bool:
@@ -246,11 +248,13 @@ class PairTable:
         return self.sharing.hp
 
     def bound_of(self, job: Job) -> ShareBound:
-        """What sharing may cost the job: what it names, else what its class does where such jobs share, else
-        the cluster's."""
+        """What sharing may cost the job: what it names, else its organisation, else its class where such jobs
+        share, else the cluster's."""
         sharing, own_max = self.sharing, job.spec.share_max
         if own_max is not None:
             return ShareBound(max=own_max, is_own=True) if own_max != inf else UNBOUNDED
+        if (organisation_max := self.share_max_of.get(job.spec.organisation)) is not None:
+            return ShareBound(max=organisation_max, is_own=True)
         if job.spec.job_class == "hp" and sharing.hp:
             return ShareBound(max=sharing.hp_max, is_own=True)
         return ShareBound(max=sharing.max) if sharing.max else UNBOUNDED

@@ -298,6 +298,8 @@ def explanation_page(reply: wire.Explained) -> str:
     lines = [f"job {job.job_id} ({job.name}): {state}", f"  {wrap_text(now, 2)}"]
     if eta := describe_eta(job.eta):
         lines.append(f"  {wrap_text(eta, 2)}")
+    if job.co_tenants and (bound := describe_share_bound(job)):
+        lines.append(f"  {wrap_text(bound, 2)}")
     lines += [f"  {wrap_text(line, 2)}" for line in reply.explanation.ahead]
     if history:
         lines += ["", paint("How it came about, newest first:", "bold")]

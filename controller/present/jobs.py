@@ -88,7 +88,8 @@ def describe_share_bound(job: clients.JobView) -> str:
     bound, held_back = job.bound, describe_pace(job)
     if bound is None:
         return held_back
-    whose = "its own" if bound.is_own else "the cluster's"
+    names_it = job.share.startswith("max=")
+    whose = "its own" if names_it else "its organisation's or class's" if bound.is_own else "the cluster's"
     text = f"a step may take {bound.max:g} times as long as alone ({whose})"
     if bound.ratio_p50 is not None and bound.ratio_p99 is not None:
         text += f"; over the last minute {bound.ratio_p50:.2f} times, p99 {bound.ratio_p99:.2f}"

@@ -27,8 +27,9 @@ def page(reply: wire.Policies) -> str:
 def describe_organisation(organisation: wire.OrganisationView) -> str:
     quota = organisation.quota_devices
     of_quota = f" of {quota} that they may hold" if quota is not None else ""
+    bound = f", max={organisation.share_max:g}" if organisation.share_max is not None else ""
     return (
-        f"organisation {organisation.name}: class {organisation.job_class} by default; "
+        f"organisation {organisation.name}: class {organisation.job_class}{bound} by default; "
         f"its spot jobs have {plural(organisation.spot_devices, 'device')}{of_quota}"
     )
 

@@ -178,7 +178,8 @@ class _Drive:
         hosts = host_reports(self._cluster, max_tenants, divides=bool(self._workload.fractions))
         ratios = None if data is None else data.ratios(self._workload.models)
         sharing = self._physics.sharing
-        kept = bound_ratios(ratios, sharing) if ratios is not None and sharing.is_on else ratios
+        bound = bound_ratios(ratios, sharing) if ratios is not None and sharing.is_on else None
+        kept, lost = (ratios, []) if bound is None else bound
         rows = 0 if kept is None else len(kept)
         loads = load_ratios(self._physics.load_duty, self._workload.duty_cycles, rows)
         specs = Specs(self._workload, self._cluster)
@@ -187,7 +188,7 @@ class _Drive:
         self._world = make_world(
             self._workload,
             asking or specs,
-            Devices(hosts, kept, loads),
+            Devices(hosts, kept, loads, lost),
             hosts,
             self._physics,
             failures,

@@ -110,8 +110,10 @@ def load(
         msgspec.ValidationError
     ) as error:  # A range that its section knows: "profiler.seconds must be ...".
         what = str(error).partition(" - at ")[0]
-        place = origins.get(what.partition(" ")[0], "").removeprefix("file ")
-        raise SettingsError(f"{place}: {what}") from None
+        name, _, problem = what.partition(" ")
+        key = next((each for each in values if each == name or each.endswith(f".{name}")), name)
+        place = origins.get(key, "").removeprefix("file ")
+        raise SettingsError(f"{place}: {key} {problem}") from None
     return LoadedSettings(settings=settings, origins=origins, files=read)
 
 

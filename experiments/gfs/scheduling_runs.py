@@ -97,12 +97,7 @@ def load(cell: Cell) -> Row | None:
 def from_day(workload: Workload, day: int) -> Workload:
     """Without the spot jobs of the days before."""
     kept = workload.hp | (workload.submit_s >= day * DAY_S)
-    names = (
-        "submit_s", "duration_s", "expected_s", "gpus", "load_s", "pause_s", "model", "hp", "organisation"
-    )  # fmt: skip
-    columns = {name: getattr(workload, name)[kept] for name in names}
-    fractions = tuple(np.array(workload.fractions)[kept].tolist()) if workload.fractions else ()
-    return dataclasses.replace(workload, fractions=fractions, job_ids=(), **columns)
+    return dataclasses.replace(workload.take(kept), job_ids=())
 
 
 def run(cell: Cell, commit: str) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final, NamedTuple
 
 from experiments.shared import paths
+from experiments.unharmed.simulated import Result
+from experiments.unharmed.simulated_page import sections
 
 PAGE: Final = paths.RESULTS / "unharmed.md"
 Run = Mapping[str, Any]
@@ -110,7 +113,7 @@ def verdicts(runs: Sequence[Run]) -> str:
     return "\n".join(lines)
 
 
-def write(runs: Sequence[Run], facts: Mapping[str, str | int | float]) -> None:
+def write(runs: Sequence[Run], found: Sequence[Result], facts: Mapping[str, str | int | float]) -> Path:
     machine = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
     pairs = len({run["pair"] for run in runs})
     PAGE.write_text(
@@ -133,6 +136,9 @@ is shorter than the slices in which the kernel gives a core away, the p99 of sin
 What this does not show: GPUs, batches that the runtime splits, the pairs that are not in the table yet, and
 as many repetitions as a claim about rare minutes would need.
 
+{sections(found) if found else ""}
+
 Machine: {machine}.
 """
     )
+    return PAGE

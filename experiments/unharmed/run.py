@@ -1,17 +1,20 @@
-"""What sharing costs a job with a bound, on real jobs: each pair free and under bounds, on slots of one core.
+"""What sharing costs a job with a bound: real pairs on slots of one core, free and under bounds; and
+simulated clusters whose hp jobs share within one.
 
-    python experiments/unharmed/run.py [--pairs loader:compute,...] [--bounds 0,1.1,1.05] [--repeats 1]
-                                       [--minutes 1] [--page-only]
+    python experiments/unharmed/run.py [--only real|simulated] [--pairs loader:compute,...]
+                                       [--bounds 0,1.1,1.05] [--repeats 1] [--minutes 1] [--workers 1]
+                                       [--page-only]
 
-A run: the protected job alone, then a guest beside it (`experiments/shared/live/beside.py`). Runs are kept in
-`runs.jsonl` beside this file: one that is there is not made again. Prints the table, and writes it to
-experiments/results/unharmed.md.
+A real run: the protected job alone, then a guest beside it (`experiments/shared/live/beside.py`); kept in
+`runs.jsonl` beside this file. A simulated one: `simulated.py`, kept in experiments/.cache. A run that is
+there is not made again, so a stop loses only the run that it met. Writes experiments/results/unharmed.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import tempfile
@@ -29,6 +32,7 @@ import machine
 from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.client.connection import Client
+from experiments.shared import kept_runs
 from experiments.shared.live.beside import (
     SETTINGS,
     Beside,
@@ -38,7 +42,7 @@ from experiments.shared.live.beside import (
     run_beside,
 )
 from experiments.shared.live.run import WentWrong, no_job_left
-from experiments.unharmed import page
+from experiments.unharmed import page, simulated
 
 RUNS: Final = Path(__file__).with_name("runs.jsonl")
 PAIRS: Final = (
@@ -115,10 +119,12 @@ def main() -> None:
     parser.add_argument("--bounds", default="0,1.1,1.05", help="0: none")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--minutes", type=int, default=1, help="that the two train together")
+    parser.add_argument("--only", choices=("real", "simulated"), help="run nothing of the other half")
+    parser.add_argument("--workers", type=int, default=1, help="simulations at once")
     parser.add_argument("--page-only", action="store_true", help="run nothing: only what was measured before")
     asked = parser.parse_args()
     runs = [json.loads(line) for line in RUNS.read_text().splitlines()] if RUNS.exists() else []
-    for repeat in range(0 if asked.page_only else asked.repeats):
+    for repeat in range(0 if asked.page_only or asked.only == "simulated" else asked.repeats):
         for pair in asked.pairs.split(","):
             for bound in map(float, asked.bounds.split(",")):
                 if sum((each["pair"], each["bound"]) == (pair, bound) for each in runs) > repeat:
@@ -131,8 +137,12 @@ def main() -> None:
                 with RUNS.open("a") as file:
                     file.write(json.dumps(runs[-1]) + "\n")
                 print(runs[-1], flush=True)
-    print(page.table(runs))
-    page.write(runs, machine.facts())
+    if not asked.page_only and asked.only != "real":
+        kept_runs.complete(
+            simulated.cells(), simulated.load, simulated.run, workers=asked.workers, minutes=math.inf
+        )
+    found = [result for cell in simulated.cells() if (result := simulated.load(cell)) is not None]
+    print(page.write(runs, found, machine.facts()))
 
 
 if __name__ == "__main__":

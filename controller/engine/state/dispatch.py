@@ -18,6 +18,7 @@ from cotenant.controller.domain import (
     CHECKPOINTING,
     ENDED,
     LOADING,
+    NO_BOUNDS,
     ON_DEVICES,
     RESERVED,
     STOPPING,
@@ -59,7 +60,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     keep_ended: int = 10_000
     began_hour: int = 0
     """The hour, counted from 1970 in UTC, in which the journal's time began; 0 = unknown."""
-    sharing: SharingSettings = SharingSettings()
+    sharing: SharingSettings = NO_BOUNDS
     lengths_by_command: bool = True
     """False: how long a job took says nothing of the next one with its command."""
     predictor: InterferenceModel | None = None

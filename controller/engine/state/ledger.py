@@ -284,9 +284,10 @@ class Ledger:
         """Take over a saved state; this ledger must be new."""
         assert not self.jobs and not self.hosts
         self.now_s = self.phases.now_s = now_s
-        sharing = self.pairs.sharing
-        self.pairs = PairTable(saved.pairs, self.pairs.foresight)
-        self.pairs.sharing, self.pairs.asked_for = sharing, self.phases.asked_for
+        before = self.pairs
+        self.pairs = PairTable(saved.pairs, before.foresight)
+        self.pairs.sharing, self.pairs.share_max_of = before.sharing, before.share_max_of
+        self.pairs.asked_for = self.phases.asked_for
         self.estimates = saved.estimates
         self.profiles = saved.profiles
         self.next_number, self.next_command = saved.next_number, saved.next_command

@@ -25,8 +25,13 @@ class Devices:
     """All devices of the cluster; times are summed over them, up to the last change."""
 
     def __init__(
-        self, hosts: Sequence[HostReport], ratios: RatioTable | None, loads: LoadRatios | None = None
+        self,
+        hosts: Sequence[HostReport],
+        ratios: RatioTable | None,
+        loads: LoadRatios | None = None,
+        lost: Sequence[Sequence[bool]] = (),
     ) -> None:
+        """Starts with nobody on any device. `lost`: as in `BoundRatios`; empty where nobody has a bound."""
         self.busy = 0
         """Devices with a tenant."""
         self.held = 0.0
@@ -34,7 +39,7 @@ class Devices:
         self.busy_gpu_s = 0.0
         self.held_gpu_s = 0.0
         self._since_s = 0.0
-        self._ratios, self._loads = ratios, loads
+        self._ratios, self._loads, self._lost = ratios, loads, lost
         self._max_tenants = {d.device_id: d.max_tenants for host in hosts for d in host.devices}
         self.here: dict[DeviceId, tuple[JobRun, ...]] = dict.fromkeys(self._max_tenants, ())
         """Tenants of each device."""
@@ -127,6 +132,16 @@ class Devices:
         if other.doing is LOADS:
             return loads.loading if run.doing is LOADS else loads.training[run.model]
         return 1.0
+
+    def loses_bound_to(self, run: JobRun) -> JobRun | None:
+        """Returns the co-tenant beside whom the bound of a job cannot be kept."""
+        if not self._lost or run.doing is not TRAINS:
+            return None
+        mine = self._lost[run.model]
+        for other in self.co_tenants(run, run.gang):
+            if other.doing is TRAINS and mine[other.model]:
+                return other
+        return None
 
     def tenants(self) -> dict[DeviceId, list[str]]:
         return {device_id: [run.job_id for run in here] for device_id, here in self.here.items()}

@@ -37,7 +37,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 import numpy as np
 
 from cotenant.controller.domain import SHARE_MAX_MAX, SHARE_MAX_MIN, SharingSettings
-from cotenant.controller.performance import UNBOUNDED, Interference, ShareBound, keep_bounds
+from cotenant.controller.performance import UNBOUNDED, Interference, ShareBound, keep_bounds, maxima
 
 BUNDLED: Final = ("gavel-v100", "gavel-p100", "gavel-k80")
 COLUMNS: Final = ("model1", "batch1", "model2", "batch2", "xi1", "xi2")
@@ -93,20 +93,36 @@ RatioRows = list[list[float]]
 """`[model][partner]` -> xi of the model; the last row and column stand for jobs without a model."""
 
 
-def bound_ratios(ratios: RatioRows, sharing: SharingSettings) -> RatioRows:
-    """The ratios of pairs whose bounds are kept, as agents keep them: twice as many rows and columns as
-    `ratios` has, those of spot jobs, then those of hp jobs (`ratio_row`). A pair for which the bounds cannot
-    be kept is held to them as far as that goes."""
+class BoundRatios(NamedTuple):
+    """Ratios of pairs whose bounds are kept as agents keep them: twice as many rows and columns as the table
+    that they are made of, those of spot jobs, then those of hp jobs (`ratio_row`)."""
+
+    kept: RatioRows
+    """Where a pair's bounds cannot be kept, it is held to them as far as that goes."""
+    lost: list[list[bool]]
+    """Whether a job loses its bound beside another: then agents say so (`BOUND_LOST_S`)."""
+
+
+BOUND_LOST_S: Final = 20.0
+"""So long agents try to keep a bound (`agent/daemon/core/pacing.py`)."""
+
+
+def bound_ratios(ratios: RatioRows, sharing: SharingSettings) -> BoundRatios:
+    """Returns what bounds make of the ratios of a world."""
     spot = ShareBound(max=sharing.max) if sharing.max else UNBOUNDED
     hp = ShareBound(max=sharing.hp_max, is_own=True) if sharing.hp else spot
     kinds = [(model, bound) for bound in (spot, hp) for model in range(len(ratios))]
 
-    def kept(one: tuple[int, ShareBound], other: tuple[int, ShareBound]) -> float:
+    def keep(one: tuple[int, ShareBound], other: tuple[int, ShareBound]) -> tuple[float, bool]:
         mine, theirs = ratios[one[0]][other[0]], ratios[other[0]][one[0]]
         pair = Interference(first=mine, second=theirs, source="default")
-        return keep_bounds(pair, one[1], other[1], sharing.guest_min).first
+        held = keep_bounds(pair, one[1], other[1], sharing.guest_min)
+        return held.first, held.over_bound and mine > maxima(one[1], other[1])[0]
 
-    return [[kept(one, other) for other in kinds] for one in kinds]
+    pairs = [[keep(one, other) for other in kinds] for one in kinds]
+    return BoundRatios(
+        kept=[[ratio for ratio, _ in row] for row in pairs], lost=[[lost for _, lost in row] for row in pairs]
+    )
 
 
 def ratio_row(model: int, hp: bool, models: int) -> int:

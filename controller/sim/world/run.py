@@ -63,6 +63,8 @@ class JobRun:
     """Whether it can: otherwise it never has a checkpoint."""
     tell = 0
     """Ticket of the entry for its next report in a world in which lengths are not told beforehand."""
+    lost = 0
+    """Ticket of the entry for the moment at which its agent gives its bound up."""
     launched_s = 0.0
     slowdown = 1.0
     step_s = STEP_S
@@ -168,6 +170,17 @@ def progress(run: JobRun, total_steps: int | None = None) -> ev.ProgressSeen:
         step=run.steps,
         step_s=run.step_s * run.slowdown,
         total_steps=total_steps,
+    )
+
+
+def bound_lost(run: JobRun, partner: JobRun) -> ev.BoundLost:
+    """The agent's word that it could not keep the bound of a job beside another."""
+    return ev.BoundLost(
+        job_id=run.job_id,
+        attempt=run.number,
+        host_id=run.gang[0].host_id,
+        partner=partner.job_id,
+        ratio=run.slowdown,
     )
 
 

@@ -7,8 +7,8 @@ seed when it was made, so two policies that get the same workload get the same j
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +71,13 @@ class JobSource:
     """Rows of the source that are no jobs here: reason -> count."""
 
 
+COLUMNS_PER_JOB: Final = (
+    "submit_s", "duration_s", "expected_s", "gpus", "load_s", "pause_s", "model", "hp", "organisation"
+)  # fmt: skip
+SAID_PER_JOB: Final = ("job_ids", "speedups", "fractions", "asks", "tells", "resumes")
+"""Empty, or an entry for each job."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload(JobSource):
     """n jobs in order of arrival; each column has shape (n,)."""
@@ -112,20 +119,29 @@ class Workload(JobSource):
 
     def __post_init__(self) -> None:
         n = len(self.submit_s)
-        for name in ("duration_s", "expected_s", "gpus", "load_s", "pause_s", "model", "hp", "organisation"):
+        for name in COLUMNS_PER_JOB:
             assert len(getattr(self, name)) == n, f"column {name} has another length"
-        assert not self.job_ids or len(self.job_ids) == n
-        assert all(len(column) in (0, n) for column in (self.asks, self.tells, self.resumes))
+        assert all(len(getattr(self, name)) in (0, n) for name in SAID_PER_JOB)
         assert self.knowledge.known == "exact" or bool(np.all(np.isnan(self.expected_s)))
         assert not self.speedups or [*map(len, self.speedups)] == self.gpus.tolist()
         parts = [gpus for gpus, part in zip(self.gpus, self.fractions, strict=False) if part < 1.0]
-        assert not self.fractions or (len(self.fractions) == n and all(gpus == 1 for gpus in parts))
+        assert all(gpus == 1 for gpus in parts)
         assert not self.duty_cycles or len(self.duty_cycles) == len(self.models)
         assert n == 0 or (self.submit_s[0] == 0.0 and bool(np.all(np.diff(self.submit_s) >= 0.0)))
         assert bool(np.all(self.duration_s > 0.0)) and bool(np.all(self.gpus >= 1))
 
     def __len__(self) -> int:
         return len(self.submit_s)
+
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Workload:
+        """Some of the jobs, in their order; the first of them arrives at 0."""
+        numbers = np.arange(len(self))[rows].tolist()
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS_PER_JOB}
+        columns["submit_s"] = columns["submit_s"] - columns["submit_s"][:1].sum()
+        for name in SAID_PER_JOB:
+            if said := getattr(self, name):
+                columns[name] = tuple(said[number] for number in numbers)
+        return replace(self, **columns)
 
     @property
     def is_exact(self) -> bool:

@@ -36,7 +36,7 @@ from cotenant.controller.sim.world.devices import Devices, part_on, wait_s
 from cotenant.controller.sim.world.jobs import RowSpecs, steps_in
 from cotenant.controller.sim.world.knowledge import COMPLETE
 from cotenant.controller.sim.world.outcome import cells
-from cotenant.controller.sim.world.physics import FailureTimes, Physics, ratio_row
+from cotenant.controller.sim.world.physics import BOUND_LOST_S, FailureTimes, Physics, ratio_row
 from cotenant.controller.sim.world.run import (
     DIES,
     LEFT,
@@ -47,6 +47,7 @@ from cotenant.controller.sim.world.run import (
     Doing,
     JobRun,
     attempt_ended_event,
+    bound_lost,
     durable,
     first_step,
     hello,
@@ -57,7 +58,7 @@ from cotenant.controller.sim.world.workload import Workload
 NEVER: Final = math.inf
 REPORTS: Final = OBSERVATIONS
 """Reports after a change, as many as make a verdict; those that follow would say the same."""
-LEAVES, FIRST_STEP, HOST, ANSWER, REPORT, TELL = range(6)
+LEAVES, FIRST_STEP, HOST, ANSWER, REPORT, TELL, LOST = range(7)
 """Kinds of heap entries (at_s, rank, row, ticket), in their order at one instant. LEAVES: the work is done,
 or a stopped attempt has left its devices."""
 
@@ -188,7 +189,13 @@ class World:
             return self._answers.pop(ticket)
         return self._host_returns(row) if row in self._down else self._host_fails(row)
 
-    def _reports(self, at_s: float, rank: int, run: JobRun | None, ticket: int) -> ev.ProgressSeen | None:
+    def _reports(self, at_s: float, rank: int, run: JobRun | None, ticket: int) -> ev.AnyEvent | None:
+        if rank == LOST:
+            other = self.devices.loses_bound_to(run) if run is not None and ticket == run.lost else None
+            if run is None or other is None:
+                return None
+            self.now_s = at_s
+            return bound_lost(run, other)
         if run is None or ticket not in (run.report, run.tell) or run.doing is not TRAINS:
             return None
         self.now_s = at_s
@@ -223,6 +230,9 @@ class World:
         if run.shared:
             self._will_report(run)
             self._repace_beside(run)
+            for each in (run, *self.devices.co_tenants(run, run.gang)):
+                if self.devices.loses_bound_to(each) is not None:
+                    each.lost = self._push(now_s + BOUND_LOST_S, LOST, each.row)
         run.ticket = self._push(now_s + left_s, LEAVES, row)
         if not self._says_hello:
             return first_step(run)
@@ -386,8 +396,8 @@ class World:
     # --- Co-tenants --------------------------------------------------------------------------------
 
     def _repace_beside(self, run: JobRun) -> None:
-        """The run has begun or ceased to train, or to load where that is felt: its co-tenants go on at another
-        pace."""
+        """The run has begun or ceased to train, or to load where loads are felt: its co-tenants go on at
+        another pace."""
         for other in self.devices.co_tenants(run, run.gang):
             self._will_report(other)
             if other.doing is LOADS and self._loads_contend:

@@ -74,6 +74,8 @@ class OrganisationView(msgspec.Struct, frozen=True, kw_only=True):
     """Devices that its jobs of class spot may hold at once; None: no quota of its own."""
     spot_devices: int
     """Those that they hold now."""
+    share_max: float | None = None
+    """The bound on sharing of its jobs that name none; None: as other jobs."""
 
 
 NOT_AVAILABLE: Final = "not available: "

@@ -45,13 +45,14 @@ def test_the_page_says_which_model_forecasts_and_since_when() -> None:
 
 def test_organisations_are_told_with_their_class_and_their_quota() -> None:
     vision = wire.OrganisationView(name="vision", job_class="spot", quota_devices=4, spot_devices=1)
-    speech = wire.OrganisationView(name="speech", job_class="hp", quota_devices=None, spot_devices=0)
+    speech = wire.OrganisationView(
+        name="speech", job_class="hp", quota_devices=None, spot_devices=0, share_max=1.2
+    )
     assert describe_organisation(vision) == (
         "organisation vision: class spot by default; its spot jobs have 1 device of 4 that they may hold"
     )
-    assert (
-        describe_organisation(speech)
-        == "organisation speech: class hp by default; its spot jobs have 0 devices"
+    assert describe_organisation(speech) == (
+        "organisation speech: class hp, max=1.2 by default; its spot jobs have 0 devices"
     )
 
 

@@ -83,6 +83,10 @@ WRONG = {
         ":2: `organisations.a.class` must be one of hp, spot, got 'low'",
     ),
     "a negative quota": ("[organisations.a]\nquota_devices = -1\n", "must be 0 or more"),
+    "an organisation's bound": (
+        "[organisations.a]\nshare_max = 0.5\n",
+        ":2: organisations.a.share_max must be 1.01 to 10 (or 0",
+    ),
     "an organisation that is no section": ("[organisations]\na = 3\n", "`a` must be a section, written"),
     "organisations that are no section": ("organisations = 3\n", "must be sections, written [organisations"),
     "an organisation of two words": ("[organisations.'a b']\nclass = 'hp'\n", "no name of an organisation"),

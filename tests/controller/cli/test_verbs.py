@@ -351,6 +351,17 @@ def test_explain(controller: StandIn, replies: ModuleType, cotenant: Cotenant) -
     assert (value["schema"], value["reason"]) == ("explanation/1", "behind job 9 in sjf order")
 
 
+def test_explain_says_how_the_bound_of_a_job_that_shares_stands(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
+) -> None:
+    bound = wire.ShareBoundView(max=1.5, is_own=False, ratio_p50=1.21, ratio_p99=1.4, guest_pace=0.6)
+    shares = replies.job_view("7", co_tenants=("8",), bound=bound)
+    controller.says(wire.Explain, replies.explained(shares, "shares with job 8"))
+    out = " ".join(cotenant("explain", "7").out.split())
+    assert "1.5 times as long as alone (the cluster's); over the last minute 1.21 times, p99 1.40" in out
+    assert "job 8 may train 60 % of the time" in out
+
+
 @pytest.mark.parametrize("verb", ["cancel", "hold", "release", "preempt", "checkpoint"])
 def test_changes(controller: StandIn, cotenant: Cotenant, verb: str) -> None:
     controller.says(wire.ChangeJobs, wire.Done(request_id=0, lines=(f"job 7: {verb}",)))

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import AttemptNo, HostId, JobId, SharingSettings, StartAttempt
+from cotenant.controller.domain import (
+    AttemptNo,
+    HostId,
+    JobId,
+    OrganisationSettings,
+    SharingSettings,
+    StartAttempt,
+)
 from cotenant.controller.domain import events as ev
 from cotenant.controller.performance import ShareBound
 from tests.controller.building import Desk, profile, spec
@@ -100,6 +107,22 @@ def test_what_was_measured_under_a_bound_says_nothing_of_jobs_without_one() -> N
     assert free == set() and len(pairs.entries) == 1
     (seen,) = pairs.list_seen()
     assert "bound 1.25" in seen.first + seen.second
+
+
+def test_a_bound_is_a_jobs_own_else_its_organisations_else_the_clusters() -> None:
+    desk = Desk(
+        "sjf-ffs",
+        sharing=SharingSettings(max=1.5),
+        organisations={"vision": OrganisationSettings(share_max=1.2)},
+    )
+    named = {"share": "max=1.1", "organisation": "vision"}
+    for number, more in enumerate((named, {"organisation": "vision"}, {"organisation": "speech"}), 1):
+        desk.submit(number, **job(f"{number}.py", **more))
+    bounds = [desk.engine.pairs.bound_of(desk.job(number)) for number in (1, 2, 3)]
+    assert [bound.max for bound in bounds] == [1.1, 1.2, 1.5]
+    assert [bound.is_own for bound in bounds] == [True, True, False]
+    desk.restart()
+    assert [desk.engine.pairs.bound_of(desk.job(number)) for number in (1, 2, 3)] == bounds
 
 
 def test_the_settings_of_a_cluster_are_checked() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +249,16 @@ def test_a_file_of_measured_overheads_that_is_wrong_is_refused(
 def test_a_missing_file_of_measured_overheads_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceProblem, match="cannot be read"):
         read_overheads(tmp_path / "none.json")
+
+
+def test_some_of_a_workloads_jobs_begin_with_the_first_of_them() -> None:
+    drawn = philly(jobs=40, hp_share=0.5, models=("a", "b", "c"))
+    whole = replace(drawn, resumes=tuple(row % 3 == 0 for row in range(40)))
+    rows = np.array([4, 7, 20])
+    some = whole.take(rows)
+    assert some.submit_s.tolist() == (whole.submit_s[rows] - whole.submit_s[4]).tolist()
+    for name in set(COLUMNS) - {"submit_s"}:
+        assert np.array_equal(getattr(some, name), getattr(whole, name)[rows]), name
+    assert some.take(np.array([True, False, True])).gpus.tolist() == whole.gpus[[4, 20]].tolist()
+    assert some.resumes == (False, False, False)
+    assert (some.models, some.name) == (whole.models, whole.name)

@@ -160,7 +160,9 @@ class TestLoadsThatAreFelt:
 
 def test_a_bound_holds_in_the_world_as_agents_hold_it() -> None:
     free = [[2.0, 1.6, 1.0], [1.1, 1.05, 1.0], [1.0, 1.0, 1.0]]
-    kept = bound_ratios(free, SharingSettings(max=1.3, hp=True, hp_max=1.1))
+    kept, lost = bound_ratios(free, SharingSettings(max=1.3, hp=True, hp_max=1.1))
+    assert lost[0] == [True, True, False, False, False, False], "a bound of its own goes before the cluster's"
+    assert not any(lost[2]) and not any(lost[1][:3])
     assert kept[0][1] == 1.3, "its co-tenant waits"
     assert kept[1][0] == pytest.approx(1.1 * (1.6 - 1.0) / (1.3 - 1.0)), "and pays for it"
     assert kept[2][:3] == free[2] and kept[1][1] == 1.05, (
@@ -170,6 +172,19 @@ def test_a_bound_holds_in_the_world_as_agents_hold_it() -> None:
     assert kept[hp][1] == 1.1, "a class has a bound of its own"
     assert kept[1][hp] == pytest.approx(1.1 * 0.6 / 0.1), "before which that of the cluster gives way"
     assert [ratio_row(model, False, 2) for model in (0, 1, -1)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("policy", [name for name in SHARING if name != "lucid"])
+def test_a_pair_whose_bound_cannot_be_kept_is_parted_within_seconds(world: Physics, policy: str) -> None:
+    """Never seen, they are taken for 1.25; beside each other both take four times as long."""
+    jobs = replace(
+        workload(JobRow(0, 5000, model="a"), JobRow(100, 4000, model="c")), duty_cycles=(0.75, 0.5)
+    )
+    held = simulate(
+        jobs, cluster(1), policy, physics=Physics(pairs=world.pairs, share_max=1.5), validate=True
+    )
+    assert held.shared.all() and held.preemptions.sum() == 1
+    assert (held.run_s - jobs.duration_s).max() == pytest.approx(20.0 * 3 / 4, abs=0.1)
 
 
 @pytest.mark.parametrize("policy", ["gfs-rise", "gfs-rise:share=sjf-ffs", "cotenant"])
