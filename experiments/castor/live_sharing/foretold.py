@@ -74,12 +74,15 @@ def foretell(
     *,
     label: tuple[str, Parameters] | None = None,
     load_s: Mapping[str, float] | None = None,
+    load_duty: float = 0.0,
+    share_max: float = 0.0,
 ) -> Foretold:
     """A run's arrivals under its own policy, or another.
 
     Args:
         trained_s: job name -> training time alone.
         load_s: job name -> load time; None: as that run measured it.
+        load_duty, share_max: of the world's physics.
     """
     loads = load_s if load_s is not None else {row.name: row.one_load_s for row in run.rows}
     policy, parameters = label if label is not None else (run.policy, run.parameters)
@@ -91,7 +94,7 @@ def foretell(
             Cluster(hosts=1, gpus_per_host=DEVICES),
             policy,
             parameters,
-            physics=Physics(pairs=str(path), observe_s=OBSERVE_S),
+            physics=Physics(pairs=str(path), observe_s=OBSERVE_S, load_duty=load_duty, share_max=share_max),
         )
     return _told(outcome, run)
 

@@ -20,10 +20,11 @@ from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.measuring import job_environment, measure_profiles
 from cotenant.controller.cli.demo.plan import CHECKPOINT_SLACK_MIB, WORKLOADS
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch
 from cotenant.controller.performance import Profile, duty_cycle_rule
 from cotenant.profiler.inplace import CHOICES_MAX
-from experiments.shared.live.run import DEVICES
+from experiments.shared.live.run import DEVICES, WARM_STEPS, warm_up_each
 from experiments.shared.live.schedule import Arrival, Kind, Pace
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -57,10 +58,14 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile
     notes: tuple[str, ...] = ()
     """What disturbed it, where that was recorded."""
+    whole: Pace | None = None
+    """Where a job of it was run to its end, preempted once."""
 
     @property
     def pace(self) -> Pace:
-        """The training's own end was not measured, nor a pause."""
+        """As a whole run measured it; without one, the training's own end was not measured, nor a pause."""
+        if self.whole is not None:
+            return self.whole
         point, load_s = self.profile.point_at(1), self.profile.load_s
         assert point is not None and load_s is not None, f"not measured: {self.notes}"
         return Pace(step_s=point.step_s, tail_s=0.0, load_s=load_s, pause_s=0.0)
@@ -85,8 +90,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     measured: dict[str, Measured]
 
 
-def measure(kinds: Sequence[str], say: Callable[[str], None]) -> dict[str, Measured]:
-    """Each kind alone on its slots; first those of one slot, side by side.
+def measure(kinds: Sequence[str], say: Callable[[str], None], *, to_end: bool = False) -> dict[str, Measured]:
+    """Each kind alone on its slots; first those of one slot, side by side. `to_end`: also as a whole run.
 
     Raises:
         NotMeasured: one of them did not get on.
@@ -99,7 +104,16 @@ def measure(kinds: Sequence[str], say: Callable[[str], None]) -> dict[str, Measu
                 [_job(kind, kind, ENDLESS) for kind in sorted(kinds, key=lambda kind: KINDS[kind].gpus)],
                 lambda kind, profile: say(in_words(kind, Measured(profile=profile))),
             )
-    return {kind: Measured(profile=found[kind]) for kind in kinds}
+            whole = {}
+            if to_end:
+                with Client(cluster.endpoint) as client:
+                    whole = warm_up_each(client, {kind: _warm_up_spec(kind) for kind in kinds}, say)
+    return {kind: Measured(profile=found[kind], whole=whole.get(kind)) for kind in kinds}
+
+
+def _warm_up_spec(kind: str) -> JobSpec:
+    spec = _job(f"warm-{kind}", kind, str(WARM_STEPS))
+    return msgspec.structs.replace(spec, iterations=WARM_STEPS, share="never", resumable=True)
 
 
 def in_words(name: str, one: Measured) -> str:

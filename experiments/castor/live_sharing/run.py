@@ -54,6 +54,10 @@ class CastorRun(msgspec.Struct, frozen=True, kw_only=True):
     timeline: Timeline | None = None
     others_ratio: float = 0.0
     """Share of the cores' time that processes had which were no part of this run."""
+    shared: int = 0
+    """Jobs that had a co-tenant."""
+    balanced: int = 0
+    """Those of them of which it is known whether sharing paid."""
     load_started: float = 0.0
     complete: bool = False
 
@@ -119,6 +123,8 @@ def run_live(
         timeline=msgspec.structs.replace(drawn, title=so_far.label),
         others_ratio=census.ratio,
         marks=marks_of(folder / "controller"),
+        shared=sum(bool(one.job.shared) for one in shown),
+        balanced=sum(one.job.won_device_s is not None for one in shown if one.job.shared),
         complete=True,
     )
     keep(done)

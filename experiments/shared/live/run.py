@@ -330,6 +330,12 @@ def _stopping_s(attempt: wire.AttemptView | Attempt) -> float | None:
 
 
 def warm_up(client: Client, folder: Path, say: Say) -> dict[str, Pace]:
+    """`warm_up_each` of the kinds that never share."""
+    specs = {name: job_spec(folder, f"warm-{name}", kind, WARM_STEPS) for name, kind in KINDS.items()}
+    return warm_up_each(client, specs, say)
+
+
+def warm_up_each(client: Client, specs: Mapping[str, JobSpec], say: Say) -> dict[str, Pace]:
     """Each kind once, alone, preempted once by hand: its step time, and the first loads and pauses from which
     the controller learns.
 
@@ -337,16 +343,11 @@ def warm_up(client: Client, folder: Path, say: Say) -> dict[str, Pace]:
     """
     client.ask(wire.SetPolicy(name="fifo"))
     paces: dict[str, Pace] = {}
-    singles = [name for name, kind in KINDS.items() if kind.gpus == 1]
-    gangs = [name for name, kind in KINDS.items() if kind.gpus > 1]
+    singles = [name for name, spec in specs.items() if spec.gpus == 1]
+    gangs = [name for name, spec in specs.items() if spec.gpus > 1]
     rounds = [singles[i : i + DEVICES] for i in range(0, len(singles), DEVICES)] + [[name] for name in gangs]
     for names in rounds:
-        jobs = {
-            client.ask(
-                wire.Submit(specs=(job_spec(folder, f"warm-{name}", KINDS[name], WARM_STEPS),))
-            ).job_ids[0]: name
-            for name in names
-        }
+        jobs = {client.ask(wire.Submit(specs=(specs[name],))).job_ids[0]: name for name in names}
         _preempt_each_once(client, jobs)
         for job_id, name in jobs.items():
             paces[name] = _pace(client, job_id)

@@ -1,0 +1,142 @@
+"""Real jobs that may share two CPU slots, and what the simulator foresees of them from each kind alone.
+
+    python experiments/foreseen/run.py [--queues 5 6 7] [--policies sjf ...] [--repeats 5] [--minutes 1000]
+                                       [--page-only]
+
+Each kind is measured alone: by the product's profiler, and as one run to its end that is preempted once.
+Then each queue (a seed of `experiments/shared/live/schedule.py`) runs under each policy, some five minutes
+each, in a cluster of its own with the settings that a user has. Runs lie in `data/`: what is there is not
+run again. Writes experiments/results/foreseen.md. The machine must be idle otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Final, NamedTuple
+
+sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ("", "bench"))
+
+import machine
+import msgspec
+
+from cotenant.controller.cli.demo.cluster import ProcessStartFailed
+from cotenant.controller.cli.demo.measuring import NotMeasured
+from experiments.castor.live_sharing import jobs
+from experiments.castor.live_sharing.run import CastorRun, children_first, go_first, run_live
+from experiments.foreseen import page
+from experiments.shared import paths
+from experiments.shared.live.given import write
+from experiments.shared.live.run import WentWrong
+from experiments.shared.live.schedule import draw
+
+DATA: Final = Path(__file__).with_name("data")
+QUEUES: Final = (5, 6, 7)
+POLICIES: Final = ("sjf", "srtf", "castor", "castor-cost", "cotenant")
+JOBS: Final = 26
+LOAD: Final = 1.5
+"""Offered load aimed at, loading not counted."""
+Say = Callable[[str], None]
+
+
+class Cell(NamedTuple):
+    """One live run."""
+
+    queue: int
+    policy: str
+    repeat: int
+
+    @property
+    def file(self) -> Path:
+        return DATA / f"{self.queue}-{self.policy}-{self.repeat}.json"
+
+
+def measured(say: Say, *, may_run: bool) -> dict[str, jobs.Measured] | None:
+    """Each kind alone, from disk where it is there."""
+    path = DATA / "measured.json"
+    if path.exists():
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, jobs.Measured])
+    if not may_run:
+        return None
+    with children_first():
+        found = jobs.measure(list(jobs.KINDS), say, to_end=True)
+    write(path, found)
+    return found
+
+
+def load(cell: Cell) -> CastorRun | None:
+    if not cell.file.exists():
+        return None
+    found = msgspec.json.decode(cell.file.read_bytes(), type=CastorRun)
+    return found if found.complete else None
+
+
+def run(cell: Cell, kinds: dict[str, jobs.Measured], say: Say) -> None:
+    """Runs a queue under a policy; what a page needs of it is kept when it is complete."""
+
+    def keep(found: CastorRun) -> None:
+        if found.complete:
+            write(cell.file, msgspec.structs.replace(found, timeline=None, marks={}))
+
+    say(f"queue {cell.queue} under {cell.policy}, run {cell.repeat + 1}")
+    schedule = draw(cell.queue, JOBS, LOAD, jobs.KINDS)
+    run_live(schedule, kinds, cell.policy, {}, machine.facts(), keep, say)
+
+
+def cells(queues: Sequence[int], policies: Sequence[str], repeats: int) -> list[Cell]:
+    """Every queue and policy once before any is run again."""
+    return [Cell(queue, name, n) for n, queue, name in product(range(repeats), queues, policies)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--queues", type=int, nargs="+", default=list(QUEUES), help="seeds")
+    parser.add_argument("--policies", nargs="+", default=list(POLICIES))
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=1000.0, help="begin no run after so long")
+    parser.add_argument("--page-only", action="store_true", help="run nothing: only what was measured before")
+    asked = parser.parse_args()
+    DATA.mkdir(exist_ok=True)
+    go_first(os.getpid())
+    began_s = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began_s:5.0f} s  {text}", flush=True)
+
+    try:
+        kinds = measured(say, may_run=not asked.page_only)
+        for cell in cells(asked.queues, asked.policies, 0 if asked.page_only else asked.repeats):
+            if load(cell) is None and time.monotonic() - began_s < asked.minutes * 60.0:
+                assert kinds is not None
+                run(cell, kinds, say)
+    except (WentWrong, ProcessStartFailed, NotMeasured) as error:
+        print(f"foreseen: {error}; what was measured is in {DATA}", file=sys.stderr)
+        return 1
+    runs = {
+        (cell.queue, cell.policy, cell.repeat): found
+        for path in sorted(DATA.glob("*-*-*.json"))
+        if (found := load(cell := cell_of(path))) is not None
+    }
+    if kinds is None or not runs:
+        print("foreseen: no run is complete yet", file=sys.stderr)
+        return 1
+    print(page.write(runs, kinds))
+    return 0
+
+
+def cell_of(path: Path) -> Cell:
+    queue, _, rest = path.stem.partition("-")
+    policy, _, repeat = rest.rpartition("-")
+    return Cell(int(queue), policy, int(repeat))
+
+
+if __name__ == "__main__":
+    os.chdir(paths.ROOT)
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""What the pages on bounds and on foresight make of runs, by hand."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
+
+from experiments.unharmed import simulated, simulated_page
+from experiments.unharmed.simulated import Cell, Result, Way
+
+
+def result(way: Way, jct_s: list[float], slowdown: list[float], hp: list[bool], seed: int = 0) -> Result:
+    return Result(
+        cell=Cell(ground=simulated.GFS, seed=seed, way=way),
+        commit="x",
+        jct_s=jct_s,
+        slowdown=slowdown,
+        hp=hp,
+        spot_wait_s=7200.0,
+        evictions=0.25,
+        makespan_s=100.0,
+        cpu_s=1.0,
+    )
+
+
+def test_a_class_is_compared_with_the_same_jobs_where_hp_jobs_are_alone() -> None:
+    alone = result(simulated.HP_ALONE, [100.0, 100.0, 400.0], [1.0, 1.0, 1.0], [True, True, False])
+    shared = result(simulated.HP_SHARES, [104.0, 120.0, 200.0], [1.04, 1.2, 1.7], [True, True, False])
+    assert simulated_page.over(shared, 1.05, True) == 0.5
+    assert simulated_page.over(shared, 1.5, False) == 1.0
+    assert simulated_page.over(shared, 1.5) == pytest.approx(1 / 3)
+    assert simulated_page.grew(shared, alone, 1.05) == 0.5
+    lines = simulated_page.sections([alone, shared]).splitlines()
+    (row,) = [line for line in lines if "| shared, 1.05 |" in line]
+    assert row == (
+        f"| {simulated.GFS} | gfs-rise | shared, 1.05 | 1.12 | 0.50 | 2.00 | 25.0% | 50.0% | 50.0% | 100.0% |"
+    )
+
+
+def test_what_was_run_once_is_compared_with_nothing_else() -> None:
+    later = result(simulated.HP_SHARES, [1.0, 1.0], [1.0, 1.0], [True, False], seed=1)
+    assert "gfs-rise" not in simulated_page.sections([later])
+
+
+def test_every_cell_has_a_file_of_its_own_and_comes_once() -> None:
+    cells = simulated.cells()
+    assert len({cell.file for cell in cells}) == len(cells) == len(set(cells))
+    assert {cell.ground for cell in cells} == {*simulated.VCS, simulated.GFS, simulated.SERVER}
+
+
+@pytest.mark.parametrize("ground", [simulated.SERVER, simulated.GFS, simulated.VCS[0]])
+def test_the_jobs_of_a_ground_fit_on_its_devices(ground: str) -> None:
+    workload, cluster = simulated.jobs_of(ground, 1, "none")
+    assert len(workload) >= 50
+    assert int(workload.gpus.max()) <= cluster.gpus
+    assert 0.1 < workload.hp.mean() < 0.9
