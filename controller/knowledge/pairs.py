@@ -167,7 +167,7 @@ class PairTable:
         self._of: dict[str, dict[str, None]] = {}
         """Kind -> keys of its entries, in their order."""
         for key in self.entries:
-            self._of.setdefault(key.partition(":")[0], {})[key] = None
+            self._of.setdefault(_kind_in(key), {})[key] = None
         self._speeds: dict[str, float | None] = {}
         """Kind -> mean speed beside others, worked out when it is asked for."""
         self._known: dict[str, dict[str, PairKnowledge]] = {}
@@ -188,8 +188,8 @@ class PairTable:
         self._speeds.pop(signature(job.spec), None)
 
     def note_crowding(self, job: Job, partner: Job) -> None:
-        """The job ran out of device memory beside the partner."""
-        self._entry(job, partner).out_of_memory += 1
+        """The job ran out of device memory beside the partner, whatever their bounds are."""
+        self._entry(job, partner, bounded=False).out_of_memory += 1
 
     def note_not_held(self, job: Job, partner: Job) -> None:
         """What sharing may cost the job could not be kept beside the partner."""
@@ -202,9 +202,9 @@ class PairTable:
     def note_fault(self, job: Job, partner: Job, now_s: float) -> tuple[str, float]:
         """A fatal GPU fault struck the two, and the job caused it or may have. Returns the pair's key, for
         `reunite`, and when its quarantine ends."""
-        entry = self._entry(job, partner)
+        entry = self._entry(job, partner, bounded=False)
         entry.faults += 1
-        key = self._key(job, partner)
+        key = self._key(job, partner, bounded=False)
         until_s = now_s + min(APART_S_MAX, APART_S * 2.0 ** min(entry.faults - 1, 16))
         entry.apart_until_s = max(until_s, entry.apart_until_s or 0.0)
         return key, entry.apart_until_s
@@ -214,7 +214,7 @@ class PairTable:
         entry = self.entries.get(key)
         if entry is not None and entry.apart_until_s is not None and entry.apart_until_s <= now_s:
             entry.apart_until_s = None
-            self._forget(key.partition(":")[0])
+            self._forget(_kind_in(key))
 
     def know(self, spec: JobSpec, partner: JobSpec, xi: float) -> None:
         """A ratio that was measured beforehand, trusted like as many observations as count at most."""
@@ -293,14 +293,14 @@ class PairTable:
             xi = msgspec.structs.replace(
                 xi, first=one.xi, second=two.xi, source="observed", count=min(one.count, two.count), both=True
             )
-        guest_min = self.sharing.guest_min
+        guest_min, counts = self.sharing.guest_min, min(maxima(*bounds)) != inf
         kept = keep_bounds(xi, *bounds, guest_min)
         cannot_wait = (bounds[0].is_own and not partner.spec.launch.can_wait) or (
             bounds[1].is_own and not job.spec.launch.can_wait
         )
         over_bound = (
             cannot_wait
-            or any(each is not None and each.not_held for each in (one, two))
+            or (counts and any(each is not None and each.not_held for each in (one, two)))
             or (was_seen and leaves_too_little(kept, *bounds, guest_min))
             or (kept.over_bound and not self._may_be_tried(job, partner, xi))
         )
@@ -311,11 +311,16 @@ class PairTable:
         together tells. Not where both have one: pausing either would cost it its own."""
         return xi.source == "default" and not xi.count and inf in maxima(*map(self.bound_of, (job, partner)))
 
-    def _key(self, job: Job, partner: Job) -> str:
-        """The key of an entry: both kinds, each with the bound that counted beside the other, if one did."""
-        mine, theirs = maxima(self.bound_of(job), self.bound_of(partner))
+    def _key(self, job: Job, partner: Job, *, bounded: bool = True) -> str:
+        """The key of an entry: both kinds, with their own bounds if one has such. Under the cluster's bound,
+        which all others have, a pair is known as it is here; what was seen before it was set fades."""
         one, other = signature(job.spec), signature(partner.spec)
+        mine, theirs = map(self._own_max, (job, partner)) if bounded else (inf, inf)
         return f"{one}:{other}" if mine == theirs == inf else f"{one}@{mine:g}:{other}@{theirs:g}"
+
+    def _own_max(self, job: Job) -> float:
+        bound = self.bound_of(job)
+        return bound.max if bound.is_own else inf
 
     def _ratios_beside(
         self, job: Job, mine: str, partners: Sequence[Job], others: Sequence[tuple[str, Job]]
@@ -422,11 +427,11 @@ class PairTable:
             if kind in beside:
                 del beside[kind]
 
-    def _entry(self, job: Job, partner: Job) -> Observed:
+    def _entry(self, job: Job, partner: Job, *, bounded: bool = True) -> Observed:
         """Returns the entry of `job` beside `partner`, which is about to be changed; the entry is made where
-        there is none."""
-        key = self._key(job, partner)
-        kind = key.partition(":")[0]
+        there is none. `bounded`: what it holds is so under their bounds only."""
+        key = self._key(job, partner, bounded=bounded)
+        kind = signature(job.spec)
         self._forget(kind)
         entry = self.entries.get(key)
         if entry is None:
@@ -434,7 +439,7 @@ class PairTable:
             entry = self.entries[key] = Observed(xi=1.0, count=0)
             self._of.setdefault(kind, {})[key] = None
         if not entry.job:
-            one, other = maxima(self.bound_of(job), self.bound_of(partner))
+            one, other = map(self._own_max, (job, partner)) if bounded else (inf, inf)
             entry.job, entry.beside = kind_of(job.spec, one), kind_of(partner.spec, other)
         return entry
 
@@ -446,10 +451,15 @@ class PairTable:
                 key for key, entry in self.entries.items() if not entry.out_of_memory and not entry.faults
             )
             oldest = next(harmless, None) or next(iter(self.entries))
-            kind = oldest.partition(":")[0]
+            kind = _kind_in(oldest)
             self._forget(kind)
             del self.entries[oldest], self._of[kind][oldest]
             self._speeds.pop(kind, None)
+
+
+def _kind_in(key: str) -> str:
+    """The kind of the first job that an entry's key names, without its bound."""
+    return key.partition(":")[0].partition("@")[0]
 
 
 KIND_CHARS = 60

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from cotenant.controller.domain import Device, DeviceId, Host, HostId, Job, JobId, JobSpec, room_left
-from cotenant.controller.performance import Interference
+from cotenant.controller.performance import Interference, ShareBound
 
 
 class SchedulingClass(msgspec.Struct, frozen=True, order=True):
@@ -209,6 +209,9 @@ class PairsView(Protocol):
     @property
     def shares_hp(self) -> bool:
         """Whether jobs of class hp may have a co-tenant under policies with classes, within a bound."""
+
+    def bound_of(self, job: Job) -> ShareBound:
+        """What sharing may cost the job."""
 
     def interference(self, first: Job, second: Job) -> Interference:
         """The best known ratios for a pair, with their source."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cotenant.controller.domain import LOADING, RUNNING, DeviceId, HostId, Job, JobId, Reason, because
 from cotenant.controller.knowledge import LOSS_MIN, loses, signature
-from cotenant.controller.performance import Interference, gain_of
+from cotenant.controller.performance import Interference, ShareBound, gain_of
 from cotenant.controller.planning import (
     Plan,
     SchedulingClass,
@@ -32,7 +32,7 @@ from cotenant.controller.policies.sharing.sub_batches import Batches, Floats
 
 HostAndType = tuple[HostId, str]
 """A host and one type of its devices."""
-TenantKind = tuple[str, int]
+TenantKind = tuple[str, ShareBound, int]
 """What interference depends on: a job's signature and its profile object (within one decision)."""
 Mask = NDArray[np.bool_]
 
@@ -214,9 +214,7 @@ class ShareableSlots:
 
     def kind(self, job: Job) -> TenantKind:
         """Jobs of one kind have the same ratios beside everybody."""
-        spec = job.spec
-        bound = "" if spec.share == "auto" and spec.job_class == "spot" else f"@{spec.job_class}{spec.share}"
-        return signature(spec) + bound, id(job.measured.profile)
+        return signature(job.spec), self._view.pairs.bound_of(job), id(job.measured.profile)
 
     def ratios(self, jobs: Sequence[Job], classes: Sequence[SchedulingClass]) -> Ratios:
         """Ratios of newcomers, and of their classes, beside each tenant; asked once per kind of tenants."""

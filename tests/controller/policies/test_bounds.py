@@ -115,7 +115,7 @@ def test_a_bound_is_a_jobs_own_else_its_organisations_else_the_clusters() -> Non
         sharing=SharingSettings(max=1.5),
         organisations={"vision": OrganisationSettings(share_max=1.2)},
     )
-    named = {"share": "max=1.1", "organisation": "vision"}
+    named: dict[str, Any] = {"share": "max=1.1", "organisation": "vision"}
     for number, more in enumerate((named, {"organisation": "vision"}, {"organisation": "speech"}), 1):
         desk.submit(number, **job(f"{number}.py", **more))
     bounds = [desk.engine.pairs.bound_of(desk.job(number)) for number in (1, 2, 3)]
@@ -131,3 +131,60 @@ def test_the_settings_of_a_cluster_are_checked() -> None:
     for each in wrong:
         with pytest.raises(ValueError, match="sharing"):
             SharingSettings(**each)
+
+
+DEFAULT = SharingSettings()
+"""As a controller has it: every job has the cluster's bound."""
+
+
+def test_under_the_clusters_bound_a_pair_is_known_by_its_kinds_alone() -> None:
+    desk = Desk("sjf-ffs", sharing=DEFAULT)
+    desk.run(1, **job("x.py", 900.0))
+    desk.submit(2, **job("y.py"))
+    desk.start(2)
+    desk.engine.pairs.observe(desk.job(2), desk.job(1), 1.2)
+    (seen,) = desk.engine.pairs.list_seen()
+    assert "bound" not in seen.first + seen.second
+    assert all("@" not in key for key in desk.engine.pairs.entries)
+
+
+@pytest.mark.parametrize("sharing", [DEFAULT, SharingSettings(max=0.0)])
+def test_what_ran_out_of_memory_or_was_struck_by_a_fault_is_apart_under_any_bound(
+    sharing: SharingSettings,
+) -> None:
+    desk = Desk("sjf-ffs", sharing=sharing)
+    desk.run(1, **job("x.py", 900.0))
+    for number, share in enumerate(("auto", "max=1.3", "max=none"), 2):
+        desk.engine.handle(ev.JobArrived(spec=spec(number, **job("y.py", share=share))), desk.now_s)
+    pairs = desk.engine.pairs
+    pairs.note_crowding(desk.job(3), desk.job(1))
+    for number in (2, 3, 4):
+        assert pairs.interference(desk.job(number), desk.job(1)).crowded, number
+    key, until_s = pairs.note_fault(desk.job(3), desk.job(1), desk.now_s)
+    assert pairs.interference(desk.job(2), desk.job(1)).faulted
+    pairs.reunite(key, until_s)
+    for number in (2, 3, 4):
+        assert not pairs.interference(desk.job(number), desk.job(1)).faulted, number
+
+
+def test_a_pair_that_could_not_keep_the_clusters_bound_is_no_pair_for_those_who_name_none() -> None:
+    desk = Desk("sjf-ffs", sharing=DEFAULT)
+    desk.run(1, **job("x.py", 900.0))
+    desk.submit(2, **job("y.py"))
+    desk.start(2)
+    lost(desk, 1, 2, ratio=1.9)
+    assert desk.engine.pairs.interference(desk.job(1), desk.job(2)).over_bound
+    free = desk.job(desk.submit(3, **job("x.py", share="max=none")))
+    guest = desk.job(desk.submit(4, **job("y.py", share="max=none")))
+    assert not desk.engine.pairs.interference(free, guest).over_bound
+
+
+def test_jobs_of_one_kind_and_of_organisations_with_other_bounds_are_told_apart() -> None:
+    desk = Desk("sjf-ffs", sharing=DEFAULT, organisations={"vision": OrganisationSettings(share_max=1.05)})
+    busy: dict[str, Any] = {"profile": profile(8, (1, 0.01, 100.0), duty=0.7)}
+    desk.run(1, **job("x.py", 900.0, **busy))
+    for number, organisation in ((2, "vision"), (3, "speech")):
+        desk.engine.handle(
+            ev.JobArrived(spec=spec(number, **job("y.py", organisation=organisation, **busy))), desk.now_s
+        )
+    assert [desk.phase(number) for number in (2, 3)] == ["queued", "loading"], desk.why(3)
