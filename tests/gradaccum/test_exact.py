@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cotenant import gradaccum
+from cotenant.checkpoint.talk.pace import FORMAT, RankPace
+from cotenant.checkpoint.talk.protocol import PACE_FILE
 from cotenant.gradaccum import Schedule
 from cotenant.gradaccum.rows import cut, rows_of, sizes_of
 
@@ -191,6 +195,26 @@ def test_the_schedule_is_followed_by_completed_steps() -> None:
     assert [len(list(gradaccum.split(model(), x, y))) for x, y in batches(2)] == [3, 3], (
         "the caller counts now"
     )
+
+
+def test_waiting_for_a_co_tenant_between_the_parts_of_a_batch_changes_no_bit(tmp_path: Path) -> None:
+    """A pace of .2, as a guest of a bounded job has it: it waits after each part but the last, which the end
+    of the step follows."""
+    (tmp_path / PACE_FILE).write_bytes(FORMAT.pack(0.2, time.monotonic() + 3600.0))
+    undisturbed, _ = trained(3, "mean")
+    pace = RankPace(tmp_path / PACE_FILE)
+    calls = []
+
+    def wait() -> None:
+        calls.append(1)
+        pace.wait()
+
+    gradaccum.PROGRESS.between_parts = wait
+    waited, _ = trained(3, "mean")
+    assert pace.waited_s > 0.0
+    assert len(calls) == 2 * gradaccum.PROGRESS.completed // 2, "twice a step of three parts"
+    for mine, theirs in zip(waited.parameters(), undisturbed.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
 
 
 def test_token_losses_need_a_count_and_kinds_are_checked() -> None:
