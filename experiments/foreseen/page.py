@@ -67,13 +67,14 @@ class Row(NamedTuple):
 def foresee(run: CastorRun, kinds: Kinds, *, steps_only: bool = False) -> Foretold:
     """Returns what the simulator makes of a run's arrivals. `steps_only`: as if a training ended with its
     last step, and loads were not felt."""
-    rows = tuple(msgspec.structs.replace(row, one_pause_s=row.foreseen.pause_s) for row in run.rows)
+    alone = {row.name: kinds[run.kinds[row.name]].pace for row in run.rows}
+    rows = tuple(msgspec.structs.replace(row, one_pause_s=alone[row.name].pause_s) for row in run.rows)
     return foretell(
         msgspec.structs.replace(run, rows=rows),
         kinds,
         {row.name: row.expected_s - steps_only * row.foreseen.tail_s for row in rows},
         rule(kinds),
-        load_s={row.name: row.foreseen.load_s for row in rows},
+        load_s={name: pace.load_s for name, pace in alone.items()},
         load_duty=0.0 if steps_only else LOAD_DUTY,
         share_max=SHARE_MAX,
     )

@@ -130,11 +130,12 @@ loading cannot be held back, and its pace is found then.
 {table(runs)}
 
 {len(runs)} runs of {pairs} pairs, a minute each, by `python experiments/unharmed/run.py`. The machine was in
-use beside them; the runs' sessions went first (autogroup niceness -20). Steps take 30 to 90 ms: where a step
-is shorter than the slices in which the kernel gives a core away, the p99 of single steps is worse than here.
+use beside them, on its other core; the runs' sessions went first (autogroup niceness -20). Steps take 10 to 90
+ms: where a step is shorter than the slices in which the kernel gives a core away, the p99 of single steps is
+worse.
 
-What this does not show: GPUs, batches that the runtime splits, the pairs that are not in the table yet, and
-as many repetitions as a claim about rare minutes would need.
+What these runs do not show: GPUs, batches that the runtime splits, and as many repetitions as a claim about
+rare minutes would need.
 
 {sections(found) if found else ""}
 

@@ -388,7 +388,7 @@ def _pace(client: Client, job_id: JobId) -> Pace:
     return Pace(
         step_s=step_s,
         tail_s=max(0.0, last.ended_s - last.first_step_s - steps * step_s),
-        load_s=fmean(loads),
+        load_s=loads[0],  # Later ones fork from a process that has imported what it needs.
         pause_s=fmean(pauses),
     )
 
