@@ -83,6 +83,7 @@ class ForkServer:
             fds = (theirs.fileno(), listener.fileno(), wanted)
             words += [*map(str, fds), str(os.getpid())]
             self._process = _spawn_server(kind, words, fds, written)
+            _put_behind_others(self._process.pid)
         except OSError:
             os.close(output)
             ours.close()
@@ -151,6 +152,17 @@ def _write_wanted(kind: ServerKind, modules: tuple[str, ...]) -> int:
     file = os.memfd_create("wanted", os.MFD_CLOEXEC)
     os.write(file, json.dumps(wanted).encode())
     return file
+
+
+LAST_NICE: Final = "19"
+
+
+def _put_behind_others(pid: int) -> None:
+    """Lets those who train go first on cores that an import needs as well. Linux weighs sessions against each
+    other by the niceness of their autogroups, where it has them; what is forked later begins a session of its
+    own, with a weight of its own."""
+    with suppress(OSError):
+        (Path("/proc") / str(pid) / "autogroup").write_text(LAST_NICE)
 
 
 def _spawn_server(

@@ -221,6 +221,17 @@ def test_ranks_die_with_their_nanny(environment: Environment, server: ForkServer
     running.close()
 
 
+def test_its_imports_stand_behind_those_who_train_and_its_ranks_do_not(
+    environment: Environment, server: ForkServer, tmp_path: Path
+) -> None:
+    if not Path("/proc/self/autogroup").exists():
+        pytest.skip("this kernel has no autogroups")
+    (tmp_path / "script.py").write_text("print(open('/proc/self/autogroup').read())\n")
+    told = environment.warm(server, (environment.interpreter, "script.py"), tmp_path)
+    assert (Path("/proc") / str(server.pid) / "autogroup").read_text().split()[-1] == "19"
+    assert "nice 0" in str(told)
+
+
 def test_ranks_outlive_their_server(environment: Environment, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import sys, time\nprint('here')\nwhile True: time.sleep(0.01)\n")
     with environment.server("package") as server:
