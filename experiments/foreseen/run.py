@@ -1,7 +1,7 @@
 """Real jobs that may share two CPU slots, and what the simulator foresees of them from each kind alone.
 
     python experiments/foreseen/run.py [--queues 5 6 7] [--policies sjf ...] [--repeats 5] [--minutes 1000]
-                                       [--page-only]
+                                       [--measure] [--page-only]
 
 Each kind is measured alone: by the product's profiler, and as one run to its end that is preempted once.
 Then each queue (a seed of `experiments/shared/live/schedule.py`) runs under each policy, some five minutes
@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Final, NamedTuple
 
 sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ("", "bench"))
@@ -33,9 +34,10 @@ from experiments.foreseen import page
 from experiments.shared import paths
 from experiments.shared.live.given import write
 from experiments.shared.live.run import WentWrong
-from experiments.shared.live.schedule import draw
+from experiments.shared.live.schedule import Pace, draw
 
 DATA: Final = Path(__file__).with_name("data")
+MEASURED: Final = "measured-*.json"
 QUEUES: Final = (5, 6, 7)
 POLICIES: Final = ("sjf", "srtf", "castor", "castor-cost", "cotenant")
 JOBS: Final = 26
@@ -59,17 +61,27 @@ class Cell(NamedTuple):
         return DATA / f"{self.queue}-{self.policy}-{self.repeat}.json"
 
 
-def measured(say: Say, *, may_run: bool) -> dict[str, jobs.Measured] | None:
-    """Each kind alone, from disk where it is there."""
-    path = DATA / "measured.json"
-    if path.exists():
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, jobs.Measured])
-    if not may_run:
-        return None
+def measure(say: Say) -> None:
+    """Measures each kind alone, once more."""
     with children_first():
         found = jobs.measure(list(jobs.KINDS), say, to_end=True)
-    write(path, found)
-    return found
+    write(DATA / f"measured-{len(list(DATA.glob(MEASURED))) + 1}.json", found)
+
+
+def measured() -> dict[str, jobs.Measured]:
+    """Each kind alone, the means of all times that it was measured; empty if it never was."""
+    found = [
+        msgspec.json.decode(path.read_bytes(), type=dict[str, jobs.Measured])
+        for path in sorted(DATA.glob(MEASURED))
+    ]
+    return {kind: mean_of([each[kind] for each in found]) for kind in (found[0] if found else ())}
+
+
+def mean_of(several: Sequence[jobs.Measured]) -> jobs.Measured:
+    """The first, with the mean pace of all."""
+    paces = [each.pace for each in several]
+    mean = Pace(**{name: fmean(getattr(pace, name) for pace in paces) for name in Pace.__struct_fields__})
+    return msgspec.structs.replace(several[0], whole=mean)
 
 
 def load(cell: Cell) -> CastorRun | None:
@@ -104,6 +116,7 @@ def main() -> int:
     parser.add_argument("--policies", nargs="+", default=list(POLICIES))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--minutes", type=float, default=1000.0, help="begin no run after so long")
+    parser.add_argument("--measure", action="store_true", help="measure each kind alone once more, first")
     parser.add_argument("--page-only", action="store_true", help="run nothing: only what was measured before")
     asked = parser.parse_args()
     DATA.mkdir(exist_ok=True)
@@ -115,20 +128,21 @@ def main() -> int:
         print(f"{time.monotonic() - began_s:5.0f} s  {text}", flush=True)
 
     try:
-        kinds = measured(say, may_run=not asked.page_only)
+        if asked.measure or not (asked.page_only or measured()):
+            measure(say)
+        kinds = measured()
         for cell in cells(asked.queues, asked.policies, 0 if asked.page_only else asked.repeats):
             if load(cell) is None and time.monotonic() - began_s < asked.minutes * 60.0:
-                assert kinds is not None
                 run(cell, kinds, say)
     except (WentWrong, ProcessStartFailed, NotMeasured) as error:
         print(f"foreseen: {error}; what was measured is in {DATA}", file=sys.stderr)
         return 1
     runs = {
         (cell.queue, cell.policy, cell.repeat): found
-        for path in sorted(DATA.glob("*-*-*.json"))
+        for path in sorted(DATA.glob("[0-9]*-*-*.json"))
         if (found := load(cell := cell_of(path))) is not None
     }
-    if kinds is None or not runs:
+    if not kinds or not runs:
         print("foreseen: no run is complete yet", file=sys.stderr)
         return 1
     print(page.write(runs, kinds))
