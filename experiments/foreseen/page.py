@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from cotenant.controller.present.units import plural
 from experiments.castor.live_sharing import jobs
 from experiments.castor.live_sharing.foretold import Foretold, foretell, makespan_s, rule
 from experiments.castor.live_sharing.run import CastorRun
@@ -132,7 +133,7 @@ def verdict(found: list[Row]) -> str:
         right=right,
         pairs=len(pairs),
         differ=DIFFER,
-        queues=len({row.queue for row in fresh}),
+        queues=plural(len({row.queue for row in fresh}), "queue"),
     )
 
 
@@ -183,17 +184,18 @@ def write(runs: Runs, kinds: Kinds) -> Path:
 
 
 VERDICT: Final = """\
-On {queues} queues of 26 real jobs on two CPU slots the mean completion time under {near} of {of} policies
+On {queues} of 26 real jobs on two CPU slots the mean completion time under {near} of {of} policies
 was foreseen within {within:.0%}; the mean error is {error:.0%}, and {before:.0%} by steps only. Of the
 {pairs} pairs of policies that differ by more than {differ:.0%} live, {right} are in their real order."""
 
 HOW: Final = """\
 `python experiments/foreseen/run.py` ran the jobs and made this page. The simulator has when jobs arrived,
 their lengths in steps, and of each kind alone: step times, duty cycle, load, pause, and the time from its
-last step to its end, of one run that was preempted once. Of pairs it has the duty-cycle rule, and the bound
-of {share_max:g} that every job has. Nothing of a live run was used. The causes of what it missed were
-looked for on queue {found_on} alone. "Live" is the mean over runs, in brackets the least and the most;
-"others had" is the share of the cores' time that processes had which were no part of the run."""
+last step to its end, of one run that was preempted once; each kind was measured before the live runs and
+again after them, and the mean counts. Of pairs it has the duty-cycle rule, and the bound of {share_max:g}
+that every job has. Nothing of a live run was used. The causes of what it missed were looked for on queue
+{found_on} alone. "Live" is the mean over runs, in brackets the least and the most; "others had" is the
+share of the cores' time that processes had which were no part of the run."""
 
 BALANCED: Final = """\
 In these runs {shared} jobs had a co-tenant; of {balanced} of them it is known whether sharing paid."""

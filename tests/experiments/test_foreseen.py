@@ -41,7 +41,7 @@ def test_near_and_in_order_are_counted_on_the_others() -> None:
     assert "under 2 of 4 policies was foreseen within 15%" in text
     # castor is live below sjf and srtf; foreseen it is below sjf alone, and sjf and srtf count as equal.
     assert "Of the 2 pairs of policies that differ by more than 10% live, 1 are in their real order" in text
-    assert "on 2 queues" in text.lower()
+    assert "on 2 queues of 26" in text.lower()
 
 
 def test_what_was_measured_several_times_is_the_mean_and_steps_are_told_back_from_the_pace_of_the_run() -> (
