@@ -248,8 +248,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "share",
         "auto|never|max=X",
         share_wish,
-        "whether it may share its GPUs (auto: within the cluster's bound); max=1.1: if its steps take at most "
-        "1.1 times as long as alone (max=none: however long)",
+        "whether it may share its GPUs (auto: within the cluster's bound); max=1.1: if its steps take at "
+        "most 1.1 times as long as alone (max=none: however long)",
     ),
     Option(
         "class",

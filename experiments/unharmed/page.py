@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final, NamedTuple
 
 from experiments.shared import paths
+from experiments.shared.tables import header, row_of
 from experiments.unharmed.simulated import Result
 from experiments.unharmed.simulated_page import sections
 
@@ -42,12 +44,12 @@ class Row(NamedTuple):
         return None if self.guest is None else 1.0 / self.mean + self.guest
 
 
-def speeds_alone(runs: Sequence[Run]) -> dict[str, float]:
-    """Returns the steps per second of each kind alone."""
-    found: dict[str, list[float]] = {}
+def speeds_alone(runs: Sequence[Run]) -> dict[tuple[str, str], float]:
+    """Returns the steps per second of each kind alone, by processor and kind."""
+    found: dict[tuple[str, str], list[float]] = {}
     for run in runs:
-        found.setdefault(run["pair"].split(":")[0], []).append(1.0 / run["alone_mean_s"])
-    return {kind: fmean(speeds) for kind, speeds in found.items()}
+        found.setdefault((run["processor"], run["pair"].split(":")[0]), []).append(1.0 / run["alone_mean_s"])
+    return {key: fmean(speeds) for key, speeds in found.items()}
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
@@ -60,7 +62,11 @@ def rows(runs: Sequence[Run]) -> list[Row]:
             for of_what in ("p50", "p99", "mean")
         )
         guest = pair.split(":")[1]
-        speed = fmean(run["guest_steps_per_s"] for run in of)
+        speeds = [
+            run["guest_steps_per_s"] / alone[run["processor"], guest]
+            for run in of
+            if (run["processor"], guest) in alone
+        ]
         found.append(
             Row(
                 pair=pair,
@@ -69,7 +75,7 @@ def rows(runs: Sequence[Run]) -> list[Row]:
                 p50=median(p50s),
                 p99=median(p99s),
                 mean=fmean(means),
-                guest=speed / alone[guest] if guest in alone else None,
+                guest=fmean(speeds) if speeds else None,
                 minutes=len(p50s),
                 minutes_held=sum(ratio <= bound for ratio in p50s),
                 p99_held=sum(ratio <= 1.0 + P99_EXCESS * (bound - 1.0) for ratio in p99s),
@@ -79,17 +85,27 @@ def rows(runs: Sequence[Run]) -> list[Row]:
 
 
 def table(runs: Sequence[Run]) -> str:
-    lines = [
-        "| protected : guest | busy | bound | p50 | p99 | mean | guest's speed | both, by turns | minutes |",
-        "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",
-    ]
+    """A row for each pair: without a bound, and under each."""
+    known: dict[str, dict[float, Row]] = {}
     for row in rows(runs):
-        guest, both = ("-" if each is None else f"{each:.2f}" for each in (row.guest, row.together))
-        lines.append(
-            f"| {row.pair} | {row.busy:.0%} | {f'{row.bound:g}' if row.bound else 'none'} | {row.p50:.2f} "
-            f"| {row.p99:.2f} | {row.mean:.2f} | {guest} | {both} | {row.minutes} |"
-        )
+        known.setdefault(row.pair, {})[row.bound] = row
+    bounds = sorted(
+        {bound for of in known.values() for bound in of}, key=lambda bound: bound or inf, reverse=True
+    )
+    named = [f"{bound:g}" if bound else "none" for bound in bounds]
+    titles = [f"{what}: {name}" if name == named[0] else name for what in VALUES for name in named]
+    lines = header(["protected : guest", "busy", *titles])
+    for pair, of in known.items():
+        found = [
+            getattr(of[bound], name) if bound in of else None for name in VALUES.values() for bound in bounds
+        ]
+        busy = f"{fmean(row.busy for row in of.values()):.0%}"
+        lines.append(row_of([pair, busy, *("-" if value is None else f"{value:.2f}" for value in found)]))
     return "\n".join(lines)
+
+
+VALUES: Final = {"p50": "p50", "p99": "p99", "guest": "guest", "both": "together"}
+"""Columns, and the values that they show for each bound."""
 
 
 def verdicts(runs: Sequence[Run]) -> str:
@@ -116,23 +132,25 @@ def verdicts(runs: Sequence[Run]) -> str:
 def write(runs: Sequence[Run], found: Sequence[Result], facts: Mapping[str, str | int | float]) -> Path:
     machine = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
     pairs = len({run["pair"] for run in runs})
+    processors = dict.fromkeys(run["processor"] for run in runs)
     PAGE.write_text(
         f"""# Unharmed: what sharing costs a job with a bound
 
 Real jobs on a CPU slot of one core (a gang of two on two), one thread each; no weights and no quotas: the
-kernel shares a core between two threads as it does. Ratios are to the protected job's own steps alone in the
-same run, minute by minute, p99 to p99. "Busy" is its processor time alone over the time. "Both" adds the
-speeds of the two: 1 is what taking turns gives. The first 10 s of training together are left out: a guest's
-loading cannot be held back, and its pace is found then.
+kernel shares a core between two threads as it does. Ratios are to the protected job's own steps alone in
+the same run, minute by minute, p99 to p99. "Busy" is its processor time alone over the time, "guest" the
+guest's speed over that of its kind alone on the same machine, and "both" adds the speeds of the two: 1 is
+what taking turns gives. The first 10 s of training together are left out: a guest's loading cannot be held
+back, and its pace is found then.
 
 {verdicts(runs)}
 
 {table(runs)}
 
-{len(runs)} runs of {pairs} pairs, a minute each, by `python experiments/unharmed/run.py`. The machine was in
-use beside them, on its other core; the runs' sessions went first (autogroup niceness -20). Steps take 10 to 90
-ms: where a step is shorter than the slices in which the kernel gives a core away, the p99 of single steps is
-worse.
+{len(runs)} runs of {pairs} pairs, a minute each, by `python experiments/unharmed/run.py`. The machine was
+in use beside them, on its other core; the runs' sessions went first (autogroup niceness -20). Processors:
+{" and ".join(processors)}. Steps take 10 to 90 ms: where a step is shorter than the slices in which the
+kernel gives a core away, the p99 of single steps is worse.
 
 What these runs do not show: GPUs, batches that the runtime splits, and as many repetitions as a claim about
 rare minutes would need.

@@ -76,7 +76,7 @@ def run(pair: str, bound: float, minutes: int) -> dict[str, Any]:
             no_job_left(client),
         ):
             seen = run_beside(client, (kind, guest_kind), Path(name), bound or FREE, MEMORY_MIB, lengths)
-    return {"pair": pair, "bound": bound, **summarise(seen)}
+    return {"pair": pair, "bound": bound, "processor": machine.facts()["processor"], **summarise(seen)}
 
 
 @contextmanager

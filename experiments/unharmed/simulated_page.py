@@ -94,9 +94,10 @@ def _classes(known: Known) -> str:
         f"hp over {HP_MAX:g}", "hp grew", f"others over {MAX:g}",
     )  # fmt: skip
     lines = [said(CLASSES_SAID, hp=HP_SHARE, bound=HP_MAX, max=MAX, seeds=SEEDS), "", *header(titles)]
-    for ground in (*VCS, GFS):
+    for name, grounds in {"Philly, four VCs": VCS, GFS: (GFS,)}.items():
         for way in CLASSES:
-            if not (of := _beside(known, ground, way, HP_ALONE)):
+            of = [pair for ground in grounds for pair in _beside(known, ground, way, HP_ALONE)]
+            if not of:
                 continue
             shares = way.share_hp or way.policy != HP_ALONE.policy
             numbers = (
@@ -109,7 +110,7 @@ def _classes(known: Known) -> str:
                 f"{_mean(of, lambda mine, _: over(mine, MAX, False)):.1%}",
             )
             bounded = f"shared, {way.share_hp:g}" if way.share_hp else "shared"
-            lines.append(row_of((ground, way.policy, bounded if shares else "alone", *numbers)))
+            lines.append(row_of((name, way.policy, bounded if shares else "alone", *numbers)))
     return "\n".join(lines)
 
 

@@ -52,7 +52,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     "agent/supervisor/processes/measuring.py": (KERNEL, frozenset((".read_text",))),
     "agent/supervisor/runtime.py": (STATE, frozenset((".mkdir", ".write_bytes"))),
     "agent/daemon/warm_starts.py": (STATE, frozenset((".mkdir", "open", "os.rmdir"))),
-    "agent/warm/spawn.py": (STATE, frozenset((".bind", ".unlink"))),
+    "agent/warm/spawn.py": (f"{KERNEL}; {STATE}", frozenset((".bind", ".unlink", ".write_text"))),
     "agent/daemon/supervisors.py": (STATE, frozenset((".glob", ".iterdir", ".mkdir", ".read_bytes", "open",
     "os.open"))), "agent/ipc/files.py": (STATE, frozenset((".open", "os.replace"))),
     "agent/ipc/channel.py": (STATE, frozenset((".open_unix_connection", "os.open"))),

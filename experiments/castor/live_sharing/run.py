@@ -76,10 +76,8 @@ def run_live(
     keep: Callable[[CastorRun], None],
     say: Say,
 ) -> CastorRun:
-    """The whole run, in a cluster of its own.
-
-    Args:
-        keep: called with what is known so far, each time that jobs have ended.
+    """The whole run, in a cluster of its own. `keep` is called with what is known so far, each time that jobs
+    have ended.
 
     Raises:
         WentWrong: a job failed, or nothing got on.
@@ -113,9 +111,10 @@ def run_live(
         play = Play(client, folder, schedule, lambda a: jobs.spec_of(a, measured), row_of, say)
         play.play(lambda rows: keep(msgspec.structs.replace(so_far, rows=rows)))
         shown.sort(key=lambda one: one.job.submitted_s)
-        nodes = client.ask(wire.ListNodes()).nodes
-        drawn = timeline_of(shown, nodes, [(at_s, so_far.label)], f"{DEVICES} CPU slots")
+        changes = [(at_s, so_far.label)]
+        drawn = timeline_of(shown, client.ask(wire.ListNodes()).nodes, changes, f"{DEVICES} CPU slots")
         pairs = client.ask(wire.ListPairs()).pairs
+    shared = [one.job for one in shown if one.job.shared]
     done = msgspec.structs.replace(
         so_far,
         rows=play.rows(),
@@ -123,8 +122,8 @@ def run_live(
         timeline=msgspec.structs.replace(drawn, title=so_far.label),
         others_ratio=census.ratio,
         marks=marks_of(folder / "controller"),
-        shared=sum(bool(one.job.shared) for one in shown),
-        balanced=sum(one.job.won_device_s is not None for one in shown if one.job.shared),
+        shared=len(shared),
+        balanced=sum(job.won_device_s is not None for job in shared),
         complete=True,
     )
     keep(done)
