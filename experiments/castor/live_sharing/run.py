@@ -114,7 +114,6 @@ def run_live(
         changes = [(at_s, so_far.label)]
         drawn = timeline_of(shown, client.ask(wire.ListNodes()).nodes, changes, f"{DEVICES} CPU slots")
         pairs = client.ask(wire.ListPairs()).pairs
-    shared = [one.job for one in shown if one.job.shared]
     done = msgspec.structs.replace(
         so_far,
         rows=play.rows(),
@@ -122,12 +121,17 @@ def run_live(
         timeline=msgspec.structs.replace(drawn, title=so_far.label),
         others_ratio=census.ratio,
         marks=marks_of(folder / "controller"),
-        shared=len(shared),
-        balanced=sum(job.won_device_s is not None for job in shared),
+        **count_balances(shown),
         complete=True,
     )
     keep(done)
     return done
+
+
+def count_balances(shown: Sequence[wire.Shown]) -> dict[str, int]:
+    """Counts the jobs that had a co-tenant, and those of them of which it is known whether sharing paid."""
+    known = [one.job.won_device_s is not None for one in shown if one.job.shared]
+    return {"shared": len(known), "balanced": sum(known)}
 
 
 def go_first(pid: int) -> None:
