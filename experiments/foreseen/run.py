@@ -31,7 +31,7 @@ from cotenant.controller.cli.demo.measuring import NotMeasured
 from experiments.castor.live_sharing import jobs
 from experiments.castor.live_sharing.run import CastorRun, children_first, go_first, run_live
 from experiments.foreseen import page
-from experiments.shared import paths
+from experiments.shared import kept_runs, paths
 from experiments.shared.live.given import write
 from experiments.shared.live.run import WentWrong
 from experiments.shared.live.schedule import Pace, draw
@@ -96,7 +96,7 @@ def run(cell: Cell, kinds: dict[str, jobs.Measured], say: Say) -> None:
 
     def keep(found: CastorRun) -> None:
         if found.complete:
-            write(cell.file, msgspec.structs.replace(found, timeline=None, marks={}))
+            kept_runs.keep(msgspec.structs.replace(found, timeline=None, marks={}), cell.file)
 
     say(f"queue {cell.queue} under {cell.policy}, run {cell.repeat + 1}")
     schedule = draw(cell.queue, JOBS, LOAD, jobs.KINDS)
