@@ -183,19 +183,19 @@ CLAIMS: Final = (
     ),
     Claim(
         "A job with a bound of 1.10 keeps it.",
-        "Median steps 0.96 to 1.05 times those alone (seven pairs on a CPU slot, results/unharmed.md).",
+        "Median steps 0.95 to 1.23 times those alone (eleven pairs on CPU slots, results/unharmed.md).",
         "The median step of one pair, in the measured minute, is above 1.10 times that alone.",
         judge_bound("bound-1.10", 1.10),
     ),
     Claim(
         "A job with a bound of 1.05 keeps it.",
-        "Median steps 1.00 to 1.09 times those alone (seven pairs on a CPU slot, results/unharmed.md).",
+        "Median steps 0.98 to 1.11 times those alone (eleven pairs on CPU slots, results/unharmed.md).",
         "The median step of one pair, in the measured minute, is above 1.05 times that alone.",
         judge_bound("bound-1.05", 1.05),
     ),
     Claim(
         "The guest of a job with a bound of 1.10 still trains.",
-        "0.12 to 0.75 of its speed alone (four pairs on a CPU slot, results/unharmed.md).",
+        "0.07 to 0.75 of its speed alone (six pairs on CPU slots, results/unharmed.md).",
         "One guest makes no step in the measured minute.",
         judge_guests,
     ),
