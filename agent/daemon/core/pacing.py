@@ -3,12 +3,12 @@
 A job's co-tenants on this host are its *guests*. A guest's pace u is the part of the time that it may train:
 its ranks wait between micro-batches for (1 - u) / u of the time that they have just worked
 (`checkpoint/talk/pace.py`). Guests of every job rest now and then, so that its step time alone is known;
-those of a job with a bound are held to it. A guest with a bound of its own rests only once for others:
-later rests would be part of its minute.
+those of a job with a bound are held to it. A guest that names a bound itself rests only once for others:
+later rests would be part of its minute. The cluster's bound leaves room for them.
 
     alone    no guest trains: windows of steps tell the job's step time alone
     resting  guests wait (u = 0) for a few steps, so that the step time alone is known, and known anew:
-             at most `REST_SHARE` of the time
+             at most `REST_SHARE` of the time, `DRIFT_REST_SHARE` while it is another each time
     sharing  each window of steps is compared with the step time alone:
                  over the bound           u falls to RETREAT * u, not below `PACE_MIN`
                  well within the bound    u rises by PROBE
@@ -54,6 +54,9 @@ REST_S_MAX: Final = 10.0
 """A rest ends then, whatever it has seen."""
 REST_SHARE: Final = 0.02
 REST_EVERY_S_MIN: Final = 15.0
+DRIFT: Final = 0.1
+"""A step time alone that differs by more from what was known is one that changes: data or batches do."""
+DRIFT_REST_SHARE, DRIFT_REST_EVERY_S_MIN = 0.05, 5.0
 ALONE_KEPT: Final = 5
 """The step time alone is the median of so many windows."""
 LOST_S: Final = 20.0
@@ -152,8 +155,9 @@ class MeasuredTenant:
         else:
             step_s = self._window(clock, REST_STEPS, REST_S)
             if step_s is not None:
+                drifts = self.alone_s is not None and abs(step_s / self.alone_s - 1.0) > DRIFT
                 self._alone.append(step_s)
-                self._plan_rest(now_s)
+                self._plan_rest(now_s, drifts=drifts)
                 return True
         if now_s - self._rest_began_s < REST_S_MAX:
             return False
@@ -195,9 +199,12 @@ class MeasuredTenant:
         self.pause_measuring(clock)
         return elapsed_s / steps
 
-    def _plan_rest(self, now_s: float) -> None:
+    def _plan_rest(self, now_s: float, *, drifts: bool = False) -> None:
         took_s = now_s - self._rest_began_s
-        self._rest_at_s = now_s + max(REST_EVERY_S_MIN, took_s / REST_SHARE)
+        every_s, share = (
+            (DRIFT_REST_EVERY_S_MIN, DRIFT_REST_SHARE) if drifts else (REST_EVERY_S_MIN, REST_SHARE)
+        )
+        self._rest_at_s = now_s + max(every_s, took_s / share)
 
 
 class Pacing:
@@ -242,7 +249,9 @@ class Pacing:
             beside = []
         measured = self._tenants[tenant.key]
         measured.share_max = min((maxima(tenant.bound, each.bound)[0] for each in beside), default=inf)
-        measured.rests_again = not any(maxima(each.bound, tenant.bound)[0] < inf for each in beside)
+        measured.rests_again = not any(
+            each.bound.is_own and maxima(each.bound, tenant.bound)[0] < inf for each in beside
+        )
         return tuple(each.key for each in beside)
 
     def _advance(

@@ -75,6 +75,11 @@ class Device:
         self.run(seconds)
         return (one.reported_s - elapsed_s) / (one.steps - steps) / one.alone_s
 
+    def alone_s(self, one: Tenant) -> float | None:
+        """What a step takes alone, as far as it is known."""
+        known = self.pacing.standing(one.key, self.now_s)
+        return None if known is None else known.alone_step_s
+
 
 xis = st.floats(1.0, 3.0)
 
@@ -108,13 +113,26 @@ def test_the_step_time_alone_is_known_within_a_minute_and_stays_known_as_it_chan
     job = Tenant(JOB, ShareBound(max=1.2, is_own=True), 0.1, 1.6)
     device = Device(job, Tenant(GUEST, UNBOUNDED, 0.1, 1.6))
     device.run(60.0)
-    known = device.pacing.standing(JOB, device.now_s)
-    assert known is not None and known.alone_step_s is not None and 0.099 < known.alone_step_s < 0.106
+    assert device.alone_s(job) == pytest.approx(0.1025, abs=0.0035)
     job.alone_s = 0.2  # Its data got larger.
     device.run(240.0)
     known = device.pacing.standing(JOB, device.now_s)
     assert known is not None and known.alone_step_s is not None and 0.19 < known.alone_step_s < 0.22
     assert known.ratio_p50 is not None and known.ratio_p50 <= 1.2
+
+
+def test_under_the_clusters_bound_it_stays_known_as_well_and_a_change_is_soon_found() -> None:
+    bound = ShareBound(max=1.5)
+    job, guest = Tenant(JOB, bound, 0.1, 1.2), Tenant(GUEST, bound, 0.1, 1.2)
+    device = Device(job, guest)
+    device.run(120.0)
+    assert device.alone_s(job) == pytest.approx(0.1, rel=0.05)
+    rested_s = device.rested_s
+    device.run(300.0)
+    assert device.rested_s - rested_s <= 300.0 * 2 * (REST_SHARE * 2.5), "both rest for each other"
+    job.alone_s = 0.2
+    device.run(60.0)
+    assert device.alone_s(job) == pytest.approx(0.2, rel=0.05), "within a minute"
 
 
 def test_a_job_that_ran_alone_needs_no_rest_before_it_shares() -> None:
