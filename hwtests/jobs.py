@@ -41,6 +41,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """As it is submitted, without an end; `more` are further words of its command."""
         launch = Launch(argv=self.argv(MANY_STEPS, *more), workdir=os.getcwd(), env=job_environment())
         return JobSpec(
+            share="max=none",  # What pairs do to each other is measured, not held.
             job_id=JobId("new-0"),
             name=self.name,
             batch_size=self.batch_size,

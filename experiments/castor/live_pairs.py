@@ -163,7 +163,7 @@ def job_of(loop: Loop, folder: Path) -> JobSpec:
     program.chmod(0o755)
     env = {**job_environment(), "OPENBLAS_NUM_THREADS": "1"}
     launch = Launch(argv=(str(program),), workdir=str(folder), env=env)
-    return JobSpec(job_id=JobId("new-0"), name=loop.name, batch_size=1, launch=launch)
+    return JobSpec(job_id=JobId("new-0"), name=loop.name, batch_size=1, launch=launch, share="max=none")
 
 
 def sleeping(devices: int, folder: Path) -> JobSpec:

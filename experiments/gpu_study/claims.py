@@ -183,13 +183,13 @@ CLAIMS: Final = (
     ),
     Claim(
         "A job with a bound of 1.10 keeps it.",
-        "Median steps 0.95 to 1.23 times those alone (eleven pairs on CPU slots, results/unharmed.md).",
+        "Median steps 0.95 to 1.23 times those alone (twelve pairs on CPU slots, results/unharmed.md).",
         "The median step of one pair, in the measured minute, is above 1.10 times that alone.",
         judge_bound("bound-1.10", 1.10),
     ),
     Claim(
         "A job with a bound of 1.05 keeps it.",
-        "Median steps 0.98 to 1.11 times those alone (eleven pairs on CPU slots, results/unharmed.md).",
+        "Median steps 0.97 to 1.11 times those alone (twelve pairs on CPU slots, results/unharmed.md).",
         "The median step of one pair, in the measured minute, is above 1.05 times that alone.",
         judge_bound("bound-1.05", 1.05),
     ),
