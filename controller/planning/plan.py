@@ -385,11 +385,12 @@ class Plan:
     def staying(self, device_id: DeviceId) -> list[JobId]:
         """Jobs that hold or get the device and are not on their way out."""
         here = [j for j in self.view.holdings.tenants(device_id) if not self.is_leaving(j)]
-        here.extend(self.coming(device_id))
+        here.extend(self.list_coming(device_id))
         return here
 
-    def coming(self, device_id: DeviceId) -> Sequence[JobId]:
-        """Jobs that will have the device and are no tenants of it yet: by a reservation, or by this plan."""
+    def list_coming(self, device_id: DeviceId) -> Sequence[JobId]:
+        """Returns the jobs that will have the device and are no tenants of it yet: by a reservation, or by
+        this plan."""
         claim = self.view.holdings.claimed_by(device_id)
         added = self._added.get(device_id, ())
         return added if claim is None or claim in self.leaving else (claim, *added)

@@ -34,7 +34,7 @@ from cotenant.controller.sim.world.physics import (
     FailureTimes,
     Physics,
     bound_ratios,
-    load_ratios,
+    find_load_ratios,
     pair_data,
 )
 from cotenant.controller.sim.world.run import JobRun
@@ -181,7 +181,7 @@ class _Drive:
         bound = bound_ratios(ratios, sharing) if ratios is not None and sharing.is_on else None
         kept, lost = (ratios, []) if bound is None else bound
         rows = 0 if kept is None else len(kept)
-        loads = load_ratios(self._physics.load_duty, self._workload.duty_cycles, rows)
+        loads = find_load_ratios(self._physics.load_duty, self._workload.duty_cycles, rows)
         specs = Specs(self._workload, self._cluster)
         asking = AskingSpecs(specs, asks, self._submit_s) if asks else None
         self._asking = asking

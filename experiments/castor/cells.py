@@ -214,11 +214,7 @@ def plan(found: tuple[str, ...], seeds: int) -> list[Cell]:
 
 
 def load(cell: Cell) -> Result | None:
-    """From the disk; None where it was not run, or its file is damaged."""
-    try:
-        return msgspec.json.decode(cell.file.read_bytes(), type=Result)
-    except (OSError, msgspec.DecodeError):
-        return None
+    return kept_runs.read_kept(cell.file, Result)
 
 
 def run(cell: Cell, commit: str) -> None:

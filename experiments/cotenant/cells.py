@@ -145,11 +145,7 @@ def workload(vc: str, window: int, load: float, pairs: str, noise: float) -> Wor
 
 
 def load(cell: Cell) -> Result | None:
-    """From the disk; None where it was not run, or its file is damaged."""
-    try:
-        return msgspec.json.decode(cell.file.read_bytes(), type=Result)
-    except (OSError, msgspec.DecodeError):
-        return None
+    return kept_runs.read_kept(cell.file, Result)
 
 
 def run(cell: Cell, commit: str) -> None:

@@ -75,10 +75,7 @@ def told_cells() -> Iterator[ToldCell]:
 
 
 def load_told(cell: ToldCell) -> ToldResult | None:
-    try:
-        return msgspec.json.decode(cell.file.read_bytes(), type=ToldResult)
-    except (OSError, msgspec.DecodeError):
-        return None
+    return kept_runs.read_kept(cell.file, ToldResult)
 
 
 def run_told(cell: ToldCell, commit: str) -> None:

@@ -118,11 +118,7 @@ def plan(sizes: Sizes) -> list[Cell]:
 
 
 def load(cell: Cell) -> Result | None:
-    """From the disk; None where it was not run, or its file is damaged."""
-    try:
-        return msgspec.json.decode((FOLDER / f"{cell.key}.json").read_bytes(), type=Result)
-    except (OSError, msgspec.DecodeError):
-        return None
+    return kept_runs.read_kept((FOLDER / f"{cell.key}.json"), Result)
 
 
 @lru_cache(maxsize=2)

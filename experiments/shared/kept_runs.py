@@ -17,6 +17,7 @@ import machine
 import msgspec
 
 C = TypeVar("C")
+R = TypeVar("R")
 
 
 def keep(result: msgspec.Struct, file: Path) -> None:
@@ -25,6 +26,14 @@ def keep(result: msgspec.Struct, file: Path) -> None:
     fresh = file.with_name(f".{file.stem}.{os.getpid()}")
     fresh.write_bytes(msgspec.json.encode(result))
     fresh.replace(file)
+
+
+def read_kept(file: Path, kind: type[R]) -> R | None:
+    """Returns a result from the disk; None where it was not run, or its file is damaged."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def complete(

@@ -58,8 +58,8 @@ def sections(results: Sequence[Result]) -> str:
     return "\n\n".join(f"## Simulated: {title}\n\n{text}" for title, text in parts.items())
 
 
-def over(result: Result, bound: float, hp: bool | None = None) -> float:
-    """The share of a class's jobs that trained more than `bound` times as long as alone."""
+def find_share_over(result: Result, bound: float, hp: bool | None = None) -> float:
+    """Returns the share of a class's jobs that trained more than `bound` times as long as alone."""
     of = [
         slowdown > bound + 1e-6
         for slowdown, is_hp in zip(result.slowdown, result.hp, strict=True)
@@ -68,8 +68,8 @@ def over(result: Result, bound: float, hp: bool | None = None) -> float:
     return fmean(of) if of else 0.0
 
 
-def grew(mine: Result, base: Result, bound: float) -> float:
-    """The share of hp jobs whose completion time grew by more than the bound allows."""
+def find_share_grown(mine: Result, base: Result, bound: float) -> float:
+    """Returns the share of hp jobs whose completion time grew by more than the bound allows."""
     return fmean(
         after_s > bound * before_s
         for after_s, before_s, is_hp in zip(mine.jct_s, base.jct_s, mine.hp, strict=True)
@@ -105,9 +105,9 @@ def _classes(known: Known) -> str:
                 f"{_mean(of, lambda mine, base: mine.mean_s(False) / base.mean_s(False)):.2f}",
                 f"{_mean(of, lambda mine, _: (mine.spot_wait_s or 0.0) / 3600.0):.2f}",
                 f"{_mean(of, lambda mine, _: mine.evictions or 0.0):.1%}",
-                f"{_mean(of, lambda mine, _: over(mine, HP_MAX, True)):.1%}",
-                f"{_mean(of, lambda mine, base: grew(mine, base, HP_MAX)):.1%}",
-                f"{_mean(of, lambda mine, _: over(mine, MAX, False)):.1%}",
+                f"{_mean(of, lambda mine, _: find_share_over(mine, HP_MAX, True)):.1%}",
+                f"{_mean(of, lambda mine, base: find_share_grown(mine, base, HP_MAX)):.1%}",
+                f"{_mean(of, lambda mine, _: find_share_over(mine, MAX, False)):.1%}",
             )
             bounded = f"shared, {way.share_hp:g}" if way.share_hp else "shared"
             lines.append(row_of((name, way.policy, bounded if shares else "alone", *numbers)))
@@ -126,8 +126,8 @@ def _bounded(known: Known) -> str:
             continue
         ratios = sorted(mine.mean_s() / base.mean_s() for mine, base in of)
         p99 = _mean(of, lambda mine, base: _p99(mine) / _p99(base))
-        before = _mean(of, lambda _, base: over(base, MAX))
-        after = _mean(of, lambda mine, _: over(mine, MAX))
+        before = _mean(of, lambda _, base: find_share_over(base, MAX))
+        after = _mean(of, lambda mine, _: find_share_over(mine, MAX))
         lines.append(
             row_of(
                 (
@@ -157,7 +157,7 @@ def _server(known: Known) -> str:
             numbers = (
                 f"{_mean(of, lambda mine, base: mine.makespan_s / base.makespan_s):.2f}",
                 f"{_mean(of, lambda mine, base: mine.mean_s() / base.mean_s()):.2f}",
-                f"{_mean(of, lambda mine, _: over(mine, MAX)):.1%}",
+                f"{_mean(of, lambda mine, _: find_share_over(mine, MAX)):.1%}",
             )
             lines.append(row_of((way.policy, f"{way.share_max:g}" if way.share_max else "none", *numbers)))
     return "\n".join(lines)

@@ -30,10 +30,10 @@ def result(way: Way, jct_s: list[float], slowdown: list[float], hp: list[bool], 
 def test_a_class_is_compared_with_the_same_jobs_where_hp_jobs_are_alone() -> None:
     alone = result(simulated.HP_ALONE, [100.0, 100.0, 400.0], [1.0, 1.0, 1.0], [True, True, False])
     shared = result(simulated.HP_SHARES, [104.0, 120.0, 200.0], [1.04, 1.2, 1.7], [True, True, False])
-    assert simulated_page.over(shared, 1.05, True) == 0.5
-    assert simulated_page.over(shared, 1.5, False) == 1.0
-    assert simulated_page.over(shared, 1.5) == pytest.approx(1 / 3)
-    assert simulated_page.grew(shared, alone, 1.05) == 0.5
+    assert simulated_page.find_share_over(shared, 1.05, True) == 0.5
+    assert simulated_page.find_share_over(shared, 1.5, False) == 1.0
+    assert simulated_page.find_share_over(shared, 1.5) == pytest.approx(1 / 3)
+    assert simulated_page.find_share_grown(shared, alone, 1.05) == 0.5
     lines = simulated_page.sections([alone, shared]).splitlines()
     (row,) = [line for line in lines if "| shared, 1.05 |" in line]
     assert row == (

@@ -218,7 +218,7 @@ class ExpectedFree:
                 continue
             free_s = 0.0
             here = view.holdings.tenants(device_id)
-            for job_id in here if is_plain else (*here, *plan.coming(device_id)):
+            for job_id in here if is_plain else (*here, *plan.list_coming(device_id)):
                 leaves_s = known.get(job_id)
                 if leaves_s is None:
                     leaves_s = known[job_id] = leaves_in_s(view, view.jobs[job_id], guesses=guesses)

@@ -19,7 +19,17 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from cotenant.controller.domain import ENDED, AnyCommand, HostId, Job, JobId, Phase, StartAttempt
+from cotenant.controller.domain import (
+    ENDED,
+    NO_BOUNDS,
+    AnyCommand,
+    HostId,
+    Job,
+    JobId,
+    Phase,
+    SharingSettings,
+    StartAttempt,
+)
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.policies.base import Parameters
@@ -99,6 +109,8 @@ class JournalRecord:
     """The policy under which most jobs arrived."""
     ageing_s: float
     """The engine's bound on waiting, in force at the end."""
+    sharing: SharingSettings
+    """The bounds on sharing, in force at the end."""
     notes: tuple[str, ...]
 
     def outcome(self) -> RunResult:
@@ -216,6 +228,7 @@ class _Watcher:
         self._memory_mib = 1
         self._has_begun = False
         self._ageing_s = 0.0
+        self._sharing = NO_BOUNDS
         self._troubles = Troubles(begin_s)
 
     def observe(self, engine: Engine, event: ev.AnyEvent, commands: list[AnyCommand]) -> None:
@@ -243,7 +256,7 @@ class _Watcher:
 
     def finish(self, engine: Engine) -> None:
         """Ends, at the journal's end, the jobs that another one's end has ended."""
-        self._ageing_s = engine.config.policy.ageing_s
+        self._ageing_s, self._sharing = engine.config.policy.ageing_s, engine.config.sharing
         for job_id in list(self._open):
             self._may_end(engine, job_id)
 
@@ -345,6 +358,7 @@ class _Watcher:
             settings=dict(self._settings),
             setting=Setting(name, self._parameters[name]),
             ageing_s=self._ageing_s,
+            sharing=self._sharing,
             notes=(
                 *self._troubles.notes(sum(self._devices.values()), end_s),
                 *about_hosts,

@@ -49,7 +49,9 @@ def replay_tasks(
     then = policy_in_force(record)
     choices = {choice.label: choice for choice in ([then] if then else [])}
     choices.update({choice.label: choice for choice in policies})
-    workload, physics = record.workload(), Physics(pairs=pairs)
+    sharing = record.sharing
+    physics = Physics(pairs=pairs, share_max=sharing.max, share_hp=sharing.hp_max if sharing.hp else 0.0)
+    workload = record.workload()
     workload = add_knowledge(workload, knowledge, seed, np.ones(len(workload), np.bool_))
     sizes = {"": record.cluster}
     if add_gpus:

@@ -139,7 +139,7 @@ class LoadRatios(NamedTuple):
     """Of two that load."""
 
 
-def load_ratios(load_duty: float, duty_cycles: Sequence[float], rows: int) -> LoadRatios | None:
+def find_load_ratios(load_duty: float, duty_cycles: Sequence[float], rows: int) -> LoadRatios | None:
     """Returns the ratios of loads for a table of so many rows; None where loads leave the devices idle.
 
     Args:

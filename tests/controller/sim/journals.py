@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cotenant.controller.domain import AttemptNo, ExitVerdict, HostId, JobId, JobSpec, PolicySettings
+from cotenant.controller.domain import (
+    NO_BOUNDS,
+    AttemptNo,
+    ExitVerdict,
+    HostId,
+    JobId,
+    JobSpec,
+    PolicySettings,
+    SharingSettings,
+)
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
@@ -46,9 +55,14 @@ def ended(job: str, outcome: Any = "finished", attempt: int = 1, step: int = 0) 
     )
 
 
-def write_journal(folder: Path, story: Sequence[tuple[float, ev.AnyEvent]], policy: str = "fifo") -> Path:
+def write_journal(
+    folder: Path,
+    story: Sequence[tuple[float, ev.AnyEvent]],
+    policy: str = "fifo",
+    sharing: SharingSettings = NO_BOUNDS,
+) -> Path:
     """The journal of a controller to which this happened."""
-    config = EngineConfig(policy=PolicySettings(name=policy))
+    config = EngineConfig(policy=PolicySettings(name=policy), sharing=sharing)
     engine, journal = Engine(registry.make, config), a_journal(folder)
     try:
         journal.begin_run(pack(config), "0", WALL_S)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from cotenant.controller.domain import HostId, JobId
+from cotenant.controller.domain import NO_BOUNDS, HostId, JobId, SharingSettings
 from cotenant.controller.domain import events as ev
 from cotenant.controller.performance import Profile, ProfilePoint
 from cotenant.controller.sim.choices import PolicyChoice
@@ -97,6 +97,22 @@ def test_failures_and_missing_devices_are_said_because_no_simulation_has_them(
 def test_where_nothing_failed_nothing_is_said_of_it(told: ModuleType, tmp_path: Path) -> None:
     notes = read_journal(told.write_journal(tmp_path, told.TWO_IN_TURN)).notes
     assert not any("simulations" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("sharing", "bounds"),
+    [
+        (NO_BOUNDS, (0.0, 0.0)),
+        (SharingSettings(), (1.5, 0.0)),
+        (SharingSettings(max=0, hp=True), (0.0, 1.05)),
+    ],
+)
+def test_what_would_have_been_is_under_the_bounds_of_the_time(
+    told: ModuleType, tmp_path: Path, sharing: SharingSettings, bounds: tuple[float, float]
+) -> None:
+    record = read_journal(told.write_journal(tmp_path, told.TWO_IN_TURN, sharing=sharing))
+    tasks = replay_tasks(record, [PolicyChoice("castor", {})], pairs="gavel-v100", seed=0)
+    assert {(task.physics.share_max, task.physics.share_hp) for task in tasks} == {bounds}
 
 
 def test_another_policy_would_have_done_otherwise(told: ModuleType, tmp_path: Path) -> None:
