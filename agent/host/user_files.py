@@ -121,6 +121,21 @@ class OpenFolder:
         """Makes another name for a file of ours. Raises OSError, FileExistsError if the name is taken."""
         os.link(name, _check_name(new), src_dir_fd=self.fd, dst_dir_fd=self.fd, follow_symlinks=False)
 
+    def link_file(self, name: str, other: OpenFolder, new: str) -> None:
+        """Gives a plain file of this folder another name, in another folder; what has that name is replaced.
+
+        Raises:
+            OSError: there is none, or something else has its name; the folders are on two file systems.
+        """
+        file = os.open(_check_name(name), os.O_RDONLY | _FILE, dir_fd=self.fd)
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise OSError(22, "not a plain file", name)
+            other.unlink(new)
+            os.link(f"/proc/self/fd/{file}", new, dst_dir_fd=other.fd, follow_symlinks=True)
+        finally:
+            os.close(file)
+
     def create(self, name: str, mode: int) -> int:
         """A descriptor to write a new, empty file with; what has the name is replaced. Raises OSError."""
         self.unlink(name)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from cotenant.agent.ipc.records import Status
-from cotenant.controller.domain import HostId
+from cotenant.controller.domain import AttemptNo, HostId, JobId
 from cotenant.controller.wire import BadMessage, decode, encode
 
 if TYPE_CHECKING:  # A supervisor has no event loop and should not pay for one.
@@ -66,10 +66,17 @@ class CoTenantsChanged(ChannelMessage, frozen=True, kw_only=True, tag="company")
 
 
 class PaceNow(ChannelMessage, frozen=True, kw_only=True, tag="pace"):
-    """How much of the time this host's ranks may train, so that a co-tenant keeps its bound; repeated, since
-    it counts for a while only."""
+    """When this host's ranks may train, so that a co-tenant keeps its bound; repeated, since it counts for a
+    while only."""
 
     pace: float
+    """The part of the time."""
+    window: float = 1.0
+    phase: float = 0.0
+    """Micro-batches begin in this part of the co-tenant's step, from this place in it on; 1: anywhere."""
+    beside: tuple[JobId, AttemptNo] | None = None
+    step_s: float = 0.0
+    """The co-tenant, and its step time alone."""
 
 
 class GangIn(ChannelMessage, frozen=True, kw_only=True, tag="gang-in"):

@@ -210,6 +210,10 @@ class StepClock(msgspec.Struct, frozen=True, kw_only=True):
 
     steps: int = 0
     elapsed_s: float = 0.0
+    waited_s: float = 0.0
+    """Of that, for co-tenants."""
+    longest_s: float = 0.0
+    """The longest step of those told last, without such waits; 0: not told."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):

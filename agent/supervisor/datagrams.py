@@ -17,16 +17,21 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.host.user_files import OpenFolder
-from cotenant.agent.ipc import (
-    JOB_SOCKET,
-    Order,
-)
+from cotenant.agent.ipc import JOB, JOB_SOCKET, Order, PaceNow, attempt_folder
 from cotenant.agent.supervisor.core import AnyRankWord, parse
 from cotenant.agent.supervisor.processes import give_job_folder, make_job_folder
-from cotenant.controller.wire import DATAGRAM_BYTES_MAX, PACE_FILE, PACE_KEPT_S
+from cotenant.controller.domain import AttemptNo, JobId
+from cotenant.controller.wire import (
+    BEAT_BESIDE_FILE,
+    BEAT_FILE,
+    DATAGRAM_BYTES_MAX,
+    PACE_FILE,
+    PACE_KEPT_S,
+)
 
-PACE: Final = struct.Struct("<dd")
-"""The pace, and until when it counts (CLOCK_MONOTONIC)."""
+PACE: Final = struct.Struct("<ddddd")
+BEAT: Final = struct.Struct("<d")
+"""As `wire.PACE_FILE` and `wire.BEAT_FILE` say."""
 DATAGRAMS_MAX: Final = 64
 """Taken in one go, before others get their turn."""
 
@@ -51,7 +56,10 @@ class Datagrams:
         finally:
             os.umask(before)
         self._pace = self._folder.create(PACE_FILE, 0o644)
-        self.set_pace(1.0, 0.0)
+        os.pwrite(self._pace, PACE.pack(1.0, 0.0, 1.0, 0.0, 0.0), 0)
+        self._folder.write(BEAT_FILE, BEAT.pack(0.0))
+        self._attempts = folder.parent
+        self._beside: tuple[JobId, AttemptNo] | None = None
         give_job_folder(self._folder, order)
         selector.register(self._socket, selectors.EVENT_READ, self._read)
 
@@ -62,10 +70,17 @@ class Datagrams:
         except OSError:
             return  # Gone, not its own, or its queue is full: the agreement repeats it.
 
-    def set_pace(self, pace: float, now_s: float) -> None:
-        """Writes how much of the time the ranks may train, for those who look (`checkpoint/talk/pace.py`)."""
+    def set_pace(self, pace: PaceNow, now_s: float) -> None:
+        """Writes when the ranks may train, for those who look (`checkpoint/talk/pace.py`)."""
+        data = PACE.pack(pace.pace, now_s + PACE_KEPT_S, pace.window, pace.phase, pace.step_s)
         with suppress(OSError):  # A full disk: the pace stays as it is, and soon counts no more.
-            os.pwrite(self._pace, PACE.pack(pace, now_s + PACE_KEPT_S), 0)
+            os.pwrite(self._pace, data, 0)
+        if pace.beside is not None and pace.beside != self._beside:
+            self._beside = pace.beside
+            folder = attempt_folder(self._attempts, *pace.beside) / JOB
+            # It may have gone, or its folder had to be elsewhere: then nothing is waited for.
+            with suppress(OSError), OpenFolder.open_path(folder) as beside:
+                beside.link_file(BEAT_FILE, self._folder, BEAT_BESIDE_FILE)
 
     def read_file(self, name: str, bytes_max: int) -> bytes:
         """What a rank has left in the folder. Raises OSError."""

@@ -28,7 +28,7 @@ from cotenant.checkpoint.progress.expressions import Names
 from cotenant.checkpoint.progress.loops import Loaders, NotSeen, Turns
 from cotenant.checkpoint.progress.losses import loss_number, loss_variable
 from cotenant.checkpoint.talk import protocol
-from cotenant.checkpoint.talk.pace import pace_of
+from cotenant.checkpoint.talk.pace import pace_here
 
 TURNS_MIN: Final = 16
 """So many turns of the innermost loop say how many steps one has, where that is no whole number."""
@@ -86,7 +86,7 @@ class StepReporter:
         """Starts counting anew, also in a process that was forked: what its parent has counted is the
         parent's."""
         self.steps = 0
-        self.pace = pace_of(os.environ, protocol.ENV_SOCKET)
+        self.pace = pace_here()
         self.length = Length()
         self.batch: BatchRows | None = None
         self._main: weakref.ref[Any] | None = None
@@ -116,7 +116,7 @@ class StepReporter:
     def note_step(self, optimizer: Any) -> None:
         if id(optimizer) != self._main_id and not self._is_main(optimizer):
             return
-        self.pace.wait()
+        self.pace.end_step()
         self.steps = steps = self.steps + 1
         if steps >= self._look_at or time.perf_counter() >= self._due_s:
             try:
@@ -166,6 +166,8 @@ class StepReporter:
             self._leave()
             return False
         self._address, self._rank = str(env.socket), env.rank
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            self.pace.speak_for_host()
         self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._out.setblocking(False)
         self._memory_s = now_s + MEMORY_PERIOD_S / 5
@@ -184,7 +186,17 @@ class StepReporter:
     def _tell_step(self, steps: int, count: int, elapsed_s: float, loss: float | None = None) -> None:
         accumulation = sys.modules.get("cotenant.gradaccum")
         s = accumulation.PROGRESS.last_steps if accumulation is not None else 1
-        self._say(protocol.STEP, step=steps, count=count, elapsed_s=round(elapsed_s, 6), s=s, loss=loss)
+        waited_s, longest_s = self.pace.take()
+        self._say(
+            protocol.STEP,
+            step=steps,
+            count=count,
+            elapsed_s=round(elapsed_s, 6),
+            s=s,
+            loss=loss,
+            waited_s=round(waited_s, 6),
+            longest_s=round(longest_s, 6),
+        )
 
     def _tell_memory(self, steps: int, now_s: float) -> None:
         """Tells the memory of a CUDA device, on which nobody else can tell what is whose; true while nobody

@@ -27,6 +27,7 @@ from cotenant.checkpoint.resuming import Resumed
 from cotenant.checkpoint.talk import gang, protocol
 from cotenant.checkpoint.talk.agreement import Agreement
 from cotenant.checkpoint.talk.channel import SupervisorChannel
+from cotenant.checkpoint.talk.pace import pace_here
 from cotenant.checkpoint.talk.protocol import JobEnvironment
 
 
@@ -137,8 +138,10 @@ class ProgressReporter:
     def exclude_pause(self) -> None:
         """Time until now was not spent on steps (a save): do not count it."""
         self._reported_at_s = time.perf_counter()
+        pace_here().leave_out()
 
     def _say(self, step: int, count: int, elapsed_s: float, steps_used: int, loss: Any) -> None:
+        waited_s, longest_s = pace_here().take()
         self._channel.report(
             protocol.STEP,
             step=step,
@@ -146,6 +149,8 @@ class ProgressReporter:
             elapsed_s=round(elapsed_s, 6),
             s=steps_used,
             loss=self._loss.read(loss),
+            waited_s=round(waited_s, 6),
+            longest_s=round(longest_s, 6),
         )
         self._reported_step = step
 

@@ -126,6 +126,7 @@ def job_view(
         left_source=None if ended else job.estimate.source or None, shared=shared, promises=promises,
         won_device_s=total_won_device_s(shared), eta=eta, promised=promised_end(engine, job, now),
         bound=share_bound(engine, job, current), pace=current.pace if current else None,
+        in_phase=current.in_phase if current else False,
     )  # fmt: skip
 
 
@@ -144,6 +145,7 @@ def share_bound(engine: Engine, job: Job, current: AttemptProgress | None) -> wi
         ratio_p99=standing.ratio_p99,
         alone_step_s=standing.alone_step_s,
         guest_pace=standing.guest_pace,
+        guests_in_phase=standing.guests_in_phase,
     )
 
 

@@ -68,6 +68,8 @@ class BoundStanding(msgspec.Struct, frozen=True, kw_only=True):
     """Step time over step time alone; None: there was nothing to compare."""
     guest_pace: float = 1.0
     """The part of the time that its co-tenants may train."""
+    guests_in_phase: bool = False
+    """Their micro-batches begin only at a certain place in its steps."""
 
 
 class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +91,8 @@ class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
     """None: nothing bounds what sharing may cost it."""
     pace: float = 1.0
     """The part of the time that it may train, so that a co-tenant keeps its bound."""
+    in_phase: bool = False
+    """Its micro-batches begin only at a certain place in that one's steps."""
 
 
 class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="beat"):

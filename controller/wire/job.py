@@ -87,9 +87,15 @@ ENVIRONMENT: Final = (
 
 DATAGRAM_BYTES_MAX: Final = 4096
 PACE_FILE: Final = "pace"
-"""Beside the supervisor's socket: how much of the time the ranks of this host may train, two little-endian
-doubles: the pace (0 to 1), and until when it counts (CLOCK_MONOTONIC). A rank that counts its steps waits
-between micro-batches."""
+"""Beside the supervisor's socket: when the ranks of this host may train, five little-endian doubles: the part
+of the time (0 to 1); until when this counts (CLOCK_MONOTONIC); in which part of a co-tenant's step a
+micro-batch may begin; where in that step that part begins; and how long the step is (0: any time). A rank
+that counts its steps waits between micro-batches."""
+BEAT_FILE: Final = "beat"
+"""There as well: when the last step of this host's first rank ended, a little-endian double
+(CLOCK_MONOTONIC), written by that rank."""
+BEAT_BESIDE_FILE: Final = "beat-beside"
+"""The same of the co-tenant that is waited for."""
 PACE_KEPT_S: Final = 15.0
 """A pace that is not told again counts no more after so long."""
 DECISION_TIMEOUT_S: Final = 30.0
@@ -108,7 +114,8 @@ May come without a hello, and more than once."""
 FIRST_STEP: Final = "first_step"
 """{step}: the first optimizer step of this attempt is done."""
 STEP: Final = "step"
-"""{step, count, elapsed_s, s, loss: float | null}: `count` steps took `elapsed_s`, at s."""
+"""{step, count, elapsed_s, s, loss: float | null, waited_s, longest_s}: `count` steps took `elapsed_s`, at s;
+of that it waited `waited_s` for a co-tenant, and without such waits the longest step took `longest_s`."""
 LENGTH: Final = "length"
 """{total: int | null, note}: how many steps there will be in all as far as can be seen, and what that rests
 on, or why it cannot be seen. May come without a hello."""

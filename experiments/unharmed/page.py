@@ -34,6 +34,8 @@ class Row(NamedTuple):
     mean: float
     guest: float | None
     """Its speed over that of its kind alone, on average over the runs in which that was the protected one."""
+    parted: int
+    """Runs in which the bound could not be kept, and the pair was parted."""
     minutes: int
     minutes_held: int
     p99_held: int
@@ -76,6 +78,7 @@ def rows(runs: Sequence[Run]) -> list[Row]:
                 p99=median(p99s),
                 mean=fmean(means),
                 guest=fmean(speeds) if speeds else None,
+                parted=sum(run["parted"] for run in of),
                 minutes=len(p50s),
                 minutes_held=sum(ratio <= bound for ratio in p50s),
                 p99_held=sum(ratio <= 1.0 + P99_EXCESS * (bound - 1.0) for ratio in p99s),
@@ -118,12 +121,15 @@ def verdicts(runs: Sequence[Run]) -> str:
         )
         idle = [row for row in of if row.busy <= IDLE_HALF and row.guest is not None]
         kept = [row.pair for row in idle if row.guest is not None and row.guest >= GUEST_KEEPS]
-        losing = [row.pair for row in of if row.together is not None and row.together < 1.0]
+        parted = [row.pair for row in of if row.parted]
+        losing = [
+            row.pair for row in of if not row.parted and row.together is not None and row.together < 1.0
+        ]
         said = (
             f"* Bound {bound:g}: p50 within it in {held} of {minutes} minutes, p99 within twice its excess "
             f"in {p99_held}. Where the protected job is busy for at most {IDLE_HALF:.0%}, {len(kept)} of "
             f"{len(idle)} guests whose speed alone is known kept {GUEST_KEEPS:.0%} of it. Both together did "
-            f"less than in turns in: {', '.join(losing) or 'no pair'}."
+            f"less than in turns in: {', '.join(losing) or 'no pair'}. Parted: {', '.join(parted) or 'none'}."
         )
         lines.append(textwrap.fill(said, 118, subsequent_indent="  "))
     return "\n".join(lines)
@@ -140,8 +146,8 @@ Real jobs on a CPU slot of one core (a gang of two on two), one thread each; no 
 kernel shares a core between two threads as it does. Ratios are to the protected job's own steps alone in
 the same run, minute by minute, p99 to p99. "Busy" is its processor time alone over the time, "guest" the
 guest's speed over that of its kind alone on the same machine, and "both" adds the speeds of the two: 1 is
-what taking turns gives. The first 10 s of training together are left out: a guest's loading cannot be held
-back, and its pace is found then.
+what taking turns gives, as a pair does that was parted since the bound cannot be kept. The first 20 s of
+training together are left out: a guest's loading cannot be held back, and its pace is found then.
 
 {verdicts(runs)}
 

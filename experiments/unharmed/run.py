@@ -51,8 +51,10 @@ PAIRS: Final = (
     "memory:loader", "compute:loader", "compute:compute", "gang:loader",
 )  # fmt: skip
 ALONE_S: Final = 12.0
-SETTLE_S: Final = 10.0
+SETTLE_S: Final = 20.0
 """A new guest loads, and its pace is found."""
+PARTED_S: Final = 5.0
+"""A guest that made no step in the last seconds was parted from the job: its bound could not be kept."""
 FREE: Final = 10.0
 """A bound that holds nobody back: the pair is as free as without one."""
 MINUTE_S: Final = 60.0
@@ -103,6 +105,7 @@ def summarise(seen: Beside) -> dict[str, Any]:
         "busy": (alone[-1].busy_s - alone[0].busy_s) / (alone[-1].ended_s - alone[0].ended_s),
         "minutes": [percentiles(minute.step_times(seen.mine)) for minute in minutes],
         "guest_steps_per_s": seen.guest_steps_per_s,
+        "parted": not any(step.ended_s > ended_s - PARTED_S for step in seen.guest),
         "told_p50": seen.bound.ratio_p50 if seen.bound is not None else None,
     }
 

@@ -26,6 +26,7 @@ from cotenant.agent.supervisor.processes.attempt_folder import (
     remove_short_folder,
 )
 from cotenant.controller.domain import Launch
+from cotenant.controller.wire import BEAT_FILE
 from tests.building.orders import order_of
 
 USER = 54_321
@@ -202,9 +203,10 @@ def test_a_user_cannot_put_another_folder_in_the_place_of_his_sockets(
     made = make_job_folder(deep, order, bases=(str(shared),))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener, OpenFolder.open_path(made) as folder:
         listener.bind(str(made / JOB_SOCKET))
+        folder.write(BEAT_FILE, b"")
         give_job_folder(folder, order)
     assert (made.stat().st_uid, made.stat().st_mode & 0o777) == (USER, 0o700)
-    assert (made / JOB_SOCKET).stat().st_uid == USER
+    assert {(made / name).stat().st_uid for name in (JOB_SOCKET, BEAT_FILE)} == {USER}
     assert made.parent.stat().st_uid == 0
     for path in (made, made.parent, deep / JOB):
         pid = as_user(lambda path=path: os.rename(path, f"{path}x"))  # type: ignore[misc]
@@ -299,6 +301,8 @@ def test_links_and_pipes_and_second_names_are_refused(tmp_path: Path) -> None:
         for name in ("link", "pipe"):
             with pytest.raises(OSError):
                 folder.read(name, 10)
+            with pytest.raises(OSError):
+                folder.link_file(name, folder, "third")
         with pytest.raises(NotADirectoryError):
             folder.below("link")
         with pytest.raises(NotADirectoryError):

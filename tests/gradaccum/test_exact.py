@@ -201,9 +201,9 @@ def test_the_schedule_is_followed_by_completed_steps() -> None:
 def test_waiting_for_a_co_tenant_between_the_parts_of_a_batch_changes_no_bit(tmp_path: Path) -> None:
     """A pace of .2, as a guest of a bounded job has it: it waits after each part but the last, which the end
     of the step follows."""
-    (tmp_path / PACE_FILE).write_bytes(FORMAT.pack(0.2, time.monotonic() + within_s(60.0)))
+    (tmp_path / PACE_FILE).write_bytes(FORMAT.pack(0.2, time.monotonic() + within_s(60.0), 1.0, 0.0, 0.0))
     undisturbed, _ = trained(3, "mean")
-    pace = RankPace(tmp_path / PACE_FILE)
+    pace = RankPace(tmp_path)
     calls = []
 
     def wait() -> None:

@@ -34,6 +34,7 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.notes import Kept
 from cotenant.agent.daemon.core.orders import cores_for, objection, order_for, own_part
+from cotenant.agent.daemon.core.pacing import FREE
 from cotenant.agent.daemon.core.registration import Lease
 from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, StopAsked
 from cotenant.agent.daemon.core.reporting import Outbox
@@ -275,7 +276,7 @@ class Attempts:
         live = self._live.get(key)
         if live is None or not live.is_there:
             return
-        live.connected, live.lease_told, live.pace_told = True, None, 1.0
+        live.connected, live.lease_told, live.pace_told = True, None, FREE
         self._tenants.tell_lease(key, live, now_s)
         live.co_tenants_told = CoTenantsChanged(alone=True)
         self._tenants.tell_co_tenants()

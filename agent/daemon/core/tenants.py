@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.daemon.core.edge import AgentConfig, Tell
-from cotenant.agent.daemon.core.pacing import LostBound, Pacing, TrainingTenant
+from cotenant.agent.daemon.core.pacing import FREE, LostBound, Pacing, TrainingTenant
 from cotenant.agent.daemon.core.registration import Lease
 from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey
 from cotenant.agent.daemon.core.reporting import Outbox
@@ -27,8 +27,9 @@ STOP_GRACE_S: Final = 60.0
 LEASE_NEWS_RATIO: Final = 0.1
 """A renewal is passed on where a supervisor's own countdown is this part of the lease behind."""
 PACE_EVERY_S: Final = 5.0
-"""A pace below 1 is told again so often: ranks forget it after `wire.PACE_KEPT_S`."""
+"""Whoever is held back is told so again so often: ranks forget it after `wire.PACE_KEPT_S`."""
 PACE_NEWS: Final = 0.005
+"""Of a pace, or of a step."""
 _NEVER: Final = float("inf")
 
 
@@ -56,7 +57,7 @@ class Live:
         self.lease_told: LeaseTold | None = None
         self.co_tenants_told = CoTenantsChanged(alone=True)
         """What its supervisor believes; it starts with this belief. So with the pace."""
-        self.pace_told = 1.0
+        self.pace_told = FREE
         self.pace_told_s = -_NEVER
 
     @property
@@ -72,6 +73,17 @@ class Live:
         if left_s is None or believed_s is None or full_s is None:
             return not (left_s is None and believed_s is None)
         return left_s - believed_s >= LEASE_NEWS_RATIO * full_s
+
+    def is_pace_news(self, pace: PaceNow) -> bool:
+        """Whether the ranks should know it at once."""
+        told = self.pace_told
+        return (
+            (pace == FREE) != (told == FREE)
+            or (pace.phase, pace.beside) != (told.phase, told.beside)
+            or abs(pace.pace - told.pace) >= PACE_NEWS
+            or abs(pace.window - told.window) >= PACE_NEWS
+            or abs(pace.step_s - told.step_s) >= PACE_NEWS * told.step_s
+        )
 
     def quiet_until_s(self, attempt: Attempt, quiet_start_s: float) -> float:
         """When a job of which no first step is expected counts as running; of every other one the step is
@@ -167,11 +179,11 @@ class Tenants:
         return max(1, min(left_mib) // attempt.cuda_processes)
 
     def hold_to_bounds(self, now_s: float) -> list[LostBound]:
-        """Tells supervisors at which pace their jobs may train, so that others keep their bounds; returns the
+        """Tells supervisors when their jobs may train, so that others keep their bounds; returns the
         bounds that cannot be kept."""
         attempts = self._memory.attempts
         if len(self.live) < 2 and not any(
-            attempts[key].bound is not None or live.pace_told < 1.0 for key, live in self.live.items()
+            attempts[key].bound is not None or live.pace_told != FREE for key, live in self.live.items()
         ):
             return []
         there = {key: live.status for key, live in self.live.items() if live.is_there}
@@ -195,10 +207,10 @@ class Tenants:
         paces, lost = self._pacing.update(tenants, now_s)
         for key, pace in paces.items():
             live = self.live[key]
-            is_due = pace < 1.0 and now_s - live.pace_told_s >= PACE_EVERY_S
-            if live.connected and (is_due or abs(pace - live.pace_told) >= PACE_NEWS):
+            is_due = pace != FREE and now_s - live.pace_told_s >= PACE_EVERY_S
+            if live.connected and (is_due or live.is_pace_news(pace)):
                 live.pace_told, live.pace_told_s = pace, now_s
-                self.tell(key, PaceNow(pace=pace))
+                self.tell(key, pace)
         return lost
 
     def pass_lease_on(self, now_s: float) -> None:
@@ -229,7 +241,8 @@ class Tenants:
                 length=status.length,
                 batch=status.batch,
                 bound=self._pacing.standing((status.job_id, status.attempt), now_s),
-                pace=pace,
+                pace=pace.pace,
+                in_phase=pace.beside is not None,
             )
             for status, pace in there
             if status is not None and status.started

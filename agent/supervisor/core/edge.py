@@ -147,9 +147,9 @@ class TellRank(SupervisorEffect, frozen=True, kw_only=True):
 
 
 class SetPace(SupervisorEffect, frozen=True, kw_only=True):
-    """Tell all ranks of this host how much of the time they may train."""
+    """Tell all ranks of this host when they may train."""
 
-    pace: float
+    pace: PaceNow
 
 
 class EndRanks(SupervisorEffect, frozen=True, kw_only=True):

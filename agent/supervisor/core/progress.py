@@ -93,7 +93,10 @@ class RankProgress:
         if word.count > 0 and word.rank <= self._clock_rank:
             clock, self._clock_rank = self.status.clock, word.rank
             fields["clock"] = StepClock(
-                steps=clock.steps + word.count, elapsed_s=clock.elapsed_s + word.elapsed_s
+                steps=clock.steps + word.count,
+                elapsed_s=clock.elapsed_s + word.elapsed_s,
+                waited_s=clock.waited_s + word.waited_s,
+                longest_s=word.longest_s,
             )
         if word.rank <= self._loss_rank and word.loss is not None:
             self._loss_rank = word.rank

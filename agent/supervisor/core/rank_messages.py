@@ -76,6 +76,10 @@ class StepDone(RankMessage, frozen=True, kw_only=True, tag=protocol.STEP):
     elapsed_s: BoundedSeconds = 0.0
     s: Count = 1
     loss: float | None = None
+    waited_s: BoundedSeconds = 0.0
+    """Of `elapsed_s`, for a co-tenant."""
+    longest_s: BoundedSeconds = 0.0
+    """Of the steps without such waits; 0: not told."""
 
 
 class LengthSeen(RankMessage, frozen=True, kw_only=True, tag=protocol.LENGTH):

@@ -173,8 +173,8 @@ class Supervision:
                 self._coordination.alone = alone
                 self._hold_to(room_mib)
                 self._coordination.report_soon(self._now_s)
-            case PaceNow(pace=pace):
-                self._out.append(SetPace(pace=pace))
+            case PaceNow():
+                self._out.append(SetPace(pace=event))
             case GangIn():
                 self._say(self._coordination.hear(event, self._now_s))
             case OverMemory(used_mib=used_mib):

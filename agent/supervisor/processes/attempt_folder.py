@@ -17,6 +17,7 @@ from typing import Final
 
 from cotenant.agent.host.user_files import OpenFolder, find_exposed, remove_tree
 from cotenant.agent.ipc import JOB, JOB_SOCKET, Order
+from cotenant.controller.wire import BEAT_FILE
 
 ADDRESS_BYTES_MAX: Final = 107
 """The kernel's limit for a Unix socket's path; libraries in other processes have to fit it."""
@@ -51,11 +52,12 @@ def make_job_folder(folder: Path, order: Order, bases: Sequence[str] = SHORT_BAS
 
 
 def give_job_folder(job_folder: OpenFolder, order: Order) -> None:
-    """Sending to a socket needs the right to write to its file. The folder goes last: until then nobody
-    else can have changed what is in it."""
+    """Sending to a socket needs the right to write to its file, and a rank writes its beat. The folder goes
+    last: until then nobody else can have changed what is in it."""
     owner = owner_of(order)
     if owner is not None:
-        os.chown(JOB_SOCKET, *owner, dir_fd=job_folder.fd, follow_symlinks=False)
+        for name in (JOB_SOCKET, BEAT_FILE):
+            os.chown(name, *owner, dir_fd=job_folder.fd, follow_symlinks=False)
         os.fchown(job_folder.fd, *owner)
 
 

@@ -165,6 +165,8 @@ class ShareBoundView(msgspec.Struct, frozen=True, kw_only=True):
     """Measured while nobody else trained on its devices; null: not known yet."""
     guest_pace: float = 1.0
     """The part of the time that its co-tenants may train."""
+    guests_in_phase: bool = False
+    """Their micro-batches begin only at a certain place in its steps."""
 
 
 class PromiseCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -277,6 +279,8 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     pace: float | None = None
     """The part of the time that it may train, so that a co-tenant keeps its bound; null: it is on no
     device."""
+    in_phase: bool = False
+    """Its micro-batches begin only at a certain place in that one's steps."""
     array: ArrayView | None = None
     """The row stands for the tasks of an array; its other fields are those of a task that waits, else of one
     that has devices."""
