@@ -20,7 +20,6 @@ from cotenant.agent.host.user_files import OpenFolder
 from cotenant.agent.ipc import JOB, JOB_SOCKET, Order, PaceNow, attempt_folder
 from cotenant.agent.supervisor.core import AnyRankWord, parse
 from cotenant.agent.supervisor.processes import give_job_folder, make_job_folder
-from cotenant.controller.domain import AttemptNo, JobId
 from cotenant.controller.wire import (
     BEAT_BESIDE_FILE,
     BEAT_FILE,
@@ -59,7 +58,7 @@ class Datagrams:
         os.pwrite(self._pace, PACE.pack(1.0, 0.0, 1.0, 0.0, 0.0), 0)
         self._folder.write(BEAT_FILE, BEAT.pack(0.0))
         self._attempts = folder.parent
-        self._beside: tuple[JobId, AttemptNo] | None = None
+        self._beside: tuple[str, int] | None = None
         give_job_folder(self._folder, order)
         selector.register(self._socket, selectors.EVENT_READ, self._read)
 

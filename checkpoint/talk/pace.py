@@ -49,7 +49,7 @@ _LOOK_FOR_STEP_S: Final = 0.0005
 ended."""
 
 
-class Pace(NamedTuple):
+class Allowance(NamedTuple):
     """When a process may train."""
 
     share: float = 1.0
@@ -64,9 +64,10 @@ class Pace(NamedTuple):
     def is_free(self) -> bool:
         return self.share >= 1.0 and (self.window >= 1.0 or self.step_s <= 0.0)
 
-    def begun(self, after_rest: bool) -> Pace:
-        """Whoever has rested may come late in the window: it waits for the beginning of one."""
-        return self._replace(window=min(self.window, AFTER_REST)) if after_rest else self
+    def narrow(self) -> Allowance:
+        """For the first micro-batch after a rest, which could come late in a window: it waits for the next
+        one."""
+        return self._replace(window=min(self.window, AFTER_REST))
 
     def opens_in_s(self, since_step_s: float) -> float:
         """How long until a micro-batch may begin, so long after the co-tenant's last step ended; 0: now."""
@@ -81,7 +82,7 @@ class Pace(NamedTuple):
         return max(_LOOK_FOR_STEP_S, (self.phase - before) * self.step_s)
 
 
-FREE: Final = Pace()
+FREE: Final = Allowance()
 
 
 class RankPace:
@@ -148,7 +149,7 @@ class RankPace:
             else:
                 rests = True
             if left_s < _LEAST_S:
-                left_s = pace.begun(rests).opens_in_s(self._since_step_beside_s(pace.step_s))
+                left_s = (pace.narrow() if rests else pace).opens_in_s(self._since_step_beside_s(pace.step_s))
             if left_s < _LEAST_S:
                 break
             self._sleep(min(left_s, _LOOK_S))
@@ -157,11 +158,11 @@ class RankPace:
         self._ahead_s = min(owed_s, max(0.0, self._ahead_s + waited_s - owed_s))
         self.waited_s += waited_s
 
-    def _now(self) -> Pace:
+    def _now(self) -> Allowance:
         """The pace that counts at this moment."""
         assert self._pace is not None
         share, until_s, *place = FORMAT.unpack(self._pace[: FORMAT.size])
-        return Pace(min(1.0, max(0.0, share)), *place) if until_s > self._clock() else FREE
+        return Allowance(min(1.0, max(0.0, share)), *place) if until_s > self._clock() else FREE
 
     def _since_step_beside_s(self, step_s: float) -> float:
         """How long ago the co-tenant's last step ended; where it is late, another one may have come."""

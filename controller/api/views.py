@@ -126,7 +126,6 @@ def job_view(
         left_source=None if ended else job.estimate.source or None, shared=shared, promises=promises,
         won_device_s=total_won_device_s(shared), eta=eta, promised=promised_end(engine, job, now),
         bound=share_bound(engine, job, current), pace=current.pace if current else None,
-        in_phase=current.in_phase if current else False,
     )  # fmt: skip
 
 

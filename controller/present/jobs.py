@@ -94,24 +94,19 @@ def describe_share_bound(job: clients.JobView) -> str:
     if bound.ratio_p50 is not None:
         text += f"; over the last minute {bound.ratio_p50:.2f} times"
         text += f", p99 {bound.ratio_p99:.2f}" if bound.ratio_p99 is not None else ""
-    if job.co_tenants and (bound.guests_in_phase or bound.guest_pace < 1.0):
-        others = ", ".join(f"job {each}" for each in job.co_tenants)
-        text += f"; for it, {others} {_held_back(bound.guest_pace, in_phase=bound.guests_in_phase)}"
+    others = ", ".join(f"job {each}" for each in job.co_tenants)
+    if others and bound.guests_in_phase:
+        text += f"; {others} begins its micro-batches where this job's step is idle"
+    if others and bound.guest_pace < 1.0:
+        text += f"; {others} may train {100 * bound.guest_pace:.0f} % of the time"
     return f"{text}; {held_back}" if held_back else text
 
 
 def describe_pace(job: clients.JobView) -> str:
     """That the job waits between micro-batches for a co-tenant; empty where it does not."""
-    if job.pace is None or (job.pace >= 1.0 and not job.in_phase):
+    if job.pace is None or job.pace >= 1.0:
         return ""
-    return f"{_held_back(job.pace, in_phase=job.in_phase)}, so that a co-tenant keeps its bound"
-
-
-def _held_back(pace: float, *, in_phase: bool) -> str:
-    """How somebody is."""
-    parts = ["begins its micro-batches at one place in the other's steps"] if in_phase else []
-    parts += [f"trains {100 * pace:.0f} % of the time"] if pace < 1.0 else []
-    return " and ".join(parts)
+    return f"trains {100 * job.pace:.0f} % of the time, so that a co-tenant keeps its bound"
 
 
 def state_colour(job: clients.JobView) -> str:

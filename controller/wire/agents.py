@@ -91,8 +91,6 @@ class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
     """None: nothing bounds what sharing may cost it."""
     pace: float = 1.0
     """The part of the time that it may train, so that a co-tenant keeps its bound."""
-    in_phase: bool = False
-    """Its micro-batches begin only at a certain place in that one's steps."""
 
 
 class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="beat"):

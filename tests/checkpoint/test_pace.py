@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.checkpoint.talk.pace import BEAT, FORMAT, LATE_STEPS, Pace, RankPace
+from cotenant.checkpoint.talk.pace import BEAT, FORMAT, LATE_STEPS, Allowance, RankPace
 from cotenant.controller.wire import BEAT_BESIDE_FILE, BEAT_FILE, PACE_FILE, PACE_KEPT_S
 
 STEP_S = 0.1
@@ -40,7 +40,7 @@ def put(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def write(folder: Path, pace: Pace, now_s: float, kept_s: float = 3600.0) -> None:
+def write(folder: Path, pace: Allowance, now_s: float, kept_s: float = 3600.0) -> None:
     data = FORMAT.pack(pace.share, now_s + kept_s, pace.window, pace.phase, pace.step_s)
     put(folder / PACE_FILE, data)
 
@@ -54,7 +54,7 @@ def test_it_works_for_that_part_of_the_time(
     tmp_path_factory: pytest.TempPathFactory, pace: float, work_s: list[float]
 ) -> None:
     clock, folder = Clock(), tmp_path_factory.mktemp("pace")
-    write(folder, Pace(pace), clock.now_s)
+    write(folder, Allowance(pace), clock.now_s)
     waits, began_s = rank(folder, clock), clock.now_s
     for seconds in work_s:
         clock.now_s += seconds
@@ -74,16 +74,16 @@ def test_without_a_file_nobody_waits(tmp_path: Path) -> None:
 
 def test_a_rest_ends_when_it_is_said_to(tmp_path: Path) -> None:
     clock = Clock()
-    write(tmp_path, Pace(0.0), clock.now_s)
+    write(tmp_path, Allowance(0.0), clock.now_s)
     waits = rank(tmp_path, clock)
-    clock.then.append((clock.now_s + 2.0, lambda: write(tmp_path, Pace(), clock.now_s)))
+    clock.then.append((clock.now_s + 2.0, lambda: write(tmp_path, Allowance(), clock.now_s)))
     waits.wait()
     assert waits.waited_s == pytest.approx(2.0, abs=0.01)
 
 
 def test_a_pace_that_nobody_renews_counts_no_more(tmp_path: Path) -> None:
     clock = Clock()
-    write(tmp_path, Pace(0.0), clock.now_s, kept_s=PACE_KEPT_S)
+    write(tmp_path, Allowance(0.0), clock.now_s, kept_s=PACE_KEPT_S)
     waits = rank(tmp_path, clock)
     waits.wait()
     assert waits.waited_s == pytest.approx(PACE_KEPT_S, abs=0.01), "whoever asked for the rest is gone"
@@ -122,7 +122,7 @@ def test_a_micro_batch_begins_only_in_its_part_of_the_co_tenants_step(
     clock, folder = Clock(), tmp_path_factory.mktemp("pace")
     beside = CoTenant(folder / "beside", clock, 80)
     (folder / BEAT_BESIDE_FILE).hardlink_to(folder / "beside" / BEAT_FILE)
-    write(folder, Pace(1.0, window, phase, STEP_S), clock.now_s)
+    write(folder, Allowance(1.0, window, phase, STEP_S), clock.now_s)
     clock.sleep(0.0)
     waits = rank(folder, clock)
     for seconds in work_s:
@@ -137,7 +137,7 @@ def test_a_micro_batch_begins_only_in_its_part_of_the_co_tenants_step(
 def test_a_co_tenant_that_makes_no_steps_is_not_waited_for(tmp_path: Path) -> None:
     clock = Clock()
     CoTenant(tmp_path / "beside", clock, 1)
-    write(tmp_path, Pace(1.0, 0.1, 0.0, STEP_S), clock.now_s)
+    write(tmp_path, Allowance(1.0, 0.1, 0.0, STEP_S), clock.now_s)
     clock.sleep(0.0)
     waits = rank(tmp_path, clock)
     clock.sleep(0.05)
@@ -154,7 +154,7 @@ def test_another_co_tenants_steps_are_found_when_it_takes_the_place_of_the_first
     clock = Clock()
     CoTenant(tmp_path / "first", clock, 1)
     (tmp_path / BEAT_BESIDE_FILE).hardlink_to(tmp_path / "first" / BEAT_FILE)
-    write(tmp_path, Pace(1.0, 0.1, 0.0, STEP_S), clock.now_s)
+    write(tmp_path, Allowance(1.0, 0.1, 0.0, STEP_S), clock.now_s)
     clock.sleep(0.0)
     waits = rank(tmp_path, clock)
     waits.wait()
@@ -169,14 +169,14 @@ def test_another_co_tenants_steps_are_found_when_it_takes_the_place_of_the_first
 
 
 def test_a_step_that_is_late_is_waited_for_and_a_place_in_the_step_before_is_not_lost() -> None:
-    pace = Pace(1.0, 0.2, 0.0, STEP_S)
+    pace = Allowance(1.0, 0.2, 0.0, STEP_S)
     assert pace.opens_in_s(0.01) == 0.0
     assert pace.opens_in_s(0.05) == pytest.approx(0.05)
     assert 0.0 < pace.opens_in_s(1.3 * STEP_S) < 0.001, "until it ends"
-    late = Pace(1.0, 0.5, 0.75, STEP_S)
+    late = Allowance(1.0, 0.5, 0.75, STEP_S)
     assert late.opens_in_s(0.02) == 0.0, "the window began at the end of the step before"
     assert late.opens_in_s(0.03) == pytest.approx(0.045)
-    assert pace.opens_in_s(inf) == 0.0 and Pace(1.0, 0.2, 0.0, 0.0).opens_in_s(0.05) == 0.0
+    assert pace.opens_in_s(inf) == 0.0 and Allowance(1.0, 0.2, 0.0, 0.0).opens_in_s(0.05) == 0.0
 
 
 # --- What is told of steps -------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_the_longest_step_is_told_without_waits_for_others_and_without_what_was_
     tmp_path: Path,
 ) -> None:
     clock = Clock()
-    write(tmp_path, Pace(0.5), clock.now_s)
+    write(tmp_path, Allowance(0.5), clock.now_s)
     steps = rank(tmp_path, clock)
     for worked_s in (1.0, 0.3, 0.4):  # The first end of a step begins the second.
         clock.sleep(worked_s)

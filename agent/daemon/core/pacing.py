@@ -118,7 +118,7 @@ class LostBound(NamedTuple):
     ratio: float
 
 
-class Window(NamedTuple):
+class StepTimes(NamedTuple):
     """Some steps in a row; seconds, each the median of what was reported."""
 
     whole_s: float
@@ -134,13 +134,13 @@ class StepWindow:
 
     def begin(self, clock: StepClock) -> None:
         self._mark = self._last = clock
-        self._reports: list[Window] = []
+        self._reports: list[StepTimes] = []
 
     @property
     def began(self) -> StepClock:
         return self._mark
 
-    def read(self, clock: StepClock, steps_min: int, s_min: float) -> tuple[int, Window | None]:
+    def read(self, clock: StepClock, steps_min: int, s_min: float) -> tuple[int, StepTimes | None]:
         """Takes in where the clock stands. Returns how many steps are new, and the window once it is long
         enough; then the next one begins."""
         steps, elapsed_s = clock.steps - self._last.steps, clock.elapsed_s - self._last.elapsed_s
@@ -149,12 +149,12 @@ class StepWindow:
         if steps <= 0 or elapsed_s <= 0.0:
             return 0, None
         waited_s = min(elapsed_s, max(0.0, clock.waited_s - self._last.waited_s))
-        self._reports.append(Window(elapsed_s / steps, (elapsed_s - waited_s) / steps))
+        self._reports.append(StepTimes(elapsed_s / steps, (elapsed_s - waited_s) / steps))
         self._last = clock
         all_steps, all_s = clock.steps - self._mark.steps, clock.elapsed_s - self._mark.elapsed_s
         if (all_steps < steps_min and all_s < 10 * s_min) or all_s < s_min:
             return steps, None
-        window = Window(
+        window = StepTimes(
             median(each.whole_s for each in self._reports), median(each.step_s for each in self._reports)
         )
         self.begin(clock)

@@ -242,7 +242,6 @@ class Tenants:
                 batch=status.batch,
                 bound=self._pacing.standing((status.job_id, status.attempt), now_s),
                 pace=pace.pace,
-                in_phase=pace.beside is not None,
             )
             for status, pace in there
             if status is not None and status.started

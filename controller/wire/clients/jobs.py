@@ -279,8 +279,6 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     pace: float | None = None
     """The part of the time that it may train, so that a co-tenant keeps its bound; null: it is on no
     device."""
-    in_phase: bool = False
-    """Its micro-batches begin only at a certain place in that one's steps."""
     array: ArrayView | None = None
     """The row stands for the tasks of an array; its other fields are those of a task that waits, else of one
     that has devices."""

@@ -20,7 +20,7 @@ from cotenant.agent.daemon.core.pacing import (
     TrainingTenant,
 )
 from cotenant.agent.ipc import PaceNow, StepClock
-from cotenant.checkpoint.talk.pace import Pace
+from cotenant.checkpoint.talk.pace import Allowance
 from cotenant.controller.domain import AttemptNo, DeviceId, JobId
 from cotenant.controller.performance import UNBOUNDED, ShareBound
 
@@ -248,13 +248,13 @@ class Training:
 
     def _wait(self, now_s: float, beside_ended_s: float) -> None:
         """As `RankPace.wait`."""
-        pace = Pace(self.pace.pace, self.pace.window, self.pace.phase, self.pace.step_s)
+        pace = Allowance(self.pace.pace, self.pace.window, self.pace.phase, self.pace.step_s)
         since_s = self.waits_since_s or 0.0
         owed_s = self.step_s[-1] * (1.0 - pace.share) / pace.share if pace.share else inf
         self.rests = self.rests or not pace.share
         if now_s - since_s + self.ahead_s < owed_s:
             return
-        if pace.begun(self.rests).opens_in_s(now_s - beside_ended_s) > 0.0:
+        if (pace.narrow() if self.rests else pace).opens_in_s(now_s - beside_ended_s) > 0.0:
             return
         self.rests = False
         self.ahead_s = min(owed_s, max(0.0, self.ahead_s + now_s - since_s - owed_s))

@@ -354,7 +354,9 @@ def test_explain(controller: StandIn, replies: ModuleType, cotenant: Cotenant) -
 def test_explain_says_how_the_bound_of_a_job_that_shares_stands(
     controller: StandIn, replies: ModuleType, cotenant: Cotenant
 ) -> None:
-    bound = wire.ShareBoundView(max=1.5, is_own=False, ratio_p50=1.21, ratio_p99=1.4, guest_pace=0.6)
+    bound = wire.ShareBoundView(
+        max=1.5, is_own=False, ratio_p50=1.21, ratio_p99=1.4, guest_pace=0.6, guests_in_phase=True
+    )
     shares = replies.job_view("7", co_tenants=("8",), bound=bound)
     controller.says(wire.Explain, replies.explained(shares, "shares with job 8"))
     out = " ".join(cotenant("explain", "7").out.split())
