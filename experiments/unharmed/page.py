@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import permutations
 from math import inf
 from pathlib import Path
 from statistics import fmean, median
@@ -52,6 +53,17 @@ def speeds_alone(runs: Sequence[Run]) -> dict[tuple[str, str], float]:
     for run in runs:
         found.setdefault((run["processor"], run["pair"].split(":")[0]), []).append(1.0 / run["alone_mean_s"])
     return {key: fmean(speeds) for key, speeds in found.items()}
+
+
+def find_noise(runs: Sequence[Run], excess: float) -> float | None:
+    """Returns how often the p99 of one stretch alone is over 1 + `excess` times that of another one, of the
+    same kind on the same machine: so often chance alone breaks a bound. None: no kind was run twice."""
+    p99s: dict[tuple[str, str], list[float]] = {}
+    for run in runs:
+        key = run["processor"], run["pair"].split(":")[0]
+        p99s.setdefault(key, []).append(run["alone_p99_s"])
+    over = [one > (1.0 + excess) * other for of in p99s.values() for one, other in permutations(of, 2)]
+    return fmean(over) if over else None
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
@@ -119,6 +131,7 @@ def verdicts(runs: Sequence[Run]) -> str:
         minutes, held, p99_held = (
             sum(getattr(row, name) for row in of) for name in ("minutes", "minutes_held", "p99_held")
         )
+        noise = find_noise(runs, P99_EXCESS * (bound - 1.0))
         idle = [row for row in of if row.busy <= IDLE_HALF and row.guest is not None]
         kept = [row.pair for row in idle if row.guest is not None and row.guest >= GUEST_KEEPS]
         parted = [row.pair for row in of if row.parted]
@@ -127,12 +140,18 @@ def verdicts(runs: Sequence[Run]) -> str:
         ]
         said = (
             f"* Bound {bound:g}: p50 within it in {held} of {minutes} minutes, p99 within twice its excess "
-            f"in {p99_held}. Where the protected job is busy for at most {IDLE_HALF:.0%}, {len(kept)} of "
-            f"{len(idle)} guests whose speed alone is known kept {GUEST_KEEPS:.0%} of it. Both together did "
-            f"less than in turns in: {', '.join(losing) or 'no pair'}. Parted: {', '.join(parted) or 'none'}."
+            f"in {p99_held} ({_noise_text(noise)}). Where the protected job is busy for at most "
+            f"{IDLE_HALF:.0%}, {len(kept)} of {len(idle)} guests whose speed alone is known kept "
+            f"{GUEST_KEEPS:.0%} of it. Both together did less than in turns in: {', '.join(losing) or 'no pair'}. Parted: {', '.join(parted) or 'none'}."
         )
         lines.append(textwrap.fill(said, 118, subsequent_indent="  "))
     return "\n".join(lines)
+
+
+def _noise_text(noise: float | None) -> str:
+    if noise is None:
+        return "how often chance breaks that is not known"
+    return f"of two stretches alone, {noise:.0%} differ by more"
 
 
 def write(runs: Sequence[Run], found: Sequence[Result], facts: Mapping[str, str | int | float]) -> Path:

@@ -4,13 +4,51 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
-from experiments.unharmed import simulated, simulated_page
+from experiments.unharmed import page, simulated, simulated_page
 from experiments.unharmed.simulated import Cell, Result, Way
+
+
+def real(pair: str, alone_p99_s: float, *, bound: float = 1.1, parted: bool = False) -> dict[str, Any]:
+    """A minute of a pair: the protected job's steps alone take 0.1 s, beside the guest 0.105."""
+    return {
+        "pair": pair,
+        "bound": bound,
+        "processor": "x",
+        "alone_p50_s": 0.1,
+        "alone_p99_s": alone_p99_s,
+        "alone_mean_s": 0.1,
+        "busy": 0.2,
+        "minutes": [{"p50_s": 0.105, "p99_s": 0.126, "mean_s": 0.105}],
+        "guest_steps_per_s": 4.0,
+        "parted": parted,
+        "told_p50": 1.05,
+    }
+
+
+def test_how_often_chance_breaks_a_p99_is_seen_from_stretches_alone() -> None:
+    runs = [real("a:b", 0.100), real("a:b", 0.115), real("a:b", 0.125), real("b:a", 0.3)]
+    assert page.find_noise(runs, 0.1) == pytest.approx(2 / 6)
+    assert page.find_noise(runs, 0.2) == pytest.approx(1 / 6)
+    assert page.find_noise(runs[-1:], 0.1) is None
+
+
+def test_a_pair_that_was_parted_takes_turns_and_is_not_said_to_do_less() -> None:
+    (row,) = page.rows([real("a:a", 0.1)])
+    assert (row.minutes_held, row.p99_held, row.guest) == (1, 0, pytest.approx(0.4))
+    assert "less than in turns in: no pair. Parted: none." in flat(page.verdicts([real("a:a", 0.1)]))
+    weak = {**real("a:a", 0.1), "guest_steps_per_s": 0.1}
+    assert "less than in turns in: a:a. Parted: none." in flat(page.verdicts([weak]))
+    assert "less than in turns in: no pair. Parted: a:a." in flat(page.verdicts([{**weak, "parted": True}]))
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
 
 
 def result(way: Way, jct_s: list[float], slowdown: list[float], hp: list[bool], seed: int = 0) -> Result:

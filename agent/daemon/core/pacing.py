@@ -168,12 +168,17 @@ class LongSteps:
         self._reports: deque[tuple[float, int, float]] = deque(maxlen=600)
 
     def add(self, now_s: float, steps: int, longest_s: float) -> None:
-        if steps > 0 and longest_s > 0.0:
+        if steps > 0:
             self._reports.append((now_s, steps, longest_s))
 
     def forget_before(self, at_s: float) -> None:
         while self._reports and self._reports[0][0] <= at_s:
             self._reports.popleft()
+
+    def is_enough(self, now_s: float) -> bool:
+        """They say what the steps of a minute are like: enough were reported, or for long enough."""
+        began_s = self._reports[0][0] if self._reports else now_s
+        return self.steps >= P99_STEPS_MIN or now_s - began_s >= MINUTE_S / 2.0
 
     @property
     def steps(self) -> int:
@@ -181,10 +186,11 @@ class LongSteps:
 
     @property
     def p99_s(self) -> float | None:
-        """None: fewer than three were reported. Two long steps of a few are no p99."""
+        """None: fewer than three were reported, or none with its longest step. Two long steps of a few are no
+        p99."""
         over = max(2, self.steps // 100)
         longest = sorted((each for _, _, each in self._reports), reverse=True)
-        return longest[over] if over < len(longest) else None
+        return longest[over] or None if over < len(longest) else None
 
 
 class MeasuredTenant:
@@ -336,7 +342,8 @@ class MeasuredTenant:
 
     @property
     def _p99_ratio(self) -> float | None:
-        """The p99 of the last minute's steps over that alone; None: one of them is not known."""
+        """The p99 of steps over that alone: of the last minute, as far as guests were held back as now. None: one
+        of them is not known."""
         alone_s, p99_s = self._long_alone.p99_s, self._long.p99_s
         if alone_s is None or p99_s is None or self._long_alone.steps < P99_STEPS_MIN:
             return None
@@ -359,7 +366,7 @@ class MeasuredTenant:
             self._hold_back(now_s, elsewhere=elsewhere, is_p99_over=is_p99_over)
             return
         self._was_within, self._rose = self._was_within or not is_over, False
-        is_known = self._long.steps >= P99_STEPS_MIN
+        is_known = self._long.is_enough(now_s)
         if is_known:
             self._safe = max(self._safe, self.level)
         if ratio < 1.0 + WITHIN * excess and self.level < 1.0:
