@@ -142,7 +142,8 @@ def verdicts(runs: Sequence[Run]) -> str:
             f"* Bound {bound:g}: p50 within it in {held} of {minutes} minutes, p99 within twice its excess "
             f"in {p99_held} ({_noise_text(noise)}). Where the protected job is busy for at most "
             f"{IDLE_HALF:.0%}, {len(kept)} of {len(idle)} guests whose speed alone is known kept "
-            f"{GUEST_KEEPS:.0%} of it. Both together did less than in turns in: {', '.join(losing) or 'no pair'}. Parted: {', '.join(parted) or 'none'}."
+            f"{GUEST_KEEPS:.0%} of it. Both together did less than in turns in: "
+            f"{', '.join(losing) or 'no pair'}. Parted: {', '.join(parted) or 'none'}."
         )
         lines.append(textwrap.fill(said, 118, subsequent_indent="  "))
     return "\n".join(lines)

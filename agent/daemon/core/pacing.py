@@ -342,8 +342,8 @@ class MeasuredTenant:
 
     @property
     def _p99_ratio(self) -> float | None:
-        """The p99 of steps over that alone: of the last minute, as far as guests were held back as now. None: one
-        of them is not known."""
+        """The p99 of steps over that alone: of the last minute, as far as guests were held back as now.
+        None: one of them is not known."""
         alone_s, p99_s = self._long_alone.p99_s, self._long.p99_s
         if alone_s is None or p99_s is None or self._long_alone.steps < P99_STEPS_MIN:
             return None
