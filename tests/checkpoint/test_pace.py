@@ -150,6 +150,17 @@ def test_a_co_tenant_that_makes_no_steps_is_not_waited_for(tmp_path: Path) -> No
     assert waits.waited_s == pytest.approx((LATE_STEPS - 0.5) * STEP_S, abs=0.01)
 
 
+def test_a_co_tenant_that_says_it_ends_a_step_all_the_time_holds_nobody_for_ever(tmp_path: Path) -> None:
+    clock = Clock()
+    beside = CoTenant(tmp_path / "beside", clock, 1)
+    (tmp_path / BEAT_BESIDE_FILE).hardlink_to(tmp_path / "beside" / BEAT_FILE)
+    write(tmp_path, Allowance(1.0, 0.1, 0.5, STEP_S), clock.now_s)
+    clock.then += [(clock.now_s + 0.001 * each, beside.pace.end_step) for each in range(5_000)]
+    waits = rank(tmp_path, clock)
+    waits.wait()
+    assert waits.waited_s == pytest.approx(LATE_STEPS * STEP_S, abs=0.01)
+
+
 def test_another_co_tenants_steps_are_found_when_it_takes_the_place_of_the_first(tmp_path: Path) -> None:
     clock = Clock()
     CoTenant(tmp_path / "first", clock, 1)
