@@ -156,6 +156,7 @@ def test_a_co_tenant_that_says_it_ends_a_step_all_the_time_holds_nobody_for_ever
     (tmp_path / BEAT_BESIDE_FILE).hardlink_to(tmp_path / "beside" / BEAT_FILE)
     write(tmp_path, Allowance(1.0, 0.1, 0.5, STEP_S), clock.now_s)
     clock.then += [(clock.now_s + 0.001 * each, beside.pace.end_step) for each in range(5_000)]
+    clock.sleep(0.0)
     waits = rank(tmp_path, clock)
     waits.wait()
     assert waits.waited_s == pytest.approx(LATE_STEPS * STEP_S, abs=0.01)
