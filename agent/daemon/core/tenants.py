@@ -82,7 +82,7 @@ class Live:
             or (pace.phase, pace.beside) != (told.phase, told.beside)
             or abs(pace.pace - told.pace) >= PACE_NEWS
             or abs(pace.window - told.window) >= PACE_NEWS
-            or abs(pace.step_s - told.step_s) >= PACE_NEWS * told.step_s
+            or abs(pace.step_s - told.step_s) > PACE_NEWS * told.step_s
         )
 
     def quiet_until_s(self, attempt: Attempt, quiet_start_s: float) -> float:
