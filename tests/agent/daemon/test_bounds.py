@@ -42,6 +42,15 @@ def pace_of(effects: list[Any], job: str) -> float | None:
     return paces[-1] if paces else None
 
 
+def test_a_pace_that_is_the_same_is_told_no_more() -> None:
+    agent = sharing()
+    for steps in range(1, 20):
+        agent.now_s += 0.2
+        step(agent, "7", steps)
+        step(agent, "8", steps)
+    assert pace_of(step(agent, "8", 20), "8") is None and pace_of(step(agent, "8", 21), "8") is None
+
+
 def test_a_guest_rests_at_first_waits_for_the_bound_and_is_free_when_the_other_leaves() -> None:
     agent = sharing()
     said: list[float] = []
