@@ -23,6 +23,7 @@ from __future__ import annotations
 import functools
 import mmap
 import os
+import stat
 import struct
 import sys
 import time
@@ -98,7 +99,8 @@ class RankPace:
         self._since_s = clock()
         self._pace = self._map(PACE_FILE, FORMAT.size)
         self._beat: mmap.mmap | None = None
-        self._beside: mmap.mmap | None = None
+        self._beside: int | None = None
+        """Descriptor of a file of another user, who may cut it short: it is read, not mapped."""
         self._ahead_s = 0.0
         """Waited for a co-tenant's step, beyond what its part of the time asked for."""
         self.waited_s = 0.0
@@ -172,27 +174,44 @@ class RankPace:
         """How long ago the co-tenant's last step ended; where it is late, another one may have come."""
         for look_again in (False, True):
             if look_again or self._beside is None:
-                self._beside = self._map(BEAT_BESIDE_FILE, BEAT.size)
-            if self._beside is None:
+                self._open_beside()
+            data = b"" if self._beside is None else os.pread(self._beside, BEAT.size, 0)
+            if len(data) < BEAT.size:
                 return inf
-            since_s = self._clock() - float(BEAT.unpack(self._beside[: BEAT.size])[0])
+            since_s = self._clock() - float(BEAT.unpack(data)[0])
             if since_s < LATE_STEPS * step_s:
                 return since_s
         return inf
 
+    def _open_beside(self) -> None:
+        if self._beside is not None:
+            os.close(self._beside)
+        self._beside = self._open(BEAT_BESIDE_FILE, os.O_RDONLY)
+
     def _map(self, name: str, size: int, access: int = mmap.ACCESS_READ) -> mmap.mmap | None:
-        """A file of the supervisor's; None if there is none: an older one makes none."""
-        if self._folder is None:
+        """A file of the supervisor's; None if there is none, or less in it: an older one makes none."""
+        file = self._open(name, os.O_RDWR if access == mmap.ACCESS_WRITE else os.O_RDONLY)
+        if file is None:
             return None
-        flags = os.O_RDWR if access == mmap.ACCESS_WRITE else os.O_RDONLY
         try:
-            file = os.open(self._folder / name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                return mmap.mmap(file, size, access=access)
-            finally:
-                os.close(file)
+            return mmap.mmap(file, size, access=access)
         except (OSError, ValueError):
             return None
+        finally:
+            os.close(file)
+
+    def _open(self, name: str, flags: int) -> int | None:
+        """A descriptor of a plain file in the folder; None if there is none."""
+        if self._folder is None:
+            return None
+        try:
+            file = os.open(self._folder / name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            return file
+        os.close(file)
+        return None
 
 
 @functools.lru_cache(maxsize=1)

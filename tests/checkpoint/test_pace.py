@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -160,6 +161,23 @@ def test_a_co_tenant_that_says_it_ends_a_step_all_the_time_holds_nobody_for_ever
     waits = rank(tmp_path, clock)
     waits.wait()
     assert waits.waited_s == pytest.approx(LATE_STEPS * STEP_S, abs=0.01)
+
+
+def test_a_file_that_a_co_tenant_cuts_short_or_replaces_harms_nobody(tmp_path: Path) -> None:
+    """Its owner can: mapped, it would end this process with a bus error."""
+    clock = Clock()
+    CoTenant(tmp_path / "beside", clock, 1)
+    (tmp_path / BEAT_BESIDE_FILE).hardlink_to(tmp_path / "beside" / BEAT_FILE)
+    write(tmp_path, Allowance(1.0, 0.1, 0.0, STEP_S), clock.now_s)
+    clock.sleep(0.0)
+    waits = rank(tmp_path, clock)
+    waits.wait()
+    os.truncate(tmp_path / "beside" / BEAT_FILE, 0)
+    waits.wait()
+    (tmp_path / BEAT_BESIDE_FILE).unlink()
+    os.mkfifo(tmp_path / BEAT_BESIDE_FILE)
+    waits.wait()
+    assert waits.waited_s == 0.0
 
 
 def test_another_co_tenants_steps_are_found_when_it_takes_the_place_of_the_first(tmp_path: Path) -> None:
