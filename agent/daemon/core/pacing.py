@@ -1,40 +1,14 @@
 """Holds co-tenants to their bounds: from step times to when each may train. Pure.
 
-A job's co-tenants on this host are its *guests*. How far they are held back is one number, their *level*,
-0 to 1; their ranks wait between micro-batches (`checkpoint/talk/pace.py`):
-
-    1           not at all
-    1/2 to 1    micro-batches begin only in a part of the job's step: where it is idle, they cost it nothing
-    0 to 1/2    and only so often that guests train for 2 x level of the time
-
-Guests of every job rest now and then, so that its step time alone is known; those of a job with a bound are
-held to it. A guest that names a bound itself rests only once for others: later rests would be part of its
-minute. The cluster's bound leaves room for them.
+A job's co-tenants on this host are its *guests*. They rest now and then, so that its step time alone is
+known; those of a job with a bound are held to it. A guest that names a bound itself rests only once for
+others: later rests would be part of its minute. The cluster's bound leaves room for them.
 
     alone    no guest trains: windows of steps tell the job's step time alone
     resting  guests wait for a few steps, so that the step time alone is known, and known anew: at most
              `REST_SHARE` of the time, `DRIFT_REST_SHARE` while it is another each time
-    sharing  each window of steps is compared with the step time alone:
-                 over the bound           the level falls (below)
-                 well within the bound    it rises by PROBE; to where it was over only after `PROBE_AGAIN_S`
-                 no bound                 it stays 1
-
-    over the bound after rises               back to where it was known to be within
-    over after it was within, or far over    to RETREAT x level, at last to `LEVEL_MIN`
-    over ever since it fell                  another place in the step is tried; once all were, RETREAT again
-    over at `LEVEL_MIN`, an own bound        to `LEVEL_LEAST`
-
-Over the bound: two of the last three windows are, or one after a rise, or one after a fall is far over, by
-twice what the bound allows. Or, where the job, its class or its organisation names the bound, the p99 of
-steps is, against that alone. A window counts as its median report, the job's own waits for others left out: a
-rare long step is the p99's concern.
-
-Why that settles: at each of the four places in the step the job's ratio rises with the level, so at one of
-them there is a highest level that meets the bound. While a level is above that at every place, a few windows
-take a third off; below it at one of them, the search ends there, and the level rises to it by small steps,
-and beyond it by one at most once in `PROBE_AGAIN_S`, at last every `PROBE_AGAIN_S_MAX`: over a minute the
-median and all but a hundredth of the steps are within what is promised. Steps that vary only widen the band
-below.
+    sharing  each window of steps is compared with the step time alone, and guests are held back as far as
+             that asks (`guest_level.py`); the job's own waits for others are no reason to
 
 Rule: of two that both have a bound, each is held back only for what it does to the other. Where one then
 waits more than its own bound has room for, as where a bound is not kept at `LEVEL_MIN`, for `LOST_S`, it
@@ -51,33 +25,14 @@ from math import inf
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
+from cotenant.agent.daemon.core.guest_level import LEVEL_MIN, GuestLevel
 from cotenant.agent.daemon.core.remembered import AttemptKey
+from cotenant.agent.daemon.core.step_times import MINUTE_S, P99_STEPS_MIN, LongSteps, StepWindow
 from cotenant.agent.ipc import PaceNow, StepClock
 from cotenant.controller.domain import DeviceId
 from cotenant.controller.performance import ShareBound, maxima
 from cotenant.controller.wire import BoundStanding
 
-LEVEL_MIN: Final = 0.05
-"""Guests that must be held back further are none: the bound cannot be kept."""
-LEVEL_LEAST: Final = 0.0025
-"""Until they have left, they train so little that fewer than a hundredth of the job's steps can meet it; that
-is for an own bound."""
-RETREAT: Final = 0.7
-PROBE: Final = 0.02
-PROBE_AGAIN_S, PROBE_AGAIN_S_MAX = 60.0, 600.0
-"""A level that was over the bound is tried again after so long; twice as long each time."""
-ALIGNED: Final = 0.5
-"""Below this level guests are held to a part of the time as well."""
-WINDOW_MIN: Final = 0.1
-"""Of a step: guests look at it every now and then, and must find it open."""
-PHASES: Final = (0.0, 0.25, 0.5, 0.75)
-"""Places in the job's step at which guests may begin; the first is where most load their data."""
-WITHIN: Final = 0.9
-"""The level rises while the ratio has used less than this part of what the bound allows."""
-P99_EXCESS: Final = 2.0
-"""The p99 of steps may exceed that alone by so many times what the bound allows."""
-P99_STEPS_MIN: Final = 100
-"""Alone, before their p99 is judged."""
 WINDOW_STEPS, WINDOW_S = 4, 0.4
 """A window has at least so many steps, and takes at least so long."""
 REST_STEPS, REST_S = 3, 0.15
@@ -93,7 +48,6 @@ DRIFT_REST_SHARE, DRIFT_REST_EVERY_S_MIN = 0.05, 5.0
 ALONE_KEPT: Final = 5
 """The step time alone is the median of so many windows."""
 LOST_S: Final = 20.0
-MINUTE_S: Final = 60.0
 FREE: Final = PaceNow(pace=1.0)
 
 
@@ -118,81 +72,6 @@ class LostBound(NamedTuple):
     ratio: float
 
 
-class StepTimes(NamedTuple):
-    """Some steps in a row; seconds, each the median of what was reported."""
-
-    whole_s: float
-    step_s: float
-    """Without the job's own waits for co-tenants."""
-
-
-class StepWindow:
-    """Gathers what is reported of steps until there are enough."""
-
-    def __init__(self, clock: StepClock) -> None:
-        self.begin(clock)
-
-    def begin(self, clock: StepClock) -> None:
-        self._mark = self._last = clock
-        self._reports: list[StepTimes] = []
-
-    @property
-    def began(self) -> StepClock:
-        return self._mark
-
-    def read(self, clock: StepClock, steps_min: int, s_min: float) -> tuple[int, StepTimes | None]:
-        """Takes in where the clock stands. Returns how many steps are new, and the window once it is long
-        enough; then the next one begins."""
-        steps, elapsed_s = clock.steps - self._last.steps, clock.elapsed_s - self._last.elapsed_s
-        if steps < 0 or elapsed_s < 0.0:  # It began anew.
-            self.begin(clock)
-        if steps <= 0 or elapsed_s <= 0.0:
-            return 0, None
-        waited_s = min(elapsed_s, max(0.0, clock.waited_s - self._last.waited_s))
-        self._reports.append(StepTimes(elapsed_s / steps, (elapsed_s - waited_s) / steps))
-        self._last = clock
-        all_steps, all_s = clock.steps - self._mark.steps, clock.elapsed_s - self._mark.elapsed_s
-        if (all_steps < steps_min and all_s < 10 * s_min) or all_s < s_min:
-            return steps, None
-        window = StepTimes(
-            median(each.whole_s for each in self._reports), median(each.step_s for each in self._reports)
-        )
-        self.begin(clock)
-        return steps, window
-
-
-class LongSteps:
-    """The longest step of each report, for the p99 of all of them."""
-
-    def __init__(self) -> None:
-        self._reports: deque[tuple[float, int, float]] = deque(maxlen=600)
-
-    def add(self, now_s: float, steps: int, longest_s: float) -> None:
-        if steps > 0:
-            self._reports.append((now_s, steps, longest_s))
-
-    def forget_before(self, at_s: float) -> None:
-        while self._reports and self._reports[0][0] <= at_s:
-            self._reports.popleft()
-
-    def is_enough(self, now_s: float) -> bool:
-        """They say what the steps of a minute are like: enough were reported, or for long enough."""
-        began_s = self._reports[0][0] if self._reports else now_s
-        return self.steps >= P99_STEPS_MIN or now_s - began_s >= MINUTE_S / 2.0
-
-    @property
-    def steps(self) -> int:
-        return sum(steps for _, steps, _ in self._reports)
-
-    @property
-    def p99_s(self) -> float | None:
-        """None: fewer than three were reported, or none with its longest step. Two long steps of a few are no
-        p99."""
-        over = max(2, self.steps // 100)
-        longest = sorted((each for _, _, each in self._reports), reverse=True)
-        return longest[over] or None if over < len(longest) else None
-
-
 class MeasuredTenant:
     """What is measured of one job beside its guests, and how far they are held back."""
 
@@ -205,7 +84,7 @@ class MeasuredTenant:
         self.is_own = False
         """It was named for this job, and holds for its p99 as well."""
         self._alone: deque[float] = deque(maxlen=ALONE_KEPT)
-        self._long_alone, self._long = LongSteps(), LongSteps()
+        self._long_alone = LongSteps()
         self._ratios: deque[tuple[float, float]] = deque()
         self._window = StepWindow(clock)
         self._rest_began_s = -inf
@@ -216,17 +95,7 @@ class MeasuredTenant:
 
     def _begin_free(self) -> None:
         """Guests are not held back, and nothing is known of what they cost."""
-        self.level, self.phase = 1.0, PHASES[0]
-        self._untried = list(PHASES[1:])
-        """At this level."""
-        self._was_within = self._rose = False
-        """Since the level or the phase was changed, a window was; with the last window the level rose."""
-        self._probe_again_s = PROBE_AGAIN_S
-        self._safe = 0.0
-        """The highest level since it fell at which enough steps were seen to know their p99."""
-        self._recent: deque[float] = deque(maxlen=3)
-        self._over_at, self._over_until_s = inf, -inf
-        """The level at which it was over, which is not tried again before that time."""
+        self.guests = GuestLevel()
         self._over_since_s: float | None = None
         self._over_ratio = 1.0
         """By how much, when it was seen that guests cannot be held back far enough."""
@@ -237,24 +106,14 @@ class MeasuredTenant:
         """The step time alone; None: not known yet."""
         return median(self._alone) if self._alone else None
 
-    @property
-    def share(self) -> float:
-        """The part of the time that guests may train."""
-        return min(1.0, self.level / ALIGNED)
-
-    @property
-    def _least(self) -> float:
-        """How far guests may be held back at most."""
-        return LEVEL_LEAST if self.is_own else LEVEL_MIN
-
     def pace_of_guests(self, key: AttemptKey) -> PaceNow:
         """When the guests of this job, `key`, may train."""
         if self.state == "resting":
             return PaceNow(pace=0.0)
-        if self.level >= 1.0 or self.alone_s is None:
+        held = self.guests
+        if held.level >= 1.0 or self.alone_s is None:
             return FREE
-        window = max(WINDOW_MIN, (self.level - ALIGNED) / (1.0 - ALIGNED))
-        return PaceNow(pace=self.share, window=window, phase=self.phase, beside=key, step_s=self.alone_s)
+        return PaceNow(pace=held.share, window=held.window, phase=held.phase, beside=key, step_s=self.alone_s)
 
     def standing(self, now_s: float) -> BoundStanding:
         """How the bound stands over the last minute."""
@@ -264,8 +123,8 @@ class MeasuredTenant:
             alone_step_s=self.alone_s,
             ratio_p50=ratios[len(ratios) // 2] if ratios else None,
             ratio_p99=self._p99_ratio if ratios else None,
-            guest_pace=self.share,
-            guests_in_phase=self.level < 1.0,
+            guest_pace=self.guests.share,
+            guests_in_phase=self.guests.level < 1.0,
         )
 
     def pause_measuring(self, clock: StepClock) -> None:
@@ -275,7 +134,6 @@ class MeasuredTenant:
     def begin_alone(self, clock: StepClock) -> None:
         self.state = "alone"
         self._begin_free()
-        self._long = LongSteps()
         self.pause_measuring(clock)
 
     def begin_rest(self, clock: StepClock, now_s: float) -> None:
@@ -319,8 +177,8 @@ class MeasuredTenant:
         """Takes in a window beside guests and sets their level. Returns the ratio if the bound is lost. What
         the job's own waits cost it is no reason to hold its guests back."""
         steps, window = self._window.read(clock, WINDOW_STEPS, WINDOW_S)
-        self._long.add(now_s, steps, clock.longest_s)
-        self._long.forget_before(now_s - MINUTE_S)
+        self.guests.long_steps.add(now_s, steps, clock.longest_s)
+        self.guests.long_steps.forget_before(now_s - MINUTE_S)
         alone_s = self.alone_s
         if window is None or alone_s is None:
             return None
@@ -328,13 +186,17 @@ class MeasuredTenant:
         self._ratios.append((now_s, whole))
         while self._ratios[0][0] <= now_s - MINUTE_S:
             self._ratios.popleft()
-        p99_over = self._p99_ratio if self._is_p99_over else None
-        self._set_level(window.step_s / alone_s, now_s, is_p99_over=p99_over is not None)
-        is_least = self.level <= LEVEL_MIN or window.whole_s > window.step_s
-        if self.level >= LEVEL_MIN and not (is_least and whole > self.share_max):
+        p99 = self._p99_ratio
+        is_p99_over = self.guests.note_window(
+            window.step_s / alone_s, self.share_max, now_s, is_own=self.is_own, p99_ratio=p99
+        )
+        level = self.guests.level
+        is_least = level <= LEVEL_MIN or window.whole_s > window.step_s
+        if level >= LEVEL_MIN and not (is_least and whole > self.share_max):
             self._over_since_s = None
         elif self._over_since_s is None:
-            self._over_since_s, self._over_ratio = now_s, p99_over or whole
+            self._over_since_s = now_s
+            self._over_ratio = p99 if is_p99_over and p99 is not None else whole
         elif now_s - self._over_since_s >= LOST_S and not self._is_lost:
             self._is_lost = True
             return self._over_ratio
@@ -344,69 +206,10 @@ class MeasuredTenant:
     def _p99_ratio(self) -> float | None:
         """The p99 of steps over that alone: of the last minute, as far as guests were held back as now.
         None: one of them is not known."""
-        alone_s, p99_s = self._long_alone.p99_s, self._long.p99_s
+        alone_s, p99_s = self._long_alone.p99_s, self.guests.long_steps.p99_s
         if alone_s is None or p99_s is None or self._long_alone.steps < P99_STEPS_MIN:
             return None
         return p99_s / alone_s
-
-    @property
-    def _is_p99_over(self) -> bool:
-        ratio = self._p99_ratio if self.is_own else None
-        return ratio is not None and ratio > 1.0 + P99_EXCESS * (self.share_max - 1.0)
-
-    def _set_level(self, ratio: float, now_s: float, *, is_p99_over: bool) -> None:
-        """After a window: down if it is over the bound, up if it is well within."""
-        excess = self.share_max - 1.0
-        self._recent.append(ratio)
-        is_over = ratio > self.share_max
-        twice = sum(each > self.share_max for each in self._recent) >= 2
-        is_far_over = ratio > 1.0 + P99_EXCESS * excess
-        if twice or (is_over and self._rose) or (is_far_over and not self._was_within) or is_p99_over:
-            elsewhere = not is_far_over and (is_p99_over or not self._was_within)
-            self._hold_back(now_s, elsewhere=elsewhere, is_p99_over=is_p99_over)
-            return
-        self._was_within, self._rose = self._was_within or not is_over, False
-        is_known = self._long.is_enough(now_s)
-        if is_known:
-            self._safe = max(self._safe, self.level)
-        if ratio < 1.0 + WITHIN * excess and self.level < 1.0:
-            self._raise(now_s, is_known=is_known)
-
-    def _raise(self, now_s: float, *, is_known: bool) -> None:
-        """Up by a step. Where it was over before, only after a while; and where long steps count, only once
-        enough were seen at this level."""
-        higher = min(1.0, self.level + PROBE)
-        if higher >= self._over_at:
-            if now_s < self._over_until_s or (self.is_own and not is_known):
-                return
-            self._long = LongSteps()
-        self.level, self._rose = higher, True
-
-    def _hold_back(self, now_s: float, *, elsewhere: bool, is_p99_over: bool) -> None:
-        """A row of the second table above. elsewhere: another place in the step may do."""
-        if self._least <= self._safe < self.level:
-            self._lower(self._safe, now_s, again_s=2.0 * self._probe_again_s)
-        elif self._rose:
-            self._lower(max(self._least, self.level - 2.0 * PROBE), now_s, again_s=2.0 * self._probe_again_s)
-        elif elsewhere and self._untried and self.level < 1.0:
-            self.phase, self._over_at = self._untried.pop(0), inf
-        elif self.level > LEVEL_MIN:
-            self._lower(max(LEVEL_MIN, RETREAT * self.level), now_s)
-            self._untried = [phase for phase in PHASES if phase != self.phase]
-        elif self.level > self._least:
-            self._lower(self._least, now_s, again_s=2.0 * self._probe_again_s)
-        if is_p99_over and self._over_at < inf:
-            self._over_at = self.level  # Long steps are too rare to look for the level in between.
-        self._safe = min(self._safe, self.level)
-        self._recent.clear()
-        self._was_within = self._rose = False
-        self._long = LongSteps()  # Those were of guests that were held back less, or elsewhere.
-
-    def _lower(self, level: float, now_s: float, again_s: float = PROBE_AGAIN_S) -> None:
-        """Takes the level down; what is above is not tried before its time."""
-        self._over_at = self.level if level > self._least else level
-        self._over_until_s, self._probe_again_s = now_s + self._probe_again_s, min(again_s, PROBE_AGAIN_S_MAX)
-        self.level = level
 
     def _plan_rest(self, now_s: float, *, drifts: bool = False) -> None:
         took_s = now_s - self._rest_began_s

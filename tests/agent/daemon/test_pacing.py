@@ -10,15 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.agent.daemon.core.pacing import (
-    ALIGNED,
-    LEVEL_MIN,
-    LOST_S,
-    REST_SHARE,
-    LostBound,
-    Pacing,
-    TrainingTenant,
-)
+from cotenant.agent.daemon.core.guest_level import ALIGNED, LEVEL_MIN
+from cotenant.agent.daemon.core.pacing import LOST_S, REST_SHARE, LostBound, Pacing, TrainingTenant
 from cotenant.agent.ipc import PaceNow, StepClock
 from cotenant.checkpoint.talk.pace import Allowance
 from cotenant.controller.domain import AttemptNo, DeviceId, JobId
