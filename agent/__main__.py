@@ -102,7 +102,7 @@ async def serve(settings: Settings, *, checkpoint_every_s: float | None = None) 
         first_word_s=parts.first_word_s,
     )
     runtime.leave_on_signals()
-    log(f"{parts.config.report.host_id}: greeting the controller at {parts.endpoint}")
+    log(f"{parts.config.report.host_id}: greeting the controller at {' or '.join(parts.config.controllers)}")
     await runtime.run()
     if runtime.why_halted:
         return complain(runtime.why_halted, FAILED)

@@ -94,7 +94,7 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     warnings: list[str] = []
     host_id = _or_problem(lambda: host_name(agent.host), 2)
     choice = _or_problem(lambda: devices.parse(agent.devices), 2)
-    endpoint = paths.agent_endpoint(settings)
+    endpoint, *_ = controllers = paths.agent_endpoints(settings)
     key = _key(endpoint, agent.keys_dir, host_id)
     state_dir = paths.agent_state_dir(settings)
     _or_problem(lambda: folders.take_state_folder(state_dir), 1)
@@ -130,6 +130,7 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     config = _config(
         settings,
         report,
+        controllers,
         mps,
         checkpoint_root=str(root),
         checkpoint_every_s=checkpoint_every_s,
@@ -223,6 +224,7 @@ def _leaves_unix_s(agent: AgentSettings) -> float:
 def _config(
     settings: Settings,
     report: HostReport,
+    controllers: tuple[str, ...],
     mps: Mps,
     *,
     checkpoint_root: str,
@@ -237,6 +239,7 @@ def _config(
         session=uuid.uuid4().hex,
         uid=os.geteuid(),
         shared_account=agent.shared_account,
+        controllers=controllers,
         heartbeat_s=agent.heartbeat_s,
         start_deadline_s=agent.start_deadline_s,
         quiet_start_s=agent.quiet_start_s,

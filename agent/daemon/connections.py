@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ from cotenant.agent.daemon.core import (
     Disconnected,
     EndCame,
     GangMessageCame,
+    LinkChanged,
     StatusCame,
 )
 from cotenant.agent.ipc import (
@@ -66,6 +68,14 @@ RECONNECT_MS_MAX: Final = 2000
 QUEUE_MAX: Final = 1000
 HANDSHAKE_MS: Final = 10_000
 HEARTBEAT_MS: Final = 5_000
+_LINK_OPEN: Final = zmq.EVENT_HANDSHAKE_SUCCEEDED
+_LINK_CLOSED: Final = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+)
 COMPLAIN_PERIOD_S: Final = 60.0
 _DRAIN_MAX: Final = 100
 """Messages taken in one go, before others get their turn."""
@@ -82,9 +92,10 @@ class ControllerLink:
         *,
         post: Callable[[ToAgent], None],
         log: Callable[[str], None],
+        changed: Callable[[LinkChanged], None] | None = None,
     ) -> None:
         """Checks the endpoint; the link connects with `open`. `name` is unique among all agents and their
-        starts.
+        starts. `changed` hears when a connection opens or closes.
 
         Raises:
             BadEndpoint: nothing to connect to, or TCP without a key.
@@ -98,6 +109,8 @@ class ControllerLink:
         self._key = key
         self._post = post
         self._log = log
+        self._changed = changed
+        self._monitor: zmq.Socket[bytes] | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
         self._complained_s = float("-inf")
@@ -130,6 +143,9 @@ class ControllerLink:
             socket.curve_publickey = self._key.public.encode()
             socket.curve_secretkey = self._key.secret.encode()
             socket.curve_serverkey = self._key.server.encode()
+        if self._changed is not None:
+            self._monitor = socket.get_monitor_socket(_LINK_OPEN | _LINK_CLOSED)
+            asyncio.get_running_loop().add_reader(self._monitor.fileno(), self._look_at_link)
         socket.connect(self._endpoint)
         self._socket = socket
         asyncio.get_running_loop().add_reader(socket.fileno(), self._drain)
@@ -146,12 +162,19 @@ class ControllerLink:
         # The descriptor reports changes, not states: what came in while we sent would go unnoticed.
         self._wake()
 
-    def reconnect(self) -> None:
-        """Makes a fresh connection: the old one may be half dead, and its queue stale."""
+    def reconnect(self, endpoint: str = "") -> None:
+        """Makes a fresh connection, to another controller if one is named: the old one may be half dead, and
+        its queue stale."""
         self.close()
+        self._endpoint = endpoint or self._endpoint
         self.open()
 
     def close(self) -> None:
+        if self._monitor is not None and self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._monitor.fileno())
+            self._socket.disable_monitor()
+            self._monitor.close(0)
+            self._monitor = None
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket.fileno())
             self._socket.close(linger=0)
@@ -160,6 +183,14 @@ class ControllerLink:
     def end(self) -> None:
         self.close()
         self._context.term()
+
+    def _look_at_link(self) -> None:
+        """Tells what has become of the connection. What it tells may close it."""
+        monitor = self._monitor
+        while monitor is not None and monitor is self._monitor and monitor.poll(0):
+            (event,) = struct.unpack_from("=h", monitor.recv_multipart()[0])
+            assert self._changed is not None
+            self._changed(LinkChanged(endpoint=self._endpoint, is_open=event == _LINK_OPEN))
 
     def _wake(self) -> None:
         if self._socket is not None and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:

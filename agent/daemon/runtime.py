@@ -99,7 +99,8 @@ class Runtime:
         self._on_welcome: Callable[[], None] | None = on_welcome
         self._attempts = Supervisors(attempts, post=self.post, log=log, lock_devices=self._lock_devices)
         name = f"{state.config.report.host_id}/{state.config.session[:12]}"
-        self._link = ControllerLink(endpoint, name, key, post=self._heard, log=log)
+        changed = None if state.registration.route.is_only else self.post
+        self._link = ControllerLink(endpoint, name, key, post=self._heard, log=log, changed=changed)
         self._mps = (
             None
             if mps is None
@@ -311,8 +312,8 @@ class Runtime:
                     self._watch.trust()
             case Say(text=text):
                 log(text)
-            case Reconnect():
-                self._reconnect()
+            case Reconnect(endpoint=endpoint):
+                self._reconnect(endpoint)
 
     def _start(self, order: Order) -> None:
         if self._mps is None or self._mps.serves(order):
@@ -339,9 +340,9 @@ class Runtime:
 
         self._removals.keep(asyncio.to_thread(remove))
 
-    def _reconnect(self) -> None:
+    def _reconnect(self, endpoint: str) -> None:
         try:
-            self._link.reconnect()
+            self._link.reconnect(endpoint)
         except BadEndpoint as error:
             self.halt(str(error))
 

@@ -39,8 +39,8 @@ def asking(
     """
     loaded = loaded_settings(endpoint)
     try:
-        where = paths.client_endpoint(loaded.settings)
-        keys = paths.keys_dir(loaded.settings) if socket_path(where) is None else None
+        where = paths.client_endpoints(loaded.settings)
+        keys = paths.keys_dir(loaded.settings) if socket_path(where[0]) is None else None
         with Client(where, keys, timeout_s=timeout_s) as client:
             client.patience_s, client.on_silence = patience_s, tell
             yield client

@@ -3,6 +3,9 @@
 Rule: small and quick to import (pyzmq, msgpack, msgspec), since every command line starts with it. A
 question is sent again when the connection comes back and every few seconds; the controller answers a
 repeated one as it did the first time, so a repeat is safe.
+
+Where a standby is set as well, the question goes to one after the other until the one that leads answers, or
+the time is over: during a take-over nobody leads for some seconds.
 """
 
 from __future__ import annotations
@@ -16,18 +19,37 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar, cast
 
 import msgspec
 import zmq
 
-from cotenant.controller.system.endpoint import BadEndpoint, check_owner, socket_path, user_endpoint
+from cotenant.controller.client.last_answer import note_answer, recall_answer
+from cotenant.controller.system.endpoint import (
+    BadEndpoint,
+    check_owner,
+    endpoints_of,
+    socket_path,
+    user_endpoint,
+)
 from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
+from cotenant.controller.system.route import Route
 from cotenant.controller.wire import BadMessage, decode, encode, request_in
 from cotenant.controller.wire import clients as wire
 
 REPEAT_S: Final = 5.0
 CONNECT_S: Final = 3.0
+ELSEWHERE_S: Final = 1.0
+"""A controller that has not accepted the connection after this long is passed over if there is another. A
+busy one gets twice the time in the next round, up to `ELSEWHERE_S_MAX`."""
+ELSEWHERE_S_MAX: Final = 4.0
+REST_S: Final = 0.1
+"""After the first round in which nobody led; each rest is twice as long as the one before, up to
+`REST_S_MAX`."""
+REST_S_MAX: Final = 2.0
+ALIVE_MS: Final = 1_000
+"""How often ZeroMQ asks the controller's side of the connection for a sign of life, where there is another
+controller; without one for twice as long the connection counts as lost."""
 
 Answer = TypeVar("Answer")
 
@@ -40,6 +62,10 @@ class Unreachable(Exception):
         self.hint = hint
 
 
+class _Elsewhere(Unreachable):
+    """Another controller may answer."""
+
+
 class Refusal(Exception):
     """The controller said no; `failure.code` maps to an exit code."""
 
@@ -49,18 +75,24 @@ class Refusal(Exception):
 
 
 class Client:
-    """A connection to one controller. Not for several threads at once."""
+    """A connection to the controller that leads. Not for several threads at once."""
 
     def __init__(
-        self, endpoint: str = "", keys: Path | KeyFile | None = None, *, timeout_s: float = 10.0
+        self,
+        endpoint: str | tuple[str, ...] = "",
+        keys: Path | KeyFile | None = None,
+        *,
+        timeout_s: float = 10.0,
     ) -> None:
-        """`keys` (a key file, its folder, or the key) is needed for tcp and ignored for ipc.
+        """Prepares a connection to one endpoint or, in order, to several. `keys` (a key file, its folder, or
+        the key) is needed for tcp and ignored for ipc.
 
         Raises:
             BadEndpoint: see `cotenant.controller.system.endpoint`.
             KeyProblem: a tcp endpoint without a usable key.
         """
-        self.endpoint = endpoint or user_endpoint()
+        endpoints = endpoints_of(endpoint) or (user_endpoint(),)
+        self._route = Route(endpoints, recall_answer(endpoints) if len(endpoints) > 1 else "")
         self.timeout_s = timeout_s
         self.patience_s = 0.0
         """How much longer to wait for a controller that has answered before: it may be starting again."""
@@ -69,11 +101,18 @@ class Client:
         self._answered = False
         self._path = socket_path(self.endpoint)
         self._key = None if self._path is not None else _usable_key(self.endpoint, keys)
+        self._why: dict[str, Unreachable] = {}
+        """Of several controllers: why the last attempt at each one came to nothing."""
         self._ids = itertools.count(1)
         self._connected = False
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """Whom it asks now."""
+        return self._route.current
 
     def __enter__(self) -> Client:
         return self
@@ -104,49 +143,91 @@ class Client:
         if timeout_s is None:
             timeout_s = self.timeout_s + _own_wait_s(request)
         deadline_s = time.monotonic() + timeout_s
-        if self._socket is None:
-            self._connect(min(CONNECT_S, timeout_s))
         asked = _Asked(next(self._ids), request)
-        reply = self._exchange(asked, deadline_s)
+        reply = self._seek(asked, deadline_s)
         if reply is None and self._answered and self.patience_s > 0.0:
             self.on_silence(
                 f"no answer from the controller; waiting for it for up to {self.patience_s:g} s more"
             )
-            reply = self._exchange(asked, time.monotonic() + self.patience_s)
+            reply = self._seek(asked, time.monotonic() + self.patience_s)
         if reply is None:
-            raise Unreachable(
-                f"no answer from the controller at {self.endpoint} within {timeout_s:g} s",
-                self._silence_hint(),
-            )
+            raise self._silence(timeout_s)
         self._answered = True
         if isinstance(reply, wire.Failure):
             raise Refusal(reply)
         return cast(Answer, reply)
 
-    def _silence_hint(self) -> str:
+    def _silence(self, timeout_s: float) -> Unreachable:
+        hint = "it may be busy or gone: try `cotenant doctor`"
+        if not self._route.is_only:
+            whys = "; ".join(str(self._why.get(each, f"{each}: no answer")) for each in self._route.endpoints)
+            return Unreachable(f"no controller that leads has answered within {timeout_s:g} s: {whys}", hint)
         if self._key is not None and not self._connected:
-            return "the connection was never accepted: is this key of this controller? try `cotenant doctor`"
-        return "it may be busy or gone: try `cotenant doctor`"
+            hint = "the connection was never accepted: is this key of this controller? try `cotenant doctor`"
+        return Unreachable(f"no answer from the controller at {self.endpoint} within {timeout_s:g} s", hint)
 
-    def _exchange(self, asked: _Asked, deadline_s: float) -> wire.Reply | None:
+    # --- Who leads -----------------------------------------------------------------------------------
+
+    def _seek(self, asked: _Asked, deadline_s: float) -> wire.Reply | None:
+        """Asks until the controller that leads answers. None: the time is over."""
+        rounds = 0
+        while time.monotonic() < deadline_s:
+            try:
+                reply = self._ask_one(asked, deadline_s, min(ELSEWHERE_S * 2**rounds, ELSEWHERE_S_MAX))
+            except _Elsewhere as error:
+                if self._route.is_only:
+                    raise
+                self._why[self.endpoint] = error
+            else:
+                if not _is_of_standby(reply) or self._route.is_only:
+                    return reply
+                self._why[self.endpoint] = Unreachable(f"{self.endpoint}: it is the standby")
+                if self._route.follow(reply.leader):
+                    self.close()
+                    continue
+            self.close()
+            if self._route.is_round_over:
+                rest_s = min(REST_S * 2**rounds, REST_S_MAX, deadline_s - time.monotonic())
+                time.sleep(max(0.0, rest_s))
+                rounds += 1
+            self._route.move_on()
+        return None
+
+    def _ask_one(self, asked: _Asked, deadline_s: float, accept_s: float) -> wire.Reply | None:
+        """Asks the present one. Raises _Elsewhere: it is not there, or does not accept the connection within
+        `accept_s` while there is another."""
+        if self._socket is None:
+            most_s = CONNECT_S if self._route.is_only else ELSEWHERE_S
+            self._connect(max(0.001, min(most_s, deadline_s - time.monotonic())))
+        accept_by_s = deadline_s if self._route.is_only else time.monotonic() + accept_s
+        reply = self._exchange(asked, deadline_s, accept_by_s)
+        if reply is not None and not _is_of_standby(reply) and not self._route.is_only:
+            self._route.note_answer()
+            note_answer(self._route.endpoints, self.endpoint)
+        return reply
+
+    def _exchange(self, asked: _Asked, deadline_s: float, accept_by_s: float) -> wire.Reply | None:
         assert self._socket is not None and self._monitor is not None
         frame = encode(asked._asdict())
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._monitor, zmq.POLLIN)
         send_at_s = time.monotonic()
-        while (now_s := time.monotonic()) < deadline_s:
+        while (now_s := time.monotonic()) < (deadline_s if self._connected else min(accept_by_s, deadline_s)):
             if now_s >= send_at_s:
                 # A full queue (no controller) drops the repeat; the queued one will do.
                 self._try_send(frame)
                 send_at_s = now_s + REPEAT_S
-            ready = dict(poller.poll(_ms_until(min(send_at_s, deadline_s))))
+            until_s = min(send_at_s, deadline_s if self._connected else accept_by_s)
+            ready = dict(poller.poll(_ms_until(until_s)))
             if self._monitor in ready and self._has_reconnected():
                 send_at_s = time.monotonic()
             if self._socket in ready:
                 reply = _read_reply(self._socket.recv_multipart()[-1], asked)
                 if reply is not None and (reply.request_id or _is_of_versions(reply)):
                     return reply
+        if not self._connected and accept_by_s < deadline_s:
+            raise _Elsewhere(f"{self.endpoint}: it does not accept the connection")
         return None
 
     def _try_send(self, frame: bytes) -> None:
@@ -155,7 +236,8 @@ class Client:
             self._socket.send_multipart([wire.CLIENT_MARK, frame], zmq.DONTWAIT)
 
     def _has_reconnected(self) -> bool:
-        """Whether the connection was made anew; a refusal of our key ends the wait."""
+        """Whether the connection was made anew. Raises _Elsewhere: our key was refused, or the connection was
+        lost while there is another controller."""
         assert self._monitor is not None
         again = False
         while self._monitor.poll(0):
@@ -163,14 +245,16 @@ class Client:
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 again, self._connected = self._connected, True
             elif event in (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL):
-                raise Unreachable(
+                raise _Elsewhere(
                     f"the controller at {self.endpoint} does not accept this key (status {value})",
                     "ask an admin for a key made by `cotenant init` for this controller",
                 )
+            elif event == zmq.EVENT_DISCONNECTED and not self._route.is_only:
+                raise _Elsewhere(f"{self.endpoint}: the connection was lost")
         return again
 
     def _connect(self, timeout_s: float) -> None:
-        """Raises Unreachable at once where nobody listens, instead of after the whole time-out."""
+        """Raises _Elsewhere at once where nobody listens, instead of after the whole time-out."""
         _knock(self.endpoint, self._path, timeout_s)
         self._context = zmq.Context(io_threads=1)
         socket = self._context.socket(zmq.DEALER)
@@ -183,10 +267,14 @@ class Client:
             socket.curve_secretkey = self._key.secret.encode()
             socket.curve_serverkey = self._key.server.encode()
         self._connected = False
+        if not self._route.is_only:
+            socket.setsockopt(zmq.HEARTBEAT_IVL, ALIVE_MS)
+            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2 * ALIVE_MS)
         monitored = (
             zmq.EVENT_HANDSHAKE_SUCCEEDED
             | zmq.EVENT_HANDSHAKE_FAILED_AUTH
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            | zmq.EVENT_DISCONNECTED
         )
         self._monitor = socket.get_monitor_socket(monitored)
         socket.connect(self.endpoint)
@@ -229,6 +317,10 @@ def _read_reply(frame: bytes, asked: _Asked) -> wire.Reply | None:
     return reply
 
 
+def _is_of_standby(reply: wire.Reply | None) -> TypeGuard[wire.Failure]:
+    return isinstance(reply, wire.Failure) and reply.code == "standby"
+
+
 def _is_of_versions(reply: wire.Reply | None) -> bool:
     """The controller could not even read the number of our question."""
     return isinstance(reply, wire.Failure) and reply.code == "version" and reply.request_id == 0
@@ -249,4 +341,4 @@ def _knock(endpoint: str, path: Path | None, timeout_s: float) -> None:
         raise Unreachable(str(error)) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise Unreachable(f"no controller at {endpoint} ({why})", start) from None
+        raise _Elsewhere(f"no controller at {endpoint} ({why})", start) from None

@@ -30,6 +30,7 @@ EXIT_CODES: Final[dict[str, int]] = {
     "not-found": NOT_FOUND,
     "not-allowed": NOT_ALLOWED,
     "unreachable": UNREACHABLE,
+    "standby": UNREACHABLE,
     "never-fits": NEVER_FITS,
     "never-started": NEVER_STARTED,
 }

@@ -7,6 +7,7 @@ connect. A `tcp` endpoint is never open without keys. There is no other kind.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Final
@@ -14,10 +15,67 @@ from typing import Final
 SOCKET_NAME: Final = "controller.sock"
 SOCKET_PATH_MAX: Final = 107
 """`sun_path` has 108 bytes with its end mark."""
+_BETWEEN: Final = re.compile(r",(?=\s*[a-z]+://)")
+"""Between two endpoints: the path of a socket may have a comma too."""
+_OF_A_MACHINE: Final = re.compile(r"tcp://[^\s:/]+:\d+|tcp://\[[0-9a-fA-F:.]+\]:\d+")
 
 
 class BadEndpoint(ValueError):
     """An endpoint that cannot or must not be used; the text says why and what to do."""
+
+
+def check_endpoints(key: str, given: str | tuple[str, ...]) -> None:
+    """Checks a setting that may list several endpoints; a single one is checked where it is used.
+
+    Raises:
+        BadEndpoint: they are not different ones that may be of different machines.
+    """
+    listed = endpoints_of(given)
+    for each in listed if len(listed) > 1 else ():
+        if not _OF_A_MACHINE.fullmatch(each) or any_address(each) or listed.count(each) > 1:
+            raise BadEndpoint(
+                f"{key} must be one endpoint, or a list of different tcp://HOST:PORT, got {each!r}"
+            )
+
+
+def endpoints_of(given: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the endpoints that a setting or a flag lists; text separates them by commas."""
+    listed = _BETWEEN.split(given) if isinstance(given, str) else given
+    return tuple(filter(None, map(str.strip, listed)))
+
+
+def any_address(endpoint: str) -> bool:
+    """Whether the endpoint is one of all addresses of a machine: to listen at, not to connect to."""
+    return endpoint.startswith(("tcp://*:", "tcp://0.0.0.0:", "tcp://[::]:"))
+
+
+def host_of(endpoint: str) -> str:
+    """The name or address in a `tcp` endpoint."""
+    return endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+
+
+def has_name(endpoint: str) -> bool:
+    """Whether the host of a `tcp` endpoint is given by name, not by address."""
+    from ipaddress import ip_address
+
+    try:
+        ip_address(host_of(endpoint))
+    except ValueError:
+        return True
+    return False
+
+
+def is_of_this_machine(endpoint: str) -> bool:
+    """Whether the host of a `tcp` endpoint is an address of this machine: only such a one can be bound."""
+    import socket
+
+    try:
+        for family, kind, _, _, address in socket.getaddrinfo(host_of(endpoint), 0, type=socket.SOCK_DGRAM):
+            with socket.socket(family, kind) as probe:
+                probe.bind(address)
+    except OSError:
+        return False
+    return True
 
 
 def user_endpoint() -> str:

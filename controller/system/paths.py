@@ -10,8 +10,16 @@ import os
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from cotenant.controller.system.endpoint import socket_path, user_endpoint
+from cotenant.controller.system.endpoint import (
+    any_address,
+    endpoints_of,
+    has_name,
+    is_of_this_machine,
+    socket_path,
+    user_endpoint,
+)
 from cotenant.controller.system.sections import MpsSettings, Settings
+from cotenant.controller.system.settings import SettingsError
 
 
 class PathError(OSError):
@@ -68,22 +76,54 @@ def private_dir(path: Path) -> Path:
 
 
 def controller_endpoint(settings: Settings) -> str:
-    """The endpoint at which the controller listens."""
-    return settings.controller.endpoint or user_endpoint()
+    """The endpoint at which the controller of this machine listens.
+
+    Raises:
+        SettingsError: it cannot be told which of several endpoints is this machine's.
+    """
+    listed = endpoints_of(settings.controller.endpoint)
+    if settings.controller.listen or len(listed) < 2:
+        return settings.controller.listen or next(iter(listed), user_endpoint())
+    ours = own_endpoint(settings)
+    if not ours:
+        raise SettingsError(
+            f"none or several of {', '.join(listed)} are of this machine: set controller.listen to where its "
+            "controller is to listen"
+        )
+    # A name cannot be listened at, and /etc/hosts may say that this machine's name is 127.0.1.1.
+    return f"tcp://*:{ours.rpartition(':')[2]}" if has_name(ours) else ours
+
+
+def own_endpoint(settings: Settings) -> str:
+    """Where others reach the controller of this machine; of several endpoints the one of this machine, and
+    of several of this machine the one with the port of `controller.listen`. Empty: it cannot be told."""
+    listed = endpoints_of(settings.controller.endpoint)
+    if len(listed) < 2:
+        return next(iter(client_endpoints(settings)))
+    ours = [each for each in listed if is_of_this_machine(each)]
+    if len(ours) > 1:
+        port = settings.controller.listen.rpartition(":")[2]
+        ours = [each for each in ours if each.rpartition(":")[2] == port]
+    return ours[0] if len(ours) == 1 else ""
+
+
+def client_endpoints(settings: Settings) -> tuple[str, ...]:
+    """Where command lines find the controllers, in the order in which they ask: the address of all of a
+    machine means this one."""
+    given = endpoints_of(settings.controller.endpoint) or (settings.controller.listen or user_endpoint(),)
+    if len(given) == 1 and any_address(given[0]):
+        return (f"tcp://127.0.0.1:{given[0].rpartition(':')[2]}",)
+    return given
 
 
 def client_endpoint(settings: Settings) -> str:
-    """Where command lines find the controller: a wildcard address means this host."""
-    endpoint = controller_endpoint(settings)
-    for wildcard in ("tcp://*:", "tcp://0.0.0.0:"):
-        if endpoint.startswith(wildcard):
-            return "tcp://127.0.0.1:" + endpoint.removeprefix(wildcard)
-    return endpoint
+    """The same in one text, as a flag or a variable has it."""
+    return ",".join(client_endpoints(settings))
 
 
-def agent_endpoint(settings: Settings) -> str:
-    """Where the agent finds its controller."""
-    return settings.agent.controller or client_endpoint(settings)
+def agent_endpoints(settings: Settings) -> tuple[str, ...]:
+    """Where the agent finds its controllers, in the order in which it tries them."""
+    return endpoints_of(settings.agent.controller) or client_endpoints(settings)
 
 
 def controller_state_dir(settings: Settings) -> Path:

@@ -17,13 +17,18 @@ from cotenant.controller.domain import (
     PolicySettings,
     SharingSettings,
 )
+from cotenant.controller.system.endpoint import check_endpoints
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[controller]`"""
 
-    endpoint: str = ""
-    """`ipc:///path` (socket 0600, this user only) or `tcp://HOST:PORT` (CURVE); empty = the user's socket."""
+    endpoint: str | tuple[str, ...] = ""
+    """`ipc:///path` (socket 0600, this user only) or `tcp://HOST:PORT` (CURVE); empty = the user's socket.
+    A list of the latter: a controller and its standby, asked in this order."""
+    listen: str = ""
+    """Where the controller of this machine listens; empty = `controller.endpoint`, of a list the one of this
+    machine."""
     state_dir: str = ""
     """Journal, snapshots, secrets. Empty = the platform's state folder."""
     keys_dir: str = ""
@@ -50,6 +55,7 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """How often Slurm is asked what became of hosts that were asked of it (`cotenant alloc`)."""
 
     def __post_init__(self) -> None:
+        check_endpoints("controller.endpoint", self.endpoint)
         if not 0.0 <= self.eta_share <= 1.0:
             raise ValueError(f"controller.eta_share must be 0 to 1, got {self.eta_share}")
         if not 0.5 <= self.slurm_every_s < 1e6:
@@ -61,8 +67,8 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[agent]`"""
 
-    controller: str = ""
-    """Endpoint of the controller; empty = `controller.endpoint`."""
+    controller: str | tuple[str, ...] = ""
+    """Endpoint of the controller, or a list of them; empty = `controller.endpoint`."""
     host: str = ""
     """This host's name in the cluster; empty = the host name."""
     state_dir: str = ""
@@ -114,6 +120,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """So long before that jobs save and leave the host."""
 
     def __post_init__(self) -> None:
+        check_endpoints("agent.controller", self.controller)
         if not (0 <= self.watchdog_floor_s < 1e9 and 1 <= self.watchdog_multiple < 1e6):
             raise ValueError(
                 "agent.watchdog_floor_s must be 0 (off) or seconds, agent.watchdog_multiple at least 1, got "

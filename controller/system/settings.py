@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from cotenant.controller.domain import OrganisationSettings
+from cotenant.controller.system.endpoint import endpoints_of
 from cotenant.controller.system.sections import SECTION_NAMES, Settings
 
 SYSTEM_DIR: Final = Path("/etc/cotenant")
@@ -44,12 +45,14 @@ ABOVE_ZERO: Final = frozenset(
     )
 )
 
+ENDPOINTS: Final = str | tuple[str, ...]
 IN_WORDS: Final[dict[Any, str]] = {
     str: "text",
     int: "a whole number",
     float: "a number",
     bool: "true or false",
     tuple[str, ...]: "a list of text",
+    ENDPOINTS: "text, or a list of text",
 }
 
 
@@ -271,6 +274,8 @@ def from_flags(flags: Mapping[str, object]) -> SettingsLayer:
 
 def as_typed(key: str, text: str) -> object:
     """Text as the key's type; left as it is where it does not fit (`checked` says so)."""
+    if types()[key] == ENDPOINTS and len(found := endpoints_of(text)) > 1:
+        return found
     if types()[key] == tuple[str, ...]:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     try:

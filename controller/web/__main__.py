@@ -153,8 +153,8 @@ def remove_if_left(path: Path) -> None:
 
 def serve(page: sockets.socket, links: sockets.socket, address: PageAddress, endpoint: str) -> None:
     settings = loaded_settings(endpoint or None).settings
-    where = paths.client_endpoint(settings)
-    keys = paths.keys_dir(settings) if socket_path(where) is None else None
+    where = paths.client_endpoints(settings)
+    keys = paths.keys_dir(settings) if socket_path(where[0]) is None else None
     connections = Connections(lambda: Client(where, keys, timeout_s=TIMEOUT_S))
     access = Access()
     app = application(

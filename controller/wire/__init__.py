@@ -21,8 +21,8 @@ _HOMES: Final = {
     "agents": (
         "AttemptProgress", "BoundStanding", "CommandAck", "CommandDelivery", "FromAgent", "GangRelay",
         "Heartbeat", "Hello",
-        "HostRefused", "LogReply", "NotFollowed", "ReadLog", "Renew", "Report", "ReportAck", "ToAgent",
-        "Welcome",
+        "HostRefused", "LogReply", "NotFollowed", "NotLeading", "ReadLog", "Renew", "Report", "ReportAck",
+        "ToAgent", "Welcome",
     ),
     "children": (
         "ComputeQuestion", "ComputeResult", "Otherwise", "Payload", "ShadowAnswer", "ShadowQuestion",

@@ -224,4 +224,11 @@ class HostRefused(AgentMessage, frozen=True, kw_only=True, tag="refused"):
     why: str
 
 
-ToAgent = Welcome | Renew | ReportAck | CommandDelivery | ReadLog | GangRelay | HostRefused
+class NotLeading(AgentMessage, frozen=True, kw_only=True, tag="not-leading"):
+    """The answer of a controller that does not lead to every message of an agent."""
+
+    leader: str = ""
+    """The endpoint of the one that does; empty: not known."""
+
+
+ToAgent = Welcome | Renew | ReportAck | CommandDelivery | ReadLog | GangRelay | HostRefused | NotLeading

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.agent.host.cgroup_mounts import AGENT_LEAF
-from cotenant.controller.system import settings
+from cotenant.controller.system import paths, settings
 from tests.building.limits import within_s
 
 DEPLOY = Path(__file__).resolve().parents[2] / "examples" / "deploy"
@@ -82,9 +82,11 @@ def test_the_example_settings_are_valid_and_are_those_the_unit_reads(name: str, 
 
 
 def test_both_examples_mean_the_same_port() -> None:
-    controller = settings.load(files=[DEPLOY / "controller.toml"], environ={}).settings.controller
-    agent = settings.load(files=[DEPLOY / "agent.toml"], environ={}).settings.agent
-    assert controller.endpoint.rpartition(":")[2] == agent.controller.rpartition(":")[2]
+    listens = paths.controller_endpoint(
+        settings.load(files=[DEPLOY / "controller.toml"], environ={}).settings
+    )
+    (looks,) = paths.agent_endpoints(settings.load(files=[DEPLOY / "agent.toml"], environ={}).settings)
+    assert listens.rpartition(":")[2] == looks.rpartition(":")[2]
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")

@@ -4,7 +4,7 @@
 from cotenant.agent.daemon.core.edge import (
     Adopt, AgentConfig, AgentTicked, AnswerLog, AnyAgentEvent, AnyAgentEffect, AwaitMemory, Booted,
     ClientsCounted, Connected, ControllerMessageCame, DevicesChanged, Disconnected, EndCame, EndLeftovers,
-    FoundAttempt, GangMessageCame, GpuFault, Halt, IndicatorsRead, Keep, MemoryFree, MemoryHeld,
+    FoundAttempt, GangMessageCame, GpuFault, Halt, IndicatorsRead, Keep, LinkChanged, MemoryFree, MemoryHeld,
     Reconnect, RemoveAttempt, RemoveCheckpoints, Say, Send, StartFailed, StartSupervisor, StatusCame,
     SupervisorGone, Tell, TroubleNoticed, Trust,
 )
@@ -18,8 +18,8 @@ __all__ = [
     "Adopt", "AgentConfig", "AgentMemory", "AgentState", "AgentTicked", "AnswerLog", "AnyAgentEvent",
     "AnyAgentEffect", "AnyNote", "Attempt", "AwaitMemory", "Booted", "ClientsCounted", "Connected",
     "ControllerMessageCame", "DevicesChanged", "Disconnected", "EndCame", "EndLeftovers", "FoundAttempt",
-    "GangMessageCame", "GpuFault", "Halt", "IndicatorsRead", "Keep", "AttemptKey", "Live", "MemoryFree",
-    "MemoryHeld", "Reconnect", "RemoveAttempt", "RemoveCheckpoints", "Say", "Send", "StartFailed",
-    "StartSupervisor", "StatusCame", "SupervisorGone", "Tell", "TroubleNoticed", "Trust",
+    "GangMessageCame", "GpuFault", "Halt", "IndicatorsRead", "Keep", "AttemptKey", "LinkChanged", "Live",
+    "MemoryFree", "MemoryHeld", "Reconnect", "RemoveAttempt", "RemoveCheckpoints", "Say", "Send",
+    "StartFailed", "StartSupervisor", "StatusCame", "SupervisorGone", "Tell", "TroubleNoticed", "Trust",
 ]
 # fmt: on

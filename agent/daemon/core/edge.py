@@ -33,6 +33,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     uid: int
     """The agent's own; with 0 it can run any user's jobs."""
     shared_account: bool = False
+    controllers: tuple[str, ...] = ("",)
+    """Their endpoints, in the order in which the agent tries them; the name of a single one does not
+    matter."""
     heartbeat_s: float = 1.0
     start_deadline_s: float = 1800.0
     log_bytes_max: int = 64 * 1024 * 1024
@@ -101,6 +104,13 @@ class AgentTicked(AgentEvent, frozen=True, kw_only=True):
 
 class ControllerMessageCame(AgentEvent, frozen=True, kw_only=True):
     message: ToAgent
+
+
+class LinkChanged(AgentEvent, frozen=True, kw_only=True):
+    """The connection to a controller has opened, or was closed or refused; only where there are several."""
+
+    endpoint: str
+    is_open: bool
 
 
 class OfAttempt(AgentEvent, frozen=True, kw_only=True):
@@ -212,6 +222,7 @@ AnyAgentEvent = (
     Booted
     | AgentTicked
     | ControllerMessageCame
+    | LinkChanged
     | StartFailed
     | Connected
     | Disconnected
@@ -249,7 +260,10 @@ class Send(AgentEffect, frozen=True, kw_only=True):
 
 
 class Reconnect(AgentEffect, frozen=True, kw_only=True):
-    """The controller is silent: use a fresh socket."""
+    """The controller is silent or does not lead: use a fresh socket."""
+
+    endpoint: str = ""
+    """To whom; empty: to the same controller."""
 
 
 class StartSupervisor(AgentEffect, frozen=True, kw_only=True):

@@ -5,6 +5,10 @@ Rule: nothing but `Hello` is sent before `Welcome`, for a controller that does n
 agent must learn its devices and attempts first. Three heartbeats without an answer end the welcome:
 heartbeats, not seconds, for an agent that did not get a core for a while has not listened either.
 
+Where several controllers are set, one leads and the others are its standbys. The agent goes to the next one
+when a connection is closed, refused or silent. With a standby it waits for a while: that one may be about to
+lead, and the agent is connected to it already.
+
 A lease's renewal counts from the moment the heartbeat that it answers was *sent*, so that our lease ends
 before the controller's, whatever the network did in between.
 """
@@ -17,6 +21,7 @@ from itertools import islice
 from typing import Final
 
 from cotenant.agent.daemon.core.edge import AnyAgentEffect, Reconnect, Say
+from cotenant.controller.system.route import Route
 
 BEATS_REMEMBERED: Final = 4096
 STOP_AT: Final = 0.8
@@ -27,6 +32,14 @@ REPORT_WINDOW: Final = 64
 """Unconfirmed reports on the wire at one time."""
 BEATS_MISSED_MAX: Final = 3
 RECONNECT_WAIT_S_MAX: Final = 30.0
+ANSWER_S: Final = 2.0
+"""A fresh connection on which nothing has come for this long is given up for the next controller: two hellos
+were not answered, and a successor's commands are to arrive within five seconds."""
+STAND_BY_S: Final = 6.0
+"""How long the agent waits with a standby before it tries the others again, since the leader may be out of
+reach for this host alone; long beside `ANSWER_S`, for it is away from the standby so long."""
+REST_S: Final = 0.5
+"""Between two rounds in which all have refused the connection."""
 
 
 class Lease:
@@ -89,8 +102,9 @@ _NEVER: Final = float("inf")
 
 
 class Registration:
-    def __init__(self, heartbeat_s: float) -> None:
+    def __init__(self, heartbeat_s: float, controllers: tuple[str, ...] = ("",)) -> None:
         self.lease = Lease()
+        self.route = Route(controllers)
         self.welcomed = False
         self.beat_at_s = _NEVER
         self.reports_at_s = _NEVER
@@ -103,6 +117,8 @@ class Registration:
         self._unanswered = 0
         """Heartbeats since then."""
         self._patience_s = self._silence_s
+        self._moves_at_s = _NEVER
+        """When to go to the next controller, whatever this one says."""
 
     @property
     def _silence_s(self) -> float:
@@ -110,7 +126,7 @@ class Registration:
 
     def next_alarm_s(self, *, reports_wait: bool) -> float:
         if not self.welcomed:
-            return min(self._hello_at_s, self._heard_s + self._patience_s)
+            return min(self._hello_at_s, self._heard_s + self._patience_s, self._moves_at_s)
         return min(self.beat_at_s, self.reports_at_s if reports_wait else _NEVER)
 
     # --- Greeting ----------------------------------------------------------------------------------
@@ -138,24 +154,68 @@ class Registration:
         self._heard_s, self._unanswered = now_s, 0
         self._patience_s = self._silence_s
         self.beat_at_s = self.reports_at_s = now_s
+        self._moves_at_s = _NEVER
+        self.route.note_answer()
 
     # --- Silence -----------------------------------------------------------------------------------
 
     def is_silent(self, now_s: float) -> bool:
         if self.welcomed:
             return self._unanswered >= BEATS_MISSED_MAX and now_s >= self.beat_at_s
-        return now_s >= self._heard_s + self._patience_s
+        return now_s >= min(self._heard_s + self._patience_s, self._moves_at_s)
 
     def lost_sight(self, now_s: float) -> list[AnyAgentEffect]:
         """Start over with a fresh socket; wait longer each time that does not help either."""
         waited_s = now_s - self._heard_s
         first = self.welcomed
-        self.greet_again(now_s)
-        self._patience_s = self._silence_s if first else min(2 * self._patience_s, RECONNECT_WAIT_S_MAX)
         said = [
             Say(text=f"the controller has not answered for {waited_s:.0f} s: greeting it again", bad=True)
         ]
+        if not self.route.is_only:
+            return [*(said if first else []), *self._go_on(now_s)]
+        self.greet_again(now_s)
+        self._patience_s = self._silence_s if first else min(2 * self._patience_s, RECONNECT_WAIT_S_MAX)
         return [*(said if first else []), Reconnect()]
+
+    # --- Several controllers -------------------------------------------------------------------------
+
+    def link_changed(self, endpoint: str, is_open: bool, now_s: float) -> list[AnyAgentEffect]:
+        """The connection to a controller is there, or is closed or refused."""
+        if self.route.is_only or endpoint != self.route.current:
+            return []
+        if is_open:
+            self._hello_at_s = now_s
+            return []
+        said = [Say(text=f"the connection to {endpoint} was closed", bad=True)] if self.welcomed else []
+        if not self.route.is_round_over:
+            return [*said, *self._go_on(now_s)]
+        self.greet_again(now_s)
+        self._moves_at_s = min(self._moves_at_s, now_s + REST_S)
+        return [*said]
+
+    def does_not_lead(self, leader: str, now_s: float) -> list[AnyAgentEffect]:
+        """This controller is a standby."""
+        self._heard_s = now_s
+        if self.welcomed:
+            self.greet_again(now_s)
+        if self.route.follow(leader):
+            return self._go(now_s)
+        if not self.route.is_only:
+            self._moves_at_s = min(self._moves_at_s, now_s + STAND_BY_S)
+        return []
+
+    def leave_refused(self, now_s: float) -> list[AnyAgentEffect]:
+        """This controller's epoch is over: look for its successor, if there may be one elsewhere."""
+        return [] if self.route.is_only else self._go_on(now_s)
+
+    def _go_on(self, now_s: float) -> list[AnyAgentEffect]:
+        self.route.move_on()
+        return self._go(now_s)
+
+    def _go(self, now_s: float) -> list[AnyAgentEffect]:
+        self.greet_again(now_s)
+        self._patience_s, self._moves_at_s = ANSWER_S, _NEVER
+        return [Reconnect(endpoint=self.route.current)]
 
     # --- Heartbeats and reports --------------------------------------------------------------------
 

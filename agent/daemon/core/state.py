@@ -9,6 +9,7 @@ what is durable, `pruning.py` what the agent deletes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -33,6 +34,7 @@ from cotenant.agent.daemon.core.edge import (
     Halt,
     IndicatorsRead,
     Keep,
+    LinkChanged,
     MemoryFree,
     MemoryHeld,
     StartFailed,
@@ -70,6 +72,7 @@ from cotenant.controller.wire import (
     Heartbeat,
     Hello,
     HostRefused,
+    NotLeading,
     ReadLog,
     Renew,
     ReportAck,
@@ -86,7 +89,7 @@ class AgentState:
     def __init__(self, config: AgentConfig, memory: AgentMemory | None = None) -> None:
         self.config = config
         self.memory = memory if memory is not None else AgentMemory()
-        self.registration = Registration(config.heartbeat_s)
+        self.registration = Registration(config.heartbeat_s, config.controllers)
         self.halted = ""
         self._out = Outbox(self.memory, self.registration)
         self._following = Following(self._out)
@@ -129,6 +132,8 @@ class AgentState:
         match event:
             case ControllerMessageCame(message=message):
                 self._hear(message, now_s)
+            case LinkChanged(endpoint=endpoint, is_open=is_open):
+                self._go(self.registration.link_changed(endpoint, is_open, now_s), now_s)
             case AgentTicked():
                 self._tick(now_s, event)
             case StatusCame(status=status):
@@ -258,6 +263,8 @@ class AgentState:
                 self._tenants.tell((message.job_id, message.attempt), inward)
             case HostRefused(why=why):
                 self._halt(f"the controller refused this agent: {why}")
+            case NotLeading(leader=leader):
+                self._go(self.registration.does_not_lead(leader, now_s), now_s)
 
     def _welcome(self, message: Welcome, now_s: float) -> None:
         if message.session != self.config.session:
@@ -273,6 +280,8 @@ class AgentState:
             self._unsent_from = None  # Reports are counted anew.
         if answer == "greet-again":
             self._greet_again(now_s)
+        if answer == "refuse":
+            self._go(self.registration.leave_refused(now_s), now_s)
         if answer != "welcome":
             return
         if self._unsent_from is not None and message.reports_seen >= self._unsent_from:
@@ -354,9 +363,7 @@ class AgentState:
 
     def _tick(self, now_s: float, ticked: AgentTicked) -> None:
         if self.registration.is_silent(now_s):
-            self._waiting.clear()
-            for effect in self.registration.lost_sight(now_s):
-                self._out.add(effect)
+            self._go(self.registration.lost_sight(now_s), now_s)
         self._greet(now_s)
         if now_s >= self.registration.beat_at_s:
             self._beat(now_s, ticked)
@@ -365,6 +372,14 @@ class AgentState:
         self._attempts.tick(now_s)
         if now_s >= self._prune_at_s:
             self._prune(now_s)
+
+    def _go(self, effects: Sequence[AnyAgentEffect], now_s: float) -> None:
+        """Starts over with the controller that the registration has chosen."""
+        if not self.registration.welcomed:
+            self._waiting.clear()
+        for effect in effects:
+            self._out.add(effect)
+        self._greet(now_s)
 
     def _greet_again(self, now_s: float) -> None:
         self.registration.greet_again(now_s)

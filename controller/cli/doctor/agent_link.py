@@ -36,9 +36,10 @@ class AgentAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def ask_as_agent(settings: Settings, timeout_s: float = ANSWER_S_MAX) -> AgentAnswer | None:
     """Asks the controller with the key of this host's agent. None: this host's agent meets its controller on
     a Unix socket, which needs no key."""
-    endpoint = paths.agent_endpoint(settings)
+    endpoints = paths.agent_endpoints(settings)
+    endpoint = " or ".join(endpoints)
     try:
-        if socket_path(endpoint) is not None:
+        if socket_path(endpoints[0]) is not None:
             return None
     except BadEndpoint as error:
         return AgentAnswer(endpoint=endpoint, why=str(error), todo="set agent.controller to tcp://HOST:PORT")
@@ -62,7 +63,7 @@ def ask_as_agent(settings: Settings, timeout_s: float = ANSWER_S_MAX) -> AgentAn
         if isinstance(error.__context__, PermissionError):
             return _not_ours(endpoint, settings.agent.keys_dir)
         return AgentAnswer(endpoint=endpoint, why=str(error), todo="the agent does not start without it")
-    return _ask_controller(endpoint, key, timeout_s)
+    return _ask_controller(endpoints, key, timeout_s)
 
 
 def host_name(settings: Settings) -> str:
@@ -80,12 +81,14 @@ def _not_ours(endpoint: str, place: str) -> AgentAnswer:
     )
 
 
-def _ask_controller(endpoint: str, key: KeyFile, timeout_s: float) -> AgentAnswer:
+def _ask_controller(endpoints: tuple[str, ...], key: KeyFile, timeout_s: float) -> AgentAnswer:
+    endpoint = " or ".join(endpoints)
     try:
-        with Client(endpoint, key, timeout_s=timeout_s) as client:
-            client.ask(wire.GetStatus())
-    except Refusal:
-        return AgentAnswer(endpoint=endpoint)
+        with Client(endpoints, key, timeout_s=timeout_s) as client:
+            try:
+                client.ask(wire.GetStatus())
+            except Refusal:
+                return AgentAnswer(endpoint=client.endpoint)
     except Unreachable as error:
         return AgentAnswer(endpoint=endpoint, why=str(error), todo=_what_to_try(endpoint, error.hint))
     except (BadEndpoint, KeyProblem) as error:

@@ -177,7 +177,7 @@ def python(_facts: DoctorFacts) -> Check:
 
 def socket(facts: DoctorFacts) -> Check:
     try:
-        where = paths.controller_endpoint(facts.loaded.settings)
+        where = paths.client_endpoint(facts.loaded.settings)
         path = socket_path(where)
     except (ValueError, OSError) as error:
         return Check("socket", "fail", str(error), "set controller.endpoint")

@@ -136,7 +136,9 @@ def look_around(
     default. `knows_us`: whether our controller has this machine as a host; None: it did not say."""
     seen = running() if seen is None else seen
     uid = os.geteuid() if uid is None else uid
-    mine = _mine(seen, (uid,) if knows_us is False else (uid, 0), paths.agent_endpoint(loaded.settings))
+    mine = _mine(
+        seen, (uid,) if knows_us is False else (uid, 0), ",".join(paths.agent_endpoints(loaded.settings))
+    )
     agent = _agent(mine, root)
     whose = str(agent.pid) if agent else "self"
     runtime = _mps_runtime(loaded)

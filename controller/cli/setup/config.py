@@ -47,11 +47,19 @@ class SettingRow(NamedTuple):
         return value_text(self.value) if self.value == self.effective else f"({self.effective})"
 
 
+def _listens(given: sections.Settings) -> str:
+    try:
+        return paths.controller_endpoint(given)
+    except settings.SettingsError:  # On a machine without a controller there is nothing to set.
+        return ""
+
+
 WHERE_EMPTY: Final[dict[str, Callable[[sections.Settings], object]]] = {
-    "controller.endpoint": paths.controller_endpoint,
+    "controller.endpoint": paths.client_endpoint,
+    "controller.listen": _listens,
     "controller.state_dir": paths.controller_state_dir,
     "controller.keys_dir": paths.keys_dir,
-    "agent.controller": paths.agent_endpoint,
+    "agent.controller": lambda given: ",".join(paths.agent_endpoints(given)),
     "agent.state_dir": paths.agent_state_dir,
     "checkpoint.root": paths.checkpoint_root,
 }
@@ -107,7 +115,7 @@ COLUMNS: Final = (
 
 def effective(loaded: settings.LoadedSettings, key: str) -> Any:
     value = loaded.value(key)
-    return str(WHERE_EMPTY[key](loaded.settings)) if value == "" and key in WHERE_EMPTY else value
+    return str(WHERE_EMPTY[key](loaded.settings)) if value in ("", ()) and key in WHERE_EMPTY else value
 
 
 def setting_meanings() -> dict[str, str]:

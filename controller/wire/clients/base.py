@@ -29,9 +29,13 @@ class Done(Reply, frozen=True, kw_only=True, tag="done"):
 class Failure(Reply, frozen=True, kw_only=True, tag="failure"):
     """A refusal of a request. `code` maps to the exit code in design 7."""
 
-    code: Literal["refused", "usage", "not-found", "not-allowed", "never-fits", "version", "internal"]
+    code: Literal[
+        "refused", "usage", "not-found", "not-allowed", "never-fits", "version", "internal", "standby"
+    ]
     message: str
     hint: str = ""
+    leader: str = ""
+    """With `standby`: the endpoint of the controller to ask instead; empty: not known."""
 
 
 def answer_to(question: type[Question[Any]]) -> type[Reply]:

@@ -22,4 +22,4 @@ def test_an_agent_reads_the_controllers_endpoint(controller: str, agent: str, wa
     settings = Settings(
         controller=ControllerSettings(endpoint=controller), agent=AgentSettings(controller=agent)
     )
-    assert paths.agent_endpoint(settings) == (wanted or user_endpoint())
+    assert paths.agent_endpoints(settings) == (wanted or user_endpoint(),)

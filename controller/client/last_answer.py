@@ -1,0 +1,37 @@
+"""Which of several controllers answered last, for the next connection of this process and of the next.
+
+Rule: this saves time and decides nothing. A file that cannot be read or written is as good as none, and its
+endpoint counts only if it is one of those that are set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from pathlib import Path
+
+from cotenant.controller.system.files import write_whole
+
+_NOTED: dict[tuple[str, ...], str] = {}
+
+
+def recall_answer(endpoints: tuple[str, ...]) -> str:
+    """The one that answered last; empty: not known."""
+    if endpoints not in _NOTED:
+        with suppress(OSError, UnicodeDecodeError):
+            _NOTED[endpoints] = _file(endpoints).read_text()
+    return _NOTED.get(endpoints, "")
+
+
+def note_answer(endpoints: tuple[str, ...], endpoint: str) -> None:
+    if recall_answer(endpoints) != endpoint:
+        _NOTED[endpoints] = endpoint
+        with suppress(OSError):
+            write_whole(_file(endpoints), endpoint.encode(), durable=False)
+
+
+def _file(endpoints: tuple[str, ...]) -> Path:
+    """In the folder of the user's sockets. Raises OSError."""
+    from cotenant.controller.system.paths import runtime_dir
+
+    return runtime_dir() / f"answered-{hashlib.sha256(','.join(endpoints).encode()).hexdigest()[:16]}"
