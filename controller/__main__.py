@@ -8,13 +8,18 @@ import gc
 import logging
 import signal
 import sys
+from collections import Counter
+from collections.abc import Callable
 from importlib.metadata import version
 
 from cotenant.controller.domain import ENDED, texts
 from cotenant.controller.policies import registry
-from cotenant.controller.router import RouterError
-from cotenant.controller.server import Controller
-from cotenant.controller.store import Fatal, Journal, JournalError, replay
+from cotenant.controller.router import Router, RouterError, raise_descriptor_limit
+from cotenant.controller.server import Controller, engine_config
+from cotenant.controller.standby import Standby
+from cotenant.controller.store import Fatal, JournalError, JournalReader, open_database, replay
+from cotenant.controller.store.following import Taken
+from cotenant.controller.store.postgres import PostgresDatabase
 from cotenant.controller.system import paths
 from cotenant.controller.system import settings as sources
 from cotenant.controller.system.endpoint import BadEndpoint
@@ -33,6 +38,9 @@ def main(words: list[str] | None = None) -> int:
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="any setting; may be repeated"
     )
     parser.add_argument(
+        "--standby", action="store_true", help="follow the controller that leads, and take over from it"
+    )
+    parser.add_argument(
         "--replay", action="store_true", help="only check that the policies would decide the same again"
     )
     flags = parser.parse_args(words)
@@ -45,7 +53,7 @@ def main(words: list[str] | None = None) -> int:
             return check(chosen)
         if why := registry.why_not(chosen.policy.first):
             raise sources.SettingsError(f"policy.name: {why}")
-        asyncio.run(serve(chosen))
+        asyncio.run(serve(chosen, standby=flags.standby))
     except (sources.SettingsError, MetricsProblem, BadEndpoint) as error:
         return fail(str(error), 2)
     except (JournalError, RouterError, KeyProblem, Fatal, OSError) as error:
@@ -78,7 +86,8 @@ def load(flags: argparse.Namespace) -> Settings:
 
 def check(settings: Settings) -> int:
     """Ask the policies again about a whole journal, while no controller runs on it: 1 if they differ."""
-    journal = Journal(paths.controller_state_dir(settings))
+    database = open_database(paths.controller_journal(settings))
+    journal = JournalReader(database.open_reading(is_still=True), database.place)
     try:
         replayed = replay(journal, registry.make, version("cotenant"))
     finally:
@@ -90,17 +99,51 @@ def check(settings: Settings) -> int:
     return 1 if replayed.differences else 0
 
 
-async def serve(settings: Settings) -> None:
-    """Until a signal, `Stop` or idleness."""
+async def serve(settings: Settings, *, standby: bool = False) -> None:
+    """Until a signal, `Stop` or idleness. A standby leads once nobody else does; who has handed over
+    follows."""
+    ending = Ending()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.stop)
+    router: Router | None = None
+    taken: Taken | None = None
+    hold_back_s = 0.0
+    while not ending.is_due:
+        if standby:
+            router = router or standby_router(settings)
+            taken = await follow(settings, router, ending, hold_back_s)
+            if taken is None:
+                router.close()
+                return
+        controller = await lead(settings, taken, router, ending)
+        if not controller.hands_over:
+            return
+        standby, router, hold_back_s = True, controller.router, settings.controller.leader_lease_s
+
+
+class Ending:
+    """What a signal is to stop: whoever runs now, and whoever would run next."""
+
+    def __init__(self) -> None:
+        self.is_due = False
+        self.current: Callable[[], None] = lambda: None
+
+    def stop(self) -> None:
+        """Ends the one that runs, soon and in order."""
+        self.is_due = True
+        self.current()
+
+
+async def lead(settings: Settings, taken: Taken | None, router: Router | None, ending: Ending) -> Controller:
+    """Decides until it ends. `taken`: what a standby begins with, listening at `router`."""
     # Nearly nothing here is cyclic, and a full collection takes the longer the larger the cluster is.
     gc.disable()
-    controller = Controller(settings)
+    controller = Controller(settings, taken=taken, router=router)
     gc.freeze()
     gc.enable()
     gc.set_threshold(50_000, 20, 100)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, controller.stop)
+    ending.current = controller.stop
     jobs = controller.core.state.engine.jobs.values()
     open_jobs = sum(1 for job in jobs if job.phase not in ENDED)
     print(
@@ -109,6 +152,30 @@ async def serve(settings: Settings) -> None:
         flush=True,
     )
     await controller.run()
+    return controller
+
+
+def standby_router(settings: Settings) -> Router:
+    """Listens where this machine's controller is asked. Raises RouterError, BadEndpoint, KeyProblem."""
+    raise_descriptor_limit()
+    endpoint = paths.controller_endpoint(settings)
+    return Router(endpoint, paths.keys_dir(settings), lambda *_: None, Counter())
+
+
+async def follow(settings: Settings, router: Router, ending: Ending, hold_back_s: float) -> Taken | None:
+    """Follows until it is to lead; None: it is to end."""
+    place = paths.controller_journal(settings)
+    database = open_database(place, endpoint=paths.own_endpoint(settings) or router.endpoint)
+    if not isinstance(database, PostgresDatabase):
+        raise sources.SettingsError(
+            "--standby follows a journal in PostgreSQL: set controller.journal to postgresql://..., as the "
+            "leader has it"
+        )
+    lease_s = settings.controller.leader_lease_s
+    standby = Standby(database, router, engine_config(settings), lease_s, leave_to_others_s=hold_back_s)
+    ending.current = standby.stop
+    print(f"standby {router.endpoint} journal={database.place}", flush=True)
+    return await standby.run()
 
 
 def fail(message: str, code: int) -> int:

@@ -12,7 +12,6 @@ whole clusters drives the same loop with a clock of its own (`tests/simulation/h
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -20,7 +19,17 @@ from cotenant.controller.api import Code
 from cotenant.controller.domain import ComputeRequest
 from cotenant.controller.domain import events as ev
 from cotenant.controller.executors import Executor
-from cotenant.controller.store import Core, Decided, Effect, Fatal, Poisoned, Stuck, let_follow
+from cotenant.controller.store import (
+    Core,
+    Decided,
+    Effect,
+    Fatal,
+    Fenced,
+    Poisoned,
+    StorageError,
+    Stuck,
+    let_follow,
+)
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import (
     UNKNOWN_REQUEST,
@@ -246,8 +255,17 @@ class ControllerLoop:
 
     def write_again(self) -> None:
         """Tries to write a journal that could not be written."""
-        if self.core.stuck and self.core.try_again():
+        if not self.core.stuck:
+            return
+        try:
+            is_written = self.core.try_again()
+        except Fatal as fatal:
+            self._end(fatal)
+            return
+        if is_written:
             log.warning("the journal can be written again")
+            self._follow_rebuild()
+            self.seal()
             self.set_alarm()
 
     def set_alarm(self) -> None:
@@ -278,9 +296,10 @@ class ControllerLoop:
             self._is_full = False
             self._edges.pause_reading(False)
 
-    def commit_failed(self, error: sqlite3.Error) -> None:
+    def commit_failed(self, error: StorageError) -> None:
         """Takes back what could not be written; nothing new is accepted until it can be."""
-        log.error("the journal cannot be written (%s): nothing new is accepted, jobs go on", error)
+        if not isinstance(error, Fenced):
+            log.error("the journal cannot be written (%s): nothing new is accepted, jobs go on", error)
         try:
             instead = self.core.commit_failed(error)
         except Fatal as fatal:

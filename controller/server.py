@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.controller.api import About, ClusterMetrics, RequestHandlers, ServerFacts, hit_rate
+from cotenant.controller.api.leading import LeadershipRequests
 from cotenant.controller.domain import ENDED, ComputeRequest, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import EngineConfig, MakePolicy
@@ -36,8 +36,12 @@ from cotenant.controller.store import (
     Journal,
     Scrub,
     Scrubbed,
+    StorageError,
+    open_database,
     uptime,
 )
+from cotenant.controller.store.following import Taken
+from cotenant.controller.store.secret_rows import SecretRows
 from cotenant.controller.system import paths
 from cotenant.controller.system.keys import Identity, KeyProblem
 from cotenant.controller.system.metrics import Endpoint, Sheet, Sheets, open_endpoint
@@ -103,12 +107,15 @@ class Controller:
         self,
         settings: Settings,
         *,
+        taken: Taken | None = None,
+        router: Router | None = None,
         make_policy: MakePolicy = make_or_stand_in,
         make_router: Callable[..., Router] = Router,
         make_worker: Callable[..., ComputeWorker] = ComputeWorker,
         waiting_rows_max: int = WAITING_ROWS_MAX,
     ) -> None:
-        """Recover, listen, be ready. Beyond `waiting_rows_max` rows that are not on disk the router rests.
+        """Recover, listen, be ready. `taken`: it has followed, and leads from now on. `router`: it listens
+        already. Beyond `waiting_rows_max` rows that are not on disk the router rests.
 
         Raises:
             MetricsProblem, JournalError, RouterError, BadEndpoint, KeyProblem: one line with what to do.
@@ -116,6 +123,9 @@ class Controller:
         began_s = time.monotonic()
         self._settings = settings.controller
         self._make_policy, self._make_router, self._make_worker = make_policy, make_router, make_worker
+        self._taken, self._given_router = taken, router
+        self.hands_over = False
+        """It ends for another controller to lead, and is to follow from then on."""
         self._waiting_rows_max = waiting_rows_max
         self._asyncio = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
@@ -128,8 +138,10 @@ class Controller:
         state_dir = paths.controller_state_dir(settings)
         raise_descriptor_limit()
         self._endpoint = open_endpoint(settings.metrics.controller_listen, "metrics.controller_listen")
+        place, own = paths.controller_journal(settings), paths.own_endpoint(settings)
         self._journal = Journal(
-            state_dir,
+            taken.database if taken else open_database(place, endpoint=own),
+            writing=taken.writing if taken else None,
             commit_every_ms=settings.controller.commit_every_ms,
             hand_over=self._hand_over,
             on_failure=self._commit_failed,
@@ -155,6 +167,7 @@ class Controller:
             wall_s=wall_s,
             up=uptime(),
             snapshot_every=settings.controller.snapshot_every,
+            follow=self._taken.follower.state if self._taken else None,
         )
         if why := registry.why_not(self.core.state.engine.policy_name):
             log.error("%s; nothing new starts until `cotenant policy set` names another", why)
@@ -165,19 +178,25 @@ class Controller:
         self._eta_worker = EtaWorker(self._eta_question, self._etas_found, self._open_jobs, share)
         shadow = self._handlers.shadow
         self._shadow_worker = ShadowWorker(shadow.question, shadow.note_answer)
-        self._scrub = Scrub(self._journal.path, settings.controller.scrub_every_s, self._scrubbed_soon)
+        self._scrub = Scrub(self._journal.database, settings.controller.scrub_every_s, self._scrubbed_soon)
         if self._endpoint is not None:
             self._serve_metrics(self._endpoint)
 
     def _open_peers(self, settings: Settings, state_dir: Path) -> None:
         """The socket, those who talk through it, and the loop between them and the journal."""
-        self._secrets = Secrets(state_dir / "secrets")
+        is_shared = self._journal.database.is_shared
+        self._secrets = Secrets(SecretRows(self._journal) if is_shared else state_dir / "secrets")
         self._secrets.used_by(self.core.state.engine.jobs)
         self._secrets.release(self._is_over)  # Also of what a restored journal has lost.
         endpoint = paths.controller_endpoint(settings)
-        self._router = self._make_router(
-            endpoint, paths.keys_dir(settings), self._receive, self.core.counters
-        )
+        if self._given_router is None:
+            self._router = self._make_router(
+                endpoint, paths.keys_dir(settings), self._receive, self.core.counters
+            )
+        else:
+            self._router = self._given_router
+            self._router.hand_to(self._receive, self.core.counters)
+            self._router.pause(False)
         self.endpoint = self._router.endpoint
         lease_s = None if self._router.is_local else settings.controller.lease_s
         self._link = AgentExecutor(
@@ -203,7 +222,10 @@ class Controller:
             about,
             self._stopped.set,
             foresee=self._foresee,
-            more=(self._allocator.requests,),
+            more=(
+                self._allocator.requests,
+                LeadershipRequests(self.core, paths.own_endpoint(settings) or endpoint, self._leave),
+            ),
         )
         self.loop = ControllerLoop(
             self.core,
@@ -250,6 +272,16 @@ class Controller:
         """End soon and in order."""
         self._stopped.set()
 
+    def _leave(self) -> None:
+        self.hands_over = True
+        self._router.pause(True)
+        self.stop()
+
+    @property
+    def router(self) -> Router:
+        """Its socket, for the one that follows on it after a hand-over."""
+        return self._router
+
     async def _close(self) -> None:
         self.loop.rest()
         if self._endpoint is not None:
@@ -266,8 +298,11 @@ class Controller:
             self.loop.seal()
             self._journal.flush()
             await asyncio.sleep(0)  # The loop hands over what has become durable: answers leave.
-        self._router.close()
-        self._journal.close()
+        if self.hands_over and self._fatal is None:
+            self._router.pause(True)
+        else:
+            self._router.close()
+        self._journal.close(hands_over=self.hands_over)
         self._secrets.close()
         if self._fatal is not None:
             raise self._fatal
@@ -280,8 +315,9 @@ class Controller:
     def _tick(self) -> None:
         now_s = self.core.clock.now_s()
         self._router.take_pulse(TICK_S)
+        self._journal.show_leading()
         if self.core.stuck and now_s >= self._try_again_s:
-            self._try_again_s = now_s + TRY_AGAIN_S
+            self._try_again_s = now_s + (TICK_S if self._journal.database.is_shared else TRY_AGAIN_S)
             self.loop.write_again()
         self.loop.tick()
         self.loop.guard(lambda: self._keep_house(now_s))
@@ -420,10 +456,10 @@ class Controller:
         if self._is_open:  # Else it could not start, and ends: nobody is there for what follows.
             self.loop.durable(effects)
 
-    def _commit_failed(self, error: sqlite3.Error) -> None:
+    def _commit_failed(self, error: StorageError) -> None:
         self._asyncio.call_soon_threadsafe(self._note_failure, error)
 
-    def _note_failure(self, error: sqlite3.Error) -> None:
+    def _note_failure(self, error: StorageError) -> None:
         if self._is_open:
             self.loop.commit_failed(error)
 
@@ -435,7 +471,7 @@ class Controller:
         self.core.scrubbed = result
         for damage in result.damages:
             log.error(
-                "the journal %s is damaged: %s; %s", self._journal.path, damage, wire.DAMAGED_JOURNAL_ADVICE
+                "the journal %s is damaged: %s; %s", self._journal.place, damage, wire.DAMAGED_JOURNAL_ADVICE
             )
         if not result.damages:
             log.info("the journal is sound: %d entries, %d snapshots", result.entries, result.snapshots)

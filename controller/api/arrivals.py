@@ -156,7 +156,7 @@ class Arrivals:
             raise Stuck(self._core.stuck)
         if not journal.has_room():
             raise Denied(
-                "refused", f"no new jobs: the disk of {journal.path} is nearly full", "make room there"
+                "refused", f"no new jobs: the disk of {journal.place} is nearly full", "make room there"
             )
 
     def _first_reason(self, job_ids: tuple[JobId, ...]) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain import ENDED, USER_BYTES_MAX, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.executors.agents import AgentExecutor
-from cotenant.controller.store import Core, Decided, Poisoned, Stuck
+from cotenant.controller.store import Core, Decided, Poisoned, StorageError, Stuck
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.wire import FROM_CLIENTS, BadMessage, Inadmissible, admit, encode
@@ -113,6 +113,12 @@ class RequestHandlers:
         self._widths = WidthRequests(core, foresee)
         self._waits: dict[tuple[bytes, int], PendingWait] = {}
         self._look_again = False
+        is_shared = core.journal.database.is_shared
+        self._stuck_hint = (
+            "running jobs go on; it tries again every two seconds"
+            if is_shared
+            else "make room on its disk, then try again"
+        )
         self.asked_s = core.clock.now_s()
         """When the last request came."""
         self._arrivals = Arrivals(core, secrets, user_bytes_max)
@@ -147,6 +153,8 @@ class RequestHandlers:
         asked = Asked(address, who, request.request_id)
         self.asked_s = self._core.clock.now_s()
         try:
+            if self._core.is_ahead:
+                raise Denied("refused", f"nothing can be told now: {self._core.stuck}", self._stuck_hint)
             self._answer(asked, admit(request.body, FROM_CLIENTS))
         except Inadmissible as refused:
             self._fail(asked, Denied("usage", str(refused)))
@@ -155,8 +163,10 @@ class RequestHandlers:
                 self._core.audit(who, "not-allowed", type(request.body).__name__, str(denied))
             self._fail(asked, denied)
         except Stuck as stuck:
-            hint = "make room on its disk, then try again"
-            self._fail(asked, Denied("refused", f"nothing can be changed now: {stuck}", hint))
+            self._fail(asked, Denied("refused", f"nothing can be changed now: {stuck}", self._stuck_hint))
+        except StorageError as error:
+            text = f"the journal {self._core.journal.place} cannot be read now: {error}"
+            self._fail(asked, Denied("refused", text, self._stuck_hint))
         except Poisoned as poisoned:
             hint = "nothing was changed; please report it with the controller's log"
             self._fail(asked, Denied("internal", f"this request broke the scheduler: {poisoned}", hint))
@@ -193,12 +203,11 @@ class RequestHandlers:
 
     def _reply(self, asked: Asked, message: wire.AnyReply) -> None:
         """Once all that happened before is durable."""
-        path = self._core.journal.path
         not_written = wire.Failure(
             request_id=asked.request_id,
             code="refused",
-            message=f"the journal {path} could not be written: nothing was changed",
-            hint="make room on its disk, then try again",
+            message=f"the journal {self._core.journal.place} could not be written: nothing was changed",
+            hint=self._stuck_hint,
         )
         self._core.run_after_commit(
             partial(self._say, asked, message), otherwise=partial(self._say, asked, not_written)

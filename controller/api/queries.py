@@ -276,7 +276,7 @@ class Queries:
             hosts=len(engine.hosts),
             devices=sum(len(host.report.devices) for host in engine.hosts.values()),
             counters=counters,
-            journal=core.stuck or f"{core.journal.path}, {core.journal.last_seq} entries",
+            journal=core.stuck or f"{core.journal.place}, {core.journal.last_seq} entries",
             endpoint=self._about.endpoint,
             journal_damages=core.scrubbed.damages if core.scrubbed else (),
             journal_checked_s=time.monotonic() - core.scrubbed.ended_s if core.scrubbed else None,

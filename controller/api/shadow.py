@@ -42,7 +42,7 @@ class ShadowRequests:
         if shadow is None:
             return None
         return ShadowQuestion(
-            journal=str(self._core.journal.path),
+            journal=self._core.journal.place,
             policy=shadow.policy,
             parameters=shadow.parameters,
             begin_s=shadow.begin_s,

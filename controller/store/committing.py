@@ -9,25 +9,21 @@ from __future__ import annotations
 
 import os
 import queue
-import sqlite3
 import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
 from cotenant.controller.domain import AnyCommand
 from cotenant.controller.domain import events as ev
-from cotenant.controller.store.journal_file import connect
-from cotenant.controller.store.reserve import Reserve
+from cotenant.controller.store.database import Fenced, Statement, StorageError, WritingConnection
+from cotenant.controller.store.schema import PUT_META
 
 GROUP_ROWS_MAX: Final = 5_000
-
-Statement = tuple[str, tuple[object, ...]]
 
 
 class Decided(NamedTuple):
@@ -55,6 +51,8 @@ class CommitGroup(msgspec.Struct, kw_only=True):
 
     epoch: int
     rows: list[Statement] = []
+    news: int = 0
+    """How many entries and reports are among the rows."""
     then: Sequence[Effect] = ()
 
 
@@ -64,22 +62,19 @@ class Writer(threading.Thread):
 
     def __init__(
         self,
-        path: Path,
+        connection: WritingConnection,
         commit_every_s: float,
         written: Callable[[Sequence[CommitGroup], bool], None],
-        on_failure: Callable[[sqlite3.Error], None],
-        disk_bytes_min: int,
+        on_failure: Callable[[StorageError], None],
     ) -> None:
         super().__init__(name="journal", daemon=True)
-        self.groups: queue.SimpleQueue[CommitGroup | threading.Event | None] = queue.SimpleQueue()
-        self._path = path
+        self.items: queue.SimpleQueue[CommitGroup | Callable[[], None] | None] = queue.SimpleQueue()
+        """Groups to commit, and calls to make once all before them is done; None: the end."""
+        self.connection = connection
         self._commit_every_s = commit_every_s
         self._written = written
         self._on_failure = on_failure
         self._failed_epoch = -1
-        self._mutex = threading.Lock()
-        self._database = connect(path)
-        self._reserve = Reserve(path, self._database, disk_bytes_min)
 
     def run(self) -> None:
         try:
@@ -90,10 +85,10 @@ class Writer(threading.Thread):
             os._exit(70)
 
     def _commit_for_ever(self) -> None:
-        self._provide(self._reserve.begin)
+        self._provide(self.connection.begin)
         committed_s, last_count = 0.0, 0
         while True:
-            first = self.groups.get()
+            first = self.items.get()
             # A lone row does not wait; where several came together, more gather until the next slot.
             wait_s = committed_s + self._commit_every_s - time.monotonic()
             if isinstance(first, CommitGroup) and last_count > 1 and wait_s > 0:
@@ -102,16 +97,18 @@ class Writer(threading.Thread):
             if groups:
                 self._write(groups)
                 committed_s, last_count = time.monotonic(), len(groups)
-            if isinstance(other, threading.Event):
-                other.set()
-            elif other is _END:
-                self._database.close()
+            if other is _END:
+                self.connection.close()
                 return
+            if other is not None:
+                other()
 
-    def _gather(self, first: CommitGroup | threading.Event | None) -> tuple[list[CommitGroup], object]:
+    def _gather(
+        self, first: CommitGroup | Callable[[], None] | None
+    ) -> tuple[list[CommitGroup], Callable[[], None] | None]:
         """All that is waiting now, up to a bound, or up to something that is no group."""
         groups: list[CommitGroup] = []
-        item: CommitGroup | threading.Event | None = first
+        item = first
         rows = 0
         while isinstance(item, CommitGroup):
             groups.append(item)
@@ -119,7 +116,7 @@ class Writer(threading.Thread):
             if rows >= GROUP_ROWS_MAX:
                 return groups, None
             try:
-                item = self.groups.get_nowait()
+                item = self.items.get_nowait()
             except queue.Empty:
                 return groups, None
         return groups, _END if item is None else item
@@ -129,42 +126,40 @@ class Writer(threading.Thread):
             self._written(groups, False)
             return
         try:
-            with self._mutex:
-                self._commit([statement for group in groups for statement in group.rows])
-        except sqlite3.Error as error:
+            self.connection.commit([statement for group in groups for statement in group.rows])
+        except StorageError as error:
             self._failed_epoch = groups[0].epoch
             self._written(groups, False)
             self._on_failure(error)
             return
         self._written(groups, True)
-        self._provide(self._reserve.refill)
+        self._provide(self.connection.provide)
 
     def _provide(self, room: Callable[[], None]) -> None:
         """Set room aside for later. If it fails nothing is lost; a commit would say so."""
-        with self._mutex, suppress(sqlite3.Error, OSError):
+        with suppress(StorageError, OSError):
             room()
 
-    def _commit(self, rows: Sequence[Statement]) -> None:
-        if not rows:
-            return
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            for sql, row in rows:
-                self._database.execute(sql, row)
-            self._database.execute("COMMIT")
-        except sqlite3.Error:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            raise
+    def leave(self) -> None:
+        """Says that this controller hands over. Called in this thread."""
+        with suppress(StorageError):  # The successor then says that this one has ended.
+            self.connection.leave()
 
     def probe(self) -> bool:
-        with self._mutex:
-            try:
-                self._commit([("INSERT OR REPLACE INTO meta VALUES('probe', ?)", ("x" * 65_536,))])
-                self._commit([("DELETE FROM meta WHERE key = 'probe'", ())])
-            except sqlite3.Error:
-                return False
+        """Whether a page's worth of data can be committed. Called in this thread."""
+        try:
+            self.connection.commit([(PUT_META, ("probe", "x" * 65_536))])
+            self.connection.commit([("DELETE FROM meta WHERE key = 'probe'", ())])
+        except Fenced as error:
+            self._on_failure(error)
+            return False
+        except StorageError:
+            return False
         return True
 
 
-_END: Final = object()
+def _end() -> None:
+    """Stands for the end among the calls."""
+
+
+_END: Final = _end

@@ -9,12 +9,12 @@ order.
 from __future__ import annotations
 
 import secrets
-import sqlite3
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,9 +24,10 @@ from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
 from cotenant.controller.history import EtaAnswer, JobRecord
 from cotenant.controller.store.clock import UNKNOWN, Clock, Uptime
 from cotenant.controller.store.committing import Decided, Effect
+from cotenant.controller.store.database import Fenced, JournalError, StorageError, StorageLost
 from cotenant.controller.store.journal import Journal
-from cotenant.controller.store.journal_file import JournalError, Scrubbed
 from cotenant.controller.store.recovery import RecoveredState, digest, recover
+from cotenant.controller.store.scrub import Scrubbed
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.metrics import Histogram
 from cotenant.controller.wire import pack, unpack_struct
@@ -52,6 +53,14 @@ class Fatal(Exception):
     """There is no state to go on with: the controller must end; a start reads the journal or says why not."""
 
 
+class Promise(NamedTuple):
+    """What is said once it is known whether all up to entry `seq` is durable."""
+
+    seq: int
+    then: Callable[[], None]
+    otherwise: Callable[[], None]
+
+
 class Core:
     """State, journal and clock, and the order in which they are used. One thread only."""
 
@@ -67,8 +76,10 @@ class Core:
         snapshot_every: int = 20_000,
         clock: Callable[[float], Clock] = Clock,
         token: Callable[[], str] = _new_token,
+        follow: Callable[[EngineConfig], RecoveredState] | None = None,
     ) -> None:
-        """Recover, and begin a new run, in a new epoch.
+        """Recover, and begin a new run, in a new epoch. `follow`: gives the state after the last entry to one
+        who has followed; None: it is read from the journal.
 
         Raises:
             JournalDamaged: see `recover`.
@@ -90,15 +101,19 @@ class Core:
         self._config = config
         self._snapshot_every = snapshot_every
         self._snapshot_seq = next((seq for seq, _ in journal.snapshots()), 0)
-        self.state: RecoveredState = recover(journal, make_policy, config)
+        self.state: RecoveredState = follow(config) if follow else recover(journal, make_policy, config)
         self.recovered_entries = journal.last_seq - self._snapshot_seq
+        self.began_wall_s = wall_s
+        """When this run began, by the wall clock."""
         self.clock = clock(journal.begin_run(pack(config), package, wall_s, up))
         self._then: list[Effect] = []
         self._decided: list[Decided] = []
         self._on_their_way: dict[JobId, JobRecord] = {}
         """Forgotten jobs that are not on disk yet."""
-        self._promises: dict[int, Callable[[], None]] = {}
+        self._promises: dict[int, Promise] = {}
         self._promise_count = 0
+        self._is_unread = False
+        """The database was lost, and what it holds was not read back yet."""
         self._token = token
         self._own_epochs: set[str] = set()
         """The epochs that this run began; it may send nothing in any other."""
@@ -169,7 +184,7 @@ class Core:
             return
         self._promise_count += 1
         number = self._promise_count
-        self._promises[number] = otherwise
+        self._promises[number] = Promise(self.journal.last_seq, then, otherwise)
 
         def kept() -> None:
             if self._promises.pop(number, None) is not None:
@@ -241,42 +256,77 @@ class Core:
 
     # --- When it goes wrong ------------------------------------------------------------------------
 
-    def commit_failed(self, error: sqlite3.Error) -> list[Effect]:
+    @property
+    def is_ahead(self) -> bool:
+        """The database was lost, and the state holds what it may never have kept: nobody may see that."""
+        return self._is_unread and self.journal.is_ahead
+
+    def commit_failed(self, error: StorageError) -> list[Effect]:
         """The disk is full or broken: go back to what is on it, and decide nothing until it works. Returns
-        the messages to send now in place of what was promised.
+        the messages to send now in place of what was promised: none while nobody can say what was kept.
 
         Raises:
-            Fatal: what is on it cannot be read.
+            Fatal: what is on it cannot be read, or another controller leads.
         """
-        self.stuck = f"the journal {self.journal.path} cannot be written: {error}"
+        if isinstance(error, Fenced):
+            raise Fatal(f"{error}: it decides, this one may not")
+        self.stuck = f"the journal {self.journal.place} cannot be written: {error}"
         self.counters["failed_commits"] += 1
-        self._rebuild()
+        if isinstance(error, StorageLost):
+            self._is_unread = True
+            return []
+        try:
+            self._rebuild()
+        except StorageLost:
+            self._is_unread = True
+            return []
         promises, self._promises = self._promises, {}
-        return list(promises.values())
+        return [promise.otherwise for promise in promises.values()]
 
     def try_again(self) -> bool:
         """Tries, while stuck, whether the disk works again."""
         if self.stuck and self.journal.has_room() and self.journal.can_write():
+            if self._is_unread:
+                try:
+                    self._then += self._read_back()
+                except StorageLost:
+                    return False
             self.stuck = ""
             if self.state.engine.epoch.token not in self._own_epochs:  # Its beginning was what failed.
                 self.begin_epoch()
         return not self.stuck
 
+    def _read_back(self) -> list[Effect]:
+        """Goes back to what is durable; returns what is said now of all that was promised."""
+        self._rebuild()
+        self._is_unread = False
+        promises, self._promises = self._promises, {}
+        # Of a commit whose answer was lost it is known only now whether it was made.
+        self.durable_seq = max(self.durable_seq, self.journal.last_seq)
+        return [each.then if each.seq <= self.durable_seq else each.otherwise for each in promises.values()]
+
     def _quarantine(self, event: ev.AnyEvent, story: str) -> None:
         self.counters["quarantined"] += 1
         if self.counters["quarantined"] > QUARANTINED_MAX:
             raise Fatal(f"{QUARANTINED_MAX} events broke the engine; the last:\n{story}")
-        self._rebuild()
+        try:
+            self._rebuild()
+        except StorageLost as lost:
+            self.stuck = f"the journal {self.journal.place} cannot be read: {lost}"
+            self._is_unread = True
+            return
         self.journal.keep_quarantined(self.clock.wall(), pack(event), story)
         self.journal.seal()
 
     def _rebuild(self) -> None:
-        self.journal.rewind()
-        self._then, self._decided = [], []
-        self._on_their_way.clear()
         try:
+            self.journal.rewind()
+            self._then, self._decided = [], []
+            self._on_their_way.clear()
             self.state = recover(self.journal, self._make_policy, self._config)
-        except JournalError as error:
+        except StorageLost:
+            raise
+        except (JournalError, StorageError) as error:
             raise Fatal(f"the state cannot be read back: {error}") from error
         self._snapshot_seq = min(self._snapshot_seq, self.journal.last_seq)
         self.rebuilds += 1

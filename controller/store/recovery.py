@@ -16,8 +16,8 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import SNAPSHOT_VERSION, Engine, EngineConfig, MakePolicy
 from cotenant.controller.engine import Snapshot as EngineSnapshot
 from cotenant.controller.history import EtaBook, History, SavedEtas, SavedHistory
-from cotenant.controller.store.journal import ControllerRun, Entry, Journal
-from cotenant.controller.store.journal_file import damage_error
+from cotenant.controller.store.database import damage_error
+from cotenant.controller.store.journal import ControllerRun, Entry, JournalReader
 from cotenant.controller.wire import BadMessage, pack, unpack, unpack_struct
 
 DIFFERENCES_MAX = 100
@@ -128,25 +128,61 @@ def digest(commands: Sequence[AnyCommand]) -> bytes:
 # --- Recovery --------------------------------------------------------------------------------------
 
 
-def recover(journal: Journal, make_policy: MakePolicy, config: EngineConfig) -> RecoveredState:
+class Follower:
+    """The state that a journal leads to, taken along as the journal grows."""
+
+    def __init__(self, journal: JournalReader, make_policy: MakePolicy, config: EngineConfig) -> None:
+        """Starts from the newest snapshot that can be read, else from the beginning. `config`: for a journal
+        without a run.
+
+        Raises:
+            JournalDamaged: the snapshots cannot be read. StorageLost: nobody answers.
+        """
+        self._journal = journal
+        self._make_policy = make_policy
+        runs = journal.runs()
+        self._state, self.seq, self._ran = _start(journal, make_policy, config, runs)
+        """The state after entry `seq`, and the configuration that it is under."""
+        self._runs = sum(run.first_seq <= self.seq + 1 for run in runs)
+
+    def catch_up(self, limit: int | None = None) -> int:
+        """Folds what has become durable since, at most `limit` entries; returns how many those were.
+
+        Raises:
+            JournalDamaged: an entry cannot be read; nothing is skipped. StorageLost: nobody answers.
+        """
+        count, upcoming = 0, []
+        for entry in self._journal.entries(self.seq, limit):
+            if not count:  # A run is there before its first entry.
+                upcoming = self._journal.runs()[self._runs :]
+            while upcoming and upcoming[0].first_seq <= entry.seq:
+                configuration = upcoming.pop(0).configuration
+                self._state, self._ran = _under(self._state, self._make_policy, self._ran, configuration)
+                self._runs += 1
+            event, decision = read_entry(self._journal, entry)
+            self._state.fold(event, decision, entry.now_s)
+            self.seq = entry.seq
+            count += 1
+        return count
+
+    def state(self, config: EngineConfig) -> RecoveredState:
+        """Hands over the state as it is now, under another configuration; the follower is used up."""
+        return _under(self._state, self._make_policy, self._ran, pack(config))[0]
+
+
+def recover(journal: JournalReader, make_policy: MakePolicy, config: EngineConfig) -> RecoveredState:
     """The state after the last durable entry, under `config`.
 
     Raises:
-        JournalDamaged: an entry cannot be read; nothing is skipped.
+        JournalDamaged: an entry cannot be read; nothing is skipped. StorageLost: nobody answers.
     """
-    runs = journal.runs()
-    state, after, ran = _start(journal, make_policy, config, runs)
-    upcoming = [run for run in runs if run.first_seq > after + 1]
-    for entry in journal.entries(after):
-        while upcoming and upcoming[0].first_seq <= entry.seq:
-            state, ran = _under(state, make_policy, ran, upcoming.pop(0).configuration)
-        event, decision = read_entry(journal, entry)
-        state.fold(event, decision, entry.now_s)
-    return _under(state, make_policy, ran, pack(config))[0]
+    follower = Follower(journal, make_policy, config)
+    follower.catch_up()
+    return follower.state(config)
 
 
 def _start(
-    journal: Journal, make_policy: MakePolicy, config: EngineConfig, runs: Sequence[ControllerRun]
+    journal: JournalReader, make_policy: MakePolicy, config: EngineConfig, runs: Sequence[ControllerRun]
 ) -> tuple[RecoveredState, int, bytes]:
     """The newest snapshot that can be read, else the beginning; its entry and its configuration."""
     for seq, data in journal.snapshots():
@@ -176,13 +212,13 @@ def _under(
     return moved, after
 
 
-def read_entry(journal: Journal, entry: Entry) -> tuple[ev.AnyEvent, Decision]:
+def read_entry(journal: JournalReader, entry: Entry) -> tuple[ev.AnyEvent, Decision]:
     """Decodes the event and the decision of an entry. Raises JournalDamaged: the text names the entry."""
     try:
         event: ev.AnyEvent = unpack(entry.event, ev.AnyEvent)
         decision: Decision = unpack(entry.decision, Decision)
     except BadMessage as error:
-        raise damage_error(journal.path, f"entry {entry.seq} cannot be read ({error})") from None
+        raise damage_error(journal.place, f"entry {entry.seq} cannot be read ({error})") from None
     return event, decision
 
 
@@ -204,7 +240,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """Why equal decisions are not promised; empty if they are."""
 
 
-def replay(journal: Journal, make_policy: MakePolicy, package: str) -> Replayed:
+def replay(journal: JournalReader, make_policy: MakePolicy, package: str) -> Replayed:
     """Ask the policies again about the whole journal.
 
     After a difference both sides go on from the recorded state, so that each is reported once.

@@ -135,3 +135,22 @@ def check_owner(path: Path) -> None:
     owner = path.stat().st_uid
     if owner != os.getuid() and os.getuid() != 0:
         raise BadEndpoint(f"{path} belongs to uid {owner}, not to you: set another endpoint")
+
+
+def check_address(address: str) -> str:
+    """Returns an address of PostgreSQL that may be written into settings and messages.
+
+    Raises:
+        ValueError: it holds a password, or it is none.
+    """
+    from urllib.parse import parse_qs, urlsplit  # Most command lines have no need of it.
+
+    parts = urlsplit(address)
+    if parts.scheme not in ("postgresql", "postgres"):
+        raise ValueError("write postgresql://USER@HOST/DATABASE")
+    if parts.password is not None or {"password", "passfile", "sslpassword"} & set(parse_qs(parts.query)):
+        raise ValueError(
+            "must not hold a password, which others could read: put it into ~/.pgpass (mode 0600), or into "
+            "the file that PGPASSFILE names"
+        )
+    return address

@@ -75,6 +75,11 @@ def private_dir(path: Path) -> Path:
     return path
 
 
+def controller_journal(settings: Settings) -> Path | str:
+    """Where the controller's journal is kept: an address of PostgreSQL, or a folder."""
+    return settings.controller.journal or controller_state_dir(settings)
+
+
 def controller_endpoint(settings: Settings) -> str:
     """The endpoint at which the controller of this machine listens.
 

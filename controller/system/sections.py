@@ -17,7 +17,7 @@ from cotenant.controller.domain import (
     PolicySettings,
     SharingSettings,
 )
-from cotenant.controller.system.endpoint import check_endpoints
+from cotenant.controller.system.endpoint import check_address, check_endpoints
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,6 +31,11 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     machine."""
     state_dir: str = ""
     """Journal, snapshots, secrets. Empty = the platform's state folder."""
+    journal: str = ""
+    """`postgresql://USER@HOST/DATABASE`: the journal, for controllers of which one leads; its password is in
+    ~/.pgpass. Empty = a file in `state_dir`, for one controller."""
+    leader_lease_s: float = 10.0
+    """How long a leader may show no sign before a standby takes over."""
     keys_dir: str = ""
     """Where `cotenant init` put keys and users; needed for tcp."""
     lease_s: float = 300.0
@@ -58,6 +63,13 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         check_endpoints("controller.endpoint", self.endpoint)
         if not 0.0 <= self.eta_share <= 1.0:
             raise ValueError(f"controller.eta_share must be 0 to 1, got {self.eta_share}")
+        if self.journal:
+            try:
+                check_address(self.journal)
+            except ValueError as error:
+                raise ValueError(f"controller.journal {error}") from None
+        if not 3.0 <= self.leader_lease_s < 1e4:
+            raise ValueError(f"controller.leader_lease_s must be at least 3, got {self.leader_lease_s}")
         if not 0.5 <= self.slurm_every_s < 1e6:
             raise ValueError(f"controller.slurm_every_s must be at least 0.5, got {self.slurm_every_s}")
         if not 1 <= self.scrub_every_s < 1e8:

@@ -25,7 +25,7 @@ from cotenant.controller.sim.past.journal import follow
 from cotenant.controller.training.pair_rows import pair_name
 
 
-def measured_pairs(where: Path) -> tuple[str, int, int]:
+def measured_pairs(where: Path | str) -> tuple[str, int, int]:
     """CSV, its rows, and how many measured pairs lack a profile; of a state folder or a journal file.
 
     Raises:

@@ -16,7 +16,7 @@ from cotenant.controller.submission.flags import duration_of
 from cotenant.controller.whatif.problems import journal_problem
 
 
-def read(where: Path, since: str, *, named: bool) -> JournalRecord:
+def read(where: Path | str, since: str, *, named: bool) -> JournalRecord:
     """Reads the record of a journal. Raises Problem."""
     since_s = duration_of("--since", since)
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,24 @@ from cotenant.controller.engine import EngineConfig, MakePolicy
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.policies import registry
 from cotenant.controller.slurm.alloc.requests import AllocationRequests
-from cotenant.controller.store import Clock, Core, Decided, Effect, Poisoned, Stuck, let_follow
+from cotenant.controller.store import (
+    Clock,
+    Core,
+    Database,
+    Decided,
+    Effect,
+    Journal,
+    Poisoned,
+    SqliteDatabase,
+    StorageError,
+    Stuck,
+    let_follow,
+)
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.wire import agents, clients, decode
 from tests.building.hosts import cpu, host
-from tests.building.journals import NO_RESERVE, a_journal
+from tests.building.journals import NO_RESERVE
 
 ADMIN = Identity(name="root", role="admin", uid=0, gid=0)
 ALICE = Identity(name="alice", role="user", uid=1001, gid=1001, groups=(1001, 2000))
@@ -52,25 +63,26 @@ class Station:
         disk_bytes_min: int = NO_RESERVE,
         endpoint: str = "ipc:///x",
         keep_ended: int = 10_000,
+        database: Database | None = None,
         **limits: Any,
     ) -> None:
-        """`limits`: as `RequestHandlers` takes them."""
+        """`database`: of the journal, if it is not a file in the folder. `limits`: as `RequestHandlers` takes
+        them."""
         self.time_s = 0.0
         self.wall_s = wall_s
         self.handed: list[Sequence[Effect]] = []
-        self.failures: list[sqlite3.Error] = []
+        self.failures: list[StorageError] = []
         self.sent: list[tuple[bytes, bytes]] = []
         self.gone: set[bytes] = set()
         self.stopped = False
         self.heard: list[Decided] = []
         """All that was decided, in order."""
         self._rebuilds = 0
-        self.journal = a_journal(
-            folder,
+        self.journal = Journal(
+            database or SqliteDatabase(folder, disk_bytes_min=disk_bytes_min),
             commit_every_ms=0.0,
             hand_over=self.handed.append,
             on_failure=self.failures.append,
-            disk_bytes_min=disk_bytes_min,
         )
         self.core = Core(
             self.journal,

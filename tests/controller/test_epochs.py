@@ -37,6 +37,7 @@ from cotenant.controller.wire import (
     Welcome,
     clients,
 )
+from tests.building.journals import connection_of
 from tests.controller.station import Station, hello, run_one
 
 # --- Whose history ----------------------------------------------------------------------------------
@@ -115,7 +116,7 @@ class Story:
         """A backup, as `.backup` makes one."""
         folder = self._folder / str(self._lives + 1)
         folder.mkdir()
-        self.station.journal._reader.execute(f"VACUUM INTO '{folder / 'journal.sqlite'}'")
+        connection_of(self.station.journal).execute(f"VACUUM INTO '{folder / 'journal.sqlite'}'")
 
     def put_back(self) -> None:
         self.lost = self.epoch

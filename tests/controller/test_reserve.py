@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cotenant.controller.domain import Phase
-from cotenant.controller.store import DISK_BYTES_MIN, JOURNAL_NAME, RESERVE_BYTES, Journal
+from cotenant.controller.store import DISK_BYTES_MIN, JOURNAL_NAME, RESERVE_BYTES, Journal, StorageError
 from cotenant.controller.wire import clients
-from tests.building.journals import NO_RESERVE
+from tests.building.journals import a_journal, writing_of
 from tests.controller.station import ALICE, Station, job, run_one
 
 ENTRY_BYTES = 2_000
@@ -68,7 +68,7 @@ def test_the_end_of_a_running_job_is_journalled_on_a_full_disk(disk: Path) -> No
 
 @pytest.mark.root
 def test_the_reserve_holds_thousands_of_entries(disk: Path) -> None:
-    failures: list[sqlite3.Error] = []
+    failures: list[StorageError] = []
     journal = Journal(disk / "state", on_failure=failures.append)
     journal.flush()
     fill(disk)
@@ -84,7 +84,7 @@ def test_the_reserve_holds_thousands_of_entries(disk: Path) -> None:
 
 def free_bytes(journal: Journal) -> int:
     journal.flush()
-    return journal._writer._reserve.free_bytes()
+    return writing_of(journal)._reserve.free_bytes()
 
 
 def test_what_was_used_of_the_reserve_is_replaced_while_there_is_room(tmp_path: Path) -> None:
@@ -103,6 +103,6 @@ def test_what_was_used_of_the_reserve_is_replaced_while_there_is_room(tmp_path: 
 def test_nothing_is_set_aside_where_that_would_fill_the_disk(
     tmp_path: Path,
 ) -> None:
-    journal = Journal(tmp_path, disk_bytes_min=NO_RESERVE)
+    journal = a_journal(tmp_path)
     assert free_bytes(journal) < RESERVE_BYTES
     journal.close()

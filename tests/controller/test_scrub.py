@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.store import BITE, JOURNAL_NAME, Scrub, Scrubbed, scrub
+from cotenant.controller.store import BITE, JOURNAL_NAME, Scrub, Scrubbed, SqliteDatabase, scrub
 from tests.building.journals import a_journal
 from tests.building.limits import within_s
 
@@ -40,7 +40,7 @@ def test_a_sound_journal_is_read_in_bites(path: Path) -> None:
         bites.append(worked_s)
         return True
 
-    result = scrub(path, pause)
+    result = scrub(SqliteDatabase(path.parent), pause)
     assert (result.entries, result.snapshots, result.damages) == (450, 1, ())
     assert len(bites) == -(-450 // BITE) + 1 + 9, "entries, a snapshot, nine tables"
 
@@ -49,7 +49,9 @@ def test_a_flipped_bit_before_the_newest_snapshot_is_named_and_stops_nothing(pat
     data = bytearray(path.read_bytes())
     data[data.index(MARK) + 3] ^= 4
     path.write_bytes(data)
-    assert scrub(path).damages == ("entry 7 was changed on disk: its checksum is wrong",)
+    assert scrub(SqliteDatabase(path.parent)).damages == (
+        "entry 7 was changed on disk: its checksum is wrong",
+    )
     journal = a_journal(path.parent)
     assert list(journal.entries(after=450)) == [], "a start reads what follows the snapshot"
     journal.close()
@@ -60,26 +62,26 @@ def test_a_broken_page_is_named_by_its_entries(path: Path) -> None:
     page = data.index(MARK) // 4096 * 4096
     data[page : page + 64] = b"\xff" * 64
     path.write_bytes(data)
-    damages = scrub(path).damages
+    damages = scrub(SqliteDatabase(path.parent)).damages
     assert any(damage.startswith("entry 7 ") for damage in damages), damages
 
 
 def test_a_lost_entry_and_a_changed_snapshot_are_named(path: Path) -> None:
     change(path, "DELETE FROM entries WHERE seq = 9")
     change(path, "UPDATE snapshots SET data = x'00'")
-    assert scrub(path).damages == (
+    assert scrub(SqliteDatabase(path.parent)).damages == (
         "entry 9 is missing",
         "the snapshot after entry 450 was changed on disk",
     )
 
 
 def test_it_stops_between_two_bites(path: Path) -> None:
-    assert scrub(path, lambda worked_s: False).entries == BITE
+    assert scrub(SqliteDatabase(path.parent), lambda worked_s: False).entries == BITE
 
 
 def test_the_thread_tells_what_it_found_and_ends_at_once(path: Path) -> None:
     found: queue.SimpleQueue[Scrubbed] = queue.SimpleQueue()
-    thread = Scrub(path, 86_400.0, found.put)
+    thread = Scrub(SqliteDatabase(path.parent), 86_400.0, found.put)
     thread.start()
     assert found.get(timeout=within_s(60)).damages == ()
     thread.close()

@@ -202,7 +202,7 @@ def test_a_journal_that_is_cut_in_half_is_left_alone_and_named(person: Person) -
     os.truncate(journal, len(whole) // 2)
     answer = person("up")
     assert answer.code == 1
-    assert f"{journal}: " in answer.err and "Restore the file from a backup" in answer.err
+    assert f"{journal}: " in answer.err and "Restore it from a backup" in answer.err
     assert len(journal.read_bytes()) == len(whole) // 2, "nothing was changed"
     journal.write_bytes(whole)
     person.up()

@@ -5,7 +5,6 @@ What is ours here is what `controller/server.py` is to the loop: a clock, a netw
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
@@ -16,7 +15,7 @@ from cotenant.controller.engine import Engine, EngineConfig, Ledger
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.loop import ControllerLoop
 from cotenant.controller.policies import registry
-from cotenant.controller.store import Clock, Core, Decided, Effect, Fatal, Journal
+from cotenant.controller.store import Clock, Core, Decided, Effect, Fatal, Journal, StorageError
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.wire import agents as wire
@@ -169,7 +168,7 @@ class Headquarters:
             self.loop.ring()
             self._check()
 
-    def _commit_failed(self, error: sqlite3.Error) -> None:
+    def _commit_failed(self, error: StorageError) -> None:
         if self._core is not None:
             self.loop.commit_failed(error)
 

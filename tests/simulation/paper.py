@@ -5,13 +5,12 @@ It has the members of `controller.store.journal.Journal` that `Core`, `recover` 
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from cotenant.controller.domain import HostId
-from cotenant.controller.store import ControllerRun, Effect, Entry, Uptime
+from cotenant.controller.store import ControllerRun, Effect, Entry, StorageError, Uptime
 from tests.simulation.clockwork import Clockwork
 
 
@@ -41,16 +40,21 @@ class Group(msgspec.Struct, kw_only=True):
     then: Sequence[Effect] = ()
 
 
+class PaperDatabase:
+    is_shared = False
+
+
 class PaperJournal:
     name = "paper"
-    path = "paper"
+    database = PaperDatabase()
+    place = "paper"
 
     def __init__(
         self,
         clock: Clockwork,
         pages: Pages,
         hand_over: Callable[[Sequence[Effect]], None],
-        on_failure: Callable[[sqlite3.Error], None],
+        on_failure: Callable[[StorageError], None],
     ) -> None:
         self._clock = clock
         self._pages = pages
@@ -124,7 +128,7 @@ class PaperJournal:
             return
         if self.is_full and (group.entries or group.reports or group.snapshots):
             self._failed_epoch = group.epoch
-            self._on_failure(sqlite3.OperationalError("database or disk is full"))
+            self._on_failure(StorageError("database or disk is full"))
             return
         self._pages.entries += group.entries
         self._pages.reports.update(group.reports)
@@ -141,7 +145,7 @@ class PaperJournal:
     def runs(self) -> list[ControllerRun]:
         return list(self._pages.runs)
 
-    def entries(self, after: int = 0) -> Iterator[Entry]:
+    def entries(self, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
         return iter(self._pages.entries[after:])
 
     def snapshots(self) -> Iterator[tuple[int, bytes]]:

@@ -5,14 +5,13 @@ there.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from cotenant.controller.loop import ControllerLoop
-from cotenant.controller.store import Effect, let_follow
+from cotenant.controller.store import Effect, StorageError, let_follow
 from tests.simulation.cluster import Broken, Cluster
 
 SEEDS = 40
@@ -51,7 +50,7 @@ class SealsNothing(ControllerLoop):
 
 
 class KeepsWhatCouldNotBeWritten(ControllerLoop):
-    def commit_failed(self, error: sqlite3.Error) -> None:
+    def commit_failed(self, error: StorageError) -> None:
         pass
 
 

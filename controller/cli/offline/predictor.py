@@ -172,12 +172,12 @@ def export(
 
     from cotenant.controller.client.asking import loaded_settings
     from cotenant.controller.sim.past.journal import NothingToReplay
-    from cotenant.controller.store import JournalError
+    from cotenant.controller.store import JournalError, place_of
     from cotenant.controller.system import paths
     from cotenant.controller.training import measured_pairs
 
     path = Path(file).expanduser()
-    where = Path(journal).expanduser() if journal else paths.controller_state_dir(loaded_settings().settings)
+    where = place_of(journal) if journal else paths.controller_state_dir(loaded_settings().settings)
     try:
         text, rows, unprofiled = measured_pairs(where)
     except JournalError as error:

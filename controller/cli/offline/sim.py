@@ -41,6 +41,7 @@ from cotenant.controller.present.problem import OK
 from cotenant.controller.sim import Knowledge, Scenario, Task, TaskRun
 from cotenant.controller.sim import windows as windowing
 from cotenant.controller.sim.results.document import document
+from cotenant.controller.store import place_of
 from cotenant.controller.whatif import table as sim_table
 from cotenant.controller.whatif.choices import chosen_policies, convert_errors
 
@@ -210,7 +211,7 @@ def replay(
     """
     form = chosen_format(output, as_json)
     choices = chosen_policies(policies) if policies else ()
-    where = Path(journal).expanduser()
+    where = place_of(journal)
     return replay_journal(
         where,
         choices,

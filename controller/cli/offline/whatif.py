@@ -36,6 +36,7 @@ from cotenant.controller.present.problem import OK, Problem
 from cotenant.controller.sim import Knowledge, PolicyChoice, TaskRun
 from cotenant.controller.sim.past import what_if
 from cotenant.controller.sim.past.replay import JournalRecord
+from cotenant.controller.store import place_of
 from cotenant.controller.system import paths
 from cotenant.controller.whatif import table as sim_table
 from cotenant.controller.whatif.choices import chosen_policies, convert_errors
@@ -110,7 +111,7 @@ def whatif(
         foresee(prepared_submission(words, {}, endpoint, command_only=False).request, form, endpoint)
         return OK
     choices = chosen_policies(policies) if policies else ()
-    where = Path(journal).expanduser() if journal else own_journal(endpoint)
+    where = place_of(journal) if journal else own_journal(endpoint)
     return replay_journal(
         where,
         choices,
@@ -126,7 +127,7 @@ def whatif(
     )
 
 
-def own_journal(endpoint: str | None) -> Path:
+def own_journal(endpoint: str | None) -> Path | str:
     """The journal of the controller that answers; where none does, of the one that the settings describe.
 
     Raises:
@@ -139,8 +140,8 @@ def own_journal(endpoint: str | None) -> Path:
         if problem.code != "unreachable" or endpoint:
             raise
         return paths.controller_state_dir(loaded_settings().settings)
-    path = Path(said.rpartition(",")[0] or said)
-    if not path.is_file():
+    path = place_of(said.rpartition(",")[0] or said)
+    if isinstance(path, Path) and not path.is_file():
         raise Problem(
             "not-found",
             f"the controller's journal {path} is not on this machine",
@@ -150,7 +151,7 @@ def own_journal(endpoint: str | None) -> Path:
 
 
 def replay_journal(
-    where: Path,
+    where: Path | str,
     choices: Sequence[PolicyChoice],
     *,
     named: bool,

@@ -1,5 +1,5 @@
-"""`cotenant up`: controller and agent of this machine as two processes, in the foreground; `controller` and
-`agent`: each alone, as on a cluster; `demo`: both for a few jobs.
+"""`cotenant up`: controller and agent of this machine as two processes, in the foreground; `agent`: alone, as
+on a cluster; `demo`: both for a few jobs.
 
 Rule: `up` stops both by their process id when it ends, the agent first. Jobs that run go on: their
 supervisors belong to neither, and the next `up` finds them. Alone, this process becomes the daemon (exec), so
@@ -58,33 +58,6 @@ IdleExitFlag = Annotated[
 KeysFlag = Annotated[str | None, option("--keys-dir", metavar="DIR", help="Keys from `cotenant init`.")]
 
 
-def controller(
-    endpoint: Annotated[
-        str | None, option("--endpoint", metavar="URL", help="ipc:///PATH or tcp://HOST:PORT.")
-    ] = None,
-    state_dir: StateDirFlag = None,
-    keys_dir: KeysFlag = None,
-    idle_exit: IdleExitFlag = None,
-    predictor: PredictorFlag = None,
-) -> None:
-    """The controller alone, in the foreground. One per cluster, its journal on a local disk.
-
-    For example:
-
-      cotenant controller --endpoint tcp://0.0.0.0:7070 --keys-dir /etc/cotenant/keys
-    """
-    become(
-        CONTROLLER,
-        {
-            "controller.endpoint": endpoint,
-            "controller.state_dir": state_dir,
-            "controller.keys_dir": keys_dir,
-            "controller.idle_exit_s": idle_seconds(idle_exit),
-            "controller.predictor": model_file(predictor),
-        },
-    )
-
-
 def agent(
     controller_endpoint: Annotated[
         str | None, option("--controller", metavar="URL", help="Where the controller is.")
@@ -115,10 +88,10 @@ def agent(
     )
 
 
-def become(module: str, flags: Mapping[str, object]) -> NoReturn:
+def become(module: str, flags: Mapping[str, object], *words: str) -> NoReturn:
     loaded_settings()  # a mistake in a file is said here, by the command that was typed
     sys.stdout.flush()
-    os.execv(sys.executable, command_line(module, flags))
+    os.execv(sys.executable, [*command_line(module, flags), *words])
 
 
 def command_line(module: str, flags: Mapping[str, object]) -> list[str]:

@@ -9,7 +9,6 @@ fails promises too much, and a reader of its numbers has to know by how much.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,18 +22,17 @@ from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
 from cotenant.controller.policies import registry
 from cotenant.controller.store import (
     JOURNAL_NAME,
-    JournalError,
+    ControllerRun,
+    Database,
     JournalMissing,
-    check_version,
-    checksum,
+    JournalReader,
+    SqliteDatabase,
+    StorageError,
     damage_error,
+    open_database,
+    read_entry,
 )
-from cotenant.controller.wire import BadMessage, unpack
-
-_RUNS: Final = "SELECT first_seq, configuration FROM runs ORDER BY rowid"
-_ENTRIES: Final = (
-    "SELECT seq, now_s, event, decision, commands, crc FROM entries WHERE seq > ? ORDER BY seq LIMIT ?"
-)
+from cotenant.controller.wire import unpack
 
 LooksAtEntry = Callable[[Engine, ev.AnyEvent, list[AnyCommand]], None]
 """Called with the engine after an entry, its event and its commands."""
@@ -44,66 +42,50 @@ class NothingToReplay(Exception):
     """The journal, or the part asked for, has no job that could be simulated; one line."""
 
 
-class Start(NamedTuple):
-    """A start of the controller: from which entry on, under which configuration."""
-
-    first_seq: int
-    configuration: bytes
-
-
-def follow(where: Path, look: LooksAtEntry) -> Engine:
+def follow(where: Path | str, look: LooksAtEntry) -> Engine:
     """Calls `look` with the engine after every entry of a journal; returns the engine at the end.
 
     Raises:
         JournalError, NothingToReplay: there is no journal, or it cannot be read; it is empty.
     """
-    path = find_journal(where)
-    with open_journal(path) as database:
-        runs, _, _ = extent(database, path)
-        return fold(database, path, runs, look)
+    with open_journal(where) as journal:
+        runs, _, _ = extent(journal)
+        return fold(journal, runs, look)
 
 
-def find_journal(where: Path) -> Path:
-    """The journal's file, in a controller's state folder or in the one given to `up --state-dir`."""
+def find_journal(where: Path | str) -> Database:
+    """The journal at an address of PostgreSQL, or the file in a controller's state folder or in the one given
+    to `up --state-dir`. Raises JournalError: there is none."""
+    if isinstance(where, str):
+        return open_database(where)
     for path in (where, where / JOURNAL_NAME, where / "controller" / JOURNAL_NAME):
         if path.is_file():
-            return path
+            return SqliteDatabase(path.parent, path.name)
     raise JournalMissing(f"{where}: there is no journal ({JOURNAL_NAME}) here")
 
 
-def extent(database: sqlite3.Connection, path: Path) -> tuple[list[Start], float, float]:
+def extent(journal: JournalReader) -> tuple[list[ControllerRun], float, float]:
     """The starts in a journal, and when the last entry was written: on the journal's clock and on the
     wall's."""
-    runs = [Start(*row) for row in database.execute(_RUNS)]
-    last = database.execute("SELECT now_s, wall_s FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
-    if not runs or last is None:
-        raise NothingToReplay(f"{path} is empty: no job was ever submitted")
-    return runs, last[0], last[1]
+    runs = journal.runs()
+    last_seq, now_s, wall_s = journal.last()
+    if not runs or not last_seq:
+        raise NothingToReplay(f"{journal.place} is empty: no job was ever submitted")
+    return runs, now_s, wall_s
 
 
 @contextmanager
-def open_journal(path: Path) -> Iterator[sqlite3.Connection]:
-    """Opens a journal to be read. Raises JournalError: the journal cannot be read, or is damaged."""
-    database = _open(path)
+def open_journal(where: Path | str) -> Iterator[JournalReader]:
+    """Opens a consistent view of a journal, also while it is written to. Raises JournalError: it cannot be
+    read, or is damaged."""
+    database = find_journal(where)
+    reading = database.open_reading(is_still=True)
     try:
-        yield database
-    except sqlite3.Error as error:
-        raise damage_error(path, str(error)) from None
+        yield JournalReader(reading, database.place)
+    except StorageError as error:
+        raise damage_error(database.place, str(error)) from None
     finally:
-        database.close()
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    """A consistent view of the journal, also while it is written to."""
-    try:
-        database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
-        database.execute("BEGIN")
-        if database.execute("PRAGMA user_version").fetchone()[0] == 0:
-            raise JournalError(f"{path} is no journal of cotenant")
-        check_version(database, path)
-    except sqlite3.Error as error:
-        raise JournalError(f"{path} cannot be read: {error}") from None
-    return database
+        reading.close()
 
 
 class PastEntry(NamedTuple):
@@ -117,23 +99,16 @@ class PastEntry(NamedTuple):
     """Their digest."""
 
 
-def entries(
-    database: sqlite3.Connection, path: Path, *, after: int = 0, limit: int = -1
-) -> Iterator[PastEntry]:
-    """Yields the entries of a journal in order; `limit` below 0: all."""
-    for seq, now_s, event, decision, commands, crc in database.execute(_ENTRIES, (after, limit)):
-        if crc != checksum(now_s, event, decision, commands):
-            raise damage_error(path, f"entry {seq} was changed on disk: its checksum is wrong")
-        try:
-            yield PastEntry(seq, now_s, unpack(event, ev.AnyEvent), unpack(decision, Decision), commands)
-        except BadMessage as error:
-            raise damage_error(path, f"entry {seq} cannot be read ({error})") from None
+def entries(journal: JournalReader, *, after: int = 0, limit: int | None = None) -> Iterator[PastEntry]:
+    """Yields the entries of a journal in order."""
+    for entry in journal.entries(after, limit):
+        yield PastEntry(entry.seq, entry.now_s, *read_entry(journal, entry), entry.commands)
 
 
-def fold(database: sqlite3.Connection, path: Path, runs: list[Start], look: LooksAtEntry) -> Engine:
+def fold(journal: JournalReader, runs: list[ControllerRun], look: LooksAtEntry) -> Engine:
     """Every entry in order, as recovery folds it; the engine at the end."""
     engine, upcoming = Engine(registry.make, unpack(runs[0].configuration, EngineConfig)), runs[1:]
-    for entry in entries(database, path):
+    for entry in entries(journal):
         while upcoming and upcoming[0].first_seq <= entry.seq:
             engine = reconfigure(engine, upcoming.pop(0).configuration, registry.make)
         look(engine, entry.event, engine.fold(entry.event, entry.decision, entry.now_s))

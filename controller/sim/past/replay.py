@@ -37,7 +37,6 @@ from cotenant.controller.sim.past.journal import (
     NothingToReplay,
     Troubles,
     extent,
-    find_journal,
     fold,
     open_journal,
 )
@@ -96,7 +95,7 @@ class Setting(NamedTuple):
 class JournalRecord:
     """A part of a journal, ready to be compared with simulations."""
 
-    journal: Path
+    journal: str
     begin_wall_s: float
     end_wall_s: float
     jobs: tuple[Lived, ...]
@@ -156,7 +155,7 @@ class JournalRecord:
         known = [job.expected_s for job in jobs if job.expected_s is not None]
         usual_s = float(np.median(known or [job.length_s for job in jobs]))
         return Workload(
-            name=str(self.journal),
+            name=self.journal,
             synthetic=False,
             submit_s=np.array([job.arrived_s - first_s for job in jobs]),
             duration_s=np.array([job.length_s for job in jobs]),
@@ -176,7 +175,7 @@ class JournalRecord:
         )
 
 
-def read_journal(where: Path, *, since_s: float | None = None) -> JournalRecord:
+def read_journal(where: Path | str, *, since_s: float | None = None) -> JournalRecord:
     """What happened, from a state folder or a journal file; also of a controller that is running.
 
     Args:
@@ -186,12 +185,11 @@ def read_journal(where: Path, *, since_s: float | None = None) -> JournalRecord:
         JournalError: there is no journal, or it cannot be read.
         NothingToReplay: no job in it has both arrived and ended.
     """
-    path = find_journal(where)
-    with open_journal(path) as database:
-        runs, last_s, last_wall_s = extent(database, path)
+    with open_journal(where) as journal:
+        runs, last_s, last_wall_s = extent(journal)
         watcher = _Watcher(0.0 if since_s is None else max(0.0, last_s - since_s))
-        watcher.finish(fold(database, path, runs, watcher.observe))
-    return watcher.record(path, end_s=last_s, end_wall_s=last_wall_s)
+        watcher.finish(fold(journal, runs, watcher.observe))
+    return watcher.record(journal.place, end_s=last_s, end_wall_s=last_wall_s)
 
 
 # --- Watching ----------------------------------------------------------------------------------------
@@ -334,14 +332,14 @@ class _Watcher:
 
     # --- The outcome -----------------------------------------------------------------------------
 
-    def record(self, path: Path, *, end_s: float, end_wall_s: float) -> JournalRecord:
+    def record(self, place: str, *, end_s: float, end_wall_s: float) -> JournalRecord:
         excluded = Counter(self._excluded)
         excluded[STILL_THERE] += sum(
             1 for job in self._open.values() if job.arrived_s is None or job.arrived_s >= self._begin_s
         )
         if not self._jobs or not self._devices:
             raise NothingToReplay(
-                f"{path}: no job that arrived in this part of the journal has trained and ended "
+                f"{place}: no job that arrived in this part of the journal has trained and ended "
                 f"({excluded[STILL_THERE]} not ended yet)"
             )
         jobs = tuple(sorted(self._jobs, key=lambda job: (job.arrived_s, job.job_id)))
@@ -349,7 +347,7 @@ class _Watcher:
         cluster, about_hosts = self._cluster()
         begin_s = max(self._begin_s, jobs[0].arrived_s)
         return JournalRecord(
-            journal=path,
+            journal=place,
             begin_wall_s=end_wall_s - (end_s - begin_s),
             end_wall_s=end_wall_s,
             jobs=jobs,

@@ -8,8 +8,6 @@ when something happens.
 
 from __future__ import annotations
 
-import sqlite3
-import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +19,7 @@ from cotenant.controller.history import action_in_words
 from cotenant.controller.planning import View
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.sim.past.journal import entries, extent, open_journal, reconfigure
-from cotenant.controller.store import RecoveredState, digest
+from cotenant.controller.store import ControllerRun, JournalReader, RecoveredState, digest
 from cotenant.controller.wire import (
     BadMessage,
     Otherwise,
@@ -30,10 +28,6 @@ from cotenant.controller.wire import (
 )
 
 LAST_KEPT: Final = 50
-_SNAPSHOTS: Final = (
-    "SELECT seq, data, crc FROM snapshots WHERE seq < (SELECT min(seq) FROM entries WHERE now_s >= ?) "
-    "ORDER BY seq DESC"
-)
 ShadowStart = Place | Share
 
 
@@ -194,18 +188,18 @@ class ShadowFollower:
     def tally(self) -> ShadowTally:
         return self._comparison.tally(self._failed, self._unfollowed)
 
-    def advance(self, path: Path, entries_max: int) -> bool:
+    def advance(self, where: Path | str, entries_max: int) -> bool:
         """Whether the end was reached.
 
         Raises:
             JournalError: it cannot be read.
         """
-        with open_journal(path) as database:
-            runs, _, _ = extent(database, path)
+        with open_journal(where) as journal:
+            runs, _, _ = extent(journal)
             if self._engine is None:
-                self._engine = self._begin(database, [(run.first_seq, run.configuration) for run in runs])
+                self._engine = self._begin(journal, runs)
             count = 0
-            for entry in entries(database, path, after=self.reached, limit=entries_max):
+            for entry in entries(journal, after=self.reached, limit=entries_max):
                 while self._runs < len(runs) and runs[self._runs].first_seq <= entry.seq:
                     self._engine = reconfigure(self._engine, runs[self._runs].configuration, self._policy)
                     self._runs += 1
@@ -219,21 +213,21 @@ class ShadowFollower:
     def _policy(self, name: str, parameters: Parameters) -> Policy:
         return RecordedPolicy(self._make(name, parameters), self)
 
-    def _begin(self, database: sqlite3.Connection, runs: list[tuple[int, bytes]]) -> Engine:
+    def _begin(self, journal: JournalReader, runs: list[ControllerRun]) -> Engine:
         """Starts from the newest snapshot before the beginning, else from the journal's first entry."""
-        for seq, data, crc in database.execute(_SNAPSHOTS, (self._begin_s,)):
-            begun = [configuration for first_seq, configuration in runs if first_seq <= seq + 1]
+        for seq, data in journal.snapshots():
+            if seq >= journal.first_at(self._begin_s):
+                continue
+            begun = [run.configuration for run in runs if run.first_seq <= seq + 1]
             state = RecoveredState(Engine(self._policy, unpack(begun[-1], EngineConfig)))
             try:
-                if zlib.crc32(data) != crc:
-                    continue
                 state.load(data)
             except BadMessage:
                 continue
             self.reached, self._runs = seq, len(begun)
             return state.engine
         self._runs = 1
-        return Engine(self._policy, unpack(runs[0][1], EngineConfig))
+        return Engine(self._policy, unpack(runs[0].configuration, EngineConfig))
 
     # --- The shadow --------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from cotenant.controller.sim.past import what_if
 from cotenant.controller.sim.past.journal import NothingToReplay
 from cotenant.controller.sim.past.replay import read_journal
 from cotenant.controller.sim.past.shadow import ShadowFollower
-from cotenant.controller.store import JournalError
+from cotenant.controller.store import JournalError, place_of
 from cotenant.controller.wire import (
     ShadowAnswer,
     ShadowQuestion,
@@ -52,21 +52,21 @@ class Shadowing:
         return msgspec.msgpack.encode(msgspec.structs.replace(found, cpu_s=time.process_time() - began_s))
 
     def answer(self, question: ShadowQuestion) -> ShadowAnswer:
-        path, policy = Path(question.journal), make(question.policy, question.parameters)
+        where, policy = place_of(question.journal), make(question.policy, question.parameters)
         key = (question.journal, question.policy, msgspec.json.encode(question.parameters), question.begin_s)
         if self._follower is None or key != self._key:
             self._follower = ShadowFollower(policy, question.begin_s, make_or_stand_in)
             self._key = key
         follower = self._follower
-        is_caught_up = follower.advance(path, question.entries_max)
+        is_caught_up = follower.advance(where, question.entries_max)
         simulated, why_not = None, ""
         if question.simulate and is_caught_up:
             try:
                 since_s = max(1.0, follower.reached_s - question.begin_s)
                 choice = PolicyChoice(question.policy, question.parameters)
-                simulated = simulate(path, choice, since_s)
+                simulated = simulate(where, choice, since_s)
             except (NothingToReplay, ValueError) as error:
-                why_not = str(error).removeprefix(f"{path}: ")  # Which journal it is goes without saying.
+                why_not = str(error).removeprefix(f"{where}: ")  # Which journal it is goes without saying.
         return ShadowAnswer(
             reached=follower.reached,
             reached_s=follower.reached_s,
@@ -77,14 +77,14 @@ class Shadowing:
         )
 
 
-def simulate(path: Path, choice: PolicyChoice, since_s: float) -> dict[str, Any]:
+def simulate(where: Path | str, choice: PolicyChoice, since_s: float) -> dict[str, Any]:
     """The jobs that arrived since then and have ended, under the policy of the time and under this one, as
     `whatif` does it.
 
     Raises:
         NothingToReplay: there is none.
     """
-    record = read_journal(path, since_s=since_s)
+    record = read_journal(where, since_s=since_s)
     if len(record.jobs) > JOBS_MAX:
         note = f"only the last {JOBS_MAX} of {len(record.jobs)} jobs are simulated"
         record = replace(record, jobs=record.jobs[-JOBS_MAX:], notes=(note, *record.notes))

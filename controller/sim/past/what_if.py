@@ -120,7 +120,7 @@ def document(
     """The document of a replay and its runs. `begin` and `end`: the part of the journal, RFC 3339."""
     return {
         "schema": SCHEMA,
-        "journal": str(record.journal),
+        "journal": record.journal,
         "begin_at": begin,
         "end_at": end,
         "jobs": len(record.jobs),

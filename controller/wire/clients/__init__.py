@@ -12,6 +12,7 @@ from cotenant.controller.faces import lazy_face
 if TYPE_CHECKING:
     from cotenant.controller.wire.clients.base import *  # noqa: F403
     from cotenant.controller.wire.clients.cluster import *  # noqa: F403
+    from cotenant.controller.wire.clients.controllers import *  # noqa: F403
     from cotenant.controller.wire.clients.exchange import *  # noqa: F403
     from cotenant.controller.wire.clients.foresight import *  # noqa: F403
     from cotenant.controller.wire.clients.jobs import *  # noqa: F403
@@ -30,6 +31,7 @@ _HOMES: Final = {
         "ListNodes", "ListPairs", "ListProfiles", "NodeView", "Nodes", "PairView", "Pairs", "ReadingView",
         "SharingReport", "Stop",
     ),
+    "controllers": ("ControllersView", "GetControllers", "HandOver", "StandbyView"),
     "exchange": ("AnyReply", "AnyRequest", "Request"),
     "foresight": (
         "ArrivalView", "DelayView", "ForeseeArrival", "ForeseeWidths", "Foreseen", "ForeseenRow",

@@ -11,6 +11,7 @@ from cotenant.controller.wire.clients.cluster import (
     ClusterReply,
     ClusterRequest,
 )
+from cotenant.controller.wire.clients.controllers import ControllersRequest, ControllersView
 from cotenant.controller.wire.clients.foresight import ForesightReply, ForesightRequest
 from cotenant.controller.wire.clients.jobs import JobReply, JobRequest
 from cotenant.controller.wire.clients.past import (
@@ -26,6 +27,7 @@ AnyRequest = (
     | AccountingRequest
     | ForesightRequest
     | ClusterRequest
+    | ControllersRequest
     | PolicyRequest
     | TimelineRequest
     | AllocationRequest
@@ -35,6 +37,7 @@ AnyReply = (
     | AccountingReply
     | ForesightReply
     | ClusterReply
+    | ControllersView
     | PolicyReply
     | TimelineReply
     | AllocationReply

@@ -38,6 +38,7 @@ from cotenant.controller.wire import (  # fmt: skip
     clients,
     decode,
 )
+from tests.building.journals import file_of
 from tests.controller.station import ALICE, Station, hello, job, run_one
 
 AGENT_H1 = Identity(name="agent@h1", role="agent", uid=65534, gid=65534, host="h1")
@@ -190,7 +191,7 @@ def test_a_job_whose_secrets_are_damaged_is_not_started_without_them(
 ) -> None:
     launch = Launch(argv=("x",), workdir="/tmp", secrets=("PIN",))
     station.ask(clients.Submit(specs=(job(launch=launch),), secrets={"PIN": "1234"}), ALICE)
-    path = station.journal.path.parent / "secrets" / "1.json"
+    path = file_of(station.journal).parent / "secrets" / "1.json"
     if data is None:
         path.unlink()
     else:

@@ -16,6 +16,7 @@ from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.store.committing import Decided, let_follow
 from cotenant.controller.store.core import Fatal, Poisoned, Stuck
 from cotenant.controller.wire import CommandDelivery, Report, ReportAck, Welcome, clients
+from tests.building.journals import connection_of
 from tests.controller.station import ALICE, Station, job, report, run_one
 
 Make = Callable[..., Station]
@@ -23,7 +24,7 @@ Make = Callable[..., Station]
 
 def fill_disk(station: Station) -> Callable[[], None]:
     """From now on nothing can be written; the answer undoes it."""
-    database = station.journal._writer._database
+    database = connection_of(station.journal)
     pages = database.execute("PRAGMA page_count").fetchone()[0]
     database.execute(f"PRAGMA max_page_count={pages}")
     return lambda: void(database.execute("PRAGMA max_page_count=1000000"))
@@ -164,7 +165,7 @@ def test_an_event_that_breaks_the_policy_is_put_aside(stations: Make) -> None:
     assert list(station.core.state.engine.jobs) == [first], "a submission is accepted whole or not at all"
     assert station.submit() == "2"
     run_one(station, address, first)
-    database = sqlite3.connect(station.journal.path)
+    database = sqlite3.connect(station.journal.place)
     ((story,),) = database.execute("SELECT story FROM quarantine").fetchall()
     database.close()
     assert "ZeroDivisionError" in story
@@ -192,7 +193,7 @@ def test_too_many_broken_events_end_the_controller(stations: Make) -> None:
 def test_a_state_that_cannot_be_read_back_ends_the_controller(stations: Make) -> None:
     station = stations(make_policy=fragile)
     station.submit()
-    database = sqlite3.connect(station.journal.path)
+    database = sqlite3.connect(station.journal.place)
     with database:
         database.execute("UPDATE entries SET event = x'00'")
     database.close()

@@ -1,50 +1,64 @@
-"""The journal: whole groups in order, durable before anybody hears of them, nothing skipped in silence."""
+"""The journal, in a file and in PostgreSQL: whole groups in order, durable before anybody hears of them,
+nothing skipped in silence."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import sqlite3
-import stat
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from cotenant.controller.domain import JobId
-from cotenant.controller.store.clock import Uptime
-from cotenant.controller.store.committing import Effect, let_follow
-from cotenant.controller.store.journal import JOURNAL_NAME, Journal
-from cotenant.controller.store.journal_file import (
-    JOURNAL_VERSION,
-    JournalDamaged,
-    JournalError,
-    check_local,
-    connect,
-)
-from tests.building.journals import a_journal
+from cotenant.controller.domain import HostId, JobId
+from cotenant.controller.store import Effect, Journal, JournalDamaged, StorageError, Uptime, let_follow, scrub
+from tests.building.kept_journals import Kept, KeptInFile, KeptInPostgres, open_kept
+from tests.building.postgres import Postgres
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Kept]]:
+    """Makes places of one kind, empty."""
+    if request.param == "sqlite":
+        folders = itertools.count()
+        yield lambda: KeptInFile(tmp_path / str(next(folders)))
+        return
+    server: Postgres = request.getfixturevalue("postgres")
+    with ExitStack() as stack:
+        yield lambda: KeptInPostgres(server.url(stack.enter_context(server.database())))
+
+
+@pytest.fixture
+def kept(places: Callable[[], Kept]) -> Kept:
+    return places()
+
+
+@pytest.fixture
+def other(places: Callable[[], Kept], kept: Kept) -> Kept:
+    """Another of the same kind."""
+    return places()
+
+
+@pytest.fixture
+def filled(kept: Kept) -> Kept:
+    """A closed journal of five entries."""
+    journal = open_kept(kept)
+    journal.begin_run(b"configuration", "1.0", 100.0)
+    fill(journal, 5)
+    journal.close()
+    return kept
 
 
 def fill(journal: Journal, count: int) -> None:
-    """Groups of one entry each, all on disk."""
+    """Groups of one entry each, all durable."""
     for at in range(count):
         journal.append(float(at), 100.0 + at, b"event %d" % at, b"decision", b"commands")
         journal.seal()
     journal.flush()
 
 
-@pytest.fixture
-def filled(tmp_path: Path) -> Path:
-    """A closed journal of five entries."""
-    journal = a_journal(tmp_path)
-    journal.begin_run(b"configuration", "1.0", 100.0)
-    fill(journal, 5)
-    journal.close()
-    return tmp_path / JOURNAL_NAME
-
-
-def test_what_was_written_is_read_again(filled: Path) -> None:
-    journal = a_journal(filled.parent)
+def test_what_was_written_is_read_again(filled: Kept) -> None:
+    journal = open_kept(filled)
     entries = list(journal.entries())
     assert [entry.seq for entry in entries] == [1, 2, 3, 4, 5]
     assert [entry.event for entry in entries] == [b"event %d" % at for at in range(5)]
@@ -53,25 +67,25 @@ def test_what_was_written_is_read_again(filled: Path) -> None:
     journal.close()
 
 
-def test_its_name_is_its_own_and_stays(filled: Path, tmp_path: Path) -> None:
-    first, other = a_journal(filled.parent), a_journal(tmp_path / "other")
+def test_its_name_is_its_own_and_stays(filled: Kept, other: Kept) -> None:
+    first, second = open_kept(filled), open_kept(other)
     name = first.name
-    assert len(name) == 16 and name != other.name
+    assert len(name) == 16 and name != second.name
     first.close()
-    again = a_journal(filled.parent)
+    again = open_kept(filled)
     assert again.name == name
     again.close()
-    other.close()
+    second.close()
 
 
-def test_effects_follow_their_commit_in_order(tmp_path: Path) -> None:
+def test_effects_follow_their_commit_in_order(kept: Kept) -> None:
     handed: list[Sequence[Effect]] = []
     order: list[int] = []
-    journal = a_journal(tmp_path, hand_over=handed.append)
-    reader = connect(journal.path)
+    journal = open_kept(kept, hand_over=handed.append)
+    reader = kept.database().open_reading()
 
     def look(wanted: int) -> None:
-        (count,) = reader.execute("SELECT count(*) FROM entries").fetchone()
+        ((count,),) = reader.rows("SELECT count(*) FROM entries")
         assert count >= wanted, "an effect came before its entry was on disk"
         order.append(wanted)
 
@@ -88,12 +102,11 @@ def test_effects_follow_their_commit_in_order(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_failed_commit_takes_everything_after_it_along(tmp_path: Path) -> None:
-    failures: list[sqlite3.Error] = []
-    journal = a_journal(tmp_path, on_failure=failures.append)
+def test_a_failed_commit_takes_everything_after_it_along(kept: Kept) -> None:
+    failures: list[StorageError] = []
+    journal = open_kept(kept, on_failure=failures.append)
     fill(journal, 3)
-    full = journal._writer._database.execute("PRAGMA page_count").fetchone()[0]
-    journal._writer._database.execute(f"PRAGMA max_page_count={full}")
+    make_room = kept.fill_disk(journal)
     ran: list[str] = []
     journal.append(3.0, 0.0, b"x" * 100_000, b"", b"")
     journal.seal([lambda: ran.append("too big")])
@@ -103,12 +116,12 @@ def test_a_failed_commit_takes_everything_after_it_along(tmp_path: Path) -> None
     journal.flush()
     assert ran == [] and len(failures) == 1
     assert "full" in str(failures[0])
-    assert not journal.can_write()
+    assert not can_write(journal)
 
     journal.rewind()
     assert journal.last_seq == 3
-    journal._writer._database.execute("PRAGMA max_page_count=1000000")
-    assert journal.can_write()
+    make_room()
+    assert can_write(journal)
     journal.append(5.0, 0.0, b"after", b"", b"")
     journal.seal([lambda: ran.append("after")])
     journal.flush()
@@ -117,14 +130,14 @@ def test_a_failed_commit_takes_everything_after_it_along(tmp_path: Path) -> None
     journal.close()
 
 
+def can_write(journal: Journal) -> bool:
+    """The writer thread of a shared journal answers at the next question."""
+    if not journal.can_write():
+        journal.flush()
+    return journal.can_write()
+
+
 # --- Damage ----------------------------------------------------------------------------------------
-
-
-def alter(path: Path, sql: str) -> None:
-    database = sqlite3.connect(path)
-    with database:
-        database.execute(sql)
-    database.close()
 
 
 @pytest.mark.parametrize(
@@ -136,150 +149,78 @@ def alter(path: Path, sql: str) -> None:
         ("DELETE FROM entries WHERE seq = 4", "entry 4 is missing"),
     ],
 )
-def test_a_damaged_entry_is_named_and_nothing_is_skipped(filled: Path, sql: str, told: str) -> None:
-    alter(filled, sql)
-    journal = a_journal(filled.parent)
+def test_a_damaged_entry_is_named_and_nothing_is_skipped(filled: Kept, sql: str, told: str) -> None:
+    filled.alter(sql)
+    journal = open_kept(filled)
     with pytest.raises(JournalDamaged, match=told) as caught:
         list(journal.entries())
-    assert "Restore the file from a backup" in str(caught.value)
+    assert "Restore it from a backup" in str(caught.value)
     journal.close()
 
 
-def test_a_truncated_file_is_an_error_that_names_it(filled: Path) -> None:
-    with filled.open("r+b") as file:
-        file.truncate(filled.stat().st_size // 2)
-    with pytest.raises(JournalDamaged, match=r"journal\.sqlite") as caught:
-        read_all(filled.parent)
-    assert "\n" not in str(caught.value)
-
-
-def read_all(folder: Path) -> None:
-    journal = a_journal(folder)
-    try:
-        list(journal.entries())
-    finally:
-        journal.close()
-
-
-def test_something_else_than_a_journal_is_refused(tmp_path: Path) -> None:
-    (tmp_path / JOURNAL_NAME).write_bytes(b"not a database, but long enough to be one" * 100)
-    with pytest.raises(JournalDamaged, match="not a database"):
-        a_journal(tmp_path)
-
-
-def test_a_torn_tail_loses_whole_groups_from_the_end_only(tmp_path: Path) -> None:
-    """Every length to which the log could have been cut by a crash."""
-    live, cut = tmp_path / "live", tmp_path / "cut"
-    journal = a_journal(live)
-    for at in range(6):
-        journal.append(float(at), 0.0, b"event %d" % at, b"", b"")
-        journal.flush()
-    wal = (live / f"{JOURNAL_NAME}-wal").read_bytes()
-    shutil.copytree(live, tmp_path / "image")
-    journal.close()
-    seen = set()
-    for length in range(0, len(wal), 997):
-        shutil.copytree(tmp_path / "image", cut)
-        (cut / f"{JOURNAL_NAME}-shm").unlink()
-        (cut / f"{JOURNAL_NAME}-wal").write_bytes(wal[:length])
-        torn = a_journal(cut)
-        entries = list(torn.entries())
-        assert [entry.event for entry in entries] == [b"event %d" % at for at in range(len(entries))]
-        seen.add(len(entries))
-        torn.close()
-        shutil.rmtree(cut)
-    assert len(seen) > 3, f"the cuts were meant to fall between groups, saw {seen}"
-
-
-def test_a_damaged_snapshot_is_passed_over(tmp_path: Path) -> None:
-    journal = a_journal(tmp_path)
+def test_a_damaged_snapshot_is_passed_over(kept: Kept) -> None:
+    journal = open_kept(kept)
     for at in range(3):
         fill(journal, 1)
         journal.keep_snapshot(b"state %d" % at)
         journal.seal()
     journal.close()
-    alter(tmp_path / JOURNAL_NAME, "UPDATE snapshots SET data = x'00' WHERE seq = 3")
-    journal = a_journal(tmp_path)
+    kept.alter("UPDATE snapshots SET data = x'00' WHERE seq = 3")
+    journal = open_kept(kept)
     assert list(journal.snapshots()) == [(2, b"state 1")], "two are kept, and one of them is damaged"
     journal.close()
 
 
-# --- Versions, locks, places -----------------------------------------------------------------------
-
-
-def test_a_newer_journal_is_refused_with_who_wrote_it(filled: Path) -> None:
-    alter(filled, f"PRAGMA user_version={JOURNAL_VERSION + 1}")
-    alter(filled, "UPDATE runs SET package = '9.9'")
-    before = filled.read_bytes()
-    with pytest.raises(JournalError, match=r"by cotenant 9\.9 .*upgrade cotenant here"):
-        a_journal(filled.parent)
-    assert filled.read_bytes() == before
-
-
-def test_a_second_controller_is_told_who_is_the_first(tmp_path: Path) -> None:
-    journal = a_journal(tmp_path)
-    with pytest.raises(JournalError, match=rf"another controller \(pid {os.getpid()}\)"):
-        a_journal(tmp_path)
+def test_a_scrub_reads_all_and_names_what_is_wrong(filled: Kept) -> None:
+    journal = open_kept(filled)
+    journal.keep_snapshot(b"state")
     journal.close()
-    a_journal(tmp_path).close()
-
-
-def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
-    journal = a_journal(tmp_path / "state")
-    fill(journal, 1)
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "state").iterdir()}
-    assert set(modes.values()) == {0o600}, modes
-    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
-    journal.close()
-
-
-def test_a_network_disk_is_refused(tmp_path: Path) -> None:
-    mounts = tmp_path / "mounts"
-    mounts.write_text(f"/dev/sda / ext4 rw 0 0\nserver:/home {tmp_path} nfs4 rw 0 0\n")
-    with pytest.raises(JournalError, match=r"nfs4.*set controller\.state_dir to a local disk"):
-        check_local(tmp_path / "state", mounts)
-    mounts.write_text(f"server:/ / nfs4 rw 0 0\n/dev/sda {tmp_path} ext4 rw 0 0\n")
-    check_local(tmp_path / "state", mounts)
-    mounts.write_bytes(b"x /home/ann/\xff\x1c\xc2\x85 fuse rw 0 0\n" + mounts.read_bytes())
-    check_local(tmp_path / "state", mounts)  # A user mounted that, and may call it what he likes.
+    sound = scrub(filled.database())
+    assert (sound.entries, sound.snapshots, sound.damages) == (5, 1, ())
+    filled.alter("DELETE FROM entries WHERE seq = 2")
+    filled.alter("UPDATE snapshots SET data = x'00'")
+    assert scrub(filled.database()).damages == (
+        "entry 2 is missing",
+        "the snapshot after entry 5 was changed on disk",
+    )
 
 
 # --- Time ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("wall_s", "now_s"), [(150.0, 50.0), (104.0, 4.0), (20.0, 4.0)])
-def test_time_goes_on_over_restarts_and_never_back(filled: Path, wall_s: float, now_s: float) -> None:
+def test_time_goes_on_over_restarts_and_never_back(filled: Kept, wall_s: float, now_s: float) -> None:
     """The last entry was at 4 s, when the wall clock showed 104."""
-    journal = a_journal(filled.parent)
+    journal = open_kept(filled)
     assert journal.begin_run(b"configuration", "1.0", wall_s) == now_s
     journal.close()
 
 
-def test_time_goes_on_from_the_last_start_if_nothing_happened(tmp_path: Path) -> None:
+def test_time_goes_on_from_the_last_start_if_nothing_happened(kept: Kept) -> None:
     for wall_s, now_s in ((1_000.0, 0.0), (1_010.0, 10.0), (500.0, 10.0), (503.0, 13.0)):
-        journal = a_journal(tmp_path)
+        journal = open_kept(kept)
         assert journal.begin_run(b"", "1.0", wall_s) == now_s
         journal.close()
 
 
 @pytest.mark.parametrize("jump_s", [-7200.0, 0.0, 86_400.0])
-def test_while_the_machine_is_up_a_jump_of_the_wall_clock_moves_nothing(filled: Path, jump_s: float) -> None:
+def test_while_the_machine_is_up_a_jump_of_the_wall_clock_moves_nothing(filled: Kept, jump_s: float) -> None:
     """Else a controller that starts again after one ends every job that has a time limit."""
     for uptime_s, now_s in ((30.0, 4.0), (33.0, 7.0), (40.0, 14.0)):
-        journal = a_journal(filled.parent)
+        journal = open_kept(filled)
         wall_s = 104.0 if uptime_s == 30.0 else 104.0 + jump_s
         assert journal.begin_run(b"", "1.0", wall_s, Uptime("boot-1", uptime_s)) == now_s
         journal.close()
 
 
-def test_over_a_reboot_the_wall_clock_says_how_long_it_took(filled: Path) -> None:
+def test_over_a_reboot_the_wall_clock_says_how_long_it_took(filled: Kept) -> None:
     for wall_s, up, now_s in (
         (104.0, Uptime("boot-1", 900.0), 4.0),
         (164.0, Uptime("boot-2", 5.0), 64.0),
         (150.0, Uptime("boot-2", 7.0), 66.0),
         (170.0, Uptime("boot-2", 1.0), 66.0),
     ):
-        journal = a_journal(filled.parent)
+        journal = open_kept(filled)
         assert journal.begin_run(b"", "1.0", wall_s, up) == now_s
         journal.close()
 
@@ -287,8 +228,8 @@ def test_over_a_reboot_the_wall_clock_says_how_long_it_took(filled: Path) -> Non
 # --- What else it keeps ----------------------------------------------------------------------------
 
 
-def test_submissions_reports_and_audit_share_the_group(tmp_path: Path) -> None:
-    journal = a_journal(tmp_path)
+def test_submissions_reports_and_audit_share_the_group(kept: Kept) -> None:
+    journal = open_kept(kept)
     journal.append(0.0, 0.0, b"e", b"d", b"c")
     journal.keep_submission("alice", "k1", [JobId("1"), JobId("2")])
     journal.keep_audit(5.0, 0.0, "alice", 1001, "submit", "1..2", "train")
@@ -297,4 +238,31 @@ def test_submissions_reports_and_audit_share_the_group(tmp_path: Path) -> None:
     assert journal.submission("alice", "k1") == ("1", "2")
     assert journal.submission("bob", "k1") is None, "a key is its user's own"
     assert journal.audit() == [(5.0, "alice", 1001, "submit", "1..2", "train")]
+    journal.close()
+    journal = open_kept(kept)
+    assert journal.submission("alice", "k1") == ("1", "2"), "they outlive the process"
+    journal.close()
+
+
+def test_reports_are_known_at_once_and_as_they_are_kept_after_a_rewind(kept: Kept) -> None:
+    journal = open_kept(kept)
+    journal.keep_report(HostId("h1"), 3)
+    journal.seal()
+    journal.flush()
+    journal.keep_report(HostId("h1"), 4)
+    assert (journal.reports(), journal.is_ahead) == ({"h1": 4}, True)
+    journal.rewind()
+    assert (journal.reports(), journal.is_ahead) == ({"h1": 3}, False)
+    journal.close()
+
+
+def test_texts_of_any_kind_are_kept(kept: Kept) -> None:
+    """Who submits chooses names and keys."""
+    journal = open_kept(kept)
+    key = "k%s?'\N{GREEK SMALL LETTER XI}\\"
+    journal.keep_submission("alice", key, [JobId("7")])
+    journal.keep_audit(5.0, 0.0, "alice", 1001, "submit", "7", f"{key} and a NUL: \0")
+    journal.flush()
+    assert journal.submission("alice", key) == ("7",)
+    assert journal.audit()[0][5].startswith(f"{key} and a NUL: ")
     journal.close()

@@ -1,0 +1,39 @@
+"""Which controller leads and which follow, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cotenant.controller.present import units
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import wall_s
+
+
+def page(found: wire.ControllersView) -> str:
+    """What `cotenant controller status` prints."""
+    lines = list(_lines(found))
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
+
+
+def _lines(found: wire.ControllersView) -> Iterator[tuple[str, str]]:
+    where = f"{found.leader} on {found.leader_host}" if found.leader_host else found.leader or "nobody"
+    since = f", since {units.local_time(wall_s(found.leads_since))}" if found.leads_since else ""
+    yield "leader", f"{where}{since}"
+    if found.why:
+        yield "", f"term {found.term}: {found.why}"
+    for each in found.standbys:
+        yield "standby", f"{each.endpoint} on {each.host}, {behind(each)}"
+    if not found.standbys and found.term:
+        yield "standby", "none: start one with `cotenant controller --standby` on another host"
+    yield "journal", f"{found.journal}, {found.entries:,} entries"
+    yield "asked", f"{found.endpoint}, the {found.role}"
+    if found.problem:
+        yield "problem", found.problem
+
+
+def behind(standby: wire.StandbyView) -> str:
+    """How far a standby is behind, in words."""
+    if standby.behind_entries == 0 and standby.behind_s < 3.0:
+        return "up to date"
+    return f"{units.plural(standby.behind_entries, 'entry')} and {standby.behind_s:.0f} s behind"
