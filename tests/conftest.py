@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))  # for `tests.building`
 
 from tests.building.limits import pace, within_s  # noqa: E402
+from tests.building.postgres import Postgres, one_postgres  # noqa: E402
 
 MARK = "COTENANT_TEST_RUN"
 """Set in our environment: every process a test starts inherits it, unless it is given a clean one."""
@@ -108,6 +109,20 @@ def shared_data() -> Path:
 def own_device_locks(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Devices are locked per machine. Tests lock among themselves: this machine may have a real agent."""
     os.environ["COTENANT_LOCK_DIR"] = str(tmp_path_factory.getbasetemp() / "locks")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One server for all tests of a run; each takes a database of its own and lets the server live."""
+    with one_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> Iterator[str]:
+    """An empty database of the test's own."""
+    with postgres.database() as name:
+        yield postgres.url(name)
 
 
 @pytest.fixture(scope="module", autouse=True)
