@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,9 @@ from cotenant.controller.client.asking import loaded_settings
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import say
 from cotenant.controller.system import keys, paths
+from cotenant.controller.system.endpoint import BadEndpoint, host_of
+from cotenant.controller.system.second_host import SETTINGS_FILE, prepare_second_host
+from cotenant.controller.system.settings import LoadedSettings
 
 
 def init(
@@ -28,6 +32,9 @@ def init(
     ] = -1,
     admin: Annotated[bool, option("--admin", help="The person may change everything.")] = False,
     host: Annotated[str, option("--host", metavar="NAME", help="A key for this host's agent.")] = "",
+    standby: Annotated[
+        str, option("--standby", metavar="HOST", help="The files of a second controller there (HOST[:PORT]).")
+    ] = "",
     remove: Annotated[
         str, option("--remove", metavar="NAME", help="Take a key's right away: NAME or agent@HOST.")
     ] = "",
@@ -44,18 +51,23 @@ def init(
       cotenant init                          on the controller's machine
       cotenant init --host gpu07             copy the file to gpu07
       cotenant init --user ada               give the file to ada
+      cotenant init --standby head2          copy the folder to head2
     """
-    if sum(map(bool, (user, host, remove))) > 1:
-        raise Problem("usage", "--user, --host and --remove exclude each other", "one at a time")
+    if sum(map(bool, (user, host, standby, remove))) > 1:
+        raise Problem("usage", "--user, --host, --standby and --remove exclude each other", "one at a time")
     if (admin or uid >= 0) and not user:
         raise Problem("usage", "--uid and --admin belong to --user", "cotenant init --user NAME --admin")
-    place = Path(folder).expanduser() if folder else paths.keys_dir(loaded_settings().settings)
+    loaded = loaded_settings()
+    place = Path(folder).expanduser() if folder else paths.keys_dir(loaded.settings)
     try:
         if remove:
             _remove(place, remove)
             return
-        made, advice = _make(place, user, uid, admin, host, force)
-    except keys.KeyProblem as error:
+        if standby:
+            made, advice = _make_standby(loaded, place, standby, force)
+        else:
+            made, advice = _make(place, user, uid, admin, host, force)
+    except (keys.KeyProblem, BadEndpoint) as error:
         raise Problem("refused", str(error)) from None
     except OSError as error:
         raise Problem("refused", f"{error.filename or place}: {error.strerror}") from None
@@ -77,6 +89,22 @@ def _make(place: Path, user: str, uid: int, admin: bool, host: str, force: bool)
         return made, f"copy it to {host} (0600): agent.keys_dir there names the file or its folder"
     made = keys.init_cluster(place, force=force)
     return made, "next: cotenant init --host HOST for each server, cotenant init --user NAME for each user"
+
+
+def _make_standby(loaded: LoadedSettings, place: Path, host: str, force: bool) -> tuple[Path, str]:
+    made = prepare_second_host(loaded, place.absolute(), host, force=force)
+    there = host_of(made.endpoint)
+    config = "/etc/cotenant/controller.toml"
+    lines = (
+        f"these files are the controller's identity: copy them to {there} only, as root:",
+        f"  ssh {there} install -d -m 0700 {made.folder.parent}",
+        f"  rsync -a {made.folder}/ {there}:{made.folder.parent}/",
+        f"  ssh {there} mv {made.folder.parent / SETTINGS_FILE} {config}",
+        f"  ssh {there} COTENANT_CONFIG={config} cotenant controller --standby",
+        f"here, on servers (agent.controller) and for users, set: endpoint = {json.dumps(made.endpoints)}",
+        f"again after each --user, --host or --remove: cotenant init --standby {host} --force",
+    )
+    return made.folder, "\n".join(lines)
 
 
 def _remove(place: Path, name: str) -> None:
