@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cotenant.agent.daemon.core import Booted, LinkChanged, Reconnect, Say, StartSupervisor
+from cotenant.agent.daemon.core import AgentTicked, Booted, LinkChanged, Reconnect, Say, StartSupervisor
 from cotenant.agent.daemon.core.registration import ANSWER_S, REST_S, STAND_BY_S
 from cotenant.controller.domain import Epoch
 from cotenant.controller.wire import (
@@ -135,6 +137,78 @@ def test_a_leader_that_wakes_in_an_earlier_epoch_is_refused_and_left_for_its_suc
     agent.say(opened(B))
     assert len(sent(Heartbeat, agent.hear(welcome(SECOND)))) == 1
     assert agent.state.memory.epoch == SECOND
+
+
+class World:
+    """Controllers that refuse connections, say nothing, stand by or lead; and an agent of them."""
+
+    def __init__(self) -> None:
+        self.agent = Agent(controllers=(A, B, C))
+        self.roles = {A: "leads", B: "stands by", C: "refuses"}
+        self.said_leader = A
+        self.epoch = 1
+        self.at = A
+        self.act([*self.agent.say(Booted()), *self.agent.say(opened(A))])
+
+    def act(self, effects: Sequence[Any]) -> None:
+        """What becomes of the agent's effects, and of those that follow."""
+        while effects:
+            self.at = [self.at, *ways(effects)][-1]
+            role = self.roles[self.at]
+            moved, hello = ways(effects) != [], sent(Hello, effects) != []
+            effects = []
+            if moved and role == "refuses":
+                effects = self.agent.say(closed(self.at))
+            elif moved and role != "is silent":
+                effects = self.agent.say(opened(self.at))
+            elif hello and role == "stands by":
+                effects = self.agent.hear(NotLeading(leader=self.said_leader))
+            elif hello and role == "leads":
+                effects = self.agent.hear(welcome(Epoch(number=self.epoch, token=f"e{self.epoch}")))
+
+    def become(self, endpoint: str, role: str) -> None:
+        self.roles[endpoint] = role
+        if endpoint == self.at and role in ("refuses", "is silent"):
+            self.act(self.agent.say(closed(endpoint)) if role == "refuses" else [])
+
+    def wait(self, seconds: float) -> None:
+        until_s = self.agent.now_s + seconds
+        while self.agent.state.next_alarm_s <= until_s:
+            self.agent.now_s = max(self.agent.now_s, self.agent.state.next_alarm_s)
+            effects = self.agent.say(AgentTicked())
+            if self.roles[self.at] == "leads":
+                self.agent.hear(*(Renew(beat=beat.beat) for beat in sent(Heartbeat, effects)))
+            self.act(effects)
+        self.agent.now_s = until_s
+
+
+ROLES: Final = ("refuses", "is silent", "stands by")
+WITHIN_S: Final = 4.0 + 2 * (STAND_BY_S + ANSWER_S)
+"""Three heartbeats of silence, and two rounds with a controller that stands by and one that is silent."""
+
+
+@given(
+    changes=st.lists(
+        st.tuples(st.sampled_from((A, B, C)), st.sampled_from(ROLES), st.floats(0.0, 10.0)), max_size=8
+    ),
+    leader=st.sampled_from((A, B, C)),
+    said=st.sampled_from((A, B, C, "")),
+)
+def test_whatever_happened_before_the_agent_finds_the_leader(
+    changes: list[tuple[str, str, float]], leader: str, said: str
+) -> None:
+    world = World()
+    world.said_leader = said
+    for endpoint, role, wait_s in changes:
+        world.become(endpoint, role)
+        world.wait(wait_s)
+    world.epoch += 1
+    for each in (A, B, C):
+        if each != leader and world.roles[each] == "leads":
+            world.become(each, "stands by")
+    world.become(leader, "leads")
+    world.wait(WITHIN_S)
+    assert world.agent.state.registration.welcomed and world.at == leader
 
 
 def test_an_agent_of_one_controller_stays_with_it() -> None:

@@ -108,3 +108,4 @@ def test_the_name_that_others_know_this_controller_by() -> None:
     assert paths.own_endpoint(of((TWO[0], here[0]))) == here[0]
     assert paths.own_endpoint(of(TWO, "tcp://*:7070")) == ""
     assert paths.own_endpoint(of("tcp://head:7070")) == "tcp://head:7070"
+    assert paths.own_endpoint(of("tcp://0.0.0.0:7070")) == paths.own_endpoint(of("tcp://127.0.0.1:*")) == ""
