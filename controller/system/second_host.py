@@ -18,6 +18,7 @@ from cotenant.controller.system.endpoint import (
     any_address,
     check_endpoints,
     endpoints_of,
+    host_of,
     socket_path,
 )
 from cotenant.controller.system.keys import CONTROLLER_KEY, USERS_FILE, KeyProblem, read_key, write_key_file
@@ -34,6 +35,22 @@ class SecondHost(NamedTuple):
     """Of all controllers of the cluster, this one included."""
     folder: Path
     """With the files to copy."""
+
+    @property
+    def next_steps(self) -> str:
+        """What an admin does with them, in commands."""
+        place, there, keys = self.endpoint.removeprefix("tcp://"), host_of(self.endpoint), self.folder.parent
+        config = "/etc/cotenant/controller.toml"
+        lines = (
+            f"these files are the controller's identity: copy them to {there} only, as root:",
+            f"  ssh {there} install -d -m 0700 {keys}",
+            f"  rsync -a {self.folder}/ {there}:{keys}/",
+            f"  ssh {there} mv {keys / SETTINGS_FILE} {config}",
+            f"  ssh {there} COTENANT_CONFIG={config} cotenant controller --standby",
+            f"here, for users and on servers (agent.controller): endpoint = {json.dumps(self.endpoints)}",
+            f"after each --user, --host or --remove, again: cotenant init --standby {place} --force",
+        )
+        return "\n".join(lines)
 
 
 def prepare_second_host(
@@ -56,7 +73,7 @@ def prepare_second_host(
     endpoints = listed if second in listed[1:] else (*listed, second)
     check_endpoints("--standby", endpoints)
     read_key(folder / CONTROLLER_KEY)
-    made = SecondHost(second, endpoints, folder / f"standby-{host.replace(':', '-')}")
+    made = SecondHost(second, endpoints, folder / f"standby-{host_of(second)}")
     if made.folder.exists() and not force:
         raise KeyProblem(f"{made.folder} exists: --force writes it again")
     made.folder.mkdir(mode=0o700, exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -12,9 +11,8 @@ from cotenant.controller.client.asking import loaded_settings
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import say
 from cotenant.controller.system import keys, paths
-from cotenant.controller.system.endpoint import BadEndpoint, host_of
-from cotenant.controller.system.second_host import SETTINGS_FILE, prepare_second_host
-from cotenant.controller.system.settings import LoadedSettings
+from cotenant.controller.system.endpoint import BadEndpoint
+from cotenant.controller.system.second_host import prepare_second_host
 
 
 def init(
@@ -64,7 +62,8 @@ def init(
             _remove(place, remove)
             return
         if standby:
-            made, advice = _make_standby(loaded, place, standby, force)
+            second = prepare_second_host(loaded, place.absolute(), standby, force=force)
+            made, advice = second.folder, second.next_steps
         else:
             made, advice = _make(place, user, uid, admin, host, force)
     except (keys.KeyProblem, BadEndpoint) as error:
@@ -89,22 +88,6 @@ def _make(place: Path, user: str, uid: int, admin: bool, host: str, force: bool)
         return made, f"copy it to {host} (0600): agent.keys_dir there names the file or its folder"
     made = keys.init_cluster(place, force=force)
     return made, "next: cotenant init --host HOST for each server, cotenant init --user NAME for each user"
-
-
-def _make_standby(loaded: LoadedSettings, place: Path, host: str, force: bool) -> tuple[Path, str]:
-    made = prepare_second_host(loaded, place.absolute(), host, force=force)
-    there = host_of(made.endpoint)
-    config = "/etc/cotenant/controller.toml"
-    lines = (
-        f"these files are the controller's identity: copy them to {there} only, as root:",
-        f"  ssh {there} install -d -m 0700 {made.folder.parent}",
-        f"  rsync -a {made.folder}/ {there}:{made.folder.parent}/",
-        f"  ssh {there} mv {made.folder.parent / SETTINGS_FILE} {config}",
-        f"  ssh {there} COTENANT_CONFIG={config} cotenant controller --standby",
-        f"here, on servers (agent.controller) and for users, set: endpoint = {json.dumps(made.endpoints)}",
-        f"again after each --user, --host or --remove: cotenant init --standby {host} --force",
-    )
-    return made.folder, "\n".join(lines)
 
 
 def _remove(place: Path, name: str) -> None:

@@ -51,7 +51,8 @@ def test_the_second_host_gets_the_same_keys_users_and_settings(tmp_path: Path, c
     here = load(tmp_path)
     made = prepare_second_host(here, cluster, "head2:7171")
     assert made.endpoints == (FIRST, "tcp://head2:7171")
-    assert made.folder == cluster / "standby-head2-7171"
+    assert made.folder == cluster / "standby-head2"
+    assert "cotenant init --standby head2:7171 --force" in made.next_steps
     assert keys.read_key(made.folder / keys.CONTROLLER_KEY) == keys.read_key(cluster / keys.CONTROLLER_KEY)
     agent = keys.find_key(cluster, host="gpu01")
     assert keys.Users(made.folder).get(agent.public) == keys.Users(cluster).get(agent.public)
