@@ -146,6 +146,8 @@ class ControllerLink:
         if self._changed is not None:
             self._monitor = socket.get_monitor_socket(_LINK_OPEN | _LINK_CLOSED)
             asyncio.get_running_loop().add_reader(self._monitor.fileno(), self._look_at_link)
+            # The descriptor reports only what comes after somebody has looked and found nothing.
+            asyncio.get_running_loop().call_soon(self._look_at_link)
         socket.connect(self._endpoint)
         self._socket = socket
         asyncio.get_running_loop().add_reader(socket.fileno(), self._drain)

@@ -33,8 +33,7 @@ from cotenant.controller.system.endpoint import (
     user_endpoint,
 )
 from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
-from cotenant.controller.system.route import Route
-from cotenant.controller.wire import BadMessage, decode, encode, request_in
+from cotenant.controller.wire import BadMessage, Route, decode, encode, request_in
 from cotenant.controller.wire import clients as wire
 
 REPEAT_S: Final = 5.0

@@ -18,8 +18,9 @@ _NOTED: dict[tuple[str, ...], str] = {}
 def recall_answer(endpoints: tuple[str, ...]) -> str:
     """The one that answered last; empty: not known."""
     if endpoints not in _NOTED:
-        with suppress(OSError, UnicodeDecodeError):
-            _NOTED[endpoints] = _file(endpoints).read_text()
+        with suppress(OSError):
+            kept = _file(endpoints).read_bytes()
+            _NOTED[endpoints] = next((each for each in endpoints if each.encode() == kept), "")
     return _NOTED.get(endpoints, "")
 
 

@@ -7,6 +7,7 @@ __all__ = [
     "keys",
     "locks",
     "paths",
+    "second_host",
     "sections",
     "secrets",
     "settings",

@@ -88,8 +88,10 @@ def init_cluster(folder: Path, *, force: bool = False) -> Path:
             "become worthless"
         )
     public, secret = _pair()
-    _write(folder / CONTROLLER_KEY, _key_text(KeyFile(public=public, secret=secret, server=public)), force)
-    _write(folder / USERS_FILE, _users_text(()), force)
+    write_key_file(
+        folder / CONTROLLER_KEY, _key_text(KeyFile(public=public, secret=secret, server=public)), force
+    )
+    write_key_file(folder / USERS_FILE, _users_text(()), force)
     me = local_identity()
     return _add(folder, ADMIN_KEY, me, force=force)
 
@@ -139,7 +141,7 @@ def remove(folder: Path, name: str) -> bool:
     """Take a person's or an agent's (`agent@HOST`) right away; a running controller notices."""
     entries = _read_users(folder)
     left = tuple(entry for entry in entries if entry.name != name)
-    _write(folder / USERS_FILE, _users_text(left), force=True)
+    write_key_file(folder / USERS_FILE, _users_text(left), force=True)
     return len(left) < len(entries)
 
 
@@ -150,10 +152,10 @@ def _add(folder: Path, file_name: str, who: Identity, *, force: bool) -> Path:
         raise KeyProblem(f"{who.name} has a key already: --force replaces it")
     public, secret = _pair()
     path = folder / file_name
-    _write(path, _key_text(KeyFile(public=public, secret=secret, server=server)), force)
+    write_key_file(path, _key_text(KeyFile(public=public, secret=secret, server=server)), force)
     kept = tuple(entry for entry in entries if entry.name != who.name)
     entry = _Entry(**msgspec.structs.asdict(who), public=public)
-    _write(folder / USERS_FILE, _users_text((*kept, entry)), force=True)
+    write_key_file(folder / USERS_FILE, _users_text((*kept, entry)), force=True)
     return path
 
 
@@ -285,7 +287,7 @@ def _users_text(entries: tuple[_Entry, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write(path: Path, text: str, force: bool) -> None:
+def write_key_file(path: Path, text: str, force: bool) -> None:
     """Whole or not at all, 0600 from the first byte on. What root writes belongs to the folder's owner: the
     controller, which is not root, reads it.
 

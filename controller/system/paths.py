@@ -102,9 +102,9 @@ def controller_endpoint(settings: Settings) -> str:
 def own_endpoint(settings: Settings) -> str:
     """Where others reach the controller of this machine; of several endpoints the one of this machine, and
     of several of this machine the one with the port of `controller.listen`. Empty: it cannot be told."""
-    listed = endpoints_of(settings.controller.endpoint)
-    if len(listed) < 2:
-        return next(iter(client_endpoints(settings)))
+    listed = endpoints_of(settings.controller.endpoint) or (user_endpoint(),)
+    if len(listed) == 1:
+        return "" if any_address(listed[0]) or listed[0].endswith(":*") else listed[0]
     ours = [each for each in listed if is_of_this_machine(each)]
     if len(ours) > 1:
         port = settings.controller.listen.rpartition(":")[2]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cotenant.controller.wire.codec import *  # noqa: F403
     from cotenant.controller.wire.entrance import *  # noqa: F403
     from cotenant.controller.wire.job import *  # noqa: F403
+    from cotenant.controller.wire.route import *  # noqa: F403
     from cotenant.controller.wire.times import *  # noqa: F403
     from cotenant.controller.wire.views import *  # noqa: F403
 
@@ -42,6 +43,7 @@ _HOMES: Final = {
         "DECISION_TIMEOUT_S", "ENV_ACCUMULATION_SCHEDULE", "ENV_ATTEMPT", "ENV_JOB",
         "ENV_MEMORY_FRACTION", "ENV_MEMORY_MIB", "ENV_SOCKET", "PROTOCOL_VERSION", "STEP_REPORT_PERIOD_S",
     ),
+    "route": ("Route",),
     "times": ("Utc", "utc", "wall_s"),
     "views": (
         "InterruptionView", "PairTotals", "ProfileView", "PromiseView", "ReportView", "SharingTotals",

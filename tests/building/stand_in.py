@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from cotenant.controller.system.keys import KeyFile
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import decode, encode
 from tests.building.limits import within_s
@@ -20,20 +21,27 @@ Answer = Callable[[Any], Any]
 class StandIn:
     """Answers each kind of request with what `answers` holds for it; keeps what it was asked."""
 
-    def __init__(self, path: Path) -> None:
-        self.endpoint = f"ipc://{path}"
+    def __init__(self, path: Path | None = None, key: KeyFile | None = None, port: int | str = "*") -> None:
+        """At the path of a socket or, with the key of a controller, at a port of 127.0.0.1."""
         self.answers: dict[type, Answer] = {}
         self.asked: list[Any] = []
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
-        self._router.bind(self.endpoint)
+        if key is not None:
+            self._router.curve_server = True
+            self._router.curve_publickey = key.public.encode()
+            self._router.curve_secretkey = key.secret.encode()
+        self._router.bind(f"ipc://{path}" if path is not None else f"tcp://127.0.0.1:{port}")
+        bound = self._router.getsockopt(zmq.LAST_ENDPOINT)
+        assert isinstance(bound, bytes)
+        self.endpoint = bound.rstrip(b"\0").decode()
         self._ender = self._context.socket(zmq.PAIR)
         self._ender.bind("inproc://end")
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
     def says(self, kind: type, answer: Any) -> None:
-        """A fixed answer, or a function of the request. Its `request_id` is filled in."""
+        """A fixed answer, or a function of the request; None: silence. Its `request_id` is filled in."""
         self.answers[kind] = answer if callable(answer) else lambda _request: answer
 
     def asked_for(self, kind: type) -> list[Any]:
@@ -51,7 +59,8 @@ class StandIn:
                 request: wire.Request = decode(frame, wire.Request)
                 self.asked.append(request.body)
                 reply = self._answer(request)
-                self._router.send_multipart([who, encode(reply)])
+                if reply is not None:
+                    self._router.send_multipart([who, encode(reply)])
         end.close(0)
 
     def _answer(self, request: wire.Request) -> Any:
@@ -62,9 +71,12 @@ class StandIn:
                 f"the stand-in was not told about {type(request.body).__name__}",
                 request.request_id,
             )
-        return msgspec.structs.replace(answer(request.body), request_id=request.request_id)
+        reply = answer(request.body)
+        return None if reply is None else msgspec.structs.replace(reply, request_id=request.request_id)
 
     def close(self) -> None:
+        if self._router.closed:
+            return
         self._ender.send(b"")
         self._thread.join(within_s(10))
         self._router.close(0)

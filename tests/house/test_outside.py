@@ -85,7 +85,10 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
         frozenset((".read_bytes", ".touch", "os.listdir")),
     ),
     "agent/daemon/spool.py": (STATE, frozenset((".read_bytes", "os.open"))),
-    "controller/system/endpoint.py": (OWNER, frozenset((".mkdir",))),
+    "controller/system/endpoint.py": (
+        f"{OWNER}; the other is bound to a network address",
+        frozenset((".bind", ".mkdir")),
+    ),
     "controller/system/files.py": (
         f"{STATE}; no link is followed in a key's folder; `output` is for a person's own files",
         frozenset((".unlink", ".write_bytes", "os.open", "os.replace", "os.unlink")),

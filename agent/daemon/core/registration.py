@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Final
 
 from cotenant.agent.daemon.core.edge import AnyAgentEffect, Reconnect, Say
-from cotenant.controller.system.route import Route
+from cotenant.controller.wire import Route
 
 BEATS_REMEMBERED: Final = 4096
 STOP_AT: Final = 0.8

@@ -11,6 +11,8 @@ from cotenant.controller.client.asking import loaded_settings
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import say
 from cotenant.controller.system import keys, paths
+from cotenant.controller.system.endpoint import BadEndpoint
+from cotenant.controller.system.second_host import prepare_second_host
 
 
 def init(
@@ -28,6 +30,9 @@ def init(
     ] = -1,
     admin: Annotated[bool, option("--admin", help="The person may change everything.")] = False,
     host: Annotated[str, option("--host", metavar="NAME", help="A key for this host's agent.")] = "",
+    standby: Annotated[
+        str, option("--standby", metavar="HOST", help="The files of a second controller there (HOST[:PORT]).")
+    ] = "",
     remove: Annotated[
         str, option("--remove", metavar="NAME", help="Take a key's right away: NAME or agent@HOST.")
     ] = "",
@@ -44,18 +49,24 @@ def init(
       cotenant init                          on the controller's machine
       cotenant init --host gpu07             copy the file to gpu07
       cotenant init --user ada               give the file to ada
+      cotenant init --standby head2          copy the folder to head2
     """
-    if sum(map(bool, (user, host, remove))) > 1:
-        raise Problem("usage", "--user, --host and --remove exclude each other", "one at a time")
+    if sum(map(bool, (user, host, standby, remove))) > 1:
+        raise Problem("usage", "--user, --host, --standby and --remove exclude each other", "one at a time")
     if (admin or uid >= 0) and not user:
         raise Problem("usage", "--uid and --admin belong to --user", "cotenant init --user NAME --admin")
-    place = Path(folder).expanduser() if folder else paths.keys_dir(loaded_settings().settings)
+    loaded = loaded_settings()
+    place = Path(folder).expanduser() if folder else paths.keys_dir(loaded.settings)
     try:
         if remove:
             _remove(place, remove)
             return
-        made, advice = _make(place, user, uid, admin, host, force)
-    except keys.KeyProblem as error:
+        if standby:
+            second = prepare_second_host(loaded, place.absolute(), standby, force=force)
+            made, advice = second.folder, second.next_steps
+        else:
+            made, advice = _make(place, user, uid, admin, host, force)
+    except (keys.KeyProblem, BadEndpoint) as error:
         raise Problem("refused", str(error)) from None
     except OSError as error:
         raise Problem("refused", f"{error.filename or place}: {error.strerror}") from None

@@ -16,6 +16,7 @@ from cotenant.controller.api import Denied, Now, must_be_admin
 from cotenant.controller.domain import Allocation, AllocationQueue, HostId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.store import Core
+from cotenant.controller.system.endpoint import endpoints_of
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
 
@@ -138,7 +139,9 @@ class AllocationRequests:
 
 
 def endpoint_for_others(endpoint: str) -> str:
-    """The endpoint as agents on other hosts reach it; empty: they cannot."""
+    """The endpoint as agents on other hosts reach it; empty: they cannot. Several are such already."""
+    if len(endpoints_of(endpoint)) > 1:
+        return endpoint
     scheme, _, rest = endpoint.partition("://")
     host, _, port = rest.rpartition(":")
     if scheme != "tcp":

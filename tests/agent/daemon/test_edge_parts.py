@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from cotenant.agent.daemon.core.edge import (
     AnyAgentEffect,
     AnyAgentEvent,
     Keep,
+    LinkChanged,
     Send,
     StartFailed,
     StartSupervisor,
@@ -31,6 +33,7 @@ from cotenant.agent.ipc import LOGS, RESULT, Order, attempt_folder
 from cotenant.agent.supervisor.processes import LogWriter
 from cotenant.controller.domain import AttemptNo, CommandId, ForgetJob, HostId, JobId, Launch
 from cotenant.controller.system.endpoint import BadEndpoint
+from cotenant.controller.system.keys import CONTROLLER_KEY, find_key, init_cluster, read_key
 from cotenant.controller.wire import (
     BadMessage,
     CommandAck,
@@ -45,6 +48,7 @@ from cotenant.controller.wire import (
 from tests.building.hosts import agent_config
 from tests.building.limits import within_s
 from tests.building.orders import order_of
+from tests.building.stand_in import StandIn
 
 JOB, ONE, HOST = JobId("7"), AttemptNo(1), HostId("h")
 
@@ -158,6 +162,31 @@ def test_ordinary_messages_pass() -> None:
 def test_an_endpoint_that_cannot_be_used_is_refused_at_once(endpoint: str, text: str) -> None:
     with pytest.raises(BadEndpoint, match=text):
         ControllerLink(endpoint, "h", None, post=lambda _: None, log=lambda _: None)
+
+
+def test_a_link_of_several_tells_when_it_opens_and_closes_and_goes_where_it_is_sent(tmp_path: Path) -> None:
+    init_cluster(tmp_path / "keys")
+    key, pair = find_key(tmp_path / "keys"), read_key(tmp_path / "keys" / CONTROLLER_KEY)
+    told: list[LinkChanged] = []
+
+    async def play(first: StandIn, second: StandIn) -> None:
+        link = ControllerLink(
+            first.endpoint, "h", key, post=lambda _: None, log=lambda _: None, changed=told.append
+        )
+        link.open()
+        await until(lambda: told == [LinkChanged(endpoint=first.endpoint, is_open=True)])
+        await asyncio.to_thread(first.close)
+        await until(lambda: LinkChanged(endpoint=first.endpoint, is_open=False) in told)
+        told.clear()
+        link.reconnect(second.endpoint)
+        await until(lambda: told == [LinkChanged(endpoint=second.endpoint, is_open=True)])
+        told.clear()
+        link.reconnect()
+        await until(lambda: told == [LinkChanged(endpoint=second.endpoint, is_open=True)])
+        link.end()
+
+    with closing(StandIn(key=pair)) as first, closing(StandIn(key=pair)) as second:
+        asyncio.run(asyncio.wait_for(play(first, second), within_s(20)))
 
 
 # --- A disk that takes no more notes ---------------------------------------------------------------

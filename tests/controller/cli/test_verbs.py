@@ -965,6 +965,25 @@ def test_keys_are_made_once(at_home: Path, cotenant: Cotenant) -> None:
     assert cotenant("init", "--keys-dir", folder, "--remove", "agent@gpu07").code == 3
 
 
+def test_a_second_host_gets_files_and_the_admin_gets_commands(
+    at_home: Path, cotenant: Cotenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = at_home / "keys"
+    monkeypatch.setenv("COTENANT_CONTROLLER__KEYS_DIR", str(folder))
+    monkeypatch.setenv("COTENANT_CONTROLLER__ENDPOINT", "tcp://head1:7070")
+    assert cotenant("init").code == 0
+    made = cotenant("init", "--standby", "head2")
+    assert (made.code, made.out.splitlines()[0]) == (0, f"wrote {folder}/standby-head2")
+    assert f"rsync -a {folder}/standby-head2/ head2:{folder}/" in made.out
+    assert 'endpoint = ["tcp://head1:7070", "tcp://head2:7070"]' in made.out
+    assert "cotenant controller --standby" in made.out
+    again = cotenant("init", "--standby", "head2")
+    assert (again.code, "--force" in again.err) == (1, True)
+    as_json = cotenant("init", "--standby", "head2", "--force", "--json")
+    assert json.loads(as_json.out)["file"] == f"{folder}/standby-head2"
+    assert cotenant("init", "--standby", "head2", "--host", "gpu01").code == 2
+
+
 # --- Tables -----------------------------------------------------------------------------------------
 
 
