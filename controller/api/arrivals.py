@@ -170,8 +170,10 @@ class Arrivals:
 
 def unheld_memory(engine: Engine, specs: Sequence[JobSpec]) -> tuple[str, ...]:
     """A note where device memory was asked for and all devices are CPU slots."""
-    kinds = {device.kind for host in engine.hosts.values() for device in host.report.devices}
-    return (PLANNED_ONLY,) if kinds == {"cpu"} and specs[0].memory_mib is not None else ()
+    if specs[0].memory_mib is None:
+        return ()
+    kinds = (device.kind for host in engine.hosts.values() for device in host.report.devices)
+    return (PLANNED_ONLY,) if next(kinds, "") == "cpu" and all(kind == "cpu" for kind in kinds) else ()
 
 
 def check_submission(
@@ -190,7 +192,6 @@ def check_fit(engine: Engine, specs: Sequence[JobSpec], allocations: Allocations
     Raises:
         Denied: one never can.
     """
-    reports = [host.report for host in engine.hosts.values()]
     kinds = {
         (
             (s.size, s.nodes, s.gpu_type, s.features, s.memory_mib, s.cpus, s.host_memory_mib),
@@ -201,6 +202,7 @@ def check_fit(engine: Engine, specs: Sequence[JobSpec], allocations: Allocations
     for spec in kinds.values():
         reason = engine.never_fits(spec)
         if reason is not None and not could_be_asked(allocations, spec):
+            reports = [host.report for host in engine.hosts.values()]
             raise Denied(
                 "never-fits", f"it can never run here: {render(reason)}", _what_to_do(reason, reports)
             )

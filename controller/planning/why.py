@@ -63,18 +63,21 @@ def why_impossible(view: View, job: Job) -> Reason | None:
     scheduling_class = scheduling_class_of(job)
     if not view.hosts:
         return because("no-hosts")
-    types = sorted({d.type for d in view.devices.values()})
-    if scheduling_class.gpu_type and scheduling_class.gpu_type not in types:
-        return because("no-such-type", scheduling_class.gpu_type, ", ".join(types))
-    known = {feature for host in view.hosts.values() for feature in host.report.features}
-    missing = next((f for f in scheduling_class.features if f not in known), None)
-    if missing is not None:
-        return because("no-such-feature", missing)
-    largest_mib = max((d.usable_mib for d in view.devices.values()), default=0)
-    if scheduling_class.memory_mib > largest_mib:
-        return because("needs-memory", scheduling_class.memory_mib, largest_mib)
+    devices, hosts = view.devices.values(), view.hosts.values()
+    gpu_type, memory_mib = scheduling_class.gpu_type, scheduling_class.memory_mib
+    if gpu_type and all(d.type != gpu_type for d in devices):
+        return because("no-such-type", gpu_type, ", ".join(sorted({d.type for d in devices})))
+    if scheduling_class.features:
+        known = {feature for host in hosts for feature in host.report.features}
+        missing = next((f for f in scheduling_class.features if f not in known), None)
+        if missing is not None:
+            return because("no-such-feature", missing)
+    if all(d.usable_mib < memory_mib for d in devices):
+        largest_mib = max((d.usable_mib for d in devices), default=0)
+        if memory_mib > largest_mib:
+            return because("needs-memory", memory_mib, largest_mib)
     if scheduling_class.domain:
-        holders = [h for h in view.hosts.values() if h.checkpoint_domain == scheduling_class.domain]
+        holders = [h for h in hosts if h.checkpoint_domain == scheduling_class.domain]
         if not any(h.state == "ok" for h in holders):
             names = ", ".join(h.host_id for h in holders) or scheduling_class.domain
             return because("pinned", names, ", ".join(sorted({h.state for h in holders})) or "gone")
@@ -85,8 +88,8 @@ def why_impossible(view: View, job: Job) -> Reason | None:
     if largest < scheduling_class.gpus:
         on = f" on {scheduling_class.nodes} nodes" if scheduling_class.nodes else ""
         return because("never-fits", scheduling_class.gpus, on, largest)
-    if not any(h.state == "ok" for h in view.hosts.values()):
-        states = ", ".join(f"{h.host_id} is {h.state}" for h in view.hosts.values())
+    if not any(h.state == "ok" for h in hosts):
+        states = ", ".join(f"{h.host_id} is {h.state}" for h in hosts)
         return because("no-usable-host", states)
     return None
 
@@ -96,6 +99,8 @@ def why_too_large(view: View, scheduling_class: SchedulingClass) -> Reason | Non
     cpus, memory_mib = scheduling_class.cpus, scheduling_class.host_memory_mib
     if not scheduling_class.asks_hosts:
         return None
+    if any(room_left(host.report, ()).holds(cpus, memory_mib) for host in view.hosts.values()):
+        return None
     empty = [room_left(host.report, ()) for host in view.hosts.values()]
     most_cpus = max(room.cpus for room in empty)
     if cpus > most_cpus:
@@ -103,9 +108,7 @@ def why_too_large(view: View, scheduling_class: SchedulingClass) -> Reason | Non
     known = [room.memory_mib for room in empty if room.memory_mib is not None]
     if len(known) == len(empty) and memory_mib > max(known):
         return because("needs-host-memory", memory_mib, max(known))
-    if not any(room.holds(cpus, memory_mib) for room in empty):
-        return because("needs-one-host", cpus, memory_mib)
-    return None
+    return because("needs-one-host", cpus, memory_mib)
 
 
 def why_no_host_room(plan: Plan, job: Job) -> Reason | None:
