@@ -12,8 +12,9 @@ export TORCH_INDEX ?=
 SEEDS ?= 2000
 FIRST ?= 0
 
-# How long the blows of `make chaos` fall, and its seed.
+# How long the blows of `make chaos` fall, its seed, and whether they fall on two controllers and PostgreSQL.
 SEED ?= 0
+HA   ?=
 chaos: MINUTES = 5
 
 # How long `make results-lazer` and `make results-castor` may begin new runs.
@@ -82,7 +83,7 @@ bench: $(READY) ## Measure everything in bench/; each script says what it measur
 	@set -e; for script in $(BENCHES); do echo "== $$script"; $(VENV)/bin/python $$script; done
 
 chaos: $(READY) ## A storm on real jobs of two hosts: kills, freezes, jumping clocks: make chaos MINUTES=5 SEED=3
-	@$(VENV)/bin/python -m tests.live.storm --minutes $(MINUTES) --seed $(SEED)
+	@$(VENV)/bin/python -m tests.live.$(if $(HA),failover_storm,storm) --minutes $(MINUTES) --seed $(SEED)
 
 results-lazer: $(READY) ## experiments/results/lazer.md: simulate what is missing (MINUTES=25 stops then; run it again to go on).
 	@$(VENV)/bin/python experiments/lazer/results_lazer.py --minutes $(MINUTES)
