@@ -62,7 +62,7 @@ class Striker:
             time.sleep(min(0.2, max(0.0, until_s - time.monotonic())))
 
     def look(self) -> None:
-        """A controller that ended by itself is started again, as a service manager would; no agent may end."""
+        """A controller that ended by itself is started again, as by a service manager; no agent may end."""
         for name, daemon in self._cluster.controllers.items():
             if daemon.process is not None and (status := daemon.process.poll()) is not None:
                 last = daemon.log.read_text(errors="replace").splitlines()[-1:]
