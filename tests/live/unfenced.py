@@ -15,7 +15,10 @@ from cotenant.controller.store import postgres
 
 def _connect(writing: Any) -> Any:
     if writing._connection is None:
-        writing._connection = writing._database.connect()
+        with postgres._own_errors(writing._lose, None):
+            writing._connection = writing._database.connect()
+            own = "UPDATE leader SET backend = pg_backend_pid() WHERE term = %s"
+            writing._connection.execute(own, (writing.term,))
     return writing._connection
 
 
