@@ -105,9 +105,9 @@ class Postgres:
         listen: str = "",
         before: Sequence[str] = (),
     ) -> None:
-        """`folder`: an empty one, for its data; of its own unless given. `durable`: it calls fsync, as that of
-        a site does. `listen`: an address for TCP, too, with TLS and a password. `before`: words in front of the
-        server's command, such as those that put it into a namespace."""
+        """`folder`: an empty one, for its data; of its own unless given. `durable`: it calls fsync, as that
+        of a site does. `listen`: an address for TCP, too, with TLS and a password. `before`: words in front
+        of the server's command, such as those that put it into a namespace."""
         check_possible()
         self._home = Path(tempfile.mkdtemp(prefix="pg-"))
         """Of the socket, the log and the certificate; the data may lie elsewhere (on a small disk)."""
