@@ -17,9 +17,15 @@ from cotenant.controller.policies import registry
 from cotenant.controller.router import Router, RouterError, raise_descriptor_limit
 from cotenant.controller.server import Controller, engine_config
 from cotenant.controller.standby import Standby
-from cotenant.controller.store import Fatal, JournalError, JournalReader, open_database, replay
-from cotenant.controller.store.following import Taken
-from cotenant.controller.store.postgres import PostgresDatabase
+from cotenant.controller.store import (
+    Fatal,
+    JournalError,
+    JournalReader,
+    PostgresDatabase,
+    TakenOver,
+    open_database,
+    replay,
+)
 from cotenant.controller.system import paths
 from cotenant.controller.system import settings as sources
 from cotenant.controller.system.endpoint import BadEndpoint
@@ -102,12 +108,12 @@ def check(settings: Settings) -> int:
 async def serve(settings: Settings, *, standby: bool = False) -> None:
     """Until a signal, `Stop` or idleness. A standby leads once nobody else does; who has handed over
     follows."""
-    ending = Ending()
+    ending = Shutdown()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.stop)
     router: Router | None = None
-    taken: Taken | None = None
+    taken: TakenOver | None = None
     hold_back_s = 0.0
     while not ending.is_due:
         if standby:
@@ -122,7 +128,7 @@ async def serve(settings: Settings, *, standby: bool = False) -> None:
         standby, router, hold_back_s = True, controller.router, settings.controller.leader_lease_s
 
 
-class Ending:
+class Shutdown:
     """What a signal is to stop: whoever runs now, and whoever would run next."""
 
     def __init__(self) -> None:
@@ -135,7 +141,9 @@ class Ending:
         self.current()
 
 
-async def lead(settings: Settings, taken: Taken | None, router: Router | None, ending: Ending) -> Controller:
+async def lead(
+    settings: Settings, taken: TakenOver | None, router: Router | None, ending: Shutdown
+) -> Controller:
     """Decides until it ends. `taken`: what a standby begins with, listening at `router`."""
     # Nearly nothing here is cyclic, and a full collection takes the longer the larger the cluster is.
     gc.disable()
@@ -162,7 +170,9 @@ def standby_router(settings: Settings) -> Router:
     return Router(endpoint, paths.keys_dir(settings), lambda *_: None, Counter())
 
 
-async def follow(settings: Settings, router: Router, ending: Ending, hold_back_s: float) -> Taken | None:
+async def follow(
+    settings: Settings, router: Router, ending: Shutdown, hold_back_s: float
+) -> TakenOver | None:
     """Follows until it is to lead; None: it is to end."""
     place = paths.controller_journal(settings)
     database = open_database(place, endpoint=paths.own_endpoint(settings) or router.endpoint)

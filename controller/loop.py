@@ -24,7 +24,7 @@ from cotenant.controller.store import (
     Decided,
     Effect,
     Fatal,
-    Fenced,
+    LeaderReplaced,
     Poisoned,
     StorageError,
     Stuck,
@@ -298,7 +298,7 @@ class ControllerLoop:
 
     def commit_failed(self, error: StorageError) -> None:
         """Takes back what could not be written; nothing new is accepted until it can be."""
-        if not isinstance(error, Fenced):
+        if not isinstance(error, LeaderReplaced):
             log.error("the journal cannot be written (%s): nothing new is accepted, jobs go on", error)
         try:
             instead = self.core.commit_failed(error)

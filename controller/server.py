@@ -15,8 +15,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from cotenant.controller.api import About, ClusterMetrics, RequestHandlers, ServerFacts, hit_rate
-from cotenant.controller.api.leading import LeadershipRequests
+from cotenant.controller.api import (
+    About,
+    ClusterMetrics,
+    LeadershipRequests,
+    RequestHandlers,
+    ServerFacts,
+    hit_rate,
+)
 from cotenant.controller.domain import ENDED, ComputeRequest, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import EngineConfig, MakePolicy
@@ -36,12 +42,12 @@ from cotenant.controller.store import (
     Journal,
     Scrub,
     Scrubbed,
+    SecretRows,
     StorageError,
+    TakenOver,
     open_database,
     uptime,
 )
-from cotenant.controller.store.following import Taken
-from cotenant.controller.store.secret_rows import SecretRows
 from cotenant.controller.system import paths
 from cotenant.controller.system.keys import Identity, KeyProblem
 from cotenant.controller.system.metrics import Endpoint, Sheet, Sheets, open_endpoint
@@ -107,7 +113,7 @@ class Controller:
         self,
         settings: Settings,
         *,
-        taken: Taken | None = None,
+        taken: TakenOver | None = None,
         router: Router | None = None,
         make_policy: MakePolicy = make_or_stand_in,
         make_router: Callable[..., Router] = Router,

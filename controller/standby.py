@@ -16,9 +16,7 @@ from typing import Final
 from cotenant.controller.engine import EngineConfig
 from cotenant.controller.policies.registry import make_or_stand_in
 from cotenant.controller.router import Router
-from cotenant.controller.store import JournalError
-from cotenant.controller.store.following import FollowingThread, Taken
-from cotenant.controller.store.postgres import PostgresDatabase
+from cotenant.controller.store import FollowingThread, JournalError, PostgresDatabase, TakenOver
 from cotenant.controller.system.keys import Identity, KeyProblem
 from cotenant.controller.wire import (
     UNKNOWN_REQUEST,
@@ -60,7 +58,7 @@ class Standby:
         self._database = database
         self._router = router
         self._asyncio = asyncio.get_running_loop()
-        self._ended: asyncio.Future[Taken | JournalError | None] = self._asyncio.create_future()
+        self._ended: asyncio.Future[TakenOver | JournalError | None] = self._asyncio.create_future()
         self.counters: Counter[str] = Counter()
         self._following = FollowingThread(
             database, make_or_stand_in, config, lease_s, self._note_end, leave_to_others_s=leave_to_others_s
@@ -69,7 +67,7 @@ class Standby:
         router.pause(False)
         self._following.start()
 
-    async def run(self) -> Taken | None:
+    async def run(self) -> TakenOver | None:
         """Follows until it leads; None: it was stopped.
 
         Raises:
@@ -91,13 +89,13 @@ class Standby:
         if not self._ended.done():
             self._ended.set_result(None)
 
-    def _note_end(self, found: Taken | JournalError) -> None:
+    def _note_end(self, found: TakenOver | JournalError) -> None:
         self._asyncio.call_soon_threadsafe(self._end, found)
 
-    def _end(self, found: Taken | JournalError) -> None:
+    def _end(self, found: TakenOver | JournalError) -> None:
         if not self._ended.done():
             self._ended.set_result(found)
-        elif isinstance(found, Taken):
+        elif isinstance(found, TakenOver):
             found.writing.close()
 
     async def _refresh_keys(self) -> None:

@@ -7,8 +7,7 @@ from typing import Final
 
 from cotenant.controller.api.permissions import must_be_admin
 from cotenant.controller.api.submissions import Denied
-from cotenant.controller.store import Core
-from cotenant.controller.store.leadership import read_following, read_leadership
+from cotenant.controller.store import Core, read_following, read_leadership
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import utc

@@ -6,7 +6,6 @@ endpoint counts only if it is one of those that are set.
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,6 +32,8 @@ def note_answer(endpoints: tuple[str, ...], endpoint: str) -> None:
 
 def _file(endpoints: tuple[str, ...]) -> Path:
     """In the folder of the user's sockets. Raises OSError."""
+    import hashlib  # Most clusters have one controller, and their command lines no need of it.
+
     from cotenant.controller.system.paths import runtime_dir
 
     return runtime_dir() / f"answered-{hashlib.sha256(','.join(endpoints).encode()).hexdigest()[:16]}"

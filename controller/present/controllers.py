@@ -23,7 +23,7 @@ def _lines(found: wire.ControllersView) -> Iterator[tuple[str, str]]:
     if found.why:
         yield "", f"term {found.term}: {found.why}"
     for each in found.standbys:
-        yield "standby", f"{each.endpoint} on {each.host}, {behind(each)}"
+        yield "standby", f"{each.endpoint} on {each.host}, {lag_text(each)}"
     if not found.standbys and found.term:
         yield "standby", "none: start one with `cotenant controller --standby` on another host"
     yield "journal", f"{found.journal}, {found.entries:,} entries"
@@ -32,7 +32,7 @@ def _lines(found: wire.ControllersView) -> Iterator[tuple[str, str]]:
         yield "problem", found.problem
 
 
-def behind(standby: wire.StandbyView) -> str:
+def lag_text(standby: wire.StandbyView) -> str:
     """How far a standby is behind, in words."""
     if standby.behind_entries == 0 and standby.behind_s < 3.0:
         return "up to date"

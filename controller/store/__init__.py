@@ -2,10 +2,10 @@
 
 # fmt: off
 from cotenant.controller.store.database import (
-    JOURNAL_VERSION, Database, Fenced, JournalDamaged, JournalError, JournalMissing, JournalUnreachable,
-    StorageError, StorageLost, WritingConnection, checksum, damage_error,
+    JOURNAL_VERSION, Database, JournalDamaged, JournalError, JournalMissing, JournalUnreachable,
+    LeaderReplaced, StorageError, StorageLost, WritingConnection, checksum, damage_error,
 )
-from cotenant.controller.store.sqlite import JOURNAL_NAME, SqliteDatabase
+from cotenant.controller.store.sqlite import JOURNAL_NAME, SqliteDatabase, SqliteWriting
 from cotenant.controller.store.committing import (Decided, Effect, let_follow)
 from cotenant.controller.store.reserve import (DISK_BYTES_MIN, RESERVE_BYTES)
 from cotenant.controller.store.core import DECISION_BOUNDS_S, Core, Fatal, Poisoned, Stuck
@@ -14,16 +14,25 @@ from cotenant.controller.store.journal import (
 )
 from cotenant.controller.store.clock import (Clock, Uptime, uptime)
 from cotenant.controller.store.recovery import (
-    Follower, RecoveredState, ShadowSet, digest, read_entry, recover, replay,
+    JournalFollower, RecoveredState, ShadowSet, digest, read_entry, recover, replay,
 )
 from cotenant.controller.store.scrub import BITE, Scrub, Scrubbed, scrub
+from cotenant.controller.store.leadership import (
+    FollowingStandby, Leadership, read_following, read_leadership,
+)
+from cotenant.controller.store.postgres import PostgresDatabase
+from cotenant.controller.store.following import FollowingThread, StandbyNews, TakenOver
+from cotenant.controller.store.secret_rows import SecretRows
+from cotenant.controller.store.copying import copy_journal
 
 __all__ = [
     "BITE", "DECISION_BOUNDS_S", "DISK_BYTES_MIN", "JOURNAL_NAME", "JOURNAL_VERSION", "RESERVE_BYTES",
-    "Clock", "ControllerRun", "Core", "Database", "Decided", "Effect", "Entry", "Fatal", "Fenced", "Follower",
-    "Journal", "JournalDamaged", "JournalError", "JournalMissing", "JournalReader", "JournalUnreachable",
-    "Poisoned", "RecoveredState", "Scrub", "Scrubbed", "ShadowSet", "SqliteDatabase", "StorageError",
-    "StorageLost", "Stuck", "Uptime", "WritingConnection", "checksum", "damage_error", "digest", "let_follow",
-    "open_database", "place_of", "read_entry", "recover", "replay", "scrub", "uptime",
+    "Clock", "ControllerRun", "Core", "Database", "Decided", "Effect", "Entry", "Fatal", "FollowingStandby",
+    "FollowingThread", "Journal", "JournalDamaged", "JournalError", "JournalFollower", "JournalMissing",
+    "JournalReader", "JournalUnreachable", "LeaderReplaced", "Leadership", "Poisoned", "PostgresDatabase",
+    "RecoveredState", "Scrub", "Scrubbed", "SecretRows", "ShadowSet", "SqliteDatabase", "SqliteWriting",
+    "StandbyNews", "StorageError", "StorageLost", "Stuck", "TakenOver", "Uptime", "WritingConnection", "checksum",
+    "copy_journal", "damage_error", "digest", "let_follow", "open_database", "place_of", "read_entry",
+    "read_following", "read_leadership", "recover", "replay", "scrub", "uptime",
 ]
 # fmt: on

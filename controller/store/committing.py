@@ -20,7 +20,7 @@ import msgspec
 
 from cotenant.controller.domain import AnyCommand
 from cotenant.controller.domain import events as ev
-from cotenant.controller.store.database import Fenced, Statement, StorageError, WritingConnection
+from cotenant.controller.store.database import LeaderReplaced, Statement, StorageError, WritingConnection
 from cotenant.controller.store.schema import PUT_META
 
 GROUP_ROWS_MAX: Final = 5_000
@@ -150,7 +150,7 @@ class Writer(threading.Thread):
         try:
             self.connection.commit([(PUT_META, ("probe", "x" * 65_536))])
             self.connection.commit([("DELETE FROM meta WHERE key = 'probe'", ())])
-        except Fenced as error:
+        except LeaderReplaced as error:
             self._on_failure(error)
             return False
         except StorageError:

@@ -16,27 +16,27 @@ from cotenant.controller.store.database import (
     Database,
     JournalError,
     ReadingConnection,
-    Row,
     StorageError,
+    StoredRow,
     WritingConnection,
     checksum,
     damage_error,
 )
 from cotenant.controller.store.journal import JournalReader
-from cotenant.controller.store.schema import COPYING, PUT_META, TABLES, Table
+from cotenant.controller.store.schema import COPYING, PUT_META, TABLES, JournalTable
 from cotenant.controller.store.sqlite import SqliteDatabase
 from cotenant.controller.system.secrets import SecretFiles
 
 ROWS: Final = 2_000
 """So many rows at a time."""
 
-Progress = Callable[[str, int, int], None]
+TellsCopied = Callable[[str, int, int], None]
 """(table, rows copied, rows there are)."""
 
 
-def copy_journal(source: Database, target: Database, progress: Progress) -> int:
+def copy_journal(source: Database, target: Database, progress: TellsCopied, *, portion: int = ROWS) -> int:
     """Copies a journal to a place where there is none, or where a copy of it was cut off; returns how many
-    entries it has.
+    entries it has. `portion`: so many rows at a time.
 
     Raises:
         JournalError: one of them is in use, the target holds something else, or a row is damaged.
@@ -52,7 +52,7 @@ def copy_journal(source: Database, target: Database, progress: Progress) -> int:
             _check_target(there, target.place, name)
             writing.commit([(PUT_META, (COPYING, name))])
             for table in TABLES:
-                _copy_table(table, reading, there, writing, source.place, progress)
+                _copy_table(table, reading, there, writing, source.place, progress, portion)
             _copy_secrets(source, target, reading, writing)
             clock = reading.rows("SELECT key, value FROM meta WHERE key IN ('name', 'clock')")
             done = ("DELETE FROM meta WHERE key = ?", (COPYING,))
@@ -92,12 +92,13 @@ def _copy_secrets(
 
 
 def _copy_table(
-    table: Table,
+    table: JournalTable,
     reading: ReadingConnection,
     there: ReadingConnection,
     writing: WritingConnection,
     place: str,
-    progress: Progress,
+    progress: TellsCopied,
+    portion: int,
 ) -> None:
     """Copies the rows behind the last one that is there; a small table is copied anew, whole."""
     (total,) = reading.rows(f"SELECT count(*) FROM {table.name}")[0]
@@ -113,7 +114,7 @@ def _copy_table(
         f"SELECT {table.key} FROM {table.name} ORDER BY {', '.join(f'{key} DESC' for key in keys)} LIMIT 1"
     )
     (count,) = there.rows(f"SELECT count(*) FROM {table.name}")[0]
-    for rows in _behind(table, reading, last[0] if last else None):
+    for rows in _behind(table, reading, last[0] if last else None, portion):
         _check_rows(table, rows, place)
         writing.commit([(insert, row) for row in rows])
         count += len(rows)
@@ -124,14 +125,16 @@ def _copy_table(
         )
 
 
-def _behind(table: Table, reading: ReadingConnection, last: Row | None) -> Iterator[list[Row]]:
+def _behind(
+    table: JournalTable, reading: ReadingConnection, last: StoredRow | None, portion: int
+) -> Iterator[list[StoredRow]]:
     """The rows of a table behind a key, in the order of their keys, in portions."""
     columns = [name.strip() for name in table.columns.split(",")]
     at = [columns.index(key) for key in table.key.split(", ")]
     places = ", ".join("?" * len(at))
     while True:
         where = f"WHERE ({table.key}) > ({places})" if last else ""
-        sql = f"SELECT {table.columns} FROM {table.name} {where} ORDER BY {table.key} LIMIT {ROWS}"
+        sql = f"SELECT {table.columns} FROM {table.name} {where} ORDER BY {table.key} LIMIT {portion}"
         rows = reading.rows(sql, last or ())
         if not rows:
             return
@@ -139,7 +142,7 @@ def _behind(table: Table, reading: ReadingConnection, last: Row | None) -> Itera
         last = tuple(rows[-1][index] for index in at)
 
 
-def _check_rows(table: Table, rows: Sequence[Row], place: str) -> None:
+def _check_rows(table: JournalTable, rows: Sequence[StoredRow], place: str) -> None:
     for row in rows:
         if table.name == "entries" and row[6] != checksum(row[1], *map(bytes, row[3:6])):
             raise damage_error(place, f"entry {row[0]} was changed on disk: its checksum is wrong")

@@ -24,7 +24,7 @@ from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
 from cotenant.controller.history import EtaAnswer, JobRecord
 from cotenant.controller.store.clock import UNKNOWN, Clock, Uptime
 from cotenant.controller.store.committing import Decided, Effect
-from cotenant.controller.store.database import Fenced, JournalError, StorageError, StorageLost
+from cotenant.controller.store.database import JournalError, LeaderReplaced, StorageError, StorageLost
 from cotenant.controller.store.journal import Journal
 from cotenant.controller.store.recovery import RecoveredState, digest, recover
 from cotenant.controller.store.scrub import Scrubbed
@@ -53,7 +53,7 @@ class Fatal(Exception):
     """There is no state to go on with: the controller must end; a start reads the journal or says why not."""
 
 
-class Promise(NamedTuple):
+class PendingAnswer(NamedTuple):
     """What is said once it is known whether all up to entry `seq` is durable."""
 
     seq: int
@@ -110,7 +110,7 @@ class Core:
         self._decided: list[Decided] = []
         self._on_their_way: dict[JobId, JobRecord] = {}
         """Forgotten jobs that are not on disk yet."""
-        self._promises: dict[int, Promise] = {}
+        self._promises: dict[int, PendingAnswer] = {}
         self._promise_count = 0
         self._is_unread = False
         """The database was lost, and what it holds was not read back yet."""
@@ -184,7 +184,7 @@ class Core:
             return
         self._promise_count += 1
         number = self._promise_count
-        self._promises[number] = Promise(self.journal.last_seq, then, otherwise)
+        self._promises[number] = PendingAnswer(self.journal.last_seq, then, otherwise)
 
         def kept() -> None:
             if self._promises.pop(number, None) is not None:
@@ -268,7 +268,7 @@ class Core:
         Raises:
             Fatal: what is on it cannot be read, or another controller leads.
         """
-        if isinstance(error, Fenced):
+        if isinstance(error, LeaderReplaced):
             raise Fatal(f"{error}: it decides, this one may not")
         self.stuck = f"the journal {self.journal.place} cannot be written: {error}"
         self.counters["failed_commits"] += 1

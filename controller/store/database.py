@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 JOURNAL_VERSION: Final = 1
 """Journals of later versions are refused."""
 
-Row = tuple[Any, ...]
+StoredRow = tuple[Any, ...]
 Statement = tuple[str, tuple[object, ...]]
 
 
@@ -42,14 +42,14 @@ class StorageLost(StorageError):
     """Nobody answers, so nothing can be read, and whether a commit was made is not known."""
 
 
-class Fenced(StorageError):
+class LeaderReplaced(StorageError):
     """Another controller leads, so nothing was written and nothing of this one may follow."""
 
 
 class ReadingConnection(Protocol):
     """A connection that reads."""
 
-    def rows(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
+    def rows(self, sql: str, values: Sequence[object] = ()) -> list[StoredRow]:
         """Returns the rows that a query finds. Raises StorageError."""
 
     def check_structure(self, table: str) -> list[str]:
@@ -71,7 +71,7 @@ class WritingConnection(Protocol):
 
         Raises:
             StorageError: none was kept; StorageLost: that is not known.
-            Fenced: none was kept, because another controller leads.
+            LeaderReplaced: none was kept, because another controller leads.
         """
 
     def leave(self) -> None:
@@ -129,7 +129,7 @@ def checksum(now_s: float, event: bytes, decision: bytes, commands: bytes) -> in
     return crc
 
 
-def check_version(version: int, packages: Sequence[Row], place: str) -> None:
+def check_version(version: int, packages: Sequence[StoredRow], place: str) -> None:
     """Refuses a journal that this program does not fully understand. `packages`: who wrote it last.
 
     Raises:

@@ -24,7 +24,7 @@ from cotenant.controller.store.leadership import (
     read_leadership,
 )
 from cotenant.controller.store.postgres import PostgresDatabase, PostgresReading, PostgresWriting
-from cotenant.controller.store.recovery import Follower
+from cotenant.controller.store.recovery import JournalFollower
 
 LOOK_S: Final = 0.25
 AFTER_LOSS_S: Final = 6.0
@@ -49,12 +49,12 @@ class StandbyNews(NamedTuple):
     """Why it cannot follow at the moment; empty: it does."""
 
 
-class Taken(NamedTuple):
+class TakenOver(NamedTuple):
     """What a new leader begins with."""
 
     database: PostgresDatabase
     writing: PostgresWriting
-    follower: Follower
+    follower: JournalFollower
 
 
 class FollowingThread(threading.Thread):
@@ -66,7 +66,7 @@ class FollowingThread(threading.Thread):
         make_policy: MakePolicy,
         config: EngineConfig,
         lease_s: float,
-        ended: Callable[[Taken | JournalError], None],
+        ended: Callable[[TakenOver | JournalError], None],
         *,
         leave_to_others_s: float = 0.0,
     ) -> None:
@@ -84,7 +84,7 @@ class FollowingThread(threading.Thread):
         self._not_before_s = time.monotonic() + leave_to_others_s
         self._stopping = threading.Event()
         self._reading: PostgresReading = database.open_reading()
-        self._follower: Follower | None = None
+        self._follower: JournalFollower | None = None
         self._sign = (-1, -1)
         self._sign_s = time.monotonic()
         self._noted_s = 0.0
@@ -114,10 +114,10 @@ class FollowingThread(threading.Thread):
         self._stopping.set()
         self.join()
 
-    def _look(self) -> Taken | None:
+    def _look(self) -> TakenOver | None:
         if self._follower is None:
             journal = JournalReader(self._reading, self._database.place)
-            self._follower = Follower(journal, self._make_policy, self._config)
+            self._follower = JournalFollower(journal, self._make_policy, self._config)
         count = self._follower.catch_up(ENTRIES_MAX)
         leader, now_s = read_leadership(self._reading), time.monotonic()
         sign = read_beat(self._reading)
@@ -143,6 +143,6 @@ class FollowingThread(threading.Thread):
                     except BaseException:
                         writing.close()
                         raise
-                    return Taken(self._database, writing, self._follower)
+                    return TakenOver(self._database, writing, self._follower)
         self._reading.wait(LOOK_S)
         return None

@@ -61,16 +61,13 @@ class ControllerRun(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float
 
 
-Place = Path | str
-"""Where a journal is kept: a folder of this machine, or an address of PostgreSQL."""
-
-
-def place_of(text: str) -> Place:
-    """The place that a person has named."""
+def place_of(text: str) -> Path | str:
+    """Where a journal is kept, as a person has named it: a folder of this machine, or an address of
+    PostgreSQL."""
     return text if text.startswith(("postgresql://", "postgres://")) else Path(text).expanduser()
 
 
-def open_database(where: Place, *, endpoint: str = "") -> Database:
+def open_database(where: Path | str, *, endpoint: str = "") -> Database:
     """The database at `postgresql://...`, or the file in a folder of this machine. `endpoint`: where the
     controller that opens it is asked.
 

@@ -31,7 +31,7 @@ class Leadership(NamedTuple):
     """It is about to hand over."""
 
 
-class Following(NamedTuple):
+class FollowingStandby(NamedTuple):
     """A standby, as the database knows it."""
 
     endpoint: str
@@ -59,13 +59,13 @@ def read_beat(reading: ReadingConnection) -> tuple[int, int]:
     return term, count
 
 
-def read_following(reading: ReadingConnection) -> list[Following]:
+def read_following(reading: ReadingConnection) -> list[FollowingStandby]:
     """Asks who has followed within the last minute. Raises StorageError."""
     sql = (
         "SELECT endpoint, host, seq, extract(epoch FROM clock_timestamp() - seen)::float FROM standbys "
         "WHERE seen > clock_timestamp() - interval '1 minute' ORDER BY endpoint"
     )
-    return [Following(*row) for row in reading.rows(sql)]
+    return [FollowingStandby(*row) for row in reading.rows(sql)]
 
 
 def note_following(reading: ReadingConnection, endpoint: str, seq: int) -> None:

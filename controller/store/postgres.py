@@ -23,25 +23,20 @@ from typing import Any, Final
 
 from cotenant.controller.store.database import (
     JOURNAL_VERSION,
-    Fenced,
     JournalError,
     JournalMissing,
     JournalUnreachable,
+    LeaderReplaced,
     Room,
-    Row,
     Statement,
     StorageError,
     StorageLost,
+    StoredRow,
     check_version,
 )
 from cotenant.controller.store.leadership import HOLDERS, LEADER_LOCK, Leadership, read_leadership
 from cotenant.controller.store.schema import SCHEMA
 from cotenant.controller.system.endpoint import check_address
-
-try:
-    import psycopg
-except ImportError:
-    psycopg = None  # type: ignore[assignment]
 
 # A connection that broke in the middle of a transaction is no news: it is said by who needed it.
 logging.getLogger("psycopg").setLevel(logging.ERROR)
@@ -84,6 +79,18 @@ def _in_one_line(error: Exception) -> str:
 
 
 @cache
+def _driver() -> Any:
+    """psycopg, which only who has such a journal needs. Raises JournalError: it is not installed."""
+    try:
+        import psycopg
+    except ImportError:
+        raise JournalError(
+            "a journal in PostgreSQL needs psycopg: pip install '.[ha]' where cotenant lies"
+        ) from None
+    return psycopg
+
+
+@cache
 def _in_its_words(sql: str) -> Any:
     """A statement with PostgreSQL's placeholders."""
     return sql.replace("?", "%s")
@@ -94,7 +101,7 @@ def _own_errors(lose: Callable[[], None], connection: Any) -> Iterator[None]:
     """Errors as the journal knows them. A connection that is broken is given up."""
     try:
         yield
-    except psycopg.Error as error:
+    except _driver().Error as error:
         text = _in_one_line(error)
         if connection is None or connection.closed or connection.broken:
             lose()
@@ -111,11 +118,11 @@ class PostgresReading:
         self._connection: Any = None
         self.rows("SELECT 1")
 
-    def rows(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
+    def rows(self, sql: str, values: Sequence[object] = ()) -> list[StoredRow]:
         """Returns the rows that a query finds. Raises StorageError."""
         connection = self._open()
         with _own_errors(self.close, connection):
-            found: list[Row] = connection.execute(_in_its_words(sql), values).fetchall()
+            found: list[StoredRow] = connection.execute(_in_its_words(sql), values).fetchall()
             return found
 
     def _open(self) -> Any:
@@ -148,7 +155,7 @@ class PostgresReading:
         """Closes the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(psycopg.Error):
+            with suppress(_driver().Error):
                 connection.close()
 
 
@@ -169,7 +176,7 @@ class PostgresWriting:
         """Runs statements in one transaction, after the check that this controller still leads.
 
         Raises:
-            Fenced: it does not.
+            LeaderReplaced: it does not.
             StorageLost: nobody answers, and whether the transaction was committed is not known.
             StorageError: nothing was kept.
         """
@@ -204,7 +211,7 @@ class PostgresWriting:
         """Refuses to go on once a later leader began; until this transaction ends none can begin."""
         found = connection.execute("SELECT term, endpoint, why FROM leader FOR SHARE").fetchone()
         if found is None or found[0] != self.term:
-            raise Fenced(_superseded(found))
+            raise LeaderReplaced(_superseded(found))
 
     def _open(self) -> Any:
         """The connection, made again if it was lost: the lock is taken again, unless someone else leads."""
@@ -216,7 +223,7 @@ class PostgresWriting:
         with _own_errors(self._lose, connection):
             found = connection.execute("SELECT term, endpoint, why FROM leader").fetchone()
             if found is None or found[0] != self.term:
-                raise Fenced(_superseded(found))
+                raise LeaderReplaced(_superseded(found))
             # The server may not have noticed yet that our last connection is gone.
             put_out = f"{_PUT_OUT} AND pid = (SELECT backend FROM leader)"
             connection.execute(_in_its_words(put_out), (LEADER_LOCK,))
@@ -225,7 +232,7 @@ class PostgresWriting:
                 raise StorageLost("the lock of the leader is not free yet")
             own = "UPDATE leader SET backend = pg_backend_pid() WHERE term = %s"
             if connection.execute(own, (self.term,)).rowcount != 1:
-                raise Fenced(_superseded(None))
+                raise LeaderReplaced(_superseded(None))
         return connection
 
     def provide(self) -> None:
@@ -252,7 +259,7 @@ class PostgresWriting:
     def _lose(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(psycopg.Error):
+            with suppress(_driver().Error):
                 connection.close()
 
     def close(self) -> None:
@@ -271,8 +278,7 @@ class PostgresDatabase:
         Raises:
             JournalError: psycopg is not installed, or the address holds a password.
         """
-        if psycopg is None:
-            raise JournalError(f"{address}: install `cotenant[ha]` for a journal in PostgreSQL")
+        _driver()
         try:
             self.place = check_address(address)
         except ValueError as error:
@@ -281,17 +287,17 @@ class PostgresDatabase:
         self.size_bytes: int | None = None
 
     def connect(self) -> Any:
-        """Opens a connection. Raises psycopg.Error."""
-        given = psycopg.conninfo.conninfo_to_dict(self.place)
+        """Opens a connection. Raises _driver().Error."""
+        given = _driver().conninfo.conninfo_to_dict(self.place)
         own: dict[str, Any] = {
             key: value for key, value in _SESSION.items() if key == "options" or key not in given
         }
         if "options" in given:
             own["options"] = f"{given['options']} {_SESSION['options']}"
-        return psycopg.connect(self.place, autocommit=True, **own)
+        return _driver().connect(self.place, autocommit=True, **own)
 
     def _problem(self, error: Exception) -> JournalError:
-        lost = isinstance(error, StorageLost | psycopg.OperationalError)
+        lost = isinstance(error, StorageLost | _driver().OperationalError)
         kind = JournalUnreachable if lost else JournalError
         return kind(f"{self.place}: {_in_one_line(error)}")
 
@@ -314,7 +320,7 @@ class PostgresDatabase:
             raise error if isinstance(error, JournalError) else self._problem(error) from None
         return reading
 
-    def _check(self, rows: Callable[..., list[Row]]) -> None:
+    def _check(self, rows: Callable[..., list[StoredRow]]) -> None:
         if not rows("SELECT 1 FROM pg_tables WHERE schemaname = ? AND tablename = 'meta'", (NAMESPACE,)):
             raise JournalMissing(f"{self.place}: there is no journal: run `cotenant controller migrate`")
         ((version,),) = rows("SELECT value FROM meta WHERE key = 'version'")
@@ -347,11 +353,11 @@ class PostgresDatabase:
         """
         try:
             connection = self.connect()
-        except psycopg.Error as error:
+        except _driver().Error as error:
             raise self._problem(error) from None
         try:
             term = self._take(connection, silent_s)
-        except psycopg.Error as error:
+        except _driver().Error as error:
             connection.close()
             raise self._problem(error) from None
         if term is None:
@@ -390,7 +396,7 @@ class PostgresDatabase:
         try:
             with self.connect() as connection, connection.transaction():
                 return self._make_tables(connection)
-        except psycopg.Error as error:
+        except _driver().Error as error:
             raise self._problem(error) from None
 
     def _make_tables(self, connection: Any) -> str:
@@ -417,7 +423,7 @@ def _why(before: Leadership, silent_s: float | None) -> str:
     return f"{who} had ended"
 
 
-def _superseded(found: Row | None) -> str:
+def _superseded(found: StoredRow | None) -> str:
     by = f" at {found[1]}" if found and found[1] else ""
     why = f" ({found[2]})" if found else ""
     return f"another controller leads now{by}{why}"

@@ -128,7 +128,7 @@ def digest(commands: Sequence[AnyCommand]) -> bytes:
 # --- Recovery --------------------------------------------------------------------------------------
 
 
-class Follower:
+class JournalFollower:
     """The state that a journal leads to, taken along as the journal grows."""
 
     def __init__(self, journal: JournalReader, make_policy: MakePolicy, config: EngineConfig) -> None:
@@ -176,7 +176,7 @@ def recover(journal: JournalReader, make_policy: MakePolicy, config: EngineConfi
     Raises:
         JournalDamaged: an entry cannot be read; nothing is skipped. StorageLost: nobody answers.
     """
-    follower = Follower(journal, make_policy, config)
+    follower = JournalFollower(journal, make_policy, config)
     follower.catch_up()
     return follower.state(config)
 

@@ -33,7 +33,7 @@ COPYING: Final = "copying"
 """Key in `meta`: a copy into this journal is not complete; the name of the one that is copied."""
 
 
-class Table(NamedTuple):
+class JournalTable(NamedTuple):
     """A table and what tells its rows apart."""
 
     name: str
@@ -44,14 +44,14 @@ class Table(NamedTuple):
     is_small: bool = False
 
 
-TABLES: Final[tuple[Table, ...]] = (
-    Table("runs", "first_seq, package, configuration, now_s, wall_s, pid", "first_seq", is_small=True),
-    Table("entries", "seq, now_s, wall_s, event, decision, commands, crc", "seq"),
-    Table("snapshots", "seq, data, crc", "seq", is_small=True),
-    Table("submissions", '"user", key, job_ids, seq', '"user", key'),
-    Table("reports", "host, sequence", "host", is_small=True),
-    Table("audit", "id, wall_s, now_s, who, uid, verb, target, detail", "id"),
-    Table("quarantine", "id, wall_s, event, story", "id"),
-    Table("past_jobs", 'number, "array", job, phase, data', "number"),
+TABLES: Final[tuple[JournalTable, ...]] = (
+    JournalTable("runs", "first_seq, package, configuration, now_s, wall_s, pid", "first_seq", is_small=True),
+    JournalTable("entries", "seq, now_s, wall_s, event, decision, commands, crc", "seq"),
+    JournalTable("snapshots", "seq, data, crc", "seq", is_small=True),
+    JournalTable("submissions", '"user", key, job_ids, seq', '"user", key'),
+    JournalTable("reports", "host, sequence", "host", is_small=True),
+    JournalTable("audit", "id, wall_s, now_s, who, uid, verb, target, detail", "id"),
+    JournalTable("quarantine", "id, wall_s, event, story", "id"),
+    JournalTable("past_jobs", 'number, "array", job, phase, data', "number"),
 )
 """All but `meta`."""

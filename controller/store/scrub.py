@@ -115,7 +115,13 @@ Bite = tuple[str, int, list[str]]
 
 def _entries(reading: ReadingConnection) -> Iterator[Bite]:
     """Checks every entry against its checksum, and that none is missing."""
-    begin, last = reading.rows("SELECT coalesce(min(seq), 1), coalesce(max(seq), 0) FROM entries")[0]
+    (last,) = reading.rows("SELECT coalesce(max(seq), 0) FROM entries")[0]
+    try:
+        (begin,) = reading.rows("SELECT coalesce(min(seq), 1) FROM entries")[0]
+    except StorageLost:
+        raise
+    except StorageError:  # The first are on a broken page.
+        begin = 1
     for first in range(begin, last + 1, BITE):
         end = min(first + BITE - 1, last)
         try:

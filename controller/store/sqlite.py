@@ -18,9 +18,9 @@ from cotenant.controller.store.database import (
     JOURNAL_VERSION,
     JournalError,
     Room,
-    Row,
     Statement,
     StorageError,
+    StoredRow,
     check_version,
     damage_error,
 )
@@ -51,7 +51,7 @@ class SqliteReading:
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
 
-    def rows(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
+    def rows(self, sql: str, values: Sequence[object] = ()) -> list[StoredRow]:
         """Returns the rows that a query finds. Raises StorageError."""
         with _own_errors():
             return self._database.execute(sql, tuple(values)).fetchall()

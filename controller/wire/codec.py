@@ -11,8 +11,9 @@ of the peer's version, and says what to upgrade: a peer that cannot read its ref
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cache
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgpack
 import msgspec
@@ -153,7 +154,8 @@ def _holder_of(into: Any) -> type[Any]:
 
 def _convert(value: object, into: type[T] | Any) -> T:
     try:
-        converted: T = msgspec.convert([value], _holder_of(into), strict=False).value
+        holder = _holder_of(cast(Hashable, into))
+        converted: T = msgspec.convert([value], holder, strict=False).value
     except msgspec.ValidationError as error:  # It names the place in the holder.
         text = str(error).replace(" - at `$[0]`", "").replace("`$[0]", "`$")
         raise BadMessage(text) from None

@@ -6,8 +6,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any, Final, cast
 
-from cotenant.controller.store import Journal, SqliteDatabase
-from cotenant.controller.store.sqlite import SqliteWriting
+from cotenant.controller.store import Journal, SqliteDatabase, SqliteWriting
 
 NO_RESERVE: Final = 1 << 60
 """On no disk is so much free."""

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 import psycopg
 
-from cotenant.controller.store import Database, Journal, SqliteDatabase
-from cotenant.controller.store.postgres import NAMESPACE, PostgresDatabase
+from cotenant.controller.store import Database, Journal, PostgresDatabase, SqliteDatabase
 from tests.building.journals import NO_RESERVE
 
 
@@ -56,7 +55,7 @@ class KeptInPostgres:
 
     def alter(self, sql: str) -> None:
         sql = sql.replace("x'00'", r"'\x00'").replace("x''", r"'\x'")
-        with psycopg.connect(self._address, options=f"-c search_path={NAMESPACE}") as connection:
+        with psycopg.connect(self._address, options="-c search_path=cotenant") as connection:
             connection.execute(sql)
 
     def fill_disk(self, journal: Journal) -> Callable[[], None]:

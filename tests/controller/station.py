@@ -35,6 +35,7 @@ from cotenant.controller.store import (
     SqliteDatabase,
     StorageError,
     Stuck,
+    WritingConnection,
     let_follow,
 )
 from cotenant.controller.system.keys import Identity
@@ -64,10 +65,11 @@ class Station:
         endpoint: str = "ipc:///x",
         keep_ended: int = 10_000,
         database: Database | None = None,
+        writing: WritingConnection | None = None,
         **limits: Any,
     ) -> None:
-        """`database`: of the journal, if it is not a file in the folder. `limits`: as `RequestHandlers` takes
-        them."""
+        """`database`, `writing`: of the journal, if it is not a file in the folder. `limits`: as
+        `RequestHandlers` takes them."""
         self.time_s = 0.0
         self.wall_s = wall_s
         self.handed: list[Sequence[Effect]] = []
@@ -80,6 +82,7 @@ class Station:
         self._rebuilds = 0
         self.journal = Journal(
             database or SqliteDatabase(folder, disk_bytes_min=disk_bytes_min),
+            writing=writing,
             commit_every_ms=0.0,
             hand_over=self.handed.append,
             on_failure=self.failures.append,

@@ -21,7 +21,7 @@ HOMES: dict[str, dict[str, str]] = {
         "checkpoint/disk/durable.py": f"{ALONE}: it runs in the user's process",
         "checkpoint/disk/save.py": "renames folders and a link, not files",
         "controller/cli/demo/workloads/training.py": f"{ALONE}: it is a user's program",
-        "controller/store/journal_file.py": "the new file is sqlite's, which writes and flushes it",
+        "controller/store/sqlite.py": "the new file is sqlite's, which writes and flushes it",
         "controller/python/folders.py": "steps from an open folder, also in the user's process",
         "agent/daemon/spool.py": "appends to a file that is there",
         "agent/host/jobside.py": "renames a folder",

@@ -102,8 +102,10 @@ controller.server               controller.performance controller.domain control
                                 controller.models controller.policies controller.engine controller.history
                                 controller.store controller.executors controller.workers controller.api
                                 controller.router controller.loop
+controller.standby              controller.wire controller.system controller.policies controller.engine
+                                controller.store controller.router
 controller.__main__             controller.domain controller.system controller.policies controller.store
-                                controller.router controller.server
+                                controller.router controller.server controller.standby
 # Trying out, and learning. What computes is handed to the simulator.
 controller.sim                  controller.performance controller.domain controller.knowledge
                                 controller.planning controller.wire controller.system controller.trace_names

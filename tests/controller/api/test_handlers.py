@@ -12,6 +12,7 @@ from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.etas import EtaRequests
 from cotenant.controller.api.handlers import answers_of
 from cotenant.controller.api.job_settings import JobSettings
+from cotenant.controller.api.leading import LeadershipRequests
 from cotenant.controller.api.past import AccountingRequests, ProfileRequests, TimelineRequests
 from cotenant.controller.api.permissions import BURST, Rates
 from cotenant.controller.api.queries import Queries
@@ -30,7 +31,7 @@ def test_every_request_has_an_answer() -> None:
     """But for those that may wait for one."""
     kinds = (
         Arrivals, Queries, Changing, ProfileRequests, EtaRequests, AccountingRequests, JobSettings,
-        ShadowRequests, TimelineRequests, AllocationRequests,
+        ShadowRequests, TimelineRequests, AllocationRequests, LeadershipRequests,
     )  # fmt: skip
     answered = answers_of(*map(object.__new__, kinds))
     waiting = {clients.WaitJobs, clients.ReadJobLog, clients.ForeseeArrival, clients.ForeseeWidths}

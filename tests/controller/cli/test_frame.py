@@ -48,7 +48,7 @@ OF_A_QUESTION_ABOUT_JOBS = (
     "domain.job", "domain.job_parts", "domain.job_spec", "domain.placement",
     "domain.lifecycle", "domain.perf", "domain.profiles", "domain.reasons", "domain.settings", "domain.texts",
     "domain.throughput", "wire.clients", "wire.clients.base", "wire.clients.jobs",
-    "wire.clients.submissions", "wire.codec", "wire.times", "wire.views",
+    "wire.clients.submissions", "wire.codec", "wire.route", "wire.times", "wire.views",
 )  # fmt: skip
 """A question needs no module of other questions, of agents, or of deciding."""
 

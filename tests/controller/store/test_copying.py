@@ -16,7 +16,6 @@ from cotenant.controller.store import (
     JournalDamaged,
     JournalError,
     JournalReader,
-    copying,
     recover,
 )
 from cotenant.controller.store.copying import copy_journal
@@ -79,10 +78,7 @@ def test_all_of_it_arrives(source: Kept, target: Kept) -> None:
 
 
 @pytest.mark.parametrize("cut_at", [1, 2, 4, 8])
-def test_it_goes_on_where_it_was_cut_off(
-    source: Kept, target: Kept, cut_at: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(copying, "ROWS", 2)
+def test_it_goes_on_where_it_was_cut_off(source: Kept, target: Kept, cut_at: int) -> None:
     portions = 0
 
     def pull_the_plug(table: str, done: int, total: int) -> None:
@@ -92,7 +88,7 @@ def test_it_goes_on_where_it_was_cut_off(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        copy_journal(source.database(), target.database(), pull_the_plug)
+        copy_journal(source.database(), target.database(), pull_the_plug, portion=2)
     with pytest.raises(JournalError, match="finish with `cotenant controller copy`"):
         Journal(target.database())
     arrived = 0

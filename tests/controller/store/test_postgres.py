@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -14,11 +14,11 @@ import pytest
 from cotenant.controller.domain import JobId, Launch
 from cotenant.controller.engine import EngineConfig
 from cotenant.controller.policies import registry
-from cotenant.controller.store import Fatal, Fenced, Journal, JournalError, StorageError, StorageLost
-from cotenant.controller.store.database import JOURNAL_VERSION, Row
-from cotenant.controller.store.following import FollowingThread, Taken
+from cotenant.controller.store import Fatal, Journal, JournalError, LeaderReplaced, StorageError, StorageLost
+from cotenant.controller.store.database import JOURNAL_VERSION, Statement, StoredRow
+from cotenant.controller.store.following import FollowingThread, TakenOver
 from cotenant.controller.store.leadership import Leadership, read_following, read_leadership
-from cotenant.controller.store.postgres import PostgresDatabase
+from cotenant.controller.store.postgres import PostgresDatabase, PostgresWriting
 from cotenant.controller.store.secret_rows import SecretRows
 from cotenant.controller.system.endpoint import check_address
 from cotenant.controller.system.secrets import BadSecrets, Secrets
@@ -50,7 +50,7 @@ def put_out(database: PostgresDatabase) -> None:
     writing.close()
 
 
-def rows(database: PostgresDatabase, sql: str) -> list[Row]:
+def rows(database: PostgresDatabase, sql: str) -> list[StoredRow]:
     with closing(database.open_reading()) as reading:
         return reading.rows(sql)
 
@@ -113,7 +113,7 @@ def test_nothing_of_an_earlier_leader_is_written_once_a_later_one_began(
         journal.flush()
     assert not journal.can_write()
     journal.flush()
-    assert isinstance(failures[-1], Fenced), "its connection was ended; with a new one it sees that"
+    assert isinstance(failures[-1], LeaderReplaced), "its connection was ended; with a new one it sees that"
     assert "tcp://second:1" in str(failures[-1]) and not ran
     assert [entry.event for entry in journal.entries()] == [b"before"]
     journal.close()
@@ -124,7 +124,7 @@ def test_the_fence_holds_where_the_lock_does_not(database: PostgresDatabase, oth
     writing = database.open_writing()
     with psycopg.connect(other.place, options="-c search_path=cotenant") as connection:
         connection.execute("UPDATE leader SET term = term + 1")
-    with pytest.raises(Fenced):
+    with pytest.raises(LeaderReplaced):
         writing.commit([("INSERT INTO reports VALUES(?, ?)", ("h1", 1))])
     writing.close()
     assert rows(database, "SELECT * FROM reports") == []
@@ -146,12 +146,12 @@ def test_a_later_term_waits_for_a_transaction_under_way(database: PostgresDataba
 
 
 @pytest.fixture
-def follow(other: PostgresDatabase) -> Iterator[Callable[[], queue.SimpleQueue[Taken | JournalError]]]:
+def follow(other: PostgresDatabase) -> Iterator[Callable[[], queue.SimpleQueue[TakenOver | JournalError]]]:
     """Starts a standby; what it ends with comes out of the queue."""
     threads: list[FollowingThread] = []
 
-    def begin() -> queue.SimpleQueue[Taken | JournalError]:
-        ended: queue.SimpleQueue[Taken | JournalError] = queue.SimpleQueue()
+    def begin() -> queue.SimpleQueue[TakenOver | JournalError]:
+        ended: queue.SimpleQueue[TakenOver | JournalError] = queue.SimpleQueue()
         threads.append(FollowingThread(other, registry.make, EngineConfig(), LEASE_S, ended.put))
         threads[-1].start()
         return ended
@@ -165,7 +165,7 @@ def test_a_standby_takes_over_with_all_that_was_decided(
     tmp_path: Path,
     database: PostgresDatabase,
     other: PostgresDatabase,
-    follow: Callable[[], queue.SimpleQueue[Taken | JournalError]],
+    follow: Callable[[], queue.SimpleQueue[TakenOver | JournalError]],
 ) -> None:
     station = Station(tmp_path, database=database)
     station.join("h1")
@@ -174,7 +174,7 @@ def test_a_standby_takes_over_with_all_that_was_decided(
     after = [station.submit() for _ in range(3)]
     station.close()
     taken = ended.get(timeout=within_s(60))
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, TakenOver)
     state = taken.follower.state(EngineConfig())
     assert sorted(state.engine.jobs) == sorted(before + after)
     found = leadership(other)
@@ -186,12 +186,12 @@ def test_a_standby_takes_over_with_all_that_was_decided(
 def test_a_leader_that_shows_no_sign_is_put_out(
     tmp_path: Path,
     database: PostgresDatabase,
-    follow: Callable[[], queue.SimpleQueue[Taken | JournalError]],
+    follow: Callable[[], queue.SimpleQueue[TakenOver | JournalError]],
 ) -> None:
     station = Station(tmp_path, database=database)
     ended = follow()
     taken = ended.get(timeout=within_s(60))
-    assert isinstance(taken, Taken), "the station's loop does not go round, so it shows no sign"
+    assert isinstance(taken, TakenOver), "the station's loop does not go round, so it shows no sign"
     found = leadership(taken.database)
     assert re.fullmatch(r"the leader at tcp://first:1 had shown no sign for \d+ s", found.why)
     station.post(clients.Submit(specs=(job(),)), ALICE)
@@ -205,7 +205,7 @@ def test_a_standby_says_how_far_it_is(
     tmp_path: Path,
     database: PostgresDatabase,
     other: PostgresDatabase,
-    follow: Callable[[], queue.SimpleQueue[Taken | JournalError]],
+    follow: Callable[[], queue.SimpleQueue[TakenOver | JournalError]],
 ) -> None:
     station = Station(tmp_path, database=database)
     station.submit()
@@ -268,23 +268,32 @@ def test_while_the_database_is_gone_nothing_is_promised_and_then_it_goes_on(
         station.close()
 
 
+class LosesAnswers:
+    """A connection that breaks between the commit and its answer."""
+
+    def __init__(self, inner: PostgresWriting) -> None:
+        self._inner = inner
+        self.is_losing = False
+        self.begin, self.provide = inner.begin, inner.provide
+        self.leave, self.close = inner.leave, inner.close
+
+    def commit(self, statements: Sequence[Statement]) -> None:
+        self._inner.commit(statements)
+        if self.is_losing:
+            raise StorageLost("the answer was lost")
+
+
 def test_what_was_committed_while_the_answer_was_lost_is_told_as_done(
-    tmp_path: Path, database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, database: PostgresDatabase
 ) -> None:
-    station = Station(tmp_path, database=database)
+    writing = LosesAnswers(database.open_writing())
+    station = Station(tmp_path, database=database, writing=writing)
     station.join("h1")
-    writing = station.journal._writer.connection
-    commit = writing.commit
-
-    def commit_and_lose(statements: object) -> None:
-        commit(statements)  # type: ignore[arg-type]
-        raise StorageLost("the answer was lost")
-
-    monkeypatch.setattr(writing, "commit", commit_and_lose)
+    writing.is_losing = True
     pending = station.post(clients.Submit(specs=(job(),)), ALICE)
     station.settle()
     assert station.answers(pending) == []
-    monkeypatch.undo()
+    writing.is_losing = False
     settle_again(station)
     (answer,) = station.answers(pending)
     assert answer.job_ids == ("1",)

@@ -122,8 +122,7 @@ def migrate(
     For example:
       cotenant controller migrate postgresql://cotenant@db/cotenant
     """
-    from cotenant.controller.store import JournalError
-    from cotenant.controller.store.postgres import PostgresDatabase
+    from cotenant.controller.store import JournalError, PostgresDatabase
 
     place = journal or loaded_settings().settings.controller.journal
     if not place:
@@ -150,8 +149,7 @@ def copy(
     For example:
       cotenant controller copy /var/lib/cotenant/controller postgresql://cotenant@db/cotenant
     """
-    from cotenant.controller.store import JournalError, open_database, place_of
-    from cotenant.controller.store.copying import copy_journal
+    from cotenant.controller.store import JournalError, copy_journal, open_database, place_of
 
     told_s = time.monotonic()
 
