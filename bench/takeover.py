@@ -26,7 +26,7 @@ import psycopg
 
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch, Phase
-from cotenant.controller.store.postgres import PostgresDatabase
+from cotenant.controller.store import PostgresDatabase
 from cotenant.controller.system import keys
 from cotenant.controller.wire import clients as wire
 from tests.building.postgres import one_postgres

@@ -40,7 +40,7 @@ from tests.live.network import NoNetwork
 from tests.live.storm_judge import check_entries
 
 CALM_S_MAX = within_s(120.0)
-BLOW_S = 14.0
+BLOW_S = 11.5
 """What a blow takes on the average, with the rest after it."""
 BATCH = 4
 

@@ -21,7 +21,7 @@ import psycopg
 
 from cotenant.controller.client.connection import Client, Refusal, Unreachable
 from cotenant.controller.domain import ENDED, HostId, HostState, JobId, JobSpec, Launch, Phase
-from cotenant.controller.store.postgres import PostgresDatabase
+from cotenant.controller.store import PostgresDatabase
 from cotenant.controller.system import keys
 from cotenant.controller.wire import clients as wire
 from tests.building.postgres import Postgres

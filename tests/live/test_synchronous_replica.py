@@ -15,7 +15,7 @@ import pytest
 
 from cotenant.controller.client.connection import Client, Refusal, Unreachable
 from cotenant.controller.domain import JobId, JobSpec, Launch
-from cotenant.controller.store.postgres import PostgresDatabase
+from cotenant.controller.store import PostgresDatabase
 from cotenant.controller.system import keys
 from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s

@@ -10,7 +10,9 @@ import sys
 from typing import Any
 
 from cotenant.controller.__main__ import main
-from cotenant.controller.store import postgres
+from cotenant.controller.store import PostgresDatabase
+
+postgres: Any = sys.modules[PostgresDatabase.__module__]
 
 
 def _connect(writing: Any) -> Any:
@@ -23,6 +25,6 @@ def _connect(writing: Any) -> Any:
 
 
 if __name__ == "__main__":
-    postgres.PostgresWriting._check_term = lambda *_: None  # type: ignore[method-assign]
-    postgres.PostgresWriting._open = _connect  # type: ignore[method-assign]
+    postgres.PostgresWriting._check_term = lambda *_: None
+    postgres.PostgresWriting._open = _connect
     sys.exit(main())
