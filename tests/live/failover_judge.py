@@ -82,18 +82,18 @@ def judge_submissions(acknowledged: Sequence[Submitted], arrived: Sequence[Arriv
     """What was acknowledged is in the journal, once, as the job that the client was told; the clients could
     have seen its order of entries."""
     by_key: dict[str, list[Arrived]] = defaultdict(list)
-    for each in arrived:
-        by_key[each.key].append(each)
+    for entry in arrived:
+        by_key[entry.key].append(entry)
     for key, found in by_key.items():
         if len(found) > 1:
             yield f"submission {key} arrived {len(found)} times: {[each.job for each in found]}"
     seq_of: dict[str, int] = {}
     for each in acknowledged:
-        told = [found for found in by_key[each.key] if found.job == each.job]
-        if not told:
+        same = [entry for entry in by_key[each.key] if entry.job == each.job]
+        if not same:
             yield f"acknowledged job {each.job} ({each.key}) is lost: {by_key[each.key] or 'never arrived'}"
         else:
-            seq_of[each.key] = told[0].seq
+            seq_of[each.key] = same[0].seq
     yield from judge_order([(each.asked, seq_of[each.key]) for each in acknowledged if each.key in seq_of])
 
 
@@ -133,17 +133,17 @@ def judge_lists(
 
 def judge_devices(stretches: Sequence[Stretch]) -> Iterator[str]:
     """No two processes of exclusive jobs were on one device at once, nor two attempts of a job anywhere."""
-    for what, of in (("device", lambda each: each.device), ("job", lambda each: each.job)):
-        groups: dict[str, list[Stretch]] = defaultdict(list)
-        for each in stretches:
-            groups[of(each)].append(each)
-        for name, group in groups.items():
-            last = None
-            for each in sorted(group, key=lambda one: one.began_s):
-                if last is not None and each.began_s < last.ended_s:
-                    yield f"{what} {name}: {last} and {each} overlap"
-                if last is None or each.ended_s > last.ended_s:
-                    last = each
+    groups: dict[str, list[Stretch]] = defaultdict(list)
+    for each in stretches:
+        groups[f"device {each.device}"].append(each)
+        groups[f"job {each.job}"].append(each)
+    for name, group in groups.items():
+        last: Stretch | None = None
+        for each in sorted(group, key=lambda one: one.began_s):
+            if last is not None and each.began_s < last.ended_s:
+                yield f"{name}: {last} and {each} overlap"
+            if last is None or each.ended_s > last.ended_s:
+                last = each
 
 
 def judge_attempts(

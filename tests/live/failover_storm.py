@@ -165,12 +165,12 @@ class FailoverStorm:
         ran: dict[str, list[int]] = defaultdict(list)
         finished: dict[str, int] = defaultdict(int)
         for path in sorted(self.cluster.notes.glob("*.notes")):
-            spans: dict[tuple[int, int], list[float]] = {}
+            spans: dict[tuple[int, str], list[float]] = {}
             for line in path.read_text().splitlines():
-                word, pid, attempt, at_s = line.split()
-                spans.setdefault((int(attempt), int(pid)), []).append(float(at_s))
+                word, pid, number, at_s = line.split()
+                spans.setdefault((int(number), pid), []).append(float(at_s))
                 if word == "start":
-                    ran[path.stem].append(int(attempt))
+                    ran[path.stem].append(int(number))
                 finished[path.stem] += word == "end"
             devices = {each.attempt: each.devices for each in shown[JobId(path.stem)].attempts}
             for (attempt, _), times in spans.items():

@@ -100,7 +100,7 @@ def test_nothing_acknowledged_is_lost_with_the_primary(
         submitter.stop()
     with psycopg.connect(replica.url("journal")) as connection:
         rows = connection.execute("SELECT key, job_ids FROM cotenant.submissions").fetchall()
-    kept = dict(rows)
+    kept: dict[str, str] = dict(rows)
     assert {key: kept.get(key) for key in submitter.acknowledged} == submitter.acknowledged
 
 
