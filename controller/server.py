@@ -33,6 +33,7 @@ from cotenant.controller.loop import WAITING_ROWS_MAX, ControllerLoop
 from cotenant.controller.performance import InterferenceModel
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.registry import make_or_stand_in
+from cotenant.controller.redirecting import Redirector
 from cotenant.controller.router import Router, raise_descriptor_limit
 from cotenant.controller.store import (
     Core,
@@ -212,10 +213,11 @@ class Controller:
             lease_s=lease_s,
             silent_after_s=settings.controller.silent_after_s,
         )
+        is_only = len(paths.client_endpoints(settings)) == 1
         self._allocator = allocator_of(
             self.core,
             lambda work: self.loop.guard(work),
-            endpoint=self.endpoint,
+            endpoint=self.endpoint if is_only else paths.client_endpoint(settings),
             keys_dir=paths.keys_dir(settings),
             every_s=settings.controller.slurm_every_s,
         )
@@ -241,6 +243,7 @@ class Controller:
             executors=(self._allocator,),
             waiting_rows_max=self._waiting_rows_max,
         )
+        self._redirector = Redirector(self._router.send, self.core.counters, self._why_elsewhere)
         self._started_s = about.started_s
 
     def _serve_metrics(self, endpoint: Endpoint) -> None:
@@ -325,6 +328,9 @@ class Controller:
         if self.core.stuck and now_s >= self._try_again_s:
             self._try_again_s = now_s + (TICK_S if self._journal.database.is_shared else TRY_AGAIN_S)
             self.loop.write_again()
+        if self._journal.may_be_replaced(self._settings.leader_lease_s):
+            self.core.give_up_answers()
+            return  # What is due would be told from a state that may be old.
         self.loop.tick()
         self.loop.guard(lambda: self._keep_house(now_s))
 
@@ -377,7 +383,15 @@ class Controller:
         return any(job.phase not in ENDED for job in self.core.state.engine.jobs.values())
 
     def _receive(self, address: bytes, who: Identity, is_client: bool, frame: bytes) -> None:
-        self.loop.receive(address, who, is_client, frame)
+        if self._journal.may_be_replaced(self._settings.leader_lease_s):
+            self.core.give_up_answers()
+            self._redirector.answer(address, is_client, frame)
+        else:
+            self.loop.receive(address, who, is_client, frame)
+
+    def _why_elsewhere(self) -> tuple[str, str]:
+        place = self._journal.place
+        return f"{self.endpoint} cannot reach {place}: another controller may lead, nothing was changed", ""
 
     # --- What the loop asks for (`ControllerEdges`) --------------------------------------------------------
 

@@ -15,23 +15,12 @@ from typing import Final
 
 from cotenant.controller.engine import EngineConfig
 from cotenant.controller.policies.registry import make_or_stand_in
+from cotenant.controller.redirecting import Redirector
 from cotenant.controller.router import Router
 from cotenant.controller.store import FollowingThread, JournalError, PostgresDatabase, TakenOver
 from cotenant.controller.system.keys import Identity, KeyProblem
-from cotenant.controller.wire import (
-    UNKNOWN_REQUEST,
-    BadMessage,
-    FromAgent,
-    HostRefused,
-    NotLeading,
-    WrongVersion,
-    decode,
-    encode,
-    refusal,
-    request_in,
-    utc,
-)
 from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import utc
 
 KEYS_EVERY_S: Final = 0.5
 
@@ -63,6 +52,7 @@ class Standby:
         self._following = FollowingThread(
             database, make_or_stand_in, config, lease_s, self._note_end, leave_to_others_s=leave_to_others_s
         )
+        self._redirector = Redirector(router.send, self.counters, self._why, self._view)
         router.hand_to(self._receive, self.counters)
         router.pause(False)
         self._following.start()
@@ -109,42 +99,16 @@ class Standby:
     # --- Answers -----------------------------------------------------------------------------------
 
     def _receive(self, address: bytes, who: Identity, is_client: bool, frame: bytes) -> None:
-        """Answers one frame of a peer."""
-        try:
-            if is_client:
-                request: wire.Request = decode(frame, wire.Request)
-                if isinstance(request.body, wire.GetControllers):
-                    answer: wire.AnyReply = self._view(request.request_id)
-                else:
-                    answer = self._redirect(request.request_id)
-                self._router.send(address, encode(answer))
-            else:
-                decode(frame, FromAgent)
-                self._router.send(address, encode(NotLeading(leader=self._leader)))
-        except WrongVersion as wrong:
-            why = refusal(wrong.theirs)
-            failure = wire.Failure(request_id=0, code="version", message=why)
-            self._router.send(address, encode(failure if is_client else HostRefused(why=why), wrong.theirs))
-        except BadMessage:
-            self.counters["bad_messages"] += 1
-            number = request_in(frame) if is_client else None
-            if number is not None:
-                unknown = wire.Failure(request_id=number, code="version", message=UNKNOWN_REQUEST)
-                self._router.send(address, encode(unknown))
+        self._redirector.answer(address, is_client, frame)
 
     @property
     def _leader(self) -> str:
         leader = self._following.news.leader
         return leader.endpoint if leader and leader.endpoint != self._database.endpoint else ""
 
-    def _redirect(self, request_id: int) -> wire.Failure:
+    def _why(self) -> tuple[str, str]:
         where = f"the leader is at {self._leader}" if self._leader else "nobody leads at the moment"
-        return wire.Failure(
-            request_id=request_id,
-            code="standby",
-            message=f"{self._database.endpoint} is the standby; {where}",
-            leader=self._leader,
-        )
+        return f"{self._database.endpoint} is the standby; {where}", self._leader
 
     def _view(self, request_id: int) -> wire.ControllersView:
         news = self._following.news

@@ -209,8 +209,15 @@ class RequestHandlers:
             message=f"the journal {self._core.journal.place} could not be written: nothing was changed",
             hint=self._stuck_hint,
         )
+        elsewhere = wire.Failure(
+            request_id=asked.request_id,
+            code="standby",
+            message=f"the journal {self._core.journal.place} cannot be reached: another controller may lead",
+        )
         self._core.run_after_commit(
-            partial(self._say, asked, message), otherwise=partial(self._say, asked, not_written)
+            partial(self._say, asked, message),
+            otherwise=partial(self._say, asked, not_written),
+            unknown=partial(self._say, asked, elsewhere),
         )
 
     def _fail(self, asked: Asked, denied: Denied) -> None:

@@ -178,9 +178,12 @@ class Client:
                     raise
                 self._why[self.endpoint] = error
             else:
+                if reply is None and not self._route.is_only:  # The next question is for another.
+                    self.close()
+                    self._route.move_on()
                 if not _is_of_standby(reply) or self._route.is_only:
                     return reply
-                self._why[self.endpoint] = Unreachable(f"{self.endpoint}: it is the standby")
+                self._why[self.endpoint] = Unreachable(reply.message)
                 if self._route.follow(reply.leader):
                     self.close()
                     continue

@@ -31,8 +31,8 @@ __all__ = [
     "FollowingThread", "Journal", "JournalDamaged", "JournalError", "JournalFollower", "JournalMissing",
     "JournalReader", "JournalUnreachable", "LeaderReplaced", "Leadership", "Poisoned", "PostgresDatabase",
     "RecoveredState", "Scrub", "Scrubbed", "SecretRows", "ShadowSet", "SqliteDatabase", "SqliteWriting",
-    "StandbyNews", "StorageError", "StorageLost", "Stuck", "TakenOver", "Uptime", "WritingConnection", "checksum",
-    "copy_journal", "damage_error", "digest", "let_follow", "open_database", "place_of", "read_entry",
-    "read_following", "read_leadership", "recover", "replay", "scrub", "uptime",
+    "StandbyNews", "StorageError", "StorageLost", "Stuck", "TakenOver", "Uptime", "WritingConnection",
+    "checksum", "copy_journal", "damage_error", "digest", "let_follow", "open_database", "place_of",
+    "read_entry", "read_following", "read_leadership", "recover", "replay", "scrub", "uptime",
 ]
 # fmt: on

@@ -75,6 +75,8 @@ class Writer(threading.Thread):
         self._written = written
         self._on_failure = on_failure
         self._failed_epoch = -1
+        self.proved_s = time.monotonic()
+        """When the last commit began that was made: who could make it was in its place then."""
 
     def run(self) -> None:
         try:
@@ -125,6 +127,7 @@ class Writer(threading.Thread):
         if any(group.epoch == self._failed_epoch for group in groups):
             self._written(groups, False)
             return
+        began_s = time.monotonic()
         try:
             self.connection.commit([statement for group in groups for statement in group.rows])
         except StorageError as error:
@@ -132,6 +135,7 @@ class Writer(threading.Thread):
             self._written(groups, False)
             self._on_failure(error)
             return
+        self.proved_s = began_s
         self._written(groups, True)
         self._provide(self.connection.provide)
 

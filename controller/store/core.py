@@ -59,6 +59,7 @@ class PendingAnswer(NamedTuple):
     seq: int
     then: Callable[[], None]
     otherwise: Callable[[], None]
+    unknown: Callable[[], None] | None
 
 
 class Core:
@@ -177,14 +178,20 @@ class Core:
         decided, self._decided = self._decided, []
         return decided
 
-    def run_after_commit(self, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
-        """Run `then` when all that happened so far is durable, `otherwise` if it could not be."""
+    def run_after_commit(
+        self,
+        then: Callable[[], None],
+        otherwise: Callable[[], None] | None = None,
+        unknown: Callable[[], None] | None = None,
+    ) -> None:
+        """Run `then` when all that happened so far is durable, `otherwise` if it could not be, `unknown` in
+        place of both where nobody can say for so long that another controller may decide."""
         if otherwise is None:
             self._then.append(then)
             return
         self._promise_count += 1
         number = self._promise_count
-        self._promises[number] = PendingAnswer(self.journal.last_seq, then, otherwise)
+        self._promises[number] = PendingAnswer(self.journal.last_seq, then, otherwise, unknown)
 
         def kept() -> None:
             if self._promises.pop(number, None) is not None:
@@ -282,6 +289,13 @@ class Core:
             return []
         promises, self._promises = self._promises, {}
         return [promise.otherwise for promise in promises.values()]
+
+    def give_up_answers(self) -> None:
+        """Says of what was promised that it is not known: another controller may lead by now."""
+        for number, each in list(self._promises.items()):
+            if each.unknown is not None:
+                del self._promises[number]
+                each.unknown()
 
     def try_again(self) -> bool:
         """Tries, while stuck, whether the disk works again."""

@@ -29,6 +29,8 @@ from cotenant.controller.store.recovery import JournalFollower
 LOOK_S: Final = 0.25
 AFTER_LOSS_S: Final = 6.0
 """How long a leader has to find a database again that was lost; it tries every two seconds."""
+SLOW_S: Final = 1.0
+"""A look that takes longer says more about the database than about the leader."""
 NOTE_S: Final = 1.0
 """How often it says that it follows."""
 ENTRIES_MAX: Final = 5_000
@@ -118,11 +120,14 @@ class FollowingThread(threading.Thread):
         if self._follower is None:
             journal = JournalReader(self._reading, self._database.place)
             self._follower = JournalFollower(journal, self._make_policy, self._config)
+        began_s = time.monotonic()
         count = self._follower.catch_up(ENTRIES_MAX)
-        leader, now_s = read_leadership(self._reading), time.monotonic()
-        sign = read_beat(self._reading)
+        leader, sign = read_leadership(self._reading), read_beat(self._reading)
+        now_s = time.monotonic()
         if sign != self._sign:
             self._sign, self._sign_s = sign, now_s
+        elif now_s - began_s > SLOW_S:  # Whoever could not look has seen nobody's silence.
+            self._sign_s = min(now_s, self._sign_s + now_s - began_s)
         if count == ENTRIES_MAX:
             behind = JournalReader(self._reading, self._database.place).last()[0] - self._follower.seq
             self.news = self.news._replace(leader=leader, seq=self._follower.seq, behind_entries=behind)

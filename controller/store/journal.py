@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -416,6 +417,10 @@ class Journal(JournalReader):
         """Called about twice a second: where others could lead, the writer shows that this one does."""
         if self.database.is_shared and self.waiting == 0:
             self.seal()
+
+    def may_be_replaced(self, lease_s: float) -> bool:
+        """Whether another controller may lead by now, because this one could not show a sign for a lease."""
+        return self.database.is_shared and time.monotonic() - self._writer.proved_s > lease_s
 
     def has_room(self) -> bool:
         """Whether there is room for more work than what is already accepted."""

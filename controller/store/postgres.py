@@ -84,9 +84,7 @@ def _driver() -> Any:
     try:
         import psycopg
     except ImportError:
-        raise JournalError(
-            "a journal in PostgreSQL needs psycopg: pip install '.[ha]' where cotenant lies"
-        ) from None
+        raise JournalError("a journal in PostgreSQL needs psycopg: pip install '.[ha]'") from None
     return psycopg
 
 

@@ -96,14 +96,15 @@ controller.api                  controller.performance controller.domain control
                                 controller.policies controller.engine controller.history controller.store
                                 controller.executors
 controller.router               controller.wire controller.system
+controller.redirecting          controller.wire
 controller.loop                 controller.domain controller.wire controller.system controller.store
                                 controller.executors controller.api
 controller.server               controller.performance controller.domain controller.wire controller.system
                                 controller.models controller.policies controller.engine controller.history
                                 controller.store controller.executors controller.workers controller.api
-                                controller.router controller.loop
+                                controller.redirecting controller.router controller.loop
 controller.standby              controller.wire controller.system controller.policies controller.engine
-                                controller.store controller.router
+                                controller.store controller.redirecting controller.router
 controller.__main__             controller.domain controller.system controller.policies controller.store
                                 controller.router controller.server controller.standby
 # Trying out, and learning. What computes is handed to the simulator.
