@@ -19,8 +19,6 @@ from tests.live.failover_storm import FailoverStorm
 from tests.live.failover_world import a_failover_cluster
 from tests.live.network import NoNetwork
 
-pytestmark = pytest.mark.root
-
 SHORT = ("kill_leader", "freeze_leader", "cut_leader_database", "cut_leader_agents", "kill_database")
 LASTS_S = 1.6 * LEASE_S
 STEPS = 60
@@ -39,6 +37,7 @@ def blows(seed: int, *kinds: str) -> list[Blow]:
     return [replace(each, lasts_s=LASTS_S, rest_s=3.0) for each in schedule(seed, len(kinds), kinds)]
 
 
+@pytest.mark.root
 def test_nothing_is_lost_doubled_or_changed_by_who_leads(tmp_path: Path, references: References) -> None:
     with a_storm(tmp_path, is_fenced=True) as storm:
         storm.go(blows(1, *SHORT), trainings=1, steps=STEPS)
@@ -47,6 +46,7 @@ def test_nothing_is_lost_doubled_or_changed_by_who_leads(tmp_path: Path, referen
         assert set(storm.striker.struck) == set(SHORT)
 
 
+@pytest.mark.root
 def test_the_judge_finds_controllers_without_their_fence(tmp_path: Path) -> None:
     with a_storm(tmp_path, is_fenced=False) as storm:
         storm.go(blows(1, "freeze_leader", "cut_leader_database"), trainings=0, steps=0)
