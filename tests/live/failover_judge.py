@@ -78,6 +78,12 @@ def judge_writers(entries: Sequence[Written], reigns: Sequence[Reign]) -> Iterat
             yield f"entry {entry.seq} came in term {entry.term} from a connection that did not lead in it"
 
 
+def judge_signs(signs: Sequence[Reign], reigns: Sequence[Reign]) -> Iterator[str]:
+    """Whoever committed a sign of life in a term led in it."""
+    for sign in set(signs) - set(reigns):
+        yield f"a connection that did not lead in it committed in term {sign.term}"
+
+
 def judge_submissions(acknowledged: Sequence[Submitted], arrived: Sequence[Arrived]) -> Iterator[str]:
     """What was acknowledged is in the journal, once, as the job that the client was told; the clients could
     have seen its order of entries."""

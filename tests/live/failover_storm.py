@@ -31,6 +31,7 @@ from tests.live.failover_judge import (
     judge_attempts,
     judge_devices,
     judge_lists,
+    judge_signs,
     judge_submissions,
     judge_writers,
 )
@@ -118,6 +119,7 @@ class FailoverStorm:
         """Everything that does not hold."""
         cluster, clients = self.cluster, self.clients
         found = list(judge_writers(cluster.written(), cluster.reigns()))
+        found += judge_signs(cluster.signs(), cluster.reigns())
         arrived = cluster.arrived()
         of_clients = [each for each in arrived if JobId(each.job) not in cluster.trainings]
         ours = {each.job for each in of_clients}

@@ -48,6 +48,11 @@ CREATE FUNCTION storm.note_reign() RETURNS trigger LANGUAGE plpgsql AS
 CREATE FUNCTION storm.note_entry() RETURNS trigger LANGUAGE plpgsql AS
     'BEGIN INSERT INTO storm.written SELECT NEW.seq, term, pg_backend_pid() FROM cotenant.leader;
      RETURN NEW; END';
+CREATE TABLE storm.signs(term BIGINT, backend BIGINT, PRIMARY KEY(term, backend));
+CREATE FUNCTION storm.note_sign() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN INSERT INTO storm.signs SELECT term, pg_backend_pid() FROM cotenant.leader ON CONFLICT DO NOTHING;
+     RETURN NEW; END';
+CREATE TRIGGER note_sign AFTER UPDATE ON cotenant.beats FOR EACH ROW EXECUTE FUNCTION storm.note_sign();
 CREATE TRIGGER note_reign AFTER UPDATE ON cotenant.leader FOR EACH ROW EXECUTE FUNCTION storm.note_reign();
 CREATE TRIGGER note_entry AFTER INSERT ON cotenant.entries FOR EACH ROW EXECUTE FUNCTION storm.note_entry();
 """
@@ -146,6 +151,9 @@ class FailoverCluster(Cluster):
 
     def written(self) -> list[Written]:
         return [Written(*row) for row in self.rows("SELECT seq, term, backend FROM storm.written")]
+
+    def signs(self) -> list[Reign]:
+        return [Reign(*row) for row in self.rows("SELECT term, backend FROM storm.signs")]
 
     def arrived(self) -> list[Arrived]:
         rows = self.rows("SELECT seq, key, job_ids FROM cotenant.submissions ORDER BY seq")

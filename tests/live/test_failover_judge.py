@@ -15,6 +15,7 @@ from tests.live.failover_judge import (
     judge_attempts,
     judge_devices,
     judge_lists,
+    judge_signs,
     judge_submissions,
     judge_writers,
 )
@@ -34,6 +35,11 @@ def listed(began_s: float, ended_s: float, *numbers: int) -> Listed:
 
 def test_each_term_writes_by_its_own_connections() -> None:
     assert not list(judge_writers(ENTRIES, REIGNS))
+
+
+def test_a_sign_of_who_did_not_lead_is_found() -> None:
+    assert not list(judge_signs(REIGNS, REIGNS))
+    assert len(list(judge_signs((*REIGNS, Reign(2, 101)), REIGNS))) == 1
 
 
 @pytest.mark.parametrize(
