@@ -11,8 +11,9 @@ of the peer's version, and says what to upgrade: a peer that cannot read its ref
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cache
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgpack
 import msgspec
@@ -145,7 +146,7 @@ def unpack(data: bytes, into: type[T] | Any) -> T:
 
 
 @cache
-def _holder_of(into: Any) -> type[Any]:
+def _holder_of(into: Hashable) -> type[Any]:
     """A struct with one field of this type: msgspec remembers what it found out about a struct, but looks at
     a union again with every conversion, which takes ten times as long as the conversion."""
     return msgspec.defstruct("Holder", [("value", into)], array_like=True)
@@ -153,7 +154,7 @@ def _holder_of(into: Any) -> type[Any]:
 
 def _convert(value: object, into: type[T] | Any) -> T:
     try:
-        converted: T = msgspec.convert([value], _holder_of(into), strict=False).value
+        converted: T = msgspec.convert([value], _holder_of(cast(Hashable, into)), strict=False).value
     except msgspec.ValidationError as error:  # It names the place in the holder.
         text = str(error).replace(" - at `$[0]`", "").replace("`$[0]", "`$")
         raise BadMessage(text) from None
