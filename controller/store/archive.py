@@ -1,9 +1,7 @@
-"""Old entries of a journal as compressed files: their format, and how entries go from a journal into files.
+"""Files into which old entries of a journal go: their format.
 
-Rule: an entry leaves the journal only after a file was read back from the disk and found to hold the same
-entry, byte for byte. The lowest number leaves first, so no entry is missing between files and journal. A
-crash at any point leaves at most an unfinished file, or entries in both places; the next run goes on from
-there. Entries that a start needs never leave: those behind the oldest snapshot stay.
+Rule: a file appears whole, and only after it was read back from the disk. Readers check every entry of it,
+and that none is missing.
 """
 
 from __future__ import annotations
@@ -11,24 +9,23 @@ from __future__ import annotations
 import lzma
 import re
 import zlib
-from collections.abc import Iterable, Iterator
-from itertools import groupby, takewhile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 
-from cotenant.controller.store.journal_file import JournalDamaged, JournalError, checksum
+from cotenant.controller.store.database import JournalDamaged, checksum
 from cotenant.controller.system.files import put_in_place
 from cotenant.controller.wire import BadMessage, unpack_struct
 
-PERIOD_S: Final = 30 * 86_400.0
-"""Entries of as much time are in one file."""
+ARCHIVED: Final = "archived"
+"""Key in `meta`: the last entry that has left the journal, and the folder of the files."""
 PRESET: Final = 2
 FRAME_BYTES_MAX: Final = 1 << 30
 _FORMAT: Final = "cotenant journal 1"
 _NAME: Final = re.compile(r"journal-(\d+)-(\d+)\.xz")
-_UNFINISHED: Final = ".journal-archive.new"
+UNFINISHED: Final = ".journal-archive.new"
 
 
 class ArchivedEntry(NamedTuple):
@@ -76,14 +73,22 @@ def list_archives(folder: Path) -> list[Archive]:
     )
 
 
+def find_archive(folders: Sequence[Path], seq: int) -> Archive | None:
+    """The file with an entry, in one of these folders; None: there is none."""
+    files = (archive for folder in folders for archive in list_archives(folder))
+    return next((each for each in files if each.first_seq <= seq <= each.last_seq), None)
+
+
 def write_archive(folder: Path, journal: str, entries: Iterable[ArchivedEntry]) -> Archive:
     """Writes a file of these entries, of which there is at least one; it appears whole or not at all.
 
     Raises:
         OSError: the disk is full, for example.
     """
-    fresh, first_seq, last_seq, crc = folder / _UNFINISHED, 0, 0, 0
+    fresh, first_seq, last_seq, crc = folder / UNFINISHED, 0, 0, 0
     encode = msgspec.msgpack.Encoder().encode
+    fresh.unlink(missing_ok=True)
+    fresh.touch(mode=0o600)
     with lzma.open(fresh, "wb", preset=PRESET) as file:
         for entry in entries:
             if not first_seq:
@@ -152,64 +157,3 @@ def _read(file: lzma.LZMAFile, size: int) -> bytes:
 
 def _damage(archive: Archive, what: str) -> JournalDamaged:
     return JournalDamaged(f"{archive.path}: {what}. Nothing was changed. Restore the file from a backup")
-
-
-# --- From a journal into files -----------------------------------------------------------------------
-
-
-class Archivable(Protocol):
-    """A journal whose old entries can be taken out. A controller may be writing to it."""
-
-    name: str
-
-    def first_seq(self) -> int:
-        """The number of its first entry; 0: it has none."""
-
-    def oldest_snapshot(self) -> int:
-        """The entry after which its oldest snapshot was made; 0: it has none."""
-
-    def kept_entries(self, after: int) -> Iterator[ArchivedEntry]:
-        """Its own entries above a number, in order; none of archives. Raises JournalDamaged."""
-
-    def drop_entries(self, through_seq: int) -> None:
-        """Deletes entries up to a number, the lowest first, a portion at a time."""
-
-
-def archive_entries(journal: Archivable, folder: Path, before_wall_s: float) -> list[Archive]:
-    """Moves entries that were written before a time into files, one per period; returns the new files.
-    Entries that an earlier run wrote and did not delete from the journal are deleted now.
-
-    Raises:
-        JournalError: a file is damaged, or holds other entries than the journal.
-    """
-    (folder / _UNFINISHED).unlink(missing_ok=True)
-    for archive in list_archives(folder):
-        _drop(journal, archive)
-    limit = journal.oldest_snapshot()
-    old = takewhile(
-        lambda entry: entry.seq <= limit and entry.wall_s < before_wall_s,
-        journal.kept_entries(journal.first_seq() - 1),
-    )
-    written = [
-        write_archive(folder, journal.name, entries)
-        for _, entries in groupby(old, key=lambda entry: entry.wall_s // PERIOD_S)
-    ]
-    for archive in written:
-        _drop(journal, archive)
-    return written
-
-
-def _drop(journal: Archivable, archive: Archive) -> None:
-    """Deletes from the journal what a file holds, once both were compared."""
-    first_seq = journal.first_seq()
-    if not first_seq or archive.last_seq < first_seq or archive.first_seq > journal.oldest_snapshot():
-        return
-    after = max(first_seq, archive.first_seq) - 1
-    kept = journal.kept_entries(after)
-    for entry in read_archive(archive, journal.name, after=after):
-        if entry != next(kept, None):
-            raise JournalError(
-                f"{archive.path} holds another entry {entry.seq} than the journal: it is of a past that was "
-                "restored over; move it away. Nothing was changed"
-            )
-    journal.drop_entries(archive.last_seq)

@@ -10,13 +10,12 @@ import pytest
 
 from cotenant.controller.store import JournalDamaged, JournalError, checksum
 from cotenant.controller.store.archive import (
-    PERIOD_S,
     ArchivedEntry,
-    archive_entries,
     list_archives,
     read_archive,
     write_archive,
 )
+from cotenant.controller.store.archiving import PERIOD_S, archive_entries
 
 
 class Crash(BaseException):
@@ -41,7 +40,7 @@ class PaperJournal:
     def first_seq(self) -> int:
         return self.kept[0].seq if self.kept else 0
 
-    def oldest_snapshot(self) -> int:
+    def last_to_leave(self) -> int:
         return self.snapshot
 
     def kept_entries(self, after: int) -> Iterator[ArchivedEntry]:
