@@ -2,17 +2,18 @@
 
 Rule: an entry leaves the journal only after a file was found to hold the same entry, byte for byte. The
 lowest number leaves first, so no entry is missing between files and journal. A crash at any point leaves at
-most an unfinished file, or entries in both places; the next run goes on from there. Entries that a start needs
-never leave: those behind the oldest snapshot stay.
+most an unfinished file, or entries in both places; the next run goes on from there. Entries that a start
+needs never leave: those behind the oldest snapshot stay.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from itertools import groupby, takewhile
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from cotenant.controller.store.archive import (
     ARCHIVED,
@@ -23,12 +24,14 @@ from cotenant.controller.store.archive import (
     read_archive,
     write_archive,
 )
-from cotenant.controller.store.database import Database, JournalError
+from cotenant.controller.store.database import Database, JournalError, StorageError
 from cotenant.controller.store.journal import JournalReader
 from cotenant.controller.store.schema import PUT_META
+from cotenant.controller.system.locks import Lock, LockTaken
 
 PERIOD_S: Final = 30 * 86_400.0
 """Entries of as much time are in one file."""
+LOCK_NAME: Final = "archive.lock"
 PORTION: Final = 5_000
 """Entries that are deleted in one transaction."""
 
@@ -86,6 +89,42 @@ class StoredJournal:
         self._reader.close()
 
 
+class Archived(NamedTuple):
+    """What a run has done."""
+
+    files: list[Archive]
+    is_freed: bool
+    """The space was given back; else new entries use it, and the journal does not get smaller."""
+
+
+def archive_journal(database: Database, folder: Path, before_wall_s: float) -> Archived:
+    """Moves entries that were written before a time into files in a folder, and frees their space.
+
+    Raises:
+        JournalError: the journal or a file cannot be read, or the two hold different entries.
+        OSError: a file cannot be written. Nothing is lost in either case; another run goes on.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        with _locked(folder), closing(StoredJournal(database, folder)) as journal:
+            files = archive_entries(journal, folder, before_wall_s)
+        return Archived(files, database.free_space())
+    except StorageError as error:
+        raise JournalError(f"{database.place}: {error}; nothing is lost, run it again") from None
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    try:
+        lock = Lock(folder / LOCK_NAME)
+    except LockTaken as taken:
+        raise JournalError(f"entries are being archived already (pid {taken.pid})") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def archive_entries(journal: Archivable, folder: Path, before_wall_s: float) -> list[Archive]:
     """Moves entries that were written before a time into files, one per period; returns the new files.
     Entries that an earlier run wrote and did not delete from the journal are deleted now.
@@ -123,4 +162,4 @@ def _drop(journal: Archivable, archive: Archive) -> None:
                 f"{archive.path} holds another entry {entry.seq} than the journal: it is of a past that was "
                 "restored over; move it away. Nothing was changed"
             )
-    journal.drop_entries(archive.last_seq)
+    journal.drop_entries(min(archive.last_seq, journal.last_to_leave()))
