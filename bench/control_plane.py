@@ -366,9 +366,8 @@ heartbeats within {heartbeat:.1f} ms.
 TCP with CURVE on 127.0.0.1. Every agent runs a job and sends a heartbeat a second; {rate:g} more jobs a
 second are submitted, started and ended. *CPU* is of one core; *ZeroMQ*: the part of it for sockets and
 encryption. Times are p50 / p99. *heartbeat*: until the renewal that answers it. *command*: from the
-submission until its start command reaches an agent, with a flushed commit in between. *joined*: until all
-are welcomed. *missed*: not answered within a second. *fleet*: CPU of the simulated agents, which share the
-machine.
+submission until its start command reaches an agent, with a flushed commit in between. *joined*: until all are
+welcomed. *missed*: not answered within a second. *fleet*: CPU of the simulated agents, on the same machine.
 
 Command: `python bench/control_plane.py --agents {agents} --seconds {seconds:g}`
 {machine} {note}

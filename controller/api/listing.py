@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from cotenant.controller.domain import ENDED, WAITING, Job, JobSpec, Phase, array_of
@@ -16,6 +17,9 @@ from cotenant.controller.wire import clients as wire
 CALL_OF_FUNCTION: Final = ("-m", "cotenant.controller.python.inside")
 """Second and third word of a job that calls a Python function."""
 SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+
+
+_PLACE: Final = attrgetter("place")
 
 
 class ListingRow(NamedTuple):
@@ -50,6 +54,11 @@ def is_wanted(job: Job, request: wire.ListJobs, words: Sequence[str]) -> bool:
     return all(word in text for word in words)
 
 
+def is_task(job: Job) -> bool:
+    """Whether the job is a task of an array."""
+    return "_" in job.spec.job_id
+
+
 def submission_kind(spec: JobSpec) -> wire.SubmissionKind:
     argv = spec.launch.argv
     if array_of(spec.job_id) != spec.job_id:
@@ -69,7 +78,7 @@ def rows_of(wanted: Iterable[Job], request: wire.ListJobs) -> list[ListingRow]:
     """The rows of a listing, one for each job, in order."""
     place = place_of_end if request.ended else place_of_arrival
     rows = [ListingRow(job, place(job)) for job in wanted]
-    rows.sort(key=lambda row: row.place, reverse=request.ended)
+    rows.sort(key=_PLACE, reverse=request.ended)
     return rows
 
 
@@ -84,17 +93,21 @@ def place_of_end(job: Job) -> tuple[float, int]:
 def fold_arrays(rows: Sequence[ListingRow], in_memory: Iterable[Job], *, by_end: bool) -> list[ListingRow]:
     """Two or more tasks of an array become one row: where the newest end of them is, or where its first task
     arrived, so that it stays on its page while they end. `in_memory`: all jobs, for the other tasks."""
-    wanted = Counter(array_of(row.job.job_id) for row in rows)
+    wanted = Counter(array_of(row.job.job_id) for row in rows if is_task(row.job))
     tasks: dict[str, list[Job]] = {array: [] for array, count in wanted.items() if count > 1}
+    if not tasks:
+        return list(rows)
     for job in in_memory:
-        if (array := array_of(job.job_id)) in tasks:
+        if is_task(job) and (array := array_of(job.job_id)) in tasks:
             tasks[array].append(job)
-    firsts: dict[str, ListingRow] = {}
+    folded: dict[str, ListingRow] = {}
     for row in rows:
         array = array_of(row.job.job_id)
-        if array not in firsts:
-            firsts[array] = row if array not in tasks else _row_of_array(row, tasks[array], by_end=by_end)
-    return sorted(firsts.values(), key=lambda row: row.place, reverse=by_end)
+        if array not in tasks:
+            folded[row.job.job_id] = row
+        elif array not in folded:
+            folded[array] = _row_of_array(row, tasks[array], by_end=by_end)
+    return sorted(folded.values(), key=_PLACE, reverse=by_end)
 
 
 def _row_of_array(first: ListingRow, tasks: Sequence[Job], *, by_end: bool) -> ListingRow:

@@ -15,7 +15,7 @@ from cotenant.controller.api import sharing, views
 from cotenant.controller.api.changes import verbs_open
 from cotenant.controller.api.etas import EtaBoard, ahead_lines
 from cotenant.controller.api.job_settings import settings_open
-from cotenant.controller.api.listing import ListingRow, array_view, fold_arrays, rows_of, wanted_jobs
+from cotenant.controller.api.listing import ListingRow, array_view, fold_arrays, is_task, rows_of, wanted_jobs
 from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
 from cotenant.controller.domain import ENDED, ClassReport, Job, Phase, Reason, array_of, render
 from cotenant.controller.engine import Engine, cheapest_change
@@ -70,8 +70,10 @@ class Queries:
         found = jobs_named(self._core, request.job_ids) if request.job_ids else jobs.values()
         wanted = wanted_jobs(found, request)
         by_state = Counter([job.phase for job in wanted])
-        if request.page and not request.ended and not request.fold:
-            wanted = [job for job in wanted if job.number > request.after]  # No rows of pages that are read.
+        if request.page and request.after and not request.ended:  # No rows of pages that are read.
+            # But an array's row stands where its first task arrived.
+            after, fold = request.after, request.fold
+            wanted = [job for job in wanted if job.number > after or (fold and is_task(job))]
         rows = rows_of(wanted, request)
         if request.fold:
             rows = fold_arrays(rows, jobs.values(), by_end=request.ended)
@@ -82,7 +84,8 @@ class Queries:
         limit = min(max(1, request.limit), LIMIT_MAX if request.page else LIST_MAX)
         page = rows[: min(limit, max(1, request.page), LIST_MAX) if request.page else limit]
         reasons_s_max = REASONS_OF_PAGE_S_MAX if request.page else REASONS_S_MAX
-        reply = self._row_list(request_id, page, len(rows) - len(page), reasons_s_max)
+        more = len(rows) - len(page)
+        reply = self._row_list(request_id, page, more, reasons_s_max, brief=request.brief)
         reply = msgspec.structs.replace(reply, by_state=dict(by_state))
         if request.ended:
             reply = msgspec.structs.replace(
@@ -102,34 +105,46 @@ class Queries:
         )
 
     def _row_list(
-        self, request_id: int, rows: Sequence[ListingRow], more: int, reasons_s_max: float
+        self,
+        request_id: int,
+        rows: Sequence[ListingRow],
+        more: int,
+        reasons_s_max: float,
+        *,
+        brief: bool = False,
     ) -> wire.Jobs:
         now = self.now()
         until_s = time.monotonic() + reasons_s_max
-        shown = cut_to_message(self._row(row, now, fresh_reason=time.monotonic() < until_s) for row in rows)
+        shown = cut_to_message(
+            self._row(row, now, fresh_reason=time.monotonic() < until_s, brief=brief) for row in rows
+        )
         more += len(rows) - len(shown)
         return wire.Jobs(request_id=request_id, jobs=tuple(shown), now=now.at, more=more)
 
     def now(self) -> views.Now:
         return views.Now(self._core.clock.now_s(), self._core.clock.wall())
 
-    def _row(self, row: ListingRow, now: views.Now, *, fresh_reason: bool) -> wire.JobView:
+    def _row(self, row: ListingRow, now: views.Now, *, fresh_reason: bool, brief: bool) -> wire.JobView:
         record = self._core.record(row.job.job_id)
         assert record is not None, row.job.job_id
-        view = self.view(record, now, fresh_reason=fresh_reason)
+        view = self.view(record, now, fresh_reason=fresh_reason, brief=brief)
         if row.tasks is None:
             return view
         forgotten = self._core.journal.count_past_tasks(array_of(row.job.job_id))
         return msgspec.structs.replace(view, array=array_view(row, forgotten))
 
-    def view(self, record: JobRecord, now: views.Now, *, fresh_reason: bool = True) -> wire.JobView:
+    def view(
+        self, record: JobRecord, now: views.Now, *, fresh_reason: bool = True, brief: bool = False
+    ) -> wire.JobView:
         state, job = self._core.state, record.job
         reason: Reason | None = None
         if fresh_reason and job.phase is Phase.QUEUED:
             reason = state.engine.explain(job.job_id, now.now_s)[0]
+        told = self._link.telemetry
+        if brief:
+            return views.job_view(state.engine, told, record, now, reason)
         eta = self._board.view_of(job, now)
         beside = sharing.views_of(state.engine.jobs, job, record.attempts)
-        told = self._link.telemetry
         return views.job_view(state.engine, told, record, now, reason, *beside, eta)
 
     def show(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:

@@ -105,7 +105,7 @@ def check_size(request: wire.Submit) -> None:
 
 def launch_bytes(spec: JobSpec) -> int:
     words = (*spec.launch.argv, *spec.launch.env, *spec.launch.env.values(), spec.launch.workdir)
-    return sum(len(word.encode(errors="surrogateescape")) for word in words)
+    return len("".join(words).encode(errors="surrogateescape"))
 
 
 def assign_numbers(request: wire.Submit, first_number: int) -> list[JobId]:

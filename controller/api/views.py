@@ -90,7 +90,7 @@ def job_view(
     held = job.placement
     split = held or newest
     can = job.progress.capabilities
-    return wire.JobView(
+    return wire.JobRow(
         job_id=job.job_id, name=spec.name, user=spec.user, organisation=spec.organisation or None,
         phase=job.phase, reason=render(shown), reason_code=shown.code, attempt=job.attempt.number,
         job_class=spec.job_class, priority=spec.priority,

@@ -81,6 +81,8 @@ _OURS: Final = re.compile("(" + "|".join(map(re.escape, (RESET, *COLOURS.values(
 
 def printable(text: str) -> str:
     """Lines and our own colours stay; whatever else a terminal would obey is shown as its escape."""
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return text
     return "\n".join(
         "".join(part if _OURS.fullmatch(part) else texts.one_line(part) for part in _OURS.split(line))
         for line in text.split("\n")
@@ -140,16 +142,21 @@ class Table:
             self._is_begun = True
             titles = (cell(columns[at].title, widths[at], columns[at].right) for at in self._kept)
             lines.append(paint(GAP.join(titles).rstrip(), "bold"))
+        sides = {at: ">" if columns[at].right else "<" for at in self._kept}
+        plain = GAP.join(f"{{{at}:{side}{widths[at]}}}" for at, side in sides.items())
         for row, line in zip(rows, cells, strict=True):
-            lines += self._row(row, line, widths, indent)
+            lines += self._row(row, line, widths, indent, plain)
         return lines
 
-    def _row(self, row: Any, line: list[str], widths: list[int], indent: int) -> list[str]:
+    def _row(self, row: Any, line: list[str], widths: list[int], indent: int, plain: str) -> list[str]:
         """The text of a row: one line, or more if the last column wraps."""
         last = self._kept[-1]
         pieces = pieces_of(line[last], widths[last]) if self._columns[last].wraps else [line[last]]
         line[last] = pieces[0]
-        first = GAP.join([self._paint_cell(at, row, line[at], widths[at]) for at in self._kept]).rstrip()
+        if not self._in_colour and len(line[last]) <= widths[last] and "".join(line).isascii():
+            first = plain.format(*line).rstrip()  # Nearly all lines, at a fifth of the time.
+        else:
+            first = GAP.join([self._paint_cell(at, row, line[at], widths[at]) for at in self._kept]).rstrip()
         return [first, *(" " * indent + self._paint_cell(last, row, piece, 0) for piece in pieces[1:])]
 
     def _paint_cell(self, at: int, row: Any, text: str, width: int) -> str:

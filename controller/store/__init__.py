@@ -12,6 +12,7 @@ from cotenant.controller.store.core import DECISION_BOUNDS_S, Core, Fatal, Poiso
 from cotenant.controller.store.journal import (
     ControllerRun, Entry, Journal, JournalReader, open_database, place_of,
 )
+from cotenant.controller.store.archiving import archive_journal
 from cotenant.controller.store.clock import (Clock, Uptime, uptime)
 from cotenant.controller.store.recovery import (
     JournalFollower, RecoveredState, ShadowSet, digest, read_entry, recover, replay,
@@ -32,7 +33,7 @@ __all__ = [
     "JournalReader", "JournalUnreachable", "LeaderReplaced", "Leadership", "Poisoned", "PostgresDatabase",
     "RecoveredState", "Scrub", "Scrubbed", "SecretRows", "ShadowSet", "SqliteDatabase", "SqliteWriting",
     "StandbyNews", "StorageError", "StorageLost", "Stuck", "TakenOver", "Uptime", "WritingConnection",
-    "checksum", "copy_journal", "damage_error", "digest", "let_follow", "open_database", "place_of",
-    "read_entry", "read_following", "read_leadership", "recover", "replay", "scrub", "uptime",
+    "archive_journal", "checksum", "copy_journal", "damage_error", "digest", "let_follow", "open_database",
+    "place_of", "read_entry", "read_following", "read_leadership", "recover", "replay", "scrub", "uptime",
 ]
 # fmt: on

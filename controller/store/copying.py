@@ -54,7 +54,7 @@ def copy_journal(source: Database, target: Database, progress: TellsCopied, *, p
             for table in TABLES:
                 _copy_table(table, reading, there, writing, source.place, progress, portion)
             _copy_secrets(source, target, reading, writing)
-            clock = reading.rows("SELECT key, value FROM meta WHERE key IN ('name', 'clock')")
+            clock = reading.rows("SELECT key, value FROM meta WHERE key IN ('name', 'clock', 'archived')")
             done = ("DELETE FROM meta WHERE key = ?", (COPYING,))
             writing.commit([*((PUT_META, row) for row in clock), done])
             count: int = there.rows("SELECT count(*) FROM entries")[0][0]

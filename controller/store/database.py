@@ -120,6 +120,14 @@ class Database(Protocol):
     def room(self) -> Room:
         """Returns what is known of the space, without waiting."""
 
+    def maintain(self, sql: str, values: Sequence[object]) -> int:
+        """Runs a statement in a transaction of its own, beside a controller that may be writing; returns how
+        many rows it changed. Raises StorageError."""
+
+    def free_space(self) -> bool:
+        """Gives back what deleted rows took; False: it is used again, but not given back while a controller
+        runs. Raises StorageError."""
+
 
 def checksum(now_s: float, event: bytes, decision: bytes, commands: bytes) -> int:
     """The checksum of an entry."""

@@ -14,12 +14,19 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from cotenant.controller.domain import HostId, Job, JobId, array_of
+from cotenant.controller.store.archive import (
+    ARCHIVED,
+    ArchivedEntry,
+    find_archive,
+    read_archive,
+)
 from cotenant.controller.store.clock import UNKNOWN, Uptime
 from cotenant.controller.store.committing import CommitGroup, Effect, Writer, let_follow
 from cotenant.controller.store.database import (
@@ -126,34 +133,63 @@ class JournalReader:
         return first
 
     def entries(self, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
-        """Durable entries in order; at most `limit`.
+        """Durable entries in order, also those that lie in archives; at most `limit`.
 
         Raises:
             JournalDamaged: one is missing or was changed; the text names it.
             StorageLost: the database cannot be reached.
         """
+        for seq, now_s, wall_s, event, decision, commands, crc in islice(self._every_row(after), limit):
+            if crc != checksum(now_s, event, decision, commands):
+                raise damage_error(self.place, f"entry {seq} was changed on disk: its checksum is wrong")
+            yield Entry(
+                seq=seq, now_s=now_s, wall_s=wall_s, event=event, decision=decision, commands=commands
+            )
+
+    def _every_row(self, after: int) -> Iterator[ArchivedEntry]:
+        """Rows of entries: those that have left for archives, then the journal's own."""
+        while True:
+            for row in self.kept_entries(after):
+                if row.seq != after + 1:
+                    break
+                yield row
+                after = row.seq
+            else:
+                return
+            for row in self._archived(after):
+                yield row
+                after = row.seq
+
+    def _archived(self, after: int) -> Iterator[ArchivedEntry]:
+        """The entries behind a number that are in one file with the next of them."""
+        _, _, folder = self.meta(ARCHIVED).partition(" ")
+        where = place_of(self.place)
+        folders = [where.parent] if isinstance(where, Path) else []
+        archive = find_archive([*folders, Path(folder)] if folder else [], after + 1)
+        if archive is None:
+            hint = f": it was archived, and no file in {folder} has it" if folder else ""
+            raise damage_error(self.place, f"entry {after + 1} is missing{hint}")
+        return read_archive(archive, self.name, after=after)
+
+    def kept_entries(self, after: int) -> Iterator[ArchivedEntry]:
+        """The journal's own rows of entries in order.
+
+        Raises:
+            JournalDamaged: they cannot be read. StorageLost: the database cannot be reached.
+        """
         columns = "seq, now_s, wall_s, event, decision, commands, crc"
         sql = f"SELECT {columns} FROM entries WHERE seq > ? ORDER BY seq LIMIT ?"
-        while limit is None or limit > 0:
-            count = READ_ROWS if limit is None else min(limit, READ_ROWS)
+        count = READ_ROWS
+        while count == READ_ROWS:
             try:
-                rows = self.reading.rows(sql, (after, count))
+                rows = self.reading.rows(sql, (after, READ_ROWS))
             except StorageLost:
                 raise
             except StorageError as error:
                 raise damage_error(self.place, f"entry {after + 1} or one after it: {error}") from None
-            for seq, now_s, wall_s, event, decision, commands, crc in rows:
-                if seq != after + 1:
-                    raise damage_error(self.place, f"entry {after + 1} is missing")
-                if crc != checksum(now_s, event, decision, commands):
-                    raise damage_error(self.place, f"entry {seq} was changed on disk: its checksum is wrong")
-                yield Entry(
-                    seq=seq, now_s=now_s, wall_s=wall_s, event=event, decision=decision, commands=commands
-                )
-                after = seq
-            if len(rows) < count:
-                return
-            limit = None if limit is None else limit - count
+            yield from map(ArchivedEntry._make, rows)
+            count = len(rows)
+            after = rows[-1][0] if rows else after
 
     def snapshots(self) -> Iterator[tuple[int, bytes]]:
         """Intact snapshots as (seq, data), newest first; a damaged one is left out, since the one before

@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller.store.archive import ARCHIVED
 from cotenant.controller.store.database import (
     Database,
     JournalError,
@@ -116,13 +117,7 @@ Bite = tuple[str, int, list[str]]
 def _entries(reading: ReadingConnection) -> Iterator[Bite]:
     """Checks every entry against its checksum, and that none is missing."""
     (last,) = reading.rows("SELECT coalesce(max(seq), 0) FROM entries")[0]
-    try:
-        (begin,) = reading.rows("SELECT coalesce(min(seq), 1) FROM entries")[0]
-    except StorageLost:
-        raise
-    except StorageError:  # The first are on a broken page.
-        begin = 1
-    for first in range(begin, last + 1, BITE):
+    for first in range(_archived_through(reading) + 1, last + 1, BITE):
         end = min(first + BITE - 1, last)
         try:
             yield "entries", end - first + 1, _wrong_entries(reading, first, end)
@@ -142,13 +137,21 @@ def _wrong_entries(reading: ReadingConnection, first: int, last: int) -> list[st
         seq: crc == checksum(now_s, event, decision, commands)
         for seq, now_s, event, decision, commands, crc in reading.rows(sql, (first, last))
     }
+    wrong = [seq for seq in range(first, last + 1) if not sound.get(seq)]
+    archived_through = _archived_through(reading) if wrong else 0  # It may have left since.
     return [
         f"entry {seq} was changed on disk: its checksum is wrong"
         if seq in sound
         else f"entry {seq} is missing"
-        for seq in range(first, last + 1)
-        if not sound.get(seq)
+        for seq in wrong
+        if seq > archived_through
     ]
+
+
+def _archived_through(reading: ReadingConnection) -> int:
+    """The last entry that has left the journal for an archive; 0: none has."""
+    found = reading.rows("SELECT value FROM meta WHERE key = ?", (ARCHIVED,))
+    return int(found[0][0].partition(" ")[0]) if found else 0
 
 
 def _snapshots(reading: ReadingConnection) -> Iterator[Bite]:

@@ -10,7 +10,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -99,6 +99,11 @@ class SqliteWriting:
                     self._database.execute("ROLLBACK")
                 raise
 
+    def commit_alone(self, sql: str) -> None:
+        """Runs what cannot be part of a transaction. Raises StorageError."""
+        with _own_errors():
+            self._database.execute(sql)
+
     def leave(self) -> None:
         """Nobody could follow."""
 
@@ -180,6 +185,22 @@ class SqliteDatabase:
                 size += self.path.with_name(f"{self.path.name}-wal").stat().st_size
         space = os.statvfs(self.path.parent)
         return Room(size, space.f_bavail * space.f_frsize >= ROOM_BYTES_MIN)
+
+    def maintain(self, sql: str, values: Sequence[object]) -> int:
+        """Runs a statement in a transaction of its own, beside a controller that may be writing; returns how
+        many rows it changed. Raises StorageError."""
+        with _own_errors(), closing(connect(self.path)) as database:
+            return database.execute(sql, tuple(values)).rowcount
+
+    def free_space(self) -> bool:
+        """Makes the file smaller, if no controller runs: it could not write for as long as that takes."""
+        try:
+            writing = self.open_writing()
+        except JournalError:
+            return False
+        with closing(writing):
+            writing.commit_alone("VACUUM")
+        return True
 
 
 def connect(path: Path) -> sqlite3.Connection:

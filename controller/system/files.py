@@ -47,6 +47,17 @@ def write_whole(
         sync_folder(path.parent)
 
 
+def put_in_place(beside: Path, path: Path) -> None:
+    """Gives a complete file its name, so that it survives a power cut. Raises OSError."""
+    descriptor = os.open(beside, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(beside, path)
+    sync_folder(path.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames in a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

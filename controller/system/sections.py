@@ -50,6 +50,8 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Journal entries between snapshots."""
     keep_ended: int = 10_000
     """Ended jobs that stay listed; older ones live in the journal only."""
+    keep_days: float = 400.0
+    """Entries older than this leave the journal for files when `cotenant controller archive` runs."""
     scrub_every_s: float = 86_400.0
     """How often the whole journal is read and its checksums are compared, the first time after a start."""
     eta_share: float = 0.1
@@ -72,6 +74,8 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             raise ValueError(f"controller.leader_lease_s must be at least 3, got {self.leader_lease_s}")
         if not 0.5 <= self.slurm_every_s < 1e6:
             raise ValueError(f"controller.slurm_every_s must be at least 0.5, got {self.slurm_every_s}")
+        if not 0 <= self.keep_days < 1e6:
+            raise ValueError(f"controller.keep_days must be at least 0, got {self.keep_days}")
         if not 1 <= self.scrub_every_s < 1e8:
             raise ValueError(f"controller.scrub_every_s must be at least 1, got {self.scrub_every_s}")
 

@@ -146,7 +146,7 @@ def unpack(data: bytes, into: type[T] | Any) -> T:
 
 
 @cache
-def _holder_of(into: Any) -> type[Any]:
+def _holder_of(into: Hashable) -> type[Any]:
     """A struct with one field of this type: msgspec remembers what it found out about a struct, but looks at
     a union again with every conversion, which takes ten times as long as the conversion."""
     return msgspec.defstruct("Holder", [("value", into)], array_like=True)
@@ -154,8 +154,7 @@ def _holder_of(into: Any) -> type[Any]:
 
 def _convert(value: object, into: type[T] | Any) -> T:
     try:
-        holder = _holder_of(cast(Hashable, into))
-        converted: T = msgspec.convert([value], holder, strict=False).value
+        converted: T = msgspec.convert([value], _holder_of(cast(Hashable, into)), strict=False).value
     except msgspec.ValidationError as error:  # It names the place in the holder.
         text = str(error).replace(" - at `$[0]`", "").replace("`$[0]", "`$")
         raise BadMessage(text) from None

@@ -146,6 +146,15 @@ def _is_plain(text: str, limit: Limit) -> bool:
     return len(text) <= limit.bytes_max and text.isascii() and text.isprintable()
 
 
+def _are_plain(words: tuple[Any, ...], limit: Limit) -> bool:
+    """Whether all are plain texts, short even together: one look, since nearly always they are."""
+    try:
+        together = "".join(words)
+    except TypeError:
+        return False
+    return _is_plain(together, limit) and len(together) <= limit.total_max
+
+
 def _check_value(value: Any, limit: Limit, default: Limit, where: str) -> Any:
     if isinstance(value, str):
         return value if _is_plain(value, limit) else _text(value, limit, where)
@@ -157,12 +166,16 @@ def _check_value(value: Any, limit: Limit, default: Limit, where: str) -> Any:
         return _struct(value, default)
     if isinstance(value, dict):
         _count(value, limit, where)
+        if _are_plain((*value, *value.values()), limit):
+            return value
         keys = [_check_value(each, limit, default, where) for each in value]
         values = [_check_value(each, limit, default, where) for each in value.values()]
         _total([*keys, *values], limit, where)
         return dict(zip(keys, values, strict=True)) if limit.kind == "text" else value
     if isinstance(value, tuple):
         _count(value, limit, where)
+        if value and type(value[0]) is str and _are_plain(value, limit):
+            return value
         found = tuple([_check_value(each, limit, default, where) for each in value])
         _total(found, limit, where)
         return value if all(map(is_, found, value)) else found

@@ -98,6 +98,7 @@ def queue(
         name=name,
         fold=fold if fold is not None else form in ("table", "wide") and not jobs,
         limit=whole_number("--limit", limit, LIMIT_MAX),
+        brief=form in ("table", "id"),
     )
     if watch:
         if form not in ("table", "wide"):

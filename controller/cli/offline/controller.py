@@ -30,6 +30,7 @@ from cotenant.controller.client.connection import Client
 from cotenant.controller.present.controllers import page
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import say, tell
+from cotenant.controller.system import paths
 from cotenant.controller.wire import clients as wire
 
 HAND_OVER_S: Final = 30.0
@@ -164,3 +165,32 @@ def copy(
     except JournalError as error:
         raise Problem("failed", str(error)) from None
     say(f"{target} holds all of {source}: {count:,} entries, every checksum right")
+
+
+@controller.command()
+def archive() -> None:
+    """Move entries of the journal that are older than `controller.keep_days` into compressed files in the
+    state folder, one for 30 days, and free their space. Controllers may run meanwhile. `sim replay`, `whatif`
+    and a start find the entries there; keep the files with your backups.
+
+    \b
+    For example:
+      cotenant controller archive                                        once a month, from cron
+      COTENANT_CONTROLLER__KEEP_DAYS=100 cotenant controller archive    more of them
+    """
+    from cotenant.controller.store import JournalError, archive_journal, open_database
+
+    settings = loaded_settings().settings
+    folder, days = paths.controller_state_dir(settings), settings.controller.keep_days
+    try:
+        place = open_database(paths.controller_journal(settings))
+        done = archive_journal(place, folder, time.time() - days * 86_400.0)
+    except (JournalError, OSError) as error:
+        raise Problem("failed", str(error)) from None
+    for file in done.files:
+        size_mb = file.path.stat().st_size / 1e6
+        say(f"{file.path}: entries {file.first_seq:,} to {file.last_seq:,}, {size_mb:.1f} MB")
+    if not done.files:
+        say(f"no entry that could leave the journal is older than {days:g} days")
+    if not done.is_freed:
+        tell("a controller runs: the space is used for new entries, and the file stays as large as it is")

@@ -285,7 +285,7 @@ class AgentExecutor:
         if first_host(job) != host_id:
             return  # The gang's first host speaks for it.
         self.telemetry[news.job_id] = news
-        event = self._progress.take(news, job.spec.iterations, now_s)
+        event = self._progress.take(news, job.spec.iterations, engine.partners(news.job_id), now_s)
         if event is not None:
             self._core.happen(event)
 

@@ -17,10 +17,16 @@ from cotenant.controller.wire import AttemptProgress
 
 DEAF_AFTER_S = 3.0
 """A longer gap between two ticks is ours: the controller was stopped, starved or busy."""
-PROGRESS_EVERY_S = 60.0
 PROGRESS_SHARE = 0.05
+PROGRESS_EVERY_S = 60.0
+PROGRESS_EVERY_S_MAX = 3_600.0
+STEADY_SHARE = 0.1
+"""A job that goes on as was expected is told of after each such share of the time since it last did not."""
 PROGRESS_SPACING_S = 2.0
-"""At most one event per job in this time, however much its pace jumps."""
+PROGRESS_SPACING_S_MAX = 120.0
+"""The least time from one event to the next. It doubles with each change of pace that follows soon on another
+(within `CALM` times the spacing), so that a job whose pace jumps all the time does not fill the journal."""
+CALM = 10.0
 
 
 class WatchedHost(msgspec.Struct, kw_only=True):
@@ -95,26 +101,57 @@ class LastProgress(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
     step: int
     step_s: float | None
-    total_steps: int | None = None
-    batch: SeenBatch = SeenBatch()
+    total_steps: int | None
+    batch: SeenBatch
+    beside: tuple[JobId, ...]
+    steady_since_s: float
+    """When it last departed from what was expected, or got other co-tenants."""
+    spacing_s: float
+
+    @property
+    def next_s(self) -> float:
+        """When progress as it is expected is told next."""
+        every_s = min(STEADY_SHARE * (self.at_s - self.steady_since_s), PROGRESS_EVERY_S_MAX)
+        return self.at_s + max(PROGRESS_EVERY_S, every_s, self.spacing_s)
 
 
 class ProgressFilter:
-    """Which progress is worth an event: remaining time moved by 5 %, or 60 s passed."""
+    """Which progress is worth an event: remaining time moved by 5 %, or it has not been told for long.
+
+    Decisions go by the pace and extrapolate it, so progress as it was expected changes none, and is told ever
+    more seldom while it lasts. It starts anew, at one a minute, with every change of pace or of co-tenants:
+    what a pair costs is learned from these events.
+    """
 
     def __init__(self) -> None:
         self._told: dict[JobId, LastProgress] = {}
 
-    def take(self, news: AttemptProgress, iterations: int | None, now_s: float) -> ev.ProgressSeen | None:
+    def take(
+        self, news: AttemptProgress, iterations: int | None, beside: tuple[JobId, ...], now_s: float
+    ) -> ev.ProgressSeen | None:
+        """Takes the progress of a heartbeat. `beside`: the job's present co-tenants."""
         told = self._told.get(news.job_id)
-        if (
-            told is not None
-            and told.attempt == news.attempt
-            and not self._matters(told, news, iterations, now_s)
-        ):
-            return None
-        if news.step_s is None and (told is None or told.attempt != news.attempt):
-            return None  # Nothing measured yet.
+        steady_since_s, spacing_s = now_s, PROGRESS_SPACING_S
+        if told is None or told.attempt != news.attempt:
+            if news.step_s is None:
+                return None  # Nothing measured yet.
+        else:
+            if beside != told.beside:
+                told = msgspec.structs.replace(
+                    told, beside=beside, steady_since_s=now_s, spacing_s=PROGRESS_SPACING_S
+                )
+                self._told[news.job_id] = told
+            if news.step < told.step or now_s < told.at_s + told.spacing_s:
+                return None
+            spacing_s = told.spacing_s
+            if not departs(told, news, iterations, now_s):
+                if news.step == told.step or now_s < told.next_s:
+                    return None
+                steady_since_s = told.steady_since_s
+            elif now_s - told.steady_since_s < CALM * spacing_s:
+                spacing_s = min(2.0 * spacing_s, PROGRESS_SPACING_S_MAX)
+            else:
+                spacing_s = PROGRESS_SPACING_S
         self._told[news.job_id] = LastProgress(
             attempt=news.attempt,
             at_s=now_s,
@@ -122,6 +159,9 @@ class ProgressFilter:
             step_s=news.step_s,
             total_steps=news.length.steps,
             batch=news.batch,
+            beside=beside,
+            steady_since_s=steady_since_s,
+            spacing_s=spacing_s,
         )
         return ev.ProgressSeen(
             job_id=news.job_id,
@@ -133,25 +173,20 @@ class ProgressFilter:
             alone_step_s=news.bound.alone_step_s if news.bound is not None else None,
         )
 
-    def _matters(
-        self, told: LastProgress, news: AttemptProgress, iterations: int | None, now_s: float
-    ) -> bool:
-        passed_s = now_s - told.at_s
-        if news.step < told.step or passed_s < PROGRESS_SPACING_S:
-            return False
-        if passed_s >= PROGRESS_EVERY_S and news.step > told.step:
-            return True
-        if news.step_s is None or told.step_s is None:
-            return news.step_s is not None
-        if (news.length.steps, news.batch) != (told.total_steps, told.batch):
-            return True
-        iterations = iterations or news.length.steps
-        if iterations is None:
-            return abs(news.step_s - told.step_s) > PROGRESS_SHARE * told.step_s
-        expected_s = (iterations - told.step) * told.step_s - passed_s
-        remaining_s = (iterations - news.step) * news.step_s
-        return abs(remaining_s - expected_s) > PROGRESS_SHARE * max(abs(expected_s), told.step_s)
-
     def forget(self, gone: Iterable[JobId]) -> None:
         for job_id in gone:
             self._told.pop(job_id, None)
+
+
+def departs(told: LastProgress, news: AttemptProgress, iterations: int | None, now_s: float) -> bool:
+    """Whether the job goes on in another way than what was told last lets expect."""
+    if news.step_s is None or told.step_s is None:
+        return news.step_s is not None
+    if (news.length.steps, news.batch) != (told.total_steps, told.batch):
+        return True
+    iterations = iterations or news.length.steps
+    if iterations is None:
+        return abs(news.step_s - told.step_s) > PROGRESS_SHARE * told.step_s
+    expected_s = (iterations - told.step) * told.step_s - (now_s - told.at_s)
+    remaining_s = (iterations - news.step) * news.step_s
+    return abs(remaining_s - expected_s) > PROGRESS_SHARE * max(abs(expected_s), told.step_s)

@@ -45,6 +45,8 @@ class ListJobs(Question["Jobs"], frozen=True, kw_only=True, tag="jobs"):
     kind: SubmissionKind | Literal[""] = ""
     fold: bool = False
     """Two or more tasks of one array become one row, whose `array` counts all its tasks."""
+    brief: bool = False
+    """For a table: without when jobs end, and without what sharing did and was expected to do."""
 
 
 class ShowJob(Question["Shown"], frozen=True, kw_only=True, tag="show"):
@@ -296,6 +298,11 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     def is_given_up(self) -> bool:
         """Held after too many failures: it waits for a person, who may be waiting for it."""
         return self.phase is Phase.HELD and self.reason_code in GIVEN_UP
+
+
+class JobRow(JobView, frozen=True, kw_only=True, tag="job/1", omit_defaults=True):
+    """A `JobView` as the controller sends it: without the fields that have their defaults, which are most of
+    them in a long queue. Readers decode a `JobView`."""
 
 
 class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):

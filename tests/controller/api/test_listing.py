@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cotenant.controller.domain import JobId, Launch, Phase
+from cotenant.controller.present.jobs import COLUMNS, ENDED_COLUMNS
 from cotenant.controller.wire import clients
 from tests.controller.station import ADMIN, ALICE, BOB, Station, job, run_one
 
@@ -94,3 +95,31 @@ def test_ended_jobs_come_newest_first_and_in_pages(array: Station) -> None:
     second = array.ask(clients.ListJobs(ended=True, page=2, before=first.next_before))
     assert [each.job_id for each in (*first.jobs, *second.jobs)] == ["2_3", "7", "2_0"]
     assert (first.next, second.next_before, first.by_state) == (0, None, {"cancelled": 3})
+
+
+def test_folded_pages_are_the_folded_listing_in_parts(array: Station) -> None:
+    whole = array.ask(clients.ListJobs(fold=True)).jobs
+    pages, after = [], 0
+    while True:
+        page = array.ask(clients.ListJobs(fold=True, page=1, after=after))
+        pages += page.jobs
+        after = page.next
+        if not after:
+            break
+    assert [(each.job_id, each.array) for each in pages] == [(each.job_id, each.array) for each in whole]
+
+
+def test_a_brief_row_says_all_that_a_table_shows(array: Station) -> None:
+    whole, brief = (array.ask(clients.ListJobs(brief=brief)).jobs for brief in (False, True))
+    assert all(each.eta is None for each in brief)
+    for column in (*COLUMNS, *ENDED_COLUMNS):
+        assert [column.text(each) for each in brief] == [column.text(each) for each in whole]
+
+
+def test_a_row_is_sent_without_its_defaults_and_read_with_them(array: Station) -> None:
+    address = array.post(clients.ListJobs(text="nightly"))
+    array.settle()
+    (frame,) = [frame for to, frame in array.sent if to == address]
+    (row,) = array.answers(address)[0].jobs
+    assert b"broken_promises" not in frame
+    assert (type(row), row.broken_promises, row.speedups) == (clients.JobView, 0, ())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 
@@ -99,12 +101,41 @@ def news(step: int, step_s: float | None = 1.0, attempt: int = 1) -> AttemptProg
 def told(steps: list[tuple[float, AttemptProgress]], iterations: int | None = 1_000) -> list[float]:
     """When the engine hears of it."""
     progress = ProgressFilter()
-    return [now_s for now_s, each in steps if progress.take(each, iterations, now_s) is not None]
+    return [now_s for now_s, each in steps if progress.take(each, iterations, (), now_s) is not None]
 
 
-def test_steady_progress_is_told_once_a_minute() -> None:
+def test_steady_progress_is_told_once_a_minute_at_first() -> None:
     steady = [(float(t), news(step=t)) for t in range(1, 200)]
     assert told(steady) == [1.0, 61.0, 121.0, 181.0]
+
+
+def test_progress_as_expected_is_told_ever_more_seldom_but_once_an_hour() -> None:
+    steady = [(float(t), news(step=t)) for t in range(1, 4 * 86_400, 10)]
+    times = told(steady, iterations=1_000_000)
+    gaps = [later - before for before, later in pairwise(times)]
+    assert gaps[:9] == [60.0] * 9
+    assert gaps == sorted(gaps)
+    assert all(gap <= max(60.0, 0.1 * at_s + 10.0) for at_s, gap in zip(times, gaps, strict=False))
+    assert gaps[-1] == 3_600.0
+
+
+def test_a_change_of_pace_is_told_at_once_after_days_and_then_once_a_minute_again() -> None:
+    progress = ProgressFilter()
+    for t in range(1, 86_400, 10):
+        progress.take(news(step=t), None, (), float(t))
+    after = [(86_400.0 + t, news(step=86_400 + t // 2, step_s=2.0)) for t in range(1, 130)]
+    assert [at_s for at_s, each in after if progress.take(each, None, (), at_s)] == [86_401, 86_461, 86_521]
+
+
+def test_with_another_co_tenant_a_steady_job_is_told_of_once_a_minute_again() -> None:
+    """What a pair costs is learned from its progress."""
+    progress = ProgressFilter()
+    for t in range(1, 86_400, 10):
+        progress.take(news(step=t), None, (), float(t))
+    last_s = progress._told[JobId("7")].at_s
+    after = [(last_s + t, news(step=86_400 + t)) for t in range(1, 130)]
+    beside = (JobId("8"),)
+    assert [at_s - last_s for at_s, each in after if progress.take(each, None, beside, at_s)] == [60, 120]
 
 
 def test_a_changed_pace_is_told_when_it_moves_the_end_by_5_percent() -> None:
@@ -120,8 +151,10 @@ def test_without_iterations_the_pace_itself_counts() -> None:
 
 
 def test_a_wild_pace_does_not_flood_the_journal() -> None:
-    wild = [(t / 10, news(step=t, step_s=1.0 + t % 7)) for t in range(1, 1_000)]
-    assert len(told(wild)) <= 100 / 2 + 1
+    wild = [(t / 10, news(step=t, step_s=1.0 + t % 7)) for t in range(1, 36_000)]
+    times = told(wild)
+    assert times[:3] == [0.1, 2.1, 6.1]
+    assert len(times) <= 3_600 / 120 + 7
 
 
 def test_nothing_is_told_before_something_was_measured() -> None:
@@ -130,22 +163,22 @@ def test_nothing_is_told_before_something_was_measured() -> None:
 
 def test_a_new_attempt_starts_over_and_an_old_one_is_not_heard() -> None:
     progress = ProgressFilter()
-    assert progress.take(news(100), 1_000, 0.0) is not None
-    assert progress.take(news(50, attempt=2), 1_000, 0.1) == ev.ProgressSeen(
+    assert progress.take(news(100), 1_000, (), 0.0) is not None
+    assert progress.take(news(50, attempt=2), 1_000, (), 0.1) == ev.ProgressSeen(
         job_id=JobId("7"), attempt=AttemptNo(2), step=50, step_s=1.0
     )
-    assert progress.take(news(40, attempt=2), 1_000, 100.0) is None, "steps do not go back"
+    assert progress.take(news(40, attempt=2), 1_000, (), 100.0) is None, "steps do not go back"
 
 
 def test_a_total_that_was_seen_is_told_at_once() -> None:
     progress = ProgressFilter()
-    assert progress.take(news(1), None, 0.0) is not None
+    assert progress.take(news(1), None, (), 0.0) is not None
     seen = msgspec.structs.replace(news(4), length=SeenLength(steps=100))
-    told = progress.take(seen, None, 3.0)
+    told = progress.take(seen, None, (), 3.0)
     assert told is not None and told.total_steps == 100
-    assert progress.take(msgspec.structs.replace(seen, step=7), None, 6.0) is None
+    assert progress.take(msgspec.structs.replace(seen, step=7), None, (), 6.0) is None
     batch = SeenBatch(rows=32, note="read from its loader, train.py line 41")
     also = msgspec.structs.replace(seen, step=9, batch=batch)
-    told = progress.take(also, None, 9.0)
+    told = progress.take(also, None, (), 9.0)
     assert told is not None and told.batch == batch
-    assert progress.take(msgspec.structs.replace(also, step=11), None, 12.0) is None
+    assert progress.take(msgspec.structs.replace(also, step=11), None, (), 12.0) is None

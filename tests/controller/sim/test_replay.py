@@ -25,7 +25,14 @@ from cotenant.controller.sim.past.what_if import (
     replay_tasks,
 )
 from cotenant.controller.sim.world.workload import Cluster
-from cotenant.controller.store import JOURNAL_NAME, Journal, JournalDamaged, JournalError
+from cotenant.controller.store import (
+    JOURNAL_NAME,
+    Journal,
+    JournalDamaged,
+    JournalError,
+    SqliteDatabase,
+    archive_journal,
+)
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +56,17 @@ def test_waits_loads_and_lengths_are_those_that_happened(told: ModuleType, tmp_p
     workload = record.workload()
     np.testing.assert_allclose(workload.submit_s, [0.0, 10.0])
     assert workload.job_ids == ("a", "b")
+
+
+def test_a_past_that_was_archived_is_read_with_the_journal(told: ModuleType, tmp_path: Path) -> None:
+    folder = told.write_journal(tmp_path, told.TWO_IN_TURN)
+    before = read_journal(folder)
+    database = SqliteDatabase(folder)
+    last = database.maintain("UPDATE entries SET wall_s = wall_s", ())
+    database.maintain("INSERT INTO snapshots VALUES(?, ?, ?)", (last - 1, b"", 0))
+    done = archive_journal(database, folder, 1e12)
+    assert done.files[-1].last_seq == last - 1
+    assert read_journal(folder) == before
 
 
 def test_what_a_profile_let_expect_counts_also_where_a_job_was_placed_at_once(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from cotenant.controller.performance import Profile, ProfilePoint
 from cotenant.controller.planning import View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
+from cotenant.controller.store import archive_journal, recover
 from cotenant.controller.store.recovery import RecoveredState, replay
 from cotenant.controller.wire import clients
 from tests.controller.station import Station, job, report, run_one
@@ -107,6 +109,28 @@ def test_replay_decides_the_same_byte_for_byte(stations: Make, seed: int) -> Non
     assert entries > 100
     replayed = replay(station.journal, registry.make, "1.2.3")
     assert replayed.differences == () and replayed.entries == entries and replayed.note == ""
+
+
+def test_with_an_archived_past_replay_and_a_start_without_snapshots_come_to_the_same(
+    stations: Make, seed: int, tmp_path: Path
+) -> None:
+    rng = random.Random(seed)
+    station = stations(snapshot_every=50, policy="srtf")
+    live_through(station, rng, 60)
+    database = station.journal.database
+    before = replay(station.journal, registry.make, "1.2.3")
+    done = archive_journal(database, tmp_path, 1e12)
+    assert done.files and done.files[-1].last_seq < station.journal.last_seq
+    assert replay(station.journal, registry.make, "1.2.3") == before
+    live_through(station, rng, 20)
+    state = image(station.core.state)
+    with closing(database.open_reading()) as reading:
+        last = reading.rows("SELECT max(seq) FROM snapshots")[0][0]
+    station.journal.flush()
+    for known in (last, 0):
+        database.maintain("UPDATE snapshots SET data = ? WHERE seq > ?", (b"of a later version", known))
+        recovered = recover(station.journal, registry.make, station.core._config)
+        assert image(recovered) == state
 
 
 def test_replay_says_where_another_policy_would_differ(stations: Make, seed: int) -> None:

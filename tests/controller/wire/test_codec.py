@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgpack
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -224,3 +225,26 @@ def test_a_damaged_record_is_named() -> None:
         unpack(b"\xc1", ev.AnyEvent)
     with pytest.raises(BadMessage, match="not a valid record"):
         unpack(pack({"event": "JobArrived"}), ev.AnyEvent)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"m": "beat", "beat": "x", "session": "s"}, "Expected `int`, got `str` - at `$.beat`"),
+        ({"m": "beat", "beat": 1}, "Object missing required field `session`"),
+        ({"m": "zz"}, "Invalid value 'zz' - at `$.m`"),
+        (
+            {"m": "beat", "beat": 1, "session": "s", "progress": [{"job_id": 1}]},
+            "Expected `str`, got `int` - at `$.progress[0].job_id`",
+        ),
+    ],
+)
+def test_a_bad_message_is_told_where_it_is_wrong(body: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadMessage) as refused:
+        decode(msgpack.packb([WIRE_VERSION, body]), wire.FromAgent)
+    assert str(refused.value) == f"not a valid message: {said}"
+
+
+@pytest.mark.parametrize(("message", "into"), MESSAGES)
+def test_a_frame_has_the_bytes_that_it_always_had(message: Any, into: Any) -> None:
+    assert encode(message) == msgpack.packb([WIRE_VERSION, msgspec.to_builtins(message)])
