@@ -143,6 +143,7 @@ class Standby:
             request_id=request_id,
             code="standby",
             message=f"{self._database.endpoint} is the standby; {where}",
+            hint="list both in controller.endpoint, and the one that leads is found",
             leader=self._leader,
         )
 

@@ -42,4 +42,5 @@ def lag_text(standby: wire.StandbyView) -> str:
     """How far a standby is behind, in words."""
     if standby.behind_entries == 0 and standby.behind_s < 3.0:
         return "up to date"
-    return f"{units.plural(standby.behind_entries, 'entry')} and {standby.behind_s:.0f} s behind"
+    entries = "1 entry" if standby.behind_entries == 1 else f"{standby.behind_entries:,} entries"
+    return f"{entries} and {standby.behind_s:.0f} s behind"
