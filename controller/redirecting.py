@@ -63,4 +63,10 @@ class Redirector:
     def failure(self, request_id: int) -> wire.Failure:
         """The answer to a question that somebody else has to answer."""
         message, leader = self._why()
-        return wire.Failure(request_id=request_id, code="standby", message=message, leader=leader)
+        return wire.Failure(
+            request_id=request_id,
+            code="standby",
+            message=message,
+            hint="list all controllers in controller.endpoint, and the one that leads is found",
+            leader=leader,
+        )

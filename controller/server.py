@@ -19,6 +19,7 @@ from cotenant.controller.api import (
     About,
     ClusterMetrics,
     LeadershipRequests,
+    LeadershipWatch,
     RequestHandlers,
     ServerFacts,
     hit_rate,
@@ -221,6 +222,7 @@ class Controller:
             keys_dir=paths.keys_dir(settings),
             every_s=settings.controller.slurm_every_s,
         )
+        self._leadership = LeadershipWatch(self.core)
         about = About(version=self._package, endpoint=self.endpoint, started_s=self.core.clock.now_s())
         self._handlers = RequestHandlers(
             self.core,
@@ -232,7 +234,9 @@ class Controller:
             foresee=self._foresee,
             more=(
                 self._allocator.requests,
-                LeadershipRequests(self.core, paths.own_endpoint(settings) or endpoint, self._leave),
+                LeadershipRequests(
+                    self.core, self._leadership, paths.own_endpoint(settings) or endpoint, self._leave
+                ),
             ),
         )
         self.loop = ControllerLoop(
@@ -266,6 +270,7 @@ class Controller:
         self._shadow_worker.look_again()
         self.loop.set_alarm()
         self._scrub.start()
+        self._leadership.start()
         ticking = self._asyncio.create_task(self._tick_for_ever())
         stopping = self._asyncio.create_task(self._stopped.wait())
         try:
@@ -301,6 +306,7 @@ class Controller:
         await self._foresight_worker.close()
         await self._shadow_worker.close()
         await asyncio.to_thread(self._scrub.close)
+        await asyncio.to_thread(self._leadership.close)
         if self._fatal is None:
             if not self.core.stuck:
                 self.core.snapshot()
@@ -366,6 +372,7 @@ class Controller:
             damages=None if core.scrubbed is None else len(core.scrubbed.damages),
             checked_s=None if core.scrubbed is None else time.monotonic() - core.scrubbed.ended_s,
             eta_hit_ratio=hit_rate(core.state.etas, policy_label(core.state.engine))[0],
+            leadership=self._leadership.news,
         )
         return self._metrics.sheet(core.state.engine, facts, now_s)
 

@@ -5,7 +5,7 @@ from cotenant.controller.api import metrics
 from cotenant.controller.api.etas import hit_rate
 from cotenant.controller.api.handlers import RequestHandlers
 from cotenant.controller.api.job_settings import change_spec
-from cotenant.controller.api.leading import LeadershipRequests
+from cotenant.controller.api.leading import LeadershipNews, LeadershipRequests, LeadershipWatch
 from cotenant.controller.api.metrics import ClusterMetrics, ServerFacts
 from cotenant.controller.api.permissions import (
     BYTES_BURST, BYTES_PER_SECOND, must_be_admin, policies_offered,
@@ -15,8 +15,8 @@ from cotenant.controller.api.submissions import Code, Denied
 from cotenant.controller.api.views import Now, note_text
 
 __all__ = [
-    "BYTES_BURST", "BYTES_PER_SECOND", "About", "ClusterMetrics", "Code", "Denied", "LeadershipRequests",
-    "Now", "RequestHandlers", "ServerFacts", "hit_rate", "metrics", "must_be_admin", "note_text",
-    "pair_views", "policies_offered", "change_spec",
+    "BYTES_BURST", "BYTES_PER_SECOND", "About", "ClusterMetrics", "Code", "Denied",
+    "LeadershipNews", "LeadershipRequests", "LeadershipWatch", "Now", "RequestHandlers", "ServerFacts",
+    "hit_rate", "metrics", "must_be_admin", "note_text", "pair_views", "policies_offered", "change_spec",
 ]
 # fmt: on

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, get_args
 
 from cotenant.controller.api.etas import promise_counts
+from cotenant.controller.api.leading import LeadershipNews
 from cotenant.controller.domain import ENDED, ON_DEVICES, HostId, HostState, Job, JobId, Outcome, Phase
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
@@ -48,6 +49,8 @@ class ServerFacts(NamedTuple):
     checked_s: float | None = None
     eta_hit_ratio: float | None = None
     """Share of the last intervals told at submission that held; None: none has been compared yet."""
+    leadership: LeadershipNews | None = None
+    """Who leads and follows; None: the journal is a file."""
 
 
 class ClusterMetrics:
@@ -83,6 +86,8 @@ class ClusterMetrics:
         _put_pairs(sheet, engine)
         _put_classes(sheet, engine)
         _put_facts(sheet, facts)
+        if facts.leadership is not None:
+            _put_leadership(sheet, facts.leadership)
         return sheet.end_with("cotenant_controller_series_left_out")
 
     def _look(self, jobs: Mapping[JobId, Job]) -> None:
@@ -220,3 +225,13 @@ def _put_facts(sheet: Sheet, facts: ServerFacts) -> None:
     sheet.put("cotenant_journal_stuck", float(facts.stuck))
     sheet.put("cotenant_journal_damages", facts.damages)
     sheet.put("cotenant_journal_checked_seconds", facts.checked_s)
+
+
+def _put_leadership(sheet: Sheet, news: LeadershipNews) -> None:
+    sheet.put("cotenant_leader_term", news.leader.term)
+    sheet.put("cotenant_leader_seconds", news.led_s)
+    standbys = news.standbys()
+    sheet.put("cotenant_standbys", len(standbys))
+    for each in standbys:
+        sheet.put("cotenant_standby_behind_entries", each.behind_entries, each.endpoint)
+        sheet.put("cotenant_standby_behind_seconds", each.behind_s, each.endpoint)

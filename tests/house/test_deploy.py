@@ -64,6 +64,11 @@ def test_services_come_back(name: str) -> None:
     assert settings_of["StartLimitIntervalSec"] == ["0"]
 
 
+def test_on_both_hosts_of_a_standby_the_same_starts() -> None:
+    (start,) = unit(CONTROLLER)["ExecStart"]
+    assert unit("cotenant-standby.conf")["ExecStart"] == ["", f"{start} --standby"]
+
+
 def test_the_controller_is_locked_in_and_not_root() -> None:
     settings_of = unit(CONTROLLER)
     assert settings_of["User"] == ["cotenant"]

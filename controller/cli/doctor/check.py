@@ -40,6 +40,8 @@ class DoctorFacts(msgspec.Struct, frozen=True, kw_only=True):
     status: wire.ControllerStatus | None
     nodes: wire.Nodes | None
     why_unreachable: Problem | None
+    controllers: wire.ControllersView | None = None
+    """Who leads and who follows; None: a controller has not said."""
     driver: DriverFacts = DriverFacts()
     files: HostFiles = HostFiles()
     mps: DetectedHost | None = None

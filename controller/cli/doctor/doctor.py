@@ -36,7 +36,9 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
 )
 from cotenant.controller.client.asking import asking, loaded_settings
+from cotenant.controller.client.connection import Refusal
 from cotenant.controller.domain import HostState, texts
+from cotenant.controller.present.controllers import NO_STANDBY_ADVICE, lag_text, leader_text
 from cotenant.controller.present.problem import FAILED, OK, Problem
 from cotenant.controller.present.screen import paint, say, terminal_width, wrap_text
 from cotenant.controller.present.tables import LAST_WIDTH_MIN, cut
@@ -152,7 +154,13 @@ def _answers(loaded: LoadedSettings, endpoint: str | None) -> DoctorFacts:
     try:
         with asking(endpoint, timeout_s=3.0) as client:
             status, nodes = client.ask(wire.GetStatus()), client.ask(wire.ListNodes())
-        return DoctorFacts(loaded=loaded, status=status, nodes=nodes, why_unreachable=None)
+            try:
+                controllers = client.ask(wire.GetControllers())
+            except Refusal:  # An older one does not know the question.
+                controllers = None
+        return DoctorFacts(
+            loaded=loaded, status=status, nodes=nodes, why_unreachable=None, controllers=controllers
+        )
     except Problem as problem:
         return DoctorFacts(loaded=loaded, status=None, nodes=None, why_unreachable=problem)
 
@@ -307,6 +315,21 @@ def journal_scrubbed(facts: DoctorFacts) -> Check | None:
     return Check("entries", "ok", f"the journal was sound {duration(status.journal_checked_s)} ago")
 
 
+def standby(facts: DoctorFacts) -> Check | None:
+    """Checks that another controller could take over; only where they share a journal."""
+    found = facts.controllers
+    if found is None or not found.term:
+        return None
+    leader = leader_text(found)
+    if not found.standbys:
+        return Check("standby", "warn", f"nobody could take over from {leader}", NO_STANDBY_ADVICE)
+    lags = "; ".join(f"{each.endpoint} is {lag_text(each)}" for each in found.standbys)
+    if not any(each.is_near for each in found.standbys):
+        todo = "its log says why: journalctl -u cotenant-controller on its host"
+        return Check("standby", "warn", f"{lags}; leader: {leader}", todo)
+    return Check("standby", "ok", f"{lags}; leader: {leader}")
+
+
 def hosts(facts: DoctorFacts) -> Check | None:
     if facts.nodes is None:
         return None
@@ -342,6 +365,7 @@ CHECKS: Final[tuple[Callable[[DoctorFacts], Check | None], ...]] = (
     agent,
     socket,
     controller,
+    standby,
     hosts,
     messages,
     journal_scrubbed,

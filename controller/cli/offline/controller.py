@@ -76,7 +76,7 @@ def controller(
     )
 
 
-@controller.command()
+@controller.part("status")
 def status(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
     """Who leads, since when and why, and how far a standby is behind."""
     form = chosen_format(output, as_json)
@@ -85,7 +85,7 @@ def status(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: Endpo
     show_one(form, found, identity=found.leader or "", of=found, page=page)
 
 
-@controller.command(name="hand-over")
+@controller.part("hand-over")
 def hand_over(endpoint: EndpointFlag = None) -> None:
     """Let a standby lead, before maintenance of the host that leads now. No request fails and no job notices;
     the one that led follows from then on, and can be stopped."""
@@ -110,7 +110,7 @@ def leader_after(client: Client, before: wire.ControllersView) -> wire.Controlle
     )
 
 
-@controller.command()
+@controller.part("migrate")
 def migrate(
     journal: Annotated[
         str, argument(metavar="[JOURNAL]", help="postgresql://... (default: controller.journal).")
@@ -138,7 +138,7 @@ def migrate(
         raise Problem("failed", str(error)) from None
 
 
-@controller.command()
+@controller.part("copy")
 def copy(
     source: Annotated[str, argument(metavar="FROM", help="A state folder, or postgresql://...")],
     target: Annotated[str, argument(metavar="TO", help="The same, and empty.")],
@@ -167,7 +167,7 @@ def copy(
     say(f"{target} holds all of {source}: {count:,} entries, every checksum right")
 
 
-@controller.command()
+@controller.part("archive")
 def archive() -> None:
     """Move entries of the journal that are older than `controller.keep_days` into compressed files in the
     state folder, one for 30 days, and free their space. Controllers may run meanwhile. `sim replay`, `whatif`

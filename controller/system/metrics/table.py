@@ -139,6 +139,26 @@ CONTROLLER: Final = (
     Metric("cotenant_journal_damages", "gauge", (), "Damaged places that the last scrub of it found"),
     Metric("cotenant_journal_checked_seconds", "gauge", (), "Since the last scrub of the journal ended"),
     Metric(
+        "cotenant_leader_term",
+        "gauge",
+        (),
+        "How many controllers have led, this one included; only with a shared journal, as what follows",
+    ),
+    Metric("cotenant_leader_seconds", "gauge", (), "Since this controller took over"),
+    Metric("cotenant_standbys", "gauge", (), "Standbys that have followed within the last minute"),
+    Metric(
+        "cotenant_standby_behind_entries",
+        "gauge",
+        ("standby",),
+        "Entries of the journal that the standby had not taken in",
+    ),
+    Metric(
+        "cotenant_standby_behind_seconds",
+        "gauge",
+        ("standby",),
+        "Since the standby last said that it had taken in everything",
+    ),
+    Metric(
         "cotenant_pair_interference_ratio",
         "gauge",
         ("job_id", "beside"),

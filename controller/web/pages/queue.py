@@ -16,6 +16,7 @@ from msgspec import structs
 from cotenant.controller.client.connection import Refusal
 from cotenant.controller.domain import ON_DEVICES, WAITING, JobId, Phase
 from cotenant.controller.present import etas
+from cotenant.controller.present.controllers import lag_text, leader_text
 from cotenant.controller.present.jobs import devices, gpus, steps
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.pages import changing
@@ -54,6 +55,7 @@ class QueueLook(NamedTuple):
     """Jobs that have ended and match."""
     why: wire.Explained | None
     """Of the job that was asked about, or of the first that waits."""
+    controllers: wire.ControllersView
 
 
 def look(asks: Asking, params: Params) -> QueueLook:
@@ -64,9 +66,9 @@ def look(asks: Asking, params: Params) -> QueueLook:
     for job in runs.jobs:
         asks.samples.note(wall_s(runs.now), job)
     ended = asks.ask(structs.replace(_jobs_question((), params), ended=True, fold=False, page=1))
-    return QueueLook(
-        status, runs, waits, sum(ended.by_state.values()), _why(asks, params.get("why"), waits.jobs)
-    )
+    why = _why(asks, params.get("why"), waits.jobs)
+    controllers = asks.ask(wire.GetControllers())
+    return QueueLook(status, runs, waits, sum(ended.by_state.values()), why, controllers)
 
 
 def _jobs_question(states: tuple[Phase, ...], params: Params) -> wire.ListJobs:
@@ -142,6 +144,9 @@ BACKWARDS: Final = "-"
 def fill(looked: QueueLook, params: Params) -> Mapping[str, Any]:
     return {
         "status": looked.status,
+        "controllers": looked.controllers,
+        "leader_text": leader_text,
+        "lag_text": lag_text,
         "runs": looked.runs,
         "waits": looked.waits,
         "next_pages": {

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from cotenant.controller.wire.clients.base import Done, Question, Reply
 from cotenant.controller.wire.times import Utc
+
+BEHIND_ENTRIES_MAX: Final = 1_000
+BEHIND_S_MAX: Final = 5.0
+"""A standby that is further behind would take longer to lead than a hand-over may take."""
 
 
 class GetControllers(Question["ControllersView"], frozen=True, kw_only=True, tag="controllers"):
@@ -27,6 +31,11 @@ class StandbyView(msgspec.Struct, frozen=True, kw_only=True):
     """Entries of the journal that it had not taken in."""
     behind_s: float
     """For how long it has not said that it had taken in everything, in seconds."""
+
+    @property
+    def is_near(self) -> bool:
+        """Whether it could lead within seconds."""
+        return self.behind_entries <= BEHIND_ENTRIES_MAX and self.behind_s <= BEHIND_S_MAX
 
 
 class ControllersView(Reply, frozen=True, kw_only=True, tag="controllers-view"):

@@ -191,6 +191,21 @@ def status(**more: Any) -> wire.ControllerStatus:
     return wire.ControllerStatus(request_id=0, **{**known, **more})
 
 
+def standby(**more: Any) -> wire.StandbyView:
+    known: dict[str, Any] = {"endpoint": "tcp://b:1", "host": "b", "behind_entries": 0, "behind_s": 0.5}
+    return wire.StandbyView(**{**known, **more})
+
+
+def controllers(*standbys: wire.StandbyView, **more: Any) -> wire.ControllersView:
+    """Of a journal that controllers share; with term=0 of one in a file."""
+    known: dict[str, Any] = {
+        "endpoint": "tcp://a:1", "role": "leader", "journal": "postgresql://db/cotenant", "entries": 7,
+        "leader": "tcp://a:1", "leader_host": "a", "leads_since": None, "why": "the leader had ended",
+        "term": 3,
+    }  # fmt: skip
+    return wire.ControllersView(request_id=0, standbys=standbys, **{**known, **more})
+
+
 def pair(**more: Any) -> wire.PairView:
     known: dict[str, Any] = {
         "first": "python a.py, batch 8", "second": "python b.py x2", "first_xi": 1.25, "second_xi": 1.6,

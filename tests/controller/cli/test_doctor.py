@@ -146,3 +146,31 @@ def test_doctor_fails_where_something_fails(
 ) -> None:
     monkeypatch.setenv("COTENANT_CHECKPOINT__ROOT", "/dev/null/x")
     assert cotenant("doctor").code == 1
+
+
+def test_a_standby_that_could_take_over_is_ok_and_none_or_one_far_behind_is_not(replies: ModuleType) -> None:
+    def found(*standbys: wire.StandbyView, **more: object) -> Check | None:
+        controllers = replies.controllers(*standbys, **more)
+        return checks.standby(msgspec.structs.replace(facts({}), controllers=controllers))
+
+    assert checks.standby(facts({})) is None and found(term=0) is None, "the journal is a file"
+    near, far = replies.standby(), replies.standby(behind_entries=5_000, behind_s=40.0)
+    good = said(found(far, near))
+    assert good.verdict == "ok" and "tcp://b:1 is up to date" in good.found
+    assert "tcp://a:1 on a (term 3: the leader had ended)" in good.found
+    behind, nobody = said(found(far)), said(found())
+    assert behind.verdict == "warn" and "5,000 entries and 40 s behind" in behind.found
+    assert nobody.verdict == "warn" and "--standby" in nobody.todo
+
+
+def test_a_controller_that_knows_no_standbys_is_asked_all_the_same(
+    controller: StandIn, replies: ModuleType, at_home: Path
+) -> None:
+    loaded = settings.load({"controller.endpoint": controller.endpoint}, files=[], environ={})
+    controller.says(wire.GetStatus, replies.status())
+    controller.says(wire.ListNodes, replies.nodes())
+    controller.says(wire.GetControllers, wire.Failure(request_id=0, code="version", message="unknown"))
+    found = checks._answers(loaded, controller.endpoint)
+    assert found.status is not None and found.controllers is None
+    controller.says(wire.GetControllers, replies.controllers())
+    assert checks._answers(loaded, controller.endpoint).controllers is not None

@@ -1021,3 +1021,13 @@ def test_a_last_column_that_wraps_says_everything() -> None:
 )
 def test_durations_on_screen(seconds: float | None, text: str) -> None:
     assert units.duration(seconds) == text
+
+
+def test_a_standby_alone_says_where_the_leader_is(controller: StandIn, cotenant: Cotenant) -> None:
+    message, hint = "tcp://b:1 is the standby; the leader is at tcp://a:1", "list both"
+    failure = wire.Failure(request_id=0, code="standby", message=message, hint=hint, leader="tcp://a:1")
+    for kind in (wire.GetStatus, wire.ListJobs):
+        controller.says(kind, failure)
+    assert f"controller ({message})" in cotenant("version").out
+    asked = cotenant("status")
+    assert asked.code == 5 and message in asked.err and hint in asked.err

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.api import ClusterMetrics, ServerFacts
+from cotenant.controller.api import ClusterMetrics, LeadershipNews, ServerFacts
 from cotenant.controller.api import metrics as cluster
 from cotenant.controller.domain import HostState, JobId, Phase
-from cotenant.controller.store import DECISION_BOUNDS_S
+from cotenant.controller.store import DECISION_BOUNDS_S, FollowingStandby, Leadership
 from cotenant.controller.system.metrics.address import Address, MetricsProblem, parse
 from cotenant.controller.system.metrics.endpoint import open_endpoint
 from cotenant.controller.system.metrics.sheet import Histogram, Sheet
@@ -243,3 +244,23 @@ def test_the_documentation_has_every_metric() -> None:
         assert markdown(metrics) in page, (
             "print the tables: python -m cotenant.controller.system.metrics.table"
         )
+
+
+def test_who_follows_is_on_the_sheet_only_where_controllers_share_a_journal(station: Station) -> None:
+    engine, now_s = station.core.state.engine, station.core.clock.now_s()
+    names = {
+        each.name for each in EVERYTHING if each.name.startswith(("cotenant_leader_", "cotenant_standby"))
+    }
+    assert len(names) == 5
+    alone = scrape(station, ClusterMetrics(engine))
+    assert not any(alone.values.get(name) for name in names)
+    leader = Leadership(4, "tcp://a:1", "a", 0.0, "the leader had ended", False)
+    following = (FollowingStandby("tcp://b:1", "b", 5, 0.5),)
+    news = LeadershipNews(leader, 60.0, following, 7, time.monotonic() - 100.0)
+    told = facts(station)._replace(leadership=news)
+    values = ClusterMetrics(engine).sheet(engine, told, now_s).values
+    assert (values["cotenant_leader_term"][()], values["cotenant_leader_seconds"][()]) == (4, 60.0)
+    assert values["cotenant_standbys"][()] == 1
+    assert values["cotenant_standby_behind_entries"][("tcp://b:1",)] == 2
+    behind_s = values["cotenant_standby_behind_seconds"][("tcp://b:1",)]
+    assert behind_s >= 100.5, "an answer of the database that is old counts as such"

@@ -77,6 +77,7 @@ class JobList:
         self.attempts: tuple[wire.AttemptView, ...] = ()
         self.output = b""
         controller.says(wire.GetStatus, lambda request: self._status())
+        controller.says(wire.GetControllers, replies.controllers(term=0))
         controller.says(wire.ListJobs, self._list)
         controller.says(wire.ShowJob, self._about(self._shown))
         controller.says(wire.Explain, self._about(self._explained))

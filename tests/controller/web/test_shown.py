@@ -87,6 +87,20 @@ def test_the_queue_says_what_runs_what_waits_and_why(browser: TestClient) -> Non
     assert "1 free device is enough" in text
 
 
+def test_the_queue_says_who_leads_and_warns_where_nobody_follows(
+    browser: TestClient, controller: StandIn
+) -> None:
+    assert "Leader" not in words(browser.get("/queue").text), "the journal is a file"
+    controller.says(wire.GetControllers, replies.controllers())
+    shown = words(browser.get("/queue?q=a").text)
+    assert "No standby follows: nobody could take over from the leader tcp://a:1 on a" in shown
+    far = replies.standby(endpoint="tcp://c:1", host="c", behind_entries=5_000, behind_s=40.0)
+    controller.says(wire.GetControllers, replies.controllers(replies.standby(), far))
+    shown = words(browser.get("/queue?q=b").text)
+    assert "Leader tcp://a:1 on a (term 3: the leader had ended). Standby tcp://b:1 on b: up to date" in shown
+    assert "Standby tcp://c:1 on c: 5" in shown and "40 s behind" in shown
+
+
 def test_the_queue_explains_the_job_that_was_asked_about(browser: TestClient) -> None:
     assert "Why job 7 (train) is running" in words(browser.get("/queue?why=7").text)
     assert browser.get("/queue?why=99").status_code == 404
