@@ -15,13 +15,15 @@ from importlib.metadata import version
 from cotenant.controller.domain import ENDED, texts
 from cotenant.controller.policies import registry
 from cotenant.controller.router import Router, RouterError, raise_descriptor_limit
-from cotenant.controller.server import Controller, engine_config
+from cotenant.controller.server import TRY_AGAIN_S, Controller, engine_config
 from cotenant.controller.standby import Standby
 from cotenant.controller.store import (
     Fatal,
     JournalError,
     JournalReader,
+    JournalUnreachable,
     PostgresDatabase,
+    StorageError,
     TakenOver,
     open_database,
     replay,
@@ -32,6 +34,8 @@ from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyProblem
 from cotenant.controller.system.metrics import MetricsProblem
 from cotenant.controller.system.sections import Settings
+
+log = logging.getLogger("cotenant.controller")
 
 
 def main(words: list[str] | None = None) -> int:
@@ -62,7 +66,7 @@ def main(words: list[str] | None = None) -> int:
         asyncio.run(serve(chosen, standby=flags.standby))
     except (sources.SettingsError, MetricsProblem, BadEndpoint) as error:
         return fail(str(error), 2)
-    except (JournalError, RouterError, KeyProblem, Fatal, OSError) as error:
+    except (JournalError, StorageError, RouterError, KeyProblem, Fatal, OSError) as error:
         return fail(str(error), 1)
     return 0
 
@@ -181,11 +185,19 @@ async def follow(
             "--standby follows a journal in PostgreSQL: set controller.journal to postgresql://..., as the "
             "leader has it"
         )
-    lease_s = settings.controller.leader_lease_s
-    standby = Standby(database, router, engine_config(settings), lease_s, leave_to_others_s=hold_back_s)
-    ending.current = standby.stop
-    print(f"standby {router.endpoint} journal={database.place}", flush=True)
-    return await standby.run()
+    lease_s, config = settings.controller.leader_lease_s, engine_config(settings)
+    ending.current = lambda: None
+    while not ending.is_due:
+        try:
+            standby = Standby(database, router, config, lease_s, leave_to_others_s=hold_back_s)
+        except JournalUnreachable as error:
+            log.warning("%s; it tries again", error)
+            await asyncio.sleep(TRY_AGAIN_S)
+            continue
+        ending.current = standby.stop
+        print(f"standby {router.endpoint} journal={database.place}", flush=True)
+        return await standby.run()
+    return None
 
 
 def fail(message: str, code: int) -> int:

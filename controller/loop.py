@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from cotenant.controller.api import Code
@@ -143,7 +144,7 @@ class ControllerLoop:
                 self._ask(address, who, decode(frame, wire.Request))
             else:
                 message: FromAgent = decode(frame, FromAgent)
-                self.guard(lambda: self._hear(address, who, message))
+                self.guard(partial(self._hear, address, who, message))
         except WrongVersion as wrong:
             self.core.counters["bad_messages"] += 1
             why = refusal(wrong.theirs)
@@ -190,6 +191,8 @@ class ControllerLoop:
         """
         try:
             work()
+            if not self.core.has_news and self.core.journal.is_settled:
+                return  # A heartbeat, nearly always: there is nothing to pass on, to seal or to wake for.
             self._settle()
         except Fatal as fatal:
             self._end(fatal)

@@ -199,6 +199,11 @@ class Core:
 
         self._then.append(kept)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether anything happened, or has to follow, since the last `seal`."""
+        return bool(self._then or self._decided) or self.journal.has_open_group
+
     def seal(self) -> list[Effect]:
         """End of one message: commit its consequences together. Returns what may follow at once."""
         then, self._then = self._then, []

@@ -399,6 +399,11 @@ class Journal(JournalReader):
         return self._sealed - self._settled
 
     @property
+    def has_open_group(self) -> bool:
+        """Something was added since the last `seal`."""
+        return bool(self._group.rows)
+
+    @property
     def is_ahead(self) -> bool:
         """Entries or reports have been added that are not known to be durable."""
         return self._made != self._kept

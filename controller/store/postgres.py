@@ -45,6 +45,8 @@ NAMESPACE: Final = "cotenant"
 """The schema with the journal's tables, and the channel on which a commit is announced."""
 BEAT_S: Final = 1.0
 """How often a leader shows that it leads, at most."""
+FREE_S: Final = 1.0
+"""So long the server may take to notice that a leader has closed its connection."""
 SIZE_EVERY_S: Final = 60.0
 _TABLES: Final = """
 CREATE TABLE leader(one BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (one), term BIGINT NOT NULL,
@@ -333,6 +335,10 @@ class PostgresDatabase:
         """
         reading = self.open_reading()
         found = self.try_to_lead()
+        deadline_s = time.monotonic() + FREE_S
+        while found is None and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+            found = self.try_to_lead()
         who = read_leadership(reading)
         reading.close()
         if found is None:

@@ -107,9 +107,13 @@ class PaperJournal:
         raise AssertionError(f"an event broke the engine:\n{story}")
 
     @property
-    def is_settled(self) -> bool:
+    def has_open_group(self) -> bool:
         group = self._group
-        return not (group.entries or group.reports or group.snapshots) and self._on_the_way == 0
+        return bool(group.entries or group.reports or group.snapshots)
+
+    @property
+    def is_settled(self) -> bool:
+        return not self.has_open_group and self._on_the_way == 0
 
     def seal(self, then: Sequence[Effect] = ()) -> None:
         """On its way to the disk, behind what was sealed before."""

@@ -38,6 +38,8 @@ were not answered, and a successor's commands are to arrive within five seconds.
 STAND_BY_S: Final = 6.0
 """How long the agent waits with a standby before it tries the others again, since the leader may be out of
 reach for this host alone; long beside `ANSWER_S`, for it is away from the standby so long."""
+UNSURE_S: Final = 1.0
+"""The same with one that does not know who leads."""
 REST_S: Final = 0.5
 """Between two rounds in which all have refused the connection."""
 
@@ -196,12 +198,16 @@ class Registration:
     def does_not_lead(self, leader: str, now_s: float) -> list[AnyAgentEffect]:
         """This controller is a standby."""
         self._heard_s = now_s
-        if self.welcomed:
+        had_led = self.welcomed
+        if had_led:
             self.greet_again(now_s)
         if self.route.follow(leader):
             return self._go(now_s)
-        if not self.route.is_only:
-            self._moves_at_s = min(self._moves_at_s, now_s + STAND_BY_S)
+        if self.route.is_only:
+            return []
+        if had_led and not leader:  # It cannot reach the database: who can may lead by now.
+            return self._go_on(now_s)
+        self._moves_at_s = min(self._moves_at_s, now_s + (STAND_BY_S if leader else UNSURE_S))
         return []
 
     def leave_refused(self, now_s: float) -> list[AnyAgentEffect]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core import AgentTicked, Booted, LinkChanged, Reconnect, Say, StartSupervisor
-from cotenant.agent.daemon.core.registration import ANSWER_S, REST_S, STAND_BY_S
+from cotenant.agent.daemon.core.registration import ANSWER_S, REST_S, STAND_BY_S, UNSURE_S
 from cotenant.controller.domain import Epoch
 from cotenant.controller.wire import (
     CommandDelivery,
@@ -96,10 +96,18 @@ def test_a_redirect_is_followed_at_once_and_only_once() -> None:
     assert ways(beside_a_standby(agent, A, STAND_BY_S)) == [B]
 
 
-@pytest.mark.parametrize("leader", ["", "tcp://stranger:7070"])
-def test_a_redirect_to_a_stranger_is_not_followed(leader: str) -> None:
+@pytest.mark.parametrize(("leader", "wait_s"), [("", UNSURE_S), ("tcp://stranger:7070", STAND_BY_S)])
+def test_a_redirect_to_a_stranger_is_not_followed(leader: str, wait_s: float) -> None:
     agent = agent_of(A, B)
-    assert ways(beside_a_standby(agent, leader, STAND_BY_S)) == [B]
+    assert ways(beside_a_standby(agent, leader, wait_s)) == [B]
+
+
+def test_a_leader_that_names_nobody_is_left_at_once() -> None:
+    """It cannot reach the database, and its successor may lead by now."""
+    agent = agent_of(A, B)
+    agent.say(opened(A))
+    agent.hear(welcome(FIRST))
+    assert ways(agent.hear(NotLeading())) == [B]
 
 
 def test_a_silent_controller_is_left_after_three_heartbeats_and_a_silent_successor_sooner() -> None:
