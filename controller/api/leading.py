@@ -58,10 +58,11 @@ class LeadershipWatch(threading.Thread):
     """Asks a shared journal once a second who follows, so that the loop never waits for that. While the
     database is lost its last answer stays, and grows old."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, look_s: float = LOOK_S) -> None:
         """Asks once. Raises StorageError."""
         super().__init__(name="leadership", daemon=True)
         self._core = core
+        self._look_s = look_s
         self._stopped = threading.Event()
         is_shared = core.journal.database.is_shared
         self.news: LeadershipNews | None = self._look(core.journal) if is_shared else None
@@ -70,7 +71,7 @@ class LeadershipWatch(threading.Thread):
     def run(self) -> None:
         journal: JournalReader | None = None
         database = self._core.journal.database
-        while self.news is not None and not self._stopped.wait(LOOK_S):
+        while self.news is not None and not self._stopped.wait(self._look_s):
             with suppress(StorageError, JournalError):
                 journal = journal or JournalReader(database.open_reading(), database.place)
                 self.news = self._look(journal)

@@ -19,7 +19,7 @@ from cotenant.controller.store.recovery import (
 )
 from cotenant.controller.store.scrub import BITE, Scrub, Scrubbed, scrub
 from cotenant.controller.store.leadership import (
-    FollowingStandby, Leadership, read_following, read_leadership,
+    FollowingStandby, Leadership, note_following, read_following, read_leadership,
 )
 from cotenant.controller.store.postgres import PostgresDatabase
 from cotenant.controller.store.following import FollowingThread, StandbyNews, TakenOver
@@ -33,7 +33,7 @@ __all__ = [
     "JournalReader", "JournalUnreachable", "LeaderReplaced", "Leadership", "Poisoned", "PostgresDatabase",
     "RecoveredState", "Scrub", "Scrubbed", "SecretRows", "ShadowSet", "SqliteDatabase", "SqliteWriting",
     "StandbyNews", "StorageError", "StorageLost", "Stuck", "TakenOver", "Uptime", "WritingConnection",
-    "archive_journal", "checksum", "copy_journal", "damage_error", "digest", "let_follow", "open_database",
-    "place_of", "read_entry", "read_following", "read_leadership", "recover", "replay", "scrub", "uptime",
+    "archive_journal", "checksum", "copy_journal", "damage_error", "digest", "let_follow", "note_following",
+    "open_database", "place_of", "read_entry", "read_following", "read_leadership", "recover", "replay", "scrub", "uptime",
 ]
 # fmt: on

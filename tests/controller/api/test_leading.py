@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from cotenant.controller.api import LeadershipWatch, leading
-from cotenant.controller.store import JournalReader, PostgresDatabase, StorageError
-from cotenant.controller.store.leadership import note_following
+from cotenant.controller.api import LeadershipWatch
+from cotenant.controller.store import JournalReader, PostgresDatabase, StorageError, note_following
 from tests.building.limits import within_s
 
 
@@ -22,21 +19,42 @@ def wait_for(happened: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline_s
 
 
-def test_it_reads_who_follows_and_keeps_what_it_knew_while_the_database_is_lost(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leading, "LOOK_S", 0.01)
+class LosesReadings:
+    """A database whose readings fail once it is lost."""
+
+    def __init__(self, inner: PostgresDatabase) -> None:
+        self._inner = inner
+        self.place, self.is_shared = inner.place, True
+        self.is_lost = False
+        self.failures = 0
+
+    def open_reading(self) -> LosesReadings:
+        self._reading = self._inner.open_reading()
+        return self
+
+    def rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        if self.is_lost:
+            self.failures += 1
+            raise StorageError("lost")
+        return self._reading.rows(sql, values)
+
+    def close(self) -> None:
+        self._reading.close()
+
+
+def test_it_reads_who_follows_and_keeps_what_it_knew_while_the_database_is_lost(postgres_url: str) -> None:
     database = PostgresDatabase(postgres_url, endpoint="tcp://a:1")
     database.migrate()
     writing = database.try_to_lead()
     assert writing is not None
+    lossy = LosesReadings(database)
     with closing(writing), closing(JournalReader(database.open_reading(), database.place)) as journal:
         core: Any = SimpleNamespace(
-            journal=SimpleNamespace(database=database, reading=journal.reading),
+            journal=SimpleNamespace(database=lossy, reading=journal.reading),
             durable_seq=7,
             clock=SimpleNamespace(wall=time.time),
         )
-        watch = LeadershipWatch(core)
+        watch = LeadershipWatch(core, look_s=0.01)
         assert watch.news is not None and watch.news.leader.endpoint == "tcp://a:1"
         assert watch.news.leader.term == 1 and watch.news.standbys() == ()
         watch.start()
@@ -44,13 +62,7 @@ def test_it_reads_who_follows_and_keeps_what_it_knew_while_the_database_is_lost(
         wait_for(lambda: bool(watch.news and watch.news.following))
         (standby,) = watch.news.standbys()
         assert (standby.endpoint, standby.behind_entries, standby.is_near) == ("tcp://b:1", 2, True)
-        failures = []
-
-        def fail(reading: Any) -> Any:
-            failures.append(1)
-            raise StorageError("lost")
-
-        monkeypatch.setattr(leading, "read_following", fail)
-        wait_for(lambda: len(failures) > 1)
+        lossy.is_lost = True
+        wait_for(lambda: lossy.failures > 1)
         assert watch.is_alive() and watch.news.following
         watch.close()

@@ -256,7 +256,8 @@ def test_who_follows_is_on_the_sheet_only_where_controllers_share_a_journal(stat
     assert not any(alone.values.get(name) for name in names)
     leader = Leadership(4, "tcp://a:1", "a", 0.0, "the leader had ended", False)
     following = (FollowingStandby("tcp://b:1", "b", 5, 0.5),)
-    news = LeadershipNews(leader, 60.0, following, 7, time.monotonic() - 100.0)
+    ago_s = 100.0
+    news = LeadershipNews(leader, 60.0, following, 7, time.monotonic() - ago_s)
     told = facts(station)._replace(leadership=news)
     values = ClusterMetrics(engine).sheet(engine, told, now_s).values
     assert (values["cotenant_leader_term"][()], values["cotenant_leader_seconds"][()]) == (4, 60.0)
