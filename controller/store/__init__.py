@@ -34,6 +34,7 @@ __all__ = [
     "RecoveredState", "Scrub", "Scrubbed", "SecretRows", "ShadowSet", "SqliteDatabase", "SqliteWriting",
     "StandbyNews", "StorageError", "StorageLost", "Stuck", "TakenOver", "Uptime", "WritingConnection",
     "archive_journal", "checksum", "copy_journal", "damage_error", "digest", "let_follow", "note_following",
-    "open_database", "place_of", "read_entry", "read_following", "read_leadership", "recover", "replay", "scrub", "uptime",
+    "open_database", "place_of", "read_entry", "read_following", "read_leadership", "recover", "replay",
+    "scrub", "uptime",
 ]
 # fmt: on
