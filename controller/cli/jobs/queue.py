@@ -80,9 +80,14 @@ def queue(
 
     For example:
 
-    cotenant queue --mine cotenant queue 38 cotenant queue --ended --state failed --name eval cotenant queue
-    --all -o wide cotenant queue --state running,blocked --user ann cotenant queue --mine --watch cotenant
-    queue --all -o csv > jobs.csv cotenant queue --json | jq '.jobs[] | select(.state == "queued") | .reason'
+      cotenant queue --mine
+      cotenant queue 38
+      cotenant queue --ended --state failed --name eval
+      cotenant queue --all -o wide
+      cotenant queue --state running,blocked --user ann
+      cotenant queue --mine --watch
+      cotenant queue --all -o csv > jobs.csv
+      cotenant queue --json | jq '.jobs[] | select(.state == "queued") | .reason'
     """
     if mine:
         from cotenant.controller.submission.recording import user_name
