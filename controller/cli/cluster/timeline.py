@@ -40,8 +40,9 @@ def timeline(
 
     For example:
 
-    cotenant timeline > timeline.svg cotenant timeline --since 2d --until 1d > yesterday.svg cotenant timeline
-    --since 8h -o chrome > night.json
+      cotenant timeline > timeline.svg
+      cotenant timeline --since 2d --until 1d > yesterday.svg
+      cotenant timeline --since 8h -o chrome > night.json
     """
     request = wire.GetTimeline(
         since_s=duration_of("--since", since) or 0.0,

@@ -70,7 +70,9 @@ def top(
 
     For example:
 
-    cotenant top cotenant top --once cotenant top -o wide
+      cotenant top
+      cotenant top --once
+      cotenant top -o wide
     """
     form = chosen_format(output, as_json)
     with asking(endpoint) as client:

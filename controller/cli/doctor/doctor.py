@@ -75,8 +75,9 @@ def doctor(
 
     For example:
 
-    cotenant doctor cotenant doctor --strict -o json > /dev/null || echo see to $(hostname) cotenant doctor -o
-    json | jq '.checks[] | select(.verdict != "ok")'
+      cotenant doctor
+      cotenant doctor --strict -o json > /dev/null || echo see to $(hostname)
+      cotenant doctor -o json | jq '.checks[] | select(.verdict != "ok")'
     """
     form = chosen_format(output, as_json)
     facts = gather(loaded_settings(endpoint), endpoint)

@@ -104,7 +104,8 @@ def checkpoint(
 
     For example:
 
-    cotenant checkpoint 7 cotenant checkpoint verify --steps 40 -- python train.py
+      cotenant checkpoint 7
+      cotenant checkpoint verify --steps 40 -- python train.py
     """
     if jobs[0] == VERIFY:
         return _verify(jobs[1:], steps, as_json)

@@ -44,7 +44,10 @@ def eta(
 
     For example:
 
-    cotenant eta cotenant eta 7 cotenant eta score cotenant eta -o json | jq '.etas[] | {job, finish}'
+      cotenant eta
+      cotenant eta 7
+      cotenant eta score
+      cotenant eta -o json | jq '.etas[] | {job, finish}'
     """
     form = chosen_format(output, as_json)
     words = jobs or []

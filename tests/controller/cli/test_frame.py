@@ -110,6 +110,9 @@ def test_every_verb_has_help_with_an_example(cotenant: Cotenant, verb: Verb) -> 
     assert result.out.startswith(f"Usage: cotenant {verb.name}")
     parts = "" if verb.name != "policy" else cotenant("policy", "set", "--help").out
     assert f"  cotenant {verb.name}" in result.out.partition("\n")[2] + parts
+    examples = result.out.partition("For example:")[2].partition("\nOptions:")[0].splitlines()
+    joined = [line for line in examples if re.search(rf"\S +cotenant {verb.name}( |$)", line)]
+    assert joined == [], "an example has a line of its own"
     assert cotenant("help", verb.name).out == result.out
 
 
