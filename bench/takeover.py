@@ -1,16 +1,17 @@
-"""How long nobody decides when the controller that leads is killed, with a standby on PostgreSQL.
+"""How long nobody decides when the controller that leads is killed or frozen, with a standby on PostgreSQL.
 
-    python bench/takeover.py [--kills 50] [--write experiments/results/bench-takeover.md]
+    python bench/takeover.py [--kills 50] [--freezes 10] [--write experiments/results/bench-takeover.md]
 
-Two controllers, a PostgreSQL that flushes each commit, and one agent, all on this machine. At each SIGKILL of
-the leader a client submits one job, and asks on until somebody acknowledges it. The successor's first command
-starts this job: what is measured ends with the first line that the job runs.
+Two controllers, a PostgreSQL that flushes each commit, and one agent, all on this machine. At each SIGKILL
+(or SIGSTOP) of the leader a client submits one job, and asks on until somebody acknowledges it. The successor's
+first command starts this job: what is measured ends with the first line that the job runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -41,11 +42,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--freezes", type=int, default=10)
     parser.add_argument("--write", type=Path, help="where the page goes; else it is printed")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="takeover-") as folder, a_pair(Path(folder)) as pair:
-        times = [pair.kill_leader(number) for number in range(options.kills)]
-    page = report([each[0] for each in times], [each[1] for each in times], options)
+        killed = [pair.stop_leader(number, signal.SIGKILL) for number in range(options.kills)]
+        frozen = [pair.stop_leader(-1 - number, signal.SIGSTOP) for number in range(options.freezes)]
+    page = report(killed, frozen, options)
     if options.write:
         options.write.write_text(page)
     else:
@@ -70,8 +73,8 @@ class Pair:
     def client(self) -> Client:
         return Client(self._endpoints, self._cluster.keys, timeout_s=WAIT_S)
 
-    def kill_leader(self, number: int) -> tuple[float, float]:
-        """Seconds from the kill until a submission is acknowledged, and until its job's process runs."""
+    def stop_leader(self, number: int, how: signal.Signals) -> tuple[float, float]:
+        """Seconds from the signal until a submission is acknowledged, and until its job's process runs."""
         with self.client() as client:
             leader = self._await_both(client)
         mark = self._cluster.folder / f"mark-{number}"
@@ -87,12 +90,13 @@ class Pair:
         process = self.daemons[leader].process
         assert process is not None
         with self.client() as client:
-            process.kill()
+            process.send_signal(how)
             killed_s = time.monotonic()
             (job_id,) = client.ask(wire.Submit(specs=(spec,))).job_ids
             acknowledged_s = time.monotonic() - killed_s
             ended = client.ask(wire.WaitJobs(job_ids=(job_id,), timeout_s=WAIT_S)).jobs
             assert ended and ended[0].phase is Phase.DONE, ended
+        process.send_signal(signal.SIGCONT)
         self.daemons[leader].kill()
         self.daemons[leader].launch()
         return acknowledged_s, float(mark.read_text()) - killed_s
@@ -130,23 +134,27 @@ def a_pair(folder: Path) -> Iterator[Pair]:
         yield pair
 
 
-def report(acknowledged_s: list[float], started_s: list[float], options: Any) -> str:
-    rows = (("a submission is acknowledged", acknowledged_s), ("its job's process runs", started_s))
+def report(killed: list[tuple[float, float]], frozen: list[tuple[float, float]], options: Any) -> str:
+    rows = []
+    for what, times in ((f"{len(killed)} kills", killed), (f"{len(frozen)} freezes", frozen)):
+        for until, at in (("a submission is acknowledged", 0), ("its job's process runs", 1)):
+            of = [each[at] for each in times]
+            if of:
+                quantiles = (quantile(of, 0.5), quantile(of, 0.99), max(of))
+                rows.append(f"| {what} | {until} | " + " | ".join(f"{each:.2f}" for each in quantiles) + " |")
     lines = [
-        "# Taking over from a leader that is killed",
+        "# Taking over from a leader that is killed or frozen",
         "",
-        f"Over {options.kills} kills, seconds from SIGKILL of the leader until",
+        "Seconds from SIGKILL or SIGSTOP of the leader until",
         "",
-        "| until | p50 | p99 | max |",
-        "| --- | --- | --- | --- |",
-        *(
-            f"| {what} | {quantile(of, 0.5):.2f} | {quantile(of, 0.99):.2f} | {max(of):.2f} |"
-            for what, of in rows
-        ),
+        "| after | until | p50 | p99 | max |",
+        "| --- | --- | --- | --- | --- |",
+        *rows,
         "",
-        "The process is started by the first command of the successor.",
+        "The process is started by the first command of the successor. A frozen leader is replaced after",
+        "`controller.leader_lease_s`, 10 s.",
         "",
-        f"Command: `python bench/takeover.py --kills {options.kills}`",
+        f"Command: `python bench/takeover.py --kills {options.kills} --freezes {options.freezes}`",
         machine.sentences(psycopg=psycopg.__version__),
     ]
     return "\n".join(lines) + "\n"
