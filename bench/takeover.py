@@ -2,9 +2,9 @@
 
     python bench/takeover.py [--kills 50] [--freezes 10] [--write experiments/results/bench-takeover.md]
 
-Two controllers, a PostgreSQL that flushes each commit, and one agent, all on this machine. At each SIGKILL
-(or SIGSTOP) of the leader a client submits one job, and asks on until somebody acknowledges it. The successor's
-first command starts this job: what is measured ends with the first line that the job runs.
+Two controllers, a PostgreSQL that flushes each commit, and one agent, all on this machine. At each SIGKILL or
+SIGSTOP of the leader a client submits one job, and asks on until somebody acknowledges it. The first command
+of the successor starts this job: what is measured ends with the first line that the job runs.
 """
 
 from __future__ import annotations
