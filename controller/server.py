@@ -398,7 +398,7 @@ class Controller:
 
     def _why_elsewhere(self) -> tuple[str, str]:
         place = self._journal.place
-        return f"{self.endpoint} cannot reach {place}: another controller may lead, nothing was changed", ""
+        return f"it cannot reach {place}: another controller may lead, nothing was changed", ""
 
     # --- What the loop asks for (`ControllerEdges`) --------------------------------------------------------
 

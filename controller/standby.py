@@ -108,7 +108,7 @@ class Standby:
 
     def _why(self) -> tuple[str, str]:
         where = f"the leader is at {self._leader}" if self._leader else "nobody leads at the moment"
-        return f"{self._database.endpoint} is the standby; {where}", self._leader
+        return f"this is the standby; {where}", self._leader
 
     def _view(self, request_id: int) -> wire.ControllersView:
         news = self._following.news

@@ -183,7 +183,7 @@ class Client:
                     self._route.move_on()
                 if not _is_of_standby(reply) or self._route.is_only:
                     return reply
-                self._why[self.endpoint] = Unreachable(reply.message)
+                self._why[self.endpoint] = Unreachable(f"{self.endpoint}: {reply.message}")
                 if self._route.follow(reply.leader):
                     self.close()
                     continue

@@ -169,7 +169,7 @@ def test_when_the_time_is_over_each_one_is_named_with_its_reason(site: Site) -> 
     text = str(raised.value)
     assert text.startswith("no controller that leads has answered within 0.5 s: ")
     assert f"no controller at {gone} (Connection refused)" in text
-    assert f"{standby.endpoint}: it is the standby" in text
+    assert f"{standby.endpoint}: this is the standby" in text
 
 
 def test_a_client_of_the_standby_alone_is_told_so_at_once(site: Site) -> None:
