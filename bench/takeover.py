@@ -145,6 +145,8 @@ def report(killed: list[tuple[float, float]], frozen: list[tuple[float, float]],
     lines = [
         "# Taking over from a leader that is killed or frozen",
         "",
+        answer(killed, frozen),
+        "",
         "Seconds from SIGKILL or SIGSTOP of the leader until",
         "",
         "| after | until | p50 | p99 | max |",
@@ -158,6 +160,14 @@ def report(killed: list[tuple[float, float]], frozen: list[tuple[float, float]],
         machine.sentences(psycopg=psycopg.__version__),
     ]
     return "\n".join(lines) + "\n"
+
+
+def answer(killed: list[tuple[float, float]], frozen: list[tuple[float, float]]) -> str:
+    """The page in a sentence."""
+    started_s = [each[1] for each in killed] or [0.0]
+    text = "After a kill of the leader the successor's first command is carried out "
+    text += f"within {max(started_s):.1f} s"
+    return text + (f", after a freeze within {max(each[1] for each in frozen):.1f} s." if frozen else ".")
 
 
 def quantile(values: list[float], share: float) -> float:
