@@ -7,6 +7,7 @@ does so only when it has taken in every entry; what came since is read once no e
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +26,8 @@ from cotenant.controller.store.leadership import (
 )
 from cotenant.controller.store.postgres import PostgresDatabase, PostgresReading, PostgresWriting
 from cotenant.controller.store.recovery import JournalFollower
+
+log = logging.getLogger("cotenant.controller")
 
 LOOK_S: Final = 0.25
 AFTER_LOSS_S: Final = 6.0
@@ -105,6 +108,10 @@ class FollowingThread(threading.Thread):
                 continue
             except JournalError as error:
                 self._ended(error)
+                break
+            except Exception as error:  # A policy may fail in any way; a standby that stands still is none.
+                log.exception("the journal cannot be followed")
+                self._ended(JournalError(f"{self._database.place} cannot be followed: {error}"))
                 break
             if taken is not None:
                 self._ended(taken)

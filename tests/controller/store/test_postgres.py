@@ -14,6 +14,7 @@ import pytest
 from cotenant.controller.domain import JobId, Launch
 from cotenant.controller.engine import EngineConfig
 from cotenant.controller.policies import registry
+from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.store import Fatal, Journal, JournalError, LeaderReplaced, StorageError, StorageLost
 from cotenant.controller.store.database import JOURNAL_VERSION, Statement, StoredRow
 from cotenant.controller.store.following import FollowingThread, TakenOver
@@ -219,6 +220,25 @@ def test_a_standby_says_how_far_it_is(
     ended.get(timeout=within_s(60)).writing.close()  # type: ignore[union-attr]
     assert read_following(reading) == [], "who leads does not follow"
     reading.close()
+
+
+def test_a_standby_that_cannot_fold_the_journal_ends_and_says_why(
+    tmp_path: Path, database: PostgresDatabase, other: PostgresDatabase
+) -> None:
+    """Else it would go on naming the leader, and never take over."""
+
+    def broken(name: str, parameters: Parameters) -> Policy:
+        raise ZeroDivisionError("a bug in the policy")
+
+    station = Station(tmp_path, database=database)
+    station.submit()
+    ended: queue.SimpleQueue[TakenOver | JournalError] = queue.SimpleQueue()
+    thread = FollowingThread(other, broken, EngineConfig(), LEASE_S, ended.put)
+    thread.start()
+    problem = ended.get(timeout=within_s(60))
+    assert isinstance(problem, JournalError) and "cannot be followed: a bug in the policy" in str(problem)
+    thread.stop()
+    station.close()
 
 
 # --- A lost database -------------------------------------------------------------------------------
