@@ -13,9 +13,10 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 from cotenant.controller.domain import ENDED, texts
+from cotenant.controller.engine_settings import engine_config
 from cotenant.controller.policies import registry
 from cotenant.controller.router import Router, RouterError, raise_descriptor_limit
-from cotenant.controller.server import TRY_AGAIN_S, Controller, engine_config
+from cotenant.controller.server import TRY_AGAIN_S, Controller
 from cotenant.controller.standby import Standby
 from cotenant.controller.store import (
     Fatal,

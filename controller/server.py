@@ -26,12 +26,12 @@ from cotenant.controller.api import (
 )
 from cotenant.controller.domain import ENDED, ComputeRequest, JobId
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import EngineConfig, MakePolicy
+from cotenant.controller.engine import MakePolicy
+from cotenant.controller.engine_settings import engine_config
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.executors.allocating import allocator_of
 from cotenant.controller.history import EtaAnswer, EtaQuestion, comparable_eta, policy_label, question_of
 from cotenant.controller.loop import WAITING_ROWS_MAX, ControllerLoop
-from cotenant.controller.performance import InterferenceModel
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.registry import make_or_stand_in
 from cotenant.controller.redirecting import Redirector
@@ -55,7 +55,6 @@ from cotenant.controller.system.keys import Identity, KeyProblem
 from cotenant.controller.system.metrics import Endpoint, Sheet, Sheets, open_endpoint
 from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.system.sections import Settings
-from cotenant.controller.system.settings import SettingsError
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.workers import ComputeWorker, EtaWorker, ForesightWorker, ShadowWorker
 
@@ -64,47 +63,6 @@ TRY_AGAIN_S: Final = 2.0
 ALARM_WAIT_S_MAX: Final = 3600.0
 
 log = logging.getLogger("cotenant.controller")
-
-
-def engine_config(settings: Settings, began_s: float = 0.0) -> EngineConfig:
-    """The configuration of the engine by the settings; a change takes effect at the next start. `began_s`:
-    when time was 0 for the journal, by the wall clock; 0: that is not known.
-
-    Raises:
-        SettingsError: the interference model cannot be used.
-    """
-    return EngineConfig(
-        limits=settings.limits,
-        organisations=settings.organisations,
-        policy=settings.policy,
-        sharing=settings.sharing,
-        checkpoint_every_s=settings.checkpoint.every_s,
-        profile_s=settings.profiler.seconds,
-        keep_ended=settings.controller.keep_ended,
-        predictor=interference_model(settings.controller.predictor),
-        began_hour=int(began_s // 3600),
-    )
-
-
-def interference_model(path: str) -> InterferenceModel | None:
-    """None for no path.
-
-    Raises:
-        SettingsError: no such file, or no usable model in it.
-    """
-    if not path:
-        return None
-    from cotenant.controller.models.interference import model_file
-
-    try:
-        model = model_file.read(Path(path).expanduser().read_bytes(), path)
-    except OSError as error:
-        raise SettingsError(f"controller.predictor: {path}: {error.strerror}") from None
-    except model_file.ModelProblem as error:
-        raise SettingsError(f"controller.predictor: {error}") from None
-    for file in model.training.files:
-        log.info("interference model %s: trained on %s, licence: %s", path, file.name, file.licence)
-    return model
 
 
 class Controller:

@@ -95,18 +95,20 @@ controller.api                  controller.performance controller.domain control
                                 controller.planning controller.wire controller.system controller.models
                                 controller.policies controller.engine controller.history controller.store
                                 controller.executors
+controller.engine_settings      controller.performance controller.system controller.models controller.engine
 controller.router               controller.wire controller.system
 controller.redirecting          controller.wire
 controller.loop                 controller.domain controller.wire controller.system controller.store
                                 controller.executors controller.api
-controller.server               controller.performance controller.domain controller.wire controller.system
-                                controller.models controller.policies controller.engine controller.history
+controller.server               controller.domain controller.wire controller.system controller.policies
+                                controller.engine controller.engine_settings controller.history
                                 controller.store controller.executors controller.workers controller.api
                                 controller.redirecting controller.router controller.loop
 controller.standby              controller.wire controller.system controller.policies controller.engine
                                 controller.store controller.redirecting controller.router
 controller.__main__             controller.domain controller.system controller.policies controller.store
-                                controller.router controller.server controller.standby
+                                controller.engine_settings controller.router controller.server
+                                controller.standby
 # Trying out, and learning. What computes is handed to the simulator.
 controller.sim                  controller.performance controller.domain controller.knowledge
                                 controller.planning controller.wire controller.system controller.trace_names

@@ -12,6 +12,7 @@ import pytest
 
 from cotenant.controller.domain import Job, JobId, JobMeasurements, JobSpec, Launch, because
 from cotenant.controller.engine import Engine, EngineConfig
+from cotenant.controller.engine_settings import engine_config
 from cotenant.controller.knowledge import PairTable
 from cotenant.controller.models.interference import model_file
 from cotenant.controller.models.interference.features import (
@@ -41,7 +42,6 @@ from cotenant.controller.performance import (
     Trees,
 )
 from cotenant.controller.policies import registry
-from cotenant.controller.server import engine_config
 from cotenant.controller.store import digest, recover, replay
 from cotenant.controller.system.sections import ControllerSettings, Settings
 from cotenant.controller.system.settings import SettingsError
