@@ -157,7 +157,11 @@ class Controller:
         endpoint = paths.controller_endpoint(settings)
         if self._given_router is None:
             self._router = self._make_router(
-                endpoint, paths.keys_dir(settings), self._receive, self.core.counters
+                endpoint,
+                paths.keys_dir(settings),
+                self._receive,
+                self.core.counters,
+                settings.controller.users,
             )
         else:
             self._router = self._given_router
