@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 from typing import Final
 
 from cotenant.controller.system.endpoint import BadEndpoint
@@ -16,6 +17,7 @@ from cotenant.controller.system.keys import Identity, local_identity
 EVERYBODY: Final = "*"
 """The value of `controller.users` that lets every account of this machine in."""
 IDENTITIES_MAX: Final = 10_000
+_PEER: Final = re.compile(r":([0-9]{1,10}):[0-9]+:[0-9]+\Z")
 
 
 class LocalUsers:
@@ -39,16 +41,15 @@ class LocalUsers:
     def admit(self, peer: str) -> str:
         """The name under which `get` knows a connection's peer; empty: it may not connect. `peer` is the
         kernel's word in ZeroMQ's form, `...:UID:GID:PID`."""
-        words = peer.rsplit(":", 3)
-        uid = words[1] if len(words) == 4 and all(word.isdecimal() for word in words[1:]) else ""
-        return uid if uid and self.get(uid) is not None else ""
+        named = _PEER.search(peer)
+        return named[1] if named is not None and self.get(named[1]) is not None else ""
 
     def get(self, uid: str) -> Identity | None:
-        """The identity of an account; None: it has no access."""
+        """The identity of an account that was admitted; None: it has no access any more."""
         if uid not in self._by_uid:
             if len(self._by_uid) >= IDENTITIES_MAX:
                 self._by_uid.clear()
-            self._by_uid[uid] = self._look_up(int(uid)) if uid.isdecimal() else None
+            self._by_uid[uid] = self._look_up(int(uid))
         return self._by_uid[uid]
 
     def refresh(self) -> None:
