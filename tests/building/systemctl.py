@@ -1,8 +1,8 @@
 """A stand-in for `systemctl` that a test puts on PATH: it notes what it was asked, and can do it.
 
-It reads the units that are there and starts their ExecStart lines as their User=, with the folders that they ask
-for. What is asked goes to `asked` in the folder SYSTEMCTL_STATE, a line each; `NAME.pid` there is a service that
-runs. With SYSTEMCTL_ONLY_NOTES it starts nothing.
+It reads the units that are there and starts their ExecStart lines as their User=, with the folders that they
+ask for. What is asked goes to `asked` in the folder SYSTEMCTL_STATE, a line each; `NAME.pid` there is a service
+that runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(words: list[str]) -> int:
     verb, *names = [word for word in words if not word.startswith("--")]
     with (state() / "asked").open("a") as asked:
         asked.write(shlex.join(words) + "\n")
-    if "SYSTEMCTL_ONLY_NOTES" in os.environ or verb not in ("start", "stop", "restart", "disable"):
+    if verb not in ("start", "stop", "restart", "disable"):
         return 0
     for name in (f"{each.removesuffix('.service')}.service" for each in names):
         if verb != "start":
@@ -68,7 +68,8 @@ def start(name: str, is_system: bool) -> None:
     )
     with (state() / f"{name}.log").open("ab") as log:
         started = subprocess.Popen(
-            shlex.split(unit["ExecStart"][0]), cwd="/", env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            shlex.split(unit["ExecStart"][0]),
+            cwd="/", env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True, umask=int(unit.get("UMask", ["0022"])[0], 8),
             user=account.pw_uid if account else None, group=account.pw_gid if account else None,
             extra_groups=[] if account else None,

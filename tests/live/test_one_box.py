@@ -29,9 +29,11 @@ def why_not() -> str:
         return f"there is no {' and no '.join(lacking)} here"
     if not Path(SYSTEM_PYTHON).exists() or subprocess.run([SYSTEM_PYTHON, "-c", NEW_ENOUGH]).returncode:
         return f"{SYSTEM_PYTHON} is not there, or older than 3.11"
-    layers = "mount -t tmpfs t /mnt && mkdir /mnt/u /mnt/w && " \
-        "mount -t overlay o -o lowerdir=/etc,upperdir=/mnt/u,workdir=/mnt/w /etc"  # fmt: skip
-    tried = subprocess.run([*APART, "sh", "-c", layers], capture_output=True, text=True)
+    layers = (
+        "mount -t tmpfs t /mnt && mkdir /mnt/u /mnt/w",
+        "mount -t overlay o -o lowerdir=/etc,upperdir=/mnt/u,workdir=/mnt/w /etc",
+    )
+    tried = subprocess.run([*APART, "sh", "-c", " && ".join(layers)], capture_output=True, text=True)
     return f"no layers can be mounted here: {tried.stderr.strip()}" if tried.returncode else ""
 
 

@@ -1,7 +1,7 @@
 """Which daemons a host should run as services, with which options: what its configuration says, or the user.
 
-Rule: the settings that count are those that the services will read: of a machine those in /etc/cotenant, since
-a service has nobody's home folder and nobody's environment.
+Rule: the settings that count are those that the services will read: of a machine those in /etc/cotenant,
+since a service has nobody's home folder and nobody's environment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cotenant.controller.cli.doctor.agent_link import host_name
-from cotenant.controller.cli.setup.units import DAEMONS, Daemon, UnitContext
+from cotenant.controller.cli.setup.units import DAEMONS, DaemonName, UnitContext
 from cotenant.controller.cli.setup.web import cannot_serve
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.system import paths, settings
@@ -38,7 +38,7 @@ CARRIED: Final = (settings.ENV_FILE, "PGPASSFILE")
 class HostServices(NamedTuple):
     """What `service install` makes of a host."""
 
-    daemons: tuple[Daemon, ...]
+    daemons: tuple[DaemonName, ...]
     context: UnitContext
     endpoint: str
     """Where the controller is asked."""
@@ -52,7 +52,7 @@ class HostServices(NamedTuple):
 
 
 def plan_services(
-    asked: Collection[Daemon], *, is_system: bool, users: str, program: str, environ: Mapping[str, str]
+    asked: Collection[DaemonName], *, is_system: bool, users: str, program: str, environ: Mapping[str, str]
 ) -> HostServices:
     """Decides what this host runs. `asked`: what the user named; empty: what the configuration says. `users`:
     who shares a machine that has no settings yet.
@@ -128,9 +128,9 @@ users = "{users}"                    # "*": every account; or the name of a grou
 
 def _derive_daemons(
     loaded: settings.LoadedSettings, *, is_system: bool
-) -> tuple[tuple[Daemon, ...], list[str]]:
+) -> tuple[tuple[DaemonName, ...], list[str]]:
     """What runs on a host with these settings; and why something does not."""
-    page: tuple[Daemon, ...] = () if is_system or cannot_serve() is not None else ("web",)
+    page: tuple[DaemonName, ...] = () if is_system or cannot_serve() is not None else ("web",)
     if not is_system and _is_of_machine(loaded):
         return page, ["the controller of this machine is a service already, and the page is not installed"]
     if not _has_controller(loaded):

@@ -28,6 +28,7 @@ from cotenant.controller.present.screen import say, tell
 from cotenant.controller.system.files import write_whole
 from cotenant.controller.system.keys import CONTROLLER_KEY, init_cluster
 from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import decode_text
 
 SYSTEM_UNITS: Final = Path("/etc/systemd/system")
 READY_WITHIN_S: Final = 60.0
@@ -38,7 +39,7 @@ SystemFlag = Annotated[
     bool,
     option("--system", help="Of the whole machine, for all its users. What root gets without an option."),
 ]
-UserFlag = Annotated[
+OwnFlag = Annotated[
     bool, option("--user", help="Of you alone, without root. What you get without an option.")
 ]
 
@@ -58,7 +59,7 @@ def service() -> None:
 @service.part("install")
 def install(
     system: SystemFlag = False,
-    user: UserFlag = False,
+    user: OwnFlag = False,
     controller: Annotated[bool, option("--controller", help="Run the controller.")] = False,
     agent: Annotated[bool, option("--agent", help="Run the agent.")] = False,
     web: Annotated[bool, option("--web", help="Run your page (with --user).")] = False,
@@ -74,8 +75,8 @@ def install(
 
     Without settings that is a single machine: with --system a controller and an agent for all its accounts,
     where each acts as who they are and nobody needs a key; with --user a controller, an agent and, if it is
-    installed, the page, for you. A host whose controller is elsewhere gets an agent. --controller, --agent and
-    --web name exactly what to run. A unit that has changed is written and started again; jobs go on.
+    installed, the page, for you. A host whose controller is elsewhere gets an agent. --controller, --agent
+    and --web name exactly what to run. A unit that has changed is written and started again; jobs go on.
 
     \b
     For example:
@@ -107,7 +108,7 @@ def install(
 
 
 @service.part("status")
-def status(system: SystemFlag = False, user: UserFlag = False) -> int:
+def status(system: SystemFlag = False, user: OwnFlag = False) -> int:
     """What systemd says of them; its exit code: 0 if all run."""
     is_system = chosen_scope(system, user)
     return run_systemd("systemctl", is_system, "--no-pager", "status", *installed_units(is_system))
@@ -118,7 +119,7 @@ def logs(
     follow: Annotated[bool, option("-f", "--follow", help="Go on with what comes.")] = False,
     lines: Annotated[int, option("-n", "--lines", metavar="N", min=0, help="The last N lines.")] = 100,
     system: SystemFlag = False,
-    user: UserFlag = False,
+    user: OwnFlag = False,
 ) -> int:
     """What controller, agent and page have said, from the journal of systemd."""
     is_system = chosen_scope(system, user)
@@ -135,7 +136,7 @@ def logs(
 
 
 @service.part("uninstall")
-def uninstall(system: SystemFlag = False, user: UserFlag = False) -> int:
+def uninstall(system: SystemFlag = False, user: OwnFlag = False) -> int:
     """Stop and remove the units. Jobs that run go on; settings, keys and journal stay."""
     is_system = chosen_scope(system, user)
     check_root(is_system, "removes files of /etc/systemd/system")
@@ -239,7 +240,7 @@ def write_files(files: dict[Path, str]) -> list[Path]:
     Raises:
         Problem: one is not ours to replace, or cannot be written.
     """
-    there = {path: path.read_text() for path in files if path.exists()}
+    there = {path: decode_text(path.read_bytes()) for path in files if path.exists()}
     for path, text in there.items():
         if path.suffix == ".service" and not text.startswith(MARK):
             raise Problem(
@@ -325,7 +326,7 @@ def installed_units(is_system: bool) -> list[str]:
     """The names of our units that are there. Raises Problem: none is."""
     folder = unit_folder(is_system)
     paths = [folder / unit_name(each) for each in DAEMONS]
-    found = [path.name for path in paths if path.is_file() and path.read_text().startswith(MARK)]
+    found = [path.name for path in paths if path.is_file() and path.read_bytes().startswith(MARK.encode())]
     if not found:
         other = "--user" if is_system else "--system"
         raise Problem("not-found", f"no service of cotenant is installed in {folder}", f"look with {other}")

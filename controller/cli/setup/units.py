@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final, Literal
 
-Daemon = Literal["controller", "agent", "web"]
+DaemonName = Literal["controller", "agent", "web"]
 
-DAEMONS: Final[tuple[Daemon, ...]] = ("controller", "agent", "web")
+DAEMONS: Final[tuple[DaemonName, ...]] = ("controller", "agent", "web")
 """In the order in which they start."""
 MARK: Final = "# Written by `cotenant service install`"
 """How every unit of ours begins; no other file is replaced or removed."""
@@ -21,7 +21,7 @@ ACCOUNT: Final = "cotenant"
 """The system user that the controller of a machine runs as."""
 
 
-def unit_name(daemon: Daemon) -> str:
+def unit_name(daemon: DaemonName) -> str:
     return f"cotenant-{daemon}.service"
 
 
@@ -47,7 +47,7 @@ class UnitContext:
     """The folder of /run with the controller's socket; empty: it has none there."""
 
 
-def unit_text(daemon: Daemon, context: UnitContext) -> str:
+def unit_text(daemon: DaemonName, context: UnitContext) -> str:
     """The whole unit of a daemon."""
     words = {
         "controller": context.controller_words,
@@ -92,13 +92,13 @@ def unit_value(text: str) -> str:
     return f'"{escaped}"' if escaped != text or any(each in " \t';" for each in text) else text
 
 
-DESCRIPTIONS: Final[dict[Daemon, str]] = {
+DESCRIPTIONS: Final[dict[DaemonName, str]] = {
     "controller": "controller",
     "agent": "agent of this host",
     "web": "page",
 }
 _NETWORK: Final = "Wants=network-online.target"
-_SYSTEM_ORDER: Final[dict[Daemon, tuple[str, ...]]] = {
+_SYSTEM_ORDER: Final[dict[DaemonName, tuple[str, ...]]] = {
     "controller": (_NETWORK, "After=network-online.target nss-user-lookup.target"),
     "agent": (
         _NETWORK,
@@ -107,13 +107,13 @@ _SYSTEM_ORDER: Final[dict[Daemon, tuple[str, ...]]] = {
     ),
     "web": (),
 }
-_USER_ORDER: Final[dict[Daemon, tuple[str, ...]]] = {
+_USER_ORDER: Final[dict[DaemonName, tuple[str, ...]]] = {
     "controller": (),
     "agent": ("After=cotenant-controller.service",),
     "web": ("After=cotenant-controller.service",),
 }
 
-_BODIES: Final[dict[Daemon, str]] = {
+_BODIES: Final[dict[DaemonName, str]] = {
     "controller": """\
 # Its children are short calculations, which should end with it.
 KillMode=mixed
@@ -171,7 +171,7 @@ SystemCallArchitectures=native
 SystemCallFilter=@system-service"""
 
 
-def _system_lines(daemon: Daemon, context: UnitContext) -> list[str]:
+def _system_lines(daemon: DaemonName, context: UnitContext) -> list[str]:
     """What only the unit of a whole machine has: an account, folders, a sandbox."""
     if daemon == "agent":
         return _AGENT_LINES.splitlines()
