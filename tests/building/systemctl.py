@@ -1,8 +1,8 @@
 """A stand-in for `systemctl` that a test puts on PATH: it notes what it was asked, and can do it.
 
 It reads the units that are there and starts their ExecStart lines as their User=, with the folders that they
-ask for. What is asked goes to `asked` in the folder SYSTEMCTL_STATE, a line each; `NAME.pid` there is a service
-that runs.
+ask for. What is asked goes to `asked` in the folder SYSTEMCTL_STATE, a line each; `NAME.pid` there is a
+service that runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`cotenant service`: what a host gets by its configuration, what its units promise, what systemd is asked."""
+"""`cotenant service`: what a host gets by its configuration, what units promise, what systemd is asked."""
 
 from __future__ import annotations
 
