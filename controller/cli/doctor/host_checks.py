@@ -130,7 +130,7 @@ def cgroups(facts: DoctorFacts) -> Check:
     if group.version == 2:
         if group.ours:
             return Check("cgroups", "ok", f"v2, {group.path or '/'} is ours to divide")
-        todo = "run the agent from a unit with Delegate=yes (`cotenant service install`); until then limits on main memory "
+        todo = "run the agent as a service (`cotenant service install`); until then limits on main memory "
         return Check(
             "cgroups",
             "warn",

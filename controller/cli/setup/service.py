@@ -50,8 +50,8 @@ def service() -> None:
 
     \b
     For example:
-      sudo cotenant service install    one machine, for everybody with an account on it
-      cotenant service install         for yourself, without root
+      cotenant service install --system    as root: one machine, for all its accounts
+      cotenant service install             for yourself, without root
       cotenant service logs -f
     """
 
@@ -80,7 +80,7 @@ def install(
 
     \b
     For example:
-      sudo cotenant service install --system --group gpu
+      cotenant service install --system --group gpu
       cotenant service install --user --web
       cotenant service install --dry-run
     """
