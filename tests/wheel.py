@@ -205,7 +205,7 @@ def tools(folder: Path, wheel: Path) -> None:
             continue
         place = folder / f"uv-{version}"
         env = {"UV_TOOL_DIR": str(place), "UV_TOOL_BIN_DIR": str(place / "bin"), "UV_LINK_MODE": "copy"}
-        install = [programs / "uv", "tool", "install", "-q", "--python", python, wheel]
+        install: list[str | Path] = [programs / "uv", "tool", "install", "-q", "--python", python, wheel]
         must(run(install, env={**os.environ, **env}), f"uv tool install, Python {version}")
         people.append((place, of_jobs, f"uv, Python {version}"))
     place = folder / "pipx"

@@ -116,9 +116,9 @@ def main(wheel: Path, uv: Path, work: Path) -> None:
     usage = follow("cotenant usage", person, "eva")
     assert all(who in usage for who in PEOPLE), usage
     check_rights(jobs, root, person)
-    home = pwd.getpwnam("ann").pw_dir
-    job = follow("cotenant submit -- sh -c 'echo $$ > pid; exec sleep 1000'", person, "ann", home).strip()
-    follow("until [ -s pid ]; do sleep 0.1; done", person, "ann", home)
+    of_ann = pwd.getpwnam("ann").pw_dir
+    job = follow("cotenant submit -- sh -c 'echo $$ > pid; exec sleep 1000'", person, "ann", of_ann).strip()
+    follow("until [ -s pid ]; do sleep 0.1; done", person, "ann", of_ann)
     before = follow("sudo systemctl show; cat *.pid", root, cwd=str(work)).split()
     follow(limit, root)
     assert not set(before) & set(follow("cat *.pid", root, cwd=str(work)).split()), "both are new processes"
@@ -129,7 +129,7 @@ def main(wheel: Path, uv: Path, work: Path) -> None:
     said = follow("sudo cotenant service install --system", root)
     assert said.count("unchanged") == 2 and "wrote" not in said, "it is idempotent"
     follow("sudo cotenant service uninstall", root)
-    os.kill(int(Path(home, "pid").read_text()), 0)  # Jobs run on.
+    os.kill(int(Path(of_ann, "pid").read_text()), 0)  # Jobs run on.
     assert not list(Path("/etc/systemd/system").glob("cotenant-*"))
     print("the page is true")
 

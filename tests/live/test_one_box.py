@@ -41,7 +41,16 @@ def test_five_people_follow_the_page(tmp_path: Path) -> None:
     if reason := why_not():
         pytest.skip(reason)
     wheel_folder, tools = tmp_path / "wheel", tmp_path / "tools"
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", wheel_folder, ROOT]
+    build: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        wheel_folder,
+        ROOT,
+    ]
     subprocess.run(build, check=True, capture_output=True, timeout=within_s(300))
     subprocess.run([sys.executable, "-m", "venv", tools], check=True, timeout=within_s(120))
     fetched = subprocess.run(
