@@ -1,6 +1,6 @@
 """The controller's one socket: its peers, their messages, and the answers. Rule: a peer is the owner of the
-key it has proved to hold, and nobody else (or, on a Unix socket, the socket's owner). Bytes come in bounded;
-a message that is too big never reaches us.
+key it has proved to hold, and nobody else (on a Unix socket the socket's owner or, where accounts share it,
+the account that the kernel names). Bytes come in bounded; a message that is too big never reaches us.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 import zmq
 from zmq.utils import z85
 
-from cotenant.controller.system.endpoint import prepare_folder, socket_path
+from cotenant.controller.system.endpoint import BadEndpoint, is_system_socket, prepare_folder, socket_path
 from cotenant.controller.system.keys import (
     CONTROLLER_KEY,
     Identity,
@@ -24,6 +24,7 @@ from cotenant.controller.system.keys import (
     local_identity,
     read_key,
 )
+from cotenant.controller.system.local_users import LocalUsers
 from cotenant.controller.system.locks import Lock, LockTaken
 from cotenant.controller.wire import MESSAGE_BYTES_MAX
 from cotenant.controller.wire import clients as wire
@@ -47,12 +48,14 @@ class RouterError(Exception):
 class Router:
     """A ROUTER socket on the running loop. Both agents and clients come here."""
 
-    def __init__(self, endpoint: str, keys_dir: Path, receive: Receive, counters: Counter[str]) -> None:
-        """Opens the socket at `endpoint`.
+    def __init__(
+        self, endpoint: str, keys_dir: Path, receive: Receive, counters: Counter[str], users: str = ""
+    ) -> None:
+        """Opens the socket at `endpoint`. `users`: who shares a Unix socket, as `controller.users` has it.
 
         Raises:
             RouterError: in use, or not allowed.
-            BadEndpoint: not an endpoint, or its folder is not private.
+            BadEndpoint: not an endpoint, its folder is not private, or no place or group for a shared socket.
             KeyProblem: a tcp endpoint without keys.
         """
         self.endpoint = endpoint
@@ -66,11 +69,11 @@ class Router:
         self._counted = 0
         self._lock: Lock | None = None
         self._owner = local_identity()
-        self._users = None if self.is_local else Users(keys_dir)
+        self._users = _who_is_who(endpoint, keys_dir, users)
         self._context = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, 65_000)
         try:
-            self._zap = None if self.is_local else self._open_zap()
+            self._zap = None if self._users is None else self._open_zap()
             self._socket = self._open_socket(keys_dir)
         except BaseException:
             self._context.destroy(0)
@@ -88,14 +91,15 @@ class Router:
         for option, value in _OPTIONS:
             socket.setsockopt(option, value)
         path = socket_path(self.endpoint)
+        if self._users is not None:
+            socket.setsockopt(zmq.ZAP_DOMAIN, b"cotenant")
+            socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         if path is not None:
             self._bind_local(socket, path)
             return socket
         key = read_key(keys_dir / CONTROLLER_KEY)
         socket.curve_server = True
         socket.curve_publickey, socket.curve_secretkey = key.public.encode(), key.secret.encode()
-        socket.setsockopt(zmq.ZAP_DOMAIN, b"cotenant")
-        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         socket.setsockopt(zmq.IPV6, 1 if "[" in self.endpoint else 0)
         try:
             socket.bind(self.endpoint)
@@ -114,7 +118,11 @@ class Router:
             raise RouterError(
                 f"another controller (pid {taken.pid}) listens at {path}: stop it, or set controller.endpoint"
             ) from None
-        before = os.umask(0o177)  # The socket is 0600 from its first moment on.
+        is_shared = self._users is not None
+        if is_shared:
+            path.parent.chmod(0o755)
+        # The socket is 0600 from its first moment on, or open to those whom `_judge` lets in.
+        before = os.umask(0o111 if is_shared else 0o177)
         try:
             socket.bind(self.endpoint)
         except zmq.ZMQError as error:
@@ -235,7 +243,10 @@ class Router:
     def _judge(self, request: list[bytes]) -> list[bytes]:
         version, request_id = request[0], request[1]
         user = b""
-        if len(request) == 7 and request[5] == b"CURVE" and len(request[6]) == 32:
+        if isinstance(self._users, LocalUsers):
+            if request[5:6] == [b"NULL"]:
+                user = self._users.admit(request[3].decode(errors="replace")).encode()
+        elif len(request) == 7 and request[5] == b"CURVE" and len(request[6]) == 32:
             public = z85.encode(request[6])
             try:
                 self.refresh_users()
@@ -260,6 +271,16 @@ class Router:
         if path is not None and self._lock is not None:
             path.unlink(missing_ok=True)
             self._lock.release()
+
+
+def _who_is_who(endpoint: str, keys_dir: Path, users: str) -> Users | LocalUsers | None:
+    """The table of peers; None: all of them are the socket's owner."""
+    path = socket_path(endpoint)
+    if path is None:
+        return Users(keys_dir)
+    if users and not is_system_socket(path):
+        raise BadEndpoint(f"controller.users: a socket that accounts share lies in /run/NAME, not at {path}")
+    return LocalUsers(users) if users else None
 
 
 _OPTIONS: Final = (

@@ -154,11 +154,10 @@ class Controller:
         self._secrets = Secrets(SecretRows(self._journal) if is_shared else state_dir / "secrets")
         self._secrets.used_by(self.core.state.engine.jobs)
         self._secrets.release(self._is_over)  # Also of what a restored journal has lost.
-        endpoint = paths.controller_endpoint(settings)
+        endpoint, keys_dir = paths.controller_endpoint(settings), paths.keys_dir(settings)
         if self._given_router is None:
-            self._router = self._make_router(
-                endpoint, paths.keys_dir(settings), self._receive, self.core.counters
-            )
+            users = settings.controller.users
+            self._router = self._make_router(endpoint, keys_dir, self._receive, self.core.counters, users)
         else:
             self._router = self._given_router
             self._router.hand_to(self._receive, self.core.counters)
@@ -177,7 +176,7 @@ class Controller:
             self.core,
             lambda work: self.loop.guard(work),
             endpoint=self.endpoint if is_only else paths.client_endpoint(settings),
-            keys_dir=paths.keys_dir(settings),
+            keys_dir=keys_dir,
             every_s=settings.controller.slurm_every_s,
         )
         self._leadership = LeadershipWatch(self.core)

@@ -188,7 +188,7 @@ PARTS = (
     Part(name="lint", budget_s=10, command=lambda _: [*RUFF, "check", "."]),
     Part(
         name="wheel",
-        budget_s=60,
+        budget_s=120,
         command=wheel,
         env={"COVERAGE_FILE": str(ROOT / ".coverage.wheel")},
     ),

@@ -6,8 +6,10 @@ development environment: downloading torch a second time would prove nothing.
 
 The wheel's files are the source tree's, byte for byte, and each module is imported: what they do is tested in
 the source tree. What is left depends on where we are installed: programs and data are found, a job gets our
-hook, and the few tests that tests/run.py names. Arguments go to pytest in place of the whole unit set:
-python tests/wheel.py tests/controller/cli. With `--cov` it measures what they cover.
+hook, and the few tests that tests/run.py names. Who installs us with uv or pipx has an environment without
+torch, and jobs in another: that is tried with each version of Python that is here. Arguments go to pytest in
+place of the whole unit set: python tests/wheel.py tests/controller/cli. With `--cov` it measures what they
+cover.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -175,6 +179,98 @@ def installed(programs: Path, home: Path) -> None:
         sys.exit(f"the hook counted {job['step']} steps of {STEPS}")
 
 
+VERSIONS = ("3.11", "3.12", "3.13")
+"""Of Python, under which a person may install us."""
+
+
+def tools(folder: Path, wheel: Path) -> None:
+    """What `uv tool install` and `pipx install` give, with each Python that is here; two at a time."""
+    must(run([sys.executable, "-m", "venv", folder / "tools"]), "making an environment for uv and pipx")
+    programs = folder / "tools" / "bin"
+    fetched = run([programs / "pip", "install", "-q", "uv", "pipx"])
+    if fetched.returncode != 0:
+        print(
+            f"uv and pipx: skipped, the package index has none: {fetched.stderr.strip()[-300:]}", flush=True
+        )
+        return
+    of_jobs = folder / "jobs"  # A person's own environment: torch, and nothing of ours.
+    must(run([sys.executable, "-m", "venv", "--without-pip", of_jobs]), "making a person's environment")
+    (site,) = of_jobs.glob("lib/python*/site-packages")
+    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    people: list[tuple[Path, Path, str]] = []
+    for version in VERSIONS:
+        python = interpreter(programs / "uv", version)
+        if python is None:
+            print(f"uv with Python {version}: skipped, there is no such interpreter here", flush=True)
+            continue
+        place = folder / f"uv-{version}"
+        env = {"UV_TOOL_DIR": str(place), "UV_TOOL_BIN_DIR": str(place / "bin"), "UV_LINK_MODE": "copy"}
+        install: list[str | Path] = [programs / "uv", "tool", "install", "-q", "--python", python, wheel]
+        must(run(install, env={**os.environ, **env}), f"uv tool install, Python {version}")
+        people.append((place, of_jobs, f"uv, Python {version}"))
+    place = folder / "pipx"
+    env = {"PIPX_HOME": str(place), "PIPX_BIN_DIR": str(place / "bin")}
+    install = [programs / "pipx", "install", "--python", sys.executable, wheel]
+    must(run(install, env={**os.environ, **env}), "pipx install")
+    people.append((place, of_jobs, "pipx"))
+    with ThreadPoolExecutor(2) as at_once:
+        for each in [at_once.submit(person, *one) for one in people]:
+            each.result()
+
+
+def interpreter(uv: Path, version: str) -> Path | None:
+    """One that starts: ours, or one that uv or pyenv knows."""
+    if sys.version.startswith(f"{version}."):
+        return Path(sys.executable)
+    asks: tuple[list[str | Path], ...] = (
+        [uv, "python", "find", "--no-python-downloads", version],
+        ["pyenv", "whence", "--path", f"python{version}"],
+    )
+    for command in asks:
+        with suppress(FileNotFoundError):
+            for line in run(command).stdout.splitlines():
+                if run([line, "-c", ""]).returncode == 0:
+                    return Path(line)
+    return None
+
+
+def person(place: Path, of_jobs: Path, what: str) -> None:
+    """Somebody who has `cotenant` from there, and torch in an environment of their own."""
+    if found := [*place.glob("**/site-packages/torch")]:
+        sys.exit(f"{what}: torch came along: {found}")
+    home = place / "home"
+    home.mkdir(mode=0o700)
+    env = {
+        "PATH": f"{of_jobs}/bin:{place}/bin:/usr/bin:/bin",
+        "HOME": str(home),
+        "XDG_RUNTIME_DIR": str(home),
+    }
+    env |= {
+        "COTENANT_LOCK_DIR": str(home / "locks"),
+        "OMP_NUM_THREADS": "1",
+        "COTENANT_AGENT__DEVICES": "cpu:1",
+    }
+    program = place / "bin" / "cotenant"
+
+    def cotenant(*words: str | Path) -> str:
+        said = f"{what}: cotenant {' '.join(map(str, words))}"
+        return must(run([program, *words], env=env, timeout_s=SUBMISSION_TIMEOUT_S), said)
+
+    cotenant("--help")
+    with subprocess.Popen([program, "up"], env=env, cwd="/", stdout=subprocess.PIPE, text=True) as up:
+        assert up.stdout is not None
+        if not any("agent ready" in line for line in up.stdout):
+            sys.exit(f"{what}: `cotenant up` ended with {up.wait()}")
+        cotenant("submit", "--", "sh", "-c", "echo plain")
+        cotenant("wait", "1")
+        if "plain" not in cotenant("logs", "1"):
+            sys.exit(f"{what}: the plain command's output did not arrive")
+        cotenant("run", "--", "python", TRAINING, "3")
+        if json.loads(cotenant("show", "2", "-o", "json"))["step"] != STEPS:
+            sys.exit(f"{what}: the hook did not reach the person's own interpreter")
+        up.terminate()
+
+
 def end_descendants() -> None:
     """`run` leaves its controller for the next `run`. We are their reaper, so all of them are below us."""
     left = psutil.Process().children(recursive=True)
@@ -194,6 +290,7 @@ def main() -> int:
             programs = environment(folder / "env", wheel)
             check_imports(programs)
             installed(programs, folder / "home")
+            tools(folder, wheel)
             unit_tests(programs, [word for word in sys.argv[1:] if word != "--cov"], "--cov" in sys.argv[1:])
         finally:
             end_descendants()

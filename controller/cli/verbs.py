@@ -89,6 +89,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
     "Set up": (
         Verb("up", "setup.up", "controller and agent on this machine"),
         Verb("down", "setup.down", "end what `up` or `run` started on this machine"),
+        Verb("service", "setup.service", "run them as systemd services, there after a reboot"),
         Verb("controller", "offline.controller", "the controller alone; who leads, hand-over, its journal"),
         Verb("agent", "setup.up", "the agent of this host alone"),
         Verb("init", "setup.init", "keys for a cluster, its users and its hosts"),

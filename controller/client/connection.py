@@ -29,6 +29,7 @@ from cotenant.controller.system.endpoint import (
     BadEndpoint,
     check_owner,
     endpoints_of,
+    is_system_socket,
     socket_path,
     user_endpoint,
 )
@@ -247,9 +248,12 @@ class Client:
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 again, self._connected = self._connected, True
             elif event in (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL):
+                who, ask_for = "this key", "a key made by `cotenant init` for this controller"
+                if self._path is not None:
+                    who, ask_for = "this account", "a place in the group that controller.users names"
                 raise _Elsewhere(
-                    f"the controller at {self.endpoint} does not accept this key (status {value})",
-                    "ask an admin for a key made by `cotenant init` for this controller",
+                    f"the controller at {self.endpoint} does not accept {who} (status {value})",
+                    f"ask an admin for {ask_for}",
                 )
             elif event == zmq.EVENT_DISCONNECTED and not self._route.is_only:
                 raise _Elsewhere(f"{self.endpoint}: the connection was lost")
@@ -330,6 +334,8 @@ def _is_of_versions(reply: wire.Reply | None) -> bool:
 
 def _knock(endpoint: str, path: Path | None, timeout_s: float) -> None:
     start = "start one with `cotenant up`, or set controller.endpoint"
+    if path is not None and is_system_socket(path):
+        start = "it is a service of this machine: sudo cotenant service status"
     try:
         if path is not None:
             check_owner(path)

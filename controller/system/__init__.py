@@ -5,6 +5,7 @@ __all__ = [
     "endpoint",
     "files",
     "keys",
+    "local_users",
     "locks",
     "paths",
     "second_host",

@@ -1,7 +1,8 @@
 """Where the controller listens: one Unix socket per user, or TCP with CURVE keys.
 
 Rule: an `ipc` socket is 0600 in a folder that only its owner may write to, so only its owner (or root) can
-connect. A `tcp` endpoint is never open without keys. There is no other kind.
+connect; or, in a folder of /run, accounts share it, each as the one that the kernel names. A `tcp` endpoint
+is never open without keys. There is no other kind.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Final
 
 SOCKET_NAME: Final = "controller.sock"
+SYSTEM_ENDPOINT: Final = "ipc:///run/cotenant-controller/controller.sock"
+"""Where the controller of one machine listens that serves all its accounts."""
 SOCKET_PATH_MAX: Final = 107
 """`sun_path` has 108 bytes with its end mark."""
 _BETWEEN: Final = re.compile(r",(?=\s*[a-z]+://)")
@@ -125,15 +128,25 @@ def prepare_folder(path: Path) -> None:
         )
 
 
+def is_system_socket(path: Path) -> bool:
+    """Whether a socket lies in a folder of /run, which root alone can have made or given away."""
+    return path.parent.parent == Path("/run")
+
+
 def check_owner(path: Path) -> None:
-    """A client's side of the rule: never talk to someone else's socket.
+    """A client's side of the rule: never talk to someone else's socket, unless root gave that one its folder.
 
     Raises:
         FileNotFoundError: there is no socket.
         BadEndpoint: it is not ours.
     """
     owner = path.stat().st_uid
-    if owner != os.getuid() and os.getuid() != 0:
+    if is_system_socket(path):
+        folder = path.parent.lstat()
+        is_given = folder.st_uid == owner and stat.S_ISDIR(folder.st_mode) and not folder.st_mode & 0o022
+    else:
+        is_given = False
+    if owner != os.getuid() and os.getuid() != 0 and not is_given:
         raise BadEndpoint(f"{path} belongs to uid {owner}, not to you: set another endpoint")
 
 

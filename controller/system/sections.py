@@ -29,6 +29,9 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     listen: str = ""
     """Where the controller of this machine listens; empty = `controller.endpoint`, of a list the one of this
     machine."""
+    users: str = ""
+    """Which other accounts of this machine may use a Unix socket in /run/NAME/, each as itself: `*` (all) or
+    a group. Empty = none."""
     state_dir: str = ""
     """Journal, snapshots, secrets. Empty = the platform's state folder."""
     journal: str = ""

@@ -128,7 +128,7 @@ def default_files(environ: Mapping[str, str]) -> Iterator[Path]:
     if SYSTEM_DIR.is_dir():
         yield from (path for path in sorted(SYSTEM_DIR.glob("*.toml")) if os.access(path, os.R_OK))
     user = user_file(environ)
-    if user.is_file():
+    if os.path.isfile(user):  # Also of a service without a home, which may not even look.
         yield user
 
 

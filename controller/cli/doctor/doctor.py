@@ -44,8 +44,9 @@ from cotenant.controller.present.screen import paint, say, terminal_width, wrap_
 from cotenant.controller.present.tables import LAST_WIDTH_MIN, cut
 from cotenant.controller.present.units import duration, plural, size
 from cotenant.controller.system import paths
-from cotenant.controller.system.endpoint import socket_path
+from cotenant.controller.system.endpoint import is_system_socket, socket_path
 from cotenant.controller.system.keys import KeyProblem, find_key
+from cotenant.controller.system.local_users import EVERYBODY
 from cotenant.controller.system.sections import ProfilerSettings
 from cotenant.controller.system.settings import LoadedSettings
 from cotenant.controller.wire import clients as wire
@@ -195,6 +196,10 @@ def socket(facts: DoctorFacts) -> Check:
     if not path.exists():
         return Check("socket", "ok", f"{path} (not there yet)")
     mode = stat.S_IMODE(path.stat().st_mode)
+    if is_system_socket(path):
+        users = facts.loaded.settings.controller.users
+        whom = {"": "for its owner alone", EVERYBODY: "for every account of this machine"}
+        return Check("socket", "ok", f"{path}, {whom.get(users, f'for the group {users}')}")
     if mode & 0o077:
         return Check(
             "socket", "fail", f"{path} has mode {mode:o}", "who can connect is its owner", f"chmod 600 {path}"

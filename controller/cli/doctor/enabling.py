@@ -121,7 +121,7 @@ def reboot(host: HostFiles) -> EnablingStep:
 
 def start_agent(host: HostFiles) -> EnablingStep:
     return EnablingStep(
-        "start it (examples/deploy has the unit)",
+        "start it (`cotenant service install` makes the unit)",
         privileged_command("sudo systemctl enable --now cotenant-agent", host),
     )
 
@@ -129,7 +129,7 @@ def start_agent(host: HostFiles) -> EnablingStep:
 def keep_jobs(unit: str, host: HostFiles) -> EnablingStep:
     """The step that lets jobs survive their agent, for a unit that was not made after ours."""
     return EnablingStep(
-        "put KillMode=process and Delegate=yes below [Service] (examples/deploy), then restart it once",
+        "put KillMode=process and Delegate=yes below [Service], then restart it once",
         privileged_command(f"sudo systemctl edit {unit}", host),
     )
 

@@ -130,9 +130,7 @@ def cgroups(facts: DoctorFacts) -> Check:
     if group.version == 2:
         if group.ours:
             return Check("cgroups", "ok", f"v2, {group.path or '/'} is ours to divide")
-        todo = (
-            "run the agent from a unit with Delegate=yes (examples/deploy); until then limits on main memory "
-        )
+        todo = "run the agent as a service (`cotenant service install`); until then limits on main memory "
         return Check(
             "cgroups",
             "warn",
@@ -164,7 +162,7 @@ def survival(facts: DoctorFacts) -> Check:
             return Check("survival", "fail", found, step.todo, step.command)
         return Check("survival", "ok", f"{who} is in {unit}" + (f", KillMode={mode}" if mode else ""))
     if unit.startswith("session-") and not facts.around.lingers:
-        todo = "let what you start outlive your login, or run it as a service (examples/deploy)"
+        todo = "let what you start outlive your login, or run it as a service (`cotenant service install`)"
         found = f"{who} is in {unit}: logging out may end its jobs"
         return Check("survival", "warn", found, todo, "loginctl enable-linger")
     return Check("survival", "ok", f"{who} is in {own or 'no cgroup'}; jobs get sessions of their own")

@@ -41,7 +41,7 @@ from cotenant.controller.present.sharing import closing_lines
 from cotenant.controller.present.terminal import JobOutput, WaitingLine
 from cotenant.controller.submission.options import Options
 from cotenant.controller.system import paths
-from cotenant.controller.system.endpoint import socket_path
+from cotenant.controller.system.endpoint import is_system_socket, socket_path
 from cotenant.controller.system.locks import Lock, LockTaken
 from cotenant.controller.wire import clients as wire
 
@@ -260,7 +260,8 @@ def ensure_controller(endpoint: str | None) -> None:
         return
     except Problem as problem:
         where = paths.client_endpoint(loaded_settings(endpoint).settings)
-        if problem.code != "unreachable" or socket_path(where) is None:
+        path = socket_path(where)
+        if problem.code != "unreachable" or path is None or is_system_socket(path):
             raise
     folder = paths.runtime_dir()
     with one_at_a_time(folder / "start.lock"):

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.system import paths
-from cotenant.controller.system.endpoint import prepare_folder, socket_path
+from cotenant.controller.system.endpoint import is_system_socket, prepare_folder, socket_path
 from cotenant.controller.system.locks import Lock, LockTaken, is_free
 
 ENDS_WITHIN_S: Final = 45.0
@@ -83,7 +83,7 @@ _ENDING: Final = "use it, or end it: cotenant down"
 
 def _lock(where: str, verb: str) -> Path:
     socket = socket_path(where)
-    if socket is None:
+    if socket is None or is_system_socket(socket):
         return paths.runtime_dir() / f"{re.sub(r'[^A-Za-z0-9]+', '-', where)}.{verb}.lock"
     prepare_folder(socket)
     return socket.with_name(f"{socket.name}.{verb}.lock")

@@ -1,0 +1,187 @@
+"""The systemd unit of each daemon, as text.
+
+Rule: pure, and the only place where a unit is written. A unit's sandbox is inherited by all that its service
+starts, so the controller, which starts no jobs, is locked in, and the agent has no sandbox at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Final, Literal
+
+DaemonName = Literal["controller", "agent", "web"]
+
+DAEMONS: Final[tuple[DaemonName, ...]] = ("controller", "agent", "web")
+"""In the order in which they start."""
+MARK: Final = "# Written by `cotenant service install`"
+"""How every unit of ours begins; no other file is replaced or removed."""
+ACCOUNT: Final = "cotenant"
+"""The system user that the controller of a machine runs as."""
+
+
+def unit_name(daemon: DaemonName) -> str:
+    return f"cotenant-{daemon}.service"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitContext:
+    """What units depend on besides their daemon."""
+
+    program: str
+    """The path of `cotenant` where it is installed."""
+    is_system: bool
+    """For the machine, started as root; else for one user's own service manager."""
+    environment: Mapping[str, str]
+    """Variables that the daemons need, as COTENANT_CONFIG."""
+    controller_words: tuple[str, ...] = ()
+    """Options of `cotenant controller`."""
+    agent_words: tuple[str, ...] = ()
+    """Options of `cotenant agent`."""
+    web_words: tuple[str, ...] = ()
+    """Options of `cotenant web`."""
+    state_dir: PurePath | None = None
+    """The controller's, where it is not the machine's usual one."""
+    runtime_name: str = ""
+    """The folder of /run with the controller's socket; empty: it has none there."""
+
+
+def unit_text(daemon: DaemonName, context: UnitContext) -> str:
+    """The whole unit of a daemon."""
+    words = {
+        "controller": context.controller_words,
+        "agent": context.agent_words,
+        "web": context.web_words,
+    }[daemon]
+    scope = "" if context.is_system else "--user "
+    lines = [
+        f"{MARK}, which replaces it: changes belong into `systemctl {scope}edit {unit_name(daemon)}`.",
+        "",
+        "[Unit]",
+        f"Description=cotenant {DESCRIPTIONS[daemon]}",
+        *(_SYSTEM_ORDER if context.is_system else _USER_ORDER)[daemon],
+        "# It recovers in seconds, and jobs need it back: always try again.",
+        "StartLimitIntervalSec=0",
+        "",
+        "[Service]",
+        "Type=exec",
+        f"ExecStart={' '.join(map(unit_word, (context.program, daemon, *words)))}",
+        "Restart=always",
+        "RestartSec=2",
+        "TimeoutStopSec=30",
+        "Environment=PYTHONUNBUFFERED=1",
+        *(f"Environment={unit_value(f'{name}={value}')}" for name, value in context.environment.items()),
+        *_BODIES[daemon].splitlines(),
+        *(_system_lines(daemon, context) if context.is_system else ()),
+        "",
+        "[Install]",
+        f"WantedBy={'multi-user.target' if context.is_system else 'default.target'}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def unit_word(text: str) -> str:
+    """One word of a unit's command line, in which systemd replaces `$NAME` too."""
+    return unit_value(text.replace("$", "$$"))
+
+
+def unit_value(text: str) -> str:
+    """One word of a unit: systemd replaces `%x`, and splits at blanks."""
+    escaped = text.replace("\\", "\\\\").replace("%", "%%").replace('"', '\\"')
+    return f'"{escaped}"' if escaped != text or any(each in " \t';" for each in text) else text
+
+
+DESCRIPTIONS: Final[dict[DaemonName, str]] = {
+    "controller": "controller",
+    "agent": "agent of this host",
+    "web": "page",
+}
+_NETWORK: Final = "Wants=network-online.target"
+_SYSTEM_ORDER: Final[dict[DaemonName, tuple[str, ...]]] = {
+    "controller": (_NETWORK, "After=network-online.target nss-user-lookup.target"),
+    "agent": (
+        _NETWORK,
+        "After=network-online.target remote-fs.target nss-user-lookup.target nvidia-persistenced.service",
+        "After=cotenant-controller.service",
+    ),
+    "web": (),
+}
+_USER_ORDER: Final[dict[DaemonName, tuple[str, ...]]] = {
+    "controller": (),
+    "agent": ("After=cotenant-controller.service",),
+    "web": ("After=cotenant-controller.service",),
+}
+
+_BODIES: Final[dict[DaemonName, str]] = {
+    "controller": """\
+# Its children are short calculations, which should end with it.
+KillMode=mixed
+LimitNOFILE=65536""",
+    "agent": """\
+# A restart or an upgrade of the agent must leave jobs alone. Only the agent's own process is ended; the
+# supervisors run on in cgroups of their own and are adopted by the next agent. DelegateSubgroup= is for
+# systemd 254 and newer; older ones ignore it with a warning, and attempts then live outside this unit.
+KillMode=process
+Delegate=yes
+DelegateSubgroup=agent
+# A job that runs out of memory is that job's end, not the agent's.
+OOMPolicy=continue
+TasksMax=infinity
+# Jobs inherit these limits: pinned host memory for NCCL, files for data loaders, SIGPIPE as in a shell.
+LimitMEMLOCK=infinity
+LimitNOFILE=65536:1048576
+IgnoreSIGPIPE=no
+# There is deliberately no sandbox here: what a unit forbids its service it forbids the jobs as well.""",
+    "web": """\
+KillMode=mixed
+NoNewPrivileges=yes""",
+}
+
+_AGENT_LINES: Final = """\
+# Sockets and records of running jobs are here, so they stay when the agent stops. 0711: a job's user
+# reaches its own attempt's folder, and can list nobody's.
+RuntimeDirectory=cotenant
+RuntimeDirectoryMode=0711
+RuntimeDirectoryPreserve=yes
+StateDirectory=cotenant-agent
+StateDirectoryMode=0711"""
+
+_SANDBOX: Final = """\
+UMask=0077
+# The controller starts no jobs, so it can be locked in.
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+PrivateDevices=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service"""
+
+
+def _system_lines(daemon: DaemonName, context: UnitContext) -> list[str]:
+    """What only the unit of a whole machine has: an account, folders, a sandbox."""
+    if daemon == "agent":
+        return _AGENT_LINES.splitlines()
+    lines = [f"User={ACCOUNT}", f"Group={ACCOUNT}"]
+    if context.state_dir is None:
+        lines += ["# The journal is here, on a local disk.", "StateDirectory=cotenant-controller"]
+        lines += ["StateDirectoryMode=0700"]
+    else:
+        lines += [f"ReadWritePaths={unit_value(str(context.state_dir))}"]
+    if context.runtime_name:
+        lines += ["# Others have to reach the socket in it.", f"RuntimeDirectory={context.runtime_name}"]
+        lines += ["RuntimeDirectoryMode=0755"]
+    return [*lines, *_SANDBOX.splitlines()]
