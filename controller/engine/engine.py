@@ -17,7 +17,7 @@ Recovery calls `fold` with the recorded decision: the same six steps, and no pol
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final, get_type_hints
 
@@ -230,6 +230,10 @@ class Engine:
     @property
     def jobs(self) -> Mapping[JobId, Job]:
         return self._ledger.jobs
+
+    def ended_jobs(self) -> Iterator[Job]:
+        """Yields the ended jobs that are remembered, the last that ended first."""
+        yield from (self.jobs[job_id] for job_id in reversed(self._ledger.phases.ended.sizes))
 
     @property
     def hosts(self) -> Mapping[HostId, Host]:

@@ -98,6 +98,8 @@ class Core:
         self.rebuilds = 0
         """How often the state was read back: code that keeps something beside it must start from the new
         one."""
+        self.keep_beside: Callable[[ev.AnyEvent], None] = lambda event: None
+        """Called after each event; what it adds to the journal is durable with the event or not at all."""
         self._make_policy = make_policy
         self._config = config
         self._snapshot_every = snapshot_every
@@ -160,6 +162,7 @@ class Core:
         decided = Decided(event, commands)
         self._then.append(decided)
         self._decided.append(decided)
+        self.keep_beside(event)
         return commands
 
     def _keep_forgotten(self) -> None:

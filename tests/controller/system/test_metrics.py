@@ -123,6 +123,7 @@ def facts(station: Station) -> ServerFacts:
         undelivered=station.link.undelivered,
         entries=core.journal.last_seq,
         commits=core.journal.commits,
+        notices_waiting=0,
         waiting_rows=core.journal.waiting,
         size_bytes=core.journal.size_bytes(),
         stuck=bool(core.stuck),

@@ -1,0 +1,215 @@
+"""Which message follows from which event, and what it says. Pure.
+
+Rule: whether something is told follows from the event, its decision and the state after it alone, so that it
+is written in the event's own transaction. Tasks of an array are told of together: the first start, the first
+failure, and the end of the last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from cotenant.controller.api import views_of
+from cotenant.controller.domain import ENDED, Job, JobId, NoticeKind, Phase, array_of, render, texts
+from cotenant.controller.domain import events as ev
+from cotenant.controller.engine import Engine
+from cotenant.controller.history import AttemptRecord
+from cotenant.controller.present import sharing, units
+from cotenant.controller.store import RecoveredState
+
+PastTasks = Callable[[str], list[tuple[str, int, int, int]]]
+"""Counts the forgotten tasks of an array (`JournalReader.count_past_tasks`)."""
+FAILED_SHOWN: Final = 10
+
+
+class Occasion(NamedTuple):
+    """Something that has happened to a job, of which its owner may want to know."""
+
+    kind: NoticeKind
+    job: Job
+    attempt: AttemptRecord | None
+    """None: it has had none."""
+
+
+class NoticeText(NamedTuple):
+    """What a message says, without output."""
+
+    subject: str
+    lines: tuple[str, ...]
+    has_output: bool
+    """The last lines of the job's output belong to it."""
+
+
+def _start(event: ev.AttemptStarted, state: RecoveredState) -> Iterator[Occasion]:
+    """The first host of a gang stands for all."""
+    job, attempt = state.engine.jobs.get(event.job_id), state.history.newest(event.job_id)
+    if job is None or attempt is None or attempt.ended_s is not None:
+        return
+    if event.attempt == attempt.attempt == 1 and event.host_id == attempt.hosts[0]:
+        yield Occasion("start", job, attempt)
+
+
+BY_EVENT: Final[dict[type[ev.Event], Callable[[Any, RecoveredState], Iterator[Occasion]]]] = {
+    ev.AttemptStarted: _start,
+}
+"""What certain events say by themselves. What ends a job or its attempt is seen by what has become of it."""
+
+
+def occasions(event: ev.AnyEvent, state: RecoveredState) -> Iterator[Occasion]:
+    """Yields what an event has brought, from the state after it."""
+    if rule := BY_EVENT.get(type(event)):
+        yield from rule(event, state)
+    engine, history = state.engine, state.history
+    for job in _ended_now(engine):
+        attempt = history.newest(job.job_id)
+        yield Occasion("fail" if job.phase is Phase.FAILED else "end", job, attempt)
+    for job, closed in history.closed:
+        if job.phase not in ENDED and closed.outcome != "resized":
+            yield Occasion("preempt", job, closed)
+
+
+def _ended_now(engine: Engine) -> Iterator[Job]:
+    yield from (job for job in engine.forgotten if job.ended_s == engine.now_s)
+    for job in engine.ended_jobs():
+        if job.ended_s != engine.now_s:
+            return
+        yield job
+
+
+def wants(job: Job, kind: NoticeKind) -> bool:
+    """Whether a job's owner asked to be told: of the end means of any, a failure too."""
+    return kind in job.spec.notify or (kind == "fail" and "end" in job.spec.notify)
+
+
+def compose_text(occasion: Occasion, state: RecoveredState, past_tasks: PastTasks) -> NoticeText | None:
+    """What is told about it; None: nothing is, for a message about the array has told it or will."""
+    if occasion.job.job_id != array_of(occasion.job.job_id):
+        return _array_text(occasion, state.engine, past_tasks)
+    return _job_text(occasion, state)
+
+
+# --- One job ----------------------------------------------------------------------------------------
+
+SUBJECTS: Final[dict[NoticeKind, str]] = {
+    "start": "{what} started{where}",
+    "end": "{what} finished{where}{after}",
+    "fail": "{what} failed{where}{after}",
+    "preempt": "{what} left its devices{where}{after} and waits again",
+    "idle": "{what} holds devices{where} and uses none",
+}
+NEXT: Final[dict[NoticeKind, tuple[str, ...]]] = {
+    "start": ("cotenant logs -f {job}", "cotenant show {job}"),
+    "end": ("cotenant logs {job}", "cotenant show {job}"),
+    "fail": ("cotenant logs {job}", "cotenant requeue {job}"),
+    "preempt": ("cotenant explain {job}", "cotenant eta {job}"),
+    "idle": ("cotenant show {job}", "cotenant cancel {job}"),
+}
+"""How to go on."""
+
+
+def _job_text(occasion: Occasion, state: RecoveredState) -> NoticeText:
+    kind, job, attempt = occasion
+    subject = SUBJECTS[kind]
+    if job.phase is Phase.CANCELLED:
+        subject = subject.replace("finished", "was cancelled")
+    lines = [texts.one_line(render(job.reason))]
+    if kind == "preempt" and attempt is not None:
+        lines = [texts.one_line(attempt.reason or render(job.reason)), _how_it_goes_on(job)]
+    if kind != "start":
+        attempts = state.history.attempts(job.job_id)
+        rows = views_of(state.engine.jobs, job, attempts)[0]
+        lines += [told for row in rows[-sharing.SHOWN_MAX :] if (told := sharing.slowdown(row))]
+    return NoticeText(
+        subject=subject.format(
+            what=_name(job, f"job {job.job_id}"), where=_where(attempt), after=_after(occasion)
+        ),
+        lines=(*lines, *_next_lines(kind, job.job_id)),
+        has_output=kind != "start" and attempt is not None,
+    )
+
+
+def _name(job: Job, what: str) -> str:
+    return f"{what} ({texts.one_line(job.spec.name)})" if job.spec.name else what
+
+
+def _where(attempt: AttemptRecord | None) -> str:
+    return f" on {', '.join(dict.fromkeys(attempt.hosts))}" if attempt is not None else ""
+
+
+def _after(occasion: Occasion) -> str:
+    job, attempt = occasion.job, occasion.attempt
+    since_s, to_s = job.first_start_s, job.ended_s
+    if occasion.kind == "preempt" and attempt is not None:
+        since_s, to_s = attempt.launched_s, attempt.ended_s
+    return f" after {units.duration(to_s - since_s)}" if since_s is not None and to_s is not None else ""
+
+
+def _how_it_goes_on(job: Job) -> str:
+    step = job.durable_step
+    return f"it goes on from step {step}" if step else "it begins anew: no step of it is saved"
+
+
+def _next_lines(kind: NoticeKind, job_id: JobId) -> tuple[str, ...]:
+    return ("", *(f"  {each.format(job=job_id)}" for each in NEXT[kind]))
+
+
+# --- Arrays -----------------------------------------------------------------------------------------
+
+
+def _array_text(occasion: Occasion, engine: Engine, past_tasks: PastTasks) -> NoticeText | None:
+    kind, job, attempt = occasion
+    array = array_of(job.job_id)
+    what = _name(job, f"array {array}")
+    if kind in ("end", "fail") and not any(
+        each.phase not in ENDED for each in _tasks(engine, array, last=True)
+    ):
+        return _array_end(what, array, engine, past_tasks)
+    if kind == "idle":
+        return NoticeText(
+            f"{what}: task {job.job_id} holds devices and uses none", _next_lines(kind, job.job_id), True
+        )
+    if kind == "fail" and _is_first(job, engine, past_tasks, "failed"):
+        lines = (texts.one_line(render(job.reason)), "the others go on; further failures are told at the end")
+        subject = f"{what}: task {job.job_id} failed{_where(attempt)}, the first"
+        return NoticeText(subject, (*lines, *_next_lines(kind, job.job_id)), True)
+    if kind == "start" and _is_first(job, engine, past_tasks, "started"):
+        return NoticeText(f"{what} started{_where(attempt)}", _next_lines(kind, JobId(array))[:-1], False)
+    return None
+
+
+def _tasks(engine: Engine, array: str, *, last: bool = False) -> Iterator[Job]:
+    """The tasks that are remembered. `last`: those that came last before the others, since they end last."""
+    prefix, jobs = f"{array}_", engine.jobs
+    return (jobs[job_id] for job_id in (reversed(list(jobs)) if last else jobs) if job_id.startswith(prefix))
+
+
+def _is_first(job: Job, engine: Engine, past_tasks: PastTasks, what: str) -> bool:
+    """Whether no task of the array has started, or failed, before this one."""
+
+    def place(task: Job) -> tuple[float, int] | None:
+        at_s = (
+            task.first_start_s if what == "started" else task.ended_s if task.phase is Phase.FAILED else None
+        )
+        return None if at_s is None else (at_s, task.number)
+
+    array, mine = array_of(job.job_id), place(job)
+    if mine is None or any(
+        (other := place(task)) is not None and other < mine for task in _tasks(engine, array)
+    ):
+        return False
+    return not any(what == "started" or phase == Phase.FAILED for phase, *_ in past_tasks(array))
+
+
+def _array_end(what: str, array: str, engine: Engine, past_tasks: PastTasks) -> NoticeText:
+    counts: Counter[str] = Counter({phase: count for phase, count, *_ in past_tasks(array)})
+    failed: list[Job] = []
+    for task in _tasks(engine, array):
+        counts[task.phase.value] += 1
+        failed += [task] if task.phase is Phase.FAILED else []
+    told = ", ".join(f"{counts[phase.value]} {phase.value}" for phase in Phase if counts[phase.value])
+    shown = [f"  {task.job_id}: {texts.one_line(render(task.reason))}" for task in failed[:FAILED_SHOWN]]
+    left_out = [f"  and {len(failed) - FAILED_SHOWN} more"] if len(failed) > FAILED_SHOWN else []
+    go_on = ("", f"  cotenant show {array}", *([f"  cotenant logs {failed[0].job_id}"] if failed else []))
+    return NoticeText(f"{what} ended: {told}", (*shown, *left_out, *go_on), False)

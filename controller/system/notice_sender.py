@@ -1,0 +1,98 @@
+"""Sends one message by mail or to a webhook: `python -m cotenant.controller.system.notice_sender`, a process of
+its own, with its order on stdin and what came of it on stdout, both JSON.
+
+Rule: whoever starts it kills it when it takes too long, so nothing here has to bound a server that answers
+for ever. It follows no redirection and uses no proxy. What it says of a failure names hosts, never a URL or
+a password. What identifies a message goes along in a header, for receivers who get it twice.
+"""
+
+from __future__ import annotations
+
+import json
+import smtplib
+import socket
+import ssl
+import sys
+from email.message import EmailMessage
+from email.utils import formatdate
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any, Final
+
+from cotenant.controller.system.webhooks import read_secret, read_webhook
+
+TIMEOUT_S: Final = 15.0
+"""Of one step of a conversation."""
+HEADER: Final = "X-Cotenant-Notice"
+TEXT_MAX: Final = 30_000
+"""Characters of Slack's text; it takes 40,000."""
+
+
+class Refused(Exception):
+    """It was reached, and did not take the message; the text says what it said."""
+
+
+def send_mail(order: dict[str, Any]) -> None:
+    """Hands a message to the relay. Raises OSError, ValueError, SMTPException, Refused."""
+    notice: dict[str, Any] = order["notice"]
+    host, _, port = order["smtp"].rpartition(":")
+    mail = EmailMessage()
+    mail["From"] = order["sender"] or f"cotenant@{socket.getfqdn()}"
+    mail["To"] = order["to"]
+    mail["Subject"] = f"[cotenant] {notice['subject']}"
+    mail["Date"] = formatdate(notice["at_s"])
+    mail["Message-ID"] = f"<{notice['id']}@cotenant.invalid>"
+    mail[HEADER] = notice["id"]
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content(notice["text"] + "\n")
+    security = order["security"]
+    where, context = (host.strip("[]"), int(port)), ssl.create_default_context()
+    relay = (
+        smtplib.SMTP_SSL(*where, timeout=TIMEOUT_S, context=context)
+        if security == "tls"
+        else smtplib.SMTP(*where, timeout=TIMEOUT_S)
+    )
+    with relay:
+        if security == "starttls":
+            relay.starttls(context=context)
+        if order["user"]:
+            relay.login(order["user"], read_secret(order["password_file"]))
+        relay.send_message(mail)
+
+
+def post(order: dict[str, Any]) -> None:
+    """Posts a message to a webhook. Raises OSError, ValueError, HTTPException, Refused."""
+    notice, target = order["notice"], read_webhook(order.get("url") or read_secret(order["url_file"]))
+    text = f"*{notice['subject']}*\n{notice['text']}"[:TEXT_MAX]
+    body = json.dumps({"text": text} if target.is_slack else notice).encode()
+    made = HTTPSConnection if target.is_secure else HTTPConnection
+    connection = made(target.host, target.port, timeout=TIMEOUT_S)
+    headers = {"Content-Type": "application/json", "User-Agent": "cotenant", HEADER: notice["id"]}
+    connection.request("POST", target.path, body, headers)
+    status = connection.getresponse().status
+    if not 200 <= status < 300:
+        raise Refused(f"{target.host} answered {status}")
+
+
+def main() -> None:
+    order = json.load(sys.stdin)
+    reached, why = True, ""
+    try:
+        (send_mail if order["way"] == "mail" else post)(order)
+    except smtplib.SMTPRecipientsRefused as error:
+        code, said = next(iter(error.recipients.values()))
+        why = f"{order['to']} was refused: {code} {_decoded(said)}"
+    except (Refused, ValueError) as error:
+        why = str(error)
+    except smtplib.SMTPResponseException as error:
+        reached, why = False, f"{error.smtp_code} {_decoded(error.smtp_error)}"
+    except (OSError, HTTPException) as error:
+        reached, why = False, getattr(error, "strerror", "") or str(error) or type(error).__name__
+    print(json.dumps({"sent": not why, "reached": reached, "why": why}))
+
+
+def _decoded(said: bytes | str) -> str:
+    return said.decode(errors="replace") if isinstance(said, bytes) else said
+
+
+if __name__ == "__main__":
+    main()
