@@ -58,8 +58,8 @@ class TellsOwners(Protocol):
     def check(self, spec: JobSpec, secrets: Mapping[str, str]) -> None:
         """Checks that somebody can be told of a job. Raises Denied."""
 
-    def view(self, job: Job) -> wire.ToldView | None:
-        """Of what a job's owner is told; None: of nothing."""
+    def describe(self, job: Job) -> str:
+        """Of what a job's owner is told, and what became of it; empty: of nothing."""
 
 
 SubmissionKey = tuple[str, str]

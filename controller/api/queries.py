@@ -158,7 +158,7 @@ class Queries:
             views.job_details(self.view(record, now), record, now, whole=may_touch(who, job)),
             verbs=verbs_open(job, who) if job.job_id in self._core.state.engine.jobs else (),
             settable=settings_open(job, who),
-            told=self._tells.view(job) if self._tells else None,
+            told=self._tells.describe(job) or None if self._tells else None,
         )
         return wire.Shown(request_id=request_id, job=details, now=now.at)
 

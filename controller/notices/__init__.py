@@ -6,13 +6,7 @@ or another leader sends what is left, under the same id: at least once, never of
 happen. (Going through the journal again from a mark could not tell what the state was at an old entry.)
 """
 
-# fmt: off
-from cotenant.controller.notices.deliveries import ChildDeliveries, DeliversNotices, DeliveryResult
-from cotenant.controller.notices.notice import Notice
+from cotenant.controller.notices.deliveries import ChildDeliveries, DeliveryResult
 from cotenant.controller.notices.notifier import Notifier
-from cotenant.controller.notices.requests import NoticeRequests
 
-__all__ = [
-    "ChildDeliveries", "DeliversNotices", "DeliveryResult", "Notice", "NoticeRequests", "Notifier",
-]
-# fmt: on
+__all__ = ["ChildDeliveries", "DeliveryResult", "Notifier"]

@@ -1,7 +1,5 @@
-"""Delivers messages, each by a child process that is killed when it takes too long.
-
-Rule: nothing here waits for a receiver, and what a receiver does cannot hold up the controller's loop.
-"""
+"""Delivers messages, each by a child process that is killed when it takes too long: whatever a receiver does,
+it cannot hold up the controller's loop."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -18,23 +16,16 @@ from cotenant.controller.domain import texts
 
 DELIVERY_S: Final = 30.0
 SAID_MAX: Final = 300
-"""Characters of what a command said on its standard error."""
+"""Characters of what is said about a failure."""
 
 
 class DeliveryResult(NamedTuple):
     """What came of one delivery."""
 
-    is_sent: bool
-    is_reached: bool
+    sent: bool
+    reached: bool
     """The receiver was there, whether or not it took the message."""
     why: str
-
-
-class DeliversNotices(Protocol):
-    """Starts deliveries."""
-
-    def start(self, argv: Sequence[str], data: bytes, then: Callable[[DeliveryResult], None]) -> None:
-        """Starts a program that reads a message; `then` is called once, later."""
 
 
 class ChildDeliveries:
@@ -56,7 +47,7 @@ class ChildDeliveries:
         pipe = asyncio.subprocess.PIPE
         try:
             child = await asyncio.create_subprocess_exec(
-                *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=64 * 1024
+                *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
             )
         except OSError as error:
             then(DeliveryResult(False, False, f"{argv[0]} cannot be run: {error.strerror}"))
@@ -64,7 +55,7 @@ class ChildDeliveries:
         try:
             async with asyncio.timeout(self._within_s):
                 out, err = await child.communicate(data)
-            result = _result(out, err, child.returncode or 0)
+            result = read_result(out, err, child.returncode or 0)
         except TimeoutError:
             result = DeliveryResult(False, False, f"no answer within {self._within_s:g} s")
         finally:
@@ -81,18 +72,11 @@ class ChildDeliveries:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _result(out: bytes, err: bytes, exit_code: int) -> DeliveryResult:
+def read_result(out: bytes, err: bytes, exit_code: int) -> DeliveryResult:
     """What a child says came of it: our own in JSON, a site's command by its exit code."""
     try:
-        said = msgspec.json.decode(out, type=_Said)
-        return DeliveryResult(said.sent, said.reached, texts.one_line(said.why)[:SAID_MAX])
+        sent, reached, why = msgspec.json.decode(out, type=tuple[bool, bool, str])
     except msgspec.DecodeError:
         last = err.decode(errors="replace").strip().rpartition("\n")[2]
-        why = f"exit code {exit_code}" + (f": {texts.one_line(last)[:SAID_MAX]}" if last else "")
-        return DeliveryResult(exit_code == 0, True, "" if exit_code == 0 else why)
-
-
-class _Said(msgspec.Struct):
-    sent: bool
-    reached: bool
-    why: str
+        sent, reached, why = exit_code == 0, True, f"exit code {exit_code}{last and f': {last}'}"
+    return DeliveryResult(sent, reached, texts.one_line(why)[:SAID_MAX])

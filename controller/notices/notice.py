@@ -20,6 +20,7 @@ LINE_MAX: Final = 400
 HIDDEN: Final = "[secret]"
 COMMAND, WEBHOOK, OWN_WEBHOOK, MAIL = "command", "site webhook", "own webhook", "mail to "
 """The ways. Mail's is followed by its address."""
+MAIL_LANE: Final = "mail"
 WAITS, SENT, FAILED = "waits", "sent", "failed"
 """How a way stands, before a colon and why."""
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -34,7 +35,7 @@ class Notice(msgspec.Struct, kw_only=True):
     kind: str
     user: str
     subject: str
-    lines: tuple[str, ...]
+    lines: tuple[str, ...] = ()
     at_s: float
     """When it happened, by the wall clock."""
     ways: dict[str, str]
@@ -51,8 +52,8 @@ class Notice(msgspec.Struct, kw_only=True):
 def ways_of(
     words: Iterable[str], user: str, settings: NotifySettings, *, has_webhook: bool
 ) -> tuple[str, ...]:
-    """The ways by which a user is told. `words`: of the job's `notify`. Whoever names no address has mail where
-    the site says; where it says nothing, only if there is no other way."""
+    """The ways by which a user is told. `words`: of the job's `notify`. Whoever names no address has mail
+    where the site says; where it says nothing, only if there is no other way."""
     ways = [COMMAND] if settings.command else []
     ways += [WEBHOOK] if settings.site_webhook_file else []
     ways += [OWN_WEBHOOK] if has_webhook else []
@@ -68,7 +69,7 @@ def lane_of(way: str, url: str) -> str:
     """What a way shares with others: of these one is busy at a time, and rests when it cannot be reached."""
     if way == OWN_WEBHOOK:
         return f"webhook at {read_webhook(url).host}"
-    return "mail" if way.startswith(MAIL) else way
+    return MAIL_LANE if way.startswith(MAIL) else way
 
 
 def order_of(
@@ -97,9 +98,10 @@ def order_of(
     return SENDER, msgspec.json.encode(order)
 
 
-def payload_of(notice: Notice, output: Sequence[str], secrets: Iterable[str]) -> dict[str, Any]:
-    """What a receiver gets, without secrets."""
-    text = hide_secrets("\n".join((*notice.lines, *output)), secrets)
+def payload_of(notice: Notice, output: bytes, why: str, secrets: Iterable[str]) -> dict[str, Any]:
+    """What a receiver gets, without secrets. `why`: there is no output."""
+    lines = last_lines(output, secrets)
+    end = ["", "The last lines of its output:", *lines] if lines else ["", why] if why else []
     return {
         "schema": "cotenant.notice/1",
         "id": notice.notice_id,
@@ -110,7 +112,7 @@ def payload_of(notice: Notice, output: Sequence[str], secrets: Iterable[str]) ->
         "at": utc(notice.at_s),
         "at_s": notice.at_s,
         "subject": hide_secrets(notice.subject, secrets),
-        "text": text,
+        "text": hide_secrets("\n".join((*notice.lines, *end)).strip("\n"), secrets),
     }
 
 
@@ -123,13 +125,9 @@ def hide_secrets(text: str, secrets: Iterable[str]) -> str:
 
 
 def last_lines(data: bytes, secrets: Iterable[str]) -> list[str]:
-    """The last lines of output, of which `data` is the end. A line whose beginning may be missing is left out: a
-    secret in it could not be told. Of a line that was written over, its last state."""
+    """The last lines of output, of which `data` is the end. A line whose beginning may be missing is left
+    out: a secret in it could not be told. Of a line that was written over, its last state."""
     text = hide_secrets(_COLOURS.sub("", data.decode(errors="surrogateescape")), secrets)
-    lines = text.split("\n")
-    if len(data) >= OUTPUT_BYTES:
-        del lines[0]
-    shown = [line.rstrip().rpartition("\r")[2] for line in lines]
-    while shown and not shown[-1]:
-        shown.pop()
+    lines = text.rstrip().split("\n")[1 if len(data) >= OUTPUT_BYTES else 0 :]
+    shown = [line.rstrip().rpartition("\r")[2] for line in lines] if data.strip() else []
     return [f"  {texts.one_line(line)[:LINE_MAX]}" for line in shown[-OUTPUT_LINES:]]

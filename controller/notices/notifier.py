@@ -10,38 +10,26 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 from cotenant.controller.api import Denied, logs_of
-from cotenant.controller.domain import WEBHOOK_VARIABLE, Job, JobId, JobSpec, array_of
+from cotenant.controller.domain import WEBHOOK_VARIABLE, Job, JobId, JobSpec, array_of, is_mail_address
 from cotenant.controller.domain import events as ev
 from cotenant.controller.executors.agents import AgentExecutor
-from cotenant.controller.notices.deliveries import DeliversNotices, DeliveryResult
-from cotenant.controller.notices.notice import (
-    COMMAND,
-    FAILED,
-    MAIL,
-    OUTPUT_BYTES,
-    OWN_WEBHOOK,
-    SENT,
-    WAITS,
-    WEBHOOK,
-    Notice,
-    lane_of,
-    last_lines,
-    order_of,
-    payload_of,
-    ways_of,
-)
-from cotenant.controller.notices.occasions import Occasion, compose_text, occasions, wants
+from cotenant.controller.notices import notice as ways
+from cotenant.controller.notices.deliveries import ChildDeliveries, DeliveryResult
+from cotenant.controller.notices.notice import FAILED, OUTPUT_BYTES, OWN_WEBHOOK, SENT, WAITS, Notice
+from cotenant.controller.notices.occasions import compose_text, occasions, wants
 from cotenant.controller.store import Core, Decided, StorageError
+from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import BadSecrets, Secrets
 from cotenant.controller.system.sections import NotifySettings
 from cotenant.controller.system.webhooks import webhook_problem
-from cotenant.controller.wire import BadMessage, LogReply, ReadLog, utc
+from cotenant.controller.wire import BadMessage, LogReply, ReadLog
 from cotenant.controller.wire import clients as wire
 
 GIVE_UP_S: Final = 24 * 3600.0
@@ -63,31 +51,22 @@ class OpenNotice(msgspec.Struct, kw_only=True):
     """A message on its way, with what can be forgotten."""
 
     notice: Notice
-    output: list[str] | None
-    """Its last lines; None: they have not come."""
     taken_s: float
     """When this controller took it up."""
+    is_test: bool = False
+    """It is tried once, and nothing of it is kept."""
+    payload: dict[str, Any] | None = None
+    """What is sent; None: the output that belongs to it has not come."""
+    url: str = ""
+    """Its user's own webhook."""
     is_asked: bool = False
     tries: Counter[str] = msgspec.field(default_factory=Counter)
     due_s: dict[str, float] = {}
     """By way: before then it is not tried again."""
-    url: str | None = None
-    """Its user's webhook, where no job holds it. Such a message is tried once."""
-    own_lane: str = ""
-    """That of its user's webhook; empty: not known yet."""
 
 
-class Came(NamedTuple):
-    """What came of a delivery, until the next tick."""
-
-    notice_id: str
-    way: str
-    lane: str
-    result: DeliveryResult
-
-
-class Lane(msgspec.Struct, kw_only=True):
-    """An endpoint, or several that are one to us."""
+class Lane(msgspec.Struct):
+    """What shares an endpoint."""
 
     is_busy: bool = False
     failures: int = 0
@@ -96,7 +75,7 @@ class Lane(msgspec.Struct, kw_only=True):
 
 
 class Notifier:
-    """Follows events, and is ticked, as an executor of the loop."""
+    """Follows events, and is ticked, as an executor of the loop; answers what people ask about messages."""
 
     def __init__(
         self,
@@ -104,7 +83,7 @@ class Notifier:
         link: AgentExecutor,
         secrets: Secrets,
         settings: NotifySettings,
-        deliveries: DeliversNotices,
+        deliveries: ChildDeliveries,
     ) -> None:
         """Takes up what the journal holds."""
         self._core, self._link, self._secrets = core, link, secrets
@@ -112,10 +91,11 @@ class Notifier:
         self._open: dict[str, OpenNotice] = {}
         self._done: dict[str, Notice] = {}
         self._lanes: dict[str, Lane] = {}
-        self._came: list[Came] = []
+        self._results: list[tuple[str, str, str, DeliveryResult]] = []
+        """By message, way and lane: what is taken in at the next tick."""
+        self._last_by_way: dict[str, str] = {}
         self._is_unread = False
         """The state was read back, and what the journal holds was not."""
-        self._last_by_way: dict[str, str] = {}
         self._read()
         core.keep_beside = self._observe
 
@@ -123,90 +103,43 @@ class Notifier:
 
     def _observe(self, event: ev.AnyEvent) -> None:
         """Adds the messages that follow from an event to its transaction."""
-        for occasion in occasions(event, self._core.state):
-            if wants(occasion.job, occasion.kind):
-                self._tell_of_job(occasion)
-
-    def _tell_of_job(self, occasion: Occasion) -> None:
-        kind, job, attempt = occasion
-        text = compose_text(occasion, self._core.state, self._core.journal.count_past_tasks)
-        if text is None:
-            return
-        number = attempt.attempt if attempt is not None else 0
-        self._add(
-            Notice(
-                notice_id=f"{self._core.journal.name}-{job.job_id}-{number}-{kind}",
-                kind=kind,
-                user=job.spec.user,
-                subject=text.subject,
-                lines=text.lines,
-                at_s=self._core.clock.wall(),
-                ways=dict.fromkeys(self._ways_of_job(job.spec), WAITS),
-                job_id=job.job_id,
-                attempt=number,
-                has_output=text.has_output,
-            )
-        )
+        state, journal = self._core.state, self._core.journal
+        for occasion in occasions(event, state):
+            kind, job, attempt = occasion
+            if wants(job, kind) and (text := compose_text(occasion, state, journal.count_past_tasks)):
+                number = attempt.attempt if attempt is not None else 0
+                key, goes = f"{job.job_id}-{number}-{kind}", self._ways_of(job.spec)
+                notice = self._make(key, job.spec.user, kind, text.subject, goes)
+                notice.job_id, notice.attempt, notice.has_output = job.job_id, number, text.has_output
+                notice.lines = text.lines
+                self._add(notice)
 
     def tell(self, user: str, kind: str, subject: str, text: str) -> None:
-        """Tells a user of something that is no job of theirs, once the open group of the journal is durable."""
-        self._add(
-            Notice(
-                notice_id=f"{self._core.journal.name}-{self._core.journal.last_seq}-{user}-{kind}",
-                kind=kind,
-                user=user,
-                subject=subject,
-                lines=tuple(text.splitlines()),
-                at_s=self._core.clock.wall(),
-                ways=dict.fromkeys(ways_of((), user, self._settings, has_webhook=False), WAITS),
-            )
-        )
+        """Tells a user of something that is no job of theirs, once the open group is durable."""
+        goes = ways.ways_of((), user, self._settings, has_webhook=False)
+        notice = self._make(f"{self._core.journal.last_seq}-{user}-{kind}", user, kind, subject, goes)
+        notice.lines = tuple(text.splitlines())
+        self._add(notice)
 
-    def send_test(self, user: str, mail: str, url: str) -> Notice:
-        """Sends a message to a user once, now; nothing of it is kept. Raises Denied: it may not go there."""
-        if any(each.url is not None and each.notice.user == user for each in self._open.values()):
-            raise Denied("refused", "a test is under way", "wait for it")
-        if url and (problem := webhook_problem(url, self._settings.webhook_hosts)):
-            raise Denied("refused", problem)
-        notice = Notice(
-            notice_id=f"{self._core.journal.name}-{self._core.clock.now_s():.3f}-{user}-test",
-            kind="test",
+    def _make(self, key: str, user: str, kind: str, subject: str, goes: tuple[str, ...]) -> Notice:
+        return Notice(
+            notice_id=f"{self._core.journal.name}-{key}",
+            kind=kind,
             user=user,
-            subject=f"a test for {user}",
-            lines=("This is how you are told of your jobs.",),
+            subject=subject,
             at_s=self._core.clock.wall(),
-            ways=dict.fromkeys(self._ways((mail,) if mail else (), user, has_webhook=bool(url)), WAITS),
+            ways=dict.fromkeys(goes, WAITS),
         )
-        self._open[notice.notice_id] = OpenNotice(
-            notice=notice, output=[], taken_s=self._core.clock.now_s(), url=url
-        )
-        return notice
 
-    def _ways_of_job(self, spec: JobSpec) -> tuple[str, ...]:
-        return self._ways(spec.notify, spec.user, has_webhook=WEBHOOK_VARIABLE in spec.launch.secrets)
-
-    def _ways(self, words: tuple[str, ...], user: str, *, has_webhook: bool) -> tuple[str, ...]:
-        return ways_of(words, user, self._settings, has_webhook=has_webhook)
-
-    def check(self, spec: JobSpec, secrets: Mapping[str, str]) -> None:
-        """Checks that somebody can be told of a job. Raises Denied."""
-        if not spec.notify:
-            return
-        url = secrets.get(WEBHOOK_VARIABLE, "")
-        if url and (problem := webhook_problem(url, self._settings.webhook_hosts)):
-            raise Denied("refused", problem, "see notify.webhook_file, or submit with --notify none")
-        if not self._ways_of_job(spec):
-            raise Denied(
-                "refused",
-                "--notify: this controller has no way to tell anybody",
-                "an admin sets notify.smtp, notify.command or notify.site_webhook_file",
-            )
+    def _ways_of(self, spec: JobSpec) -> tuple[str, ...]:
+        has_webhook = WEBHOOK_VARIABLE in spec.launch.secrets
+        return ways.ways_of(spec.notify, spec.user, self._settings, has_webhook=has_webhook)
 
     def _add(self, notice: Notice) -> None:
         """Writes a message with the open group, and sends it when that is durable."""
-        mine = sum(each.notice.user == notice.user for each in self._open.values())
         if notice.notice_id in self._open:
             return
+        mine = sum(each.notice.user == notice.user for each in self._open.values())
         if mine >= OPEN_PER_USER or len(self._open) >= OPEN_MAX:
             log.error("not told, for %d messages wait already: %s: %s", mine, notice.user, notice.subject)
             self._core.counters["notices_failed"] += 1
@@ -219,9 +152,7 @@ class Notifier:
 
     def _take(self, notice: Notice) -> None:
         self._done.pop(notice.notice_id, None)
-        output: list[str] | None = None if notice.has_output else []
-        taken_s = self._core.clock.now_s()
-        self._open[notice.notice_id] = OpenNotice(notice=notice, output=output, taken_s=taken_s)
+        self._open[notice.notice_id] = OpenNotice(notice=notice, taken_s=self._core.clock.now_s())
 
     # --- As an executor ----------------------------------------------------------------------------
 
@@ -244,15 +175,12 @@ class Notifier:
 
     def _read(self) -> None:
         """Takes up what the journal holds. Raises StorageError."""
-        kept = self._core.journal.notices()
-        self._open = {key: each for key, each in self._open.items() if each.url is not None}
-        self._done = {}
-        for data in kept.values():
-            notice = msgspec.json.decode(data, type=Notice)
+        kept = [msgspec.json.decode(data, type=Notice) for data in self._core.journal.notices().values()]
+        self._open = {key: each for key, each in self._open.items() if each.is_test}
+        self._done = {each.notice_id: each for each in kept if not each.is_open}
+        for notice in kept:
             if notice.is_open:
                 self._take(notice)
-            else:
-                self._done[notice.notice_id] = notice
 
     def tick(self) -> None:
         """Takes in what came of deliveries, and starts others."""
@@ -264,134 +192,110 @@ class Notifier:
             except StorageError:
                 return
             self._is_unread = False
-        results, self._came = self._came, []
+        results, self._results = self._results, []
         for result in results:
-            self._take_result(result)
-        for notice_id, each in list(self._open.items()):
-            if each.output is None:
+            self._take_result(*result)
+        for each in list(self._open.values()):
+            if each.payload is None:
                 self._ask_output(each)
-            if each.output is not None:
+            if each.payload is not None:
                 self._start(each)
             if not each.notice.is_open:
-                self._finish(notice_id)
+                self._finish(each)
 
-    # --- Output ------------------------------------------------------------------------------------
+    # --- What it says ------------------------------------------------------------------------------
 
     def _ask_output(self, asked: OpenNotice) -> None:
-        """Asks the host of rank 0 for the end of its output; without an answer in time the message goes without."""
-        if self._core.clock.now_s() >= asked.taken_s + OUTPUT_WITHIN_S:
-            asked.output = ["", "Its output could not be had in time."]
-            return
+        """Asks the host of rank 0 for the end of its output; a message goes without what does not come."""
         notice = asked.notice
-        if asked.is_asked or notice.job_id is None:
-            return
-        try:
-            record = self._core.record(notice.job_id)
-        except (BadMessage, StorageError):
-            record = None
+        record = None
+        if notice.job_id is not None and notice.has_output:
+            with suppress(BadMessage, StorageError):
+                record = self._core.record(notice.job_id)
         attempts = record.attempts if record is not None else ()
         attempt = next((each for each in attempts if each.attempt == notice.attempt), None)
-        if record is None or attempt is None:
-            asked.output = ["", "Its output could not be had: nothing is known of it any more."]
-            return
-        host_id, rank = logs_of(record.job, attempt)[0]
-        asked.is_asked = True
-        read = ReadLog(
-            request=0,
-            job_id=notice.job_id,
-            attempt=attempt.attempt,
-            rank=rank,
-            offset=-OUTPUT_BYTES,
-            limit=OUTPUT_BYTES,
-            job_epoch=record.job.epoch,
-        )
-        self._link.logs.ask(host_id, read, partial(self._output_came, asked))
+        if record is None or attempt is None or not notice.has_output:
+            self._compose(asked)
+        elif self._core.clock.now_s() >= asked.taken_s + OUTPUT_WITHIN_S:
+            self._compose(asked, f"Its output could not be had from {attempt.hosts[0]} in time.")
+        elif not asked.is_asked:
+            host_id, rank = logs_of(record.job, attempt)[0]
+            asked.is_asked = True
+            read = ReadLog(
+                request=0,
+                job_id=record.job.job_id,
+                attempt=attempt.attempt,
+                rank=rank,
+                offset=-OUTPUT_BYTES,
+                limit=OUTPUT_BYTES,
+                job_epoch=record.job.epoch,
+            )
+            self._link.logs.ask(host_id, read, partial(self._take_output, asked))
 
-    def _output_came(self, asked: OpenNotice, reply: LogReply) -> None:
-        if asked.output is not None:
-            return
+    def _take_output(self, asked: OpenNotice, reply: LogReply) -> None:
         if reply.missing and not reply.request:  # Its host is not there: perhaps it is soon, after a restart.
             asked.is_asked = False
-            return
-        secrets = self._secrets_of(asked.notice)
-        if secrets is None or not reply.at_end:
-            asked.output = ["", "Its output could not be had."]
-        elif lines := last_lines(reply.data, secrets.values()):
-            asked.output = ["", "The last lines of its output:", *lines]
-        else:
-            asked.output = ["", f"It has no output{f': {reply.missing}' if reply.missing else '.'}"]
+        elif asked.payload is None:
+            why = reply.missing if reply.at_end else "its agent is older, or it was cut there"
+            self._compose(asked, f"Its output could not be had: {why}" if why else "", reply.data)
 
-    def _secrets_of(self, notice: Notice) -> dict[str, str] | None:
-        """The secrets of a message's job; None: they cannot be read."""
+    def _compose(self, sending: OpenNotice, why: str = "", output: bytes = b"") -> None:
+        """Puts together what is sent. A text in which secrets cannot be looked for is left out."""
+        notice = sending.notice
         try:
-            if notice.job_id is None:
-                return {}
-            record = self._core.record(notice.job_id)
-            names = None if record is None else record.job.spec.launch.secrets
-            return self._secrets.read(notice.job_id, names) if names else None if names is None else {}
-        except (BadSecrets, BadMessage, StorageError):
-            return None
+            record = None if notice.job_id is None else self._core.record(notice.job_id)
+            if notice.job_id is not None and record is None:
+                raise BadSecrets("its job is not known any more")
+            names = record.job.spec.launch.secrets if record is not None else ()
+            secrets = self._secrets.read(notice.job_id, names) if notice.job_id and names else {}
+        except (BadSecrets, BadMessage, StorageError) as error:
+            why, output, secrets = f"It says no more: {error}", b"", {}
+            notice = msgspec.structs.replace(notice, lines=())
+        sending.url = sending.url or secrets.get(WEBHOOK_VARIABLE, "")
+        sending.payload = ways.payload_of(notice, output, why, secrets.values())
 
     # --- Sending -----------------------------------------------------------------------------------
 
     def _start(self, sending: OpenNotice) -> None:
         """Starts what is due, by ways that are free."""
-        now_s = self._core.clock.now_s()
-        waiting = [way for way, state in sending.notice.ways.items() if state.startswith(WAITS)]
-        if now_s - sending.taken_s >= GIVE_UP_S:
-            for way in waiting:
-                self._give_up(sending, way, "its turn has not come for a day")
-            return
-        due = [way for way in waiting if sending.due_s.get(way, 0.0) <= now_s and self._is_free(sending, way)]
-        secrets = self._secrets_of(sending.notice) if due else {}
-        for way in due:
-            self._start_way(sending, way, secrets)
-
-    def _is_free(self, sending: OpenNotice, way: str) -> bool:
-        name = sending.own_lane if way == OWN_WEBHOOK else lane_of(way, "")
-        lane = self._lanes.get(name)
-        return lane is None or not (lane.is_busy or lane.rests_until_s > self._core.clock.now_s())
-
-    def _start_way(self, sending: OpenNotice, way: str, secrets: dict[str, str] | None) -> None:
-        notice, known, url = sending.notice, secrets or {}, ""
-        if way == OWN_WEBHOOK:
-            url = sending.url or known.get(WEBHOOK_VARIABLE, "")
-            if problem := webhook_problem(url, self._settings.webhook_hosts):
-                self._give_up(sending, way, problem if url else "its URL cannot be read any more")
-                return
-            sending.own_lane = lane_of(way, url)
-            if not self._is_free(sending, way):
-                return
-        name = sending.own_lane if way == OWN_WEBHOOK else lane_of(way, "")
-        self._lanes.setdefault(name, Lane()).is_busy = True
-        shown = notice if secrets is not None else msgspec.structs.replace(notice, lines=())
-        payload = payload_of(shown, sending.output or (), known.values())
-        argv, data = order_of(way, url, payload, self._settings)
-        self._deliveries.start(argv, data, partial(self._note_result, notice.notice_id, way, name))
+        now_s, url = self._core.clock.now_s(), sending.url
+        assert sending.payload is not None, "it was not composed"
+        for way, state in sending.notice.ways.items():
+            if not state.startswith(WAITS) or sending.due_s.get(way, 0.0) > now_s:
+                continue
+            problem = webhook_problem(url, self._settings.webhook_hosts) if way == OWN_WEBHOOK else ""
+            if now_s - sending.taken_s >= GIVE_UP_S:
+                problem = problem or "its turn has not come for a day"
+            if problem:
+                self._give_up(sending, way, problem)
+                continue
+            name = ways.lane_of(way, url)
+            lane = self._lanes.setdefault(name, Lane())
+            if not lane.is_busy and lane.rests_until_s <= now_s:
+                lane.is_busy = True
+                argv, data = ways.order_of(way, url, sending.payload, self._settings)
+                took = partial(self._note_result, sending.notice.notice_id, way, name)
+                self._deliveries.start(argv, data, took)
 
     def _note_result(self, notice_id: str, way: str, lane: str, result: DeliveryResult) -> None:
-        self._came.append(Came(notice_id, way, lane, result))
+        self._results.append((notice_id, way, lane, result))
 
-    def _take_result(self, came: Came) -> None:
-        now_s, lane, result = self._core.clock.now_s(), self._lanes[came.lane], came.result
-        lane.is_busy = False
-        lane.failures = 0 if result.is_reached else lane.failures + 1
-        lane.rests_until_s = 0.0
-        if lane.failures:
-            lane.rests_until_s = now_s + min(RETRY_S * 2 ** (lane.failures - 1), REST_S_MAX)
-        if came.way != OWN_WEBHOOK:
-            name = "mail" if came.way.startswith(MAIL) else came.way
-            self._last_by_way[name] = SENT if result.is_sent else f"{FAILED}: {result.why}"
-        sending = self._open.get(came.notice_id)
+    def _take_result(self, notice_id: str, way: str, name: str, result: DeliveryResult) -> None:
+        now_s, lane = self._core.clock.now_s(), self._lanes[name]
+        failures = 0 if result.reached else lane.failures + 1
+        rest_s = min(RETRY_S * 2 ** (failures - 1), REST_S_MAX) if failures else 0.0
+        self._lanes[name] = Lane(failures=failures, rests_until_s=now_s + rest_s)
+        self._last_by_way[name] = SENT if result.sent else f"{FAILED}: {result.why}"
+        sending = self._open.get(notice_id)
         if sending is None:
             return  # Its row was never durable, or is read back.
-        way, notice = came.way, sending.notice
-        if result.is_sent:
+        notice = sending.notice
+        if result.sent:
             notice.ways[way] = SENT
             self._core.counters["notices_sent"] += 1
-            if sending.url is None:
+            if not sending.is_test:
                 self._keep(notice)
-        elif sending.url is not None or self._core.clock.wall() - notice.at_s >= GIVE_UP_S:
+        elif sending.is_test or self._core.clock.wall() - notice.at_s >= GIVE_UP_S:
             self._give_up(sending, way, result.why)
         else:
             sending.tries[way] += 1
@@ -403,43 +307,72 @@ class Notifier:
         notice.ways[way] = f"{FAILED}: {why}"
         self._core.counters["notices_failed"] += 1
         log.error("not told: %s, %s by %s: %s", notice.user, notice.notice_id, way, why)
-        if sending.url is None:
+        if not sending.is_test:
             self._keep(notice)
 
-    def _finish(self, notice_id: str) -> None:
-        sending = self._open.pop(notice_id)
-        self._done[notice_id] = sending.notice
+    def _finish(self, sent: OpenNotice) -> None:
+        del self._open[sent.notice.notice_id]
+        self._done[sent.notice.notice_id] = sent.notice
         while len(self._done) > DONE_KEPT:
             oldest = next(iter(self._done))
             del self._done[oldest]
             self._core.journal.keep_notice(oldest, None)
 
-    # --- Asking about it ---------------------------------------------------------------------------
+    # --- What people ask ---------------------------------------------------------------------------
 
-    def ways_used(self) -> dict[str, str]:
-        """What came of the last message by each way of the site."""
-        settings = self._settings
-        ways = {COMMAND: settings.command, WEBHOOK: settings.site_webhook_file, "mail": settings.smtp}
-        return {way: self._last_by_way.get(way, "") for way, given in ways.items() if given}
+    def check(self, spec: JobSpec, secrets: Mapping[str, str]) -> None:
+        """Checks that somebody can be told of a job. Raises Denied."""
+        if spec.notify and (url := secrets.get(WEBHOOK_VARIABLE)):
+            self._check_webhook(url)
+        if spec.notify and not self._ways_of(spec):
+            raise Denied("refused", "--notify: this controller has no way to tell anybody", "ask an admin")
 
-    def find(self, notice_id: str, user: str) -> Notice | None:
-        """A message to this user."""
-        sending = self._open.get(notice_id)
-        found = self._done.get(notice_id) if sending is None else sending.notice
-        return found if found is not None and found.user == user else None
+    def _check_webhook(self, url: str) -> None:
+        if problem := webhook_problem(url, self._settings.webhook_hosts):
+            raise Denied("refused", problem, "see notify.webhook_file; --notify none does without")
 
-    def view(self, job: Job) -> wire.ToldView | None:
-        """Of what a job's owner is told; None: of nothing."""
+    def test(self, request_id: int, request: wire.SendTestNotice, who: Identity) -> wire.NoticeReply:
+        """Sends a message to the asker once, now; what comes of it is asked for. Raises Denied."""
+        if any(each.is_test and each.notice.user == who.name for each in self._open.values()):
+            raise Denied("refused", "a test of yours is under way", "wait until it is through")
+        if request.webhook:
+            self._check_webhook(request.webhook)
+        if request.mail and not is_mail_address(request.mail):
+            raise Denied("usage", "that is no mail address")
+        words = (request.mail,) if request.mail else ()
+        goes = ways.ways_of(words, who.name, self._settings, has_webhook=bool(request.webhook))
+        key = f"{self._core.clock.now_s():.3f}-{who.name}-test"
+        notice = self._make(key, who.name, "test", f"a test for {who.name}", goes)
+        notice.lines = ("This is how you are told of your jobs.",)
+        self._take(notice)
+        self._open[notice.notice_id].is_test = True
+        self._open[notice.notice_id].url = request.webhook
+        return wire.NoticeReply(request_id=request_id, notice_id=notice.notice_id, ways=notice.ways)
+
+    def notice(self, request_id: int, request: wire.GetNotice, who: Identity) -> wire.NoticeReply:
+        """What became of a message to the asker. Raises Denied: there is none such."""
+        if not request.notice_id:
+            given = self._settings
+            sites = {
+                ways.COMMAND: given.command, ways.WEBHOOK: given.site_webhook_file, ways.MAIL_LANE: given.smtp
+            }  # fmt: skip
+            stand = {way: self._last_by_way.get(way, "") for way, is_set in sites.items() if is_set}
+            return wire.NoticeReply(request_id=request_id, notice_id="", ways=stand)
+        sending = self._open.get(request.notice_id)
+        found = sending.notice if sending is not None else self._done.get(request.notice_id)
+        if found is None or found.user != who.name:
+            raise Denied("not-found", f"no message {request.notice_id} to you")
+        return wire.NoticeReply(request_id=request_id, notice_id=found.notice_id, ways=found.ways)
+
+    def describe(self, job: Job) -> str:
+        """Of what a job's owner is told, how, and what became of the last message; empty: of nothing."""
         if not job.spec.notify:
-            return None
-        array = array_of(job.job_id)
-        all_of_it = [*self._done.values(), *(each.notice for each in self._open.values())]
-        mine = [each for each in all_of_it if each.job_id is not None and array_of(each.job_id) == array]
-        last = max(mine, key=lambda each: each.at_s, default=None)
-        return wire.ToldView(
-            kinds=tuple(word for word in job.spec.notify if "@" not in word),
-            ways=self._ways_of_job(job.spec),
-            last_kind=last.kind if last else None,
-            last_at=utc(last.at_s) if last else None,
-            last=dict(last.ways) if last else {},
-        )
+            return ""
+        known = [*self._done.values(), *(each.notice for each in self._open.values())]
+        mine = [each for each in known if array_of(each.job_id or "") == array_of(job.job_id)]
+        told = f"{', '.join(word for word in job.spec.notify if '@' not in word)} by "
+        told += ", ".join(self._ways_of(job.spec))
+        if not mine:
+            return told
+        last = max(mine, key=lambda each: each.at_s)
+        return f"{told}; the last ({last.kind}): {', '.join(map(' '.join, last.ways.items()))}"

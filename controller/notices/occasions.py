@@ -161,55 +161,38 @@ def _next_lines(kind: NoticeKind, job_id: JobId) -> tuple[str, ...]:
 def _array_text(occasion: Occasion, engine: Engine, past_tasks: PastTasks) -> NoticeText | None:
     kind, job, attempt = occasion
     array = array_of(job.job_id)
-    what = _name(job, f"array {array}")
-    if kind in ("end", "fail") and not any(
-        each.phase not in ENDED for each in _tasks(engine, array, last=True)
-    ):
+    what, next_lines = _name(job, f"array {array}"), _next_lines(kind, job.job_id)
+    reason = texts.one_line(render(job.reason))
+    if kind in ("end", "fail") and not any(_tasks(engine, array, lambda task: task.phase not in ENDED)):
         return _array_end(what, array, engine, past_tasks)
+    if kind == "fail" and _is_first_failure(job, engine, past_tasks):
+        lines = (reason, "the others go on; further failures are told at the end", *next_lines)
+        return NoticeText(f"{what}: task {job.job_id} failed{_where(attempt)}, the first", lines, True)
     if kind == "idle":
-        return NoticeText(
-            f"{what}: task {job.job_id} holds devices and uses none", _next_lines(kind, job.job_id), True
-        )
-    if kind == "fail" and _is_first(job, engine, past_tasks, "failed"):
-        lines = (texts.one_line(render(job.reason)), "the others go on; further failures are told at the end")
-        subject = f"{what}: task {job.job_id} failed{_where(attempt)}, the first"
-        return NoticeText(subject, (*lines, *_next_lines(kind, job.job_id)), True)
-    if kind == "start" and _is_first(job, engine, past_tasks, "started"):
-        return NoticeText(f"{what} started{_where(attempt)}", _next_lines(kind, JobId(array))[:-1], False)
+        return NoticeText(f"{what}: task {job.job_id} holds devices and uses none", next_lines, True)
+    if kind == "start" and job.number == int(array):
+        return NoticeText(f"{what} started{_where(attempt)}", (reason, *next_lines), False)
     return None
 
 
-def _tasks(engine: Engine, array: str, *, last: bool = False) -> Iterator[Job]:
-    """The tasks that are remembered. `last`: those that came last before the others, since they end last."""
-    prefix, jobs = f"{array}_", engine.jobs
-    return (jobs[job_id] for job_id in (reversed(list(jobs)) if last else jobs) if job_id.startswith(prefix))
+def _tasks(engine: Engine, array: str, where: Callable[[Job], bool]) -> Iterator[Job]:
+    """The remembered tasks of an array for which something holds."""
+    prefix = f"{array}_"
+    return (job for job_id, job in engine.jobs.items() if job_id.startswith(prefix) and where(job))
 
 
-def _is_first(job: Job, engine: Engine, past_tasks: PastTasks, what: str) -> bool:
-    """Whether no task of the array has started, or failed, before this one."""
-
-    def place(task: Job) -> tuple[float, int] | None:
-        at_s = (
-            task.first_start_s if what == "started" else task.ended_s if task.phase is Phase.FAILED else None
-        )
-        return None if at_s is None else (at_s, task.number)
-
-    array, mine = array_of(job.job_id), place(job)
-    if mine is None or any(
-        (other := place(task)) is not None and other < mine for task in _tasks(engine, array)
-    ):
-        return False
-    return not any(what == "started" or phase == Phase.FAILED for phase, *_ in past_tasks(array))
+def _is_first_failure(job: Job, engine: Engine, past_tasks: PastTasks) -> bool:
+    array, failed = array_of(job.job_id), Phase.FAILED
+    others = _tasks(engine, array, lambda task: task.phase is failed and task is not job)
+    return next(others, None) is None and all(phase != failed for phase, *_ in past_tasks(array))
 
 
 def _array_end(what: str, array: str, engine: Engine, past_tasks: PastTasks) -> NoticeText:
     counts: Counter[str] = Counter({phase: count for phase, count, *_ in past_tasks(array)})
-    failed: list[Job] = []
-    for task in _tasks(engine, array):
-        counts[task.phase.value] += 1
-        failed += [task] if task.phase is Phase.FAILED else []
+    counts.update(task.phase.value for task in _tasks(engine, array, lambda task: True))
+    failed = list(_tasks(engine, array, lambda task: task.phase is Phase.FAILED))
+    shown = [f"{task.job_id}: {texts.one_line(render(task.reason))}" for task in failed[:FAILED_SHOWN]]
+    left_out = [f"and {len(failed) - FAILED_SHOWN} more"] if len(failed) > FAILED_SHOWN else []
+    go_on = ("", f"  cotenant show {array}", *(f"  cotenant logs {task.job_id}" for task in failed[:1]))
     told = ", ".join(f"{counts[phase.value]} {phase.value}" for phase in Phase if counts[phase.value])
-    shown = [f"  {task.job_id}: {texts.one_line(render(task.reason))}" for task in failed[:FAILED_SHOWN]]
-    left_out = [f"  and {len(failed) - FAILED_SHOWN} more"] if len(failed) > FAILED_SHOWN else []
-    go_on = ("", f"  cotenant show {array}", *([f"  cotenant logs {failed[0].job_id}"] if failed else []))
     return NoticeText(f"{what} ended: {told}", (*shown, *left_out, *go_on), False)

@@ -93,7 +93,7 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
     yield "batch", _batch(job)
     yield "profile", _profile(job)
     yield "resumable", _resumable(job)
-    yield "told", _told(job.told)
+    yield "told", job.told or ""
 
 
 def _resumable(job: wire.JobView) -> str:
@@ -240,15 +240,6 @@ def asked_for(spec: JobSpec, wide: bool) -> Iterator[tuple[str, str]]:
     if wide:
         yield "variables", "\n             ".join(f"{name}={value}" for name, value in launch.env.items())
     yield "secrets", ", ".join(launch.secrets)
-
-
-def _told(told: wire.ToldView | None) -> str:
-    """Who is told of what, and what became of the last message."""
-    if told is None:
-        return ""
-    last = ", ".join(f"{way}: {state}" for way, state in told.last.items())
-    last = f"; the last, {told.last_kind} of {_local(told.last_at)}: {last}" if told.last_at else ""
-    return f"{', '.join(told.kinds)} by {', '.join(told.ways)}{last}"
 
 
 def _limits(spec: JobSpec) -> str:

@@ -33,8 +33,8 @@ COPYING: Final = "copying"
 """Key in `meta`: a copy into this journal is not complete; the name of the one that is copied."""
 
 NOTICE: Final = "notice "
-"""Begins the keys in `meta` of messages to people. Few wait at a time and none stays, so that they need no table
-of their own, and journals with and without them are of one version."""
+"""Begins the keys in `meta` of messages to people. Few wait at a time and none stays, so that they need no
+table of their own, and journals with and without them are of one version."""
 
 
 class JournalTable(NamedTuple):

@@ -1,5 +1,5 @@
-"""Sends one message by mail or to a webhook: `python -m cotenant.controller.system.notice_sender`, a process of
-its own, with its order on stdin and what came of it on stdout, both JSON.
+"""Sends one message by mail or to a webhook, as a process of its own (`python -m` this module): it reads an
+order and writes what came of it, as JSON.
 
 Rule: whoever starts it kills it when it takes too long, so nothing here has to bound a server that answers
 for ever. It follows no redirection and uses no proxy. What it says of a failure names hosts, never a URL or
@@ -87,7 +87,7 @@ def main() -> None:
         reached, why = False, f"{error.smtp_code} {_decoded(error.smtp_error)}"
     except (OSError, HTTPException) as error:
         reached, why = False, getattr(error, "strerror", "") or str(error) or type(error).__name__
-    print(json.dumps({"sent": not why, "reached": reached, "why": why}))
+    print(json.dumps([not why, reached, why]))
 
 
 def _decoded(said: bytes | str) -> str:

@@ -259,8 +259,8 @@ class NotifySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     sender: str = ""
     """Address that mail is from; empty = cotenant@HOST."""
     mail_domain: str = ""
-    """Whoever names no address has mail at USER@ this domain; empty = at the relay's own, and only where there
-    is no command and no webhook."""
+    """Whoever names no address has mail at USER@ this domain; empty = at the relay's own, and only where
+    there is no command and no webhook."""
 
     def __post_init__(self) -> None:
         try:

@@ -327,7 +327,7 @@ def journal_scrubbed(facts: DoctorFacts) -> Check | None:
 
 
 def messages_to_people(facts: DoctorFacts) -> Check | None:
-    """Checks your own settings, and the ways by which the controller tells people, as far as they were used."""
+    """Checks your own settings, and the controller's ways to tell people, as far as they were used."""
     try:
         own_webhook(facts.loaded.settings.notify, os.environ)
     except Problem as problem:

@@ -37,7 +37,7 @@ def notify() -> None:
 
 
 @notify.part("test")
-def test(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> int:
+def send_test(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> int:
     """Send yourself a message by every way, and say what came of it. Exit code 1 if one failed.
 
     Your own settings count (notify.mail, notify.webhook_file), and the controller's.

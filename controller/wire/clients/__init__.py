@@ -44,7 +44,7 @@ _HOMES: Final = {
         "ListEtas", "ListJobs", "LogPart", "PromiseCounts", "PromisedEndView", "ReadJobLog", "ShareBoundView",
         "SetJobs", "ShowJob", "Shown", "SpecView", "SpeedupView", "SubmissionKind", "WaitJobs", "spec_view",
     ),
-    "notices": ("GetNotice", "NoticeReply", "NoticeRequest", "SendTestNotice", "ToldView"),
+    "notices": ("GetNotice", "NoticeReply", "NoticeRequest", "SendTestNotice"),
     "past": (
         "GetTimeline", "GetUsage", "ListPastJobs", "PastJobView",
         "PastJobs", "PolicySince", "TimelineDevice", "TimelineJob",

@@ -9,7 +9,6 @@ from msgspec import field
 
 from cotenant.controller.domain import ChangeVerb, EtaKind, JobId, JobSpec, LaunchKind, Phase, PromiseState
 from cotenant.controller.wire.clients.base import Done, Question, Reply
-from cotenant.controller.wire.clients.notices import ToldView
 from cotenant.controller.wire.clients.submissions import Submit, Submitted
 from cotenant.controller.wire.times import Utc, wall_s
 from cotenant.controller.wire.views import JsonView, ProfileView, PromiseView, SharingView, ThroughputView
@@ -376,8 +375,8 @@ class JobDetails(JobView, frozen=True, kw_only=True, tag="job/1"):
     """Changes that the asker may ask for now."""
     settable: dict[str, str | int | float | None] = field(default_factory=dict)
     """Options that the asker may set now, with their present values."""
-    told: ToldView | None = None
-    """Of what the owner is told; None: of nothing."""
+    told: str | None = None
+    """Of what the owner is told, by which ways, and what became of the last message; None: of nothing."""
 
 
 class ExplanationView(JsonView, frozen=True, kw_only=True, tag="explanation/1"):

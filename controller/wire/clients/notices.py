@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from cotenant.controller.wire.clients.base import Question, Reply
-from cotenant.controller.wire.times import Utc
 
 
 class SendTestNotice(Question["NoticeReply"], frozen=True, kw_only=True, tag="test-notice"):
@@ -28,17 +25,6 @@ class NoticeReply(Reply, frozen=True, kw_only=True, tag="notice"):
 
     notice_id: str
     ways: dict[str, str]
-
-
-class ToldView(msgspec.Struct, frozen=True, kw_only=True):
-    """Of what the owner of a job is told, by which ways, and what became of the last message."""
-
-    kinds: tuple[str, ...]
-    ways: tuple[str, ...]
-    last_kind: str | None = None
-    last_at: Utc | None = None
-    last: dict[str, str] = {}
-    """As `NoticeReply.ways`."""
 
 
 NoticeRequest = SendTestNotice | GetNotice
