@@ -17,7 +17,7 @@ Recovery calls `fold` with the recorded decision: the same six steps, and no pol
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final, get_type_hints
 
@@ -157,7 +157,7 @@ class Engine:
         """Takes step 1: the ledger changes by what has happened, and by nothing else."""
         dispatch, jobs = self._dispatch, self._ledger.jobs
         self._ledger.begin(now_s)
-        dispatch.out, dispatch.vacated = [], []
+        dispatch.out, dispatch.vacated, self._ledger.phases.ended_now = [], [], []
         self._committing.refusals, self.forgotten = [], []
         if type(event) is ev.PolicyChanged:
             self._change_policy(event.name, event.parameters)
@@ -231,9 +231,10 @@ class Engine:
     def jobs(self) -> Mapping[JobId, Job]:
         return self._ledger.jobs
 
-    def ended_jobs(self) -> Iterator[Job]:
-        """Yields the ended jobs that are remembered, the last that ended first."""
-        yield from (self.jobs[job_id] for job_id in reversed(self._ledger.phases.ended.sizes))
+    @property
+    def ended_now(self) -> Sequence[Job]:
+        """Jobs that the last event has ended."""
+        return self._ledger.phases.ended_now
 
     @property
     def hosts(self) -> Mapping[HostId, Host]:

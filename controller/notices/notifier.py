@@ -23,7 +23,7 @@ from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.notices import notice as ways
 from cotenant.controller.notices.deliveries import ChildDeliveries, DeliveryResult
 from cotenant.controller.notices.notice import FAILED, OUTPUT_BYTES, OWN_WEBHOOK, SENT, WAITS, Notice
-from cotenant.controller.notices.occasions import compose_text, occasions, wants
+from cotenant.controller.notices.occasions import Occasion, compose_text, occasions, wants
 from cotenant.controller.store import Core, Decided, StorageError
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import BadSecrets, Secrets
@@ -103,16 +103,22 @@ class Notifier:
 
     def _observe(self, event: ev.AnyEvent) -> None:
         """Adds the messages that follow from an event to its transaction."""
-        state, journal = self._core.state, self._core.journal
-        for occasion in occasions(event, state):
-            kind, job, attempt = occasion
-            if wants(job, kind) and (text := compose_text(occasion, state, journal.count_past_tasks)):
-                number = attempt.attempt if attempt is not None else 0
-                key, goes = f"{job.job_id}-{number}-{kind}", self._ways_of(job.spec)
-                notice = self._make(key, job.spec.user, kind, text.subject, goes)
-                notice.job_id, notice.attempt, notice.has_output = job.job_id, number, text.has_output
-                notice.lines = text.lines
-                self._add(notice)
+        for occasion in occasions(event, self._core.state):
+            if wants(occasion.job, occasion.kind):
+                try:
+                    self._tell_of_job(occasion)
+                except (BadMessage, StorageError):
+                    log.exception("not told: %s of job %s", occasion.kind, occasion.job.job_id)
+
+    def _tell_of_job(self, occasion: Occasion) -> None:
+        kind, job, attempt = occasion
+        if text := compose_text(occasion, self._core.state, self._core.forgotten_tasks):
+            number = attempt.attempt if attempt is not None else 0
+            key, goes = f"{job.job_id}-{number}-{kind}", self._ways_of(job.spec)
+            notice = self._make(key, job.spec.user, kind, text.subject, goes)
+            notice.job_id, notice.attempt, notice.has_output = job.job_id, number, text.has_output
+            notice.lines = text.lines
+            self._add(notice)
 
     def tell(self, user: str, kind: str, subject: str, text: str) -> None:
         """Tells a user of something that is no job of theirs, once the open group is durable."""
@@ -265,7 +271,7 @@ class Notifier:
                 continue
             problem = webhook_problem(url, self._settings.webhook_hosts) if way == OWN_WEBHOOK else ""
             if now_s - sending.taken_s >= GIVE_UP_S:
-                problem = problem or "its turn has not come for a day"
+                problem = problem or state.partition(": ")[2] or "its turn has not come for a day"
             if problem:
                 self._give_up(sending, way, problem)
                 continue
@@ -295,7 +301,7 @@ class Notifier:
             self._core.counters["notices_sent"] += 1
             if not sending.is_test:
                 self._keep(notice)
-        elif sending.is_test or self._core.clock.wall() - notice.at_s >= GIVE_UP_S:
+        elif sending.is_test:
             self._give_up(sending, way, result.why)
         else:
             sending.tries[way] += 1

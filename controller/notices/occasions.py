@@ -8,19 +8,19 @@ failure, and the end of the last.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from cotenant.controller.api import views_of
 from cotenant.controller.domain import ENDED, Job, JobId, NoticeKind, Phase, array_of, render, texts
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
-from cotenant.controller.history import AttemptRecord
+from cotenant.controller.history import AttemptRecord, JobRecord
 from cotenant.controller.present import sharing, units
 from cotenant.controller.store import RecoveredState
 
-PastTasks = Callable[[str], list[tuple[str, int, int, int]]]
-"""Counts the forgotten tasks of an array (`JournalReader.count_past_tasks`)."""
+PastTasks = Callable[[str], Sequence[JobRecord]]
+"""Returns the forgotten tasks of an array (`Core.forgotten_tasks`)."""
 FAILED_SHOWN: Final = 10
 
 
@@ -61,21 +61,13 @@ def occasions(event: ev.AnyEvent, state: RecoveredState) -> Iterator[Occasion]:
     """Yields what an event has brought, from the state after it."""
     if rule := BY_EVENT.get(type(event)):
         yield from rule(event, state)
-    engine, history = state.engine, state.history
-    for job in _ended_now(engine):
+    history = state.history
+    for job in state.engine.ended_now:
         attempt = history.newest(job.job_id)
         yield Occasion("fail" if job.phase is Phase.FAILED else "end", job, attempt)
     for job, closed in history.closed:
         if job.phase not in ENDED and closed.outcome != "resized":
             yield Occasion("preempt", job, closed)
-
-
-def _ended_now(engine: Engine) -> Iterator[Job]:
-    yield from (job for job in engine.forgotten if job.ended_s == engine.now_s)
-    for job in engine.ended_jobs():
-        if job.ended_s != engine.now_s:
-            return
-        yield job
 
 
 def wants(job: Job, kind: NoticeKind) -> bool:
@@ -184,15 +176,15 @@ def _tasks(engine: Engine, array: str, where: Callable[[Job], bool]) -> Iterator
 def _is_first_failure(job: Job, engine: Engine, past_tasks: PastTasks) -> bool:
     array, failed = array_of(job.job_id), Phase.FAILED
     others = _tasks(engine, array, lambda task: task.phase is failed and task is not job)
-    return next(others, None) is None and all(phase != failed for phase, *_ in past_tasks(array))
+    return next(others, None) is None and all(past.job.phase is not failed for past in past_tasks(array))
 
 
 def _array_end(what: str, array: str, engine: Engine, past_tasks: PastTasks) -> NoticeText:
-    counts: Counter[str] = Counter({phase: count for phase, count, *_ in past_tasks(array)})
-    counts.update(task.phase.value for task in _tasks(engine, array, lambda task: True))
-    failed = list(_tasks(engine, array, lambda task: task.phase is Phase.FAILED))
+    tasks = [*(past.job for past in past_tasks(array)), *_tasks(engine, array, lambda task: True)]
+    counts = Counter(task.phase for task in tasks)
+    failed = [task for task in tasks if task.phase is Phase.FAILED]
     shown = [f"{task.job_id}: {texts.one_line(render(task.reason))}" for task in failed[:FAILED_SHOWN]]
     left_out = [f"and {len(failed) - FAILED_SHOWN} more"] if len(failed) > FAILED_SHOWN else []
     go_on = ("", f"  cotenant show {array}", *(f"  cotenant logs {task.job_id}" for task in failed[:1]))
-    told = ", ".join(f"{counts[phase.value]} {phase.value}" for phase in Phase if counts[phase.value])
+    told = ", ".join(f"{counts[phase]} {phase.value}" for phase in Phase if counts[phase])
     return NoticeText(f"{what} ended: {told}", (*shown, *left_out, *go_on), False)
