@@ -157,7 +157,7 @@ class Engine:
         """Takes step 1: the ledger changes by what has happened, and by nothing else."""
         dispatch, jobs = self._dispatch, self._ledger.jobs
         self._ledger.begin(now_s)
-        dispatch.out, dispatch.vacated, self._ledger.phases.ended_now = [], [], []
+        dispatch.out, dispatch.vacated = [], []
         self._committing.refusals, self.forgotten = [], []
         if type(event) is ev.PolicyChanged:
             self._change_policy(event.name, event.parameters)

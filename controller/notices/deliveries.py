@@ -78,5 +78,7 @@ def read_result(out: bytes, err: bytes, exit_code: int) -> DeliveryResult:
         sent, reached, why = msgspec.json.decode(out, type=tuple[bool, bool, str])
     except msgspec.DecodeError:
         last = err.decode(errors="replace").strip().rpartition("\n")[2]
-        sent, reached, why = exit_code == 0, True, f"exit code {exit_code}{last and f': {last}'}"
+        sent, reached, why = exit_code == 0, True, ""
+        if not sent:
+            why = f"exit code {exit_code}{last and f': {last}'}"
     return DeliveryResult(sent, reached, texts.one_line(why)[:SAID_MAX])

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from cotenant.controller.api import Denied, logs_of
-from cotenant.controller.domain import WEBHOOK_VARIABLE, Job, JobId, JobSpec, array_of, is_mail_address
+from cotenant.controller.domain import WEBHOOK_VARIABLE, Job, JobId, JobSpec, array_of, is_mail_address, texts
 from cotenant.controller.domain import events as ev
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.notices import notice as ways
@@ -132,7 +132,7 @@ class Notifier:
             notice_id=f"{self._core.journal.name}-{key}",
             kind=kind,
             user=user,
-            subject=subject,
+            subject=texts.one_line(subject),
             at_s=self._core.clock.wall(),
             ways=dict.fromkeys(goes, WAITS),
         )
