@@ -172,10 +172,7 @@ class Controller:
             lease_s=lease_s,
             silent_after_s=settings.controller.silent_after_s,
         )
-        self._deliveries = ChildDeliveries()
-        self._notifier = Notifier(self.core, self._link, self._secrets, settings.notify, self._deliveries)
-        self._secrets.used_by(self._notifier.jobs_waiting)
-        self._release_secrets()  # Also of what a restored journal has lost.
+        self._open_notifier(settings)
         is_only = len(paths.client_endpoints(settings)) == 1
         self._allocator = allocator_of(
             self.core,
@@ -213,6 +210,12 @@ class Controller:
         )
         self._redirector = Redirector(self._router.send, self.core.counters, self._why_elsewhere)
         self._started_s = about.started_s
+
+    def _open_notifier(self, settings: Settings) -> None:
+        self._deliveries = ChildDeliveries()
+        self._notifier = Notifier(self.core, self._link, self._secrets, settings.notify, self._deliveries)
+        self._secrets.used_by(self._notifier.jobs_waiting)
+        self._release_secrets()  # Also of what a restored journal has lost.
 
     def _serve_metrics(self, endpoint: Endpoint) -> None:
         self._metrics = ClusterMetrics(self.core.state.engine)

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-import msgspec
-
 from cotenant.controller.domain import texts
+from cotenant.controller.wire import BadMessage, decode_json
 
 DELIVERY_S: Final = 30.0
 SAID_MAX: Final = 300
@@ -75,10 +74,8 @@ class ChildDeliveries:
 def read_result(out: bytes, err: bytes, exit_code: int) -> DeliveryResult:
     """What a child says came of it: our own in JSON, a site's command by its exit code."""
     try:
-        sent, reached, why = msgspec.json.decode(out, type=tuple[bool, bool, str])
-    except msgspec.DecodeError:
+        said: tuple[bool, bool, str] = decode_json(out, tuple[bool, bool, str])
+    except BadMessage:
         last = err.decode(errors="replace").strip().rpartition("\n")[2]
-        sent, reached, why = exit_code == 0, True, ""
-        if not sent:
-            why = f"exit code {exit_code}{last and f': {last}'}"
-    return DeliveryResult(sent, reached, texts.one_line(why)[:SAID_MAX])
+        said = (exit_code == 0, True, f"exit code {exit_code}{last and f': {last}'}" if exit_code else "")
+    return DeliveryResult(said[0], said[1], texts.one_line(said[2])[:SAID_MAX])

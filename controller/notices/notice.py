@@ -27,7 +27,7 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 SENDER: Final = (sys.executable, "-m", "cotenant.controller.system.notice_sender")
 
 
-class Notice(msgspec.Struct, kw_only=True):
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
     """A message to a person, as it is kept until every way has taken it or was given up."""
 
     notice_id: str
@@ -35,7 +35,7 @@ class Notice(msgspec.Struct, kw_only=True):
     kind: str
     user: str
     subject: str
-    lines: tuple[str, ...] = ()
+    lines: tuple[str, ...]
     at_s: float
     """When it happened, by the wall clock."""
     ways: dict[str, str]

@@ -29,7 +29,7 @@ from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import BadSecrets, Secrets
 from cotenant.controller.system.sections import NotifySettings
 from cotenant.controller.system.webhooks import webhook_problem
-from cotenant.controller.wire import BadMessage, LogReply, ReadLog
+from cotenant.controller.wire import BadMessage, LogReply, ReadLog, decode_json
 from cotenant.controller.wire import clients as wire
 
 GIVE_UP_S: Final = 24 * 3600.0
@@ -65,7 +65,7 @@ class OpenNotice(msgspec.Struct, kw_only=True):
     """By way: before then it is not tried again."""
 
 
-class Lane(msgspec.Struct):
+class NoticeLane(msgspec.Struct):
     """What shares an endpoint."""
 
     is_busy: bool = False
@@ -90,7 +90,7 @@ class Notifier:
         self._settings, self._deliveries = settings, deliveries
         self._open: dict[str, OpenNotice] = {}
         self._done: dict[str, Notice] = {}
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, NoticeLane] = {}
         self._results: list[tuple[str, str, str, DeliveryResult]] = []
         """By message, way and lane: what is taken in at the next tick."""
         self._last_by_way: dict[str, str] = {}
@@ -115,26 +115,34 @@ class Notifier:
         if text := compose_text(occasion, self._core.state, self._core.forgotten_tasks):
             number = attempt.attempt if attempt is not None else 0
             key, goes = f"{job.job_id}-{number}-{kind}", self._ways_of(job.spec)
-            notice = self._make(key, job.spec.user, kind, text.subject, goes)
-            notice.job_id, notice.attempt, notice.has_output = job.job_id, number, text.has_output
-            notice.lines = text.lines
-            self._add(notice)
+            more = {"job_id": job.job_id, "attempt": number, "has_output": text.has_output}
+            self._add(self._make(key, job.spec.user, kind, text.subject, text.lines, goes, **more))
 
     def tell(self, user: str, kind: str, subject: str, text: str) -> None:
         """Tells a user of something that is no job of theirs, once the open group is durable."""
         goes = ways.ways_of((), user, self._settings, has_webhook=False)
-        notice = self._make(f"{self._core.journal.last_seq}-{user}-{kind}", user, kind, subject, goes)
-        notice.lines = tuple(text.splitlines())
-        self._add(notice)
+        key = f"{self._core.journal.last_seq}-{user}-{kind}"
+        self._add(self._make(key, user, kind, subject, tuple(text.splitlines()), goes))
 
-    def _make(self, key: str, user: str, kind: str, subject: str, goes: tuple[str, ...]) -> Notice:
+    def _make(
+        self,
+        key: str,
+        user: str,
+        kind: str,
+        subject: str,
+        lines: tuple[str, ...],
+        goes: tuple[str, ...],
+        **more: Any,
+    ) -> Notice:
         return Notice(
             notice_id=f"{self._core.journal.name}-{key}",
             kind=kind,
             user=user,
             subject=texts.one_line(subject),
+            lines=lines,
             at_s=self._core.clock.wall(),
             ways=dict.fromkeys(goes, WAITS),
+            **more,
         )
 
     def _ways_of(self, spec: JobSpec) -> tuple[str, ...]:
@@ -181,7 +189,7 @@ class Notifier:
 
     def _read(self) -> None:
         """Takes up what the journal holds. Raises StorageError."""
-        kept = [msgspec.json.decode(data, type=Notice) for data in self._core.journal.notices().values()]
+        kept: list[Notice] = [decode_json(data.encode(), Notice) for data in self._core.journal.notices()]
         self._open = {key: each for key, each in self._open.items() if each.is_test}
         self._done = {each.notice_id: each for each in kept if not each.is_open}
         for notice in kept:
@@ -276,7 +284,7 @@ class Notifier:
                 self._give_up(sending, way, problem)
                 continue
             name = ways.lane_of(way, url)
-            lane = self._lanes.setdefault(name, Lane())
+            lane = self._lanes.setdefault(name, NoticeLane())
             if not lane.is_busy and lane.rests_until_s <= now_s:
                 lane.is_busy = True
                 argv, data = ways.order_of(way, url, sending.payload, self._settings)
@@ -290,7 +298,7 @@ class Notifier:
         now_s, lane = self._core.clock.now_s(), self._lanes[name]
         failures = 0 if result.reached else lane.failures + 1
         rest_s = min(RETRY_S * 2 ** (failures - 1), REST_S_MAX) if failures else 0.0
-        self._lanes[name] = Lane(failures=failures, rests_until_s=now_s + rest_s)
+        self._lanes[name] = NoticeLane(failures=failures, rests_until_s=now_s + rest_s)
         self._last_by_way[name] = SENT if result.sent else f"{FAILED}: {result.why}"
         sending = self._open.get(notice_id)
         if sending is None:
@@ -348,8 +356,8 @@ class Notifier:
         words = (request.mail,) if request.mail else ()
         goes = ways.ways_of(words, who.name, self._settings, has_webhook=bool(request.webhook))
         key = f"{self._core.clock.now_s():.3f}-{who.name}-test"
-        notice = self._make(key, who.name, "test", f"a test for {who.name}", goes)
-        notice.lines = ("This is how you are told of your jobs.",)
+        lines = ("This is how you are told of your jobs.",)
+        notice = self._make(key, who.name, "test", f"a test for {who.name}", lines, goes)
         self._take(notice)
         self._open[notice.notice_id].is_test = True
         self._open[notice.notice_id].url = request.webhook

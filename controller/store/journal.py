@@ -214,11 +214,10 @@ class JournalReader:
         """What `keep_secrets` kept."""
         return dict(self.reading.rows("SELECT stem, data FROM secrets"))
 
-    def notices(self) -> dict[str, str]:
-        """What `keep_notice` kept, by key."""
-        sql = "SELECT key, value FROM meta WHERE key >= ? AND key < ? ORDER BY key"
-        found = self.reading.rows(sql, (NOTICE, f"{NOTICE}~"))
-        return {key.removeprefix(NOTICE): value for key, value in found}
+    def notices(self) -> list[str]:
+        """What `keep_notice` kept."""
+        sql = "SELECT value FROM meta WHERE key >= ? AND key < ? ORDER BY key"
+        return [value for (value,) in self.reading.rows(sql, (NOTICE, f"{NOTICE}~"))]
 
     def past_job(self, job_id: JobId) -> bytes | None:
         """What `keep_job` kept of a job."""

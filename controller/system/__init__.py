@@ -6,10 +6,12 @@ __all__ = [
     "files",
     "keys",
     "locks",
+    "notice_sender",
     "paths",
     "second_host",
     "sections",
     "secrets",
     "settings",
     "web_link",
+    "webhooks",
 ]

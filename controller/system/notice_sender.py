@@ -27,12 +27,12 @@ TEXT_MAX: Final = 30_000
 """Characters of Slack's text; it takes 40,000."""
 
 
-class Refused(Exception):
+class NotTaken(Exception):
     """It was reached, and did not take the message; the text says what it said."""
 
 
 def send_mail(order: dict[str, Any]) -> None:
-    """Hands a message to the relay. Raises OSError, ValueError, SMTPException, Refused."""
+    """Hands a message to the relay. Raises OSError, ValueError, SMTPException, NotTaken."""
     notice: dict[str, Any] = order["notice"]
     host, _, port = order["smtp"].rpartition(":")
     mail = EmailMessage()
@@ -60,7 +60,7 @@ def send_mail(order: dict[str, Any]) -> None:
 
 
 def post(order: dict[str, Any]) -> None:
-    """Posts a message to a webhook. Raises OSError, ValueError, HTTPException, Refused."""
+    """Posts a message to a webhook. Raises OSError, ValueError, HTTPException, NotTaken."""
     notice, target = order["notice"], read_webhook(order.get("url") or read_secret(order["url_file"]))
     text = f"*{notice['subject']}*\n{notice['text']}"[:TEXT_MAX]
     body = json.dumps({"text": text} if target.is_slack else notice).encode()
@@ -70,7 +70,7 @@ def post(order: dict[str, Any]) -> None:
     connection.request("POST", target.path, body, headers)
     status = connection.getresponse().status
     if not 200 <= status < 300:
-        raise Refused(f"{target.host} answered {status}")
+        raise NotTaken(f"{target.host} answered {status}")
 
 
 def main() -> None:
@@ -81,7 +81,7 @@ def main() -> None:
     except smtplib.SMTPRecipientsRefused as error:
         code, said = next(iter(error.recipients.values()))
         why = f"{order['to']} was refused: {code} {_decoded(said)}"
-    except (Refused, ValueError) as error:
+    except (NotTaken, ValueError) as error:
         why = str(error)
     except smtplib.SMTPResponseException as error:
         reached, why = False, f"{error.smtp_code} {_decoded(error.smtp_error)}"

@@ -15,7 +15,7 @@ from contextlib import suppress
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import StreamRequestHandler, ThreadingTCPServer
+from socketserver import StreamRequestHandler, TCPServer, ThreadingTCPServer
 from typing import Any
 
 from tests.building.limits import within_s
@@ -28,7 +28,7 @@ class _Server(ThreadingTCPServer):
 class Receiver:
     """A server on a thread, and the messages that it got."""
 
-    def __init__(self, server: ThreadingTCPServer) -> None:
+    def __init__(self, server: TCPServer) -> None:
         self._server = server
         self.port: int = server.server_address[1]
         self.got: queue.Queue[Any] = queue.Queue()

@@ -95,7 +95,7 @@ class Station:
         self.stopped = False
         self.heard: list[Decided] = []
         """All that was decided, in order."""
-        self._rebuilds = 0
+        self._rebuilds = self._requests = 0
         self.journal = Journal(
             database or SqliteDatabase(folder, disk_bytes_min=disk_bytes_min),
             writing=writing,
@@ -117,9 +117,8 @@ class Station:
         self.secrets = Secrets(folder / "secrets")
         self.link = AgentExecutor(self.core, self._send, self.secrets, lease_s=lease_s, silent_after_s=15.0)
         self.deliveries = CaughtDeliveries()
-        self.notifier = Notifier(
-            self.core, self.link, self.secrets, notify or NotifySettings(), self.deliveries
-        )
+        told_by = notify or NotifySettings()
+        self.notifier = Notifier(self.core, self.link, self.secrets, told_by, self.deliveries)
         about = About(version="1.2.3", endpoint=endpoint, started_s=0.0)
         self.desk = RequestHandlers(
             self.core,
@@ -132,7 +131,6 @@ class Station:
             tells=self.notifier,
             **limits,
         )
-        self._requests = 0
 
     def _send(self, address: bytes, frame: bytes) -> bool:
         if address in self.gone:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,11 @@ from cotenant.controller.domain import WEBHOOK_VARIABLE, ExitVerdict, HostId, Jo
 from cotenant.controller.domain import events as ev
 from cotenant.controller.notices import DeliveryResult
 from cotenant.controller.notices.notifier import GIVE_UP_S, OPEN_PER_USER, OUTPUT_WITHIN_S, RETRY_S
-from cotenant.controller.store import StorageError
+from cotenant.controller.store import SqliteDatabase, SqliteWriting, StorageError
+from cotenant.controller.store.database import Statement
 from cotenant.controller.system.sections import NotifySettings
 from cotenant.controller.wire import LogReply, ReadLog, agents, clients
+from tests.building.journals import NO_RESERVE
 from tests.controller.station import ALICE, BOB, Station, job, run_one
 
 SENT = DeliveryResult(True, True, "")
@@ -336,22 +338,30 @@ def test_a_restart_sends_what_was_not_sent_under_the_same_id(open_station: Makes
     assert take(open_station()) == []
 
 
-def test_what_a_failed_commit_has_taken_back_is_not_told(
-    open_station: MakesStation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    station = open_station()
+class FullNowAndThen:
+    """A connection to a disk that can be full."""
+
+    def __init__(self, inner: SqliteWriting) -> None:
+        self._inner = inner
+        self.is_full = False
+        self.begin, self.provide = inner.begin, inner.provide
+        self.leave, self.close = inner.leave, inner.close
+
+    def commit(self, statements: Sequence[Statement]) -> None:
+        if self.is_full:
+            raise StorageError("the disk is full")
+        self._inner.commit(statements)
+
+
+def test_what_a_failed_commit_has_taken_back_is_not_told(open_station: MakesStation, tmp_path: Path) -> None:
+    writing = FullNowAndThen(SqliteDatabase(tmp_path, disk_bytes_min=NO_RESERVE).open_writing())
+    station = open_station(writing=writing)
     job_id = station.submit(notify=ENDS)
-    connection = station.journal._writer.connection
-    real = connection.commit
-
-    def full(statements: Any) -> None:
-        raise StorageError("disk full")
-
-    monkeypatch.setattr(connection, "commit", full)
+    writing.is_full = True
     cancel_it = clients.ChangeJobs(verb="cancel", job_ids=(job_id,))
     station.post(cancel_it, ALICE)
     station.settle()
-    monkeypatch.setattr(connection, "commit", real)
+    writing.is_full = False
     assert station.core.try_again()
     assert take(station) == []
     station.ask(cancel_it, ALICE)
@@ -433,4 +443,4 @@ def test_a_test_is_sent_once_and_says_what_came_of_it(open_station: MakesStation
         "command": "sent",
         "mail": "failed: Connection refused",
     }
-    assert station.journal.notices() == {}
+    assert station.journal.notices() == []
