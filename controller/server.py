@@ -172,15 +172,7 @@ class Controller:
             lease_s=lease_s,
             silent_after_s=settings.controller.silent_after_s,
         )
-        self._open_notifier(settings)
-        is_only = len(paths.client_endpoints(settings)) == 1
-        self._allocator = allocator_of(
-            self.core,
-            lambda work: self.loop.guard(work),
-            endpoint=self.endpoint if is_only else paths.client_endpoint(settings),
-            keys_dir=paths.keys_dir(settings),
-            every_s=settings.controller.slurm_every_s,
-        )
+        self._open_executors(settings)
         self._leadership = LeadershipWatch(self.core)
         about = About(version=self._package, endpoint=self.endpoint, started_s=self.core.clock.now_s())
         self._handlers = RequestHandlers(
@@ -211,7 +203,16 @@ class Controller:
         self._redirector = Redirector(self._router.send, self.core.counters, self._why_elsewhere)
         self._started_s = about.started_s
 
-    def _open_notifier(self, settings: Settings) -> None:
+    def _open_executors(self, settings: Settings) -> None:
+        """Those beside the agents."""
+        is_only = len(paths.client_endpoints(settings)) == 1
+        self._allocator = allocator_of(
+            self.core,
+            lambda work: self.loop.guard(work),
+            endpoint=self.endpoint if is_only else paths.client_endpoint(settings),
+            keys_dir=paths.keys_dir(settings),
+            every_s=settings.controller.slurm_every_s,
+        )
         self._deliveries = ChildDeliveries()
         self._notifier = Notifier(self.core, self._link, self._secrets, settings.notify, self._deliveries)
         self._secrets.used_by(self._notifier.jobs_waiting)

@@ -114,11 +114,20 @@ class Station:
                 start_s, monotonic=lambda: self.time_s, wall=lambda: self.wall_s + self.time_s
             ),
         )
+        self._open_peers(folder, notify or NotifySettings(), endpoint, lease_s, limits)
+
+    def _open_peers(
+        self,
+        folder: Path,
+        notify: NotifySettings,
+        endpoint: str,
+        lease_s: float | None,
+        limits: dict[str, Any],
+    ) -> None:
         self.secrets = Secrets(folder / "secrets")
         self.link = AgentExecutor(self.core, self._send, self.secrets, lease_s=lease_s, silent_after_s=15.0)
         self.deliveries = CaughtDeliveries()
-        told_by = notify or NotifySettings()
-        self.notifier = Notifier(self.core, self.link, self.secrets, told_by, self.deliveries)
+        self.notifier = Notifier(self.core, self.link, self.secrets, notify, self.deliveries)
         about = About(version="1.2.3", endpoint=endpoint, started_s=0.0)
         self.desk = RequestHandlers(
             self.core,

@@ -14,7 +14,6 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.notices import DeliveryResult
 from cotenant.controller.notices.notifier import GIVE_UP_S, OPEN_PER_USER, OUTPUT_WITHIN_S, RETRY_S
 from cotenant.controller.store import SqliteDatabase, SqliteWriting, StorageError
-from cotenant.controller.store.database import Statement
 from cotenant.controller.system.sections import NotifySettings
 from cotenant.controller.wire import LogReply, ReadLog, agents, clients
 from tests.building.journals import NO_RESERVE
@@ -347,7 +346,7 @@ class FullNowAndThen:
         self.begin, self.provide = inner.begin, inner.provide
         self.leave, self.close = inner.leave, inner.close
 
-    def commit(self, statements: Sequence[Statement]) -> None:
+    def commit(self, statements: Sequence[Any]) -> None:
         if self.is_full:
             raise StorageError("the disk is full")
         self._inner.commit(statements)
