@@ -219,8 +219,8 @@ def _put_facts(sheet: Sheet, facts: ServerFacts) -> None:
     sheet.put("cotenant_commands_undelivered", facts.undelivered)
     for kind in INCIDENTS:
         sheet.put("cotenant_incidents_total", counters.get(kind, 0), kind)
-    sheet.put("cotenant_notices_sent_total", counters.get("notices_sent", 0))
-    sheet.put("cotenant_notices_failed_total", counters.get("notices_failed", 0))
+    for state in ("sent", "failed"):
+        sheet.put("cotenant_notices_total", counters.get(f"notices_{state}", 0), state)
     sheet.put("cotenant_notices_waiting", facts.notices_waiting)
     sheet.put("cotenant_journal_entries_total", facts.entries)
     sheet.put("cotenant_journal_commits_total", facts.commits)
