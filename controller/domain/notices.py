@@ -36,8 +36,7 @@ def notify_problem(words: Iterable[str]) -> str:
 def read_notify(words: Sequence[str]) -> tuple[str, ...]:
     """The words of `--notify` as a job holds them: kinds in their order, then addresses; `all` are all kinds,
     `none` is no kind. Raises ValueError: a word is neither."""
-    given = set(words) | (set(NOTICE_KINDS) if "all" in words else set())
-    if problem := notify_problem(given - {"all", "none"}):
+    if problem := notify_problem(word for word in words if word not in ("all", "none")):
         raise ValueError(problem.removeprefix("notify "))
-    kinds = () if "none" in words else [kind for kind in NOTICE_KINDS if kind in given]
+    kinds = [kind for kind in NOTICE_KINDS if (kind in words or "all" in words) and "none" not in words]
     return (*kinds, *dict.fromkeys(word for word in words if "@" in word))

@@ -72,29 +72,21 @@ def lane_of(way: str, url: str) -> str:
     return MAIL_LANE if way.startswith(MAIL) else way
 
 
+def site_lanes(settings: NotifySettings) -> tuple[str, ...]:
+    """The lanes of the ways that the site has."""
+    lanes = {COMMAND: settings.command, WEBHOOK: settings.site_webhook_file, MAIL_LANE: settings.smtp}
+    return tuple(lane for lane, is_set in lanes.items() if is_set)
+
+
 def order_of(
     way: str, url: str, payload: dict[str, Any], settings: NotifySettings
 ) -> tuple[Sequence[str], bytes]:
-    """The program that sends a message by a way, and what it reads."""
+    """The program that sends a message by a way, and what it reads. `url`: of the user's own webhook."""
     if way == COMMAND:
         return settings.command, msgspec.json.encode(payload)
-    order: dict[str, Any] = {
-        "way": "post",
-        "notice": payload,
-        "url": url,
-        "url_file": settings.site_webhook_file,
-    }
-    if way.startswith(MAIL):
-        order = {
-            "way": "mail",
-            "notice": payload,
-            "to": way.removeprefix(MAIL),
-            "smtp": settings.smtp,
-            "security": settings.smtp_security,
-            "user": settings.smtp_user,
-            "password_file": settings.smtp_password_file,
-            "sender": settings.sender,
-        }
+    to = way.removeprefix(MAIL) if way.startswith(MAIL) else ""
+    order = {**msgspec.to_builtins(settings), "notice": payload, "to": to}
+    order["url"] = url if way == OWN_WEBHOOK else ""
     return SENDER, msgspec.json.encode(order)
 
 

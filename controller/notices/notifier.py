@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -114,36 +114,20 @@ class Notifier:
         kind, job, attempt = occasion
         if text := compose_text(occasion, self._core.state, self._core.forgotten_tasks):
             number = attempt.attempt if attempt is not None else 0
-            key, goes = f"{job.job_id}-{number}-{kind}", self._ways_of(job.spec)
-            more = {"job_id": job.job_id, "attempt": number, "has_output": text.has_output}
-            self._add(self._make(key, job.spec.user, kind, text.subject, text.lines, goes, **more))
+            key, about = f"{job.job_id}-{number}-{kind}", {"job_id": job.job_id, "attempt": number}
+            goes = self._ways_of(job.spec)
+            self._add(self._make(key, goes, kind=kind, user=job.spec.user, **text._asdict(), **about))
 
     def tell(self, user: str, kind: str, subject: str, text: str) -> None:
         """Tells a user of something that is no job of theirs, once the open group is durable."""
         goes = ways.ways_of((), user, self._settings, has_webhook=False)
-        key = f"{self._core.journal.last_seq}-{user}-{kind}"
-        self._add(self._make(key, user, kind, subject, tuple(text.splitlines()), goes))
+        key, lines = f"{self._core.journal.last_seq}-{user}-{kind}", tuple(text.splitlines())
+        subject = texts.one_line(subject)
+        self._add(self._make(key, goes, kind=kind, user=user, subject=subject, lines=lines))
 
-    def _make(
-        self,
-        key: str,
-        user: str,
-        kind: str,
-        subject: str,
-        lines: tuple[str, ...],
-        goes: tuple[str, ...],
-        **more: Any,
-    ) -> Notice:
-        return Notice(
-            notice_id=f"{self._core.journal.name}-{key}",
-            kind=kind,
-            user=user,
-            subject=texts.one_line(subject),
-            lines=lines,
-            at_s=self._core.clock.wall(),
-            ways=dict.fromkeys(goes, WAITS),
-            **more,
-        )
+    def _make(self, key: str, goes: Sequence[str], **fields: Any) -> Notice:
+        notice_id, at_s = f"{self._core.journal.name}-{key}", self._core.clock.wall()
+        return Notice(notice_id=notice_id, at_s=at_s, ways=dict.fromkeys(goes, WAITS), **fields)
 
     def _ways_of(self, spec: JobSpec) -> tuple[str, ...]:
         has_webhook = WEBHOOK_VARIABLE in spec.launch.secrets
@@ -356,8 +340,8 @@ class Notifier:
         words = (request.mail,) if request.mail else ()
         goes = ways.ways_of(words, who.name, self._settings, has_webhook=bool(request.webhook))
         key = f"{self._core.clock.now_s():.3f}-{who.name}-test"
-        lines = ("This is how you are told of your jobs.",)
-        notice = self._make(key, who.name, "test", f"a test for {who.name}", lines, goes)
+        text = {"subject": f"a test for {who.name}", "lines": ("This is how you are told of your jobs.",)}
+        notice = self._make(key, goes, kind="test", user=who.name, **text)
         self._take(notice)
         self._open[notice.notice_id].is_test = True
         self._open[notice.notice_id].url = request.webhook
@@ -366,11 +350,8 @@ class Notifier:
     def notice(self, request_id: int, request: wire.GetNotice, who: Identity) -> wire.NoticeReply:
         """What became of a message to the asker. Raises Denied: there is none such."""
         if not request.notice_id:
-            given = self._settings
-            sites = {
-                ways.COMMAND: given.command, ways.WEBHOOK: given.site_webhook_file, ways.MAIL_LANE: given.smtp
-            }  # fmt: skip
-            stand = {way: self._last_by_way.get(way, "") for way, is_set in sites.items() if is_set}
+            sites = ways.site_lanes(self._settings)
+            stand = {lane: self._last_by_way.get(lane, "") for lane in sites}
             return wire.NoticeReply(request_id=request_id, notice_id="", ways=stand)
         sending = self._open.get(request.notice_id)
         found = sending.notice if sending is not None else self._done.get(request.notice_id)

@@ -84,42 +84,34 @@ def compose_text(occasion: Occasion, state: RecoveredState, past_tasks: PastTask
 
 # --- One job ----------------------------------------------------------------------------------------
 
-SUBJECTS: Final[dict[NoticeKind, str]] = {
-    "start": "{what} started{where}",
-    "end": "{what} finished{where}{after}",
-    "fail": "{what} failed{where}{after}",
-    "preempt": "{what} left its devices{where}{after} and waits again",
-    "idle": "{what} holds devices{where} and uses none",
-}
-NEXT: Final[dict[NoticeKind, tuple[str, ...]]] = {
-    "start": ("cotenant logs -f {job}", "cotenant show {job}"),
-    "end": ("cotenant logs {job}", "cotenant show {job}"),
-    "fail": ("cotenant logs {job}", "cotenant requeue {job}"),
-    "preempt": ("cotenant explain {job}", "cotenant eta {job}"),
-    "idle": ("cotenant show {job}", "cotenant cancel {job}"),
-}
-"""How to go on."""
+TEXTS: Final[dict[NoticeKind, tuple[str, str, str]]] = {
+    "start": ("{what} started{where}", "cotenant logs -f {job}", "cotenant show {job}"),
+    "end": ("{what} finished{where}{after}", "cotenant logs {job}", "cotenant show {job}"),
+    "fail": ("{what} failed{where}{after}", "cotenant logs {job}", "cotenant requeue {job}"),
+    "preempt": (
+        "{what} left its devices{where}{after} and waits again",
+        "cotenant explain {job}", "cotenant eta {job}",
+    ),
+    "idle": ("{what} holds devices{where} and uses none", "cotenant show {job}", "cotenant cancel {job}"),
+}  # fmt: skip
+"""The subject, and how to go on."""
 
 
 def _job_text(occasion: Occasion, state: RecoveredState) -> NoticeText:
     kind, job, attempt = occasion
-    subject = SUBJECTS[kind]
+    subject = TEXTS[kind][0]
     if job.phase is Phase.CANCELLED:
         subject = subject.replace("finished", "was cancelled")
     lines = [texts.one_line(render(job.reason))]
     if kind == "preempt" and attempt is not None:
         lines = [texts.one_line(attempt.reason or render(job.reason)), _how_it_goes_on(job)]
     if kind != "start":
-        attempts = state.history.attempts(job.job_id)
-        rows = views_of(state.engine.jobs, job, attempts)[0]
+        rows = views_of(state.engine.jobs, job, state.history.attempts(job.job_id))[0]
         lines += [told for row in rows[-sharing.SHOWN_MAX :] if (told := sharing.slowdown(row))]
-    return NoticeText(
-        subject=subject.format(
-            what=_name(job, f"job {job.job_id}"), where=_where(attempt), after=_after(occasion)
-        ),
-        lines=(*lines, *_next_lines(kind, job.job_id)),
-        has_output=kind != "start" and attempt is not None,
-    )
+    name, where = _name(job, f"job {job.job_id}"), _where(attempt)
+    subject = subject.format(what=name, where=where, after=_after(occasion))
+    has_output = kind != "start" and attempt is not None
+    return NoticeText(subject, (*lines, *_next_lines(kind, job.job_id)), has_output)
 
 
 def _name(job: Job, what: str) -> str:
@@ -144,7 +136,7 @@ def _how_it_goes_on(job: Job) -> str:
 
 
 def _next_lines(kind: NoticeKind, job_id: JobId) -> tuple[str, ...]:
-    return ("", *(f"  {each.format(job=job_id)}" for each in NEXT[kind]))
+    return ("", *(f"  {each.format(job=job_id)}" for each in TEXTS[kind][1:]))
 
 
 # --- Arrays -----------------------------------------------------------------------------------------

@@ -44,24 +44,23 @@ def send_mail(order: dict[str, Any]) -> None:
     mail[HEADER] = notice["id"]
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(notice["text"] + "\n")
-    security = order["security"]
     where, context = (host.strip("[]"), int(port)), ssl.create_default_context()
     relay = (
         smtplib.SMTP_SSL(*where, timeout=TIMEOUT_S, context=context)
-        if security == "tls"
+        if order["smtp_security"] == "tls"
         else smtplib.SMTP(*where, timeout=TIMEOUT_S)
     )
     with relay:
-        if security == "starttls":
+        if order["smtp_security"] == "starttls":
             relay.starttls(context=context)
-        if order["user"]:
-            relay.login(order["user"], read_secret(order["password_file"]))
+        if order["smtp_user"]:
+            relay.login(order["smtp_user"], read_secret(order["smtp_password_file"]))
         relay.send_message(mail)
 
 
 def post(order: dict[str, Any]) -> None:
     """Posts a message to a webhook. Raises OSError, ValueError, HTTPException, NotTaken."""
-    notice, target = order["notice"], read_webhook(order.get("url") or read_secret(order["url_file"]))
+    notice, target = order["notice"], read_webhook(order["url"] or read_secret(order["site_webhook_file"]))
     text = f"*{notice['subject']}*\n{notice['text']}"[:TEXT_MAX]
     body = json.dumps({"text": text} if target.is_slack else notice).encode()
     made = HTTPSConnection if target.is_secure else HTTPConnection
@@ -77,10 +76,12 @@ def main() -> None:
     order = json.load(sys.stdin)
     reached, why = True, ""
     try:
-        (send_mail if order["way"] == "mail" else post)(order)
+        (send_mail if order["to"] else post)(order)
     except smtplib.SMTPRecipientsRefused as error:
         code, said = next(iter(error.recipients.values()))
         why = f"{order['to']} was refused: {code} {_decoded(said)}"
+    except smtplib.SMTPDataError as error:
+        why = f"it was refused: {error.smtp_code} {_decoded(error.smtp_error)}"
     except (NotTaken, ValueError) as error:
         why = str(error)
     except smtplib.SMTPResponseException as error:
