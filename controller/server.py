@@ -32,6 +32,7 @@ from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.executors.allocating import allocator_of
 from cotenant.controller.history import EtaAnswer, EtaQuestion, comparable_eta, policy_label, question_of
 from cotenant.controller.loop import WAITING_ROWS_MAX, ControllerLoop
+from cotenant.controller.notices import ChildDeliveries, Notifier
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.registry import make_or_stand_in
 from cotenant.controller.redirecting import Redirector
@@ -153,7 +154,6 @@ class Controller:
         is_shared = self._journal.database.is_shared
         self._secrets = Secrets(SecretRows(self._journal) if is_shared else state_dir / "secrets")
         self._secrets.used_by(self.core.state.engine.jobs)
-        self._secrets.release(self._is_over)  # Also of what a restored journal has lost.
         endpoint, keys_dir = paths.controller_endpoint(settings), paths.keys_dir(settings)
         if self._given_router is None:
             users = settings.controller.users
@@ -171,14 +171,7 @@ class Controller:
             lease_s=lease_s,
             silent_after_s=settings.controller.silent_after_s,
         )
-        is_only = len(paths.client_endpoints(settings)) == 1
-        self._allocator = allocator_of(
-            self.core,
-            lambda work: self.loop.guard(work),
-            endpoint=self.endpoint if is_only else paths.client_endpoint(settings),
-            keys_dir=keys_dir,
-            every_s=settings.controller.slurm_every_s,
-        )
+        self._open_executors(settings)
         self._leadership = LeadershipWatch(self.core)
         about = About(version=self._package, endpoint=self.endpoint, started_s=self.core.clock.now_s())
         self._handlers = RequestHandlers(
@@ -191,21 +184,38 @@ class Controller:
             foresee=self._foresee,
             more=(
                 self._allocator.requests,
+                self._notifier,
                 LeadershipRequests(
                     self.core, self._leadership, paths.own_endpoint(settings) or endpoint, self._leave
                 ),
             ),
+            tells=self._notifier,
         )
         self.loop = ControllerLoop(
             self.core,
             self._link,
             self._handlers,
             self,
-            executors=(self._allocator,),
+            executors=(self._allocator, self._notifier),
             waiting_rows_max=self._waiting_rows_max,
         )
         self._redirector = Redirector(self._router.send, self.core.counters, self._why_elsewhere)
         self._started_s = about.started_s
+
+    def _open_executors(self, settings: Settings) -> None:
+        """Those beside the agents."""
+        is_only = len(paths.client_endpoints(settings)) == 1
+        self._allocator = allocator_of(
+            self.core,
+            lambda work: self.loop.guard(work),
+            endpoint=self.endpoint if is_only else paths.client_endpoint(settings),
+            keys_dir=paths.keys_dir(settings),
+            every_s=settings.controller.slurm_every_s,
+        )
+        self._deliveries = ChildDeliveries()
+        self._notifier = Notifier(self.core, self._link, self._secrets, settings.notify, self._deliveries)
+        self._secrets.used_by(self._notifier.jobs_waiting)
+        self._release_secrets()  # Also of what a restored journal has lost.
 
     def _serve_metrics(self, endpoint: Endpoint) -> None:
         self._metrics = ClusterMetrics(self.core.state.engine)
@@ -258,6 +268,7 @@ class Controller:
         if self._endpoint is not None:
             await asyncio.to_thread(self._endpoint.close)
         await self._allocator.close()
+        await self._deliveries.close()
         await self._compute_worker.close()
         await self._eta_worker.close()
         await self._foresight_worker.close()
@@ -306,10 +317,11 @@ class Controller:
         except KeyProblem as problem:
             self.core.counters["bad_users_file"] += 1
             log.error("keys are as before: %s", problem)
-        seen = self._journal.last_seq, self.core.counters["failed_commits"]
+        told = self.core.counters["notices_sent"] + self.core.counters["notices_failed"]
+        seen = self._journal.last_seq + told, self.core.counters["failed_commits"]
         if self._journal.is_settled and seen != self._released:
             self._released = seen
-            self._secrets.release(self._is_over)
+            self._release_secrets()
         self._rest_if_idle(now_s)
 
     def _sheet(self) -> Sheet:
@@ -324,6 +336,7 @@ class Controller:
             entries=core.journal.last_seq,
             commits=core.journal.commits,
             waiting_rows=core.journal.waiting,
+            notices_waiting=self._notifier.undelivered,
             size_bytes=core.journal.size_bytes(),
             stuck=bool(core.stuck),
             damages=None if core.scrubbed is None else len(core.scrubbed.damages),
@@ -332,6 +345,10 @@ class Controller:
             leadership=self._leadership.news,
         )
         return self._metrics.sheet(core.state.engine, facts, now_s)
+
+    def _release_secrets(self) -> None:
+        waiting = self._notifier.jobs_waiting
+        self._secrets.release(lambda job_id: job_id not in waiting and self._is_over(job_id))
 
     def _is_over(self, job_id: JobId) -> bool:
         job = self.core.state.engine.jobs.get(job_id)

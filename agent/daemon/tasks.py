@@ -159,7 +159,7 @@ def look(folder: Path, read: ReadLog) -> LogReply:
     after it."""
     ended = (folder / RESULT).exists()
     limit = max(1, min(read.limit, BYTES_MAX))
-    part = read_log(folder / LOGS, read.rank, max(0, read.offset), limit, errors_apart=read.errors_apart)
+    part = read_log(folder / LOGS, read.rank, read.offset, limit, errors_apart=read.errors_apart)
     if part is None:
         missing = "" if folder.is_dir() and not ended else _why_nothing(folder, read)
         return LogReply(

@@ -6,17 +6,20 @@ from cotenant.controller.api.etas import hit_rate
 from cotenant.controller.api.handlers import RequestHandlers
 from cotenant.controller.api.job_settings import change_spec
 from cotenant.controller.api.leading import LeadershipNews, LeadershipRequests, LeadershipWatch
+from cotenant.controller.api.logs import logs_of
 from cotenant.controller.api.metrics import ClusterMetrics, ServerFacts
 from cotenant.controller.api.permissions import (
     BYTES_BURST, BYTES_PER_SECOND, must_be_admin, policies_offered,
 )
 from cotenant.controller.api.queries import About, pair_views
+from cotenant.controller.api.sharing import views_of
 from cotenant.controller.api.submissions import Code, Denied
 from cotenant.controller.api.views import Now, note_text
 
 __all__ = [
     "BYTES_BURST", "BYTES_PER_SECOND", "About", "ClusterMetrics", "Code", "Denied",
     "LeadershipNews", "LeadershipRequests", "LeadershipWatch", "Now", "RequestHandlers", "ServerFacts",
-    "hit_rate", "metrics", "must_be_admin", "note_text", "pair_views", "policies_offered", "change_spec",
+    "hit_rate", "logs_of", "metrics", "must_be_admin", "note_text", "pair_views", "policies_offered",
+    "change_spec", "views_of",
 ]
 # fmt: on

@@ -7,8 +7,8 @@ answered. A repeat of a submission gets the first one's numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -19,6 +19,7 @@ from cotenant.controller.domain import (
     USER_BYTES_MAX,
     Allocations,
     HostReport,
+    Job,
     JobId,
     JobSpec,
     Phase,
@@ -51,6 +52,16 @@ class UserLoad(NamedTuple):
     counted_s: float
 
 
+class TellsOwners(Protocol):
+    """Tells the owners of jobs what becomes of them (`notices.Notifier`)."""
+
+    def check(self, spec: JobSpec, secrets: Mapping[str, str]) -> None:
+        """Checks that somebody can be told of a job. Raises Denied."""
+
+    def describe(self, job: Job) -> str:
+        """Of what a job's owner is told, and what became of it; empty: of nothing."""
+
+
 SubmissionKey = tuple[str, str]
 """User and idempotency key."""
 
@@ -58,7 +69,10 @@ SubmissionKey = tuple[str, str]
 class Arrivals:
     """The handler that takes submissions."""
 
-    def __init__(self, core: Core, secrets: Secrets, user_bytes_max: int = USER_BYTES_MAX) -> None:
+    def __init__(
+        self, core: Core, secrets: Secrets, tells: TellsOwners | None, user_bytes_max: int = USER_BYTES_MAX
+    ) -> None:
+        self._tells = tells
         self._user_bytes_max = user_bytes_max
         self._core = core
         self._secrets = secrets
@@ -83,6 +97,9 @@ class Arrivals:
         if before:
             return wire.Submitted(request_id=request_id, job_ids=before)
         accepted = check_submission(engine, request, who, self._core.state.allocations)
+        if self._tells is not None:
+            for spec in {spec.notify: spec for spec in accepted.specs}.values():
+                self._tells.check(spec, accepted.secrets)
         specs, without = promising(engine, request.promise, accepted.specs, core.clock.now_s())
         accepted = msgspec.structs.replace(accepted, specs=specs)
         promised_at = self._promised_at(specs)

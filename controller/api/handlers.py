@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, get_type_hints
 
 import msgspec
 
-from cotenant.controller.api.arrivals import Arrivals
+from cotenant.controller.api.arrivals import Arrivals, TellsOwners
 from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.etas import EtaBoard, EtaRequests
 from cotenant.controller.api.foresight import Foresee, ForesightRequests, WidthRequests
@@ -94,11 +94,12 @@ class RequestHandlers:
         *,
         foresee: Foresee = lambda questions, told, within_s: False,
         more: Sequence[object] = (),
+        tells: TellsOwners | None = None,
         awaited_per_user: int = AWAITED_PER_USER,
         user_bytes_max: int = USER_BYTES_MAX,
     ) -> None:
         """Prepares the handlers of requests. `foresee`: rolls out what users ask about. `more`: other objects
-        that answer, such as an executor's requests."""
+        that answer, such as an executor's requests. `tells`: who tells owners of their jobs; None: nobody."""
         self._core = core
         self._awaited_per_user = awaited_per_user
         self._send_frame = send
@@ -106,7 +107,7 @@ class RequestHandlers:
         self._rates = Rates()
         self._byte_rates = Rates(BYTES_PER_SECOND, BYTES_BURST)
         board = EtaBoard(core)
-        self._reading = reading = Queries(core, link, about, board)
+        self._reading = reading = Queries(core, link, about, board, tells)
         self._logs = LogRequests(core, link)
         changing = Changing(core)
         profiles = ProfileRequests(core)
@@ -121,7 +122,7 @@ class RequestHandlers:
         )
         self.asked_s = core.clock.now_s()
         """When the last request came."""
-        self._arrivals = Arrivals(core, secrets, user_bytes_max)
+        self._arrivals = Arrivals(core, secrets, tells, user_bytes_max)
         self._foresight = ForesightRequests(core, foresee)
         self.shadow = ShadowRequests(core)
         """Where the shadow worker asks and reports."""

@@ -42,6 +42,7 @@ class ServerFacts(NamedTuple):
     entries: int
     commits: int
     waiting_rows: int
+    notices_waiting: int
     size_bytes: int | None
     stuck: bool
     damages: int | None = None
@@ -218,6 +219,9 @@ def _put_facts(sheet: Sheet, facts: ServerFacts) -> None:
     sheet.put("cotenant_commands_undelivered", facts.undelivered)
     for kind in INCIDENTS:
         sheet.put("cotenant_incidents_total", counters.get(kind, 0), kind)
+    for state in ("sent", "failed"):
+        sheet.put("cotenant_notices_total", counters.get(f"notices_{state}", 0), state)
+    sheet.put("cotenant_notices_waiting", facts.notices_waiting)
     sheet.put("cotenant_journal_entries_total", facts.entries)
     sheet.put("cotenant_journal_commits_total", facts.commits)
     sheet.put("cotenant_journal_waiting_rows", facts.waiting_rows)

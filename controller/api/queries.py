@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from cotenant.controller.api import sharing, views
+from cotenant.controller.api.arrivals import TellsOwners
 from cotenant.controller.api.changes import verbs_open
 from cotenant.controller.api.etas import EtaBoard, ahead_lines
 from cotenant.controller.api.job_settings import settings_open
@@ -62,7 +63,10 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 class Queries:
     """All questions that can be answered at once."""
 
-    def __init__(self, core: Core, link: AgentExecutor, about: About, board: EtaBoard) -> None:
+    def __init__(
+        self, core: Core, link: AgentExecutor, about: About, board: EtaBoard, tells: TellsOwners | None = None
+    ) -> None:
+        self._tells = tells
         self._core = core
         self._board = board
         self._link = link
@@ -161,6 +165,7 @@ class Queries:
             views.job_details(self.view(record, now), record, now, whole=may_touch(who, job)),
             verbs=verbs_open(job, who) if job.job_id in self._core.state.engine.jobs else (),
             settable=settings_open(job, who),
+            told=self._tells.describe(job) or None if self._tells else None,
         )
         return wire.Shown(request_id=request_id, job=details, now=now.at)
 

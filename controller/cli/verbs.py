@@ -94,6 +94,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("agent", "setup.up", "the agent of this host alone"),
         Verb("init", "setup.init", "keys for a cluster, its users and its hosts"),
         Verb("doctor", "doctor.doctor", "what works here, what does not, and what to do"),
+        Verb("notify", "setup.notify", "whether you are told of your jobs; test"),
         Verb("config", "setup.config", "every setting and where it comes from"),
         Verb(
             "slurm-aliases",

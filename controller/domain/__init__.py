@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cotenant.controller.domain.placement import *  # noqa: F403
     from cotenant.controller.domain.job_spec import *  # noqa: F403
     from cotenant.controller.domain.lifecycle import *  # noqa: F403
+    from cotenant.controller.domain.notices import *  # noqa: F403
     from cotenant.controller.domain.outcomes import *  # noqa: F403
     from cotenant.controller.domain.readings import *  # noqa: F403
     from cotenant.controller.domain.reasons import *  # noqa: F403
@@ -66,6 +67,10 @@ _HOMES: Final = {
         "CHANGEABLE", "CHECKPOINTING", "ENDED", "FINISH", "FIRST_STEP", "LAUNCH", "LEAVE", "LEAVING",
         "LIFECYCLE", "LOADING", "ON_DEVICES", "QUEUED", "RESERVED", "RUNNING", "STOPPING", "WAITING",
         "Change", "ChangeVerb", "Phase", "advance",
+    ),
+    "notices": (
+        "NOTICE_KINDS", "NOTIFY_FORMS", "WEBHOOK_VARIABLE", "NoticeKind", "is_mail_address", "notify_problem",
+        "read_notify",
     ),
     "outcomes": ("GpuFaultRole", "Outcome", "ExitVerdict",),
     "readings": ("TEXT_MAX", "DeviceReading", "ForkServers"),

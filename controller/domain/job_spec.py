@@ -13,6 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.controller.domain.ids import JobId, array_of
+from cotenant.controller.domain.notices import notify_problem
 from cotenant.controller.performance import Gang, Profile, sized_gang
 
 PRIORITY_MAX: Final = 1_000
@@ -177,6 +178,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """At its time limit it queues again, with another such limit, up to so many times."""
     promised_s: float | None = None
     """By then, in seconds of the journal, it is promised to have ended; None: nothing is promised."""
+    notify: tuple[str, ...] = ()
+    """Of what its owner is told (`NoticeKind`), and to which mail addresses."""
     profile: Profile | None = None
     profiling: Literal["auto", "never", "only"] = "auto"
     """auto: measured in place, while its first attempt runs alone, if no like job was before. only: it runs
@@ -256,6 +259,7 @@ def _is_plain(spec: JobSpec) -> bool:
         and (spec.load_s is None or 0 <= spec.load_s < 1e9)
         and (spec.pause_s is None or 0 <= spec.pause_s < 1e9)
         and not spec.after
+        and not spec.notify
         and not spec.array_limit
         and not spec.requeues
     )
@@ -324,6 +328,7 @@ def _problem(spec: JobSpec) -> str:
             f"to be queued again at its time limit it needs one, and a number of times, got {spec.requeues}",
         ),
         (any(d.job_id == spec.job_id for d in spec.after), "a job cannot wait for itself"),
+        (bool(problem := notify_problem(spec.notify)), problem),
     )
     return next((text for wrong, text in checks if wrong), "")
 
@@ -340,7 +345,7 @@ ENDED_BYTES_MAX: Final = 256 * 1024 * 1024
 
 def held_bytes(spec: JobSpec) -> int:
     launch = spec.launch
-    texts = (*launch.argv, *launch.env, *launch.env.values(), *launch.secrets, *spec.features)
+    texts = (*launch.argv, *launch.env, *launch.env.values(), *launch.secrets, *spec.features, *spec.notify)
     texts += (spec.name, spec.user, spec.organisation, spec.gpu_type, launch.workdir, launch.output)
     points = spec.profile.points if spec.profile is not None else ()
     entries = len((*texts, *spec.after, *points * 4))

@@ -232,6 +232,11 @@ class Engine:
         return self._ledger.jobs
 
     @property
+    def ended_now(self) -> Sequence[Job]:
+        """Jobs that the last event has ended."""
+        return self._ledger.phases.ended_now
+
+    @property
     def hosts(self) -> Mapping[HostId, Host]:
         return self._ledger.hosts
 

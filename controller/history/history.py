@@ -94,6 +94,8 @@ class History:
         self._on_host: dict[HostId, dict[JobId, None]] = {}
         self.forgotten: list[JobRecord] = []
         """Jobs that the engine forgot at the last event."""
+        self.closed: list[tuple[Job, AttemptRecord]] = []
+        """Attempts that ended at the last event, with their jobs."""
         for job_id, attempts in self._saved.stretches.items():
             if attempts and attempts[-1].ended_s is None:
                 self._keep_open(job_id, attempts[-1])
@@ -128,6 +130,7 @@ class History:
         """Takes in what one `handle` (or `fold`) did."""
         now_s = engine.now_s
         name = type(event).__name__
+        self.closed = []
         self._take_event(event, now_s)
         if isinstance(event, ev.PolicyChanged) or not self._saved.policies:
             self._policy_now(engine)
@@ -367,6 +370,7 @@ class History:
             if attempt_record.stop_reason == reason:  # Why is told already, by the note of the request.
                 reason = because("stopped-as", event.verdict.detail.removesuffix(f" ({why})"))
         self._note(HistoryNote(engine.now_s, type(event).__name__, job_id, what, reason))
+        self.closed.append((job, attempt_record))
 
     def _note(self, note: HistoryNote) -> None:
         if note.job_id is not None:

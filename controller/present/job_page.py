@@ -93,6 +93,7 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
     yield "batch", _batch(job)
     yield "profile", _profile(job)
     yield "resumable", _resumable(job)
+    yield "told", job.told or ""
 
 
 def _resumable(job: wire.JobView) -> str:

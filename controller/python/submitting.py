@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeVar, overload
 import msgspec
 
 from cotenant.controller.client.asking import loaded_settings
+from cotenant.controller.client.own_notify import own_webhook, usual_words
 from cotenant.controller.domain import Dependency, JobId
 from cotenant.controller.domain import texts as domain_texts
 from cotenant.controller.present.problem import suggestion
@@ -211,6 +212,7 @@ def _base_options(given: dict[str, Any]) -> tuple[Options, tuple[JobHandle[Any],
 def _submission(words: list[str], options: Options, endpoint: str | None) -> Submission:
     with translate_problems():
         loaded = loaded_settings(endpoint)
+        webhook = own_webhook(loaded.settings.notify, os.environ)
     controller = paths.client_endpoint(loaded.settings)
     where = Submitter(
         folder=Path.cwd(),
@@ -218,6 +220,8 @@ def _submission(words: list[str], options: Options, endpoint: str | None) -> Sub
         endpoint=controller,
         same_machine=socket_path(controller) is not None,
         saves_scripts=loaded.settings.checkpoint.scripts == "auto",
+        notify=usual_words(loaded.settings.notify),
+        webhook=webhook,
     )
     try:
         return submission(words, options, where, command_only=True)

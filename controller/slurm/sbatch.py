@@ -1,6 +1,6 @@
 """What `#SBATCH` lines mean here.
 
-Rule: every option of sbatch stands in one of the tables. What cannot matter here (a site's partitions, mail,
+Rule: every option of sbatch stands in one of the tables. What cannot matter here (a site's partitions,
 binding) is left out with a note; what would change what runs, where or when, and cannot be honoured, is
 refused with what to do instead. All problems of a script are found, not only the first.
 """
@@ -50,7 +50,7 @@ SWITCHES: Final = frozenset((
 ))  # fmt: skip
 """Without a value, or with one that may be missing."""
 LEFT_OUT: Final = frozenset((
-    "--mail-type", "--mail-user", "--comment", "--requeue", "--no-requeue", "--open-mode", "--wckey",
+    "--comment", "--requeue", "--no-requeue", "--open-mode", "--wckey",
     "--parsable", "-Q", "--quiet", "-v", "--verbose", "--cpu-bind", "--gpu-bind", "--mem-bind", "--hint",
     "-m", "--distribution", "--threads-per-core", "--cores-per-socket", "--sockets-per-node",
     "--ntasks-per-socket", "--ntasks-per-core", "-B", "--extra-node-info", "--mincpus", "--tmp",
@@ -82,6 +82,12 @@ REFUSED: Final = {
     "hetjob": "submit its parts as jobs of their own",
     "packjob": "submit its parts as jobs of their own",
 }
+MAIL_KINDS: Final = {
+    "NONE": "none", "BEGIN": "start", "END": "end", "FAIL": "fail", "REQUEUE": "preempt", "ALL": "all",
+    "INVALID_DEPEND": "fail", "TIME_LIMIT": "fail",
+}  # fmt: skip
+"""Slurm's type of mail -> our kind of message; a job that reaches its time limit has failed."""
+_NO_MAIL: Final = ("STAGE_OUT", "TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS")
 _PER_NODE: Final = ("--gpus-per-node", "--gres")
 _DEPENDENCY: Final = {"afterok": "ok", "afterany": "any"}
 _PATTERN: Final = re.compile(r"%([0-9]{0,2})([a-zA-Z%])")
@@ -103,6 +109,7 @@ class SlurmLines:
         self._variables: dict[str, str] = {}
         self._warning = SlurmScript()
         """Its signal."""
+        self._mail_user = ""
         self._left_out: list[str] = []
         self._notes: list[str] = []
         self.problems: list[BadSubmission] = []
@@ -159,6 +166,23 @@ class SlurmLines:
         """Slurm's goes further in both directions; without a number it is 100."""
         number = int(value) if re.fullmatch(r"[+-]?[0-9]{1,18}", value) else 100
         self._set("priority", str(max(-PRIORITY_MAX, min(PRIORITY_MAX, -number))), where)
+
+    def _mail_type(self, flag: str, value: str, where: str) -> None:
+        types = [part.strip().upper() for part in value.split(",")]
+        if unknown := [each for each in types if each not in (*MAIL_KINDS, *_NO_MAIL)]:
+            raise BadSubmission(
+                f"{where}: {flag} {unknown[0]!r} is not known", suggestion(unknown[0], MAIL_KINDS)
+            )
+        if without := [each for each in types if each in _NO_MAIL]:
+            self._notes.append(f"{where} {flag}: there is no message for {', '.join(without)}")
+        kinds = [MAIL_KINDS[each] for each in types if each in MAIL_KINDS]
+        self._set("notify", ",".join(kinds or ["none"]), where)
+
+    def _mail_address(self, flag: str, value: str, where: str) -> None:
+        """Slurm's may be the name of a user: such mail goes where that of `--mail-type` alone goes."""
+        self._mail_user = value if "@" in value else ""
+        if value and not self._mail_user:
+            self._notes.append(f"{where} {flag}={value}: no address, so mail goes to yours")
 
     def _exclusive(self, flag: str, value: str, where: str) -> None:
         self._notes.append(f"{where} {flag}: nobody shares its GPUs; others may use the rest of the host")
@@ -283,6 +307,9 @@ class SlurmLines:
         ):
             if amount is not None:
                 found[key] = read(BY_KEY[key], (str(amount.value),), amount.where)
+        if (notify := found.get("notify")) and notify.value and self._mail_user:
+            words = ",".join((*notify.value, self._mail_user))
+            found["notify"] = read(BY_KEY["notify"], (words,), notify.where)
         if "export" not in found:  # As sbatch has it.
             found["export"] = read(BY_KEY["export"], ("ALL",), "--export")
         return found
@@ -329,6 +356,8 @@ class SlurmLines:
             (_exclusive, ("--exclusive",)),
             (_account, ("-A", "--account")),
             (_nice, ("--nice",)),
+            (_mail_type, ("--mail-type",)),
+            (_mail_address, ("--mail-user",)),
         )
         for flag in flags
     }

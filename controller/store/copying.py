@@ -23,7 +23,7 @@ from cotenant.controller.store.database import (
     damage_error,
 )
 from cotenant.controller.store.journal import JournalReader
-from cotenant.controller.store.schema import COPYING, PUT_META, TABLES, JournalTable
+from cotenant.controller.store.schema import COPYING, NOTICE, PUT_META, TABLES, JournalTable
 from cotenant.controller.store.sqlite import SqliteDatabase
 from cotenant.controller.system.secrets import SecretFiles
 
@@ -55,6 +55,9 @@ def copy_journal(source: Database, target: Database, progress: TellsCopied, *, p
                 _copy_table(table, reading, there, writing, source.place, progress, portion)
             _copy_secrets(source, target, reading, writing)
             clock = reading.rows("SELECT key, value FROM meta WHERE key IN ('name', 'clock', 'archived')")
+            clock += reading.rows(
+                "SELECT key, value FROM meta WHERE key >= ? AND key < ?", (NOTICE, f"{NOTICE}~")
+            )
             done = ("DELETE FROM meta WHERE key = ?", (COPYING,))
             writing.commit([*((PUT_META, row) for row in clock), done])
             count: int = there.rows("SELECT count(*) FROM entries")[0][0]

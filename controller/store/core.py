@@ -65,6 +65,9 @@ class PendingAnswer(NamedTuple):
 class Core:
     """State, journal and clock, and the order in which they are used. One thread only."""
 
+    keep_beside: Callable[[ev.AnyEvent], None] | None = None
+    """Called after each event; what it adds to the journal is durable with the event or not at all."""
+
     def __init__(
         self,
         journal: Journal,
@@ -160,6 +163,8 @@ class Core:
         decided = Decided(event, commands)
         self._then.append(decided)
         self._decided.append(decided)
+        if self.keep_beside is not None:
+            self.keep_beside(event)
         return commands
 
     def _keep_forgotten(self) -> None:

@@ -39,7 +39,7 @@ from cotenant.controller.store.database import (
     checksum,
     damage_error,
 )
-from cotenant.controller.store.schema import COPYING, PUT_META
+from cotenant.controller.store.schema import COPYING, NOTICE, PUT_META
 from cotenant.controller.store.sqlite import SqliteDatabase
 
 SNAPSHOTS_KEPT: Final = 2
@@ -214,6 +214,11 @@ class JournalReader:
         """What `keep_secrets` kept."""
         return dict(self.reading.rows("SELECT stem, data FROM secrets"))
 
+    def notices(self) -> list[str]:
+        """What `keep_notice` kept."""
+        sql = "SELECT value FROM meta WHERE key >= ? AND key < ? ORDER BY key"
+        return [value for (value,) in self.reading.rows(sql, (NOTICE, f"{NOTICE}~"))]
+
     def past_job(self, job_id: JobId) -> bytes | None:
         """What `keep_job` kept of a job."""
         sql = 'SELECT data FROM past_jobs WHERE "array" = ? AND job = ?'
@@ -354,6 +359,13 @@ class Journal(JournalReader):
         self._put("DELETE FROM secrets WHERE stem = ?", (stem,))
         if data is not None:
             self._put("INSERT INTO secrets VALUES(?,?)", (stem, data))
+
+    def keep_notice(self, key: str, data: str | None) -> None:
+        """Keeps a message to a person until it is dropped, with what has become of it so far."""
+        if data is None:
+            self._put("DELETE FROM meta WHERE key = ?", (f"{NOTICE}{key}",))
+        else:
+            self._put(PUT_META, (f"{NOTICE}{key}", data))
 
     def keep_audit(
         self, wall_s: float, now_s: float, who: str, uid: int, verb: str, target: str, detail: str

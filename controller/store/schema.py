@@ -32,6 +32,10 @@ PUT_META: Final = "INSERT INTO meta VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET 
 COPYING: Final = "copying"
 """Key in `meta`: a copy into this journal is not complete; the name of the one that is copied."""
 
+NOTICE: Final = "notice "
+"""Begins the keys in `meta` of messages to people. Few wait at a time and none stays, so that they need no
+table of their own, and journals with and without them are of one version."""
+
 
 class JournalTable(NamedTuple):
     """A table and what tells its rows apart."""

@@ -16,7 +16,15 @@ from typing import Any
 
 import msgspec
 
-from cotenant.controller.domain import JobId, JobSpec, Launch, LaunchMode, SlurmScript, texts
+from cotenant.controller.domain import (
+    WEBHOOK_VARIABLE,
+    JobId,
+    JobSpec,
+    Launch,
+    LaunchMode,
+    SlurmScript,
+    texts,
+)
 from cotenant.controller.submission import commands, recording
 from cotenant.controller.submission.commands import spawning
 from cotenant.controller.submission.options import BY_KEY, BadSubmission, Options, merge_options, read
@@ -52,6 +60,10 @@ class Submitter(msgspec.Struct, frozen=True, kw_only=True):
     """The controller is this user's own: a command that cannot start here cannot start at all."""
     saves_scripts: bool = True
     """Whether scripts are saved and resumed without changing them where nothing is said about it."""
+    notify: tuple[str, ...] = ()
+    """Of what and at which address the submitter is told where nothing is said about it."""
+    webhook: str = ""
+    """The submitter's own, which is a secret."""
 
 
 class Sbatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +122,8 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
     values = {key: given.value for key, given in options.items()}
     workdir = where.folder / _expand_path(values.get("workdir", "."), "workdir")
     environment = recording.record(where.environ, values.get("export", ()), values.get("env", ()))
+    if (notify := _notify(values.get("notify"), where.notify)) and where.webhook:
+        environment.secrets[WEBHOOK_VARIABLE] = where.webhook
     notes = list(source.notes)
     commands.refuse_container(source.argv)
     doubt = commands.doubt_of(source.argv, workdir, {**environment.open}.get("PATH", os.defpath))
@@ -134,7 +148,7 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         slurm=_add_submit_variables(source.slurm, where) if source.slurm is not None else None,
     )
     path = {**environment.open}.get("PATH", os.defpath)
-    spec = _spec(values, launch, code_sha256(source.argv, Path(launch.workdir), path))
+    spec = _spec(values | {"notify": notify}, launch, code_sha256(source.argv, Path(launch.workdir), path))
     indices = values["array"].indices if "array" in values else ()
     request = wire.Submit(
         specs=tuple(_task(spec, at, indices) for at in range(len(indices))) or (spec,),
@@ -145,6 +159,18 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         promise=_promise(values),
     )
     return Submission(request=request, notes=tuple(notes), full_profile=values.get("profile") == FULL_PROFILE)
+
+
+def _notify(given: tuple[str, ...] | None, usual: tuple[str, ...]) -> tuple[str, ...]:
+    """The words that were given, with the submitter's usual kinds or address where they have none."""
+    if given == ():
+        return ()
+    words = usual if given is None else given
+    kinds = [word for word in words if "@" not in word]
+    if given and not kinds:
+        kinds = [word for word in usual if "@" not in word] or ["end"]
+    addresses = [word for word in (given or ()) if "@" in word] or [word for word in usual if "@" in word]
+    return (*kinds, *addresses) if kinds else ()
 
 
 def _promise(values: dict[str, Any]) -> wire.PromiseAsked | None:
@@ -265,6 +291,7 @@ def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:
             retries=values.get("retries", 0),
             after=tuple(each for group in values.get("after", ()) for each in group),
             hold=values.get("hold", False),
+            notify=values["notify"],
             array_limit=values["array"].limit if "array" in values else 0,
             requeues=values.get("requeue_at_limit") or 0,
             profile=None if isinstance(profile, str) else profile,

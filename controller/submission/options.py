@@ -13,7 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.domain import SHARE_FORMS, Dependency, JobId, is_share
+from cotenant.controller.domain import (
+    NOTIFY_FORMS,
+    SHARE_FORMS,
+    Dependency,
+    JobId,
+    is_share,
+    read_notify,
+)
 from cotenant.controller.performance import Profile
 from cotenant.controller.present.problem import suggestion
 from cotenant.controller.submission.quantities import (
@@ -168,6 +175,11 @@ def dependencies(text: str) -> tuple[Dependency, ...]:
     return tuple(found)
 
 
+def notify(text: str) -> tuple[str, ...]:
+    """Kinds of messages, and addresses of mail."""
+    return read_notify([word for part in text.split(",") if (word := part.strip())])
+
+
 def exported_names(text: str) -> tuple[str, ...]:
     """`ALL`, `NONE`, or names; `NAME=VALUE` is `--env`."""
     names = tuple(part.strip() for part in text.split(","))
@@ -276,6 +288,13 @@ OPTIONS: Final[tuple[Option, ...]] = (
         array_tasks,
         "one task per index: 0-9, 1,3,7 or 0-20:5; %2: two at once",
         short="-a",
+        listed=True,
+    ),
+    Option(
+        "notify",
+        "KIND,...",
+        notify,
+        f"when you are told, and where: {NOTIFY_FORMS} (default: as `notify.kinds` says)",
         listed=True,
     ),
     Option("launch", "worker|host", choice("worker", "host"), "start the command per GPU or per host"),

@@ -7,10 +7,12 @@ __all__ = [
     "keys",
     "local_users",
     "locks",
+    "notice_sender",
     "paths",
     "second_host",
     "sections",
     "secrets",
     "settings",
     "web_link",
+    "webhooks",
 ]

@@ -16,6 +16,8 @@ from cotenant.controller.domain import (
     OrganisationSettings,
     PolicySettings,
     SharingSettings,
+    is_mail_address,
+    read_notify,
 )
 from cotenant.controller.system.endpoint import check_address, check_endpoints
 
@@ -232,6 +234,56 @@ class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError(f"launch.first_word_s must be above 0, at most an hour, got {self.first_word_s}")
 
 
+class NotifySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[notify]`"""
+
+    kinds: tuple[str, ...] = ()
+    """When you are told of your jobs, where their submission says nothing (`--notify`). This and the next two
+    count where you submit; all others where the controller runs."""
+    mail: str = ""
+    """Your mail address; empty = the controller's `notify.mail_domain` gives you one."""
+    webhook_file: str = ""
+    """File (mode 0600) with the URL of your own webhook, https, on one of the controller's
+    `notify.webhook_hosts`; `slack+https://...` is sent Slack's form."""
+    command: tuple[str, ...] = ()
+    """Program that gets every message as JSON on its standard input, run as the controller's user."""
+    site_webhook_file: str = ""
+    """File (mode 0600) with the URL of a webhook that gets every message; `slack+https://...` as above."""
+    webhook_hosts: tuple[str, ...] = ()
+    """Hosts that users' own webhooks may be on: `HOST` or `HOST:PORT`."""
+    smtp: str = "127.0.0.1:25"
+    """Relay that takes the mail, `HOST:PORT`; empty = no mail."""
+    smtp_security: Literal["plain", "starttls", "tls"] = "plain"
+    """How the relay is spoken to; certificates are checked."""
+    smtp_user: str = ""
+    """Name for the relay; empty = it asks for none."""
+    smtp_password_file: str = ""
+    """File (mode 0600) with the password for the relay."""
+    sender: str = ""
+    """Address that mail is from; empty = cotenant@HOST."""
+    mail_domain: str = ""
+    """Whoever names no address has mail at USER@ this domain; empty = at the relay's own, and only where
+    there is no command and no webhook."""
+
+    def __post_init__(self) -> None:
+        try:
+            read_notify(self.kinds)
+        except ValueError as error:
+            raise ValueError(f"notify.kinds {error}") from None
+        for name, address in (("mail", self.mail), ("sender", self.sender)):
+            if address and not is_mail_address(address):
+                raise ValueError(
+                    f"notify.{name} must be an address such as anna@example.org, got {address!r}"
+                )
+        host, _, port = self.smtp.rpartition(":")
+        if self.smtp and not (host and port.isascii() and port.isdigit()):
+            raise ValueError(f"notify.smtp must be HOST:PORT, got {self.smtp!r}")
+        if self.smtp_user and self.smtp_security == "plain" and host not in ("127.0.0.1", "localhost"):
+            raise ValueError(
+                "notify.smtp_user needs smtp_security starttls or tls: passwords are not sent plain"
+            )
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of all sections of the configuration."""
 
@@ -247,9 +299,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     mps: MpsSettings = MpsSettings()
     metrics: MetricsSettings = MetricsSettings()
     launch: LaunchSettings = LaunchSettings()
+    notify: NotifySettings = NotifySettings()
 
 
 SectionName = Literal[
-    "controller", "policy", "sharing", "limits", "agent", "checkpoint", "profiler", "mps", "metrics", "launch"
-]
+    "controller", "policy", "sharing", "limits", "agent", "checkpoint", "profiler", "mps", "metrics",
+    "launch", "notify",
+]  # fmt: skip
 SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)

@@ -208,6 +208,7 @@ class ReadLog(AgentMessage, frozen=True, kw_only=True, tag="read-log"):
     attempt: AttemptNo
     rank: int
     offset: int
+    """Negative: counted from the end."""
     limit: int
     wait_s: float = 0.0
     """Hold the answer back at most this long when there is nothing new (follow)."""

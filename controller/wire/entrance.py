@@ -87,6 +87,7 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (job_spec.JobSpec, "job_id"): JOB_ID,
     (job_spec.JobSpec, "name"): Limit("name", 512),
     (job_spec.JobSpec, "features"): Limit("name", 128, count_max=64),
+    (job_spec.JobSpec, "notify"): Limit("name", 320, count_max=16),
     (job_spec.JobSpec, "gpu_type"): Limit("name", 128),
     (job_spec.JobSpec, "code_sha256"): Limit("name", 64),
     (job_spec.JobSpec, "after"): Limit("name", 64, count_max=100_000),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from cotenant.controller.api import About, RequestHandlers
 from cotenant.controller.domain import (
@@ -22,6 +24,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import EngineConfig, MakePolicy
 from cotenant.controller.executors.agents import AgentExecutor
+from cotenant.controller.notices import ChildDeliveries, DeliveryResult, Notifier
 from cotenant.controller.policies import registry
 from cotenant.controller.slurm.alloc.requests import AllocationRequests
 from cotenant.controller.store import (
@@ -40,6 +43,7 @@ from cotenant.controller.store import (
 )
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
+from cotenant.controller.system.sections import NotifySettings
 from cotenant.controller.wire import agents, clients, decode
 from tests.building.hosts import cpu, host
 from tests.building.journals import NO_RESERVE
@@ -47,6 +51,17 @@ from tests.building.journals import NO_RESERVE
 ADMIN = Identity(name="root", role="admin", uid=0, gid=0)
 ALICE = Identity(name="alice", role="user", uid=1001, gid=1001, groups=(1001, 2000))
 BOB = Identity(name="bob", role="user", uid=1002, gid=1002)
+
+
+class CaughtDeliveries(ChildDeliveries):
+    """Deliveries that a test carries out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[tuple[dict[str, Any], Callable[[DeliveryResult], None]]] = []
+
+    def start(self, argv: Sequence[str], data: bytes, then: Callable[[DeliveryResult], None]) -> None:
+        self.waiting.append((msgspec.json.decode(data), then))
 
 
 class Station:
@@ -66,6 +81,7 @@ class Station:
         keep_ended: int = 10_000,
         database: Database | None = None,
         writing: WritingConnection | None = None,
+        notify: NotifySettings | None = None,
         **limits: Any,
     ) -> None:
         """`database`, `writing`: of the journal, if it is not a file in the folder. `limits`: as
@@ -79,7 +95,7 @@ class Station:
         self.stopped = False
         self.heard: list[Decided] = []
         """All that was decided, in order."""
-        self._rebuilds = 0
+        self._rebuilds = self._requests = 0
         self.journal = Journal(
             database or SqliteDatabase(folder, disk_bytes_min=disk_bytes_min),
             writing=writing,
@@ -98,8 +114,20 @@ class Station:
                 start_s, monotonic=lambda: self.time_s, wall=lambda: self.wall_s + self.time_s
             ),
         )
+        self._open_peers(folder, notify or NotifySettings(), endpoint, lease_s, limits)
+
+    def _open_peers(
+        self,
+        folder: Path,
+        notify: NotifySettings,
+        endpoint: str,
+        lease_s: float | None,
+        limits: dict[str, Any],
+    ) -> None:
         self.secrets = Secrets(folder / "secrets")
         self.link = AgentExecutor(self.core, self._send, self.secrets, lease_s=lease_s, silent_after_s=15.0)
+        self.deliveries = CaughtDeliveries()
+        self.notifier = Notifier(self.core, self.link, self.secrets, notify, self.deliveries)
         about = About(version="1.2.3", endpoint=endpoint, started_s=0.0)
         self.desk = RequestHandlers(
             self.core,
@@ -108,10 +136,10 @@ class Station:
             self.secrets,
             about,
             self._stop,
-            more=(AllocationRequests(self.core, about.endpoint, {}),),
+            more=(AllocationRequests(self.core, about.endpoint, {}), self.notifier),
+            tells=self.notifier,
             **limits,
         )
-        self._requests = 0
 
     def _send(self, address: bytes, frame: bytes) -> bool:
         if address in self.gone:
@@ -145,11 +173,13 @@ class Station:
         if self.core.rebuilds != self._rebuilds:
             self._rebuilds = self.core.rebuilds
             self.link.rebuilt()
+            self.notifier.rebuilt()
             self.desk.rebuilt()
 
     def tick(self, passed_s: float) -> None:
         self.time_s += passed_s
         self.link.tick()
+        self.notifier.tick()
         self.desk.tick()
         self.settle()
 

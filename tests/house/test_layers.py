@@ -85,6 +85,8 @@ controller.engine               controller.domain controller.knowledge controlle
                                 controller.engine.events
 controller.history              controller.performance controller.domain controller.knowledge
                                 controller.models controller.policies.base controller.engine
+# What is said to people, on the command line, the page and in messages.
+controller.present              controller.performance controller.domain controller.wire
 # Acting on what was decided.
 controller.store                controller.domain controller.wire controller.system controller.engine
                                 controller.history
@@ -95,6 +97,9 @@ controller.api                  controller.performance controller.domain control
                                 controller.planning controller.wire controller.system controller.models
                                 controller.policies controller.engine controller.history controller.store
                                 controller.executors
+controller.notices              controller.domain controller.wire controller.system controller.engine
+                                controller.history controller.present controller.store controller.executors
+                                controller.api
 controller.engine_settings      controller.performance controller.system controller.models controller.engine
 controller.router               controller.wire controller.system
 controller.redirecting          controller.wire
@@ -103,7 +108,7 @@ controller.loop                 controller.domain controller.wire controller.sys
 controller.server               controller.domain controller.wire controller.system controller.policies
                                 controller.engine controller.engine_settings controller.history
                                 controller.store controller.executors controller.workers controller.api
-                                controller.redirecting controller.router controller.loop
+                                controller.notices controller.redirecting controller.router controller.loop
 controller.standby              controller.wire controller.system controller.policies controller.engine
                                 controller.store controller.redirecting controller.router
 controller.__main__             controller.domain controller.system controller.policies controller.store
@@ -117,9 +122,8 @@ controller.sim                  controller.performance controller.domain control
 controller.training             controller.performance controller.domain controller.knowledge controller.wire
                                 controller.system profiler controller.models controller.policies
                                 controller.engine controller.sim
-# The floor under every face, without click: what is said to people, what a submission is, asking a
+# The floor under every face, without click: what a submission is, asking a
 # controller, comparing policies.
-controller.present              controller.performance controller.domain controller.wire
 controller.submission           controller.performance controller.domain controller.wire controller.present
 controller.client               controller.domain controller.wire controller.system controller.present
 controller.whatif               controller.store controller.sim controller.present controller.submission

@@ -250,6 +250,8 @@ DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "controller/cli/demo/workloads/language_model.py": ("a text of ours", frozenset((".read_text",))),
     "controller/router.py": (OURS, frozenset((".decode",))),
     "controller/models/interference/model_file.py": (OURS, frozenset((".decode",))),
+    "controller/notices/notifier.py": (OURS, frozenset((".decode",))),
+    "controller/system/notice_sender.py": (OURS, frozenset(("json.load",))),
     "controller/store/clock.py": (NUMBERS, frozenset((".read_text",))),
     "controller/papers/literature/scores.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/papers/literature/two_class.py": (PURE, frozenset(("msgspec.msgpack.decode",))),

@@ -42,6 +42,8 @@ class DoctorFacts(msgspec.Struct, frozen=True, kw_only=True):
     why_unreachable: Problem | None
     controllers: wire.ControllersView | None = None
     """Who leads and who follows; None: a controller has not said."""
+    ways: dict[str, str] = {}
+    """What came of the last message by each of the controller's ways; empty: it has none, or has not said."""
     driver: DriverFacts = DriverFacts()
     files: HostFiles = HostFiles()
     mps: DetectedHost | None = None

@@ -37,6 +37,7 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.client.connection import Refusal
+from cotenant.controller.client.own_notify import own_webhook
 from cotenant.controller.domain import HostState, texts
 from cotenant.controller.present.controllers import NO_STANDBY_ADVICE, lag_text, leader_text
 from cotenant.controller.present.problem import FAILED, OK, Problem
@@ -160,8 +161,17 @@ def _answers(loaded: LoadedSettings, endpoint: str | None) -> DoctorFacts:
                 controllers = client.ask(wire.GetControllers())
             except Refusal:  # An older one does not know the question.
                 controllers = None
+            try:
+                ways = client.ask(wire.GetNotice()).ways
+            except Refusal:
+                ways = {}
         return DoctorFacts(
-            loaded=loaded, status=status, nodes=nodes, why_unreachable=None, controllers=controllers
+            loaded=loaded,
+            status=status,
+            nodes=nodes,
+            why_unreachable=None,
+            controllers=controllers,
+            ways=ways,
         )
     except Problem as problem:
         return DoctorFacts(loaded=loaded, status=None, nodes=None, why_unreachable=problem)
@@ -321,6 +331,21 @@ def journal_scrubbed(facts: DoctorFacts) -> Check | None:
     return Check("entries", "ok", f"the journal was sound {duration(status.journal_checked_s)} ago")
 
 
+def messages_to_people(facts: DoctorFacts) -> Check | None:
+    """Checks your own settings, and the controller's ways to tell people, as far as they were used."""
+    try:
+        own_webhook(facts.loaded.settings.notify, os.environ)
+    except Problem as problem:
+        return Check("notify", "warn", problem.message, "see docs/notifications.md")
+    broken = [f"{way} {state}" for way, state in facts.ways.items() if state.startswith("failed")]
+    if broken:
+        return Check("notify", "warn", "; ".join(broken), "set notify.* right", "cotenant notify test")
+    if not facts.ways:
+        return None
+    used = [f"{way} {'works' if state else 'not tried yet'}" for way, state in facts.ways.items()]
+    return Check("notify", "ok", f"{', '.join(used)}; `cotenant notify test` tries them")
+
+
 def standby(facts: DoctorFacts) -> Check | None:
     """Checks that another controller could take over; only where they share a journal."""
     found = facts.controllers
@@ -374,6 +399,7 @@ CHECKS: Final[tuple[Callable[[DoctorFacts], Check | None], ...]] = (
     standby,
     hosts,
     messages,
+    messages_to_people,
     journal_scrubbed,
     clock,
 )

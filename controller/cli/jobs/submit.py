@@ -22,6 +22,7 @@ from cotenant.controller.cli.frame.command import Declared, argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json, write_lines
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.client.connection import Client
+from cotenant.controller.client.own_notify import own_webhook, usual_words
 from cotenant.controller.domain import JobId
 from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import OK, Problem
@@ -138,6 +139,8 @@ def prepared_submission(
         endpoint=controller,
         same_machine=socket_path(controller) is not None,
         saves_scripts=loaded.settings.checkpoint.scripts == "auto",
+        notify=usual_words(loaded.settings.notify),
+        webhook=own_webhook(loaded.settings.notify, os.environ),
     )
     try:
         made = submission(words, flags, where, command_only=command_only, sbatch=sbatch)

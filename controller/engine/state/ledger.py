@@ -233,7 +233,7 @@ class Ledger:
         """Begins another event, at the time `now_s`."""
         assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
         self.now_s = self.phases.now_s = now_s
-        self.queue.fresh = []
+        self.queue.fresh, self.phases.ended_now = [], []
         if self._going:
             for host in self._going:
                 assert host.clears_at_s is not None

@@ -52,6 +52,8 @@ class Phases:
         self.ended_bytes_max = job_spec.ENDED_BYTES_MAX
         self.has_more_ended = False
         """Jobs have ended since some were last forgotten."""
+        self.ended_now: list[Job] = []
+        """Jobs that this event has ended."""
         self.entered: list[Job] | None = None
         """Jobs whose phase this event has changed; None: nobody asks."""
         self.hp = HpIndex(devices)
@@ -117,6 +119,7 @@ class Phases:
             self._running.add(job)
         elif after in ENDED:
             job.ended_s = self.now_s
+            self.ended_now.append(job)
             self.keep_ended(job)
         if self.entered is not None:
             self.entered.append(job)

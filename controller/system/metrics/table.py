@@ -131,6 +131,13 @@ CONTROLLER: Final = (
         ("kind",),
         f"What should be rare: {', '.join(INCIDENTS)}",
     ),
+    Metric(
+        "cotenant_notices_total",
+        "counter",
+        ("state",),
+        "Messages to people by each way: sent, or failed (given up)",
+    ),
+    Metric("cotenant_notices_waiting", "gauge", (), "Messages to people that wait for a way to take them"),
     Metric("cotenant_journal_entries_total", "counter", (), "Entries in the journal, over all starts"),
     Metric("cotenant_journal_commits_total", "counter", (), "Commits since this controller started"),
     Metric("cotenant_journal_waiting_rows", "gauge", (), "Rows on their way to the disk"),

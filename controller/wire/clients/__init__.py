@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cotenant.controller.wire.clients.exchange import *  # noqa: F403
     from cotenant.controller.wire.clients.foresight import *  # noqa: F403
     from cotenant.controller.wire.clients.jobs import *  # noqa: F403
+    from cotenant.controller.wire.clients.notices import *  # noqa: F403
     from cotenant.controller.wire.clients.past import *  # noqa: F403
     from cotenant.controller.wire.clients.policies import *  # noqa: F403
     from cotenant.controller.wire.clients.submissions import *  # noqa: F403
@@ -43,6 +44,7 @@ _HOMES: Final = {
         "ListEtas", "ListJobs", "LogPart", "PromiseCounts", "PromisedEndView", "ReadJobLog", "ShareBoundView",
         "SetJobs", "ShowJob", "Shown", "SpecView", "SpeedupView", "SubmissionKind", "WaitJobs", "spec_view",
     ),
+    "notices": ("GetNotice", "NoticeReply", "NoticeRequest", "SendTestNotice"),
     "past": (
         "GetTimeline", "GetUsage", "ListPastJobs", "PastJobView",
         "PastJobs", "PolicySince", "TimelineDevice", "TimelineJob",

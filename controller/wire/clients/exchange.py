@@ -14,6 +14,7 @@ from cotenant.controller.wire.clients.cluster import (
 from cotenant.controller.wire.clients.controllers import ControllersRequest, ControllersView
 from cotenant.controller.wire.clients.foresight import ForesightReply, ForesightRequest
 from cotenant.controller.wire.clients.jobs import JobReply, JobRequest
+from cotenant.controller.wire.clients.notices import NoticeReply, NoticeRequest
 from cotenant.controller.wire.clients.past import (
     AccountingReply,
     AccountingRequest,
@@ -28,6 +29,7 @@ AnyRequest = (
     | ForesightRequest
     | ClusterRequest
     | ControllersRequest
+    | NoticeRequest
     | PolicyRequest
     | TimelineRequest
     | AllocationRequest
@@ -38,6 +40,7 @@ AnyReply = (
     | ForesightReply
     | ClusterReply
     | ControllersView
+    | NoticeReply
     | PolicyReply
     | TimelineReply
     | AllocationReply

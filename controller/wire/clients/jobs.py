@@ -377,6 +377,8 @@ class JobDetails(JobView, frozen=True, kw_only=True, tag="job/1"):
     """Changes that the asker may ask for now."""
     settable: dict[str, str | int | float | None] = field(default_factory=dict)
     """Options that the asker may set now, with their present values."""
+    told: str | None = None
+    """Of what the owner is told, by which ways, and what became of the last message; None: of nothing."""
 
 
 class ExplanationView(JsonView, frozen=True, kw_only=True, tag="explanation/1"):

@@ -18,6 +18,7 @@ from cotenant.controller.api.permissions import BURST, Rates
 from cotenant.controller.api.queries import Queries
 from cotenant.controller.api.shadow import ShadowRequests
 from cotenant.controller.domain import HostId, JobId, Launch
+from cotenant.controller.notices import Notifier
 from cotenant.controller.policies import registry
 from cotenant.controller.slurm.alloc.requests import AllocationRequests
 from cotenant.controller.system.keys import Identity
@@ -32,6 +33,7 @@ def test_every_request_has_an_answer() -> None:
     kinds = (
         Arrivals, Queries, Changing, ProfileRequests, EtaRequests, AccountingRequests, JobSettings,
         ShadowRequests, TimelineRequests, AllocationRequests, LeadershipRequests,
+        Notifier,
     )  # fmt: skip
     answered = answers_of(*map(object.__new__, kinds))
     waiting = {clients.WaitJobs, clients.ReadJobLog, clients.ForeseeArrival, clients.ForeseeWidths}

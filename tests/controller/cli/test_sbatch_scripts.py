@@ -52,7 +52,8 @@ SPECS: dict[str, dict[str, Any]] = {
     "07_dependency_mail": {
         "organisation": "nlp",
         "name": "evaluate", "gpus": 1, "after": (Dependency(job_id=JobId("123")),), "SLURM_JOB_QOS": "normal",
-        "notes": ["--mail-type (line 4), --mail-user (line 5), --qos (line 7)"],
+        "notify": ("end", "fail", "ada@example.org"),
+        "notes": ["--qos (line 7)"],
     },
     "08_commented_and_late": {
         "gpus": 2, "nodes": 1, "time_limit_s": 2700, "argv": ("/bin/sh",),
@@ -125,7 +126,7 @@ def plain(name: str) -> dict[str, Any]:
 
 FIELDS = (
     "nodes", "gpu_type", "features", "cpus", "host_memory_mib", "time_limit_s", "share", "after", "hold",
-    "array_limit", "organisation", "priority",
+    "array_limit", "organisation", "priority", "notify",
 )  # fmt: skip
 NUMBERS = (
     "tasks", "tasks_per_host", "gpus_per_task", "numbers_devices", "signal", "signal_before_s",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.domain import Dependency, JobSpec
+from cotenant.controller.domain import WEBHOOK_VARIABLE, Dependency, JobSpec
 from cotenant.controller.submission.build import Submission, Submitter, submission
 from cotenant.controller.submission.options import BY_KEY, OPTIONS, BadSubmission, Option, Options, read
 from cotenant.controller.submission.quantities import moment
@@ -75,7 +75,7 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
         workdir=str(tmp_path), output="out-%j.txt", retries="2", requeue_at_limit="4",
         env="A=1", after="3,any:4_1", launch="host",
         hold="yes", profile=str(measured), resumable="yes", accumulate="mean", checkpoint="auto",
-        watchdog="90s",
+        watchdog="90s", notify="fail,a@x.org",
         priority="-7", organisation="vision",
         **{"class": "hp"},
     )  # fmt: skip
@@ -84,6 +84,7 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
     assert (spec.memory_mib, spec.cpus, spec.host_memory_mib) == (8192, 3, 16_384)
     assert (spec.name, spec.batch_size, spec.iterations, spec.retries) == ("x", 64, 100, 2)
     assert spec.requeues == 4
+    assert spec.notify == ("fail", "a@x.org")
     assert (spec.priority, spec.organisation) == (-7, "vision")
     assert (spec.share, spec.job_class, spec.gpu_type, spec.features) == (
         "never",
@@ -103,7 +104,7 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
         "gpus", "nodes", "time", "expect", "mem", "cpus", "host_mem", "name", "batch_size", "iterations",
         "share", "class", "gpu_type", "constraint", "workdir", "output", "retries", "env", "after", "launch",
         "hold", "profile", "resumable", "cold", "accumulate", "checkpoint", "watchdog", "progress",
-        "priority", "organisation", "requeue_at_limit",
+        "priority", "organisation", "requeue_at_limit", "notify",
     }, "a new option needs its line here"  # fmt: skip
 
 
@@ -482,7 +483,8 @@ def test_a_slurm_script(tmp_path: Path) -> None:
     assert spec.launch.output == f"{tmp_path}/log-%A_%i.txt"
     assert spec.launch.env["SLURM_ARRAY_TASK_ID"] == "1"
     notes = "\n".join(made.notes)
-    assert "left out: --mail-type (line 4), -p (line 4)" in notes
+    assert "left out: -p (line 4)" in notes
+    assert spec.notify == ("start", "end", "fail", "preempt", "idle")
     assert spec.launch.mode == "host", "srun starts the ranks"
 
 
@@ -555,3 +557,55 @@ def test_a_promise_is_asked_for_in_seconds_from_now(tmp_path: Path) -> None:
 def test_promises_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     assert "leave one of them out" in refused(tmp_path, by="+2h", promise="yes")
     assert "promises nothing" in refused(tmp_path, if_possible="yes")
+
+
+# --- Being told -------------------------------------------------------------------------------------
+
+ANNA = ("end", "preempt", "anna@lab.example")
+TOLD: dict[str, tuple[str | None, tuple[str, ...], tuple[str, ...]]] = {
+    "as the settings say": (None, ANNA, ANNA),
+    "an address alone is nothing to be told of": (None, ("anna@lab.example",), ()),
+    "other kinds, to the usual address": ("fail,start", ANNA, ("start", "fail", "anna@lab.example")),
+    "the usual kinds, to another address": ("b@x.org", ANNA, ("end", "preempt", "b@x.org")),
+    "an address, and no usual kinds": ("b@x.org", (), ("end", "b@x.org")),
+    "all": ("all", (), ("start", "end", "fail", "preempt", "idle")),
+    "nothing, whatever is usual": ("none", ANNA, ()),
+}
+
+
+@pytest.mark.parametrize(("given", "usual", "told"), TOLD.values(), ids=TOLD.keys())
+@pytest.mark.parametrize("webhook", ["", "https://hooks.example/t0ken"])
+def test_of_what_and_where_one_is_told(
+    tmp_path: Path, given: str | None, usual: tuple[str, ...], told: tuple[str, ...], webhook: str
+) -> None:
+    flags = {"notify": read(BY_KEY["notify"], (given,), "--notify")} if given is not None else {}
+    where = Submitter(folder=tmp_path, environ=os.environ, notify=usual, webhook=webhook)
+    request = submission(PYTHON, flags, where, command_only=True).request
+    assert request.specs[0].notify == told
+    has_webhook = bool(webhook and told)
+    assert request.secrets == ({WEBHOOK_VARIABLE: webhook} if has_webhook else {})
+    assert request.specs[0].launch.secrets == ((WEBHOOK_VARIABLE,) if has_webhook else ())
+
+
+MAIL_LINES = {
+    "--mail-type=BEGIN,FAIL": ("start", "fail"),
+    "--mail-type=TIME_LIMIT,TIME_LIMIT_90": ("fail",),
+    "--mail-type=TIME_LIMIT_50": (),
+    "--mail-type=NONE": (),
+    "--mail-user=a@x.org": (),
+    "--mail-user=a@x.org --mail-type=end": ("end", "a@x.org"),
+    "--mail-user=ada --mail-type=REQUEUE": ("preempt",),
+}
+
+
+@pytest.mark.parametrize(("line", "told"), MAIL_LINES.items())
+def test_slurm_s_mail(tmp_path: Path, line: str, told: tuple[str, ...]) -> None:
+    path = file(tmp_path / "job.sh", f"#!/bin/bash\n#SBATCH {line}\npython x.py\n")
+    assert spec_of(tmp_path, str(path)).notify == told
+
+
+def test_a_type_of_mail_that_slurm_does_not_know_is_refused(tmp_path: Path) -> None:
+    path = file(tmp_path / "job.sh", "#!/bin/bash\n#SBATCH --mail-type=FAILS\npython x.py\n")
+    with pytest.raises(BadSubmission, match="'FAILS' is not known") as caught:
+        spec_of(tmp_path, str(path))
+    assert "FAIL" in caught.value.hint

@@ -13,6 +13,7 @@ import pytest
 
 from cotenant.controller.domain import JobId, Launch
 from cotenant.controller.engine import EngineConfig
+from cotenant.controller.notices import DeliveryResult
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.store import Fatal, Journal, JournalError, LeaderReplaced, StorageError, StorageLost
@@ -23,6 +24,7 @@ from cotenant.controller.store.postgres import PostgresDatabase, PostgresWriting
 from cotenant.controller.store.secret_rows import SecretRows
 from cotenant.controller.system.endpoint import check_address
 from cotenant.controller.system.secrets import BadSecrets, Secrets
+from cotenant.controller.system.sections import NotifySettings
 from cotenant.controller.wire import CommandDelivery, clients
 from tests.building.limits import within_s
 from tests.building.postgres import Postgres, one_postgres
@@ -317,6 +319,36 @@ def test_what_was_committed_while_the_answer_was_lost_is_told_as_done(
     settle_again(station)
     (answer,) = station.answers(pending)
     assert answer.job_ids == ("1",)
+    station.close()
+
+
+# --- Messages to people ----------------------------------------------------------------------------
+
+
+def test_a_message_is_told_by_whoever_leads_next_under_the_same_id(
+    tmp_path: Path, database: PostgresDatabase, other: PostgresDatabase
+) -> None:
+    """Also one of which nobody knew for a while whether it was written."""
+    told_by = NotifySettings(command=("tell",), smtp="")
+    writing = LosesAnswers(database.open_writing())
+    station = Station(tmp_path, database=database, writing=writing, notify=told_by)
+    job_id = station.submit(notify=("end",))
+    writing.is_losing = True
+    station.post(clients.ChangeJobs(verb="cancel", job_ids=(job_id,)))
+    station.settle()
+    station.tick(0.5)
+    assert station.deliveries.waiting == []
+    writing.is_losing = False
+    settle_again(station)
+    station.tick(0.5)
+    ((before, _),) = station.deliveries.waiting
+    station.close()
+    station = Station(tmp_path, database=other, notify=told_by)
+    station.tick(0.5)
+    ((after, then),) = station.deliveries.waiting
+    then(DeliveryResult(True, True, ""))
+    station.tick(0.5)
+    assert after == before and station.notifier.undelivered == 0
     station.close()
 
 

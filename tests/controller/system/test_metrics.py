@@ -123,6 +123,7 @@ def facts(station: Station) -> ServerFacts:
         undelivered=station.link.undelivered,
         entries=core.journal.last_seq,
         commits=core.journal.commits,
+        notices_waiting=0,
         waiting_rows=core.journal.waiting,
         size_bytes=core.journal.size_bytes(),
         stuck=bool(core.stuck),
@@ -174,7 +175,13 @@ def test_what_is_rare_is_there_with_0_so_that_its_first_time_can_be_seen(station
     assert set(sheet.values["cotenant_incidents_total"]) == {(kind,) for kind in INCIDENTS}
     counted = re.compile(r"""counters\["(\w+)"\] \+=""")
     code = " ".join(path.read_text() for path in (ROOT / "controller").rglob("*.py"))
-    assert set(counted.findall(code)) - {"events", "commands", "messages"} == set(INCIDENTS)
+    assert set(counted.findall(code)) - {
+        "events",
+        "commands",
+        "messages",
+        "notices_sent",
+        "notices_failed",
+    } == set(INCIDENTS)
 
 
 def test_attempts_are_counted_by_host_and_outcome_and_hosts_have_one_state(station: Station) -> None:
