@@ -22,6 +22,7 @@ from cotenant.controller.api import (
     LeadershipWatch,
     RequestHandlers,
     ServerFacts,
+    TreeRequests,
     hit_rate,
 )
 from cotenant.controller.domain import ENDED, ComputeRequest, JobId
@@ -55,6 +56,7 @@ from cotenant.controller.system.keys import Identity, KeyProblem
 from cotenant.controller.system.metrics import Endpoint, Sheet, Sheets, open_endpoint
 from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.system.sections import Settings
+from cotenant.controller.system.trees import TreeFiles
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.workers import ComputeWorker, EtaWorker, ForesightWorker, ShadowWorker
 
@@ -165,12 +167,14 @@ class Controller:
             self._router.pause(False)
         self.endpoint = self._router.endpoint
         lease_s = None if self._router.is_local else settings.controller.lease_s
+        files = TreeFiles(paths.snapshot_store(settings))
         self._link = AgentExecutor(
             self.core,
             self._router.send,
             self._secrets,
             lease_s=lease_s,
             silent_after_s=settings.controller.silent_after_s,
+            trees=files,
         )
         is_only = len(paths.client_endpoints(settings)) == 1
         self._allocator = allocator_of(
@@ -190,6 +194,7 @@ class Controller:
             about,
             self._stopped.set,
             foresee=self._foresee,
+            trees=TreeRequests(self.core, files, settings.snapshot),
             more=(
                 self._allocator.requests,
                 LeadershipRequests(

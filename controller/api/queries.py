@@ -17,7 +17,7 @@ from cotenant.controller.api.etas import EtaBoard, ahead_lines
 from cotenant.controller.api.job_settings import settings_open
 from cotenant.controller.api.listing import ListingRow, array_view, fold_arrays, is_task, rows_of, wanted_jobs
 from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
-from cotenant.controller.domain import ENDED, ClassReport, Job, Phase, Reason, array_of, render
+from cotenant.controller.domain import ENDED, ClassReport, Job, Phase, Reason, array_of, because, render
 from cotenant.controller.engine import Engine, cheapest_change
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.history import JobRecord, accounts
@@ -140,6 +140,9 @@ class Queries:
         reason: Reason | None = None
         if fresh_reason and job.phase is Phase.QUEUED:
             reason = state.engine.explain(job.job_id, now.now_s)[0]
+        tree, fetched = job.spec.launch.snapshot, self._link.trees.fetched.get(job.job_id, 0)
+        if job.phase is Phase.LOADING and tree is not None and 0 < fetched < tree.size_bytes:
+            reason = because("fetching", fetched >> 20, tree.size_bytes >> 20)
         told = self._link.telemetry
         if brief:
             return views.job_view(state.engine, told, record, now, reason)
@@ -152,6 +155,7 @@ class Queries:
         job = record.job
         details = msgspec.structs.replace(
             views.job_details(self.view(record, now), record, now, whole=may_touch(who, job)),
+            copies=views.copies_shown(self._core.state.engine, record),
             verbs=verbs_open(job, who) if job.job_id in self._core.state.engine.jobs else (),
             settable=settings_open(job, who),
         )

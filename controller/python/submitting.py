@@ -218,6 +218,8 @@ def _submission(words: list[str], options: Options, endpoint: str | None) -> Sub
         endpoint=controller,
         same_machine=socket_path(controller) is not None,
         saves_scripts=loaded.settings.checkpoint.scripts == "auto",
+        snapshots=paths.packed_trees(),
+        snapshot_size_max_mib=loaded.settings.snapshot.size_max_mib,
     )
     try:
         return submission(words, options, where, command_only=True)

@@ -11,5 +11,6 @@ __all__ = [
     "sections",
     "secrets",
     "settings",
+    "trees",
     "web_link",
 ]

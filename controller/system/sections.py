@@ -229,6 +229,32 @@ class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError(f"launch.first_word_s must be above 0, at most an hour, got {self.first_word_s}")
 
 
+class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[snapshot]`"""
+
+    size_max_mib: int = 256
+    """Of one packed tree (`--snapshot`); its files may take four times as much."""
+    user_max_mib: int = 2048
+    """What the controller keeps of one user; trees that no unended job names give way to new ones."""
+    host_max_mib: int = 4096
+    """What a host keeps of packed trees, so that the next job of the same tree fetches nothing."""
+    keep_days: float = 30.0
+    """How long the controller keeps a tree after the last job that names it has ended."""
+    folder: str = ""
+    """Where the controller keeps them; empty = in its state folder. For a controller and its standby: a
+    folder that both see."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.size_max_mib <= self.user_max_mib or self.host_max_mib < self.size_max_mib:
+            raise ValueError(
+                "snapshot.size_max_mib must be at least 1, and snapshot.user_max_mib and "
+                f"snapshot.host_max_mib no less, got {self.size_max_mib}, {self.user_max_mib} and "
+                f"{self.host_max_mib}"
+            )
+        if not 0 <= self.keep_days < 1e6:
+            raise ValueError(f"snapshot.keep_days must be at least 0, got {self.keep_days}")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of all sections of the configuration."""
 
@@ -244,9 +270,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     mps: MpsSettings = MpsSettings()
     metrics: MetricsSettings = MetricsSettings()
     launch: LaunchSettings = LaunchSettings()
+    snapshot: SnapshotSettings = SnapshotSettings()
 
 
 SectionName = Literal[
-    "controller", "policy", "sharing", "limits", "agent", "checkpoint", "profiler", "mps", "metrics", "launch"
+    "controller",
+    "policy",
+    "sharing",
+    "limits",
+    "agent",
+    "checkpoint",
+    "profiler",
+    "mps",
+    "metrics",
+    "launch",
+    "snapshot",
 ]
 SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)

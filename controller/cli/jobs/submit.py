@@ -138,6 +138,8 @@ def prepared_submission(
         endpoint=controller,
         same_machine=socket_path(controller) is not None,
         saves_scripts=loaded.settings.checkpoint.scripts == "auto",
+        snapshots=paths.packed_trees(),
+        snapshot_size_max_mib=loaded.settings.snapshot.size_max_mib,
     )
     try:
         made = submission(words, flags, where, command_only=command_only, sbatch=sbatch)
