@@ -157,24 +157,18 @@ class Controller:
         self._secrets.used_by(self.core.state.engine.jobs)
         self._secrets.release(self._is_over)  # Also of what a restored journal has lost.
         endpoint = paths.controller_endpoint(settings)
-        if self._given_router is None:
-            self._router = self._make_router(
-                endpoint, paths.keys_dir(settings), self._receive, self.core.counters
-            )
-        else:
-            self._router = self._given_router
-            self._router.hand_to(self._receive, self.core.counters)
-            self._router.pause(False)
+        self._router = self._open_router(endpoint, paths.keys_dir(settings))
         self.endpoint = self._router.endpoint
         lease_s = None if self._router.is_local else settings.controller.lease_s
-        files = TreeFiles(paths.snapshot_store(settings))
+        trees = TreeFiles(paths.snapshot_store(settings))
+        tree_requests = TreeRequests(self.core, trees, settings.snapshot)
         self._link = AgentExecutor(
             self.core,
             self._router.send,
             self._secrets,
             lease_s=lease_s,
             silent_after_s=settings.controller.silent_after_s,
-            trees=files,
+            trees=trees,
         )
         is_only = len(paths.client_endpoints(settings)) == 1
         self._allocator = allocator_of(
@@ -194,8 +188,9 @@ class Controller:
             about,
             self._stopped.set,
             foresee=self._foresee,
-            trees=TreeRequests(self.core, files, settings.snapshot),
+            trees=tree_requests,
             more=(
+                tree_requests,
                 self._allocator.requests,
                 LeadershipRequests(
                     self.core, self._leadership, paths.own_endpoint(settings) or endpoint, self._leave
@@ -212,6 +207,13 @@ class Controller:
         )
         self._redirector = Redirector(self._router.send, self.core.counters, self._why_elsewhere)
         self._started_s = about.started_s
+
+    def _open_router(self, endpoint: str, keys: Path) -> Router:
+        if self._given_router is None:
+            return self._make_router(endpoint, keys, self._receive, self.core.counters)
+        self._given_router.hand_to(self._receive, self.core.counters)
+        self._given_router.pause(False)
+        return self._given_router
 
     def _serve_metrics(self, endpoint: Endpoint) -> None:
         self._metrics = ClusterMetrics(self.core.state.engine)

@@ -24,7 +24,6 @@ from cotenant.agent.daemon.core import (
     AnyAgentEffect,
     AnyAgentEvent,
     AnyNote,
-    AttemptKey,
     AwaitMemory,
     Booted,
     ControllerMessageCame,
@@ -122,13 +121,8 @@ class Runtime:
             log=log,
         )
         self._trees = TreeFetcher(
-            attempts.with_name(TREES),
-            trees_bytes_max,
-            send=self._link.send,
-            lease_left_s=lambda: state.registration.lease.left_s(now_s()),
+            attempts.with_name(TREES), trees_bytes_max, send=self._link.send, lease_left_s=self._lease_left_s
         )
-        self._preparing: dict[AttemptKey, asyncio.Task[None]] = {}
-        """Attempts that wait for their trees, or for MPS."""
         self._release = GpuRelease(
             self.post, watch, self._mps.wait_for_look if self._mps is not None else None
         )
@@ -339,9 +333,10 @@ class Runtime:
         if order.launch.snapshot is None and (self._mps is None or self._mps.serves(order)):
             self._attempts.start(self._warm.offer_server(order))
         else:
-            task = self._tasks.keep(self._start_prepared(order))
-            self._preparing[order.job_id, order.attempt] = task
-            task.add_done_callback(lambda _: self._preparing.pop((order.job_id, order.attempt), None))
+            self._tasks.keep(self._start_prepared(order))
+
+    def _lease_left_s(self) -> float | None:
+        return self._state.registration.lease.left_s(now_s())
 
     async def _start_prepared(self, order: Order) -> None:
         """Starts an attempt once its tree is here and MPS serves it. The attempt may have been ended
@@ -362,8 +357,8 @@ class Runtime:
 
     def _tell(self, job_id: JobId, attempt: AttemptNo, message: ToSupervisor) -> None:
         """Passes a message on. An attempt that is to stop while its tree is fetched ends at once."""
-        task = self._preparing.get((job_id, attempt)) if isinstance(message, StopNow) else None
-        if task is None or (job_id, attempt) not in self._trees.preparing:
+        task = self._trees.preparing.get((job_id, attempt)) if isinstance(message, StopNow) else None
+        if task is None:
             self._attempts.tell(job_id, attempt, message)
             return
         task.cancel()

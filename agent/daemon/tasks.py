@@ -35,11 +35,10 @@ class Tasks:
         self._doing = doing
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finish)
-        return task
 
     def _finish(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -58,8 +58,8 @@ class TreeFetcher:
         self._locks: WeakValueDictionary[TreeKey, asyncio.Lock] = WeakValueDictionary()
         """Of trees in use: two jobs of one tree fetch it once."""
         self._awaited: dict[AttemptKey, asyncio.Future[SnapshotPart]] = {}
-        self.preparing: set[AttemptKey] = set()
-        """Attempts that wait for their trees."""
+        self.preparing: dict[AttemptKey, asyncio.Task[None] | None] = {}
+        """The tasks of attempts that wait for their trees."""
 
     def copy_of(self, checkpoint_folder: str) -> Path:
         """The copy of a job, made or not, which is named like its folder of checkpoints."""
@@ -76,7 +76,7 @@ class TreeFetcher:
         if waiting is not None and not waiting.done():
             waiting.set_result(part)
 
-    async def prepare(self, order: Order, tree: job_spec.Snapshot) -> Order:
+    async def prepare(self, order: Order, tree: job_spec.CodeSnapshot) -> Order:
         """The order with the job's own copy of its tree as the working directory.
 
         Raises:
@@ -85,7 +85,7 @@ class TreeFetcher:
         copy, key = self.copy_of(order.checkpoint_root), ("", tree.sha256)
         owner = (order.launch.uid, order.launch.gid) if os.geteuid() == 0 else None
         lock = self._locks.setdefault(key, asyncio.Lock())
-        self.preparing.add((order.job_id, order.attempt))
+        self.preparing[order.job_id, order.attempt] = asyncio.current_task()
         try:
             copy.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
             self.folder.chmod(0o711)  # Other users pass through to their own copies.
@@ -101,12 +101,12 @@ class TreeFetcher:
             why = f"cannot unpack its snapshot on {order.host_id}: {error.strerror}: {error.filename or ''}"
             raise NoTree(why, is_hosts=True) from None
         finally:
-            self.preparing.discard((order.job_id, order.attempt))
+            del self.preparing[order.job_id, order.attempt]
 
-    async def _fetch(self, order: Order, tree: job_spec.Snapshot, key: TreeKey) -> None:
+    async def _fetch(self, order: Order, tree: job_spec.CodeSnapshot, key: TreeKey) -> None:
         """Fetches a tree that is not here."""
         tries = 0
-        while not (held := self._files.held(key))[1]:
+        while not (held := self._files.find(key))[1]:
             if held[0] >= tree.size_bytes:
                 await asyncio.to_thread(self._files.finish, key)
                 tries += 1
@@ -114,7 +114,7 @@ class TreeFetcher:
                 raise NoTree("its snapshot came damaged twice")
             else:
                 await self._fetch_part(order, key, held[0])
-        kept = list(self._files.kept())
+        kept = list(self._files.list_kept())
         for each in make_room(kept, list(self._locks), time.time(), 0, self._bytes_max) or ():
             each.path.unlink(missing_ok=True)
 
@@ -142,7 +142,7 @@ class TreeFetcher:
         return left_s
 
 
-def _in_copy(order: Order, tree: job_spec.Snapshot, copy: Path) -> Order:
+def _in_copy(order: Order, tree: job_spec.CodeSnapshot, copy: Path) -> Order:
     """The order for processes that run in the copy. What of PYTHONPATH lies in the tree is the copy's."""
     launch = order.launch
     env = {**launch.env, SUBMIT_DIR: launch.workdir}

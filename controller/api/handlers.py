@@ -22,8 +22,6 @@ from cotenant.controller.api.past import AccountingRequests, ProfileRequests, Ti
 from cotenant.controller.api.permissions import (
     BYTES_BURST,
     BYTES_PER_SECOND,
-    TREE_BYTES_BURST,
-    TREE_BYTES_PER_SECOND,
     Rates,
     jobs_named,
     must_be_admin,
@@ -104,20 +102,17 @@ class RequestHandlers:
         user_bytes_max: int = USER_BYTES_MAX,
     ) -> None:
         """Prepares the handlers of requests. `foresee`: rolls out what users ask about. `more`: other objects
-        that answer, such as an executor's requests. `trees`: packed trees that users' jobs run in."""
+        that answer, such as an executor's requests. `trees`: one of them, which knows users' packed trees."""
         self._core = core
         self._awaited_per_user = awaited_per_user
         self._send_frame = send
         self._stop = stop
         self._rates = Rates()
         self._byte_rates = Rates(BYTES_PER_SECOND, BYTES_BURST)
-        self._tree_rates = Rates(TREE_BYTES_PER_SECOND, TREE_BYTES_BURST)
         self._trees = trees
         board = EtaBoard(core)
         self._reading = reading = Queries(core, link, about, board)
         self._logs = LogRequests(core, link)
-        changing = Changing(core)
-        profiles = ProfileRequests(core)
         self._widths = WidthRequests(core, foresee)
         self._waits: dict[tuple[bytes, int], PendingWait] = {}
         self._look_again = False
@@ -138,14 +133,13 @@ class RequestHandlers:
             **answers_of(
                 self._arrivals,
                 reading,
-                changing,
-                profiles,
+                Changing(core),
+                ProfileRequests(core),
                 EtaRequests(core, board),
                 AccountingRequests(core, reading),
                 TimelineRequests(core, reading),
                 JobSettings(core),
                 self.shadow,
-                *(() if trees is None else (trees,)),
                 *more,
             ),
         }
@@ -203,10 +197,9 @@ class RequestHandlers:
             self._logs.read(asked.address, asked.request_id, body, partial(self._say, asked))
         elif type(body) in self._answers:
             self._reply(asked, self._answers[type(body)](asked.request_id, body, asked.who))
-            if isinstance(body, wire.PutSnapshot) and self._tree_rates.allow(
-                asked.who.name, self.asked_s, len(body.data)
-            ):  # It is on disk, and takes no memory any more.
-                self._byte_rates.give_back(asked.who.name, len(body.data) * FRAME_OVER_DATA)
+            if isinstance(body, wire.PutSnapshot) and self._trees is not None:
+                size = self._trees.repaid_bytes(body, asked.who)
+                self._byte_rates.give_back(asked.who.name, size * FRAME_OVER_DATA)
         else:
             raise Denied("refused", "this controller keeps no snapshots")
 

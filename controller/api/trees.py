@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from cotenant.controller.api.permissions import TREE_BYTES_BURST, TREE_BYTES_PER_SECOND, Rates
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain import ENDED, JobSpec
 from cotenant.controller.store import Core
@@ -46,6 +47,7 @@ class TreeRequests:
         """Prepares to take trees. `run`: does what takes long, beside the loop."""
         self._core, self._files, self._settings, self._run = core, files, settings, run
         self._checking: set[TreeKey] = set()
+        self._rates = Rates(TREE_BYTES_PER_SECOND, TREE_BYTES_BURST)
         self._sweep_s = 0.0
 
     def ask_snapshot(self, request_id: int, request: wire.AskSnapshot, who: Identity) -> wire.SnapshotHeld:
@@ -72,10 +74,15 @@ class TreeRequests:
             offset += len(request.data)
         return wire.SnapshotHeld(request_id=request_id, offset=offset, is_complete=is_complete)
 
+    def repaid_bytes(self, part: wire.PutSnapshot, who: Identity) -> int:
+        """How much of a part need not count as memory any more: it is on disk."""
+        size = len(part.data)
+        return size if self._rates.allow(who.name, self._core.clock.now_s(), size) else 0
+
     def check(self, specs: Sequence[JobSpec], who: Identity) -> None:
         """Raises Denied: a job is to run in a tree that its user has not uploaded."""
         for tree in {spec.launch.snapshot for spec in specs}:
-            if tree is not None and not self._files.held((who.name, tree.sha256))[1]:
+            if tree is not None and not self._files.find((who.name, tree.sha256))[1]:
                 text = f"you have not uploaded snapshot {tree.sha256[:12]}"
                 raise Denied("not-found", text, "submit it again")
             if tree is not None and tree.content_bytes > CONTENT_FACTOR * self._settings.size_max_mib * _MIB:
@@ -91,8 +98,10 @@ class TreeRequests:
 
     def _sweep(self, needed: set[TreeKey]) -> None:
         for key in needed:
-            self._files.held(key)
-        for tree in list_surplus(self._files.kept(), needed, time.time(), self._settings.keep_days * _DAY_S):
+            self._files.find(key)
+        for tree in list_surplus(
+            self._files.list_kept(), needed, time.time(), self._settings.keep_days * _DAY_S
+        ):
             tree.path.unlink(missing_ok=True)
 
     def _check(self, key: TreeKey) -> None:
@@ -116,12 +125,12 @@ class TreeRequests:
             )
         key = (who.name, request.sha256)
         try:
-            return key, *self._files.held(key)
+            return key, *self._files.find(key)
         except ValueError as error:
             raise Denied("usage", str(error)) from None
 
     def _clear_room(self, user: str, size_bytes: int) -> None:
-        most, kept = self._settings.user_max_mib, list(self._files.kept(user))
+        most, kept = self._settings.user_max_mib, list(self._files.list_kept(user))
         size = sum(each.bytes for each in kept)
         if size + size_bytes <= most * _MIB and len(kept) < TREES_MAX:
             return

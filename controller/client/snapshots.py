@@ -24,10 +24,10 @@ LOOK_S_MAX: Final = 1.0
 TRIES_MAX: Final = 2
 """A tree that came damaged is sent once more."""
 
-Asks = Callable[[wire.Question[Any]], wire.Reply]
+AsksController = Callable[[wire.Question[Any]], wire.Reply]
 
 
-def send_tree(tree: job_spec.Snapshot, ask: Asks) -> wire.Failure | None:
+def send_tree(tree: job_spec.CodeSnapshot, ask: AsksController) -> wire.Failure | None:
     """Sends a packed tree unless the controller has it. Returns why it could not, or None."""
     packed, progress = paths.packed_trees() / tree.sha256, TransferProgress("uploading", tree.size_bytes)
     asking = wire.AskSnapshot(sha256=tree.sha256, size_bytes=tree.size_bytes)
@@ -52,7 +52,7 @@ def send_tree(tree: job_spec.Snapshot, ask: Asks) -> wire.Failure | None:
     return None
 
 
-def _ask_patiently(ask: Asks, question: wire.AskSnapshot | wire.PutSnapshot) -> wire.Reply:
+def _ask_patiently(ask: AsksController, question: wire.AskSnapshot | wire.PutSnapshot) -> wire.Reply:
     """The reply to a part that the controller has time for, or to a question once it has checked the tree."""
     until_s, look_s = time.monotonic() + PATIENCE_S, LOOK_S
     while True:

@@ -75,7 +75,7 @@ class InputFile(msgspec.Struct, frozen=True, kw_only=True):
     """Where in a file each attempt begins to read."""
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class CodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A working tree, packed at submission: the job's hosts unpack it and the job runs in its own copy."""
 
     sha256: str
@@ -133,7 +133,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     order between the two streams is then that of their arrival; else it is exact."""
     slurm: SlurmScript | None = None
     """It came with `#SBATCH` lines."""
-    snapshot: Snapshot | None = None
+    snapshot: CodeSnapshot | None = None
     """It runs in a private copy of this tree; None: in `workdir` itself, as that is when it starts."""
     uid: int = 0
     gid: int = 0

@@ -38,7 +38,7 @@ class TransferProgress:
         self._line.clear()
 
 
-def describe_snapshot(tree: job_spec.Snapshot) -> str:
+def describe_snapshot(tree: job_spec.CodeSnapshot) -> str:
     """`git 1a2b3c4 of main with changes, 12 files, 3.1 MiB packed`."""
     commit = f" {tree.commit[:7]}" if tree.commit else ""
     branch = f" of {tree.branch}" if tree.branch and commit else ""

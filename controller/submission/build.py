@@ -154,7 +154,7 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
 
 def _take_snapshot(
     values: dict[str, Any], argv: tuple[str, ...], workdir: Path, where: Submitter, notes: list[str]
-) -> tuple[tuple[str, ...], job_spec.Snapshot | None]:
+) -> tuple[tuple[str, ...], job_spec.CodeSnapshot | None]:
     """The command and the tree that it runs in, where `--snapshot` asks for one. Adds to the notes."""
     if "snapshot" not in values:
         if "snapshot_add" in values:

@@ -42,7 +42,7 @@ _MIB: Final = 1024 * 1024
 
 
 class PackedTree(NamedTuple):
-    snapshot: job_spec.Snapshot
+    snapshot: job_spec.CodeSnapshot
     names: frozenset[str]
     """Its files, links and folders, below its top."""
 
@@ -81,7 +81,7 @@ def pack_tree(
         os.link(output.name, folder / sha256)
     subfolder = "" if workdir == top else str(workdir.relative_to(top))
     commit, branch, dirty = _commit_of(workdir)
-    snapshot = job_spec.Snapshot(
+    snapshot = job_spec.CodeSnapshot(
         sha256=sha256,
         kind=kind,
         size_bytes=size,
@@ -153,7 +153,7 @@ def _commit_of(workdir: Path) -> tuple[str, str, bool]:
         return "", "", False
     branch = _git(workdir, "symbolic-ref", "-q", "--short", "HEAD").stdout
     changes = _git(workdir, "status", "--porcelain", "--untracked-files=no").stdout
-    return commit.stdout.decode().strip(), branch.decode(errors="replace").strip()[:200], bool(changes)
+    return os.fsdecode(commit.stdout).strip(), os.fsdecode(branch).strip()[:200], bool(changes)
 
 
 def _patterns(workdir: Path) -> list[str]:

@@ -77,7 +77,7 @@ class TreeFiles:
             raise ValueError("a snapshot is named by its SHA-256")
         return self.folder / f"of-{quote(user, safe='')}" / sha256
 
-    def held(self, key: TreeKey) -> tuple[int, bool]:
+    def find(self, key: TreeKey) -> tuple[int, bool]:
         """How many bytes have come, and whether the tree is complete, which notes its use."""
         path = self.path(key)
         with suppress(FileNotFoundError):
@@ -115,7 +115,7 @@ class TreeFiles:
             file.seek(offset)
             return file.read(limit)
 
-    def kept(self, user: str | None = None) -> Iterator[KeptTree]:
+    def list_kept(self, user: str | None = None) -> Iterator[KeptTree]:
         """All of one user, or of everybody."""
         for path in self.folder.glob(f"of-{'*' if user is None else quote(user, safe='')}/*"):
             with suppress(FileNotFoundError):

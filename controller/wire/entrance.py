@@ -100,8 +100,8 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (job_spec.Launch, "workdir"): PATH,
     (job_spec.Launch, "output"): PATH,
     (job_spec.InputFile, "path"): PATH,
-    (job_spec.Snapshot, "top"): PATH,
-    (job_spec.Snapshot, "subfolder"): PATH,
+    (job_spec.CodeSnapshot, "top"): PATH,
+    (job_spec.CodeSnapshot, "subfolder"): PATH,
     (perf.Profile, "points"): Limit("name", 64, count_max=256),
     # Of an agent's own host: what is keyed by it must be what it calls itself.
     (cluster.HostReport, "host_id"): NAME,
