@@ -79,8 +79,8 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     "agent/host/trees.py": (
         "unpacks in a folder that nobody else can enter, and gives it away as a whole",
         frozenset((
-            ".chmod", ".mkdir", ".open", ".symlink_to", "os.chown", "os.open", "os.rename", "os.walk", "shutil.copyfileobj",
-            "shutil.rmtree",
+            ".chmod", ".mkdir", ".open", ".symlink_to", "os.chown", "os.open", "os.rename", "os.walk",
+            "shutil.copyfileobj", "shutil.rmtree",
         )),
     ),
     "agent/slurm/allocation.py": (
