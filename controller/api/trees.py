@@ -137,7 +137,7 @@ class TreeRequests:
         gone = make_room(kept, self._needed(), time.time(), size_bytes, most * _MIB)
         if gone is None or len(kept) - len(gone) >= TREES_MAX:
             text = f"your {len(kept)} snapshots take {size // _MIB} of {most} MiB (snapshot.user_max_mib)"
-            hint = "jobs that have not ended need them: wait, or leave large files out"
+            hint = "wait until jobs that need them have ended (or ten minutes), or leave large files out"
             raise Denied("usage", text, hint)
         for each in gone:
             each.path.unlink(missing_ok=True)

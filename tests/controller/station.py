@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cotenant.controller.api import About, RequestHandlers
+from cotenant.controller.api import About, RequestHandlers, TreeRequests
 from cotenant.controller.domain import (
     Capabilities,
     ExitVerdict,
@@ -40,6 +40,8 @@ from cotenant.controller.store import (
 )
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
+from cotenant.controller.system.sections import SnapshotSettings
+from cotenant.controller.system.trees import TreeFiles
 from cotenant.controller.wire import agents, clients, decode
 from tests.building.hosts import cpu, host
 from tests.building.journals import NO_RESERVE
@@ -66,6 +68,7 @@ class Station:
         keep_ended: int = 10_000,
         database: Database | None = None,
         writing: WritingConnection | None = None,
+        snapshots: SnapshotSettings | None = None,
         **limits: Any,
     ) -> None:
         """`database`, `writing`: of the journal, if it is not a file in the folder. `limits`: as
@@ -99,7 +102,11 @@ class Station:
             ),
         )
         self.secrets = Secrets(folder / "secrets")
-        self.link = AgentExecutor(self.core, self._send, self.secrets, lease_s=lease_s, silent_after_s=15.0)
+        self.trees = TreeFiles(folder / "trees")
+        self.link = AgentExecutor(
+            self.core, self._send, self.secrets, lease_s=lease_s, silent_after_s=15.0, trees=self.trees
+        )
+        trees = TreeRequests(self.core, self.trees, snapshots or SnapshotSettings(), run=lambda work: work())
         about = About(version="1.2.3", endpoint=endpoint, started_s=0.0)
         self.desk = RequestHandlers(
             self.core,
@@ -108,7 +115,8 @@ class Station:
             self.secrets,
             about,
             self._stop,
-            more=(AllocationRequests(self.core, about.endpoint, {}),),
+            more=(AllocationRequests(self.core, about.endpoint, {}), trees),
+            trees=trees,
             **limits,
         )
         self._requests = 0

@@ -14,7 +14,9 @@ import pytest
 
 from tests.live.person import Person, at_home, when
 
-TRAIN = "import os, part\nprint(part.WORD, os.getcwd(), os.environ['COTENANT_SUBMIT_DIR'])\nopen('out', 'w')\n"
+TRAIN = (
+    "import os, part\nprint(part.WORD, os.getcwd(), os.environ['COTENANT_SUBMIT_DIR'])\nopen('out', 'w')\n"
+)
 MIB = 1024 * 1024
 
 
@@ -67,7 +69,12 @@ def test_a_job_that_waits_runs_what_was_submitted_also_where_the_folder_is_not(p
         assert shown["copies"] == [f"{shown['devices'][0].partition('/')[0]}:{where}"]
         assert (Path(where) / "out").exists() and not (Path(where) / "notes.txt").exists()
         tree = shown["spec"]["launch"]["snapshot"]
-        assert (tree["kind"], tree["branch"], tree["files"], tree["dirty"]) == ("git", "main", 2, word == "second")
+        assert (tree["kind"], tree["branch"], tree["files"], tree["dirty"]) == (
+            "git",
+            "main",
+            2,
+            word == "second",
+        )
     page = person("show", second).out
     assert "with changes, 2 files" in page and f"a copy of {folder}" in page
 
@@ -91,7 +98,9 @@ def test_an_agent_that_is_killed_in_the_middle_of_a_fetch_goes_on(person: Person
     part = when(lambda: next((each for each in packed.glob("*.part") if each.stat().st_size), None))
     assert person.process is not None
     (agent,) = [
-        child for child in psutil.Process(person.process.pid).children() if "cotenant.agent" in child.cmdline()
+        child
+        for child in psutil.Process(person.process.pid).children()
+        if "cotenant.agent" in child.cmdline()
     ]
     agent.kill()
     person.down()
@@ -106,7 +115,9 @@ def test_an_agent_that_is_killed_in_the_middle_of_a_fetch_goes_on(person: Person
 def test_what_a_snapshot_cannot_hold_is_refused_before_anything_is_sent(person: Person) -> None:
     folder = project(person)
     os.mkfifo(folder / "pipe")
-    person("submit", "--snapshot", "copy", "--", "ls", cwd=folder).refuses(2, "pipe is no file, folder or link")
+    person("submit", "--snapshot", "copy", "--", "ls", cwd=folder).refuses(
+        2, "pipe is no file, folder or link"
+    )
     (folder / ".cotenantignore").write_text("pipe\n")
     (folder / "new.py").write_text("")
     words = ("submit", "--snapshot", "git", "--", "python", "new.py")
