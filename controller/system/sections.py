@@ -245,12 +245,9 @@ class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     folder that both see."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.size_max_mib <= self.user_max_mib or self.host_max_mib < self.size_max_mib:
-            raise ValueError(
-                "snapshot.size_max_mib must be at least 1, and snapshot.user_max_mib and "
-                f"snapshot.host_max_mib no less, got {self.size_max_mib}, {self.user_max_mib} and "
-                f"{self.host_max_mib}"
-            )
+        for name in ("size_max_mib", "user_max_mib", "host_max_mib"):
+            if not 1 <= getattr(self, name) < 2**40:
+                raise ValueError(f"snapshot.{name} must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.keep_days < 1e6:
             raise ValueError(f"snapshot.keep_days must be at least 0, got {self.keep_days}")
 

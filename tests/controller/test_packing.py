@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from cotenant.agent.host.trees import BadTree, unpack_tree
 from cotenant.controller.submission import packing
-from cotenant.controller.submission.options import BadSubmission
+from cotenant.controller.submission.build import Submitter, submission
+from cotenant.controller.submission.options import BY_KEY, BadSubmission, read
 from cotenant.controller.submission.packing import PackedTree, pack_tree, words_in_tree
 
 NAMES = st.sampled_from(["a", "b.py", "c d", "\u00fc", "\udcff", "-x", ".hidden", "n" * 120])
@@ -252,3 +253,30 @@ def test_the_command_means_the_packed_files(tmp_path: Path) -> None:
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSubmission, match="uptime changes while it is read"):
         packing._read(Path("/proc/uptime"), "uptime")
+
+
+SCRIPTS = {
+    "a script": ("train.sh", "#!/bin/sh\n#COTENANT --snapshot git\necho\n"),
+    "a Slurm script": ("train.sbatch", "#!/bin/sh\n#SBATCH -o out/%j\n#COTENANT --snapshot git\necho\n"),
+    "YAML": ("job.yaml", "command: sh train.sh\nsnapshot: git\n"),
+}
+
+
+@pytest.mark.parametrize(("name", "text"), SCRIPTS.values(), ids=SCRIPTS.keys())
+def test_files_ask_for_one_and_are_then_the_copys(tmp_path: Path, name: str, text: str) -> None:
+    tree: Tree = {"train.sh": b"#!/bin/sh\n", name: text.encode(), "out": {"kept": b""}}
+    top = repository(tree, tmp_path / "top")
+    where = Submitter(folder=top, environ={"PATH": os.environ["PATH"]}, snapshots=tmp_path / "packed")
+    made = submission([str(top / name)], {}, where)
+    launch = made.request.specs[0].launch
+    assert launch.snapshot is not None and (tmp_path / "packed" / launch.snapshot.sha256).exists()
+    assert launch.workdir == str(top) and launch.argv[-1] == ("train.sh" if "yaml" in name else name)
+    assert launch.output in ("", "out/%j"), "below the copy, wherever that is"
+    assert "it runs in its own copy of this tree (git " in made.notes[-1]
+
+
+def test_a_tree_to_add_to_is_needed(tmp_path: Path) -> None:
+    where = Submitter(folder=tmp_path, environ={"PATH": os.environ["PATH"]})
+    flags = {"snapshot_add": read(BY_KEY["snapshot_add"], ("x",), "--snapshot-add")}
+    with pytest.raises(BadSubmission, match="--snapshot-add alone"):
+        submission(["ls"], flags, where, command_only=True)
