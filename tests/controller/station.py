@@ -97,9 +97,7 @@ class Station:
             package="1.2.3",
             wall_s=wall_s,
             snapshot_every=snapshot_every,
-            clock=lambda start_s: Clock(
-                start_s, monotonic=lambda: self.time_s, wall=lambda: self.wall_s + self.time_s
-            ),
+            clock=self._clock,
         )
         self.secrets = Secrets(folder / "secrets")
         self.trees = TreeFiles(folder / "trees")
@@ -120,6 +118,9 @@ class Station:
             **limits,
         )
         self._requests = 0
+
+    def _clock(self, start_s: float) -> Clock:
+        return Clock(start_s, monotonic=lambda: self.time_s, wall=lambda: self.wall_s + self.time_s)
 
     def _send(self, address: bytes, frame: bytes) -> bool:
         if address in self.gone:
