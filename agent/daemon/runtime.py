@@ -55,9 +55,9 @@ from cotenant.agent.host.indicators import IndicatorReader
 from cotenant.agent.host.locks import DeviceLocks
 from cotenant.agent.host.trees import TREES
 from cotenant.agent.host.user_files import remove_tree
-from cotenant.agent.ipc import Order, Result, Status, StopNow, ToSupervisor
+from cotenant.agent.ipc import Order, Result, Status
 from cotenant.agent.warm.pool import Pool
-from cotenant.controller.domain import AttemptNo, DeviceId, DeviceReading, ExitVerdict, JobId, texts
+from cotenant.controller.domain import DeviceId, DeviceReading, ExitVerdict, texts
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyFile
 from cotenant.controller.system.metrics import Sheet, Sheets
@@ -293,8 +293,9 @@ class Runtime:
         self._link.send(message)
 
     def note_handled(self, event: AnyAgentEvent) -> None:
-        """Looks what an event means for warm starts."""
+        """Looks what an event means for warm starts, and for attempts that wait for their trees."""
         self._warm.look(event)
+        self._stop_preparing()
 
     def halt(self, why: str) -> None:
         """Ends the agent; jobs live on."""
@@ -307,7 +308,7 @@ class Runtime:
             case StartSupervisor(order=order):
                 self._start(order)
             case Tell(job_id=job_id, attempt=attempt, message=message):
-                self._tell(job_id, attempt, message)
+                self._attempts.tell(job_id, attempt, message)
             case Adopt(job_id=job_id, attempt=attempt):
                 self._attempts.adopt(job_id, attempt)
             case EndLeftovers(result=result):
@@ -355,16 +356,15 @@ class Runtime:
         if self._state.is_there((order.job_id, order.attempt)):
             self._attempts.start(self._warm.offer_server(order))
 
-    def _tell(self, job_id: JobId, attempt: AttemptNo, message: ToSupervisor) -> None:
-        """Passes a message on. An attempt that is to stop while its tree is fetched ends at once."""
-        task = self._trees.preparing.get((job_id, attempt)) if isinstance(message, StopNow) else None
-        if task is None:
-            self._attempts.tell(job_id, attempt, message)
-            return
-        task.cancel()
-        verdict = ExitVerdict(outcome="never-started", detail="stopped before its snapshot was here")
-        status = Status(job_id=job_id, attempt=attempt)
-        self.post(EndCame(result=Result(status=status, verdict=verdict)))
+    def _stop_preparing(self) -> None:
+        """Ends attempts that are to stop while their trees are fetched: no supervisor could be told."""
+        for key, task in list(self._trees.preparing.items()):
+            attempt = self._state.memory.attempts[key]
+            if attempt.stop is not None and task is not None and task.cancel():
+                verdict = ExitVerdict(outcome="never-started", detail="stopped before its snapshot was here")
+                self.post(
+                    EndCame(result=Result(status=Status(job_id=key[0], attempt=key[1]), verdict=verdict))
+                )
 
     def _remove(self, folder: Path, trusted: Path) -> None:
         """Removes a folder in a thread: a folder of checkpoints may be large, and its file system slow. No

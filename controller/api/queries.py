@@ -140,15 +140,20 @@ class Queries:
         reason: Reason | None = None
         if fresh_reason and job.phase is Phase.QUEUED:
             reason = state.engine.explain(job.job_id, now.now_s)[0]
-        tree, fetched = job.spec.launch.snapshot, self._link.trees.fetched.get(job.job_id, 0)
-        if job.phase is Phase.LOADING and tree is not None and 0 < fetched < tree.size_bytes:
-            reason = because("fetching", fetched >> 20, tree.size_bytes >> 20)
+        reason = reason or self._fetching(job)
         told = self._link.telemetry
         if brief:
             return views.job_view(state.engine, told, record, now, reason)
         eta = self._board.view_of(job, now)
         beside = sharing.views_of(state.engine.jobs, job, record.attempts)
         return views.job_view(state.engine, told, record, now, reason, *beside, eta)
+
+    def _fetching(self, job: Job) -> Reason | None:
+        """How far the tree of a loading job has come to its host."""
+        tree, fetched = job.spec.launch.snapshot, self._link.trees.fetched.get(job.job_id, 0)
+        if job.phase is not Phase.LOADING or tree is None or not 0 < fetched < tree.size_bytes:
+            return None
+        return because("fetching", fetched >> 20, tree.size_bytes >> 20)
 
     def show(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
         record, now = one_job(self._core, request.job_id), self.now()
@@ -168,7 +173,8 @@ class Queries:
         record = one_job(self._core, request.job_id)
         job, view = record.job, self.view(record, now)
         own = (job.reason,) if job.phase in ENDED else state.engine.explain(job.job_id, now.now_s)
-        reasons = (*views.present_reasons(view), *own, *views.sharing_reasons(state.engine, job))
+        fetching = filter(None, (self._fetching(job),))
+        reasons = (*fetching, *views.present_reasons(view), *own, *views.sharing_reasons(state.engine, job))
         present = dict.fromkeys(map(render, reasons))
         past = [
             f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note)}"

@@ -100,11 +100,22 @@ class Station:
             clock=self._clock,
         )
         self.secrets = Secrets(folder / "secrets")
+        self._open_desks(folder, lease_s, endpoint, snapshots or SnapshotSettings(), limits)
+        self._requests = 0
+
+    def _open_desks(
+        self,
+        folder: Path,
+        lease_s: float | None,
+        endpoint: str,
+        snapshots: SnapshotSettings,
+        limits: dict[str, Any],
+    ) -> None:
         self.trees = TreeFiles(folder / "trees")
         self.link = AgentExecutor(
             self.core, self._send, self.secrets, lease_s=lease_s, silent_after_s=15.0, trees=self.trees
         )
-        trees = TreeRequests(self.core, self.trees, snapshots or SnapshotSettings(), run=lambda work: work())
+        trees = TreeRequests(self.core, self.trees, snapshots, run=lambda work: work())
         about = About(version="1.2.3", endpoint=endpoint, started_s=0.0)
         self.desk = RequestHandlers(
             self.core,
@@ -117,7 +128,6 @@ class Station:
             trees=trees,
             **limits,
         )
-        self._requests = 0
 
     def _clock(self, start_s: float) -> Clock:
         return Clock(start_s, monotonic=lambda: self.time_s, wall=lambda: self.wall_s + self.time_s)

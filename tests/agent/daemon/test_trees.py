@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from cotenant.agent.daemon.core import AgentState
+from cotenant.agent.daemon.runtime import Runtime
+from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.trees import NoTree, TreeFetcher
+from cotenant.agent.host.locks import DeviceLocks, LockOwner
 from cotenant.agent.ipc import Order
-from cotenant.controller.domain import AttemptNo, JobId, Launch, job_spec
+from cotenant.controller.domain import AttemptNo, HostId, JobId, Launch, job_spec
 from cotenant.controller.submission.packing import pack_tree
-from cotenant.controller.wire import FetchSnapshot, SnapshotPart
-from tests.building.orders import order_of
+from cotenant.controller.wire import CommandDelivery, FetchSnapshot, SnapshotPart, Welcome
+from tests.building import orders
+from tests.building.hosts import agent_config, cpu, host
+from tests.building.orders import gang, order_of
 
 MIB = 1024 * 1024
 
@@ -165,3 +172,39 @@ def test_the_name_of_a_tree_is_its_sha256_and_nothing_else(desk: Desk) -> None:
             msgspec.structs.replace(desk.tree, sha256=wrong)
     with pytest.raises(ValueError, match="must lie in the snapshot"):
         job_spec.CodeSnapshot(**{**msgspec.structs.asdict(desk.tree), "subfolder": "a/../.."})
+
+
+def test_an_attempt_that_is_to_stop_while_its_tree_is_fetched_ends_at_once(
+    desk: Desk, tmp_path: Path
+) -> None:
+    h1, key = HostId("h1"), (JobId("7"), AttemptNo(1))
+    spool = Spool(tmp_path / "spool")
+    spool.load()
+    state = AgentState(agent_config(report=host(h1, cpu("h1/cpu0")), session="s1", uid=os.geteuid()))
+    owner = LockOwner(pid=1, uid=0, user="ann", host="h", since="", token="t")
+    runtime = Runtime(
+        state,
+        spool,
+        DeviceLocks(tmp_path, owner),
+        attempts=tmp_path / "attempts",
+        endpoint=f"ipc://{tmp_path}/nobody.sock",
+        key=None,
+        on_welcome=lambda: None,
+    )
+    launch = Launch(argv=("x",), workdir="/w", snapshot=desk.tree, uid=os.geteuid())
+    start = orders.start("7", 1, 1, host=h1, launch=launch, gang=gang(("h1/cpu0",)))
+
+    async def play() -> None:
+        running = asyncio.create_task(runtime.run())
+        await asyncio.sleep(0)
+        runtime._heard(Welcome(session="s1", lease_s=None, reports_seen=0))
+        runtime._heard(CommandDelivery(command=start))
+        await asyncio.sleep(0)
+        assert list(runtime._trees.preparing) == [key] and state.memory.attempts[key].ended is None
+        runtime._heard(CommandDelivery(command=orders.stop("7", 1, 2, host=h1, save=True)))
+        ended = state.memory.attempts[key].ended
+        assert ended is not None and ended.verdict.outcome == "never-started"
+        runtime.leave()
+        await running
+
+    asyncio.run(play())

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,11 +118,13 @@ def test_a_host_gets_the_tree_of_its_own_attempt_alone(station: Station) -> None
 def test_a_loading_job_says_how_far_its_tree_has_come(station: Station) -> None:
     upload(station)
     address = station.join()
-    job_id = station.submit(launch=launch())
-    part = agents.FetchSnapshot(job_id=job_id, attempt=AttemptNo(1), offset=-9)
-    station.agent_says(address, part)
+    tree = msgspec.structs.replace(snapshot(), size_bytes=2**21)
+    job_id = station.submit(launch=msgspec.structs.replace(launch(), snapshot=tree))
+    station.agent_says(address, agents.FetchSnapshot(job_id=job_id, attempt=AttemptNo(1), offset=0))
     shown = station.ask(clients.ShowJob(job_id=job_id), ALICE).job
-    assert shown.reason == "its host fetches its snapshot: 0 of 0 MiB"
+    assert shown.reason == "its host fetches its snapshot: 0 of 2 MiB"
+    explained = station.ask(clients.Explain(job_id=job_id), ALICE).explanation
+    assert explained.lines[0] == shown.reason
 
 
 def test_a_tree_that_the_controller_lacks_is_said_to_the_host(station: Station) -> None:
