@@ -22,6 +22,7 @@ from cotenant.controller.api import (
     LeadershipWatch,
     RequestHandlers,
     ServerFacts,
+    TreeRequests,
     hit_rate,
 )
 from cotenant.controller.domain import ENDED, ComputeRequest, JobId
@@ -56,6 +57,7 @@ from cotenant.controller.system.keys import Identity, KeyProblem
 from cotenant.controller.system.metrics import Endpoint, Sheet, Sheets, open_endpoint
 from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.system.sections import Settings
+from cotenant.controller.system.trees import TreeFiles
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.workers import ComputeWorker, EtaWorker, ForesightWorker, ShadowWorker
 
@@ -154,22 +156,19 @@ class Controller:
         is_shared = self._journal.database.is_shared
         self._secrets = Secrets(SecretRows(self._journal) if is_shared else state_dir / "secrets")
         self._secrets.used_by(self.core.state.engine.jobs)
-        endpoint, keys_dir = paths.controller_endpoint(settings), paths.keys_dir(settings)
-        if self._given_router is None:
-            users = settings.controller.users
-            self._router = self._make_router(endpoint, keys_dir, self._receive, self.core.counters, users)
-        else:
-            self._router = self._given_router
-            self._router.hand_to(self._receive, self.core.counters)
-            self._router.pause(False)
+        endpoint = paths.controller_endpoint(settings)
+        self._router = self._open_router(endpoint, paths.keys_dir(settings), settings.controller.users)
         self.endpoint = self._router.endpoint
         lease_s = None if self._router.is_local else settings.controller.lease_s
+        trees = TreeFiles(paths.snapshot_store(settings))
+        tree_requests = TreeRequests(self.core, trees, settings.snapshot)
         self._link = AgentExecutor(
             self.core,
             self._router.send,
             self._secrets,
             lease_s=lease_s,
             silent_after_s=settings.controller.silent_after_s,
+            trees=trees,
         )
         self._open_executors(settings)
         self._leadership = LeadershipWatch(self.core)
@@ -182,7 +181,9 @@ class Controller:
             about,
             self._stopped.set,
             foresee=self._foresee,
+            trees=tree_requests,
             more=(
+                tree_requests,
                 self._allocator.requests,
                 self._notifier,
                 LeadershipRequests(
@@ -216,6 +217,13 @@ class Controller:
         self._notifier = Notifier(self.core, self._link, self._secrets, settings.notify, self._deliveries)
         self._secrets.used_by(self._notifier.jobs_waiting)
         self._release_secrets()  # Also of what a restored journal has lost.
+
+    def _open_router(self, endpoint: str, keys: Path, users: str) -> Router:
+        if self._given_router is None:
+            return self._make_router(endpoint, keys, self._receive, self.core.counters, users)
+        self._given_router.hand_to(self._receive, self.core.counters)
+        self._given_router.pause(False)
+        return self._given_router
 
     def _serve_metrics(self, endpoint: Endpoint) -> None:
         self._metrics = ClusterMetrics(self.core.state.engine)

@@ -34,6 +34,7 @@ from cotenant.agent.host.facts import (
 from cotenant.agent.host.folders import StateProblem
 from cotenant.agent.host.locks import DeviceLocks, LockOwner, LockProblem, lock_folder
 from cotenant.agent.host.ports import BadPorts, first_port
+from cotenant.agent.host.trees import TREES
 from cotenant.agent.host.user_files import find_exposed
 from cotenant.agent.warm.pool import Pool
 from cotenant.controller.domain import Device, HostId, HostReport
@@ -83,6 +84,8 @@ class AgentParts(msgspec.Struct, kw_only=True):
     """None: every attempt starts cold."""
     first_word_s: float = 2.0
     """Of a warm start."""
+    trees_bytes_max: int
+    """Of packed trees that are kept."""
     mps: Mps | None = None
     """Its daemons; None: no device here is shared through MPS."""
 
@@ -125,7 +128,8 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     )
     warnings += mps.said
     ports = _ports(agent, endpoint, state_dir, locks)
-    report = _report(agent, host_id, mps.devices, _domain(root, host_id, warnings), ports)
+    copies = str(state_dir / TREES / "work")
+    report = _report(agent, host_id, mps.devices, _domain(root, host_id, warnings), ports, copies)
     spool, memory = _load_remembered(state_dir / SPOOL, warnings)
     config = _config(
         settings,
@@ -142,6 +146,7 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
         config=config, memory=memory, spool=spool, locks=locks, attempts=attempts, endpoint=endpoint, key=key,
         metrics=metrics, warnings=warnings, watch=watch, mps=mps if mps.specs else None, warm=_pool(settings),
         first_word_s=settings.launch.first_word_s,
+        trees_bytes_max=settings.snapshot.host_max_mib * 1024 * 1024,
     )  # fmt: skip
 
 
@@ -194,6 +199,7 @@ def _report(
     offered_devices: tuple[Device, ...],
     checkpoint_domain: str,
     port_first: int,
+    copies: str,
 ) -> HostReport:
     return HostReport(
         host_id=host_id,
@@ -209,6 +215,7 @@ def _report(
         allocation=agent.allocation,
         leaves_unix_s=_leaves_unix_s(agent),
         leave_grace_s=agent.leave_grace_s,
+        copies=copies,
     )
 
 

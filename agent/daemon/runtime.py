@@ -28,6 +28,7 @@ from cotenant.agent.daemon.core import (
     Booted,
     ControllerMessageCame,
     DevicesChanged,
+    EndCame,
     EndLeftovers,
     GpuFault,
     IndicatorsRead,
@@ -35,6 +36,7 @@ from cotenant.agent.daemon.core import (
     RemoveAttempt,
     RemoveCheckpoints,
     Say,
+    StartFailed,
     StartSupervisor,
     Tell,
     Trust,
@@ -44,20 +46,22 @@ from cotenant.agent.daemon.metrics import AgentReading, Edge, sheet_of
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.supervisors import Supervisors
 from cotenant.agent.daemon.tasks import GpuRelease, LogReader, Tasks
+from cotenant.agent.daemon.trees import NoTree, TreeFetcher
 from cotenant.agent.daemon.warm_starts import WarmStarts
 from cotenant.agent.gpus import GpuWatch, Mps, MpsEdge, offer_devices
 from cotenant.agent.host.devices import lock_names
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.indicators import IndicatorReader
 from cotenant.agent.host.locks import DeviceLocks
+from cotenant.agent.host.trees import TREES
 from cotenant.agent.host.user_files import remove_tree
-from cotenant.agent.ipc import Order
+from cotenant.agent.ipc import Order, Result, Status
 from cotenant.agent.warm.pool import Pool
-from cotenant.controller.domain import DeviceId, DeviceReading, texts
+from cotenant.controller.domain import DeviceId, DeviceReading, ExitVerdict, texts
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyFile
 from cotenant.controller.system.metrics import Sheet, Sheets
-from cotenant.controller.wire import FromAgent, ToAgent
+from cotenant.controller.wire import FromAgent, SnapshotPart, ToAgent
 
 if TYPE_CHECKING:
     from cotenant.controller.system.metrics import Endpoint
@@ -68,6 +72,7 @@ OFFER_PERIOD_S: Final = 10.0
 """How often a device that another agent holds is asked for again."""
 WARM: Final = "warm"
 """Beside the attempts: the sockets of fork servers."""
+TREES_BYTES_MAX: Final = 4096 * 1024 * 1024
 
 
 def log(text: str) -> None:
@@ -91,6 +96,7 @@ class Runtime:
         warm: Pool | None = None,
         first_word_s: float = 2.0,
         metrics: Endpoint | None = None,
+        trees_bytes_max: int = TREES_BYTES_MAX,
     ) -> None:
         self._state = state
         self._spool = spool
@@ -113,6 +119,9 @@ class Runtime:
             attempts=self._attempts.folder,
             spare=self._attempts.spare,
             log=log,
+        )
+        self._trees = TreeFetcher(
+            attempts.with_name(TREES), trees_bytes_max, send=self._link.send, lease_left_s=self._lease_left_s
         )
         self._release = GpuRelease(
             self.post, watch, self._mps.wait_for_look if self._mps is not None else None
@@ -139,6 +148,7 @@ class Runtime:
         """
         asyncio.get_running_loop().set_exception_handler(self._fail)
         self._link.open()
+        self._trees.remove_left_over()
         self.post(Booted(found=self._attempts.scan()))
         if self._watch is not None:
             self._watch.start(
@@ -240,6 +250,9 @@ class Runtime:
             self._on_welcome = None
 
     def _heard(self, message: ToAgent) -> None:
+        if isinstance(message, SnapshotPart):
+            self._trees.take(message)
+            return
         self.post(ControllerMessageCame(message=message))
 
     def _tick(self) -> None:
@@ -280,8 +293,9 @@ class Runtime:
         self._link.send(message)
 
     def note_handled(self, event: AnyAgentEvent) -> None:
-        """Looks what an event means for warm starts."""
+        """Looks what an event means for warm starts, and for attempts that wait for their trees."""
         self._warm.look(event)
+        self._stop_preparing()
 
     def halt(self, why: str) -> None:
         """Ends the agent; jobs live on."""
@@ -305,6 +319,7 @@ class Runtime:
                 self._remove(self._attempts.folder(job_id, attempt), self._attempts.base)
             case RemoveCheckpoints(folder=folder):
                 self._remove(Path(folder), Path(self._state.config.checkpoint_root))
+                self._remove(self._trees.copy_of(folder), self._trees.folder)
             case AnswerLog(read=read):
                 self._logs.answer(read)
             case Trust():
@@ -316,17 +331,40 @@ class Runtime:
                 self._reconnect(endpoint)
 
     def _start(self, order: Order) -> None:
-        if self._mps is None or self._mps.serves(order):
+        if order.launch.snapshot is None and (self._mps is None or self._mps.serves(order)):
             self._attempts.start(self._warm.offer_server(order))
         else:
-            self._tasks.keep(self._start_served(order, self._mps))
+            self._tasks.keep(self._start_prepared(order))
 
-    async def _start_served(self, order: Order, mps: MpsEdge) -> None:
-        """Starts an attempt once MPS serves it. The attempt may have been ended while its user's MPS daemon
-        was started."""
-        await mps.serve(order)
+    def _lease_left_s(self) -> float | None:
+        return self._state.registration.lease.left_s(now_s())
+
+    async def _start_prepared(self, order: Order) -> None:
+        """Starts an attempt once its tree is here and MPS serves it. The attempt may have been ended
+        meanwhile."""
+        if order.launch.snapshot is not None:
+            try:
+                order = await self._trees.prepare(order, order.launch.snapshot)
+            except NoTree as error:
+                failed = StartFailed(
+                    job_id=order.job_id, attempt=order.attempt, why=str(error), is_hosts=error.is_hosts
+                )
+                self.post(failed)
+                return
+        if self._mps is not None and not self._mps.serves(order):
+            await self._mps.serve(order)
         if self._state.is_there((order.job_id, order.attempt)):
             self._attempts.start(self._warm.offer_server(order))
+
+    def _stop_preparing(self) -> None:
+        """Ends attempts that are to stop while their trees are fetched: no supervisor could be told."""
+        for key, task in list(self._trees.preparing.items()):
+            attempt = self._state.memory.attempts[key]
+            if attempt.stop is not None and task is not None and task.cancel():
+                verdict = ExitVerdict(outcome="never-started", detail="stopped before its snapshot was here")
+                self.post(
+                    EndCame(result=Result(status=Status(job_id=key[0], attempt=key[1]), verdict=verdict))
+                )
 
     def _remove(self, folder: Path, trusted: Path) -> None:
         """Removes a folder in a thread: a folder of checkpoints may be large, and its file system slow. No

@@ -12,5 +12,6 @@ __all__ = [
     "locks",
     "ports",
     "process_identity",
+    "trees",
     "user_files",
 ]

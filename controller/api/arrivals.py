@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from cotenant.controller.api.submissions import Accepted, Denied, accept
+from cotenant.controller.api.trees import TreeRequests
 from cotenant.controller.api.views import Now, ago
 from cotenant.controller.domain import (
     ENDED,
@@ -70,9 +71,15 @@ class Arrivals:
     """The handler that takes submissions."""
 
     def __init__(
-        self, core: Core, secrets: Secrets, tells: TellsOwners | None, user_bytes_max: int = USER_BYTES_MAX
+        self,
+        core: Core,
+        secrets: Secrets,
+        tells: TellsOwners | None,
+        user_bytes_max: int = USER_BYTES_MAX,
+        trees: TreeRequests | None = None,
     ) -> None:
-        self._tells = tells
+        """Takes submissions. `trees`: the trees that jobs may run in."""
+        self._trees, self._tells = trees, tells
         self._user_bytes_max = user_bytes_max
         self._core = core
         self._secrets = secrets
@@ -109,6 +116,8 @@ class Arrivals:
             return wire.Submitted(
                 request_id=request_id, job_ids=(), notes=(*notes, *promise), promised_at=promised_at
             )
+        if self._trees is not None:
+            self._trees.check(accepted.specs, who)
         self._check_memory(who, accepted.specs)
         self._check_disk()
         job_ids = tuple(spec.job_id for spec in accepted.specs)

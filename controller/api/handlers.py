@@ -31,6 +31,7 @@ from cotenant.controller.api.permissions import (
 from cotenant.controller.api.queries import About, Queries
 from cotenant.controller.api.shadow import ShadowRequests
 from cotenant.controller.api.submissions import Denied
+from cotenant.controller.api.trees import TreeRequests
 from cotenant.controller.domain import ENDED, USER_BYTES_MAX, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.executors.agents import AgentExecutor
@@ -47,6 +48,8 @@ AWAITED_PER_USER: Final = 200_000
 WAIT_S_MAX: Final = 60.0
 FORESIGHT_COST: Final = 200
 """A question that is rolled out counts as so many others: it takes seconds of a core."""
+FRAME_OVER_DATA: Final = 4 / 3
+"""Bytes of a frame for each byte of data in it."""
 ENDING: Final = (ev.AttemptEnded, ev.CancelRequested, ev.JobArrived)
 """Events that can end a job without a command (a command makes us look as well)."""
 
@@ -95,22 +98,23 @@ class RequestHandlers:
         foresee: Foresee = lambda questions, told, within_s: False,
         more: Sequence[object] = (),
         tells: TellsOwners | None = None,
+        trees: TreeRequests | None = None,
         awaited_per_user: int = AWAITED_PER_USER,
         user_bytes_max: int = USER_BYTES_MAX,
     ) -> None:
         """Prepares the handlers of requests. `foresee`: rolls out what users ask about. `more`: other objects
-        that answer, such as an executor's requests. `tells`: who tells owners of their jobs; None: nobody."""
+        that answer, such as an executor's requests. `tells`: who tells owners of their jobs; None: nobody.
+        `trees`: one of those that answer, which knows users' packed trees."""
         self._core = core
         self._awaited_per_user = awaited_per_user
         self._send_frame = send
         self._stop = stop
         self._rates = Rates()
         self._byte_rates = Rates(BYTES_PER_SECOND, BYTES_BURST)
+        self._trees = trees
         board = EtaBoard(core)
         self._reading = reading = Queries(core, link, about, board, tells)
         self._logs = LogRequests(core, link)
-        changing = Changing(core)
-        profiles = ProfileRequests(core)
         self._widths = WidthRequests(core, foresee)
         self._waits: dict[tuple[bytes, int], PendingWait] = {}
         self._look_again = False
@@ -122,7 +126,7 @@ class RequestHandlers:
         )
         self.asked_s = core.clock.now_s()
         """When the last request came."""
-        self._arrivals = Arrivals(core, secrets, tells, user_bytes_max)
+        self._arrivals = Arrivals(core, secrets, tells, user_bytes_max, trees)
         self._foresight = ForesightRequests(core, foresee)
         self.shadow = ShadowRequests(core)
         """Where the shadow worker asks and reports."""
@@ -131,8 +135,8 @@ class RequestHandlers:
             **answers_of(
                 self._arrivals,
                 reading,
-                changing,
-                profiles,
+                Changing(core),
+                ProfileRequests(core),
                 EtaRequests(core, board),
                 AccountingRequests(core, reading),
                 TimelineRequests(core, reading),
@@ -193,8 +197,13 @@ class RequestHandlers:
             job = one_job(self._core, body.job_id).job
             must_own(asked.who, job, "read the log of")
             self._logs.read(asked.address, asked.request_id, body, partial(self._say, asked))
-        else:
+        elif type(body) in self._answers:
             self._reply(asked, self._answers[type(body)](asked.request_id, body, asked.who))
+            if isinstance(body, wire.PutSnapshot) and self._trees is not None:
+                size = self._trees.repaid_bytes(body, asked.who)
+                self._byte_rates.give_back(asked.who.name, size * FRAME_OVER_DATA)
+        else:
+            raise Denied("refused", "this controller keeps no snapshots")
 
     def _foreseen(self, asked: Asked, answer: wire.Foreseen | Denied) -> None:
         if isinstance(answer, Denied):
@@ -289,6 +298,8 @@ class RequestHandlers:
         """About twice a second, for deadlines."""
         self._look_again = True
         self.settle()
+        if self._trees is not None:
+            self._trees.tick()
 
 
 def cost_of(body: wire.AnyRequest) -> int:

@@ -90,6 +90,9 @@ BURST: Final = 10_000.0
 BYTES_PER_SECOND: Final = 1024.0 * 1024.0
 BYTES_BURST: Final = 32.0 * 1024.0 * 1024.0
 """Eight messages of the largest size at once: some ten thousand jobs."""
+TREE_BYTES_PER_SECOND: Final = 32.0 * 1024.0 * 1024.0
+TREE_BYTES_BURST: Final = 256.0 * 1024.0 * 1024.0
+"""Of packed trees, whose parts are written to disk at once: so much does not count in the other bucket."""
 USERS_MAX: Final = 10_000
 
 
@@ -110,3 +113,9 @@ class Rates:
             self._buckets.clear()
         self._buckets[user] = (level - cost if allowed else level, now_s)
         return allowed
+
+    def give_back(self, user: str, cost: float) -> None:
+        """Returns what was paid for."""
+        if user in self._buckets:
+            level, then_s = self._buckets[user]
+            self._buckets[user] = (min(self._burst, level + cost), then_s)

@@ -25,7 +25,7 @@ from cotenant.controller.api.listing import (
     wanted_jobs,
 )
 from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
-from cotenant.controller.domain import ENDED, ClassReport, Job, Phase, Reason, array_of, render
+from cotenant.controller.domain import ENDED, ClassReport, Job, Phase, Reason, array_of, because, render
 from cotenant.controller.engine import Engine, cheapest_change
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.history import JobRecord, accounts
@@ -151,6 +151,7 @@ class Queries:
         reason: Reason | None = None
         if fresh_reason and job.phase is Phase.QUEUED:
             reason = state.engine.explain(job.job_id, now.now_s)[0]
+        reason = reason or self._fetching(job)
         told = self._link.telemetry
         if brief:
             return views.job_view(state.engine, told, record, now, reason)
@@ -158,11 +159,19 @@ class Queries:
         beside = sharing.views_of(state.engine.jobs, job, record.attempts)
         return views.job_view(state.engine, told, record, now, reason, *beside, eta)
 
+    def _fetching(self, job: Job) -> Reason | None:
+        """How far the tree of a loading job has come to its host."""
+        tree, fetched = job.spec.launch.snapshot, self._link.trees.fetched.get(job.job_id, 0)
+        if job.phase is not Phase.LOADING or tree is None or not 0 < fetched < tree.size_bytes:
+            return None
+        return because("fetching", fetched >> 20, tree.size_bytes >> 20)
+
     def show(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
         record, now = one_job(self._core, request.job_id), self.now()
         job = record.job
         details = msgspec.structs.replace(
             views.job_details(self.view(record, now), record, now, whole=may_touch(who, job)),
+            copies=views.copies_shown(self._core.state.engine, record),
             verbs=verbs_open(job, who) if job.job_id in self._core.state.engine.jobs else (),
             settable=settings_open(job, who),
             told=self._tells.describe(job) or None if self._tells else None,
@@ -176,7 +185,8 @@ class Queries:
         record = one_job(self._core, request.job_id)
         job, view = record.job, self.view(record, now)
         own = (job.reason,) if job.phase in ENDED else state.engine.explain(job.job_id, now.now_s)
-        reasons = (*views.present_reasons(view), *own, *views.sharing_reasons(state.engine, job))
+        fetching = filter(None, (self._fetching(job),))
+        reasons = (*fetching, *views.present_reasons(view), *own, *views.sharing_reasons(state.engine, job))
         present = dict.fromkeys(map(render, reasons))
         past = [
             f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note)}"

@@ -186,6 +186,17 @@ def job_details(view: wire.JobView, record: JobRecord, now: Now, *, whole: bool)
     )
 
 
+def copies_shown(engine: Engine, record: JobRecord) -> tuple[str, ...]:
+    """Where the newest attempt's hosts have the job's copies of its snapshot."""
+    job = record.job
+    if job.spec.launch.snapshot is None or not record.attempts:
+        return ()
+    name = "-".join(filter(None, (job.job_id, job.epoch)))
+    hosts = (engine.hosts.get(each) for each in dict.fromkeys(record.attempts[-1].hosts))
+    reports = [host.report for host in hosts if host is not None]
+    return tuple(f"{each.host_id}:{each.copies}/{name}" for each in reports if each.copies)
+
+
 def times(job: Job, now_s: float) -> tuple[float, float, float, float]:
     """(wait, load, run, pause) with the present phase's share: the ledger adds it at the phase's end."""
     so_far_s = 0.0 if job.phase in ENDED else max(0.0, now_s - job.phase_since_s)

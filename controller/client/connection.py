@@ -142,6 +142,25 @@ class Client:
             request = msgspec.structs.replace(request, idempotency_key=os.urandom(16).hex())
         if timeout_s is None:
             timeout_s = self.timeout_s + _own_wait_s(request)
+        reply = self._send_snapshots(request, timeout_s) or self._reply_to(request, timeout_s)
+        if isinstance(reply, wire.Failure):
+            raise Refusal(reply)
+        return cast(Answer, reply)
+
+    def _send_snapshots(self, request: wire.Question[Any], timeout_s: float) -> wire.Failure | None:
+        """Sends the packed trees that the controller lacks, before the jobs that are to run in them."""
+        if not isinstance(request, wire.Submit) or request.dry_run:
+            return None
+        trees = {spec.launch.snapshot for spec in request.specs} - {None}
+        if not trees:
+            return None
+        from cotenant.controller.client.snapshots import send_tree  # Few submissions have one.
+
+        sent = (send_tree(tree, lambda body: self._reply_to(body, timeout_s)) for tree in trees if tree)
+        return next(filter(None, sent), None)
+
+    def _reply_to(self, request: wire.Question[Any], timeout_s: float) -> wire.Reply:
+        """The answer, or the refusal. Raises Unreachable."""
         deadline_s = time.monotonic() + timeout_s
         asked = _Asked(next(self._ids), request)
         reply = self._seek(asked, deadline_s)
@@ -153,9 +172,7 @@ class Client:
         if reply is None:
             raise self._silence(timeout_s)
         self._answered = True
-        if isinstance(reply, wire.Failure):
-            raise Refusal(reply)
-        return cast(Answer, reply)
+        return reply
 
     def _silence(self, timeout_s: float) -> Unreachable:
         hint = "it may be busy or gone: try `cotenant doctor`"

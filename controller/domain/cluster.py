@@ -108,6 +108,8 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     """When that ends, by the wall clock; 0: the host stays."""
     leave_grace_s: float = 0.0
     """So long before that its jobs are asked to save and leave."""
+    copies: str = ""
+    """Where it keeps jobs' copies of their snapshots, a folder per job; empty: its agent keeps none."""
 
     def __post_init__(self) -> None:
         seen = {d.device_id for d in self.devices}

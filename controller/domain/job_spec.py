@@ -7,6 +7,7 @@ the same.
 
 from __future__ import annotations
 
+import re
 from math import inf
 from typing import Final, Literal
 
@@ -75,6 +76,37 @@ class InputFile(msgspec.Struct, frozen=True, kw_only=True):
     """Where in a file each attempt begins to read."""
 
 
+class CodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A working tree, packed at submission: the job's hosts unpack it and the job runs in its own copy."""
+
+    sha256: str
+    """Of the packed tree, in 64 hexadecimal digits. Equal trees of one user are one snapshot."""
+    kind: Literal["git", "copy"]
+    """git: the files that git tracks, as they are in the working tree. copy: everything in the folder."""
+    size_bytes: int
+    """Of the packed tree."""
+    content_bytes: int
+    """Of the unpacked files together."""
+    files: int
+    top: str
+    """The folder that was packed, on the submitting machine."""
+    subfolder: str = ""
+    """The job's working directory below `top`; empty: `top` itself."""
+    commit: str = ""
+    """Checked out when it was packed; empty: there is none."""
+    branch: str = ""
+    dirty: bool = False
+    """Tracked files differed from the commit."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch("[0-9a-f]{64}", self.sha256):
+            raise ValueError("a snapshot is named by its SHA-256")
+        if self.subfolder.startswith("/") or ".." in self.subfolder.split("/"):
+            raise ValueError("a snapshot's subfolder must lie in the snapshot")
+        if min(self.size_bytes, self.content_bytes, self.files) < 0:
+            raise ValueError("a snapshot's sizes must not be negative")
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """How the user's command is started; opaque to policies."""
 
@@ -102,6 +134,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     order between the two streams is then that of their arrival; else it is exact."""
     slurm: SlurmScript | None = None
     """It came with `#SBATCH` lines."""
+    snapshot: CodeSnapshot | None = None
+    """It runs in a private copy of this tree; None: in `workdir` itself, as that is when it starts."""
     uid: int = 0
     gid: int = 0
     groups: tuple[int, ...] = ()
@@ -347,6 +381,9 @@ def held_bytes(spec: JobSpec) -> int:
     launch = spec.launch
     texts = (*launch.argv, *launch.env, *launch.env.values(), *launch.secrets, *spec.features, *spec.notify)
     texts += (spec.name, spec.user, spec.organisation, spec.gpu_type, launch.workdir, launch.output)
+    if launch.snapshot is not None:
+        tree = launch.snapshot
+        texts += (tree.sha256, tree.top, tree.subfolder, tree.commit, tree.branch)
     points = spec.profile.points if spec.profile is not None else ()
     entries = len((*texts, *spec.after, *points * 4))
     together = "".join(texts)

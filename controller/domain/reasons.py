@@ -84,6 +84,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "held-infra": "held after {0} infrastructure failures in a row; the last: {1}",
     "pinned": "its checkpoint is on {0}, which is {1}",
     "workdir-missing": "working directory {0} does not exist on {1}",
+    "fetching": "its host fetches its snapshot: {0} of {1} MiB",
     # Waiting.
     "behind": "behind job {0} in {1} order",
     "behind-no-devices": "behind job {0} in {1} order; it needs {3} device{3:s}, and {2} {2:are} free",

@@ -18,6 +18,7 @@ from cotenant.controller.present.jobs import (
     state_colour,
 )
 from cotenant.controller.present.screen import paint, wrap_text
+from cotenant.controller.present.snapshots import describe_snapshot
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.throughput import throughput_lines
 from cotenant.controller.present.units import NONE, duration, local_time
@@ -85,6 +86,7 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
         yield "exit code", exit_code(job)
     yield "promised", describe_promise(job.promised)
     yield "devices", devices(job.devices)
+    yield "runs in", ", ".join(job.copies)
     yield "shares with", ", ".join(f"job {each}" for each in job.co_tenants)
     yield "bound", describe_share_bound(job)
     if job.devices:
@@ -227,7 +229,8 @@ def _batch(job: wire.JobDetails) -> str:
 def asked_for(spec: JobSpec, wide: bool) -> Iterator[tuple[str, str]]:
     launch = spec.launch
     yield "command", shlex.join(launch.argv)
-    yield "in", launch.workdir
+    yield "in", launch.workdir if launch.snapshot is None else f"a copy of {launch.workdir}"
+    yield "snapshot", "" if launch.snapshot is None else describe_snapshot(launch.snapshot)
     hosts = f" on {units.plural(spec.nodes, 'host')}" if spec.nodes else ""
     kind = f" of type {spec.gpu_type}" if spec.gpu_type else ""
     gpus = (

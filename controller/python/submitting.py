@@ -222,6 +222,8 @@ def _submission(words: list[str], options: Options, endpoint: str | None) -> Sub
         saves_scripts=loaded.settings.checkpoint.scripts == "auto",
         notify=usual_words(loaded.settings.notify),
         webhook=webhook,
+        snapshots=paths.packed_trees(),
+        snapshot_size_max_mib=loaded.settings.snapshot.size_max_mib,
     )
     try:
         return submission(words, options, where, command_only=True)

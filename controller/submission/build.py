@@ -23,6 +23,7 @@ from cotenant.controller.domain import (
     Launch,
     LaunchMode,
     SlurmScript,
+    job_spec,
     texts,
 )
 from cotenant.controller.submission import commands, recording
@@ -58,6 +59,9 @@ class Submitter(msgspec.Struct, frozen=True, kw_only=True):
     """Of the controller; what runs in a job of a Slurm script asks the same one."""
     same_machine: bool = True
     """The controller is this user's own: a command that cannot start here cannot start at all."""
+    snapshots: Path = Path("snapshots")
+    """Where `--snapshot` leaves packed trees until they are sent."""
+    snapshot_size_max_mib: int = 256
     saves_scripts: bool = True
     """Whether scripts are saved and resumed without changing them where nothing is said about it."""
     notify: tuple[str, ...] = ()
@@ -132,12 +136,13 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         raise doubt
     if doubt is not None:
         notes.append(f"on this machine {doubt.message}")
+    argv, snapshot = _take_snapshot(values, source.argv, workdir, where, notes)
     launch = Launch(
-        argv=source.argv,
+        argv=argv,
         workdir=os.path.abspath(workdir),
         env=environment.open,
         secrets=tuple(environment.secrets),
-        output=_output(values.get("output"), workdir),
+        output=_output(values.get("output"), workdir if snapshot is None else Path()),
         mode=_mode(values, source, workdir, notes),
         uid=os.getuid(),
         gid=os.getgid(),
@@ -146,9 +151,10 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         watchdog_s=values.get("watchdog"),
         warm=not values.get("cold", False),
         slurm=_add_submit_variables(source.slurm, where) if source.slurm is not None else None,
+        snapshot=snapshot,
     )
     path = {**environment.open}.get("PATH", os.defpath)
-    spec = _spec(values | {"notify": notify}, launch, code_sha256(source.argv, Path(launch.workdir), path))
+    spec = _spec(values | {"notify": notify}, launch, code_sha256(argv, Path(launch.workdir), path))
     indices = values["array"].indices if "array" in values else ()
     request = wire.Submit(
         specs=tuple(_task(spec, at, indices) for at in range(len(indices))) or (spec,),
@@ -171,6 +177,26 @@ def _notify(given: tuple[str, ...] | None, usual: tuple[str, ...]) -> tuple[str,
         kinds = [word for word in usual if "@" not in word] or ["end"]
     addresses = [word for word in (given or ()) if "@" in word] or [word for word in usual if "@" in word]
     return (*kinds, *addresses) if kinds else ()
+
+
+def _take_snapshot(
+    values: dict[str, Any], argv: tuple[str, ...], workdir: Path, where: Submitter, notes: list[str]
+) -> tuple[tuple[str, ...], job_spec.CodeSnapshot | None]:
+    """The command and the tree that it runs in, where `--snapshot` asks for one. Adds to the notes."""
+    if "snapshot" not in values:
+        if "snapshot_add" in values:
+            raise BadSubmission("--snapshot-add alone takes nothing", "give --snapshot git as well")
+        return argv, None
+    from cotenant.controller.present.snapshots import describe_snapshot
+    from cotenant.controller.submission import packing  # Few submissions need git, tar and gzip.
+
+    more = [where.folder / _expand_path(each, "snapshot-add") for each in values.get("snapshot_add", ())]
+    tree = packing.pack_tree(values["snapshot"], workdir, more, where.snapshots, where.snapshot_size_max_mib)
+    notes.append(
+        f"it runs in its own copy of this tree ({describe_snapshot(tree.snapshot)}) on its host, and what it "
+        f"writes under relative names stays there; $COTENANT_SUBMIT_DIR is {os.path.abspath(workdir)}"
+    )
+    return packing.words_in_tree(argv, workdir, tree), tree.snapshot
 
 
 def _promise(values: dict[str, Any]) -> wire.PromiseAsked | None:
@@ -365,7 +391,11 @@ def _task(spec: JobSpec, at: int, indices: Sequence[int]) -> JobSpec:
 
 
 def _output(pattern: str | None, workdir: Path) -> str:
-    return os.path.abspath(workdir / _expand_path(pattern, "output")) if pattern else ""
+    """Absolute; below `Path()`, which stands for a copy on the job's host, as it was written."""
+    if not pattern:
+        return ""
+    path = workdir / _expand_path(pattern, "output")
+    return str(path) if workdir == Path() else os.path.abspath(path)
 
 
 def _expand_path(path: str, option: str) -> Path:

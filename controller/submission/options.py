@@ -274,6 +274,13 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("gpu_type", "TYPE", one_word, "only on this type (see `cotenant nodes`)"),
     Option("constraint", "WORD,...", word_list, "only on hosts with all these features", listed=True),
     Option("workdir", "DIR", path, "where it runs (default: here)", short="-D"),
+    Option(
+        "snapshot",
+        "git|copy",
+        choice("git", "copy"),
+        "run the working tree as it is now: the files that git tracks, or all of the folder",
+    ),
+    Option("snapshot_add", "PATH", path, "a file or folder that the snapshot takes along", repeat=True),
     Option("output", "FILE", path, "its output also goes there; %j job, %a attempt, %r rank"),
     Option("retries", "N", count_from_zero, "start it again after N failures of its own (default 0)"),
     Option("requeue_at_limit", "N", count_from_zero, "at its time limit save and queue again, up to N times"),

@@ -13,6 +13,7 @@ __all__ = [
     "sections",
     "secrets",
     "settings",
+    "trees",
     "web_link",
     "webhooks",
 ]

@@ -136,6 +136,19 @@ def controller_state_dir(settings: Settings) -> Path:
     return Path(settings.controller.state_dir or _state_dir() / "controller").expanduser()
 
 
+def snapshot_store(settings: Settings) -> Path:
+    """The packed trees that the controller keeps (not made here)."""
+    given = settings.snapshot.folder
+    return Path(given).expanduser() if given else controller_state_dir(settings) / "trees"
+
+
+def packed_trees() -> Path:
+    """Where a submission leaves its packed tree until the controller has it (not made here)."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("cotenant", appauthor=False) / "trees"
+
+
 def agent_state_dir(settings: Settings) -> Path:
     """Attempts, logs, unacknowledged reports (not made here)."""
     return Path(settings.agent.state_dir or _state_dir() / "agent").expanduser()

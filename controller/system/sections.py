@@ -284,6 +284,29 @@ class NotifySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             )
 
 
+class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[snapshot]`"""
+
+    size_max_mib: int = 256
+    """Of one packed tree (`--snapshot`); its files may take four times as much."""
+    user_max_mib: int = 2048
+    """What the controller keeps of one user; trees that no unended job names give way to new ones."""
+    host_max_mib: int = 4096
+    """What a host keeps of packed trees, so that the next job of the same tree fetches nothing."""
+    keep_days: float = 30.0
+    """How long the controller keeps a tree after the last job that names it has ended."""
+    folder: str = ""
+    """Where the controller keeps them; empty = in its state folder. For a controller and its standby: a
+    folder that both see."""
+
+    def __post_init__(self) -> None:
+        for name in ("size_max_mib", "user_max_mib", "host_max_mib"):
+            if not 1 <= getattr(self, name) < 2**40:
+                raise ValueError(f"snapshot.{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.keep_days < 1e6:
+            raise ValueError(f"snapshot.keep_days must be at least 0, got {self.keep_days}")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of all sections of the configuration."""
 
@@ -300,10 +323,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     metrics: MetricsSettings = MetricsSettings()
     launch: LaunchSettings = LaunchSettings()
     notify: NotifySettings = NotifySettings()
+    snapshot: SnapshotSettings = SnapshotSettings()
 
 
 SectionName = Literal[
     "controller", "policy", "sharing", "limits", "agent", "checkpoint", "profiler", "mps", "metrics",
-    "launch", "notify",
+    "launch", "notify", "snapshot",
 ]  # fmt: skip
 SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)

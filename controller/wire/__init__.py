@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 # fmt: off
 _HOMES: Final = {
     "agents": (
-        "AttemptProgress", "BoundStanding", "CommandAck", "CommandDelivery", "FromAgent", "GangRelay",
-        "Heartbeat", "Hello",
+        "AttemptProgress", "BoundStanding", "CommandAck", "CommandDelivery", "FetchSnapshot", "FromAgent",
+        "GangRelay", "Heartbeat", "Hello",
         "HostRefused", "LogReply", "NotFollowed", "NotLeading", "ReadLog", "Renew", "Report", "ReportAck",
-        "ToAgent", "Welcome",
+        "SnapshotPart", "ToAgent", "Welcome",
     ),
     "children": (
         "ComputeQuestion", "ComputeResult", "Otherwise", "Payload", "ShadowAnswer", "ShadowQuestion",
@@ -36,7 +36,7 @@ _HOMES: Final = {
     ),
     "entrance": (
         "FROM_AGENTS", "FROM_CLIENTS", "JOBS_MAX", "LAUNCH_BYTES_MAX", "LIMITS", "SECRETS_BYTES_MAX",
-        "Inadmissible", "admit",
+        "SNAPSHOT_PART_BYTES_MAX", "Inadmissible", "admit",
     ),
     "job": (
         "BEAT_BESIDE_FILE", "BEAT_FILE", "DATAGRAM_BYTES_MAX", "PACE_FILE", "PACE_KEPT_S",

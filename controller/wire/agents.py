@@ -155,7 +155,16 @@ class GangRelay(AgentMessage, frozen=True, kw_only=True, tag="gang"):
     payload: bytes
 
 
-FromAgent = Hello | Heartbeat | Report | CommandAck | NotFollowed | LogReply | GangRelay
+class FetchSnapshot(AgentMessage, frozen=True, kw_only=True, tag="fetch-snapshot"):
+    """Asks for the next part of the snapshot of an attempt that is to start on this host. The agent asks for
+    one part at a time, and again for a part that does not come."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    offset: int
+
+
+FromAgent = Hello | Heartbeat | Report | CommandAck | NotFollowed | LogReply | GangRelay | FetchSnapshot
 
 
 # --- Controller -> agent ---------------------------------------------------------------------------
@@ -218,6 +227,17 @@ class ReadLog(AgentMessage, frozen=True, kw_only=True, tag="read-log"):
     """A piece is to have output or standard error, not both."""
 
 
+class SnapshotPart(AgentMessage, frozen=True, kw_only=True, tag="snapshot-part"):
+    """The answer to `FetchSnapshot`."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    offset: int
+    data: bytes
+    missing: str = ""
+    """Why the controller has no such snapshot, for a person."""
+
+
 class HostRefused(AgentMessage, frozen=True, kw_only=True, tag="refused"):
     """Tells an agent that it may not work here (wrong key, wrong version, host name taken); the agent stops
     trying."""
@@ -232,4 +252,14 @@ class NotLeading(AgentMessage, frozen=True, kw_only=True, tag="not-leading"):
     """The endpoint of the one that does; empty: not known."""
 
 
-ToAgent = Welcome | Renew | ReportAck | CommandDelivery | ReadLog | GangRelay | HostRefused | NotLeading
+ToAgent = (
+    Welcome
+    | Renew
+    | ReportAck
+    | CommandDelivery
+    | ReadLog
+    | SnapshotPart
+    | GangRelay
+    | HostRefused
+    | NotLeading
+)

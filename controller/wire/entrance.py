@@ -62,6 +62,8 @@ FROM_CLIENTS: Final = NAME
 FROM_AGENTS: Final = Limit("text", 4 * KIB)
 DATA_BYTES_MAX: Final = 256 * KIB
 """Of bytes that we pass on unread: a part of a log, a message between supervisors."""
+SNAPSHOT_PART_BYTES_MAX: Final = 2 * 1024 * KIB
+"""One part of a packed tree, on its way to the controller or to a host."""
 
 LIMITS: Final[dict[tuple[type, str], Limit]] = {
     # Requests.
@@ -83,6 +85,7 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (allocations.AllocationTerms, "options"): Limit("name", 1 * KIB, count_max=100),
     (allocations.AllocationTerms, "before"): Limit("raw", 4 * KIB),
     (allocations.AllocationTerms, "folder"): PATH,
+    (clients.PutSnapshot, "data"): Limit("raw", SNAPSHOT_PART_BYTES_MAX),
     # Jobs.
     (job_spec.JobSpec, "job_id"): JOB_ID,
     (job_spec.JobSpec, "name"): Limit("name", 512),
@@ -98,12 +101,15 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (job_spec.Launch, "workdir"): PATH,
     (job_spec.Launch, "output"): PATH,
     (job_spec.InputFile, "path"): PATH,
+    (job_spec.CodeSnapshot, "top"): PATH,
+    (job_spec.CodeSnapshot, "subfolder"): PATH,
     (perf.Profile, "points"): Limit("name", 64, count_max=256),
     # Of an agent's own host: what is keyed by it must be what it calls itself.
     (cluster.HostReport, "host_id"): NAME,
     (cluster.HostReport, "address"): NAME,
     (cluster.HostReport, "features"): Limit("name", 128, count_max=256),
     (cluster.HostReport, "checkpoint_domain"): Limit("name", 4 * KIB),
+    (cluster.HostReport, "copies"): PATH,
     (cluster.HostReport, "devices"): Limit("name", 0, count_max=agents.DEVICES_MAX),
     (cluster.Device, "device_id"): Limit("name", 512),
     (cluster.Device, "host_id"): NAME,
@@ -160,8 +166,9 @@ def _check_value(value: Any, limit: Limit, default: Limit, where: str) -> Any:
     if isinstance(value, str):
         return value if _is_plain(value, limit) else _text(value, limit, where)
     if isinstance(value, bytes):
-        if len(value) > DATA_BYTES_MAX:
-            raise Inadmissible(f"{where} takes {len(value)} bytes of {DATA_BYTES_MAX} possible")
+        most = max(limit.bytes_max, DATA_BYTES_MAX)
+        if len(value) > most:
+            raise Inadmissible(f"{where} takes {len(value)} bytes of {most} possible")
         return value
     if isinstance(value, msgspec.Struct):
         return _struct(value, default)

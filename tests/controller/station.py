@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from cotenant.controller.api import About, RequestHandlers
+from cotenant.controller.api import About, RequestHandlers, TreeRequests
 from cotenant.controller.domain import (
     Capabilities,
     ExitVerdict,
@@ -43,7 +43,8 @@ from cotenant.controller.store import (
 )
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
-from cotenant.controller.system.sections import NotifySettings
+from cotenant.controller.system.sections import NotifySettings, SnapshotSettings
+from cotenant.controller.system.trees import TreeFiles
 from cotenant.controller.wire import agents, clients, decode
 from tests.building.hosts import cpu, host
 from tests.building.journals import NO_RESERVE
@@ -82,6 +83,7 @@ class Station:
         database: Database | None = None,
         writing: WritingConnection | None = None,
         notify: NotifySettings | None = None,
+        snapshots: SnapshotSettings | None = None,
         **limits: Any,
     ) -> None:
         """`database`, `writing`: of the journal, if it is not a file in the folder. `limits`: as
@@ -110,24 +112,29 @@ class Station:
             package="1.2.3",
             wall_s=wall_s,
             snapshot_every=snapshot_every,
-            clock=lambda start_s: Clock(
-                start_s, monotonic=lambda: self.time_s, wall=lambda: self.wall_s + self.time_s
-            ),
+            clock=self._clock,
         )
-        self._open_peers(folder, notify or NotifySettings(), endpoint, lease_s, limits)
+        self._open_peers(
+            folder, notify or NotifySettings(), snapshots or SnapshotSettings(), endpoint, lease_s, limits
+        )
 
     def _open_peers(
         self,
         folder: Path,
         notify: NotifySettings,
+        snapshots: SnapshotSettings,
         endpoint: str,
         lease_s: float | None,
         limits: dict[str, Any],
     ) -> None:
         self.secrets = Secrets(folder / "secrets")
-        self.link = AgentExecutor(self.core, self._send, self.secrets, lease_s=lease_s, silent_after_s=15.0)
+        self.trees = TreeFiles(folder / "trees")
+        self.link = AgentExecutor(
+            self.core, self._send, self.secrets, lease_s=lease_s, silent_after_s=15.0, trees=self.trees
+        )
         self.deliveries = CaughtDeliveries()
         self.notifier = Notifier(self.core, self.link, self.secrets, notify, self.deliveries)
+        trees = TreeRequests(self.core, self.trees, snapshots, run=lambda work: work())
         about = About(version="1.2.3", endpoint=endpoint, started_s=0.0)
         self.desk = RequestHandlers(
             self.core,
@@ -136,10 +143,14 @@ class Station:
             self.secrets,
             about,
             self._stop,
-            more=(AllocationRequests(self.core, about.endpoint, {}), self.notifier),
+            more=(AllocationRequests(self.core, about.endpoint, {}), self.notifier, trees),
             tells=self.notifier,
+            trees=trees,
             **limits,
         )
+
+    def _clock(self, start_s: float) -> Clock:
+        return Clock(start_s, monotonic=lambda: self.time_s, wall=lambda: self.wall_s + self.time_s)
 
     def _send(self, address: bytes, frame: bytes) -> bool:
         if address in self.gone:

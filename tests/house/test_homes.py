@@ -25,6 +25,7 @@ HOMES: dict[str, dict[str, str]] = {
         "controller/python/folders.py": "steps from an open folder, also in the user's process",
         "agent/daemon/spool.py": "appends to a file that is there",
         "agent/host/jobside.py": "renames a folder",
+        "agent/host/trees.py": "renames a folder",
         "agent/ipc/files.py": "gives a damaged file another name",
         "mps/ownership.py": f"{ALONE}, and writes into the file that it has locked",
     },

@@ -75,6 +75,14 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
             "shutil.rmtree",
         )),
     ),
+    "agent/daemon/trees.py": (STATE, frozenset((".chmod", ".glob", ".mkdir", ".unlink", "shutil.rmtree"))),
+    "agent/host/trees.py": (
+        "unpacks in a folder that nobody else can enter, and gives it away as a whole",
+        frozenset((
+            ".chmod", ".mkdir", ".open", ".symlink_to", "os.chown", "os.open", "os.rename", "os.walk",
+            "shutil.copyfileobj", "shutil.rmtree",
+        )),
+    ),
     "agent/slurm/allocation.py": (
         "a folder of its own that `mkdtemp` has made; a queue's folder is 0700 and its user's",
         frozenset((".chmod", ".read_text", "shutil.rmtree")),
@@ -92,6 +100,10 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     "controller/system/files.py": (
         f"{STATE}; no link is followed in a key's folder; `output` is for a person's own files",
         frozenset((".unlink", ".write_bytes", "os.open", "os.replace", "os.unlink")),
+    ),
+    "controller/system/trees.py": (
+        f"{STATE}; {OWNER}",
+        frozenset((".glob", ".mkdir", ".open", ".unlink", "os.open", "os.utime")),
     ),
     "controller/system/locks.py": (CHECKED, frozenset(("os.open",))),
     "controller/system/keys.py": (

@@ -262,7 +262,7 @@ class Attempts:
                 "infra-failed",
                 failed.why,
                 workdir_missing=missing,
-                host_fault=not missing,
+                host_fault=failed.is_hosts and not missing,
             )
 
     def supervisor_gone(self, gone: SupervisorGone) -> None:

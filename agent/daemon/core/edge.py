@@ -123,6 +123,8 @@ class StartFailed(OfAttempt, frozen=True, kw_only=True):
 
     why: str
     workdir_missing: bool = False
+    is_hosts: bool = True
+    """This host is to blame."""
 
 
 class Connected(OfAttempt, frozen=True, kw_only=True):

@@ -141,6 +141,8 @@ def prepared_submission(
         saves_scripts=loaded.settings.checkpoint.scripts == "auto",
         notify=usual_words(loaded.settings.notify),
         webhook=own_webhook(loaded.settings.notify, os.environ),
+        snapshots=paths.packed_trees(),
+        snapshot_size_max_mib=loaded.settings.snapshot.size_max_mib,
     )
     try:
         made = submission(words, flags, where, command_only=command_only, sbatch=sbatch)

@@ -62,6 +62,7 @@ WHERE_EMPTY: Final[dict[str, Callable[[sections.Settings], object]]] = {
     "agent.controller": lambda given: ",".join(paths.agent_endpoints(given)),
     "agent.state_dir": paths.agent_state_dir,
     "checkpoint.root": paths.checkpoint_root,
+    "snapshot.folder": paths.snapshot_store,
 }
 
 

@@ -29,9 +29,11 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.executors.agents.delivery import ControllerLogRelay, Delivery, Overflow
 from cotenant.controller.executors.agents.histories import Histories
 from cotenant.controller.executors.agents.reducers import HostWatch, ProgressFilter
+from cotenant.controller.executors.agents.trees import TreeService
 from cotenant.controller.store import Core, Decided
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import BadSecrets, Secrets
+from cotenant.controller.system.trees import TreeFiles
 from cotenant.controller.wire import FROM_AGENTS, Inadmissible, admit, encode
 from cotenant.controller.wire import agents as wire
 
@@ -73,7 +75,14 @@ class AgentExecutor:
     """The executor that carries out commands on all agents."""
 
     def __init__(
-        self, core: Core, send: SendsFrame, secrets: Secrets, *, lease_s: float | None, silent_after_s: float
+        self,
+        core: Core,
+        send: SendsFrame,
+        secrets: Secrets,
+        *,
+        lease_s: float | None,
+        silent_after_s: float,
+        trees: TreeFiles | None = None,
     ) -> None:
         self._core = core
         self._send_frame = send
@@ -85,6 +94,7 @@ class AgentExecutor:
         self._unstartable: list[ev.AttemptEnded] = []
         self._progress = ProgressFilter()
         self._histories = Histories(core, lease_s)
+        self.trees = TreeService(core, trees)
         self.logs = ControllerLogRelay(core.clock, self.say)
         self.telemetry: dict[JobId, wire.AttemptProgress] = {}
         """The newest progress of each job, for views: never journalled."""
@@ -139,6 +149,8 @@ class AgentExecutor:
                 return self._relay(host_id, message)
             case wire.LogReply():
                 self.logs.came(host_id, message)
+            case wire.FetchSnapshot():
+                self.say(host_id, self.trees.part_for(host_id, message))
         return True
 
     def _link_at(self, address: bytes) -> AgentConnection | None:

@@ -56,7 +56,7 @@ _HOMES: Final = {
         "PolicyView", "PreviewPolicy", "PreviewedAction", "SetPolicy", "SetShadow",
         "ShadowDifference", "ShadowView", "Shadowed", "policy_offers",
     ),
-    "submissions": ("PromiseAsked", "Submit", "Submitted"),
+    "submissions": ("AskSnapshot", "PromiseAsked", "PutSnapshot", "SnapshotHeld", "Submit", "Submitted"),
 }
 # fmt: on
 if not TYPE_CHECKING:

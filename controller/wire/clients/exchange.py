@@ -22,9 +22,11 @@ from cotenant.controller.wire.clients.past import (
     TimelineRequest,
 )
 from cotenant.controller.wire.clients.policies import PolicyReply, PolicyRequest
+from cotenant.controller.wire.clients.submissions import SnapshotHeld, SnapshotRequest
 
 AnyRequest = (
     JobRequest
+    | SnapshotRequest
     | AccountingRequest
     | ForesightRequest
     | ClusterRequest
@@ -36,6 +38,7 @@ AnyRequest = (
 )
 AnyReply = (
     JobReply
+    | SnapshotHeld
     | AccountingReply
     | ForesightReply
     | ClusterReply

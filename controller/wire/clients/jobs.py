@@ -373,6 +373,8 @@ class JobDetails(JobView, frozen=True, kw_only=True, tag="job/1"):
     profile_given: bool = False
     """It came with the submission, or from a like job before it."""
     throughput: ThroughputView | None = None
+    copies: tuple[str, ...] = ()
+    """Where the newest attempt's hosts have the job's copies of its snapshot, as `HOST:FOLDER`."""
     verbs: tuple[ChangeVerb, ...] = ()
     """Changes that the asker may ask for now."""
     settable: dict[str, str | int | float | None] = field(default_factory=dict)

@@ -45,3 +45,31 @@ class Submitted(Reply, frozen=True, kw_only=True, tag="submitted"):
     """What the user should know at once, e.g. why it cannot start yet."""
     promised_at: Utc | None = None
     """By then all of them are promised to have ended."""
+
+
+class AskSnapshot(Question["SnapshotHeld"], frozen=True, kw_only=True, tag="ask-snapshot"):
+    """Asks how much of the asker's snapshot the controller has. One that has come completely is checked
+    before it counts: the client asks again until it does."""
+
+    sha256: str
+    size_bytes: int
+
+
+class PutSnapshot(Question["SnapshotHeld"], frozen=True, kw_only=True, tag="put-snapshot"):
+    """The next part of a packed tree. A part that does not begin where the controller's copy ends changes
+    nothing, so repeats are harmless."""
+
+    sha256: str
+    size_bytes: int
+    offset: int
+    data: bytes
+
+
+class SnapshotHeld(Reply, frozen=True, kw_only=True, tag="snapshot-held"):
+    offset: int
+    """So many bytes have come."""
+    is_complete: bool = False
+    """All have, and are what their SHA-256 says."""
+
+
+SnapshotRequest = AskSnapshot | PutSnapshot

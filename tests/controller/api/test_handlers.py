@@ -17,6 +17,7 @@ from cotenant.controller.api.past import AccountingRequests, ProfileRequests, Ti
 from cotenant.controller.api.permissions import BURST, Rates
 from cotenant.controller.api.queries import Queries
 from cotenant.controller.api.shadow import ShadowRequests
+from cotenant.controller.api.trees import TreeRequests
 from cotenant.controller.domain import HostId, JobId, Launch
 from cotenant.controller.notices import Notifier
 from cotenant.controller.policies import registry
@@ -32,8 +33,7 @@ def test_every_request_has_an_answer() -> None:
     """But for those that may wait for one."""
     kinds = (
         Arrivals, Queries, Changing, ProfileRequests, EtaRequests, AccountingRequests, JobSettings,
-        ShadowRequests, TimelineRequests, AllocationRequests, LeadershipRequests,
-        Notifier,
+        ShadowRequests, TimelineRequests, AllocationRequests, LeadershipRequests, Notifier, TreeRequests,
     )  # fmt: skip
     answered = answers_of(*map(object.__new__, kinds))
     waiting = {clients.WaitJobs, clients.ReadJobLog, clients.ForeseeArrival, clients.ForeseeWidths}
