@@ -165,7 +165,7 @@ class Queries:
         job, view = record.job, self.view(record, now)
         own = (job.reason,) if job.phase in ENDED else state.engine.explain(job.job_id, now.now_s)
         reasons = (*views.present_reasons(view), *own, *views.sharing_reasons(state.engine, job))
-        present = dict.fromkeys(map(render, reasons))
+        present = dict.fromkeys(views.reason_in_words(job, each, now) for each in reasons)
         past = [
             f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note)}"
             for note in record.notes[: -HISTORY_LINES - 1 : -1]

@@ -58,6 +58,10 @@ class Now(NamedTuple):
     def utc_if(self, at_s: float | None) -> str | None:
         return None if at_s is None else self.utc(at_s)
 
+    def journal_s(self, unix_s: float) -> float:
+        """The time of the journal at a time of the wall clock, 0 at the least."""
+        return max(0.0, unix_s - self.wall_s + self.now_s)
+
     @property
     def at(self) -> str:
         return utc(self.wall_s)
@@ -92,7 +96,8 @@ def job_view(
     can = job.progress.capabilities
     return wire.JobRow(
         job_id=job.job_id, name=spec.name, user=spec.user, organisation=spec.organisation or None,
-        phase=job.phase, reason=render(shown), reason_code=shown.code, attempt=job.attempt.number,
+        phase=job.phase, reason=reason_in_words(job, shown, now), reason_code=shown.code,
+        attempt=job.attempt.number, begin_at=now.utc_if(spec.begin_s),
         job_class=spec.job_class, priority=spec.priority,
         guaranteed_h=engine.promised_h if spec.job_class == "spot" else None,
         broken_promises=job.counts.early_preemptions if engine.promised_h is not None else 0,
@@ -127,6 +132,13 @@ def job_view(
         won_device_s=total_won_device_s(shared), eta=eta, promised=promised_end(engine, job, now),
         bound=share_bound(engine, job, current), pace=current.pace if current else None,
     )  # fmt: skip
+
+
+def reason_in_words(job: Job, reason: Reason, now: Now) -> str:
+    """The sentence of a reason; one that names a time of the journal names it by the wall clock."""
+    if reason.code != "begins-later" or job.spec.begin_s is None:
+        return render(reason)
+    return f"does not start before {now.utc(job.spec.begin_s)[:16].replace('T', ' ')} UTC (--begin)"
 
 
 def share_bound(engine: Engine, job: Job, current: AttemptProgress | None) -> wire.ShareBoundView | None:

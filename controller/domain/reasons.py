@@ -68,6 +68,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "set-by": "{1}, set by {0}",
     "after-job": "waits for job {0} to finish{1}",
     "array-limit": "waits for another task of array {0}: at most {1} of them at once",
+    "begins-later": "does not start before the time that --begin names, {0} s after it came",
     "after-failed": "job {0}, which it depends on, ended as {1}",
     "back-off": "retries in {0} s after {1}",
     "stray": "{0} still ends an attempt of it that the journal lost when it was restored",

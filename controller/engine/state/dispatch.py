@@ -230,6 +230,9 @@ class Dispatch:
         self.ledger.phases.change(job, Change.BLOCK, why)
         if self.ledger.now_s < self.ledger.hold_until_s:
             self.wake_at(self.ledger.hold_until_s, "back-off", job.job_id, job.attempt.number)
+        elif why.code == "begins-later":
+            assert job.spec.begin_s is not None
+            self.wake_at(job.spec.begin_s, "back-off", job.job_id, job.attempt.number)
 
     def enqueue(self, job: Job) -> None:
         """A job has joined the queue: it ages from now on, if it may already have devices."""

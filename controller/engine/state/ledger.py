@@ -164,6 +164,8 @@ class Ledger:
             return because("stray", job.strays[0])
         if self.now_s < self.hold_until_s and job.epoch not in self.epochs_of_run:
             return because("restored", self.hold_until_s - self.now_s)
+        if job.spec.begin_s is not None and self.now_s < job.spec.begin_s:
+            return because("begins-later", job.spec.begin_s - job.submitted_s)
         limit = job.spec.array_limit
         if limit and self._is_full(array_of(job.job_id), limit, job):
             return because(ARRAY_LIMIT, array_of(job.job_id), limit)
