@@ -97,7 +97,6 @@ def job_view(
     return wire.JobRow(
         job_id=job.job_id, name=spec.name, user=spec.user, organisation=spec.organisation or None,
         phase=job.phase, reason=reason_in_words(job, shown, now), reason_code=shown.code,
-        attempt=job.attempt.number, begin_at=now.utc_if(spec.begin_s),
         job_class=spec.job_class, priority=spec.priority,
         guaranteed_h=engine.promised_h if spec.job_class == "spot" else None,
         broken_promises=job.counts.early_preemptions if engine.promised_h is not None else 0,
@@ -106,7 +105,7 @@ def job_view(
         gpus_range=(spec.gpus_min, spec.gpus_max) if spec.is_elastic else None, resizes=job.counts.resizes,
         speedups=() if job.measured.curve is None else _speedups(spec, job.measured.curve),
         speedups_source=None if job.measured.curve is None else job.measured.curve.source,
-        devices=devices_shown(job, newest),
+        devices=devices_shown(job, newest), attempt=job.attempt.number, begin_at=now.utc_if(spec.begin_s),
         co_tenants=engine.partners(job.job_id) if placed else (), co_tenants_ever=job.co_tenants,
         sub_batch=split.sub_batch if split else None,
         accumulation_steps=split.accumulation_steps if split else 1,

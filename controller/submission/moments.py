@@ -9,6 +9,7 @@ import re
 from datetime import date, datetime, time, timedelta
 from typing import Final
 
+from cotenant.controller.domain import texts
 from cotenant.controller.submission.quantities import duration_s, quoted_text
 
 _CLOCK: Final = r"[0-9]{1,2}:[0-9][0-9]"
@@ -67,7 +68,7 @@ def _ahead_s(text: str) -> float:
     match = re.fullmatch(r"([0-9]{1,9})(second|minute|hour|day|week)s?", text)
     if match is not None:
         return int(match[1]) * _LONG_UNITS_S[match[2]]
-    return float(text) if text.isdecimal() else duration_s(text)
+    return float(text) if texts.is_whole_number(text) else duration_s(text)
 
 
 def _clock(word: str) -> time | None:
