@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from cotenant.controller.domain import DeviceId, Job, JobSpec, Phase, Reason, because
-from cotenant.controller.engine.stages import parts
+from cotenant.controller.engine.stages import bookings, parts
 from cotenant.controller.engine.stages.admission import Admission
 from cotenant.controller.engine.stages.lateness import Lateness
 from cotenant.controller.engine.stages.priority_guard import why_kept
@@ -51,6 +51,7 @@ class Explaining:
         return [
             *self._causes(job),
             *parts.why_waiting(ledger, job),
+            *bookings.why_kept(ledger, job),
             *self._admission.explain(ledger, job),
             *(() if turn is None else (turn,)),
             *self._not_offered(job),

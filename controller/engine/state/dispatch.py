@@ -37,6 +37,7 @@ from cotenant.controller.domain import (
     Placement,
     PolicySettings,
     Reason,
+    ReservationSettings,
     SharingSettings,
     StartAttempt,
     StopAttempt,
@@ -61,6 +62,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     began_hour: int = 0
     """The hour, counted from 1970 in UTC, in which the journal's time began; 0 = unknown."""
     sharing: SharingSettings = NO_BOUNDS
+    reservations: ReservationSettings = ReservationSettings()
     lengths_by_command: bool = True
     """False: how long a job took says nothing of the next one with its command."""
     predictor: InterferenceModel | None = None
@@ -79,6 +81,7 @@ AlarmKind = Literal[
     "leave",
     "judge",
     "turn",
+    "booking",
 ]
 
 
