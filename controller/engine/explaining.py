@@ -75,6 +75,8 @@ class Explaining:
         if impossible is not None:
             return [impossible]
         says = current.policy.explain(ledger, job)
+        if says.code == "next-event" and job.reason.code == bookings.KEPT_BACK:
+            says = job.reason
         kept = why_kept(ledger, job, lambda other: current.holds_back(ledger, other))
         if kept is not None:
             return [kept] if says.code == "next-event" else [kept, says]

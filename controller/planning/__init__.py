@@ -23,7 +23,7 @@ _HOMES: Final = {
     ),
     "view": (
         "LENT", "FreeHosts", "HoldingsView", "HpDemand", "KeptFrom", "PairsView", "QueueView", "RunningView",
-        "SchedulingClass", "SizesView", "View", "hard_s", "scheduling_class_of",
+        "SchedulingClass", "SizesView", "View", "hard_s", "is_barred", "scheduling_class_of",
         "scheduling_class_of_spec", "staying_class_of", "suits",
     ),
     "why": (

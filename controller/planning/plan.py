@@ -28,7 +28,7 @@ from cotenant.controller.domain import (
     Share,
     room_left,
 )
-from cotenant.controller.planning.view import SchedulingClass, View, suits
+from cotenant.controller.planning.view import SchedulingClass, View, is_barred, suits
 
 HostType = tuple[HostId, str]
 Freed = tuple[HostId, str, list[DeviceId]]
@@ -380,7 +380,7 @@ class Plan:
         devices = self.free_devices(host_id, type)
         if kept := self.view.kept:
             now_s = self.view.now_s
-            devices = [d for d in devices if d not in kept or kept[d].suits(scheduling_class, now_s)]
+            devices = [d for d in devices if not is_barred(kept, d, scheduling_class, now_s)]
         if scheduling_class.memory_mib == 0:
             return devices
         return [d for d in devices if self.view.devices[d].usable_mib >= scheduling_class.memory_mib]

@@ -66,9 +66,10 @@ ENDLESS_S: Final = 1e9
 """What a job needs that has no time limit and cannot be preempted."""
 
 
-def hard_s(job: Job, now_s: float) -> float:
-    """How long a job may still hold its devices whatever anybody wants; 0: it can be asked to leave them."""
-    if job.preemptible and job.spec.promised_s is None:
+def hard_s(job: Job, now_s: float, *, is_apart: bool = False) -> float:
+    """How long a job may still hold its devices whatever anybody wants; 0: it can be asked to leave them.
+    `is_apart`: its hosts would not see each other's checkpoints, so that it cannot resume."""
+    if job.preemptible and job.spec.promised_s is None and not is_apart:
         return 0.0
     limit_left_s = job.limit_left_s(now_s)
     return ENDLESS_S if limit_left_s is None else limit_left_s + job.estimate.pause_s
@@ -81,14 +82,24 @@ class KeptFrom(NamedTuple):
     """`LENT`: it is, and its owner does not use it."""
     user: str
 
-    def suits(self, scheduling_class: SchedulingClass, now_s: float) -> bool:
-        """Whether a job of the class may have the device until then."""
+    def bars(self, scheduling_class: SchedulingClass, now_s: float) -> bool:
+        """Whether a job of the class may not have the device now."""
         if scheduling_class.user == self.user:
-            return True
+            return False
         needs_s = scheduling_class.undisturbed_s
         if self.from_s == LENT:
-            return not needs_s
-        return now_s + (needs_s or scheduling_class.stay_s) <= self.from_s
+            return needs_s > 0
+        return now_s + (needs_s or scheduling_class.stay_s) > self.from_s
+
+
+def is_barred(
+    kept: Mapping[DeviceId, tuple[KeptFrom, ...]],
+    device_id: DeviceId,
+    scheduling_class: SchedulingClass,
+    now_s: float,
+) -> bool:
+    """Whether a reservation keeps jobs of the class from a device."""
+    return device_id in kept and any(each.bars(scheduling_class, now_s) for each in kept[device_id])
 
 
 LENT: Final = -1.0
@@ -329,7 +340,7 @@ class View(Protocol):
         """What jobs of class hp ask for."""
 
     @property
-    def kept(self) -> Mapping[DeviceId, KeptFrom]:
+    def kept(self) -> Mapping[DeviceId, tuple[KeptFrom, ...]]:
         """Devices that will be reserved for one user's jobs, or that such a user has lent; those that are
         reserved now count as unhealthy."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -26,7 +26,7 @@ Places = dict[tuple[HostId, str], list[tuple[bool, bool, DeviceId]]]
 """By host and type the devices that a reservation can have, the best first."""
 
 
-class NoDevices(NamedTuple):
+class NoDevices(msgspec.Struct, frozen=True, kw_only=True):
     """What could be had instead of a reservation for which there are too few devices."""
 
     gpus_then: int
@@ -67,7 +67,9 @@ class BookingRoom:
         for (_, type), found in self._places(booking, None).items():
             counts[type] += len(found)
         most = max(counts.values(), default=0)
-        return NoDevices(min(most, booking.gpus), next(self._other_times(booking), None))
+        return NoDevices(
+            gpus_then=min(most, booking.gpus), from_s=next(self._other_times(booking), None)
+        )
 
     def _other_times(self, booking: Booking) -> Iterator[float]:
         """Later times at which it could begin: when something ends."""

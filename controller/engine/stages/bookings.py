@@ -56,6 +56,7 @@ from cotenant.controller.engine.state.ledger import Ledger
 from cotenant.controller.engine.state.phases import RareWish
 from cotenant.controller.planning import hard_s
 
+KEPT_BACK: Final = "booking-keeps-back"
 WAITING_MAX: Final = 1_000
 """Waiting jobs among which an owner's are looked for."""
 
@@ -282,16 +283,19 @@ class BookingStage:
         if job is None:
             return None
         devices, now_s = set(action.devices), ledger.now_s
+        hosts = [ledger.hosts.get(ledger.holdings.host_of(each)) for each in devices]
+        is_apart = len({host.checkpoint_domain for host in hosts if host is not None}) > 1
+        may_take_s = hard_s(job, now_s, is_apart=is_apart)
         for each in ledger.bookings.open.values():
             if each.user == job.spec.user or devices.isdisjoint(each.devices):
                 continue
             if each.is_closed:
-                if not devices.isdisjoint(each.own) or hard_s(job, now_s):
+                if not devices.isdisjoint(each.own) or may_take_s:
                     return each
                 continue
             here = (other for device_id in action.devices for other in holders(ledger, device_id))
             begins_s = max((moved_s(ledger, other) for other in here), default=now_s)
-            needs_s = hard_s(job, now_s) or job.estimate.load_s + job.estimate.pause_s
+            needs_s = may_take_s or job.estimate.load_s + job.estimate.pause_s
             if begins_s + needs_s > each.from_s + NEAR_S:
                 return each
         return None
@@ -321,7 +325,7 @@ def _may_go(job: Job) -> bool:
 
 
 def _against(each: OpenBooking) -> Reason:
-    return because("booking-keeps-back", each.user, each.booking_id)
+    return because(KEPT_BACK, each.user, each.booking_id)
 
 
 def why_kept(ledger: Ledger, job: Job) -> list[Reason]:

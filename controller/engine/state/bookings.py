@@ -68,7 +68,7 @@ class Bookings:
 
     def __init__(self) -> None:
         self.saved = SavedBookings()
-        self.kept: dict[DeviceId, KeptFrom] = {}
+        self.kept: dict[DeviceId, tuple[KeptFrom, ...]] = {}
         """As `View.kept`."""
 
     @property
@@ -103,11 +103,9 @@ class Bookings:
         """The index after any change."""
         self.kept.clear()
         for each in self.saved.open.values():
-            mine = KeptFrom(each.from_s, each.user)
-            for device_id in each.devices if not each.is_closed else ():
-                self.kept[device_id] = min(mine, self.kept.get(device_id, mine))
-        for each in self.saved.open.values():
-            self.kept.update(dict.fromkeys(each.lent, KeptFrom(LENT, each.user)))
+            mine = KeptFrom(LENT if each.is_closed else each.from_s, each.user)
+            for device_id in each.lent if each.is_closed else each.devices:
+                self.kept[device_id] = (*self.kept.get(device_id, ()), mine)
 
     # --- Closed devices ----------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from cotenant.controller.domain import Device, DeviceId, Host, HostId, HostState
-from cotenant.controller.planning import KeptFrom, SchedulingClass, suits
+from cotenant.controller.planning import KeptFrom, SchedulingClass, is_barred, suits
 
 
 class _Hosts:
@@ -134,7 +134,7 @@ class Sizes:
         self._ever: dict[SchedulingClass, int] = {}
         self._now: dict[SchedulingClass, int] = {}
         self._on_host: dict[tuple[SchedulingClass, str], int] = {}
-        self.kept: Mapping[DeviceId, KeptFrom] = {}
+        self.kept: Mapping[DeviceId, tuple[KeptFrom, ...]] = {}
         """As `View.kept`."""
         self.now_s = 0.0
 
@@ -165,8 +165,8 @@ class Sizes:
 
     def _is_offered(self, scheduling_class: SchedulingClass) -> Callable[[Device], bool]:
         def is_offered(device: Device) -> bool:
-            kept = self.kept.get(device.device_id)
-            return device.healthy and (kept is None or kept.suits(scheduling_class, self.now_s))
+            is_free = not is_barred(self.kept, device.device_id, scheduling_class, self.now_s)
+            return device.healthy and is_free
 
         return is_offered
 
