@@ -89,6 +89,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "behind": "behind job {0} in {1} order",
     "behind-no-devices": "behind job {0} in {1} order; it needs {3} device{3:s}, and {2} {2:are} free",
     "booking-serves": "{1} device{1:s} of its owner's reservation {0}",
+    "booking-ask-again": "jobs got reserved devices instead of those that were meant for them",
     "booking-makes-room": "makes room for {0}, who has reserved its devices ({1})",
     "booking-keeps-back": "kept back: there it would run into the time that {0} has reserved ({1})",
     "booking-now": "{0} device{0:s} that would suit it {0:are} reserved for {1} ({2}) for another {3} s",

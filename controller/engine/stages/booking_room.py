@@ -67,9 +67,7 @@ class BookingRoom:
         for (_, type), found in self._places(booking, None).items():
             counts[type] += len(found)
         most = max(counts.values(), default=0)
-        return NoDevices(
-            gpus_then=min(most, booking.gpus), from_s=next(self._other_times(booking), None)
-        )
+        return NoDevices(gpus_then=min(most, booking.gpus), from_s=next(self._other_times(booking), None))
 
     def _other_times(self, booking: Booking) -> Iterator[float]:
         """Later times at which it could begin: when something ends."""

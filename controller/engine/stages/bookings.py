@@ -227,6 +227,9 @@ class BookingStage:
         if refused and not any(isinstance(each, Place | Share | Preempt | Resize) for each in out):
             # Asked again at once, the policy would want the same again, and so on for ever.
             out = [each for each in out if type(each) is not Wake or each.at_s > ledger.now_s]
+        if any(isinstance(each, Place | Share) and each.job_id in served for each in before):
+            # Others may have what the policy meant for these jobs.
+            out.append(Wake(at_s=ledger.now_s, reason=because("booking-ask-again")))
         return decision if tuple(out) == before else Decision(actions=tuple(out))
 
     def _what_is_left(self, actions: Iterable[AnyAction], without: Iterable[JobId]) -> Iterable[AnyAction]:
@@ -261,7 +264,9 @@ class BookingStage:
         for job in islice(ledger.queue.jobs_in_order(), WAITING_MAX):
             if job.spec.user != each.user or job.spec.gpus > len(free) or job.job_id in but:
                 continue
-            gang = find_gang(ledger, job, free)
+            is_whole = job.spec.gpu_fraction == 1.0  # A part would not wait for others to leave.
+            fit = free if is_whole else [each for each in free if not ledger.holdings.tenants(each)]
+            gang = find_gang(ledger, job, fit)
             if gang is not None:
                 found.append((job, gang))
                 free = [device_id for device_id in free if device_id not in gang]
