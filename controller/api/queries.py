@@ -210,6 +210,7 @@ class Queries:
             device_id: msgspec.structs.replace(read.reading, age_s=max(0.0, now.now_s - read.at_s))
             for device_id, read in self._link.readings.items()
         }
+        reserved = views.reserved_devices(engine, now)
         nodes = [
             views.node_view(
                 engine,
@@ -217,6 +218,7 @@ class Queries:
                 self._link.watch.age_s(host_id, now.now_s),
                 readings,
                 self._link.fork_servers.get(host_id),
+                reserved,
             )
             for host_id, host in sorted(engine.hosts.items())
         ]

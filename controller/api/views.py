@@ -256,9 +256,11 @@ def node_view(
     heartbeat_age_s: float | None,
     readings: Mapping[DeviceId, DeviceReading] | None = None,
     fork_servers: ForkServers | None = None,
+    reserved: Mapping[DeviceId, wire.ReservedView] | None = None,
 ) -> wire.NodeView:
-    """The view of one host. `readings`: those of any devices, with their ages."""
+    """The view of one host. `readings`, `reserved`: those of any devices."""
     report, known, asking = host.report, readings or {}, engine.view().holdings.asking_on(host.host_id)
+    for_whom = reserved or {}
     return wire.NodeView(
         host=report.host_id,
         state=host.state,
@@ -273,11 +275,33 @@ def node_view(
         cpus_asked=sum(job.spec.cpus for job in asking),
         memory_asked_mib=sum(job.spec.host_memory_mib for job in asking),
         fork_servers=fork_servers,
-        devices=tuple(device_view(engine, device, known.get(device.device_id)) for device in report.devices),
+        devices=tuple(
+            device_view(engine, each, known.get(each.device_id), for_whom.get(each.device_id))
+            for each in report.devices
+        ),
     )
 
 
-def device_view(engine: Engine, device: Device, reading: DeviceReading | None) -> wire.DeviceView:
+def reserved_devices(engine: Engine, now: Now) -> dict[DeviceId, wire.ReservedView]:
+    """For whom devices are reserved now or next."""
+    found: dict[DeviceId, wire.ReservedView] = {}
+    for each in sorted(engine.bookings.values(), key=lambda each: (each.from_s, each.number)):
+        for device_id in each.devices:
+            view = wire.ReservedView(
+                reservation_id=each.booking_id,
+                user=each.user,
+                from_at=now.utc(each.from_s),
+                until_at=now.utc(each.until_s),
+                is_now=device_id in each.own,
+                is_lent=device_id in each.lent,
+            )
+            found.setdefault(device_id, view)
+    return found
+
+
+def device_view(
+    engine: Engine, device: Device, reading: DeviceReading | None, reserved: wire.ReservedView | None
+) -> wire.DeviceView:
     jobs = engine.tenants(device.device_id)
     parts = [held_part(engine.jobs[job_id]) for job_id in jobs]
     planned = tuple(planned_mib(engine, device.device_id, job_id) for job_id in jobs)
@@ -299,6 +323,7 @@ def device_view(engine: Engine, device: Device, reading: DeviceReading | None) -
         jobs=jobs,
         parts=tuple(part.fraction for part in parts) if any(p.fraction < 1.0 for p in parts) else (),
         jobs_planned_mib=planned,
+        reserved=reserved,
     )
 
 

@@ -53,6 +53,9 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True):
     last_s: float | None = None
     """It does not begin again after this; None: it goes on until somebody cancels it."""
 
+    key: str = ""
+    """Of the request, so that a repeat makes no other."""
+
     def __post_init__(self) -> None:
         if self.gpus < 1:
             raise ValueError(f"a reservation has at least 1 GPU, got {self.gpus}")

@@ -316,6 +316,11 @@ class Engine:
         """The reservations of users that are not over; to be read only."""
         return self._ledger.bookings.open
 
+    @property
+    def next_booking(self) -> int:
+        """The number that the next reservation will get."""
+        return self._ledger.bookings.saved.next_number
+
     def offer_booking(self, booking: Booking, now_s: float) -> tuple[DeviceId, ...] | NoDevices:
         """The devices that a reservation would get if it were made now, or what could be had instead."""
         return self._bookings.offer(booking, now_s)

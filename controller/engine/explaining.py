@@ -91,6 +91,9 @@ class Explaining:
         out: list[tuple[DeviceId, str]] = [
             (device.device_id, device.note)
             for device in self._ledger.devices.values()
-            if not device.healthy and device.note and scheduling_class.gpu_type in ("", device.type)
+            if not device.healthy
+            and device.note
+            and device.device_id not in self._ledger.bookings.saved.closed
+            and scheduling_class.gpu_type in ("", device.type)
         ]
         return [because("not-offered", device_id, note) for device_id, note in out[:NOT_OFFERED_SHOWN]]

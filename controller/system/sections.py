@@ -15,6 +15,7 @@ from cotenant.controller.domain import (
     LimitSettings,
     OrganisationSettings,
     PolicySettings,
+    ReservationSettings,
     SharingSettings,
 )
 from cotenant.controller.system.endpoint import check_address, check_endpoints
@@ -236,6 +237,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     policy: PolicySettings = PolicySettings()
     sharing: SharingSettings = SharingSettings()
     limits: LimitSettings = LimitSettings()
+    reservations: ReservationSettings = ReservationSettings()
     organisations: dict[str, OrganisationSettings] = {}
     """By name; in files only."""
     agent: AgentSettings = AgentSettings()
@@ -247,6 +249,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 SectionName = Literal[
-    "controller", "policy", "sharing", "limits", "agent", "checkpoint", "profiler", "mps", "metrics", "launch"
+    "controller",
+    "policy",
+    "sharing",
+    "limits",
+    "reservations",
+    "agent",
+    "checkpoint",
+    "profiler",
+    "mps",
+    "metrics",
+    "launch",
 ]
 SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cotenant.controller.wire.clients.jobs import *  # noqa: F403
     from cotenant.controller.wire.clients.past import *  # noqa: F403
     from cotenant.controller.wire.clients.policies import *  # noqa: F403
+    from cotenant.controller.wire.clients.reservations import *  # noqa: F403
     from cotenant.controller.wire.clients.submissions import *  # noqa: F403
 
 # fmt: off
@@ -53,6 +54,10 @@ _HOMES: Final = {
         "OrganisationView", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed",
         "PolicyView", "PreviewPolicy", "PreviewedAction", "SetPolicy", "SetShadow",
         "ShadowDifference", "ShadowView", "Shadowed", "policy_offers",
+    ),
+    "reservations": (
+        "CancelReservations", "ListReservations", "Repeat", "ReservationView", "Reservations", "Reserve",
+        "Reserved", "ReservedView",
     ),
     "submissions": ("PromiseAsked", "Submit", "Submitted"),
 }
