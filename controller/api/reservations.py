@@ -11,9 +11,8 @@ from typing import Final
 from cotenant.controller.api.permissions import must_be_admin
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.views import Now
-from cotenant.controller.domain import Booking, DeviceId
+from cotenant.controller.domain import Booking, DeviceId, bookings
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.bookings import DAY_S, WEEK_S
 from cotenant.controller.engine import Engine, NoDevices, OpenBooking
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
@@ -22,7 +21,7 @@ from cotenant.controller.wire import clients as wire
 LATE_S: Final = 60.0
 """`now` may have been so long ago when it arrives here."""
 OPEN_MAX: Final = 1_000
-EVERY_S: Final[dict[str, float]] = {"": 0.0, "day": DAY_S, "week": WEEK_S}
+EVERY_S: Final[dict[str, float]] = {"": 0.0, "day": bookings.DAY_S, "week": bookings.WEEK_S}
 
 
 class ReservationRequests:
@@ -31,7 +30,7 @@ class ReservationRequests:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def reserve(self, request_id: int, request: wire.Reserve, who: Identity) -> wire.Reserved:
+    def reserve(self, request_id: int, request: wire.ReserveDevices, who: Identity) -> wire.Reserved:
         """Raises Denied: the reservation is not the sender's to make, too large, or cannot be had then."""
         core, engine = self._core, self._core.state.engine
         now = Now(core.clock.now_s(), core.clock.wall())
@@ -78,7 +77,7 @@ class ReservationRequests:
         return wire.Reservations(request_id=request_id, reservations=views, now=now.at)
 
 
-def _booking(engine: Engine, request: wire.Reserve, who: Identity, now: Now, key: str) -> Booking:
+def _booking(engine: Engine, request: wire.ReserveDevices, who: Identity, now: Now, key: str) -> Booking:
     """What is asked for, as a reservation. Raises Denied: it makes no sense, or is for somebody else."""
     user = request.user or who.name
     if user != who.name:
@@ -87,7 +86,7 @@ def _booking(engine: Engine, request: wire.Reserve, who: Identity, now: Now, key
         raise Denied("usage", "the time at which it should begin has passed", "give a time that lies ahead")
     from_s = max(now.now_s, now.journal_s(request.from_unix_s))
     every_s = EVERY_S[request.every]
-    ahead_s = engine.config.reservations.ahead_days_max * DAY_S
+    ahead_s = engine.config.reservations.ahead_days_max * bookings.DAY_S
     try:
         return Booking(
             booking_id=f"r{engine.next_booking}",
@@ -117,7 +116,7 @@ def _check_bounds(engine: Engine, booking: Booking, now: Now) -> None:
             f"{settings.device_hours_max:g} (reservations.device_hours_max)",
             "reserve less, cancel one, or ask an admin",
         )
-    if booking.from_s - now.now_s > settings.ahead_days_max * DAY_S:
+    if booking.from_s - now.now_s > settings.ahead_days_max * bookings.DAY_S:
         raise Denied(
             "not-allowed",
             f"users reserve up to {settings.ahead_days_max:g} days ahead (reservations.ahead_days_max)",
@@ -134,7 +133,7 @@ def _no_devices(booking: Booking, found: NoDevices, now: Now, east_s: int) -> De
     at = time.gmtime(now.wall_s - now.now_s + found.from_s + east_s)
     fewer = f", or {found.gpus_then} then" if found.gpus_then else ""
     return Denied(
-        "refused", then, f"{booking.gpus} are free from {time.strftime('%a %d %b %H:%M', at)}{fewer}"
+        "refused", then, f"{booking.gpus} can be had from {time.strftime('%a %d %b %H:%M', at)}{fewer}"
     )
 
 
@@ -146,7 +145,7 @@ def reservation_view(engine: Engine, each: OpenBooking, now: Now) -> wire.Reserv
         gpus=booking.gpus,
         from_at=now.utc(each.from_s),
         until_at=now.utc(each.until_s),
-        every="" if not booking.every_s else "day" if booking.every_s == DAY_S else "week",
+        every="" if not booking.every_s else "day" if booking.every_s == bookings.DAY_S else "week",
         last_at=now.utc_if(booking.last_s),
         state="now" if each.is_closed else "planned",
         devices=each.devices,

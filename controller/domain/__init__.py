@@ -78,7 +78,7 @@ _HOMES: Final = {
     ),
 }
 # fmt: on
-_MODULES: Final = ("allocations", "cluster", "events", "job_spec", "reasons", "settings", "texts")
+_MODULES: Final = ("allocations", "bookings", "cluster", "events", "job_spec", "reasons", "settings", "texts")
 if not TYPE_CHECKING:
     __all__ = [*_MODULES, *(name for names in _HOMES.values() for name in names)]
     __getattr__ = lazy_face(globals(), _HOMES)

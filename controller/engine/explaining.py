@@ -48,10 +48,13 @@ class Explaining:
             return [job.reason]
         ledger = self._ledger
         turn = self._lateness.when(job, ledger.now_s)
+        causes, kept = self._causes(job), bookings.why_kept(ledger, job)
+        if kept and causes[0].code in LACK_DEVICES:
+            causes, kept = kept, causes
         return [
-            *self._causes(job),
+            *causes,
+            *kept,
             *parts.why_waiting(ledger, job),
-            *bookings.why_kept(ledger, job),
             *self._admission.explain(ledger, job),
             *(() if turn is None else (turn,)),
             *self._not_offered(job),

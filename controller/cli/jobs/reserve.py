@@ -75,7 +75,7 @@ def reserve(
     if every not in REPEATS:
         raise Problem("usage", f"--every must be day or week, got {every!r}")
     from_unix_s = _seconds("--from", from_time, lambda text: begin_moment(text).timestamp())
-    request = wire.Reserve(
+    request = wire.ReserveDevices(
         gpus=whole_number("--gpus", gpus, GPUS_MAX),
         from_unix_s=from_unix_s,
         length_s=_seconds("--for", length, duration_s),

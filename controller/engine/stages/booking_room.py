@@ -13,8 +13,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import LEAVING, RESERVED, Booking, DeviceId, HostId, Job
-from cotenant.controller.domain.bookings import AHEAD_S
+from cotenant.controller.domain import LEAVING, RESERVED, Booking, DeviceId, HostId, Job, bookings
 from cotenant.controller.engine.stages.free_times import NEAR_S, KeptDevices, start_s
 from cotenant.controller.engine.state.bookings import OpenBooking
 from cotenant.controller.engine.state.ledger import Ledger
@@ -75,11 +74,11 @@ class BookingRoom:
         ends = {
             at_s + each.booking.length_s
             for each in ledger.bookings.open.values()
-            for at_s in each.booking.begins_between(since_s, since_s + AHEAD_S)
+            for at_s in each.booking.begins_between(since_s, since_s + bookings.AHEAD_S)
         }
         ends.update(each.until_s for each in self._promised)
         ends.update(ledger.now_s + hard_s(job, ledger.now_s) for job in ledger.running.jobs_by_end())
-        for at_s in sorted(each for each in ends if since_s < each < since_s + AHEAD_S)[:STARTS_MAX]:
+        for at_s in sorted(each for each in ends if since_s < each < since_s + bookings.AHEAD_S)[:STARTS_MAX]:
             moved = msgspec.structs.replace(booking, from_s=at_s, until_s=at_s + booking.length_s)
             if self.find(moved) is not None:
                 yield at_s

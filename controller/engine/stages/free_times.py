@@ -24,8 +24,8 @@ from cotenant.controller.domain import (
     Job,
     JobId,
     asks_hosts,
+    bookings,
 )
-from cotenant.controller.domain.bookings import AHEAD_S
 from cotenant.controller.engine.state.ledger import Ledger
 from cotenant.controller.planning import Plan, hard_s
 
@@ -153,7 +153,7 @@ def reserved_times(ledger: Ledger, job: Job, needs_s: float) -> Iterator[KeptDev
         if booking.every_s and more_s + needs_s > booking.every_s - booking.length_s:
             yield KeptDevices(job_id=JobId(""), devices=devices, from_s=-inf, until_s=inf)
             continue
-        for at_s in booking.begins_between(ledger.now_s, ledger.now_s + 2 * AHEAD_S):
+        for at_s in booking.begins_between(ledger.now_s, ledger.now_s + 2 * bookings.AHEAD_S):
             until_s = at_s + booking.length_s
             yield KeptDevices(job_id=JobId(""), devices=devices, from_s=at_s - more_s, until_s=until_s)
 

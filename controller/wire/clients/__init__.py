@@ -56,7 +56,7 @@ _HOMES: Final = {
         "ShadowDifference", "ShadowView", "Shadowed", "policy_offers",
     ),
     "reservations": (
-        "CancelReservations", "ListReservations", "Repeat", "ReservationView", "Reservations", "Reserve",
+        "CancelReservations", "ListReservations", "Repeat", "ReservationView", "Reservations", "ReserveDevices",
         "Reserved", "ReservedView",
     ),
     "submissions": ("PromiseAsked", "Submit", "Submitted"),

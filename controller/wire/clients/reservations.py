@@ -15,7 +15,7 @@ from cotenant.controller.wire.views import JsonView
 Repeat = Literal["", "day", "week"]
 
 
-class Reserve(Question["Reserved"], frozen=True, kw_only=True, tag="reserve"):
+class ReserveDevices(Question["Reserved"], frozen=True, kw_only=True, tag="reserve"):
     """Devices for a user's jobs, from a time on for so long."""
 
     gpus: int
@@ -82,5 +82,5 @@ class ReservedView(msgspec.Struct, frozen=True, kw_only=True):
     is_lent: bool = field(name="lent")
 
 
-ReservationRequest = Reserve | CancelReservations | ListReservations
+ReservationRequest = ReserveDevices | CancelReservations | ListReservations
 ReservationReply = Reserved | Reservations

@@ -13,13 +13,11 @@ from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import LEAVING, Booking, Decision, Job, Phase, ReservationSettings
+from cotenant.controller.domain import LEAVING, Booking, Decision, Job, Phase, ReservationSettings, bookings
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.bookings import DAY_S
 from cotenant.controller.engine import Engine, Snapshot
 from cotenant.controller.planning import hard_s
 from cotenant.controller.policies import registry
@@ -89,7 +87,7 @@ class Lab(Driver):
                 gpus=each.gpus,
                 from_s=from_s,
                 until_s=from_s + each.length_s,
-                every_s=DAY_S if each.is_resumable else 0.0,
+                every_s=bookings.DAY_S if each.is_resumable else 0.0,
             )
             if isinstance(self.engine.offer_booking(booking, self.now_s), tuple):
                 self.tell(ev.BookingMade(booking=booking, by=each.user))
@@ -151,9 +149,8 @@ class Lab(Driver):
         assert not (idle and waiting), f"{waiting} wait, and {idle} of {each} are idle"
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@given(arrivals=ARRIVALS)
-@settings(max_examples=int(settings().max_examples * 0.2))
+@given(policy=st.sampled_from(POLICIES), arrivals=ARRIVALS)
+@settings(max_examples=int(settings().max_examples * 1.5))
 def test_reserved_devices_are_there_whatever_arrived_before(policy: str, arrivals: list[Arrival]) -> None:
     lab = Lab(policy)
     for number, each in enumerate(arrivals, start=1):
@@ -200,7 +197,7 @@ def event_with_bookings(engine: Engine, step: Step) -> ev.AnyEvent:
         gpus=(1, 2, 3)[y % 3],
         from_s=from_s,
         until_s=from_s + (30.0, 300.0, 5000.0)[z % 3],
-        every_s=DAY_S if z % 5 == 0 else 0.0,
+        every_s=bookings.DAY_S if z % 5 == 0 else 0.0,
         gpu_type="cpu" if x % 7 == 0 else "",
     )
     return ev.BookingMade(booking=booking, by=booking.user)

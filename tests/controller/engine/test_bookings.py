@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import Booking, HostId, ReservationSettings
+from cotenant.controller.domain import Booking, HostId, ReservationSettings, bookings
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.bookings import DAY_S, WEEK_S
 from cotenant.controller.engine.stages.booking_room import NoDevices
 from cotenant.controller.policies import registry
 from tests.controller.building import Desk, report
@@ -166,14 +165,14 @@ def test_unused_devices_are_lent_and_taken_back_at_once() -> None:
 
 def test_it_comes_again() -> None:
     desk = Desk()
-    each = book(desk, from_s=1000.0, until_s=5000.0, every_s=DAY_S)
+    each = book(desk, from_s=1000.0, until_s=5000.0, every_s=bookings.DAY_S)
     desk.wait(6000.0)
-    assert each.from_s == 1000.0 + DAY_S
+    assert each.from_s == 1000.0 + bookings.DAY_S
     desk.submit(1, time_limit_s=3600.0, **RIGID)
     assert desk.phase(1) == "loading"
     desk.start(1, resumable=False)
     desk.end(1)
-    desk.wait(1000.0 + DAY_S - desk.now_s)
+    desk.wait(1000.0 + bookings.DAY_S - desk.now_s)
     desk.submit(2, **SPOT)
     assert desk.phase(2) == "queued"
 
@@ -203,9 +202,17 @@ def test_devices_are_those_that_will_be_there() -> None:
 
 def test_one_that_comes_again_is_in_the_way_of_all_that_it_meets() -> None:
     desk = Desk()
-    book(desk, every_s=WEEK_S)
-    assert refused(desk, 1, 1000.0 + WEEK_S, 1001.0 + WEEK_S, booking_id="r2").from_s == 5000.0 + WEEK_S
-    assert refused(desk, 1, DAY_S + 4999.0, DAY_S + 9e3, booking_id="r2", every_s=DAY_S).gpus_then == 0
+    book(desk, every_s=bookings.WEEK_S)
+    assert (
+        refused(desk, 1, 1000.0 + bookings.WEEK_S, 1001.0 + bookings.WEEK_S, booking_id="r2").from_s
+        == 5000.0 + bookings.WEEK_S
+    )
+    assert (
+        refused(
+            desk, 1, bookings.DAY_S + 4999.0, bookings.DAY_S + 9e3, booking_id="r2", every_s=bookings.DAY_S
+        ).gpus_then
+        == 0
+    )
 
 
 def test_a_device_that_is_lost_is_replaced() -> None:
