@@ -14,7 +14,7 @@ import msgspec
 
 from cotenant.controller.api.submissions import Accepted, Denied, accept
 from cotenant.controller.api.trees import TreeRequests
-from cotenant.controller.api.views import Now, ago
+from cotenant.controller.api.views import Now, ago, reason_in_words
 from cotenant.controller.domain import (
     ENDED,
     USER_BYTES_MAX,
@@ -103,7 +103,7 @@ class Arrivals:
         before = self._submitted_before(key)
         if before:
             return wire.Submitted(request_id=request_id, job_ids=before)
-        accepted = check_submission(engine, request, who, self._core.state.allocations)
+        accepted = check_submission(core, request, who)
         if self._tells is not None:
             for spec in {spec.notify: spec for spec in accepted.specs}.values():
                 self._tells.check(spec, accepted.secrets)
@@ -191,7 +191,8 @@ class Arrivals:
         job = engine.jobs[job_ids[0]]
         if len(job_ids) > 1 or job.phase in (Phase.LOADING, Phase.RUNNING):
             return ()
-        return (render(engine.explain(job.job_id, self._core.clock.now_s())[0]),)
+        now = Now(self._core.clock.now_s(), self._core.clock.wall())
+        return (reason_in_words(job, engine.explain(job.job_id, now.now_s)[0], now),)
 
 
 def unheld_memory(engine: Engine, specs: Sequence[JobSpec]) -> tuple[str, ...]:
@@ -202,14 +203,20 @@ def unheld_memory(engine: Engine, specs: Sequence[JobSpec]) -> tuple[str, ...]:
     return (PLANNED_ONLY,) if next(kinds, "") == "cpu" and all(kind == "cpu" for kind in kinds) else ()
 
 
-def check_submission(
-    engine: Engine, request: wire.Submit, who: Identity, allocations: Allocations
-) -> Accepted:
+def check_submission(core: Core, request: wire.Submit, who: Identity) -> Accepted:
     """The submission's jobs as they would be accepted now. Raises Denied."""
+    engine = core.state.engine
     accepted = accept(request, who, engine.next_number, engine.jobs, engine.config.organisations)
     check_priority(engine, who, accepted.specs)
-    check_fit(engine, accepted.specs, allocations)
-    return accepted
+    check_fit(engine, accepted.specs, core.state.allocations)
+    if all(spec.begin_s is None for spec in accepted.specs):
+        return accepted
+    now = Now(core.clock.now_s(), core.clock.wall())
+    begin = (now.journal_s(spec.begin_s) if spec.begin_s is not None else None for spec in accepted.specs)
+    specs = (
+        msgspec.structs.replace(spec, begin_s=at_s) for spec, at_s in zip(accepted.specs, begin, strict=True)
+    )
+    return msgspec.structs.replace(accepted, specs=tuple(specs))
 
 
 def check_fit(engine: Engine, specs: Sequence[JobSpec], allocations: Allocations) -> None:

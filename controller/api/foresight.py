@@ -71,7 +71,7 @@ class ForesightRequests:
         if who.name in self._open.values():
             raise Denied("refused", "such a question is being worked on", "ask again when it is answered")
         engine, core = self._core.state.engine, self._core
-        specs = check_submission(engine, request.submission, who, self._core.state.allocations).specs
+        specs = check_submission(core, request.submission, who).specs
         if len(specs) > SPECS_MAX:
             raise Denied("usage", f"at most {SPECS_MAX} jobs at once, not {len(specs)}", "ask about fewer")
         seed = core.journal.last_seq
@@ -169,7 +169,7 @@ class WidthRequests:
         now = Now(core.clock.now_s(), core.clock.wall())
         if len(request.submission.specs) != 1:
             raise Denied("usage", "only a single job can be asked about", "ask about one task of it")
-        (spec,) = check_submission(engine, request.submission, who, core.state.allocations).specs
+        (spec,) = check_submission(core, request.submission, who).specs
         if request.policy:
             check_policy(request.policy, request.parameters)
         quiet_s = quietest_s(self._attempts(), now)

@@ -29,6 +29,7 @@ from cotenant.controller.api.permissions import (
     one_job,
 )
 from cotenant.controller.api.queries import About, Queries
+from cotenant.controller.api.reservations import ReservationRequests
 from cotenant.controller.api.shadow import ShadowRequests
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.trees import TreeRequests
@@ -141,6 +142,7 @@ class RequestHandlers:
                 AccountingRequests(core, reading),
                 TimelineRequests(core, reading),
                 JobSettings(core),
+                ReservationRequests(core),
                 self.shadow,
                 *more,
             ),

@@ -187,7 +187,7 @@ class Queries:
         own = (job.reason,) if job.phase in ENDED else state.engine.explain(job.job_id, now.now_s)
         fetching = filter(None, (self._fetching(job),))
         reasons = (*fetching, *views.present_reasons(view), *own, *views.sharing_reasons(state.engine, job))
-        present = dict.fromkeys(map(render, reasons))
+        present = dict.fromkeys(views.reason_in_words(job, each, now) for each in reasons)
         past = [
             f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note)}"
             for note in record.notes[: -HISTORY_LINES - 1 : -1]
@@ -232,6 +232,7 @@ class Queries:
             device_id: msgspec.structs.replace(read.reading, age_s=max(0.0, now.now_s - read.at_s))
             for device_id, read in self._link.readings.items()
         }
+        reserved = views.reserved_devices(engine, now)
         nodes = [
             views.node_view(
                 engine,
@@ -239,6 +240,7 @@ class Queries:
                 self._link.watch.age_s(host_id, now.now_s),
                 readings,
                 self._link.fork_servers.get(host_id),
+                reserved,
             )
             for host_id, host in sorted(engine.hosts.items())
         ]

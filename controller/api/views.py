@@ -58,6 +58,10 @@ class Now(NamedTuple):
     def utc_if(self, at_s: float | None) -> str | None:
         return None if at_s is None else self.utc(at_s)
 
+    def journal_s(self, unix_s: float) -> float:
+        """The time of the journal at a time of the wall clock, 0 at the least."""
+        return max(0.0, unix_s - self.wall_s + self.now_s)
+
     @property
     def at(self) -> str:
         return utc(self.wall_s)
@@ -92,7 +96,7 @@ def job_view(
     can = job.progress.capabilities
     return wire.JobRow(
         job_id=job.job_id, name=spec.name, user=spec.user, organisation=spec.organisation or None,
-        phase=job.phase, reason=render(shown), reason_code=shown.code, attempt=job.attempt.number,
+        phase=job.phase, reason=reason_in_words(job, shown, now), reason_code=shown.code,
         job_class=spec.job_class, priority=spec.priority,
         guaranteed_h=engine.promised_h if spec.job_class == "spot" else None,
         broken_promises=job.counts.early_preemptions if engine.promised_h is not None else 0,
@@ -101,7 +105,7 @@ def job_view(
         gpus_range=(spec.gpus_min, spec.gpus_max) if spec.is_elastic else None, resizes=job.counts.resizes,
         speedups=() if job.measured.curve is None else _speedups(spec, job.measured.curve),
         speedups_source=None if job.measured.curve is None else job.measured.curve.source,
-        devices=devices_shown(job, newest),
+        devices=devices_shown(job, newest), attempt=job.attempt.number, begin_at=now.utc_if(spec.begin_s),
         co_tenants=engine.partners(job.job_id) if placed else (), co_tenants_ever=job.co_tenants,
         sub_batch=split.sub_batch if split else None,
         accumulation_steps=split.accumulation_steps if split else 1,
@@ -127,6 +131,13 @@ def job_view(
         won_device_s=total_won_device_s(shared), eta=eta, promised=promised_end(engine, job, now),
         bound=share_bound(engine, job, current), pace=current.pace if current else None,
     )  # fmt: skip
+
+
+def reason_in_words(job: Job, reason: Reason, now: Now) -> str:
+    """The sentence of a reason; one that names a time of the journal names it by the wall clock."""
+    if reason.code != "begins-later" or job.spec.begin_s is None:
+        return render(reason)
+    return f"does not start before {now.utc(job.spec.begin_s)[:16].replace('T', ' ')} UTC (--begin)"
 
 
 def share_bound(engine: Engine, job: Job, current: AttemptProgress | None) -> wire.ShareBoundView | None:
@@ -256,9 +267,11 @@ def node_view(
     heartbeat_age_s: float | None,
     readings: Mapping[DeviceId, DeviceReading] | None = None,
     fork_servers: ForkServers | None = None,
+    reserved: Mapping[DeviceId, wire.ReservedView] | None = None,
 ) -> wire.NodeView:
-    """The view of one host. `readings`: those of any devices, with their ages."""
+    """The view of one host. `readings`, `reserved`: those of any devices."""
     report, known, asking = host.report, readings or {}, engine.view().holdings.asking_on(host.host_id)
+    for_whom = reserved or {}
     return wire.NodeView(
         host=report.host_id,
         state=host.state,
@@ -273,11 +286,33 @@ def node_view(
         cpus_asked=sum(job.spec.cpus for job in asking),
         memory_asked_mib=sum(job.spec.host_memory_mib for job in asking),
         fork_servers=fork_servers,
-        devices=tuple(device_view(engine, device, known.get(device.device_id)) for device in report.devices),
+        devices=tuple(
+            device_view(engine, each, known.get(each.device_id), for_whom.get(each.device_id))
+            for each in report.devices
+        ),
     )
 
 
-def device_view(engine: Engine, device: Device, reading: DeviceReading | None) -> wire.DeviceView:
+def reserved_devices(engine: Engine, now: Now) -> dict[DeviceId, wire.ReservedView]:
+    """For whom devices are reserved now or next."""
+    found: dict[DeviceId, wire.ReservedView] = {}
+    for each in sorted(engine.bookings.values(), key=lambda each: (each.from_s, each.number)):
+        for device_id in each.devices:
+            view = wire.ReservedView(
+                reservation_id=each.booking_id,
+                user=each.user,
+                from_at=now.utc(each.from_s),
+                until_at=now.utc(each.until_s),
+                is_now=device_id in each.own,
+                is_lent=device_id in each.lent,
+            )
+            found.setdefault(device_id, view)
+    return found
+
+
+def device_view(
+    engine: Engine, device: Device, reading: DeviceReading | None, reserved: wire.ReservedView | None
+) -> wire.DeviceView:
     jobs = engine.tenants(device.device_id)
     parts = [held_part(engine.jobs[job_id]) for job_id in jobs]
     planned = tuple(planned_mib(engine, device.device_id, job_id) for job_id in jobs)
@@ -299,6 +334,7 @@ def device_view(engine: Engine, device: Device, reading: DeviceReading | None) -
         jobs=jobs,
         parts=tuple(part.fraction for part in parts) if any(p.fraction < 1.0 for p in parts) else (),
         jobs_planned_mib=planned,
+        reserved=reserved,
     )
 
 

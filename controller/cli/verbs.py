@@ -66,6 +66,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
     "Hosts and policy": (
         Verb("nodes", "cluster.nodes", "hosts and devices; drain, resume, lost"),
         Verb("alloc", "slurm.alloc.verb", "hosts asked of Slurm as jobs need them; add, pause, remove, log"),
+        Verb("reserve", "jobs.reserve", "devices for your jobs at a time; list, cancel"),
         Verb("top", "cluster.top", "a live table of devices and jobs"),
         Verb("timeline", "cluster.timeline", "who held which device when: a picture, or for Perfetto"),
         Verb("web", "setup.web", "a live page of jobs, devices and why, in a browser"),

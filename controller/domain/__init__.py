@@ -11,6 +11,7 @@ from cotenant.controller.faces import lazy_face
 if TYPE_CHECKING:
     from cotenant.controller.domain.actions import *  # noqa: F403
     from cotenant.controller.domain.allocations import *  # noqa: F403
+    from cotenant.controller.domain.bookings import *  # noqa: F403
     from cotenant.controller.domain.cluster import *  # noqa: F403
     from cotenant.controller.domain.commands import *  # noqa: F403
     from cotenant.controller.domain.ids import *  # noqa: F403
@@ -37,6 +38,7 @@ _HOMES: Final = {
         "Allocation", "AllocationQueue", "AllocationState", "AllocationTerms", "Allocations",
         "HostShape", "SeenShape",
     ),
+    "bookings": ("Booking", "ReservationSettings"),
     "cluster": (
         "HELD_MIB_MIN", "Device", "DeviceKind", "DeviceState", "Host", "HostReport",
         "HostRoom", "HostState", "SharingMode", "asks_hosts", "room_left", "sharing_in_words",
@@ -59,7 +61,7 @@ _HOMES: Final = {
     ),
     "placement": ("CheckpointRecord", "Placement"),
     "job_spec": (
-        "PRIORITY_MAX", "SHARE_FORMS", "SHARE_MAX_MAX", "SHARE_MAX_MIN",
+        "PRIORITY_MAX", "SHARE_FORMS",
         "USER_BYTES_MAX", "Dependency", "InputFile",
         "JobSpec", "Launch", "LaunchKind", "LaunchMode", "SlurmScript", "held_bytes", "is_share",
     ),
@@ -81,7 +83,7 @@ _HOMES: Final = {
     ),
 }
 # fmt: on
-_MODULES: Final = ("allocations", "cluster", "events", "job_spec", "reasons", "settings", "texts")
+_MODULES: Final = ("allocations", "bookings", "cluster", "events", "job_spec", "reasons", "settings", "texts")
 if not TYPE_CHECKING:
     __all__ = [*_MODULES, *(name for names in _HOMES.values() for name in names)]
     __getattr__ = lazy_face(globals(), _HOMES)

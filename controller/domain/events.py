@@ -11,6 +11,7 @@ from typing import ClassVar
 import msgspec
 
 from cotenant.controller.domain.allocations import Allocation, AllocationQueue
+from cotenant.controller.domain.bookings import Booking
 from cotenant.controller.domain.capabilities import Capabilities
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.eta import ToldEta
@@ -79,6 +80,20 @@ class PolicyChanged(Event, frozen=True, kw_only=True, tag="PolicyChanged"):
     name: str
     parameters: dict[str, str | int | float | bool] = {}
     by: str = ""
+
+
+class BookingMade(Event, frozen=True, kw_only=True, tag="BookingMade"):
+    """Devices are reserved for a user's jobs; which, the engine chooses."""
+
+    booking: Booking
+    by: str
+
+
+class BookingCancelled(Event, frozen=True, kw_only=True, tag="BookingCancelled"):
+    """A reservation is over, and does not come again."""
+
+    booking_id: str
+    by: str
 
 
 # --- From hosts -----------------------------------------------------------------------------------
@@ -362,6 +377,8 @@ FromUser = (
     | RequeueRequested
     | SpecChanged
     | CheckpointRequested
+    | BookingMade
+    | BookingCancelled
     | PolicyChanged
     | ShadowChanged
 )

@@ -214,6 +214,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """By then, in seconds of the journal, it is promised to have ended; None: nothing is promised."""
     notify: tuple[str, ...] = ()
     """Of what its owner is told (`NoticeKind`), and to which mail addresses."""
+    begin_s: float | None = None
+    """It does not start before then, in seconds of the journal (in a submission: since 1970); None: at
+    once."""
     profile: Profile | None = None
     profiling: Literal["auto", "never", "only"] = "auto"
     """auto: measured in place, while its first attempt runs alone, if no like job was before. only: it runs
@@ -296,6 +299,7 @@ def _is_plain(spec: JobSpec) -> bool:
         and not spec.notify
         and not spec.array_limit
         and not spec.requeues
+        and spec.begin_s is None
     )
 
 
@@ -360,6 +364,10 @@ def _problem(spec: JobSpec) -> str:
         (
             spec.requeues < 0 or (spec.requeues > 0 and spec.time_limit_s is None),
             f"to be queued again at its time limit it needs one, and a number of times, got {spec.requeues}",
+        ),
+        (
+            spec.begin_s is not None and not 0 <= spec.begin_s < 1e11,
+            f"it cannot begin at {spec.begin_s} s",
         ),
         (any(d.job_id == spec.job_id for d in spec.after), "a job cannot wait for itself"),
         (bool(problem := notify_problem(spec.notify)), problem),

@@ -68,6 +68,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "set-by": "{1}, set by {0}",
     "after-job": "waits for job {0} to finish{1}",
     "array-limit": "waits for another task of array {0}: at most {1} of them at once",
+    "begins-later": "does not start before the time that --begin names, {0} s after it came",
     "after-failed": "job {0}, which it depends on, ended as {1}",
     "back-off": "retries in {0} s after {1}",
     "stray": "{0} still ends an attempt of it that the journal lost when it was restored",
@@ -88,6 +89,15 @@ TEMPLATES: Final[dict[str, str]] = {
     # Waiting.
     "behind": "behind job {0} in {1} order",
     "behind-no-devices": "behind job {0} in {1} order; it needs {3} device{3:s}, and {2} {2:are} free",
+    "booking-serves": "{1} device{1:s} of its owner's reservation {0}",
+    "booking-ask-again": "jobs got reserved devices instead of those that were meant for them",
+    "booking-makes-room": "makes room for {0}, who has reserved its devices ({1})",
+    "booking-keeps-back": "kept back: there it would run into the time that {0} has reserved ({1})",
+    "booking-now": "{0} device{0:s} that would suit it {0:are} reserved for {1} ({2}) for another {3} s",
+    "booking-ahead": "{0} device{0:s} that would suit it {0:are} reserved for {1} ({2}) in {3} s: it starts "
+    "there only if it ends before that by a time limit (-t), or can resume and is of class spot",
+    "booking-lent": "{0} device{0:s} that would suit it {0:are} lent by {1} ({2}): only jobs that can resume "
+    "and are of class spot start there",
     "promise-due": "promised to end in {0} s: its devices are kept for it, and now is the time",
     "promise-makes-room": "makes room for job {0}, which was promised an end: it must start in {1} s",
     "promise-keeps-back": "kept back: there it would break the promise given to job {0}",

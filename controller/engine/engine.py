@@ -26,6 +26,7 @@ import msgspec
 from cotenant.controller.domain import (
     NOTHING,
     AnyCommand,
+    Booking,
     ClassReport,
     Decision,
     DeviceId,
@@ -43,12 +44,15 @@ from cotenant.controller.engine.committing import Committing
 from cotenant.controller.engine.events import claims, hosts, reports, requests
 from cotenant.controller.engine.explaining import Explaining
 from cotenant.controller.engine.stages.admission import Admission
+from cotenant.controller.engine.stages.booking_room import NoDevices
+from cotenant.controller.engine.stages.bookings import BookingStage
 from cotenant.controller.engine.stages.lateness import Lateness, SavedLateness
 from cotenant.controller.engine.stages.parts import PartPlacing
 from cotenant.controller.engine.stages.priority_guard import KeepingForPriority
 from cotenant.controller.engine.stages.promise_room import SavedPromises
 from cotenant.controller.engine.stages.promises import Promises
 from cotenant.controller.engine.stages.stages import UNASKED, AdmissionStage, DecisionStage, SettlingStage
+from cotenant.controller.engine.state.bookings import OpenBooking
 from cotenant.controller.engine.state.current_policy import CurrentPolicy, MakePolicy
 from cotenant.controller.engine.state.dispatch import Alarm, Dispatch, EngineConfig
 from cotenant.controller.engine.state.ledger import Ledger, SavedLedger
@@ -117,6 +121,7 @@ class Engine:
         if self._lateness.share:
             self._ledger.phases.entered = []
         self._promises = Promises(self._dispatch, self.current)
+        self._bookings = BookingStage(self._dispatch, self.current, self._promises)
         self._committing = Committing(self._dispatch, self.current, self._admission)
         self._take_turns()
         self._line_up()
@@ -130,9 +135,10 @@ class Engine:
             PartPlacing(self._ledger, self.current),
             KeepingForPriority(self._ledger, self.current),
             self._promises,
+            self._bookings,
         )
         charges = () if fair_share is None else (fair_share,)
-        self._settles: tuple[SettlingStage, ...] = (*charges, self._promises)
+        self._settles: tuple[SettlingStage, ...] = (*charges, self._promises, self._bookings)
 
     # --- The one way in ----------------------------------------------------------------------------
 
@@ -142,6 +148,8 @@ class Engine:
         self._take_in(event, now_s)
         if self._admits:
             self._admit(event)
+        if self._ledger.bookings.open:
+            self._bookings.attend()
         decision = self._decide(event) if recorded is None else recorded
         if self._ledger.phases.asked_for:
             decision = self._guard(event, decision, is_recorded=recorded is not None)
@@ -307,6 +315,20 @@ class Engine:
         """The times by when these jobs could be promised to end if they came now, or why nothing can be
         promised."""
         return self._promises.offer(specs, now_s)
+
+    @property
+    def bookings(self) -> Mapping[str, OpenBooking]:
+        """The reservations of users that are not over; to be read only."""
+        return self._ledger.bookings.open
+
+    @property
+    def next_booking(self) -> int:
+        """The number that the next reservation will get."""
+        return self._ledger.bookings.saved.next_number
+
+    def offer_booking(self, booking: Booking, now_s: float) -> tuple[DeviceId, ...] | NoDevices:
+        """The devices that a reservation would get if it were made now, or what could be had instead."""
+        return self._bookings.offer(booking, now_s)
 
     @property
     def pairs(self) -> PairTable:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from cotenant.controller.domain import DeviceId, Job, JobSpec, Phase, Reason, because
-from cotenant.controller.engine.stages import parts
+from cotenant.controller.engine.stages import bookings, parts
 from cotenant.controller.engine.stages.admission import Admission
 from cotenant.controller.engine.stages.lateness import Lateness
 from cotenant.controller.engine.stages.priority_guard import why_kept
@@ -48,8 +48,12 @@ class Explaining:
             return [job.reason]
         ledger = self._ledger
         turn = self._lateness.when(job, ledger.now_s)
+        causes, kept = self._causes(job), bookings.why_kept(ledger, job)
+        if kept and causes[0].code in LACK_DEVICES:
+            causes, kept = kept, causes
         return [
-            *self._causes(job),
+            *causes,
+            *kept,
             *parts.why_waiting(ledger, job),
             *self._admission.explain(ledger, job),
             *(() if turn is None else (turn,)),
@@ -74,6 +78,8 @@ class Explaining:
         if impossible is not None:
             return [impossible]
         says = current.policy.explain(ledger, job)
+        if says.code == "next-event" and job.reason.code == bookings.KEPT_BACK:
+            says = job.reason
         kept = why_kept(ledger, job, lambda other: current.holds_back(ledger, other))
         if kept is not None:
             return [kept] if says.code == "next-event" else [kept, says]
@@ -88,6 +94,9 @@ class Explaining:
         out: list[tuple[DeviceId, str]] = [
             (device.device_id, device.note)
             for device in self._ledger.devices.values()
-            if not device.healthy and device.note and scheduling_class.gpu_type in ("", device.type)
+            if not device.healthy
+            and device.note
+            and device.device_id not in self._ledger.bookings.saved.closed
+            and scheduling_class.gpu_type in ("", device.type)
         ]
         return [because("not-offered", device_id, note) for device_id, note in out[:NOT_OFFERED_SHOWN]]

@@ -146,7 +146,9 @@ class EtaBook:
         before_s = engine.now_s if pools.last_arrival_s is None else pools.last_arrival_s
         arrival = ArrivalSeen(
             gap_s=engine.now_s - before_s,
-            spec=msgspec.structs.replace(plain(event.spec), after=(), hold=False, promised_s=None),
+            spec=msgspec.structs.replace(
+                plain(event.spec), after=(), hold=False, promised_s=None, begin_s=None
+            ),
             told_s=claim.told_s if claim is not None else None,
             source=claim.source if claim is not None else "",
         )

@@ -22,8 +22,8 @@ _HOMES: Final = {
         "part_mib", "part_to_get", "peak_mib", "tenant_mib", "why_alone", "why_no_part",
     ),
     "view": (
-        "FreeHosts", "HoldingsView", "HpDemand", "PairsView", "QueueView", "RunningView", "SchedulingClass",
-        "SizesView", "View", "scheduling_class_of",
+        "LENT", "FreeHosts", "HoldingsView", "HpDemand", "KeptFrom", "PairsView", "QueueView", "RunningView",
+        "SchedulingClass", "SizesView", "View", "hard_s", "is_barred", "scheduling_class_of",
         "scheduling_class_of_spec", "staying_class_of", "suits",
     ),
     "why": (

@@ -28,7 +28,7 @@ from cotenant.controller.domain import (
     Share,
     room_left,
 )
-from cotenant.controller.planning.view import SchedulingClass, View, suits
+from cotenant.controller.planning.view import SchedulingClass, View, is_barred, suits
 
 HostType = tuple[HostId, str]
 Freed = tuple[HostId, str, list[DeviceId]]
@@ -145,6 +145,7 @@ class Plan:
             or self.actions
             or self._free
             or view.free.everywhere
+            or view.kept
         ):
             return None
         devices, (host_id, *elsewhere) = placement.devices, victim.attempt.hosts_left
@@ -265,6 +266,7 @@ class Plan:
                 if not (
                     self._free
                     or avoid
+                    or view.kept
                     or scheduling_class.memory_mib
                     or scheduling_class.nodes > 1
                     or scheduling_class.cpus
@@ -376,6 +378,9 @@ class Plan:
     def fitting(self, host_id: HostId, type: str, scheduling_class: SchedulingClass) -> Sequence[DeviceId]:
         """Free devices of a host that have the memory."""
         devices = self.free_devices(host_id, type)
+        if kept := self.view.kept:
+            now_s = self.view.now_s
+            devices = [d for d in devices if not is_barred(kept, d, scheduling_class, now_s)]
         if scheduling_class.memory_mib == 0:
             return devices
         return [d for d in devices if self.view.devices[d].usable_mib >= scheduling_class.memory_mib]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import ceil
-from typing import Any, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -35,7 +35,12 @@ class SchedulingClass(msgspec.Struct, frozen=True, order=True):
     """Cores on each of its hosts."""
     host_memory_mib: int = 0
     stay_s: int = 0
-    """How long a host must stay at least; 0 as long as no host is known to go away."""
+    """How long a host must stay at least; here and below 0 as long as no host is known to go away and nothing
+    is reserved."""
+    undisturbed_s: int = 0
+    """How long it must have its devices once it has begun; 0: it can be asked to leave them at any time."""
+    user: str = ""
+    """Whose it is, where that user has reserved devices."""
 
     @property
     def asks_hosts(self) -> bool:
@@ -50,9 +55,54 @@ def scheduling_class_of(job: Job) -> SchedulingClass:
 
 
 def staying_class_of(job: Job) -> SchedulingClass:
-    """The scheduling class of a job where hosts go away: its load and its save must fit in before that."""
+    """The scheduling class of a job where hosts go away or devices are reserved: its load and its save must
+    fit in before that, and all of it if it cannot be preempted."""
     stay_s = ceil(job.estimate.load_s + job.estimate.pause_s)
-    return msgspec.structs.replace(scheduling_class_of(job), stay_s=stay_s)
+    undisturbed_s = min(ENDLESS_S, ceil(hard_s(job, 0.0)))
+    return msgspec.structs.replace(scheduling_class_of(job), stay_s=stay_s, undisturbed_s=undisturbed_s)
+
+
+ENDLESS_S: Final = 1e9
+"""What a job needs that has no time limit and cannot be preempted."""
+
+
+def hard_s(job: Job, now_s: float, *, is_apart: bool = False) -> float:
+    """How long a job may still hold its devices whatever anybody wants; 0: it can be asked to leave them.
+    `is_apart`: its hosts would not see each other's checkpoints, so that it cannot resume."""
+    if job.preemptible and job.spec.promised_s is None and not is_apart:
+        return 0.0
+    limit_left_s = job.limit_left_s(now_s)
+    return ENDLESS_S if limit_left_s is None else limit_left_s + job.estimate.pause_s
+
+
+class KeptFrom(NamedTuple):
+    """From when on a device is reserved for a user's jobs."""
+
+    from_s: float
+    """`LENT`: it is, and its owner does not use it."""
+    user: str
+
+    def bars(self, scheduling_class: SchedulingClass, now_s: float) -> bool:
+        """Whether a job of the class may not have the device now."""
+        if scheduling_class.user == self.user:
+            return False
+        needs_s = scheduling_class.undisturbed_s
+        if self.from_s == LENT:
+            return needs_s > 0
+        return now_s + (needs_s or scheduling_class.stay_s) > self.from_s
+
+
+def is_barred(
+    kept: Mapping[DeviceId, tuple[KeptFrom, ...]],
+    device_id: DeviceId,
+    scheduling_class: SchedulingClass,
+    now_s: float,
+) -> bool:
+    """Whether a reservation keeps jobs of the class from a device."""
+    return device_id in kept and any(each.bars(scheduling_class, now_s) for each in kept[device_id])
+
+
+LENT: Final = -1.0
 
 
 def scheduling_class_of_spec(
@@ -288,6 +338,11 @@ class View(Protocol):
     @property
     def hp(self) -> HpDemand:
         """What jobs of class hp ask for."""
+
+    @property
+    def kept(self) -> Mapping[DeviceId, tuple[KeptFrom, ...]]:
+        """Devices that will be reserved for one user's jobs, or that such a user has lent; those that are
+        reserved now count as unhealthy."""
 
     @property
     def chosen(self) -> Mapping[JobId, tuple[DeviceId, ...]]:

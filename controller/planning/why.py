@@ -14,7 +14,8 @@ def why_waiting(view: View, job: Job, order: str, first: Job | None = None) -> R
     if structural is not None:
         return structural
     plan = Plan(view)
-    free, needed = plan.free_count(scheduling_class_of(job)), job.spec.gpus
+    needed = job.spec.gpus
+    free = plan.free_count(view.queue.class_of(job) if view.kept else scheduling_class_of(job))
     fits = plan.find_free(job) is not None
     ahead = first or next((head for head in view.queue.heads() if is_possible(view, head)), job)
     if ahead.job_id == job.job_id:

@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 from cotenant.controller.domain import HostId, HostState
 from cotenant.controller.present import tables
 from cotenant.controller.present.tables import GAP, STATE_COLOURS, Column
-from cotenant.controller.present.units import NONE, duration, size
+from cotenant.controller.present.units import NONE, duration, local_time, size
 from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import wall_s
 
 STALE_S_MIN: Final = 5.0
 STALE_PERIODS: Final = 3.0
@@ -70,6 +71,16 @@ def legend(titles: Sequence[str]) -> str:
     return "; ".join([*shown, "-: not measured"])
 
 
+def reserved_in_words(device: wire.DeviceView) -> str:
+    """For whom a device is reserved now or next; empty if it is not."""
+    each = device.reserved
+    if each is None:
+        return ""
+    lent = ", and lent until they use it" if each.is_lent else ""
+    times = f"{local_time(wall_s(each.from_at))} to {local_time(wall_s(each.until_at))}"
+    return f"reserved for {each.user}, {times} ({each.reservation_id}){lent}"
+
+
 class DeviceLine(NamedTuple):
     """A device and its jobs, as far as the bounded list of jobs holds them."""
 
@@ -85,6 +96,8 @@ class DeviceLine(NamedTuple):
             return self.host_state.value
         if self.device.state != "ok":
             return self.device.state
+        if self.device.reserved is not None and self.device.reserved.is_now:
+            return "reserved"
         return "" if self.device.healthy else "out"
 
     def value(self, name: str) -> float | None:

@@ -152,6 +152,8 @@ def _launch(attempts: tuple[wire.AttemptView, ...]) -> str:
 
 def _times(job: wire.JobView) -> str:
     parts = [f"submitted {_local(job.submitted_at)}"]
+    if job.begin_at is not None and job.started_at is None:
+        parts.append(f"begins {_local(job.begin_at)} or later")
     if job.started_at is not None:
         parts.append(f"started {_local(job.started_at)}")
     if job.ended_at is not None:

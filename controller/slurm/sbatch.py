@@ -32,6 +32,7 @@ from cotenant.controller.submission.quantities import count, quoted_text, size_m
 SAME: Final = {
     "-t": "time", "--time": "time", "-J": "name", "--job-name": "name", "-D": "workdir", "--chdir": "workdir",
     "-a": "array", "--array": "array", "-C": "constraint", "--constraint": "constraint",
+    "-b": "begin", "--begin": "begin",
 }  # fmt: skip
 """Slurm's flag -> our option, with a value that means the same."""
 LABELS: Final = {
@@ -69,8 +70,6 @@ REFUSED: Final = {
     "-x": "hosts have features here: --constraint FEATURE, or `cotenant nodes drain HOST`",
     "--exclude": "hosts have features here: --constraint FEATURE, or `cotenant nodes drain HOST`",
     "--gpus-per-socket": "say --gpus-per-node",
-    "-b": "leave it out and submit with --hold; `cotenant release JOB` lets it go",
-    "--begin": "leave it out and submit with --hold; `cotenant release JOB` lets it go",
     "--deadline": "--time limits how long it runs; nothing here ends a job by the clock",
     "--wrap": "a command needs no script: cotenant submit -- CMD",
     "--test-only": "cotenant submit --dry-run SCRIPT",

@@ -320,6 +320,7 @@ def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:
             notify=values["notify"],
             array_limit=values["array"].limit if "array" in values else 0,
             requeues=values.get("requeue_at_limit") or 0,
+            begin_s=values["begin"].timestamp() if "begin" in values else None,
             profile=None if isinstance(profile, str) else profile,
             profiling="never" if profile == "never" else "auto",
             code_sha256=code,

@@ -23,6 +23,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.performance import Profile
 from cotenant.controller.present.problem import suggestion
+from cotenant.controller.submission.moments import begin_moment, moment
 from cotenant.controller.submission.quantities import (
     DURATION_FORMS,
     array_tasks,
@@ -30,7 +31,6 @@ from cotenant.controller.submission.quantities import (
     count_from_zero,
     duration_s,
     gpu_range,
-    moment,
     priority,
     quoted_text,
     size_mib,
@@ -306,6 +306,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option("launch", "worker|host", choice("worker", "host"), "start the command per GPU or per host"),
     Option("cold", "", yes_or_no, "do not fork its ranks from one that has its packages", switch=True),
+    Option(
+        "begin",
+        "TIME",
+        begin_moment,
+        "not before TIME: 18:00, tomorrow 9:00, Fri 18:00, now+2h, ISO",
+    ),
     Option("hold", "", yes_or_no, "do not start it before `cotenant release`", switch=True),
     Option(
         "profile",

@@ -7,7 +7,6 @@ the whole sentence a person needs, the name of the option aside.
 from __future__ import annotations
 
 import re
-from datetime import datetime, time, timedelta
 from typing import Final, NamedTuple
 
 from cotenant.controller.domain import PRIORITY_MAX
@@ -22,7 +21,6 @@ SHOWN_MAX: Final = 60
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _WITH_UNITS: Final = r"(?:[0-9]+(?:\.[0-9]+)?[smhd])+"
 _SLURM: Final = r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?"
-_CLOCK: Final = r"[0-9]{1,2}:[0-9][0-9]"
 _SIZE: Final = r"(?ai)([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:I?B)?"
 _WHOLE: Final = r"[+-]?[0-9]{1,18}"
 _IN_MIB: Final = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024.0}
@@ -66,26 +64,6 @@ def _duration_s(text: str) -> float | None:
 def time_limit_s(text: str) -> float | None:
     """Reads a time limit as `duration_s` does; `unlimited` (or Slurm's `infinite`) is no limit."""
     return None if text.strip().lower() in ("unlimited", "infinite") else duration_s(text)
-
-
-def moment(text: str, now: datetime | None = None) -> datetime:
-    """A time to come: `+2h`, `14:05` (today or tomorrow, in the zone of whoever reads it), or ISO 8601."""
-    text, now = text.strip(), now or datetime.now().astimezone()
-    try:
-        if text.startswith("+"):
-            return now + timedelta(seconds=duration_s(text[1:]))
-        if re.fullmatch(_CLOCK, text):
-            today = datetime.combine(now.date(), time.fromisoformat(text.zfill(5)), now.tzinfo)
-            return today if today > now else today + timedelta(days=1)
-        found = datetime.fromisoformat(text)
-    except (ValueError, OverflowError):
-        raise ValueError(
-            f"must be a time such as +2h, 14:05 or 2026-05-01T08:00, got {quoted_text(text)}"
-        ) from None
-    found = found if found.tzinfo is not None else found.replace(tzinfo=now.tzinfo)
-    if found <= now:
-        raise ValueError(f"must lie ahead, got {quoted_text(text)}")
-    return found
 
 
 def size_mib(text: str) -> int:

@@ -15,6 +15,7 @@ from cotenant.controller.domain import (
     LimitSettings,
     OrganisationSettings,
     PolicySettings,
+    ReservationSettings,
     SharingSettings,
     is_mail_address,
     read_notify,
@@ -314,6 +315,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     policy: PolicySettings = PolicySettings()
     sharing: SharingSettings = SharingSettings()
     limits: LimitSettings = LimitSettings()
+    reservations: ReservationSettings = ReservationSettings()
     organisations: dict[str, OrganisationSettings] = {}
     """By name; in files only."""
     agent: AgentSettings = AgentSettings()
@@ -327,7 +329,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 SectionName = Literal[
-    "controller", "policy", "sharing", "limits", "agent", "checkpoint", "profiler", "mps", "metrics",
-    "launch", "notify", "snapshot",
+    "controller", "policy", "sharing", "limits", "reservations", "agent", "checkpoint", "profiler", "mps",
+    "metrics", "launch", "notify", "snapshot",
 ]  # fmt: skip
 SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)

@@ -76,6 +76,7 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (clients.Explain, "job_id"): JOB_ID,
     (clients.ChangeJobs, "job_ids"): JOB_ID,
     (clients.SetJobs, "job_ids"): JOB_ID,
+    (clients.ReserveDevices, "idempotency_key"): Limit("name", 200),
     (clients.SetJobs, "changes"): Limit("name", 512, count_max=50),
     (clients.ListPastJobs, "job_ids"): JOB_ID,
     (clients.GetUsage, "after"): Limit("name", 4 * KIB),

@@ -20,6 +20,7 @@ from cotenant.controller.cli.frame.output import (
 from cotenant.controller.cli.setup.owners import owner
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.domain import HostId, sharing_in_words
+from cotenant.controller.present.devices import reserved_in_words
 from cotenant.controller.present.tables import STATE_COLOURS, Column
 from cotenant.controller.present.units import NONE, duration, size
 from cotenant.controller.system import paths
@@ -102,6 +103,8 @@ def _device_state(row: NodeRow) -> str:
     why."""
     if row.device is None:
         return ""
+    if row.device.state == "ok" and row.device.reserved is not None and row.device.reserved.is_now:
+        return "reserved"
     if row.device.state == "ok" and not row.device.healthy:
         return "out"
     return row.device.state
@@ -122,6 +125,9 @@ def _jobs(device: wire.DeviceView) -> str:
 
 def _note(row: NodeRow) -> str:
     own = row.device.note if row.device else "no device is offered"
+    reserved = reserved_in_words(row.device) if row.device else ""
+    if row.device and row.device.reserved is not None and row.device.reserved.is_now:
+        own = ""
     if row.device and row.device.state != "ok":
         own = own.removeprefix(f"{row.device.state}: ")
     if row.device and row.device.healthy and not own and row.device.kind == "cpu":
@@ -132,7 +138,7 @@ def _note(row: NodeRow) -> str:
         )
     is_gpu = row.device is not None and row.device.healthy and row.device.kind == "cuda"
     sharing = sharing_in_words(row.device) if row.device and is_gpu else ""
-    return "; ".join(part for part in (row.node.reason, own, sharing) if part)
+    return "; ".join(part for part in (row.node.reason, own, reserved, sharing) if part)
 
 
 def _main_memory(row: NodeRow) -> str:

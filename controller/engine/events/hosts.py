@@ -40,7 +40,8 @@ def on_joined(dispatch: Dispatch, event: ev.HostJoined) -> None:
     """Register the host, then make both sides agree on which attempts run there."""
     ledger = dispatch.ledger
     known = ledger.hosts.get(event.report.host_id)
-    hurt = _hurt(known.report, event.report) if known is not None else frozenset()
+    report = ledger.bookings.as_closed(event.report)
+    hurt = _hurt(known.report, report) if known is not None else frozenset()
     known_before = known.report.allocation if known is not None else ""
     host = ledger.put_host(event.report)
     host.silent = host.lost = False

@@ -283,8 +283,8 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
     if alarm.kind == "leave":
         leave_if_due(dispatch, HostId(alarm.subject))
         return
-    if alarm.kind in ("promise", "turn"):
-        return  # `promises.py` and `lateness.py` look after each event.
+    if alarm.kind in ("promise", "turn", "booking"):
+        return  # `promises.py`, `lateness.py` and `bookings.py` look after each event.
     if alarm.kind == "reunite":
         dispatch.ledger.pairs.reunite(alarm.subject, dispatch.ledger.now_s)
         return

@@ -168,6 +168,22 @@ def on_checkpoint(dispatch: Dispatch, event: ev.CheckpointRequested) -> None:
     )
 
 
+def on_booking_made(dispatch: Dispatch, event: ev.BookingMade) -> None:
+    """The reservation waits for its time; which devices it has is chosen before the policy is asked."""
+    if event.booking.booking_id not in dispatch.ledger.bookings.open:
+        dispatch.ledger.bookings.add(event.booking, dispatch.ledger.now_s)
+        dispatch.ledger.phases.asked_for.add("booking")
+
+
+def on_booking_cancelled(dispatch: Dispatch, event: ev.BookingCancelled) -> None:
+    """Its devices are as others; its owner's jobs go on there."""
+    each = dispatch.ledger.bookings.open.get(event.booking_id)
+    if each is not None:
+        dispatch.ledger.open_devices(each.own)
+        dispatch.ledger.bookings.drop(each)
+        dispatch.ledger.look_who_stays()
+
+
 def on_allocation_queue(dispatch: Dispatch, event: ev.AllocationQueueChanged) -> None:
     """Changes nothing in the engine: the part that asks Slurm for hosts reads the event."""
 

@@ -8,7 +8,7 @@ be as late again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import inf
 from typing import Final
@@ -24,9 +24,10 @@ from cotenant.controller.domain import (
     Job,
     JobId,
     asks_hosts,
+    bookings,
 )
 from cotenant.controller.engine.state.ledger import Ledger
-from cotenant.controller.planning import Plan
+from cotenant.controller.planning import Plan, hard_s
 
 NEAR_S: Final = 0.01
 """Times nearer than this are the same: a save loses up to a step of a simulated job."""
@@ -130,18 +131,34 @@ def first_fit(
 ) -> KeptDevices | None:
     """The first time at which a whole gang finds devices that are free for as long as it needs them."""
     now_s = ledger.now_s
+    if ledger.bookings.open:
+        kept = (*kept, *reserved_times(ledger, job, needs_s))
     later = {at_s for at_s in chain(free.values(), (each.until_s for each in kept)) if now_s < at_s < inf}
     for from_s in sorted({now_s, *later})[:STARTS_MAX]:
         until_s = from_s + needs_s
         taken = {d for each in kept if each.overlaps(from_s, until_s) for d in each.devices}
         open_then = [d for d, at_s in free.items() if at_s <= from_s + NEAR_S and d not in taken]
-        devices = _gang_on(ledger, job, open_then) if len(open_then) >= job.spec.gpus else None
+        devices = find_gang(ledger, job, open_then) if len(open_then) >= job.spec.gpus else None
         if devices is not None:
             return KeptDevices(job_id=job.job_id, devices=devices, from_s=from_s, until_s=until_s)
     return None
 
 
-def _gang_on(ledger: Ledger, job: Job, devices: Sequence[DeviceId]) -> tuple[DeviceId, ...] | None:
+def reserved_times(ledger: Ledger, job: Job, needs_s: float) -> Iterator[KeptDevices]:
+    """The times at which a job that is expected to need so long might be in the way of a user's reservation:
+    earlier by what it may need beyond."""
+    more_s = max(0.0, hard_s(job, ledger.now_s) - needs_s)
+    for each in ledger.bookings.open.values():
+        booking, devices = each.booking, each.devices
+        if booking.every_s and more_s + needs_s > booking.every_s - booking.length_s:
+            yield KeptDevices(job_id=JobId(""), devices=devices, from_s=-inf, until_s=inf)
+            continue
+        for at_s in booking.begins_between(ledger.now_s, ledger.now_s + 2 * bookings.AHEAD_S):
+            until_s = at_s + booking.length_s
+            yield KeptDevices(job_id=JobId(""), devices=devices, from_s=at_s - more_s, until_s=until_s)
+
+
+def find_gang(ledger: Ledger, job: Job, devices: Sequence[DeviceId]) -> tuple[DeviceId, ...] | None:
     """Devices for the gang, as if these were free and no others."""
     plan = Plan(ledger)
     wanted: dict[tuple[HostId, str], list[DeviceId]] = defaultdict(list)

@@ -6,8 +6,11 @@
     guard    parts        puts jobs that ask for a part of a device beside others: first, so that the stages
                           after it see the devices that those jobs get
              priorities   keeps devices for jobs of greater priority
-             promises     keeps devices for promised ends: last, since a promise goes before every priority
-    settle   fair share   charges users for devices that have changed hands
+             promises     keeps devices for promised ends: a promise goes before every priority
+             bookings     puts owners' jobs on what they have reserved, and keeps others off: last, since
+                          nothing goes before that
+    settle   bookings     sees when the next reservation is due; what is due it does before the policy is asked
+             fair share   charges users for devices that have changed hands
              promises     judges which promises were kept
 
 Rule: nothing else changes a decision between the policy and the ledger. A guard is called once some job has

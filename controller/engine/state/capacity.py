@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from cotenant.controller.domain import DeviceId, Host, HostId, HostState
-from cotenant.controller.planning import SchedulingClass, suits
+from cotenant.controller.domain import Device, DeviceId, Host, HostId, HostState
+from cotenant.controller.planning import KeptFrom, SchedulingClass, is_barred, suits
 
 
 class _Hosts:
@@ -134,6 +134,9 @@ class Sizes:
         self._ever: dict[SchedulingClass, int] = {}
         self._now: dict[SchedulingClass, int] = {}
         self._on_host: dict[tuple[SchedulingClass, str], int] = {}
+        self.kept: Mapping[DeviceId, tuple[KeptFrom, ...]] = {}
+        """As `View.kept`."""
+        self.now_s = 0.0
 
     def forget(self) -> None:
         """A host has changed."""
@@ -155,8 +158,17 @@ class Sizes:
         """The most devices that a job of the class could get on the hosts that take new work."""
         if scheduling_class not in self._now:
             up = [host for host in self._hosts.values() if host.state is HostState.OK]
-            _keep(self._now, scheduling_class, largest(scheduling_class, up, offered=True))
+            _keep(
+                self._now, scheduling_class, largest(scheduling_class, up, self._is_offered(scheduling_class))
+            )
         return self._now[scheduling_class]
+
+    def _is_offered(self, scheduling_class: SchedulingClass) -> Callable[[Device], bool]:
+        def is_offered(device: Device) -> bool:
+            is_free = not is_barred(self.kept, device.device_id, scheduling_class, self.now_s)
+            return device.healthy and is_free
+
+        return is_offered
 
     def on_host(self, scheduling_class: SchedulingClass, type: str) -> int:
         """Most healthy devices of a type on one host that is neither lost nor drained."""
@@ -178,23 +190,27 @@ def _healthy(host: Host, type: str) -> int:
     return sum(1 for d in host.report.devices if d.type == type and d.healthy)
 
 
-def largest(scheduling_class: SchedulingClass, hosts: Sequence[Host], *, offered: bool = False) -> int:
-    """Most devices that a job of this class could get on these hosts. `offered`: only what takes work."""
+def largest(
+    scheduling_class: SchedulingClass,
+    hosts: Sequence[Host],
+    is_offered: Callable[[Device], bool] = lambda device: True,
+) -> int:
+    """Most devices that a job of this class could get on these hosts. `is_offered`: which ones count."""
     types = {d.type for host in hosts for d in host.report.devices}
     wanted = types & {scheduling_class.gpu_type} if scheduling_class.gpu_type else types
     suited = [host for host in hosts if suits(host, scheduling_class)]
-    return max((_largest_of_type(scheduling_class, type, suited, offered) for type in wanted), default=0)
+    return max((_largest_of_type(scheduling_class, type, suited, is_offered) for type in wanted), default=0)
 
 
 def _largest_of_type(
-    scheduling_class: SchedulingClass, type: str, hosts: Sequence[Host], offered: bool
+    scheduling_class: SchedulingClass, type: str, hosts: Sequence[Host], is_offered: Callable[[Device], bool]
 ) -> int:
     counts = []
     for host in hosts:
         fitting = [
             d
             for d in host.report.devices
-            if d.type == type and d.usable_mib >= scheduling_class.memory_mib and (d.healthy or not offered)
+            if d.type == type and d.usable_mib >= scheduling_class.memory_mib and is_offered(d)
         ]
         spread = not host.report.address.startswith("127.")
         counts.append((len(fitting), spread))

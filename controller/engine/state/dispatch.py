@@ -37,6 +37,7 @@ from cotenant.controller.domain import (
     Placement,
     PolicySettings,
     Reason,
+    ReservationSettings,
     SharingSettings,
     StartAttempt,
     StopAttempt,
@@ -61,6 +62,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     began_hour: int = 0
     """The hour, counted from 1970 in UTC, in which the journal's time began; 0 = unknown."""
     sharing: SharingSettings = NO_BOUNDS
+    reservations: ReservationSettings = ReservationSettings()
     lengths_by_command: bool = True
     """False: how long a job took says nothing of the next one with its command."""
     predictor: InterferenceModel | None = None
@@ -79,6 +81,7 @@ AlarmKind = Literal[
     "leave",
     "judge",
     "turn",
+    "booking",
 ]
 
 
@@ -230,6 +233,9 @@ class Dispatch:
         self.ledger.phases.change(job, Change.BLOCK, why)
         if self.ledger.now_s < self.ledger.hold_until_s:
             self.wake_at(self.ledger.hold_until_s, "back-off", job.job_id, job.attempt.number)
+        elif why.code == "begins-later":
+            assert job.spec.begin_s is not None
+            self.wake_at(job.spec.begin_s, "back-off", job.job_id, job.attempt.number)
 
     def enqueue(self, job: Job) -> None:
         """A job has joined the queue: it ages from now on, if it may already have devices."""

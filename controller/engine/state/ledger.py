@@ -6,10 +6,11 @@ and the cheap invariants; `check` asserts all of them (tests run it after every 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from math import inf
 from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
@@ -34,14 +35,16 @@ from cotenant.controller.domain import (
     array_of,
     because,
 )
+from cotenant.controller.engine.state.bookings import Bookings, OpenBooking, SavedBookings
 from cotenant.controller.engine.state.capacity import Sizes
 from cotenant.controller.engine.state.holdings import Holdings
 from cotenant.controller.engine.state.ordering import JobQueue, QueueKey, RunningJobs
 from cotenant.controller.engine.state.phases import Phases
 from cotenant.controller.engine.state.records import Records
 from cotenant.controller.knowledge import Observed, PairTable, Profiles
-from cotenant.controller.planning import scheduling_class_of, staying_class_of
+from cotenant.controller.planning import SchedulingClass, scheduling_class_of, staying_class_of
 
+EMPTY: Final = MappingProxyType[DeviceId, Device]({})
 ARRAY_LIMIT = "array-limit"
 ASIDE = ENDED | {Phase.BLOCKED, Phase.HELD}
 """Phases in which a task takes no place of its array."""
@@ -94,6 +97,7 @@ class SavedLedger(msgspec.Struct, kw_only=True):
     hold_until_s: float = 0.0
     accounts: dict[str, DecayedUsage] = {}
     rank_again_s: float | None = None
+    bookings: SavedBookings = msgspec.field(default_factory=SavedBookings)
 
 
 class Ledger:
@@ -120,6 +124,9 @@ class Ledger:
         """The only way to change the record of a job."""
         self.sizes = Sizes(self.hosts)
         """What hosts could hold, were they empty."""
+        self.bookings = Bookings()
+        """Devices that are reserved for users."""
+        self.kept = self.sizes.kept = self.bookings.kept
         self.free = self.holdings.free
         self.hp = self.phases.hp
         self.pairs = PairTable()
@@ -144,6 +151,8 @@ class Ledger:
         """Job -> blocked jobs that depend on it."""
         self._limited: dict[str, dict[JobId, Job]] = {}
         """Array -> its tasks that have not ended, in order of arrival."""
+        self._owners = frozenset[str]()
+        """Users who have reserved devices."""
         self._going: list[Host] = []
         """Hosts that go away at a known time."""
 
@@ -164,6 +173,8 @@ class Ledger:
             return because("stray", job.strays[0])
         if self.now_s < self.hold_until_s and job.epoch not in self.epochs_of_run:
             return because("restored", self.hold_until_s - self.now_s)
+        if job.spec.begin_s is not None and self.now_s < job.spec.begin_s:
+            return because("begins-later", job.spec.begin_s - job.submitted_s)
         limit = job.spec.array_limit
         if limit and self._is_full(array_of(job.job_id), limit, job):
             return because(ARRAY_LIMIT, array_of(job.job_id), limit)
@@ -203,6 +214,8 @@ class Ledger:
 
     def put_host(self, report: HostReport) -> Host:
         """A host joined, or joined again with (perhaps) other devices."""
+        self.bookings.note_report(report)
+        report = self.bookings.as_closed(report)
         host = self.hosts.get(report.host_id)
         if host is None:
             host = self.hosts[report.host_id] = Host(report=report, joined_s=self.now_s)
@@ -216,6 +229,31 @@ class Ledger:
         self.sizes.forget()
         self.holdings.refresh_host(host)
 
+    # --- Reservations ------------------------------------------------------------------------------
+
+    def close_devices(self, each: OpenBooking, devices: Iterable[DeviceId]) -> None:
+        """Nobody but the owner of the reservation gets these devices any more."""
+        known = [self.devices[device_id] for device_id in devices if device_id in self.devices]
+        self.bookings.close(each, known)
+        self._offer_anew(device.host_id for device in known)
+
+    def open_devices(self, devices: Iterable[DeviceId]) -> None:
+        """Everybody may get these devices again, as far as their hosts offer them."""
+        found = [(each, self.bookings.saved.closed.pop(each, None)) for each in devices]
+        known = {each: closed.known for each, closed in found if closed is not None and closed.known}
+        for host in {self.holdings.host_of(each): None for each in known}:
+            self._offer_anew((host,), known)
+
+    def _offer_anew(self, hosts: Iterable[HostId], known: Mapping[DeviceId, Device] = EMPTY) -> None:
+        """Counts again what these hosts offer; `known`: devices as their hosts have them."""
+        for host in [self.hosts[each] for each in dict.fromkeys(hosts) if each in self.hosts]:
+            devices = (known.get(device.device_id, device) for device in host.report.devices)
+            report = msgspec.structs.replace(host.report, devices=tuple(devices))
+            host.report = self.bookings.as_closed(report)
+            here = {device.device_id: device for device in host.report.devices}
+            self.devices.update(here)
+            self.refresh_host(host)
+
     def stays_until(self, host: Host, clears_at_s: float | None) -> None:
         """When a host's jobs are asked to leave it, because it goes away; None: it stays."""
         host.clears_at_s = clears_at_s
@@ -224,8 +262,25 @@ class Ledger:
 
     def _look_who_goes(self) -> None:
         self._going = [host for host in self.hosts.values() if host.clears_at_s is not None]
-        self.queue.divide(staying_class_of if self._going else scheduling_class_of)
+        self.look_who_stays()
+
+    def look_who_stays(self) -> None:
+        """Some hosts or devices may not be had for long, or no longer so: jobs are told apart by what they
+        need."""
+        self.bookings.refresh()
         self.sizes.forget()
+        owners = frozenset(each.user for each in self.bookings.open.values())
+        if not owners:
+            self.queue.divide(staying_class_of if self._going else scheduling_class_of)
+        elif owners != self._owners:
+
+            def class_of(job: Job) -> SchedulingClass:
+                found = staying_class_of(job)
+                user = job.spec.user
+                return msgspec.structs.replace(found, user=user) if user in owners else found
+
+            self.queue.divide(class_of)
+        self._owners = owners
 
     # --- Jobs --------------------------------------------------------------------------------------
 
@@ -234,7 +289,8 @@ class Ledger:
         assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
         self.now_s = self.phases.now_s = now_s
         self.queue.fresh, self.phases.ended_now = [], []
-        if self._going:
+        self.sizes.now_s = now_s
+        if self._going or self.kept:
             for host in self._going:
                 assert host.clears_at_s is not None
                 host.left_s = max(0.0, host.clears_at_s - now_s)
@@ -278,6 +334,7 @@ class Ledger:
             hold_until_s=self.hold_until_s,
             accounts=self.accounts,
             rank_again_s=self.rank_again_s,
+            bookings=self.bookings.saved,
         )
 
     def load(self, saved: SavedLedger, now_s: float) -> None:
@@ -294,6 +351,9 @@ class Ledger:
         self.epoch, self.epochs_past = saved.epoch, saved.epochs_past
         self.epochs_of_run, self.hold_until_s = saved.epochs_of_run, saved.hold_until_s
         self.accounts, self.rank_again_s = saved.accounts, saved.rank_again_s
+        self.bookings.saved, self.sizes.now_s = saved.bookings, now_s
+        if saved.bookings.open:
+            self.phases.asked_for.add("booking")
         for host in saved.hosts:
             self.hosts[host.host_id] = host
             for device in host.report.devices:

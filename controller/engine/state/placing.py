@@ -183,7 +183,7 @@ def _check_device(
     what = f"job {job.job_id}"
     device = ledger.devices[device_id]
     host = ledger.hosts[device.host_id]
-    if not (host.takes_work and device.healthy):
+    if not (host.takes_work and ledger.bookings.admits(device, job.spec.user)):
         return because("refused-devices", what, device_id, host.state if device.healthy else device.note)
     if scheduling_class.gpu_type not in ("", device.type) or not suits(host, scheduling_class):
         return because("refused-devices", what, device_id, "not what the job asked for")

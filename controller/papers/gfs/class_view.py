@@ -53,7 +53,7 @@ class ClassView:
         self.now_s, self.began_hour, self.jobs = view.now_s, view.began_hour, view.jobs
         self.hosts, self.devices, self.free = view.hosts, view.devices, view.free
         self.running, self.hp, self.chosen = view.running, view.hp, view.chosen
-        self.pairs, self.sizes = view.pairs, view.sizes
+        self.pairs, self.sizes, self.kept = view.pairs, view.sizes, view.kept
         self.queue: QueueView = QueueOfClass(view.queue, admits, ends, unseen)
         self.holdings: HoldingsView = (
             HoldingsForClass(view.holdings, view.jobs, may_share) if may_share is not None else view.holdings

@@ -36,7 +36,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from cotenant.controller.domain import SHARE_MAX_MAX, SHARE_MAX_MIN, SharingSettings
+from cotenant.controller.domain import SharingSettings, job_spec
 from cotenant.controller.performance import UNBOUNDED, Interference, ShareBound, keep_bounds, maxima
 
 BUNDLED: Final = ("gavel-v100", "gavel-p100", "gavel-k80")
@@ -78,8 +78,8 @@ class Physics:
         if not 0.0 <= self.load_duty <= 1.0:
             raise ValueError(f"load_duty must be 0 to 1, got {self.load_duty}")
         for bound in (self.share_max, self.share_hp):
-            if bound and not SHARE_MAX_MIN <= bound <= SHARE_MAX_MAX:
-                limits = f"{SHARE_MAX_MIN} to {SHARE_MAX_MAX:g}"
+            if bound and not job_spec.SHARE_MAX_MIN <= bound <= job_spec.SHARE_MAX_MAX:
+                limits = f"{job_spec.SHARE_MAX_MIN} to {job_spec.SHARE_MAX_MAX:g}"
                 raise ValueError(f"a bound on sharing must be {limits}, or 0 for none, got {bound}")
 
     @property

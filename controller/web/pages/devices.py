@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from cotenant.controller.domain import HostState, JobId, sharing_in_words
-from cotenant.controller.present.devices import LEGEND, WIDE_COLUMNS, DeviceLine, rows_of
+from cotenant.controller.present.devices import LEGEND, WIDE_COLUMNS, DeviceLine, reserved_in_words, rows_of
 from cotenant.controller.present.units import NONE, duration, size
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.pages.queue import RUNS, share_done
@@ -107,7 +107,9 @@ def tile(line: DeviceLine) -> DeviceTile:
     return DeviceTile(
         line=line,
         state=line.trouble or "ok",
-        why=device.note or (sharing_in_words(device) if device.kind == "cuda" else ""),
+        why=reserved_in_words(device)
+        or device.note
+        or (sharing_in_words(device) if device.kind == "cuda" else ""),
         slices=slices(device, whole_mib),
         used_x=None if used is None or whole_mib is None else round(min(100.0, 100.0 * used / whole_mib), 1),
         memory=f"planned {size(device.planned_mib)}, used {size(used)}, of {size(whole_mib)}",

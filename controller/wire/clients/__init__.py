@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cotenant.controller.wire.clients.notices import *  # noqa: F403
     from cotenant.controller.wire.clients.past import *  # noqa: F403
     from cotenant.controller.wire.clients.policies import *  # noqa: F403
+    from cotenant.controller.wire.clients.reservations import *  # noqa: F403
     from cotenant.controller.wire.clients.submissions import *  # noqa: F403
 
 # fmt: off
@@ -55,6 +56,10 @@ _HOMES: Final = {
         "OrganisationView", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed",
         "PolicyView", "PreviewPolicy", "PreviewedAction", "SetPolicy", "SetShadow",
         "ShadowDifference", "ShadowView", "Shadowed", "policy_offers",
+    ),
+    "reservations": (
+        "CancelReservations", "ListReservations", "Repeat", "ReservationView", "Reservations", "ReserveDevices",
+        "Reserved", "ReservedView",
     ),
     "submissions": ("AskSnapshot", "PromiseAsked", "PutSnapshot", "SnapshotHeld", "Submit", "Submitted"),
 }

@@ -24,6 +24,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.knowledge import PairVerdict
 from cotenant.controller.performance import ProfilePoint
 from cotenant.controller.wire.clients.base import Done, Question, Reply
+from cotenant.controller.wire.clients.reservations import ReservedView
 from cotenant.controller.wire.times import Utc
 from cotenant.controller.wire.views import IndicatorView, JsonView, ReportView, ThroughputView
 
@@ -104,6 +105,8 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     """Of each of these jobs, where the device is divided among them."""
     jobs_planned_mib: tuple[int, ...]
     """Of each of `jobs`, in their order."""
+    reserved: ReservedView | None = None
+    """For whom it is reserved now or next."""
 
     @property
     def usable_mib(self) -> int:

@@ -22,6 +22,7 @@ from cotenant.controller.wire.clients.past import (
     TimelineRequest,
 )
 from cotenant.controller.wire.clients.policies import PolicyReply, PolicyRequest
+from cotenant.controller.wire.clients.reservations import ReservationReply, ReservationRequest
 from cotenant.controller.wire.clients.submissions import SnapshotHeld, SnapshotRequest
 
 AnyRequest = (
@@ -35,6 +36,7 @@ AnyRequest = (
     | PolicyRequest
     | TimelineRequest
     | AllocationRequest
+    | ReservationRequest
 )
 AnyReply = (
     JobReply
@@ -47,6 +49,7 @@ AnyReply = (
     | PolicyReply
     | TimelineReply
     | AllocationReply
+    | ReservationReply
     | Done
     | Failure
 )

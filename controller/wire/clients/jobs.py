@@ -255,6 +255,8 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     aborted_preemptions: int = 0
     exit_code: int | None
     submitted_at: Utc
+    begin_at: Utc | None = None
+    """It does not start before then (`--begin`)."""
     started_at: Utc | None
     ended_at: Utc | None
     wait_s: float

@@ -199,7 +199,7 @@ def test_all_problems_are_said_at_once_with_their_lines(tmp_path: Path) -> None:
         "#SBATCH --nodelist=gpu01 --gres=gpu:0",
         "#SBATCH --time=soon",
         "#SBATCH --job-name=fine",
-        "#SBATCH --begin=now+1hour",
+        "#SBATCH --begin=yesterday",
         "#SBATCH --name 'open",
         "#COTENANT --gpu 3",
     )
@@ -208,7 +208,7 @@ def test_all_problems_are_said_at_once_with_their_lines(tmp_path: Path) -> None:
     starts = [each.sentence.removeprefix(f"{path}:") for each in error.parts]
     assert [each.partition(":")[0] for each in starts] == ["2", "2", "3", "5", "6", "7"]
     assert "hosts have features here: --constraint FEATURE" in starts[0]
-    assert "--hold" in starts[3] and "did you mean --gpus?" in starts[5]
+    assert "begin must be a time" in starts[3] and "did you mean --gpus?" in starts[5]
 
 
 WRONG = {

@@ -12,8 +12,8 @@ import pytest
 
 from cotenant.controller.domain import WEBHOOK_VARIABLE, Dependency, JobSpec
 from cotenant.controller.submission.build import Submission, Submitter, submission
+from cotenant.controller.submission.moments import moment
 from cotenant.controller.submission.options import BY_KEY, OPTIONS, BadSubmission, Option, Options, read
-from cotenant.controller.submission.quantities import moment
 from cotenant.controller.submission.recording import account_home, is_secret, record
 from cotenant.controller.submission.yaml_file import read_job_file
 from cotenant.controller.wire import clients as wire
@@ -76,7 +76,7 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
         env="A=1", after="3,any:4_1", launch="host",
         hold="yes", profile=str(measured), resumable="yes", accumulate="mean", checkpoint="auto",
         watchdog="90s", notify="fail,a@x.org",
-        priority="-7", organisation="vision",
+        priority="-7", organisation="vision", begin="2099-01-01T00:00+00:00",
         **{"class": "hp"},
     )  # fmt: skip
     assert (spec.gpus_min, spec.gpus_max, spec.nodes) == (4, 4, 2)
@@ -93,6 +93,7 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
         ("nvlink", "ib"),
     )
     assert (spec.hold, spec.resumable) == (True, True)
+    assert spec.begin_s == 4_070_908_800
     assert spec.after == (Dependency(job_id="3"), Dependency(job_id="4_1", need="any"))  # type: ignore[arg-type]
     assert spec.profile is not None and spec.profile.points[0].sub_batch == 8
     launch = spec.launch
@@ -104,7 +105,7 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
         "gpus", "nodes", "time", "expect", "mem", "cpus", "host_mem", "name", "batch_size", "iterations",
         "share", "class", "gpu_type", "constraint", "workdir", "output", "retries", "env", "after", "launch",
         "hold", "profile", "resumable", "cold", "accumulate", "checkpoint", "watchdog", "progress",
-        "priority", "organisation", "requeue_at_limit", "notify",
+        "priority", "organisation", "requeue_at_limit", "notify", "begin",
     }, "a new option needs its line here"  # fmt: skip
 
 

@@ -84,8 +84,8 @@ def test_a_script_without_a_file(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_a_command_line_is_said(tmp_path: Path) -> None:
-    with pytest.raises(BadSubmission, match="sbatch --begin is not possible here"):
-        sent(tmp_path, "wrap", options=("--begin=now",), text="#!/bin/sh\n")
+    with pytest.raises(BadSubmission, match="sbatch --nodelist is not possible here"):
+        sent(tmp_path, "wrap", options=("--nodelist=n1",), text="#!/bin/sh\n")
     with pytest.raises(BadSubmission, match=r"nowhere\.sh does not exist"):
         sent(tmp_path, "nowhere.sh")
 

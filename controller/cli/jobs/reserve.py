@@ -1,0 +1,176 @@
+"""`cotenant reserve`: devices that are there for one's jobs at a time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import click
+
+from cotenant.controller.cli.frame.command import argument, group, option
+from cotenant.controller.cli.frame.output import (
+    EndpointFlag,
+    JsonFlag,
+    Listing,
+    OutputFlag,
+    chosen_format,
+    show_change,
+    show_listing,
+    whole_number,
+    write_json,
+)
+from cotenant.controller.client.asking import asking
+from cotenant.controller.domain import HostId
+from cotenant.controller.present import screen
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import duration
+from cotenant.controller.submission.moments import begin_moment
+from cotenant.controller.submission.quantities import duration_s
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import wall_s
+
+GPUS_MAX: Final = 100_000
+REPEATS: Final[dict[str, wire.Repeat]] = {"": "", "day": "day", "week": "week"}
+
+
+@group(acts_alone=True)
+def reserve(
+    context: click.Context,
+    gpus: Annotated[str, option("-g", "--gpus", metavar="N", help="Devices.")] = "1",
+    from_time: Annotated[
+        str,
+        option("--from", metavar="TIME", help="18:00, tomorrow 9:00, Fri 18:00, now+2h, ISO, or now."),
+    ] = "",
+    length: Annotated[
+        str, option("--for", metavar="TIME", help="For so long: 90m, 12h, 1-12.", show_default=False)
+    ] = "",
+    every: Annotated[str, option("--every", metavar="day|week", help="Again and again.")] = "",
+    user: Annotated[str, option("--user", metavar="NAME", help="For somebody else (admins).")] = "",
+    gpu_type: Annotated[str, option("--gpu-type", metavar="TYPE", help="Of this type only.")] = "",
+    host: Annotated[str, option("--host", metavar="HOST", help="On this host only.")] = "",
+    as_json: JsonFlag = False,
+    endpoint: EndpointFlag = None,
+) -> None:
+    """Reserve devices for your jobs, from a time on for so long. Alone: the list.
+
+    Before it begins its devices are used by jobs that can be preempted, or end before by a time limit. While
+    it is on, your jobs are placed there first and are not preempted. Devices that you do not use for 15
+    minutes are lent to jobs that can be preempted, until you do. Times are those of your clock.
+
+    For example:
+
+      cotenant reserve -g 2 --from "Fri 18:00" --for 12h
+      cotenant reserve --from "Mon 9:00" --for 3h --every week --user anna
+      cotenant reserve list
+      cotenant reserve cancel r3
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if not from_time and not length:
+        list_reservations(as_json=as_json, endpoint=endpoint)
+        return
+    if every not in REPEATS:
+        raise Problem("usage", f"--every must be day or week, got {every!r}")
+    from_unix_s = _seconds("--from", from_time, lambda text: begin_moment(text).timestamp())
+    request = wire.ReserveDevices(
+        gpus=whole_number("--gpus", gpus, GPUS_MAX),
+        from_unix_s=from_unix_s,
+        length_s=_seconds("--for", length, duration_s),
+        every=REPEATS[every],
+        user=user,
+        gpu_type=gpu_type,
+        host_id=HostId(host),
+        east_s=time.localtime(from_unix_s).tm_gmtoff,
+        idempotency_key=os.urandom(16).hex(),
+    )
+    with asking(endpoint) as client:
+        made = client.ask(request).reservation
+    if as_json:
+        write_json(made)
+        return
+    screen.say(f"{made.reservation_id}: {_when(made)}, {', '.join(made.devices)}, for {made.user}")
+
+
+def _seconds(flag: str, text: str, read: Callable[[str], float]) -> float:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise Problem("usage", f"{flag} {error}") from None
+
+
+@reserve.part("list")
+def list_reservations(
+    output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
+) -> None:
+    """The reservations that are not over, the first to begin first.
+
+    For example:
+
+      cotenant reserve list
+      cotenant reserve list -o json
+    """
+    form = chosen_format(output, as_json)
+    with asking(endpoint) as client:
+        reply = client.ask(wire.ListReservations())
+    show_listing(
+        Listing(
+            noun="reservation",
+            rows=reply.reservations,
+            identity=lambda each: each.reservation_id,
+            columns=COLUMNS,
+            extra={"now": reply.now},
+            nothing='nothing is reserved; cotenant reserve -g 1 --from "tomorrow 9:00" --for 3h',
+        ),
+        form,
+    )
+
+
+@reserve.part("cancel")
+def cancel(
+    reservations: Annotated[list[str], argument(metavar="ID...", help="As `reserve list` has them.")],
+    as_json: JsonFlag = False,
+    endpoint: EndpointFlag = None,
+) -> None:
+    """End reservations, those that come again for good. Jobs on their devices go on.
+
+    For example:
+
+      cotenant reserve cancel r3
+    """
+    with asking(endpoint) as client:
+        reply = client.ask(wire.CancelReservations(reservation_ids=tuple(reservations)))
+    told = {"reservations": reservations}
+    show_change("reserve cancel", told, reply.lines, f"cancelled: {', '.join(reservations)}", as_json)
+
+
+def _clock(at: str) -> str:
+    return time.strftime("%a %Y-%m-%d %H:%M", time.localtime(wall_s(at)))
+
+
+def _when(each: wire.ReservationView) -> str:
+    again = f", every {each.every}" if each.every else ""
+    last = f" until {_clock(each.last_at)}" if each.last_at else ""
+    length = duration(wall_s(each.until_at) - wall_s(each.from_at))
+    return f"{_clock(each.from_at)} for {length}{again}{last}"
+
+
+def _state(each: wire.ReservationView) -> str:
+    lacking = f", {each.gpus - len(each.devices)} missing" if len(each.devices) < each.gpus else ""
+    if each.state == "planned":
+        return f"planned{lacking}"
+    parts = [f"{len(each.used)} used", *([f"{len(each.lent)} lent"] if each.lent else ())]
+    return f"now, {', '.join(parts)}{lacking}"
+
+
+COLUMNS: Final = (
+    Column("ID", lambda each: each.reservation_id),
+    Column("USER", lambda each: each.user),
+    Column("FROM", lambda each: _clock(each.from_at)),
+    Column("UNTIL", lambda each: _clock(each.until_at)),
+    Column("EVERY", lambda each: each.every or "-"),
+    Column("STATE", _state),
+    Column("DEVICES", lambda each: ",".join(each.devices) or "-", wraps=True),
+)
