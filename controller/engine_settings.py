@@ -25,6 +25,7 @@ def engine_config(settings: Settings, began_s: float = 0.0) -> EngineConfig:
         organisations=settings.organisations,
         policy=settings.policy,
         sharing=settings.sharing,
+        idle=settings.idle,
         checkpoint_every_s=settings.checkpoint.every_s,
         profile_s=settings.profiler.seconds,
         keep_ended=settings.controller.keep_ended,

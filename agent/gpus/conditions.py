@@ -12,6 +12,7 @@ proof.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final, Literal
 
@@ -38,6 +39,7 @@ _DEAD: Final[dict[str, str]] = {
     "X": "dead, its context still open",
 }
 _STUCK: Final = "stuck in the kernel (state D)"
+UNKNOWN_USER: Final = "an unknown user"
 UNASKED: Final = "its memory is unknown: NVML gave no answer"
 
 
@@ -47,6 +49,8 @@ class DeviceCondition(msgspec.Struct, frozen=True, kw_only=True):
     state: DeviceState = "ok"
     note: str = ""
     """Empty: it is offered."""
+    foreign_users: tuple[str, ...] = ()
+    """Whose the processes are that use it and are not ours."""
     held: bool = False
     """Its memory is in use without a right to it: by what is left of a job, or by a process that cannot be
     seen."""
@@ -122,7 +126,9 @@ def condition_of(gpu: Gpu, *, foreign: Foreign, is_busy: bool) -> tuple[Gist, De
         return ("unseen", unsure), DeviceCondition(note="who uses it is not known yet" if unsure else "")
     theirs = strangers(gpu) if foreign == "avoid" else []
     if theirs:
-        return _gist("foreign", theirs), DeviceCondition(note=f"in use by {_list_processes(theirs)}")
+        users = tuple(dict.fromkeys(process.owner.user or UNKNOWN_USER for process in theirs))
+        note = f"in use by {_list_processes(theirs)}"
+        return _gist("foreign", theirs), DeviceCondition(note=note, foreign_users=users)
     remains = list(_list_ended(gpu))
     if remains:
         note = f"not free yet: {_list_processes(remains)}, of a job that has ended"
@@ -168,6 +174,8 @@ def _list_processes(processes: list[Process]) -> str:
         owner = process.owner
         facts = [owner.command or "not visible here"]
         facts += [f"{process.used_mib} MiB"] if process.used_mib is not None else []
+        if owner.started_unix_s:
+            facts.append(f"since {time.strftime('%b %d %H:%M', time.localtime(owner.started_unix_s))}")
         of = f" of {owner.user}" if owner.user else ""
         told.append(f"pid {process.pid}{of} ({', '.join(facts)})")
     if len(processes) > PROCESSES_SHOWN:

@@ -8,6 +8,7 @@ gone: its resources are free, and an init that never reaps would keep it "alive"
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import msgspec
@@ -58,6 +59,12 @@ def stat_of(pid: int) -> ProcessStat | None:
         start_ticks=int(fields[19]),
         resident_pages=int(fields[21]),
     )
+
+
+def started_unix_s(start_ticks: int) -> float:
+    """When a process of this boot began, by the wall clock."""
+    since_boot_s = start_ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot_s
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:

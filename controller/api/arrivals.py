@@ -180,7 +180,9 @@ def check_submission(
     engine: Engine, request: wire.Submit, who: Identity, allocations: Allocations
 ) -> Accepted:
     """The submission's jobs as they would be accepted now. Raises Denied."""
-    accepted = accept(request, who, engine.next_number, engine.jobs, engine.config.organisations)
+    accepted = accept(
+        request, who, engine.next_number, engine.jobs, engine.config.organisations, engine.config.idle
+    )
     check_priority(engine, who, accepted.specs)
     check_fit(engine, accepted.specs, allocations)
     return accepted

@@ -126,6 +126,7 @@ def job_view(
         left_source=None if ended else job.estimate.source or None, shared=shared, promises=promises,
         won_device_s=total_won_device_s(shared), eta=eta, promised=promised_end(engine, job, now),
         bound=share_bound(engine, job, current), pace=current.pace if current else None,
+        idle=idle_view(job, current, now) if placed else None,
     )  # fmt: skip
 
 
@@ -145,6 +146,17 @@ def share_bound(engine: Engine, job: Job, current: AttemptProgress | None) -> wi
         alone_step_s=standing.alone_step_s,
         guest_pace=standing.guest_pace,
         guests_in_phase=standing.guests_in_phase,
+    )
+
+
+def idle_view(job: Job, current: AttemptProgress | None, now: Now) -> wire.IdleView:
+    """Since when the job is idle, what was done about it, and what is to be done."""
+    spell, heard = job.attempt.idle, current.idle if current is not None else None
+    return wire.IdleView(
+        rule=job.spec.idle or "none",
+        since_at=None if spell is None else now.utc(spell.since_s),
+        stage="" if spell is None else spell.stage,
+        idle_s=None if heard is None else heard.idle_s,
     )
 
 
@@ -245,8 +257,10 @@ def node_view(
     heartbeat_age_s: float | None,
     readings: Mapping[DeviceId, DeviceReading] | None = None,
     fork_servers: ForkServers | None = None,
+    quiet_s: Mapping[DeviceId, float] | None = None,
 ) -> wire.NodeView:
-    """The view of one host. `readings`: those of any devices, with their ages."""
+    """The view of one host. `readings`: those of any devices, with their ages; `quiet_s`: how long nothing
+    has run on a device."""
     report, known, asking = host.report, readings or {}, engine.view().holdings.asking_on(host.host_id)
     return wire.NodeView(
         host=report.host_id,
@@ -262,11 +276,16 @@ def node_view(
         cpus_asked=sum(job.spec.cpus for job in asking),
         memory_asked_mib=sum(job.spec.host_memory_mib for job in asking),
         fork_servers=fork_servers,
-        devices=tuple(device_view(engine, device, known.get(device.device_id)) for device in report.devices),
+        devices=tuple(
+            device_view(engine, device, known.get(device.device_id), (quiet_s or {}).get(device.device_id))
+            for device in report.devices
+        ),
     )
 
 
-def device_view(engine: Engine, device: Device, reading: DeviceReading | None) -> wire.DeviceView:
+def device_view(
+    engine: Engine, device: Device, reading: DeviceReading | None, quiet_s: float | None = None
+) -> wire.DeviceView:
     jobs = engine.tenants(device.device_id)
     parts = [held_part(engine.jobs[job_id]) for job_id in jobs]
     planned = tuple(planned_mib(engine, device.device_id, job_id) for job_id in jobs)
@@ -286,6 +305,9 @@ def device_view(engine: Engine, device: Device, reading: DeviceReading | None) -
         note=device.note,
         reading=None if reading is None else reading_view(reading),
         jobs=jobs,
+        idle_jobs=tuple(job_id for job_id in jobs if engine.jobs[job_id].attempt.idle is not None),
+        foreign_users=device.foreign_users,
+        quiet_s=quiet_s,
         parts=tuple(part.fraction for part in parts) if any(p.fraction < 1.0 for p in parts) else (),
         jobs_planned_mib=planned,
     )

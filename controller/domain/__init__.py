@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cotenant.controller.domain.ids import *  # noqa: F403
     from cotenant.controller.domain.capabilities import *  # noqa: F403
     from cotenant.controller.domain.eta import *  # noqa: F403
+    from cotenant.controller.domain.idling import *  # noqa: F403
     from cotenant.controller.domain.job import *  # noqa: F403
     from cotenant.controller.domain.job_parts import *  # noqa: F403
     from cotenant.controller.domain.placement import *  # noqa: F403
@@ -50,6 +51,11 @@ _HOMES: Final = {
     ),
     "capabilities": ("Capabilities", "shared_by_all"),
     "eta": ("LEVELS", "EtaInterval", "EtaKind", "ToldEta", "ToldInterval"),
+    "idling": (
+        "GRACE_S", "IDLE_FORMS", "IdleSpell", "IdleStage", "IdleStep", "idle_reason", "idle_steps",
+        "is_idle_rule",
+        "next_stage",
+    ),
     "job": ("Job",),
     "job_parts": (
         "GUESS", "LOAD_S", "PAUSE_S", "CurrentAttempt", "JobEstimate",
@@ -71,7 +77,7 @@ _HOMES: Final = {
     "readings": ("TEXT_MAX", "DeviceReading", "ForkServers"),
     "reasons": ("Reason", "because", "render"),
     "settings": (
-        "LATE_SHARE", "NO_BOUNDS", "JobLimit", "LimitSettings", "OrganisationSettings",
+        "LATE_SHARE", "NO_BOUNDS", "IdleSettings", "JobLimit", "LimitSettings", "OrganisationSettings",
         "PolicySettings", "SharingSettings",
     ),
 }

@@ -60,6 +60,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it takes new work."""
     note: str = ""
     """Why it is not offered, if it is not (locked by another agent, lost, foreign process)."""
+    foreign_users: tuple[str, ...] = ()
+    """Whose processes keep it from being offered that are no job's: whom to ask."""
 
     def __post_init__(self) -> None:
         if self.memory_mib < 1 or self.reserve_mib < 0 or self.max_tenants < 1:

@@ -7,7 +7,7 @@ back only when every process of the gang on them is known to be gone.
     1. take in   the event changes the ledger           requests, hosts, reports, claims
     2. admit     who may wait for devices, in what order   stages: fair share, limits, lateness
     3. decide    the policy is asked                     current_policy
-    4. guard     what may change its decision            stages: parts, priorities, promises
+    4. guard     what may change its decision            stages: parts, lending, priorities, promises
     5. commit    what the ledger allows is carried out   committing
     6. settle    what follows from it                    stages: fair share, promises
 
@@ -40,10 +40,11 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.committing import Committing
-from cotenant.controller.engine.events import claims, hosts, reports, requests
+from cotenant.controller.engine.events import claims, hosts, idling, reports, requests
 from cotenant.controller.engine.explaining import Explaining
 from cotenant.controller.engine.stages.admission import Admission
 from cotenant.controller.engine.stages.lateness import Lateness, SavedLateness
+from cotenant.controller.engine.stages.lending import Lending
 from cotenant.controller.engine.stages.parts import PartPlacing
 from cotenant.controller.engine.stages.priority_guard import KeepingForPriority
 from cotenant.controller.engine.stages.promise_room import SavedPromises
@@ -128,6 +129,7 @@ class Engine:
         self._admits: tuple[AdmissionStage, ...] = (*self._admission.stages, *late)
         self._guards: tuple[DecisionStage, ...] = (
             PartPlacing(self._ledger, self.current),
+            Lending(self._ledger, self.current),
             KeepingForPriority(self._ledger, self.current),
             self._promises,
         )
@@ -380,5 +382,5 @@ def _handlers(*modules: ModuleType) -> dict[type, Callable[[Dispatch, Any], None
     return {get_type_hints(each)["event"]: each for each in found}
 
 
-HANDLERS: Final = _handlers(requests, hosts, reports, claims)
+HANDLERS: Final = _handlers(requests, hosts, reports, idling, claims)
 """Who takes in which event; a change of policy is the engine's own."""

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import msgspec
 
 from cotenant.controller.domain import (
+    IdleSettings,
     LimitSettings,
     OrganisationSettings,
     PolicySettings,
@@ -235,6 +236,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     controller: ControllerSettings = ControllerSettings()
     policy: PolicySettings = PolicySettings()
     sharing: SharingSettings = SharingSettings()
+    idle: IdleSettings = IdleSettings()
     limits: LimitSettings = LimitSettings()
     organisations: dict[str, OrganisationSettings] = {}
     """By name; in files only."""
@@ -247,6 +249,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 SectionName = Literal[
-    "controller", "policy", "sharing", "limits", "agent", "checkpoint", "profiler", "mps", "metrics", "launch"
+    "controller",
+    "policy",
+    "sharing",
+    "idle",
+    "limits",
+    "agent",
+    "checkpoint",
+    "profiler",
+    "mps",
+    "metrics",
+    "launch",
 ]
 SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "agents": (
         "AttemptProgress", "BoundStanding", "CommandAck", "CommandDelivery", "FromAgent", "GangRelay",
-        "Heartbeat", "Hello",
+        "Heartbeat", "Hello", "IdleReading",
         "HostRefused", "LogReply", "NotFollowed", "NotLeading", "ReadLog", "Renew", "Report", "ReportAck",
-        "ToAgent", "Welcome",
+        "TellJob", "ToAgent", "Welcome",
     ),
     "children": (
         "ComputeQuestion", "ComputeResult", "Otherwise", "Payload", "ShadowAnswer", "ShadowQuestion",

@@ -72,6 +72,15 @@ class BoundStanding(msgspec.Struct, frozen=True, kw_only=True):
     """Their micro-batches begin only at a certain place in its steps."""
 
 
+class IdleReading(msgspec.Struct, frozen=True, kw_only=True):
+    """How long an attempt has used none of its devices on a host."""
+
+    idle_s: float
+    """Time in which it is known that nothing happened, since it last worked or since the agent's start."""
+    active_ago_s: float | None = None
+    """When it was last seen to work; None: not since the agent's start."""
+
+
 class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
     """A running attempt's progress, as a heartbeat tells it. The struct is not an event: see `HostSilent`,
     `ProgressSeen`."""
@@ -91,6 +100,8 @@ class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
     """None: nothing bounds what sharing may cost it."""
     pace: float = 1.0
     """The part of the time that it may train, so that a co-tenant keeps its bound."""
+    idle: IdleReading | None = None
+    """None: not known."""
 
 
 class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="beat"):
@@ -217,6 +228,14 @@ class ReadLog(AgentMessage, frozen=True, kw_only=True, tag="read-log"):
     """A piece is to have output or standard error, not both."""
 
 
+class TellJob(AgentMessage, frozen=True, kw_only=True, tag="tell-job"):
+    """A line for the user of a running job, into its log; it may be lost."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    text: str
+
+
 class HostRefused(AgentMessage, frozen=True, kw_only=True, tag="refused"):
     """Tells an agent that it may not work here (wrong key, wrong version, host name taken); the agent stops
     trying."""
@@ -231,4 +250,6 @@ class NotLeading(AgentMessage, frozen=True, kw_only=True, tag="not-leading"):
     """The endpoint of the one that does; empty: not known."""
 
 
-ToAgent = Welcome | Renew | ReportAck | CommandDelivery | ReadLog | GangRelay | HostRefused | NotLeading
+ToAgent = (
+    Welcome | Renew | ReportAck | CommandDelivery | ReadLog | GangRelay | TellJob | HostRefused | NotLeading
+)

@@ -5,7 +5,7 @@ from cotenant.agent.supervisor.core import rank_messages
 from cotenant.agent.supervisor.core.edge import (
     AllGone, AnySupervisorEffect, AnyHappening, ClearLeftovers, ClientsTerminated, CouldNotStart, DumpStacks,
     EndRanks, Finish, Noted, OverMemory, Publish, RankExited, RankMessageCame, Sampled, Started,
-    SetPace, SupervisorTicked, TakeSample, TellRank, TerminateClients,
+    SetPace, SupervisorTicked, TakeSample, TellRank, TerminateClients, WriteWord,
 )
 from cotenant.agent.supervisor.core.exit_classifier import TAIL_BYTES, Ending, decide
 from cotenant.agent.supervisor.core.exits import Exit, LaunchStage, StartProblem
@@ -26,6 +26,6 @@ __all__ = [
     "StartProblem", "Started", "StepConfirmed", "StepDone",
     "SetPace",
     "StopWish", "Stopped", "Supervision", "SupervisorTicked", "TakeSample", "TellRank", "TerminateClients",
-    "WindowReport", "decide", "last_loss_in", "parse", "rank_messages", "unclean",
+    "WindowReport", "WriteWord", "decide", "last_loss_in", "parse", "rank_messages", "unclean",
 ]
 # fmt: on

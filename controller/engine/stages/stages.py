@@ -5,6 +5,7 @@
              lateness     marks the jobs in the queue whose turn it is: last, since only those can start
     guard    parts        puts jobs that ask for a part of a device beside others: first, so that the stages
                           after it see the devices that those jobs get
+             lending      puts jobs beside idle ones that lend their devices, and asks for these back
              priorities   keeps devices for jobs of greater priority
              promises     keeps devices for promised ends: last, since a promise goes before every priority
     settle   fair share   charges users for devices that have changed hands

@@ -28,6 +28,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.executors.agents.delivery import ControllerLogRelay, Delivery, Overflow
 from cotenant.controller.executors.agents.histories import Histories
+from cotenant.controller.executors.agents.idling import IdleFilter, idle_words
 from cotenant.controller.executors.agents.reducers import HostWatch, ProgressFilter
 from cotenant.controller.store import Core, Decided
 from cotenant.controller.system.keys import Identity
@@ -67,6 +68,8 @@ class DeviceRead(NamedTuple):
 
     reading: DeviceReading
     at_s: float
+    quiet_since_s: float | None
+    """Since when nothing has run on it; None: something does, or that is not known."""
 
 
 class AgentExecutor:
@@ -84,6 +87,7 @@ class AgentExecutor:
         self._delivery = Delivery()
         self._unstartable: list[ev.AttemptEnded] = []
         self._progress = ProgressFilter()
+        self._idle = IdleFilter()
         self._histories = Histories(core, lease_s)
         self.logs = ControllerLogRelay(core.clock, self.say)
         self.telemetry: dict[JobId, wire.AttemptProgress] = {}
@@ -275,19 +279,37 @@ class AgentExecutor:
         own = {device.device_id for device in link.hello.report.devices} if readings else set()
         for reading in readings:
             if reading.device_id in own:
-                self.readings[reading.device_id] = DeviceRead(reading, now_s - reading.age_s)
+                before, at_s = self.readings.get(reading.device_id), now_s - reading.age_s
+                since_s = at_s if before is None or before.quiet_since_s is None else before.quiet_since_s
+                quiet = reading.values.get("GRACT", 1.0) == 0.0
+                self.readings[reading.device_id] = DeviceRead(reading, at_s, since_s if quiet else None)
 
     def _take_progress(self, host_id: HostId, news: wire.AttemptProgress, now_s: float) -> None:
         engine = self._core.state.engine
         job = engine.jobs.get(news.job_id)
         if job is None or job.attempt.number != news.attempt or job.phase not in ON_DEVICES:
             return
+        if news.idle is not None and host_id in job.attempt.hosts_left:
+            self._take_idle(job, host_id, news.idle, now_s)
         if first_host(job) != host_id:
             return  # The gang's first host speaks for it.
         self.telemetry[news.job_id] = news
         event = self._progress.take(news, job.spec.iterations, engine.partners(news.job_id), now_s)
         if event is not None:
             self._core.happen(event)
+
+    def _take_idle(self, job: Job, host_id: HostId, reading: wire.IdleReading, now_s: float) -> None:
+        event = self._idle.take(job, host_id, reading, now_s)
+        if event is None:
+            return
+        self._core.happen(event)
+        first, text = first_host(job), idle_words(event, now_s)
+        if first is not None and text:
+            told = wire.TellJob(job_id=event.job_id, attempt=event.attempt, text=text)
+            self._core.run_after_commit(partial(self._tell, first, told))
+
+    def _tell(self, host_id: HostId, told: wire.TellJob) -> None:
+        self.say(host_id, told)
 
     def _report(self, link: AgentConnection, host_id: HostId, message: wire.Report) -> bool:
         if message.event.host_id != host_id:
@@ -424,6 +446,7 @@ class AgentExecutor:
         if len(self.telemetry) > len(jobs):
             gone = [job_id for job_id in self.telemetry if job_id not in jobs]
             self._progress.forget(gone)
+            self._idle.forget(gone)
             for job_id in gone:
                 del self.telemetry[job_id]
 

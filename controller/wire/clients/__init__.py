@@ -39,7 +39,7 @@ _HOMES: Final = {
     ),
     "jobs": (
         "ArrayView", "AttemptView", "ChangeJobs", "EtaScoreView", "EtaTimes", "EtaView", "Etas", "Explain",
-        "Explained", "ExplanationView", "JobDetails", "JobRow", "JobView", "Jobs",
+        "Explained", "ExplanationView", "IdleView", "JobDetails", "JobRow", "JobView", "Jobs",
         "ListEtas", "ListJobs", "LogPart", "PromiseCounts", "PromisedEndView", "ReadJobLog", "ShareBoundView",
         "SetJobs", "ShowJob", "Shown", "SpecView", "SpeedupView", "SubmissionKind", "WaitJobs", "spec_view",
     ),

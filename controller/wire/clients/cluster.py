@@ -100,6 +100,12 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     reading: ReadingView | None = field(name="indicators", default=None)
     """The newest; None where nothing was ever read."""
     jobs: tuple[JobId, ...] = ()
+    idle_jobs: tuple[JobId, ...] = ()
+    """Those of them that hold it idle."""
+    foreign_users: tuple[str, ...] = ()
+    """Whose processes keep it from being offered that are no job's."""
+    quiet_s: float | None = None
+    """How long nothing has run on it; None: something does, or that is not known."""
     parts: tuple[float, ...] = ()
     """Of each of these jobs, where the device is divided among them."""
     jobs_planned_mib: tuple[int, ...]

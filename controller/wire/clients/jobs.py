@@ -7,13 +7,22 @@ from typing import Final, Literal
 import msgspec
 from msgspec import field
 
-from cotenant.controller.domain import ChangeVerb, EtaKind, JobId, JobSpec, LaunchKind, Phase, PromiseState
+from cotenant.controller.domain import (
+    ChangeVerb,
+    EtaKind,
+    IdleStage,
+    JobId,
+    JobSpec,
+    LaunchKind,
+    Phase,
+    PromiseState,
+)
 from cotenant.controller.wire.clients.base import Done, Question, Reply
 from cotenant.controller.wire.clients.submissions import Submit, Submitted
 from cotenant.controller.wire.times import Utc, wall_s
 from cotenant.controller.wire.views import JsonView, ProfileView, PromiseView, SharingView, ThroughputView
 
-GIVEN_UP: Final = ("held-infra", "workdir-missing")
+GIVEN_UP: Final = ("held-infra", "workdir-missing", "held-idle")
 """Reasons of a hold that no person asked for."""
 
 
@@ -193,6 +202,20 @@ class ArrayView(msgspec.Struct, frozen=True, kw_only=True):
     """How many tasks are in each state, those included that only the journal knows."""
 
 
+class IdleView(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a job on devices uses them."""
+
+    rule: str
+    """What is done about it while it does not."""
+    since_at: Utc | None = None
+    """Since when it is idle; null: it works, or has not been idle long enough for the first step of the
+    rule."""
+    stage: IdleStage = ""
+    """What was done about it."""
+    idle_s: float | None = None
+    """How long its agent knows that nothing happens; null: it cannot tell."""
+
+
 class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """A job as its users see it."""
 
@@ -281,6 +304,8 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     pace: float | None = None
     """The part of the time that it may train, so that a co-tenant keeps its bound; null: it is on no
     device."""
+    idle: IdleView | None = None
+    """Null: it is on no device."""
     array: ArrayView | None = None
     """The row stands for the tasks of an array; its other fields are those of a task that waits, else of one
     that has devices."""
