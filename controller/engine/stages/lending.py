@@ -87,22 +87,25 @@ class Lending:
             for at in range(len(devices) - count + 1):
                 wanted = tuple(devices[at : at + count])
                 idle = dict.fromkeys(t for each in wanted for t in self._ledger.holdings.tenants(each))
-                share = Share(job_id=job.job_id, devices=wanted, reason=because(LENT, " and ".join(idle)))
+                reason = because(LENT, " and ".join(idle))
+                share = Share(job_id=job.job_id, devices=wanted, reason=reason)
                 if placing.check(self._ledger, share) is None:
                     return share
         return None
 
     def _take_back(self, event: ev.IdleSeen, decision: Decision) -> Decision:
-        """Who was put beside the job while it was idle leaves, unless the policy would have put it there."""
+        """Who was put beside the job because it was idle leaves, unless the policy might have done that."""
         ledger, job = self._ledger, self._ledger.jobs.get(event.job_id)
         if job is None or job.attempt.number != event.attempt or job.placement is None:
             return decision
-        may_stay = self._current.traits.shares and why_alone(job) is None
+        alone = why_alone(job) is not None
+        if self._current.traits.shares and not alone:
+            return decision
         asked = {each.job_id for each in decision.actions if isinstance(each, Preempt)}
         leave = [
             Preempt(job_id=other.job_id, reason=because("idle-works", job.job_id))
             for other in map(ledger.jobs.__getitem__, ledger.holdings.partners(job))
             if other.job_id not in asked and other.preemptible and other.phase in (Phase.LOADING, RUNNING)
-            if other.placement is not None and other.placement.reason.code == LENT and not may_stay
+            if alone or (other.placement is not None and other.placement.reason.code == LENT)
         ]
         return Decision(actions=(*decision.actions, *leave)) if leave else decision

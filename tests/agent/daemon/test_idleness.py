@@ -1,7 +1,7 @@
 """When an attempt is idle: from its steps, its processes and its devices, over whole traces.
 
-The property is that of the promise: what computes, loads, validates, saves or is held back by us is never called
-idle, however the looks fall and whatever is unknown in between.
+The property is that of the promise: what computes, loads, validates, saves or is held back by us is never
+called idle, however the looks fall and whatever is unknown in between.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def test_an_agent_that_has_just_started_knows_of_no_activity() -> None:
 
 @pytest.mark.skipif(not SHARED_TRACES.exists(), reason="the shared measurements are not here")
 def test_measured_iterations_are_never_idle() -> None:
-    """Of real models on GPUs: preparing data, computing, exchanging; a thousand times slower, so that each stage
-    is longer than a look."""
+    """Of real models on GPUs: preparing data, computing, exchanging; a thousand times slower, so that each
+    stage is longer than a look."""
     with gzip.open(SHARED_TRACES, "rt") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) > 20
