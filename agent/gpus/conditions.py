@@ -12,7 +12,6 @@ proof.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final, Literal
 
@@ -174,8 +173,7 @@ def _list_processes(processes: list[Process]) -> str:
         owner = process.owner
         facts = [owner.command or "not visible here"]
         facts += [f"{process.used_mib} MiB"] if process.used_mib is not None else []
-        if owner.started_unix_s:
-            facts.append(f"since {time.strftime('%b %d %H:%M', time.localtime(owner.started_unix_s))}")
+        facts += [f"since {owner.since}"] if owner.since else []
         of = f" of {owner.user}" if owner.user else ""
         told.append(f"pid {process.pid}{of} ({', '.join(facts)})")
     if len(processes) > PROCESSES_SHOWN:

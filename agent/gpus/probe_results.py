@@ -24,8 +24,8 @@ class ProcessOwner(msgspec.Struct, frozen=True, kw_only=True):
     kind: OwnerKind
     user: str = ""
     command: str = ""
-    started_unix_s: float = 0.0
-    """When the process began; 0: not known."""
+    since: str = ""
+    """When the process began, for a person; empty: not known."""
     job_id: str = ""
     attempt: int = 0
 

@@ -61,10 +61,11 @@ def stat_of(pid: int) -> ProcessStat | None:
     )
 
 
-def started_unix_s(start_ticks: int) -> float:
-    """When a process of this boot began, by the wall clock."""
-    since_boot_s = start_ticks / os.sysconf("SC_CLK_TCK")
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot_s
+def began_at(start_ticks: int) -> str:
+    """When a process of this boot began, for a person: `Nov 28 09:12`."""
+    booted_unix_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    began_unix_s = booted_unix_s + start_ticks / os.sysconf("SC_CLK_TCK")
+    return time.strftime("%b %d %H:%M", time.localtime(began_unix_s))
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:

@@ -114,8 +114,7 @@ def job_view(
         step_s=current.step_s if current and current.step_s is not None else job.attempt.step_s,
         loss=news.loss if news else None, resumable=job.progress.resumable,
         resumable_note=can.resumable_note or None, accumulates=can.accumulates,
-        accumulates_note=can.accumulates_note or None,
-        durable_step=job.durable_step,
+        accumulates_note=can.accumulates_note or None, durable_step=job.durable_step,
         preemptions=job.counts.preemptions, futile_preemptions=job.counts.futile_preemptions,
         aborted_preemptions=job.counts.aborted_preemptions, exit_code=job.attempt.exit_code,
         submitted_at=now.utc(job.submitted_s), started_at=now.utc_if(job.first_start_s),
@@ -151,7 +150,7 @@ def share_bound(engine: Engine, job: Job, current: AttemptProgress | None) -> wi
 
 def idle_view(job: Job, current: AttemptProgress | None, now: Now) -> wire.IdleView:
     """Since when the job is idle, what was done about it, and what is to be done."""
-    spell, heard = job.attempt.idle, current.idle if current is not None else None
+    spell, heard = job.attempt.idle, current.idle_for if current is not None else None
     return wire.IdleView(
         rule=job.spec.idle or "none",
         since_at=None if spell is None else now.utc(spell.since_s),

@@ -49,7 +49,16 @@ class IdleSpell(msgspec.Struct, frozen=True, kw_only=True):
 def idle_reason(stage: IdleStage | Literal["over"], idle_s: float) -> Reason:
     """What is done about a job that has been idle for so long; over: it works again."""
     minutes = round(idle_s / 60.0) if idle_s >= 600.0 else round(idle_s / 60.0, 1)
-    return because(f"idle-{stage}", *((minutes, round(GRACE_S)) if stage == "word" else (minutes,)))
+    match stage:
+        case "word":
+            return because("idle-word", minutes, round(GRACE_S))
+        case "share":
+            return because("idle-share", minutes)
+        case "stop":
+            return because("idle-stop", minutes)
+        case "over":
+            return because("idle-over", minutes)
+    return because("idle-warn", minutes)
 
 
 @cache

@@ -100,7 +100,7 @@ class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
     """None: nothing bounds what sharing may cost it."""
     pace: float = 1.0
     """The part of the time that it may train, so that a co-tenant keeps its bound."""
-    idle: IdleReading | None = None
+    idle_for: IdleReading | None = None
     """None: not known."""
 
 

@@ -29,7 +29,7 @@ GAP_S: Final = 10.0
 """A longer time between two looks counts as this much: we did not look."""
 
 
-class Sight(NamedTuple):
+class AttemptSight(NamedTuple):
     """What is seen of an attempt at one moment."""
 
     marks: Hashable
@@ -48,12 +48,12 @@ class IdleWatch:
     """The watch over one attempt."""
 
     def __init__(self) -> None:
-        self._seen: Sight | None = None
+        self._seen: AttemptSight | None = None
         self._looked_s = 0.0
         self._active_s: float | None = None
         self._idle_s = 0.0
 
-    def look(self, sight: Sight, now_s: float) -> None:
+    def look(self, sight: AttemptSight, now_s: float) -> None:
         """Takes in what is seen now."""
         before, self._seen = self._seen, sight
         passed_s, self._looked_s = max(0.0, now_s - self._looked_s), now_s

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.daemon.core.edge import AgentConfig, Tell
-from cotenant.agent.daemon.core.idleness import IdleWatch, Kernels, Sight
+from cotenant.agent.daemon.core.idleness import AttemptSight, IdleWatch, Kernels
 from cotenant.agent.daemon.core.pacing import FREE, LostBound, Pacing, TrainingTenant
 from cotenant.agent.daemon.core.registration import Lease
 from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey
@@ -243,7 +243,7 @@ class Tenants:
                 self.kernels.run_on(own, now_s, shared=shared) if len(own) == len(attempt.devices) else None
             )
             has_begun = attempt.first_step or attempt.first_step_assumed
-            sight = Sight(
+            sight = AttemptSight(
                 marks=(status.step, status.clock.steps, attempt.durable_step),
                 activity=status.activity,
                 has_kernels=runs,
@@ -269,7 +269,7 @@ class Tenants:
                 batch=status.batch,
                 bound=self._pacing.standing((status.job_id, status.attempt), now_s),
                 pace=live.pace_told.pace,
-                idle=live.idle.read(now_s),
+                idle_for=live.idle.read(now_s),
             )
             for status, live in there
             if status is not None and status.started

@@ -2,6 +2,7 @@
 
 # fmt: off
 from cotenant.agent.supervisor.core import rank_messages
+from cotenant.agent.supervisor.core.activity import CORE_SHARE_MIN, LOOK_S, READ_BYTES_MIN, ProcessActivity
 from cotenant.agent.supervisor.core.edge import (
     AllGone, AnySupervisorEffect, AnyHappening, ClearLeftovers, ClientsTerminated, CouldNotStart, DumpStacks,
     EndRanks, Finish, Noted, OverMemory, Publish, RankExited, RankMessageCame, Sampled, Started,
@@ -18,11 +19,11 @@ from cotenant.agent.supervisor.core.stopping import TERMINATE_S, StopWish, uncle
 from cotenant.agent.supervisor.core.supervision import Supervision
 
 __all__ = [
-    "TAIL_BYTES", "TERMINATE_S", "AllGone",
+    "CORE_SHARE_MIN", "LOOK_S", "READ_BYTES_MIN", "TAIL_BYTES", "TERMINATE_S", "AllGone",
     "AnySupervisorEffect", "AnyHappening", "AnyRankWord", "ClearLeftovers",
     "ClientsTerminated", "CouldNotStart", "DumpStacks", "DurableSaid", "EndRanks", "Ending", "Exit",
     "Finish", "FirstStepReached", "Noted", "OverMemory", "Publish", "RankExited", "RankFailed", "RankHello",
-    "RankMessageCame", "Sampled", "Saving", "LaunchStage",
+    "ProcessActivity", "RankMessageCame", "Sampled", "Saving", "LaunchStage",
     "StartProblem", "Started", "StepConfirmed", "StepDone",
     "SetPace",
     "StopWish", "Stopped", "Supervision", "SupervisorTicked", "TakeSample", "TellRank", "TerminateClients",

@@ -19,7 +19,7 @@ READ_BYTES_MIN: Final = 16 * 1024
 """A second, through any file, from a cache as well."""
 
 
-class Activity:
+class ProcessActivity:
     """The count of looks at which the processes of one attempt worked."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ from cotenant.agent.ipc import (
     StopNow,
     TellNow,
 )
-from cotenant.agent.supervisor.core.activity import Activity
+from cotenant.agent.supervisor.core.activity import ProcessActivity
 from cotenant.agent.supervisor.core.coordination import Coordination, Voice
 from cotenant.agent.supervisor.core.edge import (
     AllGone,
@@ -107,7 +107,7 @@ class Supervision:
         self._problem: StartProblem | None = None
         self._over_mib: float | None = None
         self._room_mib: int | None = None
-        self._activity = Activity()
+        self._activity = ProcessActivity()
         self._save_s = inf
         self._publishing = Publishing()
         self._out: list[AnySupervisorEffect] = []

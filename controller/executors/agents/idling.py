@@ -55,9 +55,11 @@ class IdleFilter:
             for host, each in said.items()
             if host in job.attempt.hosts_left and each.attempt == attempt and now_s - each.at_s <= OLD_S
         }
+        if job.phase is not Phase.RUNNING:
+            return None
         if spell is not None and _works_since(reading, spell, now_s):
             return ev.IdleSeen(job_id=job.job_id, attempt=attempt, since_s=None)
-        if job.phase is not Phase.RUNNING or len(known) < len(job.attempt.hosts_left):
+        if len(known) < len(job.attempt.hosts_left):
             return None
         idle_s = min(each.reading.idle_s for each in known.values())
         stage = next_stage(steps, spell, idle_s, now_s)
@@ -80,6 +82,6 @@ def _works_since(reading: IdleReading, spell: IdleSpell, now_s: float) -> bool:
 
 def idle_words(event: ev.IdleSeen, now_s: float) -> str:
     """What the user of an idle job is told in its log; empty: nothing."""
-    if event.since_s is None or not event.stage:
+    if event.since_s is None or event.stage in ("", "stop"):
         return ""
     return f"this job {render(idle_reason(event.stage, now_s - event.since_s))}"

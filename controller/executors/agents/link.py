@@ -289,8 +289,8 @@ class AgentExecutor:
         job = engine.jobs.get(news.job_id)
         if job is None or job.attempt.number != news.attempt or job.phase not in ON_DEVICES:
             return
-        if news.idle is not None and host_id in job.attempt.hosts_left:
-            self._take_idle(job, host_id, news.idle, now_s)
+        if news.idle_for is not None and host_id in job.attempt.hosts_left:
+            self._take_idle(job, host_id, news.idle_for, now_s)
         if first_host(job) != host_id:
             return  # The gang's first host speaks for it.
         self.telemetry[news.job_id] = news

@@ -17,10 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core.edge import AgentTicked, Connected, IndicatorsRead, StatusCame
-from cotenant.agent.daemon.core.idleness import GAP_S, OLD_S, IdleWatch, Kernels, Sight
+from cotenant.agent.daemon.core.idleness import GAP_S, OLD_S, AttemptSight, IdleWatch, Kernels
 from cotenant.agent.ipc import TellNow
-from cotenant.agent.supervisor.core.activity import CORE_SHARE_MIN, LOOK_S, READ_BYTES_MIN, Activity
-from cotenant.agent.supervisor.core.edge import Sampled
+from cotenant.agent.supervisor.core import (
+    CORE_SHARE_MIN,
+    LOOK_S,
+    READ_BYTES_MIN,
+    ProcessActivity,
+    Sampled,
+)
 from cotenant.controller.domain import DeviceReading
 from cotenant.controller.wire import AttemptProgress, Heartbeat, IdleReading, Renew, TellJob
 from tests.agent.daemon.test_held_memory import GPU, ON_GPU, REPORT
@@ -71,7 +76,7 @@ class Host:
     """A host that samples one attempt about once a second, and looks at it as the agent does."""
 
     def __init__(self) -> None:
-        self.watch, self.activity, self.kernels = IdleWatch(), Activity(), Kernels()
+        self.watch, self.activity, self.kernels = IdleWatch(), ProcessActivity(), Kernels()
         self.now_s = 1000.0
         self.cpu_s = self.read_bytes = self.steps = self.step_s = 0.0
 
@@ -89,7 +94,7 @@ class Host:
             values = {} if doing.kernels is None else {"GRACT": doing.kernels}
             self.kernels.take((DeviceReading(device_id=GPU.device_id, values=values),), self.now_s)
             runs = self.kernels.run_on((GPU,), self.now_s, shared=False)
-            sight = Sight(self.steps, self.activity.count, runs, doing.is_busy, doing.is_held)
+            sight = AttemptSight(self.steps, self.activity.count, runs, doing.is_busy, doing.is_held)
             self.watch.look(sight, self.now_s)
             yield self.watch.read(self.now_s)
 
@@ -173,7 +178,7 @@ def test_an_old_reading_says_nothing_and_a_busy_shared_device_says_nothing_of_wh
 
 
 def test_time_in_which_nobody_looked_counts_little() -> None:
-    watch, sight = IdleWatch(), Sight(0, 3, has_kernels=False)
+    watch, sight = IdleWatch(), AttemptSight(0, 3, has_kernels=False)
     watch.look(sight, 0.0)
     watch.look(sight, 5000.0)
     reading = watch.read(5000.0)
@@ -181,7 +186,7 @@ def test_time_in_which_nobody_looked_counts_little() -> None:
 
 
 def test_what_is_typed_counts_at_once() -> None:
-    activity = Activity()
+    activity = ProcessActivity()
     activity.note_sample(Sampled(), 0.0)
     assert activity.count is None
     activity.note_sample(Sampled(input_bytes=1), 1.0)
@@ -209,15 +214,16 @@ def test_heartbeats_say_how_long_a_job_on_a_gpu_has_been_idle() -> None:
     agent = welcomed(report=REPORT)
     agent.obey(start(gang=ON_GPU))
     agent.say(Connected(**KEY))
-    assert progress(agent, first_step=1, step=1).idle is None
+    assert progress(agent, first_step=1, step=1).idle_for is None
+    idle = None
     for _ in range(30):
         reading_of(agent, 0.0)
-        idle = progress(agent, first_step=1, step=1, activity=0).idle
+        idle = progress(agent, first_step=1, step=1, activity=0).idle_for
     assert idle is not None and 20.0 <= idle.idle_s <= 30.0
     reading_of(agent, 0.3)
-    worked = progress(agent, first_step=1, step=1, activity=0).idle
+    worked = progress(agent, first_step=1, step=1, activity=0).idle_for
     assert worked is not None and worked.idle_s <= 1.0 and worked.active_ago_s is not None
-    stopped = [progress(agent, first_step=1, step=1, activity=0, held_up=True).idle for _ in range(20)]
+    stopped = [progress(agent, first_step=1, step=1, activity=0, held_up=True).idle_for for _ in range(20)]
     assert all(each is not None and each.idle_s <= 1.0 for each in stopped)
 
 

@@ -121,6 +121,14 @@ def test_a_job_that_loads_or_leaves_is_not_told_of() -> None:
     assert not told.seen
 
 
+def test_that_it_saves_when_it_is_stopped_is_no_work() -> None:
+    told = Told("stop:10m")
+    told.passes(12, idle_from_s=told.desk.now_s)
+    assert told.stages == ["word", "stop"] and told.job.phase is Phase.CHECKPOINTING
+    told.hear(0.0)
+    assert told.stages == ["word", "stop"] and not idle_words(told.seen[-1], told.desk.now_s)
+
+
 def test_steps_are_read_in_the_order_of_their_times() -> None:
     assert [step.verb for step in idle_steps("stop:2h,warn,share:90s")] == ["share", "warn", "stop"]
     assert [step.after_s for step in idle_steps("stop:2h,warn,share:90s")] == [90.0, 1800.0, 7200.0]
@@ -147,7 +155,7 @@ def test_the_word_goes_to_the_agent_once_it_is_durable_and_views_show_it(station
             job_id=job_id,
             attempt=AttemptNo(1),
             step=1,
-            idle=IdleReading(idle_s=float(number), active_ago_s=float(number)),
+            idle_for=IdleReading(idle_s=float(number), active_ago_s=float(number)),
         )
         station.agent_says(address, Heartbeat(beat=number + 1, session="s1", progress=(news,)))
     (word,) = station.told(address, TellJob)
