@@ -20,7 +20,7 @@ import msgspec
 from cotenant.agent.daemon.core import AttemptKey
 from cotenant.agent.gpus.device_states import NotedState, PastStates, RisingCounters
 from cotenant.agent.gpus.probe_results import ProbeResult, Process
-from cotenant.controller.domain import HELD_MIB_MIN, DeviceState
+from cotenant.controller.domain import FOREIGN, HELD_MIB_MIN, DeviceState
 
 Foreign = Literal["avoid", "ignore"]
 HELD_LOOKS: Final = 2
@@ -38,7 +38,6 @@ _DEAD: Final[dict[str, str]] = {
     "X": "dead, its context still open",
 }
 _STUCK: Final = "stuck in the kernel (state D)"
-UNKNOWN_USER: Final = "an unknown user"
 UNASKED: Final = "its memory is unknown: NVML gave no answer"
 
 
@@ -48,8 +47,6 @@ class DeviceCondition(msgspec.Struct, frozen=True, kw_only=True):
     state: DeviceState = "ok"
     note: str = ""
     """Empty: it is offered."""
-    foreign_users: tuple[str, ...] = ()
-    """Whose the processes are that use it and are not ours."""
     held: bool = False
     """Its memory is in use without a right to it: by what is left of a job, or by a process that cannot be
     seen."""
@@ -125,9 +122,7 @@ def condition_of(gpu: Gpu, *, foreign: Foreign, is_busy: bool) -> tuple[Gist, De
         return ("unseen", unsure), DeviceCondition(note="who uses it is not known yet" if unsure else "")
     theirs = strangers(gpu) if foreign == "avoid" else []
     if theirs:
-        users = tuple(dict.fromkeys(process.owner.user or UNKNOWN_USER for process in theirs))
-        note = f"in use by {_list_processes(theirs)}"
-        return _gist("foreign", theirs), DeviceCondition(note=note, foreign_users=users)
+        return _gist("foreign", theirs), DeviceCondition(note=f"{FOREIGN}{_list_processes(theirs)}")
     remains = list(_list_ended(gpu))
     if remains:
         note = f"not free yet: {_list_processes(remains)}, of a job that has ended"

@@ -293,17 +293,9 @@ def _offer_device(device: Device, locks: DeviceLocks, condition: DeviceCondition
         return device
     why = locks.take(lock_names(device))  # Also of one that is out: it is ours while it recovers.
     note = f"{TAKEN}{why}" if why else ""
-    state, foreign_users = device.state, device.foreign_users
+    state = device.state
     if condition is not None:
         state, note = condition.state, condition.note or note
-        foreign_users = condition.foreign_users
     # In EXCLUSIVE_PROCESS mode the one process that may open it is the MPS server, which serves two.
     tenants = TENANTS_BY_MPS if device.sharing == "mps" else device.max_tenants
-    return msgspec.structs.replace(
-        device,
-        state=state,
-        healthy=not note,
-        note=note,
-        foreign_users=foreign_users,
-        max_tenants=tenants,
-    )
+    return msgspec.structs.replace(device, state=state, healthy=not note, note=note, max_tenants=tenants)

@@ -210,11 +210,6 @@ class Queries:
             device_id: msgspec.structs.replace(read.reading, age_s=max(0.0, now.now_s - read.at_s))
             for device_id, read in self._link.readings.items()
         }
-        quiet_s = {
-            device_id: max(0.0, now.now_s - read.quiet_since_s)
-            for device_id, read in self._link.readings.items()
-            if read.quiet_since_s is not None
-        }
         nodes = [
             views.node_view(
                 engine,
@@ -222,7 +217,6 @@ class Queries:
                 self._link.watch.age_s(host_id, now.now_s),
                 readings,
                 self._link.fork_servers.get(host_id),
-                quiet_s,
             )
             for host_id, host in sorted(engine.hosts.items())
         ]

@@ -256,10 +256,8 @@ def node_view(
     heartbeat_age_s: float | None,
     readings: Mapping[DeviceId, DeviceReading] | None = None,
     fork_servers: ForkServers | None = None,
-    quiet_s: Mapping[DeviceId, float] | None = None,
 ) -> wire.NodeView:
-    """The view of one host. `readings`: those of any devices, with their ages; `quiet_s`: how long nothing
-    has run on a device."""
+    """The view of one host. `readings`: those of any devices, with their ages."""
     report, known, asking = host.report, readings or {}, engine.view().holdings.asking_on(host.host_id)
     return wire.NodeView(
         host=report.host_id,
@@ -275,16 +273,11 @@ def node_view(
         cpus_asked=sum(job.spec.cpus for job in asking),
         memory_asked_mib=sum(job.spec.host_memory_mib for job in asking),
         fork_servers=fork_servers,
-        devices=tuple(
-            device_view(engine, device, known.get(device.device_id), (quiet_s or {}).get(device.device_id))
-            for device in report.devices
-        ),
+        devices=tuple(device_view(engine, device, known.get(device.device_id)) for device in report.devices),
     )
 
 
-def device_view(
-    engine: Engine, device: Device, reading: DeviceReading | None, quiet_s: float | None = None
-) -> wire.DeviceView:
+def device_view(engine: Engine, device: Device, reading: DeviceReading | None) -> wire.DeviceView:
     jobs = engine.tenants(device.device_id)
     parts = [held_part(engine.jobs[job_id]) for job_id in jobs]
     planned = tuple(planned_mib(engine, device.device_id, job_id) for job_id in jobs)
@@ -305,8 +298,6 @@ def device_view(
         reading=None if reading is None else reading_view(reading),
         jobs=jobs,
         idle_jobs=tuple(job_id for job_id in jobs if engine.jobs[job_id].attempt.idle is not None),
-        foreign_users=device.foreign_users,
-        quiet_s=quiet_s,
         parts=tuple(part.fraction for part in parts) if any(p.fraction < 1.0 for p in parts) else (),
         jobs_planned_mib=planned,
     )
@@ -316,6 +307,7 @@ def reading_view(reading: DeviceReading) -> wire.ReadingView:
     return wire.ReadingView(
         source=reading.source or None,
         age_s=reading.age_s,
+        quiet_s=reading.quiet_s,
         lasted_s=reading.lasted_s,
         memory_used_mib=reading.memory_used_mib,
         values={name: reading.values.get(name) for name in INDICATOR_NAMES},

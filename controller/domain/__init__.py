@@ -38,7 +38,7 @@ _HOMES: Final = {
         "HostShape", "SeenShape",
     ),
     "cluster": (
-        "HELD_MIB_MIN", "Device", "DeviceKind", "DeviceState", "Host", "HostReport",
+        "FOREIGN", "HELD_MIB_MIN", "Device", "DeviceKind", "DeviceState", "Host", "HostReport",
         "HostRoom", "HostState", "SharingMode", "asks_hosts", "room_left", "sharing_in_words",
     ),
     "commands": (

@@ -26,6 +26,8 @@ DeviceState = Literal["ok", "suspect", "draining", "lost"]
 may go on, nothing new starts. lost: it does not answer any more, and what ran there is gone."""
 
 
+FOREIGN: Final = "in use by "
+"""So begins the note of a device that processes hold which are no job's; it names them and whose they are."""
 HELD_MIB_MIN: Final = 512
 """Device memory without a visible owner: less is rounding, and what the driver keeps per process."""
 
@@ -60,8 +62,6 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it takes new work."""
     note: str = ""
     """Why it is not offered, if it is not (locked by another agent, lost, foreign process)."""
-    foreign_users: tuple[str, ...] = ()
-    """Whose processes keep it from being offered that are no job's: whom to ask."""
 
     def __post_init__(self) -> None:
         if self.memory_mib < 1 or self.reserve_mib < 0 or self.max_tenants < 1:

@@ -40,7 +40,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.committing import Committing
-from cotenant.controller.engine.events import claims, hosts, idling, reports, requests
+from cotenant.controller.engine.events import claims, hosts, reports, requests
 from cotenant.controller.engine.explaining import Explaining
 from cotenant.controller.engine.stages.admission import Admission
 from cotenant.controller.engine.stages.lateness import Lateness, SavedLateness
@@ -382,5 +382,5 @@ def _handlers(*modules: ModuleType) -> dict[type, Callable[[Dispatch, Any], None
     return {get_type_hints(each)["event"]: each for each in found}
 
 
-HANDLERS: Final = _handlers(requests, hosts, reports, idling, claims)
+HANDLERS: Final = _handlers(requests, hosts, reports, claims)
 """Who takes in which event; a change of policy is the engine's own."""

@@ -117,14 +117,6 @@ def is_idle(job: clients.JobView) -> bool:
     return job.idle is not None and job.idle.since_at is not None
 
 
-IDLE_DONE: Final = {
-    "warn": "its user was warned",
-    "share": "others may use its devices until it works again",
-    "word": "it is stopped soon, unless it does anything",
-    "stop": "it is being stopped",
-}
-
-
 def describe_idle(job: clients.JobView) -> str:
     """Since when it is idle and what is done about it; empty for a job on no device, or with no rule."""
     idle = job.idle
@@ -132,8 +124,7 @@ def describe_idle(job: clients.JobView) -> str:
         return ""
     counts = "no kernel, step or input counts as idle"
     if idle.since_at is not None:
-        done = IDLE_DONE.get(idle.stage, idle.stage)
-        return f"since {local_time(wall_s(idle.since_at))}: {done} ({idle.rule}; {counts})"
+        return f"since {local_time(wall_s(idle.since_at))}, so far: {idle.stage} ({idle.rule}; {counts})"
     if idle.idle_s is None:
         return f"nothing tells whether it is ({idle.rule})"
     for_s = f"for {duration(idle.idle_s)} so far" if idle.idle_s >= QUIET_S else "no"

@@ -249,16 +249,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 SectionName = Literal[
-    "controller",
-    "policy",
-    "sharing",
-    "idle",
-    "limits",
-    "agent",
-    "checkpoint",
-    "profiler",
-    "mps",
-    "metrics",
+    "controller", "policy", "sharing", "idle", "limits", "agent", "checkpoint", "profiler", "mps", "metrics",
     "launch",
-]
+]  # fmt: skip
 SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Final, NamedTuple
 
+import msgspec
+
 from cotenant.controller.domain import Device, DeviceId, DeviceReading
 from cotenant.controller.wire import IdleReading
 
@@ -81,12 +83,19 @@ class Kernels:
 
     def __init__(self) -> None:
         self._read: dict[DeviceId, tuple[float, bool | None]] = {}
+        self._quiet_since_s: dict[DeviceId, float] = {}
 
-    def take(self, readings: Iterable[DeviceReading], now_s: float) -> None:
-        """Takes in what was read of devices."""
+    def take(self, readings: Iterable[DeviceReading], now_s: float) -> tuple[DeviceReading, ...]:
+        """Takes in what was read of devices; returns it with how long nothing has run there."""
+        found = []
         for each in readings:
-            used = each.values.get("GRACT", each.values.get("SMACT"))
-            self._read[each.device_id] = (now_s - each.age_s, None if used is None else used > KERNELS_MIN)
+            used, at_s = each.values.get("GRACT", each.values.get("SMACT")), now_s - each.age_s
+            self._read[each.device_id] = (at_s, None if used is None else used > KERNELS_MIN)
+            if used is None or used > KERNELS_MIN:
+                self._quiet_since_s.pop(each.device_id, None)
+            quiet_since_s = self._quiet_since_s.setdefault(each.device_id, at_s) if used == 0.0 else now_s
+            found.append(msgspec.structs.replace(each, quiet_s=max(0.0, now_s - quiet_since_s)))
+        return tuple(found)
 
     def run_on(self, devices: Iterable[Device], now_s: float, *, shared: bool) -> bool | None:
         """Whether anything runs on these devices of an attempt. `shared`: others hold them as well."""

@@ -162,8 +162,7 @@ class AgentState:
             case MemoryFree() | MemoryHeld():
                 self._teardown.memory_known(event)
             case IndicatorsRead(readings=readings):
-                self._readings, self._read_s = readings, now_s
-                self._tenants.kernels.take(readings, now_s)
+                self._readings, self._read_s = self._tenants.kernels.take(readings, now_s), now_s
                 self._tenants.look_at_idleness(now_s)
             case Booted(found=found):
                 self._boot(found, now_s)

@@ -20,7 +20,7 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.setup.owners import owner
 from cotenant.controller.client.asking import asking, loaded_settings
-from cotenant.controller.domain import HostId, sharing_in_words
+from cotenant.controller.domain import FOREIGN, HostId, sharing_in_words
 from cotenant.controller.present.tables import STATE_COLOURS, Column
 from cotenant.controller.present.units import NONE, duration, size
 from cotenant.controller.system import paths
@@ -64,7 +64,9 @@ def nodes(
         reply = client.ask(wire.ListNodes())
     shown = [node for node in reply.nodes if hosts in ("", node.host)]
     if foreign:
-        kept = {node.host: tuple(each for each in node.devices if each.foreign_users) for node in shown}
+        kept = {
+            node.host: tuple(each for each in node.devices if each.note.startswith(FOREIGN)) for node in shown
+        }
         shown = [msgspec.structs.replace(each, devices=kept[each.host]) for each in shown if kept[each.host]]
     if form in ("table", "wide"):
         nothing = "no device is held by a process that is no job's" if foreign else ""
@@ -142,10 +144,9 @@ def _note(row: NodeRow) -> str:
             if row.device.cores
             else ""
         )
-    if row.device and row.device.foreign_users:
-        own += f"; ask {' and '.join(row.device.foreign_users)}"
-        if (row.device.quiet_s or 0.0) >= QUIET_S:
-            own += f": nothing has run on it for {duration(row.device.quiet_s)}"
+    quiet_s = row.device.reading.quiet_s if row.device and row.device.reading else 0.0
+    if own.startswith(FOREIGN) and quiet_s >= QUIET_S:
+        own += f"; nothing has run on it for {duration(quiet_s)}"
     is_gpu = row.device is not None and row.device.healthy and row.device.kind == "cuda"
     sharing = sharing_in_words(row.device) if row.device and is_gpu else ""
     return "; ".join(part for part in (row.node.reason, own, sharing) if part)

@@ -68,8 +68,6 @@ class DeviceRead(NamedTuple):
 
     reading: DeviceReading
     at_s: float
-    quiet_since_s: float | None
-    """Since when nothing has run on it; None: something does, or that is not known."""
 
 
 class AgentExecutor:
@@ -279,10 +277,7 @@ class AgentExecutor:
         own = {device.device_id for device in link.hello.report.devices} if readings else set()
         for reading in readings:
             if reading.device_id in own:
-                before, at_s = self.readings.get(reading.device_id), now_s - reading.age_s
-                since_s = at_s if before is None or before.quiet_since_s is None else before.quiet_since_s
-                quiet = reading.values.get("GRACT", 1.0) == 0.0
-                self.readings[reading.device_id] = DeviceRead(reading, at_s, since_s if quiet else None)
+                self.readings[reading.device_id] = DeviceRead(reading, now_s - reading.age_s)
 
     def _take_progress(self, host_id: HostId, news: wire.AttemptProgress, now_s: float) -> None:
         engine = self._core.state.engine

@@ -80,6 +80,8 @@ class ReadingView(msgspec.Struct, frozen=True, kw_only=True):
     values: dict[str, float | None]
     """All of Table 2; null where it was not measured."""
     note: str
+    quiet_s: float = 0.0
+    """How long nothing has run on a GPU, as far as its agent has looked."""
 
 
 class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,10 +104,6 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[JobId, ...] = ()
     idle_jobs: tuple[JobId, ...] = ()
     """Those of them that hold it idle."""
-    foreign_users: tuple[str, ...] = ()
-    """Whose processes keep it from being offered that are no job's."""
-    quiet_s: float | None = None
-    """How long nothing has run on it; None: something does, or that is not known."""
     parts: tuple[float, ...] = ()
     """Of each of these jobs, where the device is divided among them."""
     jobs_planned_mib: tuple[int, ...]

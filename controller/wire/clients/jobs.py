@@ -7,16 +7,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import field
 
-from cotenant.controller.domain import (
-    ChangeVerb,
-    EtaKind,
-    IdleStage,
-    JobId,
-    JobSpec,
-    LaunchKind,
-    Phase,
-    PromiseState,
-)
+from cotenant.controller.domain import ChangeVerb, EtaKind, JobId, JobSpec, LaunchKind, Phase, PromiseState
 from cotenant.controller.wire.clients.base import Done, Question, Reply
 from cotenant.controller.wire.clients.submissions import Submit, Submitted
 from cotenant.controller.wire.times import Utc, wall_s
@@ -210,8 +201,8 @@ class IdleView(msgspec.Struct, frozen=True, kw_only=True):
     since_at: Utc | None = None
     """Since when it is idle; null: it works, or has not been idle long enough for the first step of the
     rule."""
-    stage: IdleStage = ""
-    """What was done about it."""
+    stage: str = ""
+    """What was done last about it: warn, share, word (it is stopped soon) or stop; empty: nothing."""
     idle_s: float | None = None
     """How long its agent knows that nothing happens; null: it cannot tell."""
 

@@ -51,6 +51,7 @@ def test_every_key_can_come_from_the_environment() -> None:
         )  # Those that are on by themselves.
         text = "user ann jobs=1" if key == "limits.exceptions" else text
         text = "0.4" if key in ("controller.eta_share", "policy.late_share", "sharing.guest_min") else text
+        text = "stop:4h" if key.startswith("idle.") else text
         text = "postgresql://db/x" if key == "controller.journal" else text
         text = get_args(kind)[-1] if get_origin(kind) is Literal else text
         loaded = settings.load(files=[], environ={variable: text})
