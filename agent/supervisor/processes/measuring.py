@@ -201,10 +201,16 @@ class Measuring:
         return self._sampler.tree_pids() if self._sampler is not None else []
 
     def sample(
-        self, now_s: float, *, is_profiling: bool, output_bytes: int, printed_loss: float | None
+        self,
+        now_s: float,
+        *,
+        is_profiling: bool,
+        output_bytes: int,
+        printed_loss: float | None,
+        input_bytes: int = 0,
     ) -> list[Sampled | OverMemory]:
-        """Measures now and returns what there is to say of it. `output_bytes`: written by the ranks so
-        far."""
+        """Measures now and returns what there is to say of it. `output_bytes`: written by the ranks so far;
+        `input_bytes`: typed into their terminal."""
         sampler = self._sampler
         if sampler is None or not self._pids:
             self.sample_s = inf
@@ -223,6 +229,7 @@ class Measuring:
             duty_cycle=sampler.duty_cycle if on_cpu else None,
             cpu_s=sampler.cpu_s,
             read_bytes=sampler.read_bytes,
+            input_bytes=input_bytes,
             output_bytes=output_bytes,
             printed_loss=printed_loss,
             samples=samples,

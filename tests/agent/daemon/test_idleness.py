@@ -177,6 +177,14 @@ def test_an_old_reading_says_nothing_and_a_busy_shared_device_says_nothing_of_wh
     assert kernels.run_on((cpu("h1/cpu0"),), 200.0, shared=False) is False
 
 
+def test_it_is_known_how_long_nothing_has_run_on_a_device() -> None:
+    kernels, quiet_s = Kernels(), []
+    for at_s, busy in ((0.0, 0.3), (10.0, 0.0), (20.0, 0.0), (30.0, 0.1), (40.0, 0.0)):
+        reading = DeviceReading(device_id=GPU.device_id, values={"GRACT": busy})
+        quiet_s += [each.quiet_s for each in kernels.take((reading,), at_s)]
+    assert quiet_s == [0.0, 0.0, 10.0, 0.0, 0.0]
+
+
 def test_time_in_which_nobody_looked_counts_little() -> None:
     watch, sight = IdleWatch(), AttemptSight(0, 3, has_kernels=False)
     watch.look(sight, 0.0)
