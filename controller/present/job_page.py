@@ -88,7 +88,7 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
     yield "devices", devices(job.devices)
     yield "shares with", ", ".join(f"job {each}" for each in job.co_tenants)
     yield "bound", describe_share_bound(job)
-    yield "idle", describe_idle(job)
+    yield "idle", describe_idle(job) or ("" if job.ended_at else job.spec.idle)
     if job.devices:
         yield "accumulation", _accumulation(job)
     yield "progress", _progress(job)

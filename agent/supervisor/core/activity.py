@@ -13,7 +13,7 @@ from cotenant.agent.supervisor.core.edge import Sampled
 
 LOOK_S: Final = 10.0
 """Processor time is counted in steps of 10 ms, and reads come in bursts."""
-CORE_SHARE_MIN: Final = 0.02
+CORE_SHARE_MIN: Final = 0.01
 """Of one core, by all processes together: with less they wait."""
 READ_BYTES_MIN: Final = 16 * 1024
 """A second, through any file, from a cache as well."""

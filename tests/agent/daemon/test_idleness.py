@@ -44,7 +44,7 @@ class Doing(NamedTuple):
     name: str
     kernels: float | None = 0.0
     """The share of time in which kernels run; None: no indicator tells."""
-    cores: float = 0.002
+    cores: float = 0.004
     reads: float = 0.0
     step_every_s: float | None = None
     is_busy: bool = False
@@ -53,7 +53,7 @@ class Doing(NamedTuple):
 
 WORK = (
     Doing("trains", kernels=0.97, cores=1.0, step_every_s=0.4),
-    Doing("trains with long steps", kernels=0.4, cores=0.02, step_every_s=40.0),
+    Doing("trains with long steps", kernels=0.4, cores=0.01, step_every_s=40.0),
     Doing("validates", kernels=0.6, cores=0.3),
     Doing("waits for one long kernel", kernels=1.0),
     Doing("compiles", cores=3.0),
