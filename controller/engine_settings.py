@@ -26,6 +26,7 @@ def engine_config(settings: Settings, began_s: float = 0.0) -> EngineConfig:
         policy=settings.policy,
         sharing=settings.sharing,
         reservations=settings.reservations,
+        idle=settings.idle,
         checkpoint_every_s=settings.checkpoint.every_s,
         profile_s=settings.profiler.seconds,
         keep_ended=settings.controller.keep_ended,

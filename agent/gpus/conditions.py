@@ -20,7 +20,7 @@ import msgspec
 from cotenant.agent.daemon.core import AttemptKey
 from cotenant.agent.gpus.device_states import NotedState, PastStates, RisingCounters
 from cotenant.agent.gpus.probe_results import ProbeResult, Process
-from cotenant.controller.domain import HELD_MIB_MIN, DeviceState
+from cotenant.controller.domain import FOREIGN, HELD_MIB_MIN, DeviceState
 
 Foreign = Literal["avoid", "ignore"]
 HELD_LOOKS: Final = 2
@@ -122,7 +122,7 @@ def condition_of(gpu: Gpu, *, foreign: Foreign, is_busy: bool) -> tuple[Gist, De
         return ("unseen", unsure), DeviceCondition(note="who uses it is not known yet" if unsure else "")
     theirs = strangers(gpu) if foreign == "avoid" else []
     if theirs:
-        return _gist("foreign", theirs), DeviceCondition(note=f"in use by {_list_processes(theirs)}")
+        return _gist("foreign", theirs), DeviceCondition(note=f"{FOREIGN}{_list_processes(theirs)}")
     remains = list(_list_ended(gpu))
     if remains:
         note = f"not free yet: {_list_processes(remains)}, of a job that has ended"
@@ -168,6 +168,7 @@ def _list_processes(processes: list[Process]) -> str:
         owner = process.owner
         facts = [owner.command or "not visible here"]
         facts += [f"{process.used_mib} MiB"] if process.used_mib is not None else []
+        facts += [f"since {owner.since}"] if owner.since else []
         of = f" of {owner.user}" if owner.user else ""
         told.append(f"pid {process.pid}{of} ({', '.join(facts)})")
     if len(processes) > PROCESSES_SHOWN:

@@ -19,7 +19,7 @@ from typing import Final
 
 from cotenant.agent.gpus.probe_results import ProcessOwner
 from cotenant.agent.host.cgroups import group_tag
-from cotenant.agent.host.process_identity import boot_id, stat_of
+from cotenant.agent.host.process_identity import began_at, boot_id, stat_of
 from cotenant.agent.ipc import (
     FOLDER_NAME,
     SUPERVISOR,
@@ -70,7 +70,7 @@ class Owners:
             return ProcessOwner(kind="attempt", user=user, command=command, job_id=found[0], attempt=found[1])
         if _MPS_SERVER in command and self._is_our_mps(environment):
             return ProcessOwner(kind="mps", user=user, command=command)
-        return ProcessOwner(kind="foreign", user=user, command=command)
+        return ProcessOwner(kind="foreign", user=user, command=command, since=began_at(start_ticks))
 
     def _is_our_mps(self, environment: dict[str, str]) -> bool:
         pipe = environment.get(_MPS_PIPE, "")

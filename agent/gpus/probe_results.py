@@ -24,6 +24,8 @@ class ProcessOwner(msgspec.Struct, frozen=True, kw_only=True):
     kind: OwnerKind
     user: str = ""
     command: str = ""
+    since: str = ""
+    """When the process began, for a person; empty: not known."""
     job_id: str = ""
     attempt: int = 0
 

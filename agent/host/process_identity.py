@@ -8,6 +8,7 @@ gone: its resources are free, and an init that never reaps would keep it "alive"
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import msgspec
@@ -58,6 +59,13 @@ def stat_of(pid: int) -> ProcessStat | None:
         start_ticks=int(fields[19]),
         resident_pages=int(fields[21]),
     )
+
+
+def began_at(start_ticks: int) -> str:
+    """When a process of this boot began, for a person: `Nov 28 09:12`."""
+    booted_unix_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    began_unix_s = booted_unix_s + start_ticks / os.sysconf("SC_CLK_TCK")
+    return time.strftime("%b %d %H:%M", time.localtime(began_unix_s))
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:

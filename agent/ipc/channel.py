@@ -79,6 +79,12 @@ class PaceNow(ChannelMessage, frozen=True, kw_only=True, tag="pace"):
     """The co-tenant, and its step time alone."""
 
 
+class TellNow(ChannelMessage, frozen=True, kw_only=True, tag="tell"):
+    """A line for the job's user, into its log; it may be lost."""
+
+    text: str
+
+
 class GangIn(ChannelMessage, frozen=True, kw_only=True, tag="gang-in"):
     from_host: HostId
     payload: bytes
@@ -100,7 +106,7 @@ class GangOut(ChannelMessage, frozen=True, kw_only=True, tag="gang-out"):
     payload: bytes
 
 
-ToSupervisor = StopNow | SaveNow | LeaseNow | CoTenantsChanged | PaceNow | GangIn
+ToSupervisor = StopNow | SaveNow | LeaseNow | CoTenantsChanged | PaceNow | TellNow | GangIn
 FromSupervisor = StatusNow | EndedNow | GangOut
 
 

@@ -248,6 +248,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     batch: SeenBatch = SeenBatch()
     memory_mib: float | None = None
     duty_cycle: float | None = None
+    activity: int | None = None
+    """Counts looks at which its processes worked; None: there was none yet."""
+    held_up: bool = False
+    """Somebody has stopped a process of it."""
     saving: bool = False
     stop_step: int | None = None
     """The agreed stop step, once committed."""

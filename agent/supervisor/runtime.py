@@ -74,6 +74,7 @@ from cotenant.agent.supervisor.core import (
     TakeSample,
     TellRank,
     TerminateClients,
+    WriteWord,
 )
 from cotenant.agent.supervisor.datagrams import Datagrams
 from cotenant.agent.supervisor.handover import handed_over
@@ -319,6 +320,8 @@ class Supervisor:
         match effect:
             case TellRank(rank=rank, data=data):
                 self._datagrams.tell(rank, data)
+            case WriteWord(text=text):
+                self._outputs.write_word(text)
             case SetPace(pace=pace):
                 self._datagrams.set_pace(pace, time.monotonic())
             case EndRanks(force=False):

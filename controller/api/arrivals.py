@@ -206,7 +206,9 @@ def unheld_memory(engine: Engine, specs: Sequence[JobSpec]) -> tuple[str, ...]:
 def check_submission(core: Core, request: wire.Submit, who: Identity) -> Accepted:
     """The submission's jobs as they would be accepted now. Raises Denied."""
     engine = core.state.engine
-    accepted = accept(request, who, engine.next_number, engine.jobs, engine.config.organisations)
+    accepted = accept(
+        request, who, engine.next_number, engine.jobs, engine.config.organisations, engine.config.idle
+    )
     check_priority(engine, who, accepted.specs)
     check_fit(engine, accepted.specs, core.state.allocations)
     if all(spec.begin_s is None for spec in accepted.specs):

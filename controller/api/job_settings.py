@@ -44,6 +44,7 @@ SETTABLE: Final[Mapping[str, Settable]] = {
     "cpus": Settable(("cpus",)),
     "host_mem": Settable(("host_memory_mib",)),
     "share": Settable(("share",)),
+    "idle": Settable(("idle",)),
     "retries": Settable(("retries",)),
     "name": Settable(("name",)),
     "gpus": Settable(("gpus_min", "gpus_max", "gpu_fraction"), "waits, without a save"),

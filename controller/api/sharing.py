@@ -77,12 +77,15 @@ def report_view(engine: Engine, history: History, now: Now, since_s: float | Non
     pairs = _pairs(jobs, history, from_s)
     oldest_s = min((job.submitted_s for job in jobs.values()), default=None)
     shared = found.shared
+    idle = idle_by_user(jobs, history, from_s, now.now_s)
     return ReportView(
         now=now.at,
         since=now.utc_if(since_s),
         remembered_since=now.utc_if(oldest_s),
         forgotten_jobs=forgotten_jobs(engine),
         held_device_s=found.held_device_s,
+        idle_device_s=sum(idle.values()),
+        idle_by_user=idle,
         sharing=SharingTotals(
             jobs=found.jobs_shared,
             alone_device_s=shared.work_device_s,
@@ -110,6 +113,18 @@ def report_view(engine: Engine, history: History, now: Now, since_s: float | Non
         formulas=dict(FORMULAS),
         not_known=NOT_KNOWN,
     )
+
+
+def idle_by_user(
+    jobs: Mapping[JobId, Job], history: History, since_s: float, now_s: float
+) -> dict[str, float]:
+    """Device-seconds that each user's jobs held without using them, the most first; nobody with none."""
+    found: dict[str, float] = {}
+    for job in jobs.values():
+        idle_s = accounts.idle_by(history.attempts(job.job_id), since_s, now_s)
+        if idle_s > 0.0:
+            found[job.spec.user] = found.get(job.spec.user, 0.0) + idle_s
+    return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))
 
 
 def forgotten_jobs(engine: Engine) -> int:

@@ -14,6 +14,7 @@ import msgspec
 
 from cotenant.controller.domain import (
     Dependency,
+    IdleSettings,
     Job,
     JobId,
     JobSpec,
@@ -55,6 +56,7 @@ def accept(
     first_number: int,
     jobs: Mapping[JobId, Job],
     organisations: Mapping[str, OrganisationSettings] = MappingProxyType({}),
+    idle: IdleSettings = IdleSettings(),  # noqa: B008
 ) -> Accepted:
     """Accepts the jobs of a submission. Raises Denied: what is wrong, with the job's name where there are
     several."""
@@ -76,6 +78,9 @@ def accept(
         placeholders[spec.job_id] = job_id
         if request.default_class:
             spec = add_default_class(spec, organisations)
+        if not spec.idle:
+            rule = idle.shell if spec.launch.terminal else idle.batch
+            spec = msgspec.structs.replace(spec, idle=rule)
         specs.append(add_owner(spec, job_id, after, who, values))
     used = {name for spec in specs for name in spec.launch.secrets}
     return Accepted(

@@ -118,8 +118,7 @@ def job_view(
         step_s=current.step_s if current and current.step_s is not None else job.attempt.step_s,
         loss=news.loss if news else None, resumable=job.progress.resumable,
         resumable_note=can.resumable_note or None, accumulates=can.accumulates,
-        accumulates_note=can.accumulates_note or None,
-        durable_step=job.durable_step,
+        accumulates_note=can.accumulates_note or None, durable_step=job.durable_step,
         preemptions=job.counts.preemptions, futile_preemptions=job.counts.futile_preemptions,
         aborted_preemptions=job.counts.aborted_preemptions, exit_code=job.attempt.exit_code,
         submitted_at=now.utc(job.submitted_s), started_at=now.utc_if(job.first_start_s),
@@ -130,6 +129,7 @@ def job_view(
         left_source=None if ended else job.estimate.source or None, shared=shared, promises=promises,
         won_device_s=total_won_device_s(shared), eta=eta, promised=promised_end(engine, job, now),
         bound=share_bound(engine, job, current), pace=current.pace if current else None,
+        idle=idle_view(job, current, now) if placed else None,
     )  # fmt: skip
 
 
@@ -156,6 +156,17 @@ def share_bound(engine: Engine, job: Job, current: AttemptProgress | None) -> wi
         alone_step_s=standing.alone_step_s,
         guest_pace=standing.guest_pace,
         guests_in_phase=standing.guests_in_phase,
+    )
+
+
+def idle_view(job: Job, current: AttemptProgress | None, now: Now) -> wire.IdleView:
+    """Since when the job is idle, what was done about it, and what is to be done."""
+    spell, heard = job.attempt.idle, current.idle_for if current is not None else None
+    return wire.IdleView(
+        rule=job.spec.idle or "none",
+        since_at=None if spell is None else now.utc(spell.since_s),
+        stage="" if spell is None else spell.stage,
+        idle_s=None if heard is None else heard.idle_s,
     )
 
 
@@ -332,6 +343,7 @@ def device_view(
         note=device.note,
         reading=None if reading is None else reading_view(reading),
         jobs=jobs,
+        idle_jobs=tuple(job_id for job_id in jobs if engine.jobs[job_id].attempt.idle is not None),
         parts=tuple(part.fraction for part in parts) if any(p.fraction < 1.0 for p in parts) else (),
         jobs_planned_mib=planned,
         reserved=reserved,
@@ -342,6 +354,7 @@ def reading_view(reading: DeviceReading) -> wire.ReadingView:
     return wire.ReadingView(
         source=reading.source or None,
         age_s=reading.age_s,
+        quiet_s=reading.quiet_s,
         lasted_s=reading.lasted_s,
         memory_used_mib=reading.memory_used_mib,
         values={name: reading.values.get(name) for name in INDICATOR_NAMES},

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cotenant.controller.domain.ids import *  # noqa: F403
     from cotenant.controller.domain.capabilities import *  # noqa: F403
     from cotenant.controller.domain.eta import *  # noqa: F403
+    from cotenant.controller.domain.idling import *  # noqa: F403
     from cotenant.controller.domain.job import *  # noqa: F403
     from cotenant.controller.domain.job_parts import *  # noqa: F403
     from cotenant.controller.domain.placement import *  # noqa: F403
@@ -40,7 +41,7 @@ _HOMES: Final = {
     ),
     "bookings": ("Booking", "ReservationSettings"),
     "cluster": (
-        "HELD_MIB_MIN", "Device", "DeviceKind", "DeviceState", "Host", "HostReport",
+        "FOREIGN", "HELD_MIB_MIN", "Device", "DeviceKind", "DeviceState", "Host", "HostReport",
         "HostRoom", "HostState", "SharingMode", "asks_hosts", "room_left", "sharing_in_words",
     ),
     "commands": (
@@ -53,6 +54,11 @@ _HOMES: Final = {
     ),
     "capabilities": ("Capabilities", "shared_by_all"),
     "eta": ("LEVELS", "EtaInterval", "EtaKind", "ToldEta", "ToldInterval"),
+    "idling": (
+        "GRACE_S", "IDLE_FORMS", "IdleSpell", "IdleStage", "IdleStep", "idle_reason", "idle_steps",
+        "is_idle_rule",
+        "next_stage",
+    ),
     "job": ("Job",),
     "job_parts": (
         "GUESS", "LOAD_S", "PAUSE_S", "CurrentAttempt", "JobEstimate",
@@ -78,7 +84,7 @@ _HOMES: Final = {
     "readings": ("TEXT_MAX", "DeviceReading", "ForkServers"),
     "reasons": ("Reason", "because", "render"),
     "settings": (
-        "LATE_SHARE", "NO_BOUNDS", "JobLimit", "LimitSettings", "OrganisationSettings",
+        "LATE_SHARE", "NO_BOUNDS", "IdleSettings", "JobLimit", "LimitSettings", "OrganisationSettings",
         "PolicySettings", "SharingSettings",
     ),
 }

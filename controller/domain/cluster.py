@@ -26,6 +26,8 @@ DeviceState = Literal["ok", "suspect", "draining", "lost"]
 may go on, nothing new starts. lost: it does not answer any more, and what ran there is gone."""
 
 
+FOREIGN: Final = "in use by "
+"""So begins the note of a device that processes hold which are no job's; it names them and whose they are."""
 HELD_MIB_MIN: Final = 512
 """Device memory without a visible owner: less is rounding, and what the driver keeps per process."""
 

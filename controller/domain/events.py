@@ -15,6 +15,7 @@ from cotenant.controller.domain.bookings import Booking
 from cotenant.controller.domain.capabilities import Capabilities
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.eta import ToldEta
+from cotenant.controller.domain.idling import IdleStage
 from cotenant.controller.domain.ids import AttemptNo, Epoch, HostId, JobId
 from cotenant.controller.domain.job_spec import JobSpec, LaunchKind
 from cotenant.controller.domain.outcomes import ExitVerdict, GpuFaultRole
@@ -227,6 +228,17 @@ class ProgressSeen(Event, frozen=True, kw_only=True, omit_defaults=True, tag="Pr
     """Its step time alone, measured while its co-tenants waited; None: it was not."""
 
 
+class IdleSeen(Event, frozen=True, kw_only=True, tag="IdleSeen"):
+    """A job holds its devices idle, and something is done about it; or it works again."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    since_s: float | None
+    """Since when, in the journal's time: the same for all events of one idle spell. None: it works again."""
+    stage: IdleStage = ""
+    """What is done now."""
+
+
 class CheckpointDurable(Event, frozen=True, kw_only=True, tag="CheckpointDurable"):
     can_be_left_out = True
     job_id: JobId
@@ -398,6 +410,7 @@ AnyEvent = (
     | FromHost
     | FromAttempt
     | ProgressSeen
+    | IdleSeen
     | ProfilesForgotten
     | PairObserved
     | Computed

@@ -161,6 +161,11 @@ class Job(msgspec.Struct, kw_only=True):
     def preemptible(self) -> bool:
         return self.progress.resumable and self.spec.job_class == "spot"
 
+    @property
+    def lends(self) -> bool:
+        """Whether it is idle, and others may have its devices until it works again."""
+        return self.attempt.idle is not None and self.attempt.idle.lends
+
     def remaining_now_s(self, now_s: float) -> float | None:
         """Expected training time still to do, alone, at `now_s`; never negative."""
         remaining_s = self.estimate.remaining_s

@@ -11,6 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.controller.domain.capabilities import Capabilities
+from cotenant.controller.domain.idling import IdleSpell
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job_spec import LaunchKind
 from cotenant.controller.domain.placement import CheckpointRecord
@@ -49,6 +50,7 @@ StopCause = Literal[
     "faulted",
     "resized",
     "unsplit",
+    "idle",
 ]
 
 
@@ -97,6 +99,8 @@ class CurrentAttempt(msgspec.Struct, kw_only=True):
     """Since when it counts as training without a report of its first step."""
     load_assumed_s: float = 0.0
     """How long it had loaded by then."""
+    idle: IdleSpell | None = None
+    """None: it works, or nothing is to be done about it."""
     stop_cause: StopCause = ""
     stop_reason: Reason | None = None
     outcome: str = ""

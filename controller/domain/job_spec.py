@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from cotenant.controller.domain.idling import IDLE_FORMS, is_idle_rule
 from cotenant.controller.domain.ids import JobId, array_of
 from cotenant.controller.domain.notices import notify_problem
 from cotenant.controller.performance import Gang, Profile, sized_gang
@@ -129,6 +130,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     rule."""
     input: InputFile | None = None
     """What its one rank reads as its standard input."""
+    terminal: bool = False
+    """Its one rank has a pseudo-terminal (`shell`, `run --pty`)."""
     errors_apart: bool = False
     """Its log says which parts of rank 0's output were standard error (`run` into a pipe or a file). The
     order between the two streams is then that of their arrival; else it is exact."""
@@ -201,6 +204,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     share: str = "auto"
     """`never`; `max=X`: its step time beside others is at most X times that alone; `max=none`: it has no
     bound; `auto`: as its class and the cluster say."""
+    idle: str = ""
+    """What is done about it while it holds its devices idle (`idle_steps`); empty, as submitted: as the
+    configuration says of its kind."""
     resumable: bool | None = None
     """None: learned from the job itself when it says hello."""
     retries: int = 0
@@ -291,6 +297,7 @@ def _is_plain(spec: JobSpec) -> bool:
         and spec.gpu_fraction == 1.0
         and spec.memory_mib is spec.batch_size is spec.time_limit_s is None
         and spec.share == "auto"
+        and not spec.idle
         and (spec.iterations is None or spec.iterations > 0)
         and (spec.expected_s is None or 0 < spec.expected_s < 1e9)
         and (spec.load_s is None or 0 <= spec.load_s < 1e9)
@@ -327,6 +334,7 @@ def _problem(spec: JobSpec) -> str:
     checks = (
         *_device_checks(spec),
         (not is_share(spec.share), f"share must be {SHARE_FORMS}, got {spec.share!r}"),
+        (not is_idle_rule(spec.idle), f"idle must be {IDLE_FORMS}, got {spec.idle!r}"),
         (spec.cpus < 0 or spec.host_memory_mib < 0, "cpus and host memory must not be negative"),
         (
             spec.batch_size is not None and spec.batch_size < 1,

@@ -44,12 +44,14 @@ class DeviceReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     known."""
     age_s: float = 0.0
     """Since the end of that time, when this was sent."""
+    quiet_s: float = 0.0
+    """How long nothing has run on a GPU, as far as its agent has looked."""
     why: str = ""
     """What is missing, and why; on a GPU also which source was chosen for which reason."""
 
     def __post_init__(self) -> None:
         if len(self.values) > VALUES_MAX or max(map(len, (self.source, self.why, *self.values))) > TEXT_MAX:
             raise ValueError(f"{self.device_id}: a reading of this size is none")
-        numbers = (*self.values.values(), self.lasted_s, self.memory_used_mib, self.age_s)
+        numbers = (*self.values.values(), self.lasted_s, self.memory_used_mib, self.age_s, self.quiet_s)
         if any(number is not None and not 0.0 <= number < math.inf for number in numbers):
             raise ValueError(f"{self.device_id}: a reading must be finite and not negative")

@@ -271,6 +271,17 @@ TEMPLATES: Final[dict[str, str]] = {
     "reservation-replaced": "job {0} has taken over another's reservation",
     "requeued-by": "put back in the queue by {0}",
     "preempted-by-user": "preempted by {0}",
+    "idle-warn": "holds its devices idle: no kernel, step or input for {0} min",
+    "idle-share": "holds its devices idle: no kernel, step or input for {0} min; until it works again others "
+    "may use them",
+    "idle-word": "holds its devices idle: no kernel, step or input for {0} min; it is stopped in {1} s "
+    "unless it does anything before",
+    "idle-stop": "stopped after {0} min in which it held its devices idle: no kernel, step or input",
+    "idle-over": "works again after {0} min in which it held its devices idle",
+    "held-idle": "saved and held after {0} min in which it held its devices idle; `cotenant release {1}` "
+    "lets it go on from there",
+    "beside-idle": "beside job {0}, which holds its devices idle; it leaves when that works again",
+    "idle-works": "leaves the devices of job {0}, which works again",
     "parted-bound": "parted from {0}, whose steps took {1} times as long as alone although this one waited: "
     "they may take {2} times as long",
     "parted-loss": "parted from {0}: together they were measured to be slowed {1} and {2} times, worse than "

@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from cotenant.controller.domain.idling import idle_steps
 from cotenant.controller.domain.job_spec import PRIORITY_MAX, SHARE_MAX_MAX, SHARE_MAX_MIN
 from cotenant.controller.domain.texts import is_whole_number
 
@@ -102,6 +103,23 @@ class SharingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 NO_BOUNDS: Final = SharingSettings(max=0.0)
 """Sharing as it was before there were bounds: what an engine does that is told nothing."""
+
+
+class IdleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[idle]`"""
+
+    shell: str = "warn:30m,share:60m"
+    """What is done about a job with a terminal that holds its devices idle, unless it says so itself
+    (`--idle`): `none`, or steps such as `warn:30m,share:60m`."""
+    batch: str = "warn:30m"
+    """The same for all other jobs."""
+
+    def __post_init__(self) -> None:
+        for name in ("shell", "batch"):
+            try:
+                idle_steps(getattr(self, name))
+            except ValueError as error:
+                raise ValueError(f"idle.{name} {error}") from None
 
 
 class JobLimit(NamedTuple):

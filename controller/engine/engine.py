@@ -7,7 +7,7 @@ back only when every process of the gang on them is known to be gone.
     1. take in   the event changes the ledger           requests, hosts, reports, claims
     2. admit     who may wait for devices, in what order   stages: fair share, limits, lateness
     3. decide    the policy is asked                     current_policy
-    4. guard     what may change its decision            stages: parts, priorities, promises
+    4. guard     what may change its decision            stages: parts, lending, priorities, promises
     5. commit    what the ledger allows is carried out   committing
     6. settle    what follows from it                    stages: fair share, promises
 
@@ -47,6 +47,7 @@ from cotenant.controller.engine.stages.admission import Admission
 from cotenant.controller.engine.stages.booking_room import NoDevices
 from cotenant.controller.engine.stages.bookings import BookingStage
 from cotenant.controller.engine.stages.lateness import Lateness, SavedLateness
+from cotenant.controller.engine.stages.lending import Lending
 from cotenant.controller.engine.stages.parts import PartPlacing
 from cotenant.controller.engine.stages.priority_guard import KeepingForPriority
 from cotenant.controller.engine.stages.promise_room import SavedPromises
@@ -133,6 +134,7 @@ class Engine:
         self._admits: tuple[AdmissionStage, ...] = (*self._admission.stages, *late)
         self._guards: tuple[DecisionStage, ...] = (
             PartPlacing(self._ledger, self.current),
+            Lending(self._ledger, self.current),
             KeepingForPriority(self._ledger, self.current),
             self._promises,
             self._bookings,

@@ -213,8 +213,27 @@ def held_by(attempts: Sequence[AttemptRecord], since_s: float, now_s: float) -> 
     for each in attempts:
         end_s = now_s if each.ended_s is None else each.ended_s
         account, part = each.account, _part_since(each.launched_s, end_s, since_s)
-        held_device_s += part * (account.load_device_s + account.train_device_s + account.leave_device_s)
+        held_device_s += part * (
+            account.load_device_s + account.train_device_s + account.leave_device_s + _uncounted(each, now_s)
+        )
     return held_device_s
+
+
+def _uncounted(attempt: AttemptRecord, now_s: float, from_s: float = ALWAYS_S) -> float:
+    """The attempt's share of device-seconds in the span that goes on, since `from_s`."""
+    span = attempt.account.now
+    return 0.0 if span is None else max(0.0, now_s - max(span.from_s, from_s)) * span.share
+
+
+def idle_by(attempts: Sequence[AttemptRecord], since_s: float, now_s: float) -> float:
+    """The part of `held_by` in which the job used none of its devices, as far as it was told to be idle."""
+    idle_device_s = 0.0
+    for attempt in attempts:
+        for each in attempt.account.idle:
+            more_s = _uncounted(attempt, now_s, each.from_s) if each.to_s is None else 0.0
+            end_s = now_s if each.to_s is None else each.to_s
+            idle_device_s += _part_since(each.from_s, end_s, since_s) * (each.device_s + more_s)
+    return idle_device_s
 
 
 def totals(jobs: Mapping[JobId, Job], attempts: AttemptsOf, since_s: float, now_s: float) -> Totals:

@@ -80,6 +80,16 @@ class HeldSpan(msgspec.Struct, frozen=True, kw_only=True):
         return self.to_s - self.from_s
 
 
+class IdleHeld(msgspec.Struct, kw_only=True):
+    """A time in which the attempt held its devices idle, from its last activity to its next."""
+
+    from_s: float
+    to_s: float | None = None
+    """None: it goes on."""
+    device_s: float = 0.0
+    """The attempt's share of its devices' time, as far as its spans have been counted."""
+
+
 class AttemptAccount(msgspec.Struct, kw_only=True):
     """What one attempt had of its devices, updated while it goes on."""
 
@@ -91,6 +101,7 @@ class AttemptAccount(msgspec.Struct, kw_only=True):
     spells: list[Spell] = []
     forecasts: list[Foretold] = []
     promise: Promise | None = None
+    idle: list[IdleHeld] = []
     now: HeldSpan | None = None
     """The span that goes on; None: the attempt is over."""
     uncounted: list[HeldSpan] = []
@@ -105,6 +116,8 @@ class AttemptAccount(msgspec.Struct, kw_only=True):
             return
         piece = msgspec.structs.replace(before, to_s=now_s)
         held_s = piece.seconds * piece.share
+        if (idle := self.idle_now) is not None:
+            idle.device_s += (now_s - max(idle.from_s, piece.from_s)) * piece.share
         if piece.doing == "loads":
             self.load_device_s += held_s
         elif piece.doing == "leaves":
@@ -115,6 +128,24 @@ class AttemptAccount(msgspec.Struct, kw_only=True):
                 self.uncounted.append(piece)
         if len(self.uncounted) > UNCOUNTED_MAX:
             self.step, self.uncounted = None, []
+
+    @property
+    def idle_now(self) -> IdleHeld | None:
+        """The time in which it holds its devices idle, if that goes on."""
+        return self.idle[-1] if self.idle and self.idle[-1].to_s is None else None
+
+    def note_idle(self, now_s: float, since_s: float | None) -> None:
+        """The attempt has held its devices idle since then; None: until now."""
+        self._begin_span(now_s)
+        if self.idle_now is not None:
+            self.idle_now.to_s = now_s if since_s is None else None
+        elif since_s is not None:
+            share = self.now.share if self.now is not None else 0.0
+            self.idle.append(IdleHeld(from_s=since_s, device_s=(now_s - since_s) * share))
+            if len(self.idle) > SPELLS_KEPT:
+                first, second = self.idle[:2]
+                second.from_s, second.device_s = first.from_s, first.device_s + second.device_s
+                del self.idle[0]
 
     def loaded_until(self, now_s: float) -> None:
         """Counts the time until now as loading: the attempt's first step comes only now, and had been assumed
@@ -147,6 +178,8 @@ class AttemptAccount(msgspec.Struct, kw_only=True):
         """Ends the account: the attempt's devices are free. `step`: the last one, where the attempt came to
         an orderly end."""
         self.turn(now_s, None)
+        if self.idle_now is not None:
+            self.idle_now.to_s = now_s
         if step is not None and self.step is not None and step > self.step:
             self._divide(step - self.step)
         self.step, self.uncounted = None, []

@@ -27,6 +27,7 @@ from cotenant.controller.domain import (
     StopAttempt,
     Wake,
     because,
+    idle_reason,
     render,
 )
 from cotenant.controller.domain import events as ev
@@ -171,6 +172,8 @@ class History:
             self._note(
                 HistoryNote(now_s, "TroubleSeen", event.job_id, "trouble", because("trouble", event.what))
             )
+        elif isinstance(event, ev.IdleSeen):
+            self._note_idle(event, now_s)
         elif isinstance(event, ev.SpecChanged):
             words = ", ".join(f"{name} {value}" for name, value in event.changes.items())
             self._note(
@@ -223,6 +226,18 @@ class History:
                 event.exact if attempt_record.exact is None else attempt_record.exact and event.exact
             )
 
+    def _note_idle(self, event: ev.IdleSeen, now_s: float) -> None:
+        """The attempt is idle, or works again. That it is stopped for it, the request to stop tells."""
+        attempt_record = self._open.get(event.job_id)
+        if attempt_record is None or attempt_record.attempt != event.attempt:
+            return
+        known = attempt_record.account.idle_now
+        began_s = event.since_s if event.since_s is not None else known.from_s if known is not None else now_s
+        attempt_record.account.note_idle(now_s, event.since_s)
+        reason = idle_reason("over" if event.since_s is None else event.stage, now_s - began_s)
+        if event.stage != "stop":
+            self._note(HistoryNote(now_s, "IdleSeen", event.job_id, "idle", reason))
+
     def _first_step(self, attempt_record: AttemptRecord, event: ev.FirstStepDone, now_s: float) -> None:
         if event.assumed:
             if attempt_record.trains_since_s is None and attempt_record.stop_requested_s is None:
@@ -253,11 +268,11 @@ class History:
             del known[:-POLICIES_KEPT]
 
     def _affected_jobs(self, event: ev.AnyEvent) -> Iterator[JobId]:
-        """Jobs of which this event may end an attempt."""
+        """Jobs of which this event may end an attempt, or change what it does."""
         if isinstance(event, (ev.HostLost, ev.HostJoined)):
             host_id = event.host_id if isinstance(event, ev.HostLost) else event.report.host_id
             yield from self._on_host.get(host_id, ())
-        elif isinstance(event, (ev.AttemptEnded, ev.FirstStepDone)):
+        elif isinstance(event, (ev.AttemptEnded, ev.FirstStepDone, ev.IdleSeen)):
             yield event.job_id
 
     # --- Accounts ----------------------------------------------------------------------------------
@@ -402,7 +417,9 @@ def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> Hel
     others = {other: engine.jobs[other] for tenants in held for other in tenants if other != job_id}
     if part < 1.0:
         others = {}  # They have theirs.
-    training = sorted((o for o in others.values() if o.phase is Phase.RUNNING), key=lambda o: o.number)
+    others = {} if job.attempt.idle is not None else others  # Who is idle does not train beside anybody.
+    working = (o for o in others.values() if o.phase is Phase.RUNNING and o.attempt.idle is None)
+    training = sorted(working, key=lambda o: o.number)
     slowest = max((engine.view().pairs.interference(job, other).first for other in training), default=1.0)
     return HeldSpan(
         doing=doing,

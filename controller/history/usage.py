@@ -8,7 +8,7 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.controller.domain import ENDED, ON_DEVICES, Job, JobId
-from cotenant.controller.history.accounts import held_by, together
+from cotenant.controller.history.accounts import held_by, idle_by, together
 from cotenant.controller.history.attempt_records import (
     AttemptRecord,
     AttemptsOf,
@@ -36,6 +36,8 @@ class Use(msgspec.Struct, kw_only=True):
     """Each second of a device once, in equal parts for those who hold it."""
     shared_device_s: float = 0.0
     """The part of `held_device_s` spent training beside others."""
+    idle_device_s: float = 0.0
+    """The part of `held_device_s` in which nothing used the devices, as far as their jobs were told so."""
     lost_device_s: float = 0.0
     """What having to leave cost: saves, loads and steps done once more, futile loads."""
     wait_s: float = 0.0
@@ -57,6 +59,7 @@ def use_of(
         attempts=sum(each.ended_s is None or each.ended_s >= since_s for each in attempts),
         held_device_s=held_by(attempts, since_s, now_s),
         shared_device_s=sum(row.device_s for row in together(jobs, job, attempts, since_s)),
+        idle_device_s=idle_by(attempts, since_s, now_s),
         lost_device_s=sum(each.cost_device_s for each in interrupted.values()),
         wait_s=waited_s(job, attempts, since_s, now_s),
     )

@@ -25,12 +25,12 @@ FAULTS_ALONE = 2
 
 def why_alone(job: Job, beside: Job | None = None) -> Reason | None:
     """Why a job shares with no other at all; None if it may. `beside`: the job that would join it, to whom
-    the reason is told."""
+    the reason is told. An idle job that lends its devices does so to jobs that can be asked to leave."""
     if job.spec.gpu_fraction < 1.0:
         if beside is None:
             return because("sharing-part", job.spec.gpu_fraction)
         return because("sharing-unknown", job.job_id, "it holds a part of its device")
-    if job.spec.share == "never":
+    if job.spec.share == "never" and not (job.lends and beside is not None and beside.preemptible):
         if beside is None:
             return because("sharing-off")
         return because("sharing-unknown", job.job_id, "it was submitted with --share never")

@@ -13,6 +13,8 @@ from cotenant.controller.present.units import device_hours, local_time
 from cotenant.controller.wire import InterruptionView, PairTotals, ReportView, wall_s
 
 PAIRS_SHOWN: Final = 5
+IDLE_SHOWN: Final = 5
+"""Users, those with most."""
 CAUSES: Final = {
     "preempted": "preempted for another job",
     "by-hand": "preempted by a person",
@@ -52,6 +54,13 @@ def held_in_words(report: ReportView) -> Iterator[str]:
         return
     span = f"from {local_time(wall_s(since))} to {local_time(wall_s(report.now))}"
     yield f"{span}: devices were held for {hours(report.held_device_s)} device-hours"
+    if report.idle_device_s > 0.0:
+        most = [f"{user} {hours(idle_s)}" for user, idle_s in report.idle_by_user.items()]
+        more = f", {len(most) - IDLE_SHOWN} more" if len(most) > IDLE_SHOWN else ""
+        yield (
+            f"held and idle: {hours(report.idle_device_s)} device-hours of them "
+            f"({', '.join(most[:IDLE_SHOWN])}{more})"
+        )
     if report.forgotten_jobs:
         yield (
             f"{units.plural(report.forgotten_jobs, 'older job')} only the journal knows: counted in nothing "

@@ -10,6 +10,7 @@ from cotenant.controller.domain import JobSpec
 from cotenant.controller.present import screen, sharing, units
 from cotenant.controller.present.etas import describe_eta
 from cotenant.controller.present.jobs import (
+    describe_idle,
     describe_promise,
     describe_share_bound,
     devices,
@@ -89,6 +90,7 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
     yield "runs in", ", ".join(job.copies)
     yield "shares with", ", ".join(f"job {each}" for each in job.co_tenants)
     yield "bound", describe_share_bound(job)
+    yield "idle", describe_idle(job) or ("" if job.ended_at else job.spec.idle)
     if job.devices:
         yield "accumulation", _accumulation(job)
     yield "progress", _progress(job)

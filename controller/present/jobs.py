@@ -12,6 +12,9 @@ from cotenant.controller.present.tables import STATE_COLOURS, Column
 from cotenant.controller.present.units import NONE, duration, local_time
 from cotenant.controller.wire import clients, wall_s
 
+QUIET_S: Final = 60.0
+"""Shorter silences are usual."""
+
 
 def task_range(array: clients.ArrayView) -> str:
     """`38_[0-999]`, as Slurm writes it."""
@@ -109,6 +112,25 @@ def describe_pace(job: clients.JobView) -> str:
     return f"trains {100 * job.pace:.0f} % of the time, so that a co-tenant keeps its bound"
 
 
+def is_idle(job: clients.JobView) -> bool:
+    """Whether it was said of the job that it holds its devices idle."""
+    return job.idle is not None and job.idle.since_at is not None
+
+
+def describe_idle(job: clients.JobView) -> str:
+    """Since when it is idle and what is done about it; empty for a job on no device, or with no rule."""
+    idle = job.idle
+    if idle is None or (idle.rule == "none" and idle.since_at is None):
+        return ""
+    counts = "no kernel, step or input counts as idle"
+    if idle.since_at is not None:
+        return f"since {local_time(wall_s(idle.since_at))}, so far: {idle.stage} ({idle.rule}; {counts})"
+    if idle.idle_s is None:
+        return f"nothing tells whether it is ({idle.rule})"
+    for_s = f"for {duration(idle.idle_s)} so far" if idle.idle_s >= QUIET_S else "no"
+    return f"{for_s} ({idle.rule}; {counts})"
+
+
 def state_colour(job: clients.JobView) -> str:
     return STATE_COLOURS.get(job.phase.value, "")
 
@@ -122,7 +144,9 @@ def number(job: clients.JobView) -> str:
 
 
 def state(job: clients.JobView) -> str:
-    return job.phase.value if job.array is None else count_text(job.array)
+    if job.array is not None:
+        return count_text(job.array)
+    return f"{job.phase.value}, idle" if is_idle(job) else job.phase.value
 
 
 def single_job_cell(cell: Callable[[clients.JobView], str]) -> Callable[[clients.JobView], str]:

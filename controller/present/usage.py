@@ -32,6 +32,7 @@ COLUMNS: Final = (
     Column("ATTEMPTS", lambda row: str(row.attempts), rank=1, right=True),
     Column("DEVICE-H", lambda row: hours(row.held_device_s), right=True),
     Column("SHARED", lambda row: hours(row.shared_device_s), right=True),
+    Column("IDLE", lambda row: hours(row.idle_device_s), right=True),
     Column("LOST", lambda row: hours(row.lost_device_s), right=True),
     Column("WAITED", lambda row: duration(row.wait_s), right=True),
 )

@@ -311,6 +311,7 @@ def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:
             expected_s=values.get("expect"),
             time_limit_s=values.get("time"),
             share=values.get("share", "auto"),
+            idle=values.get("idle", ""),
             priority=values.get("priority", 0),
             organisation=values.get("organisation", ""),
             resumable=values.get("resumable"),

@@ -18,6 +18,7 @@ from cotenant.controller.domain import (
     SHARE_FORMS,
     Dependency,
     JobId,
+    idle_steps,
     is_share,
     read_notify,
 )
@@ -132,6 +133,12 @@ def share_wish(text: str) -> str:
     word = text.strip().lower()
     if not is_share(word):
         raise ValueError(f"must be {SHARE_FORMS}, got {quoted_text(text)}")
+    return word
+
+
+def idle_rule(text: str) -> str:
+    word = text.strip().lower().replace(" ", "")
+    idle_steps(word)
     return word
 
 
@@ -262,6 +269,13 @@ OPTIONS: Final[tuple[Option, ...]] = (
         share_wish,
         "whether it may share its GPUs (auto: within the cluster's bound); max=1.1: if its steps take at "
         "most 1.1 times as long as alone (max=none: however long)",
+    ),
+    Option(
+        "idle",
+        "none|STEP:TIME,...",
+        idle_rule,
+        "what is done while it holds its GPUs without any kernel, step or input: warn:30m, share:1h (others "
+        "may use them until it works again), stop:2h (saved and held, or cancelled); default: [idle]",
     ),
     Option(
         "class",

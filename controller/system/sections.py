@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import msgspec
 
 from cotenant.controller.domain import (
+    IdleSettings,
     LimitSettings,
     OrganisationSettings,
     PolicySettings,
@@ -314,6 +315,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     controller: ControllerSettings = ControllerSettings()
     policy: PolicySettings = PolicySettings()
     sharing: SharingSettings = SharingSettings()
+    idle: IdleSettings = IdleSettings()
     limits: LimitSettings = LimitSettings()
     reservations: ReservationSettings = ReservationSettings()
     organisations: dict[str, OrganisationSettings] = {}
@@ -329,7 +331,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 SectionName = Literal[
-    "controller", "policy", "sharing", "limits", "reservations", "agent", "checkpoint", "profiler", "mps",
-    "metrics", "launch", "notify", "snapshot",
+    "controller", "policy", "sharing", "idle", "limits", "reservations", "agent", "checkpoint", "profiler",
+    "mps", "metrics", "launch", "notify", "snapshot",
 ]  # fmt: skip
 SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "agents": (
         "AttemptProgress", "BoundStanding", "CommandAck", "CommandDelivery", "FetchSnapshot", "FromAgent",
-        "GangRelay", "Heartbeat", "Hello",
+        "GangRelay", "Heartbeat", "Hello", "IdleReading",
         "HostRefused", "LogReply", "NotFollowed", "NotLeading", "ReadLog", "Renew", "Report", "ReportAck",
-        "SnapshotPart", "ToAgent", "Welcome",
+        "SnapshotPart", "TellJob", "ToAgent", "Welcome",
     ),
     "children": (
         "ComputeQuestion", "ComputeResult", "Otherwise", "Payload", "ShadowAnswer", "ShadowQuestion",

@@ -72,6 +72,15 @@ class BoundStanding(msgspec.Struct, frozen=True, kw_only=True):
     """Their micro-batches begin only at a certain place in its steps."""
 
 
+class IdleReading(msgspec.Struct, frozen=True, kw_only=True):
+    """How long an attempt has used none of its devices on a host."""
+
+    idle_s: float
+    """Time in which it is known that nothing happened, since it last worked or since the agent's start."""
+    active_ago_s: float | None = None
+    """When it was last seen to work; None: not since the agent's start."""
+
+
 class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
     """A running attempt's progress, as a heartbeat tells it. The struct is not an event: see `HostSilent`,
     `ProgressSeen`."""
@@ -91,6 +100,8 @@ class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
     """None: nothing bounds what sharing may cost it."""
     pace: float = 1.0
     """The part of the time that it may train, so that a co-tenant keeps its bound."""
+    idle_for: IdleReading | None = None
+    """None: not known."""
 
 
 class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="beat"):
@@ -238,6 +249,14 @@ class SnapshotPart(AgentMessage, frozen=True, kw_only=True, tag="snapshot-part")
     """Why the controller has no such snapshot, for a person."""
 
 
+class TellJob(AgentMessage, frozen=True, kw_only=True, tag="tell-job"):
+    """A line for the user of a running job, into its log; it may be lost."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    text: str
+
+
 class HostRefused(AgentMessage, frozen=True, kw_only=True, tag="refused"):
     """Tells an agent that it may not work here (wrong key, wrong version, host name taken); the agent stops
     trying."""
@@ -260,6 +279,7 @@ ToAgent = (
     | ReadLog
     | SnapshotPart
     | GangRelay
+    | TellJob
     | HostRefused
     | NotLeading
 )

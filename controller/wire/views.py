@@ -290,6 +290,10 @@ class ReportView(JsonView, frozen=True, kw_only=True, tag="report/1"):
     """Jobs that ended so long ago that only the journal knows them: they count in nothing here."""
     held_device_s: float
     """Seconds in which devices were held."""
+    idle_device_s: float = 0.0
+    """Of them, those in which nothing used the devices."""
+    idle_by_user: dict[str, float] = field(default_factory=dict)
+    """The same by user, the most idle first."""
     sharing: SharingTotals
     interruptions: tuple[InterruptionView, ...]
     pairs: tuple[PairTotals, ...]

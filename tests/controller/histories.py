@@ -20,6 +20,7 @@ from cotenant.controller.domain import (
     ExitVerdict,
     HostId,
     HostReport,
+    IdleStage,
     Job,
     JobId,
     JobSpec,
@@ -261,11 +262,24 @@ def _learned(engine: Engine, x: int, y: int, z: int, _: Sequence[str]) -> ev.Any
     return ev.PairObserved(first=one.job_id, second=two.job_id, first_xi=0.9 + z / 50, second_xi=1.1)
 
 
+def _idle(engine: Engine, x: int, y: int, z: int, _: Sequence[str]) -> ev.AnyEvent:
+    job = _job(engine, x, on_devices=True)
+    if job is None:
+        return ev.AlarmRang()
+    stages: tuple[IdleStage, ...] = ("warn", "share", "share", "share", "word", "stop")
+    return ev.IdleSeen(
+        job_id=job.job_id,
+        attempt=AttemptNo(max(1, job.attempt.number - (z % 9 == 0))),
+        since_s=None if z % 3 == 0 else max(0.0, engine.now_s - z),
+        stage=stages[y % len(stages)],
+    )
+
+
 def _alarm(*_: object) -> ev.AnyEvent:
     return ev.AlarmRang()
 
 
 _MEANINGS = (
     _arrived, _arrived, _arrived, _user, _attempt, _attempt, _attempt, _attempt, _attempt, _attempt, _host,
-    _joined, _alarm, _learned, _policy,
+    _joined, _alarm, _learned, _policy, _idle,
 )  # fmt: skip

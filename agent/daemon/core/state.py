@@ -51,7 +51,7 @@ from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, DeviceQua
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.teardown import Teardown
 from cotenant.agent.daemon.core.tenants import Tenants
-from cotenant.agent.ipc import GangIn
+from cotenant.agent.ipc import GangIn, TellNow
 from cotenant.controller.domain import (
     AgentCommand,
     CommandId,
@@ -76,6 +76,7 @@ from cotenant.controller.wire import (
     ReadLog,
     Renew,
     ReportAck,
+    TellJob,
     ToAgent,
     Welcome,
 )
@@ -161,7 +162,8 @@ class AgentState:
             case MemoryFree() | MemoryHeld():
                 self._teardown.memory_known(event)
             case IndicatorsRead(readings=readings):
-                self._readings, self._read_s = readings, now_s
+                self._readings, self._read_s = self._tenants.kernels.take(readings, now_s), now_s
+                self._tenants.look_at_idleness(now_s)
             case Booted(found=found):
                 self._boot(found, now_s)
 
@@ -261,6 +263,8 @@ class AgentState:
             case GangRelay():
                 inward = GangIn(from_host=message.from_host, payload=message.payload)
                 self._tenants.tell((message.job_id, message.attempt), inward)
+            case TellJob():
+                self._tenants.tell((message.job_id, message.attempt), TellNow(text=message.text))
             case HostRefused(why=why):
                 self._halt(f"the controller refused this agent: {why}")
             case NotLeading(leader=leader):
@@ -398,6 +402,7 @@ class AgentState:
             self._out.send(hello)
 
     def _beat(self, now_s: float, ticked: AgentTicked) -> None:
+        self._tenants.look_at_idleness(now_s)
         beat = Heartbeat(
             beat=self.registration.next_beat(now_s),
             session=self.config.session,

@@ -7,12 +7,14 @@ needed to obey a command twice.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from cotenant.agent.daemon.core.edge import AgentConfig, Tell
+from cotenant.agent.daemon.core.idleness import AttemptSight, IdleWatch, Kernels
 from cotenant.agent.daemon.core.pacing import FREE, LostBound, Pacing, TrainingTenant
 from cotenant.agent.daemon.core.registration import Lease
 from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey
@@ -59,6 +61,7 @@ class Live:
         """What its supervisor believes; it starts with this belief. So with the pace."""
         self.pace_told = FREE
         self.pace_told_s = -_NEVER
+        self.idle = IdleWatch()
 
     @property
     def is_there(self) -> bool:
@@ -109,6 +112,7 @@ class Tenants:
         self._memory = outbox.memory
         self._lease = lease
         self._pacing = Pacing()
+        self.kernels = Kernels()
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -225,10 +229,33 @@ class Tenants:
             live.lease_told = LeaseTold(at_s=now_s, left_s=left_s)
             self.tell(key, LeaseNow(left_s=left_s, full_s=full_s))
 
+    def look_at_idleness(self, now_s: float) -> None:
+        """Takes note of which attempts do anything."""
+        devices = {device.device_id: device for device in self.config.report.devices}
+        held = Counter(device_id for each in self.attempts for device_id in each.devices)
+        for key, live in self.live.items():
+            status, attempt = live.status, self._memory.attempts[key]
+            if status is None or not live.is_there:
+                continue
+            own = [devices[each] for each in attempt.devices if each in devices]
+            shared = any(held[each] > 1 for each in attempt.devices)
+            runs = (
+                self.kernels.run_on(own, now_s, shared=shared) if len(own) == len(attempt.devices) else None
+            )
+            has_begun = attempt.first_step or attempt.first_step_assumed
+            sight = AttemptSight(
+                marks=(status.step, status.clock.steps, attempt.durable_step),
+                activity=status.activity,
+                has_kernels=runs,
+                is_busy=not has_begun or status.saving or attempt.stop is not None,
+                is_held=status.held_up or live.pace_told != FREE,
+            )
+            live.idle.look(sight, now_s)
+
     # --- In numbers --------------------------------------------------------------------------------
 
     def progress(self, now_s: float) -> tuple[AttemptProgress, ...]:
-        there = [(live.status, live.pace_told) for live in self.live.values() if live.is_there]
+        there = [(live.status, live) for live in self.live.values() if live.is_there]
         return tuple(
             AttemptProgress(
                 job_id=status.job_id,
@@ -241,9 +268,10 @@ class Tenants:
                 length=status.length,
                 batch=status.batch,
                 bound=self._pacing.standing((status.job_id, status.attempt), now_s),
-                pace=pace.pace,
+                pace=live.pace_told.pace,
+                idle_for=live.idle.read(now_s),
             )
-            for status, pace in there
+            for status, live in there
             if status is not None and status.started
         )
 

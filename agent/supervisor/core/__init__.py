@@ -2,10 +2,11 @@
 
 # fmt: off
 from cotenant.agent.supervisor.core import rank_messages
+from cotenant.agent.supervisor.core.activity import CORE_SHARE_MIN, LOOK_S, READ_BYTES_MIN, ProcessActivity
 from cotenant.agent.supervisor.core.edge import (
     AllGone, AnySupervisorEffect, AnyHappening, ClearLeftovers, ClientsTerminated, CouldNotStart, DumpStacks,
     EndRanks, Finish, Noted, OverMemory, Publish, RankExited, RankMessageCame, Sampled, Started,
-    SetPace, SupervisorTicked, TakeSample, TellRank, TerminateClients,
+    SetPace, SupervisorTicked, TakeSample, TellRank, TerminateClients, WriteWord,
 )
 from cotenant.agent.supervisor.core.exit_classifier import TAIL_BYTES, Ending, decide
 from cotenant.agent.supervisor.core.exits import Exit, LaunchStage, StartProblem
@@ -18,14 +19,14 @@ from cotenant.agent.supervisor.core.stopping import TERMINATE_S, StopWish, uncle
 from cotenant.agent.supervisor.core.supervision import Supervision
 
 __all__ = [
-    "TAIL_BYTES", "TERMINATE_S", "AllGone",
+    "CORE_SHARE_MIN", "LOOK_S", "READ_BYTES_MIN", "TAIL_BYTES", "TERMINATE_S", "AllGone",
     "AnySupervisorEffect", "AnyHappening", "AnyRankWord", "ClearLeftovers",
     "ClientsTerminated", "CouldNotStart", "DumpStacks", "DurableSaid", "EndRanks", "Ending", "Exit",
     "Finish", "FirstStepReached", "Noted", "OverMemory", "Publish", "RankExited", "RankFailed", "RankHello",
-    "RankMessageCame", "Sampled", "Saving", "LaunchStage",
+    "ProcessActivity", "RankMessageCame", "Sampled", "Saving", "LaunchStage",
     "StartProblem", "Started", "StepConfirmed", "StepDone",
     "SetPace",
     "StopWish", "Stopped", "Supervision", "SupervisorTicked", "TakeSample", "TellRank", "TerminateClients",
-    "WindowReport", "decide", "last_loss_in", "parse", "rank_messages", "unclean",
+    "WindowReport", "WriteWord", "decide", "last_loss_in", "parse", "rank_messages", "unclean",
 ]
 # fmt: on

@@ -20,6 +20,7 @@ from cotenant.agent.ipc import (
     SaveNow,
     Status,
     StopNow,
+    TellNow,
 )
 from cotenant.agent.supervisor.core.exits import StartProblem
 from cotenant.agent.supervisor.core.rank_messages import AnyRankWord
@@ -66,6 +67,10 @@ class Sampled(Happening, frozen=True, kw_only=True):
     duty_cycle: float | None = None
     cpu_s: float = 0.0
     """Of all processes together, since the start."""
+    read_bytes: int = 0
+    """Of all processes together, through any file, as far as the kernel tells it."""
+    input_bytes: int = 0
+    """Typed into its terminal so far; 0: nothing, or it has none."""
     output_bytes: int = 0
     printed_loss: float | None = None
     """The newest in the output of the lowest rank that prints one."""
@@ -129,6 +134,7 @@ AnyHappening = (
     | LeaseNow
     | CoTenantsChanged
     | PaceNow
+    | TellNow
     | GangIn
 )
 
@@ -144,6 +150,12 @@ class TellRank(SupervisorEffect, frozen=True, kw_only=True):
 
     rank: int
     data: bytes
+
+
+class WriteWord(SupervisorEffect, frozen=True, kw_only=True):
+    """Write a line of ours where the job's user looks: into the log of its first rank here."""
+
+    text: str
 
 
 class SetPace(SupervisorEffect, frozen=True, kw_only=True):
@@ -195,6 +207,7 @@ class Finish(SupervisorEffect, frozen=True, kw_only=True):
 
 AnySupervisorEffect = (
     TellRank
+    | WriteWord
     | SetPace
     | EndRanks
     | TerminateClients

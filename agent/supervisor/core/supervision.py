@@ -15,7 +15,18 @@ from __future__ import annotations
 from math import inf
 from typing import Literal
 
-from cotenant.agent.ipc import CoTenantsChanged, GangIn, LeaseNow, Order, PaceNow, SaveNow, Status, StopNow
+from cotenant.agent.ipc import (
+    CoTenantsChanged,
+    GangIn,
+    LeaseNow,
+    Order,
+    PaceNow,
+    SaveNow,
+    Status,
+    StopNow,
+    TellNow,
+)
+from cotenant.agent.supervisor.core.activity import ProcessActivity
 from cotenant.agent.supervisor.core.coordination import Coordination, Voice
 from cotenant.agent.supervisor.core.edge import (
     AllGone,
@@ -34,6 +45,7 @@ from cotenant.agent.supervisor.core.edge import (
     Started,
     TakeSample,
     TellRank,
+    WriteWord,
 )
 from cotenant.agent.supervisor.core.exit_classifier import Ending
 from cotenant.agent.supervisor.core.exits import ExitCause, StartProblem
@@ -95,8 +107,7 @@ class Supervision:
         self._problem: StartProblem | None = None
         self._over_mib: float | None = None
         self._room_mib: int | None = None
-        self._is_held_up = False
-        """Somebody has stopped a process of it."""
+        self._activity = ProcessActivity()
         self._save_s = inf
         self._publishing = Publishing()
         self._out: list[AnySupervisorEffect] = []
@@ -175,6 +186,8 @@ class Supervision:
                 self._coordination.report_soon(self._now_s)
             case PaceNow():
                 self._out.append(SetPace(pace=event))
+            case TellNow(text=text):
+                self._out.append(WriteWord(text=texts.one_line(text)))
             case GangIn():
                 self._say(self._coordination.hear(event, self._now_s))
             case OverMemory(used_mib=used_mib):
@@ -253,10 +266,10 @@ class Supervision:
     def _note_sample(self, event: Sampled) -> None:
         self._start.note_sample(event, self._now_s)
         self._watchdog.used(event.cpu_s)
-        self._is_held_up = event.is_stopped
-        self._publishing.note_progress(
-            self._progress.note_sample(event.memory_mib, event.duty_cycle, event.printed_loss)
-        )
+        self._activity.note_sample(event, self._now_s)
+        is_news = self._progress.note_sample(event.memory_mib, event.duty_cycle, event.printed_loss)
+        is_news |= self._progress.change(activity=self._activity.count, held_up=event.is_stopped)
+        self._publishing.note_progress(is_news)
         self._profiling.note_samples(event.samples, event.others_mib)
 
     def _note_exit(self, event: RankExited) -> None:
@@ -396,7 +409,7 @@ class Supervision:
             ranks=frozenset(hellos) if all(each.looks for each in hellos.values()) else frozenset(),
             step_s=progress.step_s,
             steps=progress.steps_measured,
-            is_suspended=self._is_held_up or lease_runs_out or going,
+            is_suspended=self.status.held_up or lease_runs_out or going,
             is_alone=self._coordination.is_alone,
             far_still_s=self._coordination.far_still_s(self._now_s),
         )

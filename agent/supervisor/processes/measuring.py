@@ -56,6 +56,8 @@ class Sampler:
         """Of the worker that uses most."""
         self.others_mib = 0.0
         """Private to processes beside the worker's own (data loaders), where that is most."""
+        self.read_bytes = 0
+        """By all processes, through any file; looked up as seldom as the process tree."""
         self.is_stopped = False
         """A process is stopped: by SIGSTOP, or by a debugger."""
 
@@ -96,6 +98,7 @@ class Sampler:
         if self._splits_launcher:
             roots = [child for root in roots for child in children_of(root)] or roots
         self._trees = {root: tree_of(root) for root in roots}
+        self.read_bytes = max(self.read_bytes, sum(map(read_by, self._all_pids())))
         self._private_bytes = {}
         for root, pids in self._trees.items():
             for pid in pids:
@@ -138,6 +141,16 @@ def _peak_bytes(pid: int) -> int:
     except (FileNotFoundError, ProcessLookupError):
         return 0
     return next((int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("VmHWM:")), 0)
+
+
+def read_by(pid: int) -> int:
+    """Bytes read by a process and the children it has waited for; 0 if it is gone, or may not be looked
+    into."""
+    try:
+        text = Path(f"/proc/{pid}/io").read_text()
+    except OSError:
+        return 0
+    return int(text.split()[1])
 
 
 def _rollup(pid: int) -> dict[str, int]:
@@ -188,10 +201,16 @@ class Measuring:
         return self._sampler.tree_pids() if self._sampler is not None else []
 
     def sample(
-        self, now_s: float, *, is_profiling: bool, output_bytes: int, printed_loss: float | None
+        self,
+        now_s: float,
+        *,
+        is_profiling: bool,
+        output_bytes: int,
+        printed_loss: float | None,
+        input_bytes: int = 0,
     ) -> list[Sampled | OverMemory]:
-        """Measures now and returns what there is to say of it. `output_bytes`: written by the ranks so
-        far."""
+        """Measures now and returns what there is to say of it. `output_bytes`: written by the ranks so far;
+        `input_bytes`: typed into their terminal."""
         sampler = self._sampler
         if sampler is None or not self._pids:
             self.sample_s = inf
@@ -209,6 +228,8 @@ class Measuring:
             memory_mib=sampler.memory_mib if on_cpu else None,
             duty_cycle=sampler.duty_cycle if on_cpu else None,
             cpu_s=sampler.cpu_s,
+            read_bytes=sampler.read_bytes,
+            input_bytes=input_bytes,
             output_bytes=output_bytes,
             printed_loss=printed_loss,
             samples=samples,

@@ -96,6 +96,12 @@ class Output:
             self.problem = self.problem or f"log: {error.strerror}"
         self._write_extra(data)
 
+    def write_word(self, line: bytes) -> None:
+        """Writes a line of ours into the log alone, as long as that is open."""
+        with suppress(OSError):
+            if self._pipes:
+                self._log.write(line)
+
     def close(self) -> None:
         for fd in self.fds:
             self._close_pipe(fd)
@@ -214,6 +220,11 @@ class Outputs:
         for rank, output in self._by_rank.items():
             if output.fds and watched.keys().isdisjoint(output.fds):
                 yield rank, output
+
+    def write_word(self, text: str) -> None:
+        """Writes a line of ours between those of the first rank here."""
+        for rank in sorted(self._by_rank)[:1]:
+            self._by_rank[rank].write_word(f"\n[cotenant: {text}]\n".encode())
 
     @property
     def bytes_seen(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal, NamedTuple
 
 import click
+import msgspec
 
 from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import argument, group, option
@@ -19,7 +20,7 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.setup.owners import owner
 from cotenant.controller.client.asking import asking, loaded_settings
-from cotenant.controller.domain import HostId, sharing_in_words
+from cotenant.controller.domain import FOREIGN, HostId, sharing_in_words
 from cotenant.controller.present.devices import reserved_in_words
 from cotenant.controller.present.tables import STATE_COLOURS, Column
 from cotenant.controller.present.units import NONE, duration, size
@@ -27,6 +28,10 @@ from cotenant.controller.system import paths
 from cotenant.controller.wire import clients as wire
 
 HostArgument = Annotated[str, argument(metavar="HOST", help="Its name.", complete=complete_host)]
+
+
+QUIET_S: Final = 60.0
+"""Of a device that others hold: shorter silences are usual."""
 
 
 class NodeRow(NamedTuple):
@@ -40,6 +45,7 @@ class NodeRow(NamedTuple):
 def nodes(
     context: click.Context,
     hosts: Annotated[str, option("--host", metavar="HOST", help="Only this one.")] = "",
+    foreign: Annotated[bool, option("--foreign", help="Only devices that others' processes hold.")] = False,
     output: OutputFlag = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
@@ -49,6 +55,7 @@ def nodes(
     \b
     For example:
       cotenant nodes
+      cotenant nodes --foreign      who holds GPUs outside of jobs, since when
       cotenant nodes drain gpu07    no new work there; what runs goes on
     """
     if context.invoked_subcommand is not None:
@@ -57,8 +64,14 @@ def nodes(
     with asking(endpoint) as client:
         reply = client.ask(wire.ListNodes())
     shown = [node for node in reply.nodes if hosts in ("", node.host)]
+    if foreign:
+        kept = {
+            node.host: tuple(each for each in node.devices if each.note.startswith(FOREIGN)) for node in shown
+        }
+        shown = [msgspec.structs.replace(each, devices=kept[each.host]) for each in shown if kept[each.host]]
     if form in ("table", "wide"):
-        show_listing(_device_listing(shown, "" if shown else _nobody(endpoint)), form)
+        nothing = "no device is held by a process that is no job's" if foreign else ""
+        show_listing(_device_listing(shown, "" if shown else nothing or _nobody(endpoint)), form)
     else:
         show_listing(_host_listing(shown, reply), form)
 
@@ -117,10 +130,11 @@ def _memory(device: wire.DeviceView | None) -> str:
 
 
 def _jobs(device: wire.DeviceView) -> str:
-    """`7,8`, or `7 (0.5),8 (0.25)` of a device that is divided."""
+    """`7,8`, `7 idle`, or `7 (0.5),8 (0.25)` of a device that is divided."""
     parts = device.parts or (1.0,) * len(device.jobs)
     pairs = zip(device.jobs, parts, strict=True)
-    return ",".join(f"{job_id} ({part:g})" if part < 1.0 else job_id for job_id, part in pairs)
+    told = ((job_id, f" ({part:g})" if part < 1.0 else "") for job_id, part in pairs)
+    return ",".join(f"{each}{part}{' idle' if each in device.idle_jobs else ''}" for each, part in told)
 
 
 def _note(row: NodeRow) -> str:
@@ -136,6 +150,9 @@ def _note(row: NodeRow) -> str:
             if row.device.cores
             else ""
         )
+    quiet_s = row.device.reading.quiet_s if row.device and row.device.reading else 0.0
+    if own.startswith(FOREIGN) and quiet_s >= QUIET_S:
+        own += f"; nothing has run on it for {duration(quiet_s)}"
     is_gpu = row.device is not None and row.device.healthy and row.device.kind == "cuda"
     sharing = sharing_in_words(row.device) if row.device and is_gpu else ""
     return "; ".join(part for part in (row.node.reason, own, reserved, sharing) if part)

@@ -118,6 +118,12 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
     elif cause == "cancelled":
         assert reason is not None
         end(dispatch, job, Change.CANCEL, reason)
+    elif cause == "idle" and job.progress.resumable:
+        assert reason is not None
+        requeue(dispatch, job, Change.LEAVE_HELD, because("held-idle", *reason.operands, job.job_id))
+    elif cause == "idle":
+        assert reason is not None
+        end(dispatch, job, Change.CANCEL, reason)
     elif cause == "profiled":
         assert reason is not None
         end(dispatch, job, FINISH, reason)

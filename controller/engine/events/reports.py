@@ -18,10 +18,12 @@ from cotenant.controller.domain import (
     CheckpointRecord,
     ComputeRequest,
     HostId,
+    IdleSpell,
     Job,
     JobId,
     Phase,
     because,
+    idle_reason,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.events import claims
@@ -122,6 +124,26 @@ def on_progress(dispatch: Dispatch, event: ev.ProgressSeen) -> None:
         return
     learn_progress(dispatch.ledger, job, event)
     observe_sharing(dispatch.ledger, job)
+
+
+def on_idle(dispatch: Dispatch, event: ev.IdleSeen) -> None:
+    """A job holds its devices idle, or works again. That others may have them meanwhile, and leave again, is
+    `stages/lending.py`."""
+    ledger, job = dispatch.ledger, dispatch.current(event.job_id, event.attempt)
+    if job is None:
+        return
+    if event.since_s is None or not event.stage:
+        ledger.records.idle(job, None)
+        return
+    spell = IdleSpell(
+        since_s=event.since_s,
+        stage=event.stage,
+        told_s=ledger.now_s,
+        lends=event.stage == "share" or job.lends,
+    )
+    ledger.records.idle(job, spell)
+    if event.stage == "stop" and job.phase is Phase.RUNNING:
+        dispatch.stop(job, "idle", idle_reason("stop", ledger.now_s - event.since_s), save=True)
 
 
 def on_trouble(dispatch: Dispatch, event: ev.TroubleSeen) -> None:

@@ -5,11 +5,12 @@
              lateness     marks the jobs in the queue whose turn it is: last, since only those can start
     guard    parts        puts jobs that ask for a part of a device beside others: first, so that the stages
                           after it see the devices that those jobs get
+             lending      puts jobs beside idle ones that lend their devices, and asks for these back
              priorities   keeps devices for jobs of greater priority
              promises     keeps devices for promised ends: a promise goes before every priority
              bookings     puts owners' jobs on what they have reserved, and keeps others off: last, since
                           nothing goes before that
-    settle   bookings     sees when the next reservation is due; what is due it does before the policy is asked
+    settle   bookings     sees when the next reservation is due, which is done before the policy is asked
              fair share   charges users for devices that have changed hands
              promises     judges which promises were kept
 

@@ -29,6 +29,7 @@ from cotenant.controller.domain import (
     DeviceId,
     GangMember,
     HostId,
+    IdleSettings,
     Job,
     JobId,
     LimitSettings,
@@ -63,6 +64,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The hour, counted from 1970 in UTC, in which the journal's time began; 0 = unknown."""
     sharing: SharingSettings = NO_BOUNDS
     reservations: ReservationSettings = ReservationSettings()
+    idle: IdleSettings = IdleSettings()
+    """What is done about idle jobs that do not say so themselves."""
     lengths_by_command: bool = True
     """False: how long a job took says nothing of the next one with its command."""
     predictor: InterferenceModel | None = None

@@ -261,8 +261,12 @@ def observe_sharing(ledger: Ledger, job: Job) -> None:
     if len(partners) != 1 or job.attempt.step_s is None or job.placement is None:
         return
     partner = ledger.jobs[partners[0]]
-    if job.phase is not Phase.RUNNING or partner.phase is not Phase.RUNNING:
-        return
+    if (
+        job.phase is not Phase.RUNNING
+        or partner.phase is not Phase.RUNNING
+        or partner.attempt.idle is not None
+    ):
+        return  # Beside an idle job it is as fast as alone.
     if not is_settled(ledger, job, job.attempt.step_s):
         return
     whole_s = job.attempt.step_s / job.split_slowdown(job.placement.accumulation_steps)

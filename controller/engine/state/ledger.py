@@ -373,6 +373,8 @@ class Ledger:
 
     def _restore(self, job: Job) -> None:
         self.phases.take_note(job.spec)
+        if job.lends:
+            self.phases.asked_for.add("idle")
         if job.spec.job_class == "hp":
             self.hp.put(job)
         if job.phase is QUEUED:

@@ -34,7 +34,7 @@ from cotenant.controller.engine.state.ordering import JobQueue, RunningJobs
 
 NEVER_S: Final = float("inf")
 
-RareWish = Literal["part", "priority", "promise", "bound", "booking"]
+RareWish = Literal["part", "priority", "promise", "bound", "booking", "idle"]
 
 
 class Phases:

@@ -25,6 +25,7 @@ from cotenant.controller.domain import (
     CurrentAttempt,
     GangMember,
     HostId,
+    IdleSpell,
     Job,
     JobId,
     JobSpec,
@@ -123,6 +124,12 @@ class Records:
     def preempt_early(self, job: Job) -> None:
         """The job is preempted before the promised time of its run is over."""
         job.counts.early_preemptions += 1
+
+    def idle(self, job: Job, spell: IdleSpell | None) -> None:
+        """The job holds its devices idle, or (None) works again."""
+        job.attempt.idle = spell
+        if spell is not None and spell.lends:
+            self._phases.asked_for.add("idle")
 
     def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:
         """Records that the job is asked to leave its devices."""

@@ -28,6 +28,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.executors.agents.delivery import ControllerLogRelay, Delivery, Overflow
 from cotenant.controller.executors.agents.histories import Histories
+from cotenant.controller.executors.agents.idling import IdleFilter, idle_words
 from cotenant.controller.executors.agents.reducers import HostWatch, ProgressFilter
 from cotenant.controller.executors.agents.trees import TreeService
 from cotenant.controller.store import Core, Decided
@@ -93,6 +94,7 @@ class AgentExecutor:
         self._delivery = Delivery()
         self._unstartable: list[ev.AttemptEnded] = []
         self._progress = ProgressFilter()
+        self._idle = IdleFilter()
         self._histories = Histories(core, lease_s)
         self.trees = TreeService(core, trees)
         self.logs = ControllerLogRelay(core.clock, self.say)
@@ -294,12 +296,27 @@ class AgentExecutor:
         job = engine.jobs.get(news.job_id)
         if job is None or job.attempt.number != news.attempt or job.phase not in ON_DEVICES:
             return
+        if news.idle_for is not None and host_id in job.attempt.hosts_left:
+            self._take_idle(job, host_id, news.idle_for, now_s)
         if first_host(job) != host_id:
             return  # The gang's first host speaks for it.
         self.telemetry[news.job_id] = news
         event = self._progress.take(news, job.spec.iterations, engine.partners(news.job_id), now_s)
         if event is not None:
             self._core.happen(event)
+
+    def _take_idle(self, job: Job, host_id: HostId, reading: wire.IdleReading, now_s: float) -> None:
+        event = self._idle.take(job, host_id, reading, now_s)
+        if event is None:
+            return
+        self._core.happen(event)
+        first, text = first_host(job), idle_words(event, now_s)
+        if first is not None and text:
+            told = wire.TellJob(job_id=event.job_id, attempt=event.attempt, text=text)
+            self._core.run_after_commit(partial(self._tell, first, told))
+
+    def _tell(self, host_id: HostId, told: wire.TellJob) -> None:
+        self.say(host_id, told)
 
     def _report(self, link: AgentConnection, host_id: HostId, message: wire.Report) -> bool:
         if message.event.host_id != host_id:
@@ -436,6 +453,7 @@ class AgentExecutor:
         if len(self.telemetry) > len(jobs):
             gone = [job_id for job_id in self.telemetry if job_id not in jobs]
             self._progress.forget(gone)
+            self._idle.forget(gone)
             for job_id in gone:
                 del self.telemetry[job_id]
 

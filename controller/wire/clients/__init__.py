@@ -41,7 +41,7 @@ _HOMES: Final = {
     ),
     "jobs": (
         "ArrayView", "AttemptView", "ChangeJobs", "EtaScoreView", "EtaTimes", "EtaView", "Etas", "Explain",
-        "Explained", "ExplanationView", "JobDetails", "JobRow", "JobView", "Jobs",
+        "Explained", "ExplanationView", "IdleView", "JobDetails", "JobRow", "JobView", "Jobs",
         "ListEtas", "ListJobs", "LogPart", "PromiseCounts", "PromisedEndView", "ReadJobLog", "ShareBoundView",
         "SetJobs", "ShowJob", "Shown", "SpecView", "SpeedupView", "SubmissionKind", "WaitJobs", "spec_view",
     ),
@@ -58,7 +58,8 @@ _HOMES: Final = {
         "ShadowDifference", "ShadowView", "Shadowed", "policy_offers",
     ),
     "reservations": (
-        "CancelReservations", "ListReservations", "Repeat", "ReservationView", "Reservations", "ReserveDevices",
+        "CancelReservations", "ListReservations", "Repeat", "ReservationView", "Reservations",
+        "ReserveDevices",
         "Reserved", "ReservedView",
     ),
     "submissions": ("AskSnapshot", "PromiseAsked", "PutSnapshot", "SnapshotHeld", "Submit", "Submitted"),

@@ -81,6 +81,8 @@ class ReadingView(msgspec.Struct, frozen=True, kw_only=True):
     values: dict[str, float | None]
     """All of Table 2; null where it was not measured."""
     note: str
+    quiet_s: float = 0.0
+    """How long nothing has run on a GPU, as far as its agent has looked."""
 
 
 class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +103,8 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     reading: ReadingView | None = field(name="indicators", default=None)
     """The newest; None where nothing was ever read."""
     jobs: tuple[JobId, ...] = ()
+    idle_jobs: tuple[JobId, ...] = ()
+    """Those of them that hold it idle."""
     parts: tuple[float, ...] = ()
     """Of each of these jobs, where the device is divided among them."""
     jobs_planned_mib: tuple[int, ...]

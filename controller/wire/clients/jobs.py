@@ -13,7 +13,7 @@ from cotenant.controller.wire.clients.submissions import Submit, Submitted
 from cotenant.controller.wire.times import Utc, wall_s
 from cotenant.controller.wire.views import JsonView, ProfileView, PromiseView, SharingView, ThroughputView
 
-GIVEN_UP: Final = ("held-infra", "workdir-missing")
+GIVEN_UP: Final = ("held-infra", "workdir-missing", "held-idle")
 """Reasons of a hold that no person asked for."""
 
 
@@ -195,6 +195,20 @@ class ArrayView(msgspec.Struct, frozen=True, kw_only=True):
     """How many tasks are in each state, those included that only the journal knows."""
 
 
+class IdleView(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a job on devices uses them."""
+
+    rule: str
+    """What is done about it while it does not."""
+    since_at: Utc | None = None
+    """Since when it is idle; null: it works, or has not been idle long enough for the first step of the
+    rule."""
+    stage: str = ""
+    """What was done last about it: warn, share, word (it is stopped soon) or stop; empty: nothing."""
+    idle_s: float | None = None
+    """How long its agent knows that nothing happens; null: it cannot tell."""
+
+
 class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """A job as its users see it."""
 
@@ -285,6 +299,8 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     pace: float | None = None
     """The part of the time that it may train, so that a co-tenant keeps its bound; null: it is on no
     device."""
+    idle: IdleView | None = None
+    """Null: it is on no device."""
     array: ArrayView | None = None
     """The row stands for the tasks of an array; its other fields are those of a task that waits, else of one
     that has devices."""

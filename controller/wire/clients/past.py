@@ -55,6 +55,8 @@ class UsageView(JsonView, frozen=True, kw_only=True, tag="use/1"):
     """Each second of a device once, in equal parts for those who held it."""
     shared_device_s: float
     """Of it, while training beside others."""
+    idle_device_s: float = 0.0
+    """Of it, while nothing used the devices."""
     lost_device_s: float
     """What having to leave cost: saves, loads and steps done once more, futile loads."""
     wait_s: float

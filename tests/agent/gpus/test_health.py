@@ -70,6 +70,9 @@ def test_a_foreign_process_keeps_work_away_until_it_is_gone() -> None:
     host = Host()
     assert host.probe(process(42)).note == "in use by pid 42 of bob (python x.py, 1000 MiB)"
     assert host.condition().state == "ok", "nothing is wrong with the device"
+    since = msgspec.structs.replace(process(43).owner, since="Nov 28 09:12")
+    theirs = msgspec.structs.replace(process(43), owner=since)
+    assert "(python x.py, 1000 MiB, since Nov 28 09:12)" in host.probe(theirs).note
     assert host.probe() == DeviceCondition()
 
 

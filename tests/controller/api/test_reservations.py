@@ -1,4 +1,4 @@
-"""Reservations as users ask for them: what is checked, what is refused with what instead, and what is shown."""
+"""Reservations as users ask for them: what is checked, refused with what instead, and shown."""
 
 from __future__ import annotations
 

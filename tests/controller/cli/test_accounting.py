@@ -37,9 +37,9 @@ def test_who_held_most_stands_first_over_all_pages(
     result = cotenant("usage", "--since", "7d", "--by", "organisation")
     lines = [line.split() for line in result.out.splitlines()]
     assert lines == [
-        ["ORGANISATION", "JOBS", "ATTEMPTS", "DEVICE-H", "SHARED", "LOST", "WAITED"],
-        ["bob", "3", "4", "2.5", "0.5", "0.01", "1m30s"],
-        ["ann", "3", "4", "1", "0.5", "0.01", "1m30s"],
+        ["ORGANISATION", "JOBS", "ATTEMPTS", "DEVICE-H", "SHARED", "IDLE", "LOST", "WAITED"],
+        ["bob", "3", "4", "2.5", "0.5", "0", "0.01", "1m30s"],
+        ["ann", "3", "4", "1", "0.5", "0", "0.01", "1m30s"],
     ]
     assert [asked.since_s for asked in controller.asked_for(wire.GetUsage)] == [7 * 86_400.0] * 2
     assert cotenant("usage", "--limit", "1").err == "1 more row: see --limit\n"

@@ -75,7 +75,7 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
         workdir=str(tmp_path), output="out-%j.txt", retries="2", requeue_at_limit="4",
         env="A=1", after="3,any:4_1", launch="host",
         hold="yes", profile=str(measured), resumable="yes", accumulate="mean", checkpoint="auto",
-        watchdog="90s", notify="fail,a@x.org",
+        watchdog="90s", notify="fail,a@x.org", idle="Warn:5m, stop:2h",
         priority="-7", organisation="vision", begin="2099-01-01T00:00+00:00",
         **{"class": "hp"},
     )  # fmt: skip
@@ -99,13 +99,13 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
     launch = spec.launch
     assert (launch.workdir, launch.output, launch.mode) == (str(tmp_path), f"{tmp_path}/out-%j.txt", "host")
     assert launch.env["A"] == "1"
-    assert launch.watchdog_s == 90
+    assert (launch.watchdog_s, spec.idle) == (90, "warn:5m,stop:2h")
     assert launch.zero_code == ("checkpoint", "progress"), "a job that never shares is never split"
     assert set(BY_KEY) - {"array", "export", "by", "promise", "if_possible", "snapshot", "snapshot_add"} == {
         "gpus", "nodes", "time", "expect", "mem", "cpus", "host_mem", "name", "batch_size", "iterations",
         "share", "class", "gpu_type", "constraint", "workdir", "output", "retries", "env", "after", "launch",
         "hold", "profile", "resumable", "cold", "accumulate", "checkpoint", "watchdog", "progress",
-        "priority", "organisation", "requeue_at_limit", "notify", "begin",
+        "priority", "organisation", "requeue_at_limit", "notify", "begin", "idle",
     }, "a new option needs its line here"  # fmt: skip
 
 

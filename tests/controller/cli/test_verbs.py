@@ -742,6 +742,36 @@ def test_nodes_tell_what_is_the_matter_with_a_device(
     assert [device["state"] for device in value["nodes"][0]["devices"]] == ["lost", "ok", "ok"]
 
 
+def test_nodes_name_whoever_holds_an_idle_gpu_outside_of_jobs(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
+) -> None:
+    note = "in use by pid 3 of bob (python x.py, 9 MiB, since Nov 28 09:12)"
+    devices = (replies.device("gpu-1", healthy=False, note=note), replies.device("gpu-2", note=""))
+    quiet = {"laptop/gpu-1": replies.reading("nvml", {"GRACT": 0.0}, quiet_s=7200.0)}
+    controller.says(wire.ListNodes, replies.nodes(replies.node("laptop", *devices, readings=quiet)))
+    (row,) = cotenant("nodes", "--foreign").out.splitlines()[1:]
+    assert row.endswith(f"{note}; nothing has run on it for 2h00m")
+    assert len(cotenant("nodes").out.splitlines()) == 3
+    controller.says(wire.ListNodes, replies.nodes(replies.node("laptop", devices[1])))
+    assert "no device is held by a process that is no job's" in "".join(cotenant("nodes", "--foreign")[1:])
+
+
+def test_queue_show_and_nodes_say_who_is_idle(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
+) -> None:
+    idle = wire.IdleView(rule="warn:30m,share:1h", since_at=replies.NOW, stage="share", idle_s=4000.0)
+    job = replies.job_view("7", idle=idle)
+    controller.says(wire.ListJobs, replies.jobs(job))
+    assert "running, idle" in cotenant("queue").out
+    controller.says(wire.ShowJob, replies.shown(job, spec_on()))
+    said = cotenant("show", "7").out
+    assert "so far: share (warn:30m,share:1h; no kernel, step or input counts as idle)" in said
+    device = msgspec.structs.replace(replies.device(jobs=("7",)), idle_jobs=("7",))
+    view = replies.node("laptop", device, tenants={"laptop/cpu0": ("7",)})
+    controller.says(wire.ListNodes, replies.nodes(view))
+    assert "7 idle" in cotenant("nodes").out
+
+
 def test_memory_that_nobody_knows_is_a_dash(
     controller: StandIn, replies: ModuleType, cotenant: Cotenant
 ) -> None:

@@ -416,6 +416,13 @@ def test_a_why_that_is_gone_is_left_out(browser: TestClient, controller: StandIn
 # --- Report and usage -------------------------------------------------------------------------------
 
 
+def test_the_report_says_who_held_devices_idle(browser: TestClient, controller: StandIn) -> None:
+    idle = {f"u{number}": 3600.0 * (9 - number) for number in range(7)}
+    controller.says(wire.GetReport, replies.report(idle_device_s=sum(idle.values()), idle_by_user=idle))
+    said = "held and idle: 42 device-hours of them (u0 9, u1 8, u2 7, u3 6, u4 5, 2 more)"
+    assert said in words(browser.get("/report").text)
+
+
 def test_the_report_is_a_page_with_its_formulas(browser: TestClient, controller: StandIn) -> None:
     controller.says(wire.GetReport, replies.report(forgotten_jobs=3, not_known=("<what> preemption gained",)))
     page = browser.get("/report?since=7d").text
@@ -432,7 +439,7 @@ def test_usage_is_a_page_with_those_first_who_held_most(browser: TestClient, con
     pages = {None: replies.usage(replies.use("ann", 1.0), next="ann"), "ann": last}
     controller.says(wire.GetUsage, lambda asked: pages[asked.after])
     page = browser.get("/usage").text
-    assert "&lt;b&gt; 3 4 2.5 0.5 0.01 1m30s ann 3 4 1 0.5 0.01 1m30s" in words(page)
+    assert "&lt;b&gt; 3 4 2.5 0.5 0 0.01 1m30s ann 3 4 1 0.5 0 0.01 1m30s" in words(page)
     assert 'href="/ended?user=ann"' in page and 'href="/ended?user=%3Cb%3E"' in page
     asked = [(each.by, each.since_s) for each in controller.asked_for(wire.GetUsage)]
     assert asked == [("user", None), ("user", None)]
@@ -440,5 +447,5 @@ def test_usage_is_a_page_with_those_first_who_held_most(browser: TestClient, con
         wire.GetUsage, replies.usage(replies.use("", 1.0, decayed_device_s=36.0), half_life_s=60.0)
     )
     text = words(browser.get("/usage?by=organisation&since=1d").text)
-    assert "Organisation Jobs" in text and "Decayed - 3 4 1 0.5 0.01 1m30s 0.01" in text
+    assert "Organisation Jobs" in text and "Decayed - 3 4 1 0.5 0 0.01 1m30s 0.01" in text
     assert browser.get("/usage?by=nothing&since=never").status_code == 200
