@@ -99,6 +99,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     errors_apart: bool = False
     """Its log says which parts of rank 0's output were standard error (`run` into a pipe or a file). The
     order between the two streams is then that of their arrival; else it is exact."""
+    terminal: bool = False
+    """Its one rank has a pseudo-terminal (`shell`, `run --pty`)."""
     slurm: SlurmScript | None = None
     """It came with `#SBATCH` lines."""
     uid: int = 0
@@ -324,6 +326,11 @@ def _problem(spec: JobSpec) -> str:
             f"to be queued again at its time limit it needs one, and a number of times, got {spec.requeues}",
         ),
         (any(d.job_id == spec.job_id for d in spec.after), "a job cannot wait for itself"),
+        (
+            spec.launch.terminal
+            and (spec.is_elastic or spec.nodes > 1 or (spec.gpus_max > 1 and spec.launch.mode != "host")),
+            "a job with a terminal has one rank, on one host",
+        ),
     )
     return next((text for wrong, text in checks if wrong), "")
 

@@ -229,6 +229,17 @@ class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError(f"launch.first_word_s must be above 0, at most an hour, got {self.first_word_s}")
 
 
+class ShellSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[shell]`"""
+
+    time_limit_s: float = 8 * 3600.0
+    """Of a shell whose user names none, in seconds: the submitting machine's setting."""
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.time_limit_s < 1e9:
+            raise ValueError(f"shell.time_limit_s must be at least 1, got {self.time_limit_s}")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of all sections of the configuration."""
 
@@ -244,9 +255,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     mps: MpsSettings = MpsSettings()
     metrics: MetricsSettings = MetricsSettings()
     launch: LaunchSettings = LaunchSettings()
+    shell: ShellSettings = ShellSettings()
 
 
 SectionName = Literal[
-    "controller", "policy", "sharing", "limits", "agent", "checkpoint", "profiler", "mps", "metrics", "launch"
+    "controller",
+    "policy",
+    "sharing",
+    "limits",
+    "agent",
+    "checkpoint",
+    "profiler",
+    "mps",
+    "metrics",
+    "launch",
+    "shell",
 ]
 SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)

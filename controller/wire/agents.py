@@ -30,6 +30,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.performance import SeenBatch
+from cotenant.controller.wire.streams import StreamAsk, StreamTold
 
 DEVICES_MAX = 1024
 
@@ -155,7 +156,12 @@ class GangRelay(AgentMessage, frozen=True, kw_only=True, tag="gang"):
     payload: bytes
 
 
-FromAgent = Hello | Heartbeat | Report | CommandAck | NotFollowed | LogReply | GangRelay
+class StreamReply(AgentMessage, frozen=True, kw_only=True, tag="stream"):
+    request: int
+    told: StreamTold
+
+
+FromAgent = Hello | Heartbeat | Report | CommandAck | NotFollowed | LogReply | GangRelay | StreamReply
 
 
 # --- Controller -> agent ---------------------------------------------------------------------------
@@ -217,6 +223,20 @@ class ReadLog(AgentMessage, frozen=True, kw_only=True, tag="read-log"):
     """A piece is to have output or standard error, not both."""
 
 
+class AskStream(AgentMessage, frozen=True, kw_only=True, tag="ask-stream"):
+    """For an attempt's supervisor. Neither controller nor agent keep anything of a stream."""
+
+    request: int
+    job_id: JobId
+    attempt: AttemptNo
+    ask: StreamAsk
+    job_epoch: str = ""
+
+    @property
+    def wait_s(self) -> float:
+        return self.ask.wait_s
+
+
 class HostRefused(AgentMessage, frozen=True, kw_only=True, tag="refused"):
     """Tells an agent that it may not work here (wrong key, wrong version, host name taken); the agent stops
     trying."""
@@ -231,4 +251,6 @@ class NotLeading(AgentMessage, frozen=True, kw_only=True, tag="not-leading"):
     """The endpoint of the one that does; empty: not known."""
 
 
-ToAgent = Welcome | Renew | ReportAck | CommandDelivery | ReadLog | GangRelay | HostRefused | NotLeading
+ToAgent = (
+    Welcome | Renew | ReportAck | CommandDelivery | ReadLog | AskStream | GangRelay | HostRefused | NotLeading
+)

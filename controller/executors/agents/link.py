@@ -26,7 +26,7 @@ from cotenant.controller.domain import (
     StartAttempt,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.executors.agents.delivery import ControllerLogRelay, Delivery, Overflow
+from cotenant.controller.executors.agents.delivery import Delivery, HostQuestions, Overflow, no_log, no_stream
 from cotenant.controller.executors.agents.histories import Histories
 from cotenant.controller.executors.agents.reducers import HostWatch, ProgressFilter
 from cotenant.controller.store import Core, Decided
@@ -43,6 +43,7 @@ RIVAL_PROOF_S: Final = 2.5
 """A host's old connection that still talks this long after a rival's hello is alive."""
 RIVAL_SILENCE_S: Final = 5.0
 GANG_BYTES_MAX: Final = 64 * 1024
+STREAM_QUESTIONS_MAX: Final = 10_000
 
 
 class AgentConnection(msgspec.Struct, kw_only=True):
@@ -85,7 +86,8 @@ class AgentExecutor:
         self._unstartable: list[ev.AttemptEnded] = []
         self._progress = ProgressFilter()
         self._histories = Histories(core, lease_s)
-        self.logs = ControllerLogRelay(core.clock, self.say)
+        self.logs = HostQuestions(core.clock, self.say, no_log)
+        self.streams = HostQuestions(core.clock, self.say, no_stream, STREAM_QUESTIONS_MAX)
         self.telemetry: dict[JobId, wire.AttemptProgress] = {}
         """The newest progress of each job, for views: never journalled."""
         self.readings: dict[DeviceId, DeviceRead] = {}
@@ -139,6 +141,8 @@ class AgentExecutor:
                 return self._relay(host_id, message)
             case wire.LogReply():
                 self.logs.came(host_id, message)
+            case wire.StreamReply():
+                self.streams.came(host_id, message)
         return True
 
     def _link_at(self, address: bytes) -> AgentConnection | None:
@@ -232,6 +236,7 @@ class AgentExecutor:
         link.welcomed = True
         self._say(link.address, self._welcome_for(link.hello))
         self._send_due(self._core.clock.now_s(), host_id)
+        self.streams.repeat(host_id)
 
     def _welcome_for(self, hello: wire.Hello, *, restored: bool = False) -> wire.Welcome:
         return wire.Welcome(
@@ -410,6 +415,7 @@ class AgentExecutor:
         for host_id in self._delivery.hosts():
             self._send_due(now_s, host_id)
         self.logs.tick(now_s)
+        self.streams.tick(now_s)
         if not self._core.stuck:
             for event in self.watch.tick(now_s):
                 self._core.happen(event)

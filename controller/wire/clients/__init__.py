@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cotenant.controller.wire.clients.jobs import *  # noqa: F403
     from cotenant.controller.wire.clients.past import *  # noqa: F403
     from cotenant.controller.wire.clients.policies import *  # noqa: F403
+    from cotenant.controller.wire.clients.streams import *  # noqa: F403
     from cotenant.controller.wire.clients.submissions import *  # noqa: F403
 
 # fmt: off
@@ -54,6 +55,7 @@ _HOMES: Final = {
         "PolicyView", "PreviewPolicy", "PreviewedAction", "SetPolicy", "SetShadow",
         "ShadowDifference", "ShadowView", "Shadowed", "policy_offers",
     ),
+    "streams": ("StreamUsed", "UseStream"),
     "submissions": ("PromiseAsked", "Submit", "Submitted"),
 }
 # fmt: on

@@ -21,6 +21,7 @@ from cotenant.controller.wire.clients.past import (
     TimelineRequest,
 )
 from cotenant.controller.wire.clients.policies import PolicyReply, PolicyRequest
+from cotenant.controller.wire.clients.streams import StreamUsed, UseStream
 
 AnyRequest = (
     JobRequest
@@ -31,6 +32,7 @@ AnyRequest = (
     | PolicyRequest
     | TimelineRequest
     | AllocationRequest
+    | UseStream
 )
 AnyReply = (
     JobReply
@@ -41,6 +43,7 @@ AnyReply = (
     | PolicyReply
     | TimelineReply
     | AllocationReply
+    | StreamUsed
     | Done
     | Failure
 )
