@@ -234,7 +234,8 @@ class Supervisor:
         finally:
             for each in outputs:
                 each.hand_over()
-        self._streams.terminal = self._outputs.terminal
+        if self._outputs.terminal is not None:
+            self._streams.serve(self._outputs.terminal, time.monotonic())
         for rank in self._order.ranks:
             self._outputs.listen(rank.rank)
         return started

@@ -34,8 +34,8 @@ class HeldAsk(NamedTuple):
 
 class Streams:
     def __init__(self, say: Callable[[StreamOut], None], has_room: Callable[[], bool]) -> None:
-        """Starts without a client. `say`: tells the agent; `has_room`: whether it reads what it is told."""
-        self.terminal: Terminal | None = None
+        """Starts without a terminal. `say`: tells the agent; `has_room`: whether it reads what it is told."""
+        self._terminal: Terminal | None = None
         self._say, self._has_room = say, has_room
         self._held: dict[tuple[str, bool], HeldAsk] = {}
         """By session, and whether it is for output: a newer one takes its place."""
@@ -47,13 +47,18 @@ class Streams:
     @property
     def next_alarm_s(self) -> float:
         alarms = [held.until_s for held in self._held.values()]
-        if self.terminal is not None and self.terminal.stream.is_followed:
+        if self._terminal is not None and self._terminal.stream.is_followed:
             alarms.append(self._heard_s + LOST_S)
         return min([self._write_s, *alarms])
 
+    def serve(self, terminal: Terminal, now_s: float) -> None:
+        """Its first client is on its way: until then no output that would get lost is read."""
+        self._terminal, self._heard_s = terminal, now_s
+        terminal.stream.follow()
+
     def ask(self, word: StreamIn, now_s: float) -> None:
         """Takes in a question; it is answered by `work`, which is called after this."""
-        ask, terminal = word.ask, self.terminal
+        ask, terminal = word.ask, self._terminal
         if terminal is None or ask.port:
             self._tell(word, StreamTold(state="refused", why="there is no such stream here"))
             return
@@ -87,7 +92,7 @@ class Streams:
 
     def work(self, now_s: float) -> None:
         """Passes input on, and answers what can be answered."""
-        terminal, self._write_s = self.terminal, inf
+        terminal, self._write_s = self._terminal, inf
         if terminal is None:
             return
         stream = terminal.stream
@@ -109,8 +114,8 @@ class Streams:
     def end(self) -> None:
         """Nothing more comes: tells those who wait for it what there is."""
         for word, _ in self._held.values():
-            assert self.terminal is not None
-            self._tell(word, self.terminal.stream.answer(word.ask))
+            assert self._terminal is not None
+            self._tell(word, self._terminal.stream.answer(word.ask))
         self._held.clear()
 
     def _tell(self, word: StreamIn, told: StreamTold) -> None:

@@ -128,9 +128,14 @@ class HostStream:
         """The client sends no more."""
 
     def begin_session(self) -> None:
-        """Another client has it: what it sends is numbered anew."""
-        self.taken = TakenBytes()
-        self.has_ended = self.is_followed = False
+        """Another client has it: what it sends is numbered anew, and it will ask for all that is kept."""
+        self.taken, self.has_ended = TakenBytes(), False
+        self.follow()
+
+    def follow(self) -> None:
+        """From now on nothing that is kept gets lost."""
+        self.sent.acknowledge(0)
+        self.is_followed = True
 
     @property
     def room(self) -> int:

@@ -71,6 +71,7 @@ class Screen:
         """Waits until it has shown these words after that place; returns the place behind them."""
         deadline_s = time.monotonic() + PATIENCE_S
         while (at := self.shown.find(words, after)) < 0:
+            after = max(after, len(self.shown) - len(words))
             assert time.monotonic() < deadline_s, f"{words!r} is not in {self.shown[-2000:]!r}"
             if not self.read(0.2) and self.process.poll() is not None and not self.read(0.0):
                 assert words in self.shown[after:], f"ended without {words!r}: {self.shown[-2000:]!r}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -184,3 +185,43 @@ def test_a_shell_outlives_its_agent_and_its_controller(opened: Opened, person: P
     person.process = None
     person.up()
     assert asked(screen, b"echo still $word") == b"still kept\r\n"
+
+
+def test_a_client_that_stalls_stops_its_own_job_and_nobody_else(opened: Opened, person: Person) -> None:
+    """50 MB for a client that does not read: they stay where they come from, and none of them is lost."""
+    flood = "echo begin; yes 123456789 | head -c 50000000; echo e"
+    screen = opened("run", "-q", "--pty", "--", "sh", "-c", flood, raw=True)
+    screen.until(b"begin\r\n123")
+    (job,) = (job["job"] for job in person.json("queue")["jobs"])
+    daemons = [process for process in cotenant_processes(person) if process.pid != screen.process.pid]
+    before = {process: process.memory_info().rss for process in daemons}
+    quick, _ = shell(opened)
+    for number in range(50):  # Others are served meanwhile, and the host is not taken to be silent.
+        assert asked(quick, b"echo $((%d * 2))" % number) == b"%d\r\n" % (2 * number)
+    assert [node["state"] for node in person.json("nodes")["nodes"]] == ["ok"]
+    for process, rss in before.items():
+        assert process.memory_info().rss < rss + 30e6, process.cmdline()
+    assert person.job(job)["state"] in ("loading", "running")
+    digest, size = hashlib.sha256(), 0
+    rest = screen.shown[screen.shown.index(b"begin\r\n") + len(b"begin\r\n") :]
+    while screen.process.poll() is None or rest:
+        digest.update(rest)
+        size += len(rest)
+        screen.shown = b""
+        rest = screen.read(0.5)
+    assert screen.process.returncode == 0
+    whole = b"123456789\r\n" * 5_000_000 + b"e\r\n"
+    assert size == len(whole) and digest.digest() == hashlib.sha256(whole).digest()
+
+
+def cotenant_processes(person: Person) -> list[psutil.Process]:
+    """Agent, controller and supervisors of this person."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            is_ours = "cotenant." in " ".join(process.cmdline())
+            if is_ours and process.environ().get("HOME") == str(person.home):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found

@@ -9,8 +9,6 @@ import os
 import pwd
 from typing import Annotated, Final
 
-import msgspec
-
 from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.jobs.run import RunWatch, is_over, request_with_terminal, watch_terminal
@@ -22,14 +20,15 @@ from cotenant.controller.domain import ON_DEVICES, JobId
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import tell
 from cotenant.controller.present.units import duration
-from cotenant.controller.submission.options import BY_KEY, Options
+from cotenant.controller.submission.options import BY_KEY, Given, Options
 from cotenant.controller.wire import clients as wire
 
 NOT_OF_SHELLS: Final = (
-    "array", "retries", "requeue_at_limit", "resumable", "checkpoint", "accumulate", "progress", "profile",
-    "watchdog", "launch",
+    "array", "retries", "requeue_at_limit", "resumable", "checkpoint", "accumulate", "batch_size",
+    "iterations", "progress", "profile", "watchdog", "launch", "cold",
 )  # fmt: skip
-"""Options of what is resumed, split or measured."""
+"""Options of what is resumed, split, measured or taken to hang."""
+OF_SHELLS: Final = {"resumable": False, "progress": "never", "profile": "never", "watchdog": 0.0}
 
 
 @takes_job_flags
@@ -63,14 +62,12 @@ def shell(
         raise Problem(
             "usage", f"{', '.join(refused)}: not for a shell, which is not resumable", "use `run --pty`"
         )
-    request = request_with_terminal(
-        prepare_request(command or login_shell(), flags, endpoint, command_only=True)
-    )
-    request = request_of_shell(request, loaded_settings(endpoint).settings.shell.time_limit_s)
-    limit_s = request.specs[0].time_limit_s
-    assert limit_s is not None
+    limit_s = loaded_settings(endpoint).settings.shell.time_limit_s
+    said = {key: Given(value=value, where="shell") for key, value in {**OF_SHELLS, "time": limit_s}.items()}
+    request = prepare_request(command or login_shell(), said | flags, endpoint, command_only=True)
+    limit_s = request.specs[0].time_limit_s or limit_s
     tell(f"a shell is not resumable: it ends for good, at the latest after {duration(limit_s)} (-t TIME)")
-    return watch_terminal(request, False, endpoint)
+    return watch_terminal(request_with_terminal(request), False, endpoint)
 
 
 def login_shell() -> list[str]:
@@ -80,19 +77,6 @@ def login_shell() -> list[str]:
     except KeyError:
         own = ""
     return [os.environ.get("SHELL") or own or "/bin/sh", "-l"]
-
-
-def request_of_shell(request: wire.Submit, time_limit_s: float) -> wire.Submit:
-    """The request for a job that nobody resumes, splits, measures or takes to hang."""
-    (spec,) = request.specs
-    spec = msgspec.structs.replace(
-        spec,
-        resumable=False,
-        profiling="never",
-        time_limit_s=spec.time_limit_s or time_limit_s,
-        launch=msgspec.structs.replace(spec.launch, zero_code=(), watchdog_s=0.0),
-    )
-    return msgspec.structs.replace(request, specs=(spec,))
 
 
 def attach(job: JobArgument, endpoint: EndpointFlag = None) -> int:

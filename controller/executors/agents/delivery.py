@@ -108,29 +108,29 @@ OPEN_MAX: Final = 1_000
 PATIENCE_S: Final = 10.0
 """How long an agent may take beyond the time it was asked to wait."""
 
-Asked = TypeVar("Asked", ReadLog, AskStream)
-Told = TypeVar("Told", LogReply, StreamReply)
+_Asked = TypeVar("_Asked", ReadLog, AskStream)
+_Told = TypeVar("_Told", LogReply, StreamReply)
 
 
-class HostQuestions(Generic[Asked, Told]):
+class HostQuestions(Generic[_Asked, _Told]):
     """Questions of one kind that agents have not answered yet."""
 
     def __init__(
         self,
         clock: Clock,
         say: Callable[[HostId, ToAgent], bool],
-        nothing: Callable[[Asked, str], Told],
+        nothing: Callable[[_Asked, str], _Told],
         open_max: int = OPEN_MAX,
     ) -> None:
         """Starts without any. `nothing`: the answer in place of the host's, with the reason."""
         self._clock = clock
         self._say = say
-        self._nothing: Callable[[Asked, str], Told] = nothing
+        self._nothing: Callable[[_Asked, str], _Told] = nothing
         self._open_max = open_max
-        self._open: dict[int, tuple[HostId, Asked, Callable[[Told], None], float]] = {}
+        self._open: dict[int, tuple[HostId, _Asked, Callable[[_Told], None], float]] = {}
         self._count = 0
 
-    def ask(self, host_id: HostId, question: Asked, answer: Callable[[Told], None]) -> None:
+    def ask(self, host_id: HostId, question: _Asked, answer: Callable[[_Told], None]) -> None:
         """`answer` is called once, now or later. The question gets its number here."""
         if len(self._open) >= self._open_max:
             answer(self._nothing(question, "too many questions of this kind are open at once"))
@@ -143,7 +143,7 @@ class HostQuestions(Generic[Asked, Told]):
         deadline_s = self._clock.now_s() + question.wait_s + PATIENCE_S
         self._open[self._count] = (host_id, numbered, answer, deadline_s)
 
-    def came(self, host_id: HostId, reply: Told) -> None:
+    def came(self, host_id: HostId, reply: _Told) -> None:
         """Passes an answer on to whoever asked; an answer that is not waited for, or that is from another
         host, is dropped."""
         asked = self._open.get(reply.request)
