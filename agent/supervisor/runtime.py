@@ -150,7 +150,7 @@ class Supervisor:
         self._conversations = Conversations(
             folder / CONTROL, self._selector, status=lambda: self._supervision.status, heard=self._hear
         )
-        self._streams = Streams(self._conversations.say, lambda: self._conversations.has_room)
+        self._streams = Streams(self._selector, self._conversations.say, lambda: self._conversations.has_room)
         self._wakeup = self._open_wakeup()
 
     # --- Setting up ---------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ import msgspec
 
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag
+from cotenant.controller.cli.jobs.forwarding import PortPair
 from cotenant.controller.cli.jobs.submit import prepare_request, takes_job_flags
 from cotenant.controller.cli.jobs.terminal_session import TerminalSession, window_size
 from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings
@@ -113,13 +114,15 @@ def request_with_terminal(request: wire.Submit) -> wire.Submit:
     return msgspec.structs.replace(request, specs=(spec,))
 
 
-def watch_terminal(request: wire.Submit, quiet: bool, endpoint: str | None) -> int:
-    """Submits a job with a terminal and connects to it."""
+def watch_terminal(
+    request: wire.Submit, quiet: bool, endpoint: str | None, ports: Sequence[PortPair] = ()
+) -> int:
+    """Submits a job with a terminal and connects to it, and to these of its ports."""
     ensure_controller(endpoint)
     with asking(endpoint, patience_s=PATIENCE_S) as client:
         reply = client.ask(request)
         (job_id,) = reply.job_ids
-        terminal = TerminalSession(client, job_id)
+        terminal = TerminalSession(client, job_id, ports)
         return RunWatch(client, job_id, quiet, reply.notes, terminal=terminal).to_the_end()
 
 

@@ -9,8 +9,9 @@ import os
 import pwd
 from typing import Annotated, Final
 
-from cotenant.controller.cli.frame.command import argument
+from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag
+from cotenant.controller.cli.jobs.forwarding import PortPair, port_pair
 from cotenant.controller.cli.jobs.run import RunWatch, is_over, request_with_terminal, watch_terminal
 from cotenant.controller.cli.jobs.show import JobArgument
 from cotenant.controller.cli.jobs.submit import prepare_request, takes_job_flags
@@ -31,6 +32,12 @@ NOT_OF_SHELLS: Final = (
 OF_SHELLS: Final = {"resumable": False, "progress": "never", "profile": "never", "watchdog": 0.0}
 
 
+ForwardFlag = Annotated[
+    list[str] | None,
+    option("--forward", metavar="PORT[:PORT]", help="This port here is a port of the job."),
+]
+
+
 @takes_job_flags
 def shell(
     flags: Options,
@@ -38,6 +45,7 @@ def shell(
         list[str] | None,
         argument(metavar="[--] [CMD...]", help="What to run in place of your login shell."),
     ] = None,
+    forward: ForwardFlag = None,
     endpoint: EndpointFlag = None,
 ) -> int:
     """Wait for a device and open a shell on it, on this terminal.
@@ -56,6 +64,7 @@ def shell(
       cotenant shell
       cotenant shell -g 2 -t 4h
       cotenant shell -g 0.5 -- python
+      cotenant shell --forward 8888 -- jupyter lab --no-browser
     """
     refused = [BY_KEY[key].flag for key in NOT_OF_SHELLS if key in flags]
     if refused:
@@ -67,7 +76,7 @@ def shell(
     request = prepare_request(command or login_shell(), said | flags, endpoint, command_only=True)
     limit_s = request.specs[0].time_limit_s or limit_s
     tell(f"a shell is not resumable: it ends for good, at the latest after {duration(limit_s)} (-t TIME)")
-    return watch_terminal(request_with_terminal(request), False, endpoint)
+    return watch_terminal(request_with_terminal(request), False, endpoint, ports_of(forward))
 
 
 def login_shell() -> list[str]:
@@ -79,7 +88,15 @@ def login_shell() -> list[str]:
     return [os.environ.get("SHELL") or own or "/bin/sh", "-l"]
 
 
-def attach(job: JobArgument, endpoint: EndpointFlag = None) -> int:
+def ports_of(forward: list[str] | None) -> list[PortPair]:
+    """What `--forward` means. Raises Problem."""
+    try:
+        return [port_pair(each) for each in forward or ()]
+    except ValueError as error:
+        raise Problem("usage", f"--forward {error}") from None
+
+
+def attach(job: JobArgument, forward: ForwardFlag = None, endpoint: EndpointFlag = None) -> int:
     """Connect to the terminal of a job again: a shell, or `run --pty`. Only its owner can.
 
     First comes the end of what was shown before, up to 64 KiB. Whoever was connected is told, and
@@ -90,7 +107,9 @@ def attach(job: JobArgument, endpoint: EndpointFlag = None) -> int:
     For example:
 
       cotenant attach 7
+      cotenant attach 7 --forward 8080:80
     """
+    ports = ports_of(forward)
     with asking(endpoint, patience_s=PATIENCE_S) as client:
         found = client.ask(wire.ShowJob(job_id=JobId(job))).job
         if not found.spec.launch.terminal:
@@ -102,7 +121,7 @@ def attach(job: JobArgument, endpoint: EndpointFlag = None) -> int:
             found.job_id,
             False,
             (),
-            terminal=TerminalSession(client, found.job_id),
+            terminal=TerminalSession(client, found.job_id, ports),
             first_attempt=found.attempt + (found.phase not in ON_DEVICES),
             cancels=False,
         )

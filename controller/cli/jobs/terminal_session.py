@@ -14,13 +14,15 @@ import termios
 import threading
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, Literal
 
+from cotenant.controller.cli.jobs.forwarding import Forwards, PortPair
 from cotenant.controller.client.connection import Client
 from cotenant.controller.client.streams import AWAY_S, READ_WAIT_S, WRITE_WAIT_S, StreamLine
 from cotenant.controller.domain import JobId, texts
+from cotenant.controller.system.endpoint import socket_path
 from cotenant.controller.wire import ClientStream
 
 END_OF_FILE: Final = b"\x04"
@@ -61,8 +63,9 @@ class Escapes:
 class TerminalSession:
     """The sessions of one client with one job's terminal, attempt after attempt."""
 
-    def __init__(self, client: Client, job_id: JobId) -> None:
-        self._client, self._job_id = client, job_id
+    def __init__(self, client: Client, job_id: JobId, ports: Sequence[PortPair] = ()) -> None:
+        """Not connected yet. `ports`: are opened here as well, while it is."""
+        self._client, self._job_id, self._ports = client, job_id, ports
         self.is_typed = os.isatty(0)
         """A person types, else what comes is a pipe or a file."""
         self._escapes = Escapes()
@@ -72,8 +75,8 @@ class TerminalSession:
         self.seen = 0
         """So much of the output of the attempt that was held last has been shown."""
 
-    def hold(self, attempt: int, heard: Callable[[bytes], None] = lambda data: None) -> SessionEnd:
-        """Connects until the attempt's output has ended, or its client leaves. `heard`: is told the output.
+    def hold(self, attempt: int) -> SessionEnd:
+        """Connects until the attempt's output has ended, or its client leaves.
 
         Raises:
             Refusal: it is another's, or has no terminal.
@@ -81,7 +84,12 @@ class TerminalSession:
         stream = ClientStream(os.urandom(8).hex())
         line = StreamLine(self._client, self._job_id, attempt)
         second = self._client.another()
+        forwards = Forwards(self._client, self._job_id, attempt, note)
+        is_elsewhere = socket_path(self._client.endpoint) is None
         with raw_input() as woken:
+            for pair in self._ports:
+                forwards.open_asked(pair)
+            heard = forwards.look if is_elsewhere else ignored
             output = OutputThread(StreamLine(second, self._job_id, attempt), stream, woken.wake, heard)
             output.start()
             try:
@@ -91,6 +99,7 @@ class TerminalSession:
                     line.ask(stream.ask_to_write(0.0))
             finally:
                 output.leaves = True
+                forwards.close()
                 output.join(LEAVE_S)
                 self.seen = stream.seen
                 if not output.is_alive():  # Else it ends with this process.
@@ -214,6 +223,10 @@ def raw_input() -> Iterator[Woken]:
         if before is not None:
             termios.tcsetattr(0, termios.TCSADRAIN, before)
         signal.signal(signal.SIGWINCH, handler)
+
+
+def ignored(output: bytes) -> None:
+    """On the job's own machine nobody needs a tunnel to it."""
 
 
 def window_size() -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +41,7 @@ class StreamWorld:
 
     def host_hears(self) -> None:
         if self.asks:
-            ask = self.take(self.asks)
+            ask: StreamAsk = self.take(self.asks)
             self.host.take_in(ask)
             self.answers.append((ask, self.host.answer(ask)))
 
@@ -57,7 +58,7 @@ class StreamWorld:
             else:
                 self.client.has_written(told)
 
-    def take(self, line: list) -> object:  # type: ignore[type-arg]
+    def take(self, line: list[Any]) -> Any:
         """One that has come, whichever; perhaps it comes again, and perhaps others are lost."""
         at = self.random.randrange(len(line))
         found = line[at] if self.random.random() < 0.3 else line.pop(at)
