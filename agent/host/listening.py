@@ -23,7 +23,7 @@ def listeners(
     found = set()
     for table in tables:
         with suppress(OSError):
-            for line in table.read_text().splitlines()[1:]:
+            for line in table.read_text(errors="replace").splitlines()[1:]:
                 words = line.split()
                 address, _, number = words[1].partition(":")
                 if words[3] == LISTENS and int(number, 16) == port and address in _REACHED:

@@ -15,7 +15,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from cotenant.agent.ipc import StreamIn, StreamOut
-from cotenant.agent.supervisor.forward import ForeignPort, Forward
+from cotenant.agent.supervisor.port_connection import ForeignPort, PortConnection
 from cotenant.agent.supervisor.processes import Terminal
 from cotenant.controller.wire import HostStream, StreamAsk, StreamTold
 
@@ -46,7 +46,7 @@ class Streams:
         """Starts without a terminal. `say`: tells the agent; `has_room`: whether it reads what it is told."""
         self._selector, self._say, self._has_room = selector, say, has_room
         self._terminal: Terminal | None = None
-        self._forwards: dict[str, Forward] = {}
+        self._forwards: dict[str, PortConnection] = {}
         """By session."""
         self._held: dict[tuple[str, bool], HeldAsk] = {}
         """By session, and whether it is for output: a newer one takes its place."""
@@ -108,7 +108,7 @@ class Streams:
                     raise ForeignPort("this connection is closed")
                 if len(self._forwards) >= FORWARDS_MAX:
                     raise ForeignPort(f"{FORWARDS_MAX} connections to its ports are open")
-                self._forwards[ask.session] = Forward(ask.port, self._selector)
+                self._forwards[ask.session] = PortConnection(ask.port, self._selector)
         except ForeignPort as problem:
             self._tell(word, StreamTold(state="refused", why=str(problem)))
             return None
@@ -133,7 +133,7 @@ class Streams:
         self._write_s = inf
         for held in self._held.values():
             self._of(held.word).take_in(held.word.ask)
-        ends: list[Terminal | Forward] = [*self._forwards.values()]
+        ends: list[Terminal | PortConnection] = [*self._forwards.values()]
         for end in (*ends, *([self._terminal] if self._terminal is not None else [])):
             end.write()
             if end.stream.unwritten:

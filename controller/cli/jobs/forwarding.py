@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from cotenant.controller.client.connection import Client, Refusal
 from cotenant.controller.client.streams import READ_WAIT_S, WRITE_WAIT_S, StreamLine
-from cotenant.controller.domain import JobId
+from cotenant.controller.domain import JobId, texts
 from cotenant.controller.wire import ClientStream
 
 CONNECTIONS_MAX: Final = 32
@@ -38,9 +38,13 @@ class PortPair(NamedTuple):
 def port_pair(text: str) -> PortPair:
     """`8888`, or `8888:80`: here 8888, there 80. Raises ValueError."""
     words = text.split(":")
-    if not 1 <= len(words) <= 2 or not all(word.isdecimal() and 0 < int(word) < 65536 for word in words):
+    if not 1 <= len(words) <= 2 or not all(map(_is_port, words)):
         raise ValueError(f"must be PORT or PORT:PORT of the job's host, got {text!r}")
     return PortPair(int(words[0]), int(words[-1]))
+
+
+def _is_port(word: str) -> bool:
+    return texts.is_whole_number(word) and 0 < int(word) < 65536
 
 
 class LinkFinder:
@@ -55,9 +59,9 @@ class LinkFinder:
         last = 0
         for found in _LINK.finditer(self._line):
             last = found.end()
-            port = int(found[2])
-            if 0 < port < 65536:
-                yield found[1].decode(), port, (found[3] or b"/").decode(errors="replace")
+            begin, port, rest = (each.decode(errors="replace") for each in found.groups(b"/"))
+            if _is_port(port):
+                yield begin, int(port), rest
         self._line = self._line[last:][-LINE_BYTES_MAX:]
 
 

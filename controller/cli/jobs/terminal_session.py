@@ -89,7 +89,7 @@ class TerminalSession:
         with raw_input() as woken:
             for pair in self._ports:
                 forwards.open_asked(pair)
-            heard = forwards.look if is_elsewhere else ignored
+            heard = forwards.look if is_elsewhere else None
             output = OutputThread(StreamLine(second, self._job_id, attempt), stream, woken.wake, heard)
             output.start()
             try:
@@ -151,7 +151,11 @@ class OutputThread(threading.Thread):
     """Asks for output and writes it."""
 
     def __init__(
-        self, line: StreamLine, stream: ClientStream, wake: Callable[[], None], heard: Callable[[bytes], None]
+        self,
+        line: StreamLine,
+        stream: ClientStream,
+        wake: Callable[[], None],
+        heard: Callable[[bytes], None] | None,
     ) -> None:
         super().__init__(name="terminal output", daemon=True)
         self._line, self._stream, self._wake, self._heard = line, stream, wake, heard
@@ -191,7 +195,8 @@ class OutputThread(threading.Thread):
                 missed = self._stream.missed
                 note(f"{missed} bytes are not shown: they are in its log")
             write_all(1, data)
-            self._heard(data)
+            if self._heard is not None:
+                self._heard(data)
 
 
 class Woken:
@@ -223,10 +228,6 @@ def raw_input() -> Iterator[Woken]:
         if before is not None:
             termios.tcsetattr(0, termios.TCSADRAIN, before)
         signal.signal(signal.SIGWINCH, handler)
-
-
-def ignored(output: bytes) -> None:
-    """On the job's own machine nobody needs a tunnel to it."""
 
 
 def window_size() -> tuple[int, int]:

@@ -53,7 +53,7 @@ train.py FAILED
 
 NOTHING_TO_READ = (
     "it read standard input, which had nothing (more) for it; it has a terminal with `run --pty`, and only "
-    "`cotenant run` passes on a pipe or a file, to one rank (see `cotenant run --help`): "
+    "`cotenant run` passes on a pipe or a file, to one rank (`cotenant run --help`): "
 )
 
 BY_THEMSELVES: dict[str, tuple[int | str, str, str, str, str]] = {

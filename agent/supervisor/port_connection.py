@@ -20,7 +20,7 @@ class ForeignPort(Exception):
     """Why there is no connection to a port."""
 
 
-class Forward:
+class PortConnection:
     """The host's end of one connection."""
 
     def __init__(self, port: int, selector: selectors.BaseSelector) -> None:
