@@ -328,7 +328,8 @@ def _problem(spec: JobSpec) -> str:
         (any(d.job_id == spec.job_id for d in spec.after), "a job cannot wait for itself"),
         (
             spec.launch.terminal
-            and (spec.is_elastic or spec.nodes > 1 or (spec.gpus_max > 1 and spec.launch.mode != "host")),
+            and spec.gpus_max > 1
+            and (spec.is_elastic or spec.nodes != 1 or spec.launch.mode != "host"),
             "a job with a terminal has one rank, on one host",
         ),
     )

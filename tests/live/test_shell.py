@@ -187,6 +187,26 @@ def test_a_shell_outlives_its_agent_and_its_controller(opened: Opened, person: P
     assert asked(screen, b"echo still $word") == b"still kept\r\n"
 
 
+def test_while_it_waits_it_says_why_and_ctrl_c_cancels_it(opened: Opened, person: Person) -> None:
+    shell(opened, "-g", "4")
+    screen = opened("shell", "--", *SHELL)
+    screen.until(b"queued")
+    screen.type(b"\x03")
+    screen.until(b"cancelling job")
+    assert screen.ended() == 130
+    job = re.search(rb"cancelling job (\d+)", screen.shown)
+    assert job is not None and person.job(job[1].decode())["state"] == "cancelled"
+
+
+def test_a_client_that_is_told_to_end_leaves_the_shell(opened: Opened, person: Person) -> None:
+    screen, job = shell(opened)
+    screen.process.terminate()
+    assert screen.ended() == 143
+    assert person.job(job)["state"] in ("loading", "running")
+    person("cancel", job)
+    assert person.until_state(job, "cancelled")["state"] == "cancelled"
+
+
 def test_a_client_that_stalls_stops_its_own_job_and_nobody_else(opened: Opened, person: Person) -> None:
     """50 MB for a client that does not read: they stay where they come from, and none of them is lost."""
     flood = "echo begin; yes 123456789 | head -c 50000000; echo e"

@@ -79,8 +79,8 @@ class Terminal:
         """Tells the programs in its foreground that it is gone, as the end of a connection does."""
         with suppress(OSError):
             group = struct.unpack("i", fcntl.ioctl(self.ours, termios.TIOCGPGRP, struct.pack("i", 0)))[0]
-            os.killpg(group, signal.SIGHUP)
-            os.killpg(group, signal.SIGCONT)
+            for number in (signal.SIGHUP, signal.SIGCONT) if group > 1 else ():
+                os.killpg(group, number)
 
     def close(self) -> None:
         """Nothing more comes out of it."""

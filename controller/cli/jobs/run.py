@@ -255,6 +255,7 @@ class RunWatch:
         if terminal.is_typed and not self._quiet:
             self._tell(f"job {self._job_id}: Enter ~. leaves it running, {again}")
         self._line.clear()
+        self._cancels &= not terminal.is_typed  # Ctrl-C is the job's now; SIGTERM is for us alone.
         try:
             how = terminal.hold(attempt)
         finally:

@@ -222,7 +222,7 @@ def raw_input() -> Iterator[Woken]:
     handler = signal.signal(signal.SIGWINCH, lambda *_: woken.wake(b"r"))
     try:
         if before is not None:
-            tty.setraw(0)
+            tty.setraw(0, termios.TCSADRAIN)  # What was typed before is not lost.
         yield woken
     finally:
         if before is not None:
@@ -247,6 +247,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 def note(text: str) -> None:
     """A line of ours on a terminal that is raw, in brackets."""
-    line = f"\r\n[cotenant: {texts.one_line(text)}]\r\n" if os.isatty(0) else f"[cotenant: {text}]\n"
+    end = "\r\n" if os.isatty(0) else "\n"
+    line = f"{end}[cotenant: {texts.one_line(text)}]{end}"
     with suppress(OSError):
         write_all(sys.stderr.fileno(), line.encode(errors="replace"))
