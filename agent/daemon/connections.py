@@ -39,6 +39,8 @@ from cotenant.agent.ipc import (
     GangOut,
     Result,
     StatusNow,
+    StreamIn,
+    StreamOut,
     ToSupervisor,
     connect,
     read_frame,
@@ -50,11 +52,14 @@ from cotenant.controller.system.endpoint import BadEndpoint, check_owner, socket
 from cotenant.controller.system.keys import KeyFile
 from cotenant.controller.wire import (
     MESSAGE_BYTES_MAX,
+    AskStream,
     BadMessage,
     CommandDelivery,
     FromAgent,
     GangRelay,
     ReadLog,
+    StreamReply,
+    StreamTold,
     ToAgent,
     decode,
     encode,
@@ -237,7 +242,7 @@ def check_names(message: ToAgent) -> None:
             if isinstance(command, TrustDevices):
                 return
             job_id, job_epoch = command.job_id, command.job_epoch
-        case ReadLog(job_id=job_id) | GangRelay(job_id=job_id):
+        case ReadLog(job_id=job_id) | GangRelay(job_id=job_id) | AskStream(job_id=job_id):
             job_epoch = ""
         case _:
             return
@@ -262,6 +267,7 @@ def _refuse_strangers(path: Path) -> None:
 _RETRY_S_MIN: Final = 0.02
 _RETRY_S_MAX: Final = 1.0
 _UNSENT_BYTES_MAX: Final = 256 * 1024
+NOT_CONNECTED: Final = "its supervisor is not connected"
 
 
 class Line:
@@ -271,13 +277,18 @@ class Line:
         folder: Path,
         *,
         post: Callable[[AnyAgentEvent], None],
+        answer: Callable[[StreamReply], None],
         log: Callable[[str], None],
     ) -> None:
+        """Prepares the line to an attempt's supervisor. `answer`: takes what it answers about streams."""
         self._key = key
+        self._answer = answer
         self._path = folder / CONTROL
         self._post = post
         self._log = log
         self._writer: asyncio.StreamWriter | None = None
+        self._asked: set[int] = set()
+        """Questions about streams that the supervisor has not answered."""
         self._closed = False
 
     async def run(self) -> None:
@@ -306,6 +317,9 @@ class Line:
         finally:
             self._writer = None
             writer.close()
+            for request in self._asked:
+                self._answer(StreamReply(request=request, told=StreamTold(state="away", why=NOT_CONNECTED)))
+            self._asked.clear()
             self._post(Disconnected(job_id=job_id, attempt=attempt))
 
     def _take(self, message: FromSupervisor) -> None:
@@ -321,6 +335,9 @@ class Line:
                     job_id=self._key[0], attempt=self._key[1], to_host=to_host, payload=payload
                 )
                 self._post(said)
+            case StreamOut(request=request, told=told):
+                self._asked.discard(request)
+                self._answer(StreamReply(request=request, told=told))
             case _:
                 self._log(f"{self._path}: a message about another attempt was dropped")
 
@@ -333,6 +350,15 @@ class Line:
             return
         with suppress(ConnectionError):
             write_message(writer, message)
+
+    def ask(self, question: StreamIn) -> bool:
+        """Whether the question was passed on: not to a supervisor that is not there or reads slowly."""
+        writer = self._writer
+        if writer is None or writer.transport.get_write_buffer_size() > _UNSENT_BYTES_MAX // 2:
+            return False
+        self._asked.add(question.request)
+        self.tell(question)
+        return True
 
     def close(self) -> None:
         self._closed = True

@@ -32,6 +32,7 @@ from cotenant.agent.daemon.core import (
     EndLeftovers,
     GpuFault,
     IndicatorsRead,
+    PassAsk,
     Reconnect,
     RemoveAttempt,
     RemoveCheckpoints,
@@ -103,7 +104,9 @@ class Runtime:
         self._locks = locks
         self._watch = watch
         self._on_welcome: Callable[[], None] | None = on_welcome
-        self._attempts = Supervisors(attempts, post=self.post, log=log, lock_devices=self._lock_devices)
+        self._attempts = Supervisors(
+            attempts, post=self.post, log=log, lock_devices=self._lock_devices, answer=self.send
+        )
         name = f"{state.config.report.host_id}/{state.config.session[:12]}"
         changed = None if state.registration.route.is_only else self.post
         self._link = ControllerLink(endpoint, name, key, post=self._heard, log=log, changed=changed)
@@ -322,6 +325,8 @@ class Runtime:
                 self._remove(self._trees.copy_of(folder), self._trees.folder)
             case AnswerLog(read=read):
                 self._logs.answer(read)
+            case PassAsk(ask=ask):
+                self._attempts.ask(ask)
             case Trust():
                 if self._watch is not None:
                     self._watch.trust()

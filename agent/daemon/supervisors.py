@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cotenant.agent.daemon.connections import Line
+from cotenant.agent.daemon.connections import NOT_CONNECTED, Line
 from cotenant.agent.daemon.core import (
     AnyAgentEvent,
     AttemptKey,
@@ -47,6 +47,7 @@ from cotenant.agent.ipc import (
     Order,
     ProcessIdentity,
     Result,
+    StreamIn,
     ToSupervisor,
     attempt_folder,
     kept_in_memory,
@@ -58,6 +59,7 @@ from cotenant.agent.ipc import (
 from cotenant.agent.supervisor.processes import end_leftovers
 from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId, Launch, StartAttempt
 from cotenant.controller.system.locks import is_free, open_locked
+from cotenant.controller.wire import AskStream, StreamReply, StreamTold
 
 ALIVE_LOCK: Final = "alive.lock"
 SUPERVISOR_LOG: Final = "supervisor.log"
@@ -76,10 +78,19 @@ LockDevices = Callable[[Order], list[int]]
 class Supervisors:
     """All attempts of this host, by folder."""
 
-    def __init__(self, base: Path, *, post: Post, log: Log, lock_devices: LockDevices) -> None:
+    def __init__(
+        self,
+        base: Path,
+        *,
+        post: Post,
+        log: Log,
+        lock_devices: LockDevices,
+        answer: Callable[[StreamReply], None] = lambda reply: None,
+    ) -> None:
+        """Knows of none yet. `answer`: takes what supervisors answer about streams."""
         self.base = base
         self.spare = SpareSupervisor()
-        self._post = post
+        self._post, self._answer = post, answer
         self._log = log
         self._lock_devices = lock_devices
         self._lines: dict[AttemptKey, Line] = {}
@@ -197,7 +208,7 @@ class Supervisors:
             self._watch(key, pidfd, None)
 
     def _watch(self, key: AttemptKey, pidfd: int, process: subprocess.Popen[bytes] | None) -> None:
-        line = Line(key, self.folder(*key), post=self._post, log=self._log)
+        line = Line(key, self.folder(*key), post=self._post, answer=self._answer, log=self._log)
         self._lines[key] = line
         self._tasks.keep(line.run())
         self._tasks.keep(self._wait_for_exit(key, pidfd, process))
@@ -225,6 +236,16 @@ class Supervisors:
     def tell(self, job_id: JobId, attempt: AttemptNo, message: ToSupervisor) -> None:
         if line := self._lines.get((job_id, attempt)):
             line.tell(message)
+
+    def ask(self, asked: AskStream) -> None:
+        """Asks a supervisor, or answers in its place."""
+        key = asked.job_id, asked.attempt
+        line = self._lines.get(key)
+        if line is not None and line.ask(StreamIn(request=asked.request, ask=asked.ask)):
+            return
+        is_over = line is None and (self.folder(*key) / RESULT).exists()
+        told = StreamTold(state="ended" if is_over else "away", why=NOT_CONNECTED)
+        self._answer(StreamReply(request=asked.request, told=told))
 
     # --- Ending and removing -----------------------------------------------------------------------
 

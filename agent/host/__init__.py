@@ -9,6 +9,7 @@ __all__ = [
     "folders",
     "indicators",
     "jobside",
+    "listening",
     "locks",
     "ports",
     "process_identity",

@@ -45,6 +45,8 @@ from cotenant.agent.ipc import (
     RankOrder,
     Result,
     StatusNow,
+    StreamIn,
+    ToSupervisor,
     WarmOffer,
     read_record,
     take_secrets,
@@ -105,6 +107,7 @@ from cotenant.agent.supervisor.processes import (
 )
 from cotenant.agent.supervisor.ranks import RankProcesses, WantedRank
 from cotenant.agent.supervisor.sockets import Conversations
+from cotenant.agent.supervisor.streams import Streams
 from cotenant.agent.warm.spawn import MODULES_BYTES_MAX
 from cotenant.controller.wire import BadMessage
 
@@ -146,8 +149,9 @@ class Supervisor:
             folder, order, self._selector, lambda word: self._handle(RankMessageCame(word=word))
         )
         self._conversations = Conversations(
-            folder / CONTROL, self._selector, status=lambda: self._supervision.status, heard=self._handle
+            folder / CONTROL, self._selector, status=lambda: self._supervision.status, heard=self._hear
         )
+        self._streams = Streams(self._selector, self._conversations.say, lambda: self._conversations.has_room)
         self._wakeup = self._open_wakeup()
 
     # --- Setting up ---------------------------------------------------------------------------------
@@ -231,6 +235,8 @@ class Supervisor:
         finally:
             for each in outputs:
                 each.hand_over()
+        if self._outputs.terminal is not None:
+            self._streams.serve(self._outputs.terminal, time.monotonic())
         for rank in self._order.ranks:
             self._outputs.listen(rank.rank)
         return started
@@ -250,8 +256,14 @@ class Supervisor:
             pass
         self._ranks.reap()
 
+    def _hear(self, word: ToSupervisor) -> None:
+        if isinstance(word, StreamIn):
+            self._streams.ask(word, time.monotonic())
+        else:
+            self._handle(word)
+
     def _rank_ended(self, rank: int, code: int) -> None:
-        self._outputs.drain(rank)  # Its last words are in the pipe: they say why.
+        self._outputs.drain(rank, final=True)  # Its last words are in the pipe: they say why.
         self._handle(
             RankExited(rank=rank, exit_code=code) if code >= 0 else RankExited(rank=rank, signal=-code)
         )
@@ -266,13 +278,20 @@ class Supervisor:
     def _wait_s(self) -> float:
         measuring = [self._measuring.sample_s, self._measuring.collect_s]
         alarms = [self._supervision.next_alarm_s, self._outputs.next_alarm_s, *measuring]
-        alarms += [self._clear_s, self._result_s, self._ranks.kill_s, self._warn_s]
+        alarms += [
+            self._streams.next_alarm_s,
+            self._clear_s,
+            self._result_s,
+            self._ranks.kill_s,
+            self._warn_s,
+        ]
         if self._terminations.is_under_way:
             alarms.append(time.monotonic() + TERMINATION_PERIOD_S)
         return max(0.0, min(LONGEST_WAIT_S, min(alarms) - time.monotonic()))
 
     def _work_through_timers(self) -> None:
         now_s = time.monotonic()
+        self._streams.work(now_s)
         self._outputs.listen_again(now_s)
         if now_s >= self._measuring.sample_s:
             self._sample(now_s)
@@ -325,6 +344,9 @@ class Supervisor:
             case SetPace(pace=pace):
                 self._datagrams.set_pace(pace, time.monotonic())
             case EndRanks(force=False):
+                if self._outputs.terminal is not None:
+                    self._outputs.terminal.hang_up()
+                    self._ranks.signal(signal.SIGHUP)
                 self._ranks.signal(signal.SIGTERM)
             case EndRanks():
                 self._ranks.signal(signal.SIGKILL)
@@ -409,6 +431,7 @@ class Supervisor:
     def _say_farewell(self) -> None:
         """Give a connected agent a moment to take the last words; the file says the same."""
         self._outputs.close()
+        self._streams.end()
         self._conversations.say_farewell()
         self._datagrams.close()
         self._cgroup.leave()

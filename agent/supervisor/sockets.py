@@ -18,10 +18,11 @@ from typing import Final
 
 from cotenant.agent.ipc import (
     Deframer,
-    EndedNow,
+    FromSupervisor,
     GangOut,
     Status,
     StatusNow,
+    StreamOut,
     ToSupervisor,
     frame_message,
     short_address,
@@ -47,7 +48,12 @@ class Connection:
     def has_unsent(self) -> bool:
         return bool(self._unsent)
 
-    def send(self, message: StatusNow | EndedNow | GangOut) -> None:
+    @property
+    def has_room(self) -> bool:
+        """Whether the agent reads what it is sent."""
+        return len(self._unsent) < UNSENT_BYTES_MAX // 4
+
+    def send(self, message: FromSupervisor) -> None:
         if not self.is_open:
             return
         self._unsent += frame_message(message)
@@ -118,10 +124,10 @@ class Control:
         connection.send(StatusNow(status=status))
         return connection
 
-    def say(self, message: StatusNow | EndedNow | GangOut) -> None:
-        """Sends a message to every agent; a message for the gang only to the newest, so that it is relayed
-        once."""
-        for connection in self.connections[-1:] if isinstance(message, GangOut) else self.connections:
+    def say(self, message: FromSupervisor) -> None:
+        """Sends a message to every agent; what is relayed only to the newest, so that it is relayed once."""
+        is_relayed = isinstance(message, GangOut | StreamOut)
+        for connection in self.connections[-1:] if is_relayed else self.connections:
             connection.send(message)
 
     def forget_closed(self) -> None:
@@ -149,11 +155,16 @@ class Conversations:
         self._selector, self._status, self._heard = selector, status, heard
         selector.register(self._control.listener, selectors.EVENT_READ, self._accept)
 
-    def say(self, message: StatusNow | EndedNow | GangOut) -> None:
+    def say(self, message: FromSupervisor) -> None:
         """Sends a message to every agent that is connected."""
         self._control.say(message)
         for connection in list(self._control.connections):
             self._mind(connection)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the newest agent reads what it is told."""
+        return bool(self._control.connections) and self._control.connections[-1].has_room
 
     def say_farewell(self) -> None:
         """Give a connected agent a moment to take the last words, and close."""

@@ -31,6 +31,7 @@ from cotenant.controller.api.permissions import (
 from cotenant.controller.api.queries import About, Queries
 from cotenant.controller.api.reservations import ReservationRequests
 from cotenant.controller.api.shadow import ShadowRequests
+from cotenant.controller.api.streams import StreamRequests
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.trees import TreeRequests
 from cotenant.controller.domain import ENDED, USER_BYTES_MAX, JobId
@@ -116,6 +117,7 @@ class RequestHandlers:
         board = EtaBoard(core)
         self._reading = reading = Queries(core, link, about, board, tells)
         self._logs = LogRequests(core, link)
+        self._streams = StreamRequests(core, link)
         self._widths = WidthRequests(core, foresee)
         self._waits: dict[tuple[bytes, int], PendingWait] = {}
         self._look_again = False
@@ -199,6 +201,9 @@ class RequestHandlers:
             job = one_job(self._core, body.job_id).job
             must_own(asked.who, job, "read the log of")
             self._logs.read(asked.address, asked.request_id, body, partial(self._say, asked))
+        elif isinstance(body, wire.UseStream):
+            reader, number = asked.address, asked.request_id
+            self._streams.ask(reader, number, body, asked.who, partial(self._say, asked))
         elif type(body) in self._answers:
             self._reply(asked, self._answers[type(body)](asked.request_id, body, asked.who))
             if isinstance(body, wire.PutSnapshot) and self._trees is not None:

@@ -66,6 +66,12 @@ def must_own(who: Identity, job: Job, what: str) -> None:
         raise Denied("not-allowed", f"you cannot {what} job {job.job_id}: it belongs to {job.spec.user}")
 
 
+def must_be_owner(who: Identity, job: Job, what: str) -> None:
+    """For what is done in the owner's name: an admin may not either. Raises Denied."""
+    if job.spec.user != who.name:
+        raise Denied("not-allowed", f"only {job.spec.user} can {what} job {job.job_id}")
+
+
 def must_be_admin(who: Identity, what: str) -> None:
     if who.role != "admin":
         raise Denied("not-allowed", f"only admins may {what}", "ask one, or use an admin's key")

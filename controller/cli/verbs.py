@@ -39,6 +39,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
     "Start here": (
         Verb("demo", "setup.up", "real jobs share a device here, one is preempted and resumes"),
         Verb("run", "jobs.run", "run a command as a job and wait for it", passes_words=True),
+        Verb("shell", "jobs.shell", "a shell on a device, or a command on a terminal", passes_words=True),
         Verb("submit", "jobs.submit", "queue a command, a YAML file or a script", passes_words=True),
         Verb(
             "profile",
@@ -53,6 +54,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("eta", "jobs.eta", "when jobs start and end; score: how often that has held"),
         Verb("explain", "jobs.show", "why a job waits, runs or shares, and how it came about"),
         Verb("logs", "jobs.logs", "a job's output; -f follows it"),
+        Verb("attach", "jobs.shell", "connect to a shell again"),
         Verb("wait", "jobs.change", "until jobs have ended"),
         Verb("cancel", "jobs.change", "end jobs"),
         Verb("hold", "jobs.change", "keep waiting jobs back"),
@@ -134,9 +136,8 @@ SYNONYMS: Final = {
 """Names that Slurm, PBS, LSF, Docker and others have for a verb."""
 
 NOT_HERE: Final = {
-    "salloc": "`cotenant run -- CMD` waits for devices and runs one command on them",
+    "salloc": "`cotenant shell` waits for devices and opens a shell on them",
     "scontrol": "use `cotenant set`, `hold`, `release` or `requeue`; a job is shown by `cotenant show`",
-    "shell": "`cotenant run -- CMD` waits for devices and runs one command on them",
 }
 """What to use in place of a verb that others have, and that is none here."""
 

@@ -114,6 +114,10 @@ class Client:
         """Whom it asks now."""
         return self._route.current
 
+    def another(self) -> Client:
+        """Another client of the same controllers, for another thread."""
+        return Client(self._route.endpoints, self._key, timeout_s=self.timeout_s)
+
     def __enter__(self) -> Client:
         return self
 

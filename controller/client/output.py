@@ -90,8 +90,8 @@ class Follower:
         self._client = client
         self._job_id = job_id
         self._rank = rank
-        self._number = 0
-        """The attempt being read; 0 before the first."""
+        self._number, self._first = 0, 1
+        """The attempt being read, and the first one to read."""
         self._offset = 0
         self._last_rounds = LAST_ROUNDS
         self._missing = ""
@@ -100,13 +100,21 @@ class Follower:
         self.caught_up = False
         """Whether all that was there when it began has been yielded, with the piece that came last."""
 
+    def begin_at(self, attempt: int) -> None:
+        """Leaves out the attempts before this one."""
+        self._number, self._first = attempt - 1, attempt
+
+    def skip_to(self, offset: int) -> None:
+        """Leaves out what comes before this byte of the attempt that is being read."""
+        self._offset = max(self._offset, offset)
+
     def pieces(self) -> Iterator[OutputPiece]:
         while True:
             job = job_now(self._client, self._job_id)
             yield job
-            if self._number == 0 and job.attempt > 0:
+            if self._number < self._first <= job.attempt:
                 yield self._next_attempt()
-            if self._number == 0:
+            if self._number < self._first:
                 self.caught_up = True
                 if self._is_over(job):
                     return

@@ -130,11 +130,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     rule."""
     input: InputFile | None = None
     """What its one rank reads as its standard input."""
-    terminal: bool = False
-    """Its one rank has a pseudo-terminal (`shell`, `run --pty`)."""
     errors_apart: bool = False
     """Its log says which parts of rank 0's output were standard error (`run` into a pipe or a file). The
     order between the two streams is then that of their arrival; else it is exact."""
+    terminal: bool = False
+    """Its one rank has a pseudo-terminal (`shell`, `run --pty`)."""
     slurm: SlurmScript | None = None
     """It came with `#SBATCH` lines."""
     snapshot: CodeSnapshot | None = None
@@ -379,6 +379,12 @@ def _problem(spec: JobSpec) -> str:
         ),
         (any(d.job_id == spec.job_id for d in spec.after), "a job cannot wait for itself"),
         (bool(problem := notify_problem(spec.notify)), problem),
+        (
+            spec.launch.terminal
+            and spec.gpus_max > 1
+            and (spec.is_elastic or spec.nodes != 1 or spec.launch.mode != "host"),
+            "a job with a terminal has one rank, on one host",
+        ),
     )
     return next((text for wrong, text in checks if wrong), "")
 

@@ -309,6 +309,17 @@ class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             raise ValueError(f"snapshot.keep_days must be at least 0, got {self.keep_days}")
 
 
+class ShellSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[shell]`"""
+
+    time_limit_s: float = 8 * 3600.0
+    """Of a shell whose user names none, in seconds: the submitting machine's setting."""
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.time_limit_s < 1e9:
+            raise ValueError(f"shell.time_limit_s must be at least 1, got {self.time_limit_s}")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of all sections of the configuration."""
 
@@ -328,10 +339,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     launch: LaunchSettings = LaunchSettings()
     notify: NotifySettings = NotifySettings()
     snapshot: SnapshotSettings = SnapshotSettings()
+    shell: ShellSettings = ShellSettings()
 
 
 SectionName = Literal[
     "controller", "policy", "sharing", "idle", "limits", "reservations", "agent", "checkpoint", "profiler",
-    "mps", "metrics", "launch", "notify", "snapshot",
+    "mps", "metrics", "launch", "notify", "snapshot", "shell",
 ]  # fmt: skip
 SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)

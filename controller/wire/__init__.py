@@ -14,16 +14,17 @@ if TYPE_CHECKING:
     from cotenant.controller.wire.entrance import *  # noqa: F403
     from cotenant.controller.wire.job import *  # noqa: F403
     from cotenant.controller.wire.route import *  # noqa: F403
+    from cotenant.controller.wire.streams import *  # noqa: F403
     from cotenant.controller.wire.times import *  # noqa: F403
     from cotenant.controller.wire.views import *  # noqa: F403
 
 # fmt: off
 _HOMES: Final = {
     "agents": (
-        "AttemptProgress", "BoundStanding", "CommandAck", "CommandDelivery", "FetchSnapshot", "FromAgent",
-        "GangRelay", "Heartbeat", "Hello", "IdleReading",
-        "HostRefused", "LogReply", "NotFollowed", "NotLeading", "ReadLog", "Renew", "Report", "ReportAck",
-        "SnapshotPart", "TellJob", "ToAgent", "Welcome",
+        "AskStream", "AttemptProgress", "BoundStanding", "CommandAck", "CommandDelivery", "FetchSnapshot",
+        "FromAgent", "GangRelay", "Heartbeat", "Hello", "HostRefused", "IdleReading", "LogReply",
+        "NotFollowed", "NotLeading", "ReadLog", "Renew", "Report", "ReportAck", "SnapshotPart",
+        "StreamReply", "TellJob", "ToAgent", "Welcome",
     ),
     "children": (
         "ComputeQuestion", "ComputeResult", "Otherwise", "Payload", "ShadowAnswer", "ShadowQuestion",
@@ -44,6 +45,10 @@ _HOMES: Final = {
         "ENV_MEMORY_FRACTION", "ENV_MEMORY_MIB", "ENV_SOCKET", "PROTOCOL_VERSION", "STEP_REPORT_PERIOD_S",
     ),
     "route": ("Route",),
+    "streams": (
+        "PIECE_BYTES", "SIZE_VARIABLE", "WINDOW_BYTES", "ClientStream", "HostStream", "SentBytes",
+        "StreamAsk", "StreamTold", "TakenBytes",
+    ),
     "times": ("Utc", "utc", "wall_s"),
     "views": (
         "InterruptionView", "PairTotals", "ProfileView", "PromiseView", "ReportView", "SharingTotals",

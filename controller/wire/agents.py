@@ -30,6 +30,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.performance import SeenBatch
+from cotenant.controller.wire.streams import StreamAsk, StreamTold
 
 DEVICES_MAX = 1024
 
@@ -175,7 +176,14 @@ class FetchSnapshot(AgentMessage, frozen=True, kw_only=True, tag="fetch-snapshot
     offset: int
 
 
-FromAgent = Hello | Heartbeat | Report | CommandAck | NotFollowed | LogReply | GangRelay | FetchSnapshot
+class StreamReply(AgentMessage, frozen=True, kw_only=True, tag="stream"):
+    request: int
+    told: StreamTold
+
+
+FromAgent = (
+    Hello | Heartbeat | Report | CommandAck | NotFollowed | LogReply | GangRelay | FetchSnapshot | StreamReply
+)
 
 
 # --- Controller -> agent ---------------------------------------------------------------------------
@@ -257,6 +265,20 @@ class TellJob(AgentMessage, frozen=True, kw_only=True, tag="tell-job"):
     text: str
 
 
+class AskStream(AgentMessage, frozen=True, kw_only=True, tag="ask-stream"):
+    """For an attempt's supervisor. Neither controller nor agent keep anything of a stream."""
+
+    request: int
+    job_id: JobId
+    attempt: AttemptNo
+    ask: StreamAsk
+    job_epoch: str = ""
+
+    @property
+    def wait_s(self) -> float:
+        return self.ask.wait_s
+
+
 class HostRefused(AgentMessage, frozen=True, kw_only=True, tag="refused"):
     """Tells an agent that it may not work here (wrong key, wrong version, host name taken); the agent stops
     trying."""
@@ -279,6 +301,7 @@ ToAgent = (
     | ReadLog
     | SnapshotPart
     | GangRelay
+    | AskStream
     | TellJob
     | HostRefused
     | NotLeading

@@ -82,6 +82,7 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (clients.GetUsage, "after"): Limit("name", 4 * KIB),
     (clients.WaitJobs, "job_ids"): JOB_ID,
     (clients.ReadJobLog, "job_id"): JOB_ID,
+    (clients.UseStream, "job_id"): JOB_ID,
     (clients.GetDecisions, "job_id"): JOB_ID,
     (allocations.AllocationTerms, "options"): Limit("name", 1 * KIB, count_max=100),
     (allocations.AllocationTerms, "before"): Limit("raw", 4 * KIB),

@@ -18,13 +18,14 @@ def ending_of(
     status: dict[str, Any] = {},  # noqa: B006
     gone: dict[str, Any] = {},  # noqa: B006
     host_no: int = 0,
+    terminal: bool = False,
     **fields: Any,
 ) -> Ending:
     """The end of a job on GPUs of gpu07, in a gang of two hosts where it is not the first."""
     of = order_of(
         hosts=1 + host_no,
         host_no=host_no,
-        launch=Launch(argv=("python",), workdir="/home/ada/run"),
+        launch=Launch(argv=("python",), workdir="/home/ada/run", terminal=terminal),
         master_port=29511,
         start_deadline_s=60.0,
         ranks=(RankOrder(rank=0, local_rank=0, cuda_uuids=("GPU-1",) if on_cuda else ()),),

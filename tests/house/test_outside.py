@@ -67,6 +67,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     ),
     "agent/host/facts.py": (KERNEL, frozenset((".read_text", "open"))),
     "agent/host/process_identity.py": (KERNEL, frozenset((".read_text", "os.listdir"))),
+    "agent/host/listening.py": (KERNEL, frozenset((".read_text", "os.listdir"))),
     "agent/host/folders.py": (STATE, frozenset((".mkdir", ".read_bytes"))),
     "agent/host/jobside.py": (
         f"{STATE}; read from where cotenant is installed",

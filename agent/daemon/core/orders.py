@@ -37,6 +37,9 @@ from cotenant.mps.environment import (
     pipe_directory,
 )
 
+NEVER_S: Final = 1e9
+"""A shell may wait for its user as long as its time limit lets it."""
+
 
 def own_part(command: StartAttempt, host_id: HostId) -> GangMember | None:
     return next((member for member in command.gang if member.host_id == host_id), None)
@@ -141,7 +144,7 @@ def order_for(
         checkpoint_root=checkpoint_folder,
         lease_s=lease_s,
         indicators=config.indicators,
-        start_deadline_s=config.start_deadline_s,
+        start_deadline_s=NEVER_S if command.launch.terminal else config.start_deadline_s,
         log_bytes_max=config.log_bytes_max,
         network=config.network,
         jobside_path=config.jobside_path,
@@ -162,7 +165,7 @@ def _apply_settings(command: StartAttempt, config: AgentConfig) -> StartAttempt:
 
 def watch_rule(command: StartAttempt, config: AgentConfig) -> WatchRule | None:
     """The job's own word, else the host's setting."""
-    declared_s = command.launch.watchdog_s
+    declared_s = 0.0 if command.launch.terminal else command.launch.watchdog_s
     if declared_s is not None:
         return WatchRule(floor_s=declared_s) if declared_s > 0 else None
     if config.watchdog_floor_s <= 0:

@@ -165,7 +165,7 @@ def _looked_up(ending: Ending) -> ExitVerdict:
     exit_, row = min(found, key=lambda pair: pair[1].is_symptom)  # Stable: else the first to end.
     who = f"rank {exit_.rank}: " if len(ending.exits) > 1 else ""
     return ExitVerdict(
-        outcome=row.outcome,
+        outcome="user-failed" if ending.order.launch.terminal else row.outcome,
         exit_code=exit_.shell_code,
         detail=who + row.text.format(**_row_words(exit_, ending)).removesuffix(": "),
         out_of_memory=row.memory == "device" or (row.memory == "host" and not ending.on_cuda),
@@ -174,6 +174,7 @@ def _looked_up(ending: Ending) -> ExitVerdict:
 
 
 def _row_for(exit_: Exit, ending: Ending) -> ExitRule:
+    """What was on a terminal before its end says nothing about that, and who typed there ended it."""
     tail = ending.gone.tails.get(exit_.rank, "")
     error, chain = last_error(tail), chained_errors(tail)
     by_host = ending.gone.host_oom_kills > 0
@@ -190,6 +191,8 @@ def _row_for(exit_: Exit, ending: Ending) -> ExitRule:
             continue
         if row.codes and exit_.exit_code not in row.codes:
             continue
+        if row.pattern and ending.order.launch.terminal:
+            continue
         if row.pattern and not re.search(row.pattern, chain if row.chained else error):
             continue
         return row
@@ -203,7 +206,7 @@ def _row_words(exit_: Exit, ending: Ending) -> dict[str, object]:
         else ""
     )
     return {
-        "error": error_line(ending.gone.tails.get(exit_.rank, "")),
+        "error": "" if ending.order.launch.terminal else error_line(ending.gone.tails.get(exit_.rank, "")),
         "signal": _signal_name(exit_.by_signal),
         "code": exit_.shell_code,
         "port": ending.order.start.master_port,

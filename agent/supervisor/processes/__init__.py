@@ -18,11 +18,13 @@ from cotenant.agent.supervisor.processes.ranks import (
     has_children, keep_files_to_ourselves, kill_children, reap, start,
 )
 from cotenant.agent.supervisor.processes.reaper import end_leftovers, end_others, leave_to_reaper
+from cotenant.agent.supervisor.processes.terminal import Terminal
 from cotenant.agent.supervisor.processes.termination import Terminations, group_by_pipe
 
 __all__ = [
     "NOT_DIRECT", "STACKS_SIGNAL", "Account", "LogWriter", "Measuring", "NotLaunchable", "Output", "Outputs",
-    "RankStartFailed", "Terminations", "UnusableOutput", "abort_others", "account_of", "become_subreaper",
+    "RankStartFailed", "Terminal", "Terminations", "UnusableOutput", "abort_others", "account_of",
+    "become_subreaper",
     "group_by_pipe", "catches", "command_of", "cuda_indices", "dump", "end_groups", "end_leftovers",
     "end_others",
     "environment_of", "give_job_folder", "has_children", "host_oom_kills", "keep_files_to_ourselves",

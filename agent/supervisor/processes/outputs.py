@@ -17,6 +17,7 @@ import selectors
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from cotenant.agent.ipc import LOGS, Order, RankOrder
 from cotenant.agent.supervisor.core import TAIL_BYTES, last_loss_in
 from cotenant.agent.supervisor.processes.attempt_folder import open_output, owner_of
 from cotenant.agent.supervisor.processes.logs import LogWriter
+from cotenant.agent.supervisor.processes.terminal import Terminal
 
 PAUSE_S: Final = 0.05
 PIPE_BYTES: Final = 256 * 1024
@@ -33,19 +35,31 @@ EXTRA_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 
 class Output:
-    """The output of one rank: a pipe, or one for each of its streams. The caller polls them from `resume_s`
-    on."""
+    """The output of one rank: a pipe, one for each of its streams, or a terminal. The caller polls them from
+    `resume_s` on."""
 
-    def __init__(self, log: LogWriter, extra: int | None, *, errors_apart: bool) -> None:
+    def __init__(
+        self,
+        log: LogWriter,
+        extra: int | None,
+        *,
+        errors_apart: bool = False,
+        terminal: Terminal | None = None,
+    ) -> None:
         self._log = log
         self._extra = extra
         self._extra_room = EXTRA_BYTES_MAX
         self._tail = b""
         self.problem = ""
         """The first thing that went wrong with writing; the job goes on."""
-        self.resume_s = 0.0
+        self._resume_s = 0.0
+        self._terminal = terminal
         self._pipes: dict[int, bool] = {}
         """Our ends of those that are open, and whether standard error alone comes through."""
+        if terminal is not None:
+            self._pipes[terminal.ours] = False
+            self.rank_end = self.errors_end = terminal.rank_end
+            return
         self.rank_end = self._open_pipe(is_error=False)
         self.errors_end = self._open_pipe(is_error=True) if errors_apart else self.rank_end
 
@@ -57,6 +71,12 @@ class Output:
             fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._pipes[ours] = is_error
         return rank_end
+
+    @property
+    def resume_s(self) -> float:
+        """When its pause is over; never, while a terminal's client has to read first."""
+        waits = self._terminal is not None and not self._terminal.is_readable
+        return inf if waits else self._resume_s
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -71,19 +91,25 @@ class Output:
         return self._tail.decode(errors="replace")
 
     def hand_over(self) -> None:
-        """The rank has its ends now."""
+        """The rank has its ends now. That of a terminal stays open: a rank may open its terminal anew."""
+        if self._terminal is not None:
+            return
         for each in {self.rank_end, self.errors_end}:
             os.close(each)
 
-    def drain(self, now_s: float) -> None:
-        """Take what is there; closes itself when every writer is gone."""
-        self.resume_s = now_s + PAUSE_S
+    def drain(self, now_s: float, *, final: bool = False) -> None:
+        """Take what is there; closes itself when every writer is gone. `final`: nobody waits for a client."""
+        is_asked_for = self._terminal is not None and self._terminal.stream.is_followed
+        self._resume_s = now_s + (0.0 if is_asked_for else PAUSE_S)
         for fd, is_error in list(self._pipes.items()):
             try:
-                data = os.read(fd, 4 * PIPE_BYTES)
+                if self._terminal is not None:
+                    data = self._terminal.read(final=final)
+                else:
+                    data = os.read(fd, 4 * PIPE_BYTES) or None
             except BlockingIOError:
                 continue
-            if data:
+            if data is not None:
                 self._keep(data, is_error)
             else:
                 self._close_pipe(fd)
@@ -108,7 +134,10 @@ class Output:
 
     def _close_pipe(self, fd: int) -> None:
         """The log and the file are closed with the last."""
-        os.close(fd)
+        if self._terminal is not None:
+            self._terminal.close()
+        else:
+            os.close(fd)
         del self._pipes[fd]
         if self._pipes:
             return
@@ -166,12 +195,15 @@ class Outputs:
         """`note` takes what does not work and ends nobody."""
         self._folder, self._order, self._selector, self._note = folder, order, selector, note
         self._by_rank: dict[int, Output] = {}
+        self.terminal: Terminal | None = None
+        """Of its one rank, if it has one."""
 
     def open(self, rank: RankOrder) -> Output:
         """The rank's pipe and log, and the file that its user wanted. Not read before `listen`.
 
         Raises:
             UnusableOutput: see there. A file that cannot be written now is a note.
+            OSError: there is no terminal or pipe for it.
         """
         order = self._order
         extra = None
@@ -184,8 +216,12 @@ class Outputs:
             except ValueError as error:
                 raise UnusableOutput(f"{order.launch.output!r}: {error}") from None
         log = LogWriter(self._folder / LOGS, rank.rank, order.log_bytes_max, owner_of(order))
+        if order.launch.terminal:
+            self.terminal = Terminal(order)
         errors_apart = rank.rank == 0 and order.launch.errors_apart
-        output = self._by_rank[rank.rank] = Output(log, extra, errors_apart=errors_apart)
+        output = self._by_rank[rank.rank] = Output(
+            log, extra, errors_apart=errors_apart, terminal=self.terminal
+        )
         return output
 
     def listen(self, rank: int) -> None:
@@ -193,17 +229,17 @@ class Outputs:
         for fd in self._by_rank[rank].fds:
             self._selector.register(fd, selectors.EVENT_READ, lambda: self.drain(rank))
 
-    def drain(self, rank: int) -> None:
+    def drain(self, rank: int, *, final: bool = False) -> None:
         """Read, and let the pipe fill for a moment before the next time."""
         output = self._by_rank[rank]
         watched = [fd for fd in output.fds if fd in self._selector.get_map()]
-        output.drain(time.monotonic())
+        output.drain(time.monotonic(), final=final)
         for fd in watched:
             self._selector.unregister(fd)
 
     def drain_all(self) -> None:
         for rank in self._by_rank:
-            self.drain(rank)
+            self.drain(rank, final=True)
 
     def listen_again(self, now_s: float) -> None:
         """Listens again to the ranks whose pause is over."""

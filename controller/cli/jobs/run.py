@@ -27,10 +27,12 @@ import msgspec
 
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag
+from cotenant.controller.cli.jobs.forwarding import PortPair
 from cotenant.controller.cli.jobs.submit import prepare_request, takes_job_flags
+from cotenant.controller.cli.jobs.terminal_session import TerminalSession, window_size
 from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings
 from cotenant.controller.client.connection import Client
-from cotenant.controller.client.output import ErrorOutput, Follower, Missing, OutputPiece
+from cotenant.controller.client.output import ROUND_S, ErrorOutput, Follower, Missing, OutputPiece
 from cotenant.controller.domain import ENDED, HostState, InputFile, JobId, JobSpec, Phase, texts
 from cotenant.controller.present.etas import describe_eta
 from cotenant.controller.present.interruption import ended_by
@@ -43,7 +45,11 @@ from cotenant.controller.submission.options import Options
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import is_system_socket, socket_path
 from cotenant.controller.system.locks import Lock, LockTaken
+from cotenant.controller.wire import SIZE_VARIABLE
 from cotenant.controller.wire import clients as wire
+
+TERMINAL_WORDS: Final = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE")
+"""What programs on a terminal go by: those of ours."""
 
 
 @takes_job_flags
@@ -54,6 +60,9 @@ def run(
         argument(metavar="[--] CMD...", help="What to run, with its own arguments."),
     ] = None,
     quiet: Annotated[bool, option("-q", "--quiet", help="Only the job's own output.")] = False,
+    on_terminal: Annotated[
+        bool, option("--pty", help="It runs on a terminal, connected to this one.")
+    ] = False,
     endpoint: EndpointFlag = None,
 ) -> int:
     """Run a command as a job: wait for its turn, show its output, return its exit code.
@@ -63,7 +72,7 @@ def run(
 
     Standard input from a pipe or a file goes to a job of one rank on this machine; what the job writes to
     standard error comes out there. On a terminal one line says what the job waits for; into a pipe, each
-    change is a line.
+    change is a line. With --pty, as with `cotenant shell`, every key goes to the job.
 
     Exit code: the job's own; 128 + n after signal n; 125 if it never started; 126 or 127 if its
     command could not be executed or was not found.
@@ -72,16 +81,49 @@ def run(
 
       cotenant run -- python train.py --epochs 3
       cotenant run -g 2 --mem 4G -- python train.py
+      cotenant run --pty -- python -i explore.py
     """
     if "array" in flags:
         raise Problem("usage", "run waits for one job: --array is for submit", "cotenant submit --array ...")
-    request = request_with_streams(
-        prepare_request(command or [], flags, endpoint, command_only=True), endpoint
-    )
+    request = prepare_request(command or [], flags, endpoint, command_only=True)
+    if on_terminal:
+        return watch_terminal(request_with_terminal(request), quiet, endpoint)
+    request = request_with_streams(request, endpoint)
     ensure_controller(endpoint)
     with asking(endpoint, patience_s=PATIENCE_S) as client:
         reply = client.ask(request)
         return RunWatch(client, reply.job_ids[0], quiet, reply.notes).to_the_end()
+
+
+def request_with_terminal(request: wire.Submit) -> wire.Submit:
+    """The request for a job whose one rank has a terminal like ours."""
+    (spec,) = request.specs
+    if spec.is_elastic or spec.nodes > 1:
+        raise Problem("usage", "a job with a terminal is on one host, with a fixed number of GPUs")
+    rows, columns = window_size()
+    words = {name: os.environ[name] for name in TERMINAL_WORDS if os.environ.get(name)}
+    words |= {SIZE_VARIABLE: f"{rows}x{columns}"} if rows else {}
+    launch = msgspec.structs.replace(
+        spec.launch,
+        terminal=True,
+        mode="host" if spec.gpus_max > 1 else spec.launch.mode,
+        env={"TERM": "dumb", **words, **spec.launch.env},
+        warm=False,
+    )
+    spec = msgspec.structs.replace(spec, nodes=1 if spec.gpus_max > 1 else spec.nodes, launch=launch)
+    return msgspec.structs.replace(request, specs=(spec,))
+
+
+def watch_terminal(
+    request: wire.Submit, quiet: bool, endpoint: str | None, ports: Sequence[PortPair] = ()
+) -> int:
+    """Submits a job with a terminal and connects to it, and to these of its ports."""
+    ensure_controller(endpoint)
+    with asking(endpoint, patience_s=PATIENCE_S) as client:
+        reply = client.ask(request)
+        (job_id,) = reply.job_ids
+        terminal = TerminalSession(client, job_id, ports)
+        return RunWatch(client, job_id, quiet, reply.notes, terminal=terminal).to_the_end()
 
 
 def request_with_streams(request: wire.Submit, endpoint: str | None) -> wire.Submit:
@@ -115,31 +157,53 @@ def standard_input(stream: int, spec: JobSpec, endpoint: str | None) -> tuple[In
 class RunWatch:
     """A watch on one job from submission to its end."""
 
-    def __init__(self, client: Client, job_id: JobId, quiet: bool, notes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        job_id: JobId,
+        quiet: bool,
+        notes: Sequence[str],
+        *,
+        terminal: TerminalSession | None = None,
+        first_attempt: int = 1,
+        cancels: bool = True,
+    ) -> None:
         """Creates the watch on a job. `notes`: of its submission; one that its first line says as well is not
-        told twice."""
+        told twice. `terminal`: what connects to the job's own. `cancels`: the first Ctrl-C cancels it."""
         self._notes = notes
+        self._terminal = terminal
+        self._follower = Follower(
+            client,
+            job_id,
+            rank=0,
+            is_over=is_over,
+            round_s=ROUND_S if terminal is None else TERMINAL_ROUND_S,
+            errors_apart=terminal is None,
+        )
+        self._follower.begin_at(first_attempt)
         self._client = client
         self._job_id = job_id
         self._quiet = quiet
-        self._output = JobOutput()
+        self._output = JobOutput(raw=terminal is not None)
         self._errors = JobOutput(sys.stderr)
         self._line = WaitingLine()
-        self._cancelled = False
+        self._cancels, self._cancelled = cancels, False
         self._told = ("", False)
         """The state that was told last, without numbers that change all the time; and whether with an ETA."""
         self._last: wire.JobView | None = None
         client.on_silence = self._tell
 
     def to_the_end(self) -> int:
-        follower = Follower(self._client, self._job_id, rank=0, is_over=is_over, errors_apart=True)
         while True:
             try:
-                for piece in follower.pieces():
+                for piece in self._follower.pieces():
                     self._take(piece)
                 break
+            except TerminalLeft as left:
+                tell(str(left))
+                return OK
             except KeyboardInterrupt:
-                if self._cancelled:
+                if self._cancelled or not self._cancels:
                     tell(f"\njob {self._job_id} is left to itself: `cotenant logs -f {self._job_id}`")
                     return ended_by()
                 self._cancel()
@@ -178,8 +242,27 @@ class RunWatch:
                     self._tell(f"note: {note}")
             self._notes = ()
             self._tell_change(piece)
-        elif piece.number > 1:
-            self._tell(f"--- attempt {piece.number} ---")
+        else:
+            if piece.number > 1:
+                self._tell(f"--- attempt {piece.number} ---")
+            if self._terminal is not None:
+                self._hold(self._terminal, piece.number)
+
+    def _hold(self, terminal: TerminalSession, attempt: int) -> None:
+        """Connects to the job's terminal. What it has not shown of the output is read from the log. Raises
+        TerminalLeft: the job goes on without us."""
+        again = f"`cotenant attach {self._job_id}` connects to it again"
+        if terminal.is_typed and not self._quiet:
+            self._tell(f"job {self._job_id}: Enter ~. leaves it running, {again}")
+        self._line.clear()
+        self._cancels &= not terminal.is_typed  # Ctrl-C is the job's now; SIGTERM is for us alone.
+        try:
+            how = terminal.hold(attempt)
+        finally:
+            self._follower.skip_to(terminal.seen)
+        if how != "ended":
+            why = "" if how == "detached" else " has another client now and"
+            raise TerminalLeft(f"\njob {self._job_id}{why} goes on: {again}")
 
     def _tell(self, text: str) -> None:
         """Tells the text on a line of its own."""
@@ -208,6 +291,12 @@ class RunWatch:
         self._told = told
 
 
+class TerminalLeft(Exception):
+    """The terminal of a job that goes on was left; the text says so."""
+
+
+TERMINAL_ROUND_S: Final = 0.5
+"""How soon a person learns that a terminal is there."""
 AT_WORK: Final = (Phase.LOADING, Phase.RUNNING)
 _CHANGING: Final = re.compile(r"\d+\.\d+")
 """Seconds and ratios of a reason, which are others at each look."""

@@ -1,17 +1,17 @@
 """What is on its way to agents: commands, sent again until seen and dropped when a later one makes them
-pointless; and questions about logs, which stay on their hosts, with the answers back.
+pointless; and questions about what stays on its host, logs and streams, with the answers back.
 
 Rule: pure. ZeroMQ may lose a message whenever a connection breaks, so a command stays here until its host
 says that it is on its disk. Repeats are harmless: agents obey a command once.
 
-Rule: one bounded piece of a log per question, so a slow reader slows no other. Every question is answered
+Rule: one bounded piece per question, so a slow reader slows no other. Every question is answered
 once: with data, or with what is missing and why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -24,7 +24,7 @@ from cotenant.controller.domain import (
     TrustDevices,
 )
 from cotenant.controller.store import Clock
-from cotenant.controller.wire import LogReply, ReadLog, ToAgent
+from cotenant.controller.wire import AskStream, LogReply, ReadLog, StreamReply, StreamTold, ToAgent
 
 REPEAT_FIRST_S: Final = 1.0
 REPEAT_MAX_S: Final = 5.0
@@ -107,36 +107,43 @@ def supersedes(later: AgentCommand, earlier: AgentCommand) -> bool:
 OPEN_MAX: Final = 1_000
 PATIENCE_S: Final = 10.0
 """How long an agent may take beyond the time it was asked to wait."""
-PIECE_BYTES_MAX: Final = 1024 * 1024
+
+_Asked = TypeVar("_Asked", ReadLog, AskStream)
+_Told = TypeVar("_Told", LogReply, StreamReply)
 
 
-TakesLogReply = Callable[[LogReply], None]
+class HostQuestions(Generic[_Asked, _Told]):
+    """Questions of one kind that agents have not answered yet."""
 
-
-class ControllerLogRelay:
-    """Questions that agents have not answered yet."""
-
-    def __init__(self, clock: Clock, say: Callable[[HostId, ToAgent], bool]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        say: Callable[[HostId, ToAgent], bool],
+        nothing: Callable[[_Asked, str], _Told],
+        open_max: int = OPEN_MAX,
+    ) -> None:
+        """Starts without any. `nothing`: the answer in place of the host's, with the reason."""
         self._clock = clock
         self._say = say
-        self._open: dict[int, tuple[HostId, ReadLog, TakesLogReply, float]] = {}
+        self._nothing: Callable[[_Asked, str], _Told] = nothing
+        self._open_max = open_max
+        self._open: dict[int, tuple[HostId, _Asked, Callable[[_Told], None], float]] = {}
         self._count = 0
 
-    def ask(self, host_id: HostId, question: ReadLog, answer: TakesLogReply) -> None:
+    def ask(self, host_id: HostId, question: _Asked, answer: Callable[[_Told], None]) -> None:
         """`answer` is called once, now or later. The question gets its number here."""
-        if len(self._open) >= OPEN_MAX:
-            answer(nothing(question, "too many logs are being read at once"))
+        if len(self._open) >= self._open_max:
+            answer(self._nothing(question, "too many questions of this kind are open at once"))
             return
         self._count += 1
-        limit = min(question.limit, PIECE_BYTES_MAX)
-        read = msgspec.structs.replace(question, request=self._count, limit=limit)
-        if not self._say(host_id, read):
-            answer(nothing(question, f"host {host_id} is not connected"))
+        numbered = msgspec.structs.replace(question, request=self._count)
+        if not self._say(host_id, numbered):
+            answer(self._nothing(question, f"host {host_id} is not connected"))
             return
         deadline_s = self._clock.now_s() + question.wait_s + PATIENCE_S
-        self._open[self._count] = (host_id, question, answer, deadline_s)
+        self._open[self._count] = (host_id, numbered, answer, deadline_s)
 
-    def came(self, host_id: HostId, reply: LogReply) -> None:
+    def came(self, host_id: HostId, reply: _Told) -> None:
         """Passes an answer on to whoever asked; an answer that is not waited for, or that is from another
         host, is dropped."""
         asked = self._open.get(reply.request)
@@ -144,12 +151,22 @@ class ControllerLogRelay:
             del self._open[reply.request]
             asked[2](reply)
 
+    def repeat(self, host_id: HostId) -> None:
+        """Asks again: the host has a new connection, and what was on the old one may be lost."""
+        for asked_host, question, *_ in self._open.values():
+            if asked_host == host_id:
+                self._say(host_id, question)
+
     def tick(self, now_s: float) -> None:
         overdue = [request for request, asked in self._open.items() if asked[3] < now_s]
         for request in overdue:
             host_id, question, answer, _ = self._open.pop(request)
-            answer(nothing(question, f"host {host_id} does not answer"))
+            answer(self._nothing(question, f"host {host_id} does not answer"))
 
 
-def nothing(question: ReadLog, why: str) -> LogReply:
+def no_log(question: ReadLog, why: str) -> LogReply:
     return LogReply(request=0, data=b"", next_offset=question.offset, at_end=True, closed=False, missing=why)
+
+
+def no_stream(question: AskStream, why: str) -> StreamReply:
+    return StreamReply(request=0, told=StreamTold(state="away", why=why))

@@ -26,7 +26,7 @@ from cotenant.controller.domain import (
     StartAttempt,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.executors.agents.delivery import ControllerLogRelay, Delivery, Overflow
+from cotenant.controller.executors.agents.delivery import Delivery, HostQuestions, Overflow, no_log, no_stream
 from cotenant.controller.executors.agents.histories import Histories
 from cotenant.controller.executors.agents.idling import IdleFilter, idle_words
 from cotenant.controller.executors.agents.reducers import HostWatch, ProgressFilter
@@ -46,6 +46,7 @@ RIVAL_PROOF_S: Final = 2.5
 """A host's old connection that still talks this long after a rival's hello is alive."""
 RIVAL_SILENCE_S: Final = 5.0
 GANG_BYTES_MAX: Final = 64 * 1024
+STREAM_QUESTIONS_MAX: Final = 10_000
 
 
 class AgentConnection(msgspec.Struct, kw_only=True):
@@ -97,7 +98,8 @@ class AgentExecutor:
         self._idle = IdleFilter()
         self._histories = Histories(core, lease_s)
         self.trees = TreeService(core, trees)
-        self.logs = ControllerLogRelay(core.clock, self.say)
+        self.logs = HostQuestions(core.clock, self.say, no_log)
+        self.streams = HostQuestions(core.clock, self.say, no_stream, STREAM_QUESTIONS_MAX)
         self.telemetry: dict[JobId, wire.AttemptProgress] = {}
         """The newest progress of each job, for views: never journalled."""
         self.readings: dict[DeviceId, DeviceRead] = {}
@@ -153,6 +155,8 @@ class AgentExecutor:
                 self.logs.came(host_id, message)
             case wire.FetchSnapshot():
                 self.say(host_id, self.trees.part_for(host_id, message))
+            case wire.StreamReply():
+                self.streams.came(host_id, message)
         return True
 
     def _link_at(self, address: bytes) -> AgentConnection | None:
@@ -246,6 +250,7 @@ class AgentExecutor:
         link.welcomed = True
         self._say(link.address, self._welcome_for(link.hello))
         self._send_due(self._core.clock.now_s(), host_id)
+        self.streams.repeat(host_id)
 
     def _welcome_for(self, hello: wire.Hello, *, restored: bool = False) -> wire.Welcome:
         return wire.Welcome(
@@ -439,6 +444,7 @@ class AgentExecutor:
         for host_id in self._delivery.hosts():
             self._send_due(now_s, host_id)
         self.logs.tick(now_s)
+        self.streams.tick(now_s)
         if not self._core.stuck:
             for event in self.watch.tick(now_s):
                 self._core.happen(event)

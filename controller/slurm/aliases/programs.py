@@ -278,7 +278,7 @@ def srun(words: list[str]) -> int:
     """Runs a command as a job, with the tasks that the options ask for, and shows its output."""
     options, rest, _ = sbatch_words(words)
     if "--pty" in options or not rest:
-        raise Problem("usage", "srun: a command without a terminal is needed", "cotenant run -- CMD")
+        raise Problem("usage", "srun: a command without a terminal is needed", "cotenant shell -- CMD")
     text = f"#!/bin/sh\nexec srun {shlex.join(rest)}\n"
     sent = Sbatch(options=tuple(options), text=text)
     made = prepared_submission([Path(rest[0]).name], {}, None, command_only=False, sbatch=sent)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cotenant.controller.wire.clients.past import *  # noqa: F403
     from cotenant.controller.wire.clients.policies import *  # noqa: F403
     from cotenant.controller.wire.clients.reservations import *  # noqa: F403
+    from cotenant.controller.wire.clients.streams import *  # noqa: F403
     from cotenant.controller.wire.clients.submissions import *  # noqa: F403
 
 # fmt: off
@@ -59,9 +60,9 @@ _HOMES: Final = {
     ),
     "reservations": (
         "CancelReservations", "ListReservations", "Repeat", "ReservationView", "Reservations",
-        "ReserveDevices",
-        "Reserved", "ReservedView",
+        "ReserveDevices", "Reserved", "ReservedView",
     ),
+    "streams": ("StreamUsed", "UseStream"),
     "submissions": ("AskSnapshot", "PromiseAsked", "PutSnapshot", "SnapshotHeld", "Submit", "Submitted"),
 }
 # fmt: on

@@ -23,6 +23,7 @@ from cotenant.controller.wire.clients.past import (
 )
 from cotenant.controller.wire.clients.policies import PolicyReply, PolicyRequest
 from cotenant.controller.wire.clients.reservations import ReservationReply, ReservationRequest
+from cotenant.controller.wire.clients.streams import StreamUsed, UseStream
 from cotenant.controller.wire.clients.submissions import SnapshotHeld, SnapshotRequest
 
 AnyRequest = (
@@ -37,6 +38,7 @@ AnyRequest = (
     | TimelineRequest
     | AllocationRequest
     | ReservationRequest
+    | UseStream
 )
 AnyReply = (
     JobReply
@@ -50,6 +52,7 @@ AnyReply = (
     | TimelineReply
     | AllocationReply
     | ReservationReply
+    | StreamUsed
     | Done
     | Failure
 )

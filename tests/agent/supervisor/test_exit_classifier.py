@@ -52,8 +52,8 @@ train.py FAILED
 )
 
 NOTHING_TO_READ = (
-    "it read standard input, which had nothing (more) for it; a job never has a terminal, and only "
-    "`cotenant run` passes on a pipe or a file, to one rank (see `cotenant run --help`): "
+    "it read standard input, which had nothing (more) for it; it has a terminal with `run --pty`, and only "
+    "`cotenant run` passes on a pipe or a file, to one rank (`cotenant run --help`): "
 )
 
 BY_THEMSELVES: dict[str, tuple[int | str, str, str, str, str]] = {
@@ -216,6 +216,16 @@ def test_ends_by_themselves(how: int | str, log: str, row: str, outcome: str, de
     assert verdict.outcome == outcome
     assert verdict.exit_code == exit_.shell_code
     assert next(each for each in ROWS if each.name == row).outcome == outcome
+
+
+@pytest.mark.parametrize("line", [line for line in BY_THEMSELVES.values() if line[3] != "finished"])
+def test_who_has_a_terminal_ends_it_whatever_was_on_it(line: tuple[int | str, str, str, str, str]) -> None:
+    how, log, *_ = line
+    exit_ = Exit(rank=0, exit_code=how) if isinstance(how, int) else Exit(rank=0, signal=getattr(signal, how))
+    verdict = decide(ending_of(exit_, gone={"tails": {0: log}}, terminal=True))
+    assert verdict.outcome == "user-failed"
+    assert verdict.exit_code == exit_.shell_code
+    assert not verdict.out_of_memory and not verdict.cuda_fault
 
 
 def test_every_row_of_the_table_has_a_line_here() -> None:

@@ -37,6 +37,7 @@ def test_every_request_has_an_answer() -> None:
     )  # fmt: skip
     answered = answers_of(*map(object.__new__, kinds))
     waiting = {clients.WaitJobs, clients.ReadJobLog, clients.ForeseeArrival, clients.ForeseeWidths}
+    waiting |= {clients.UseStream}
     assert {*answered, *waiting, clients.Stop} == set(get_args(clients.AnyRequest))
 
 

@@ -78,6 +78,7 @@ VERBS: dict[str, tuple[list[str], int, tuple[str, ...]]] = {
     ),
     "set": (["1", "priority=5"], 0, ("job 1_1: priority 0 -> 5", "job 1_2: priority 0 -> 5")),
     "history": (["1"], 0, ("1_3", "1_4")),
+    "attach": (["1"], 3, ("it is an array",)),
     "checkpoint": (["1"], 0, ("job 1_0 saves its state and goes on",)),
 }
 

@@ -70,7 +70,7 @@ MEANT = {
     ),
     "an option without a verb": ("--user ada", "try `cotenant VERB --user ada`"),
     "a near miss of Slurm's": ("scancle 7", "there is no verb 'scancle'; did you mean `cotenant cancel`?"),
-    "what there is not": ("salloc -n 1", "no verb 'salloc'; `cotenant run -- CMD` waits for devices"),
+    "what there is not": ("salloc -n 1", "no verb 'salloc'; `cotenant shell` waits for devices"),
 }
 
 

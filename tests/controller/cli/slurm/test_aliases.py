@@ -210,4 +210,4 @@ def test_srun_sends_its_command_as_tasks_of_a_job_and_returns_its_code(
 def test_a_session_is_refused_with_what_there_is(words: tuple[str, ...]) -> None:
     with pytest.raises(Problem) as refused:
         programs.PROGRAMS[words[0]](list(words[1:]))
-    assert "cotenant run -- CMD" in refused.value.hint
+    assert "cotenant shell" in refused.value.hint

@@ -1,0 +1,79 @@
+"""A connection from a job's owner to a port of this host's loopback at which a process of the job listens."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+from contextlib import suppress
+from typing import Final
+
+from cotenant.agent.host.listening import listeners, sockets_of
+from cotenant.agent.supervisor.processes import tree_of
+from cotenant.controller.wire import HostStream
+
+CONNECT_S: Final = 0.2
+READ_BYTES: Final = 64 * 1024
+
+
+class ForeignPort(Exception):
+    """Why there is no connection to a port."""
+
+
+class PortConnection:
+    """The host's end of one connection."""
+
+    def __init__(self, port: int, selector: selectors.BaseSelector) -> None:
+        """Connects. Raises ForeignPort: nobody listens there, or another than the job's own processes."""
+        found = listeners(port)
+        if not found:
+            raise ForeignPort(f"nothing listens at 127.0.0.1:{port} of its host")
+        if not found <= sockets_of(tree_of(os.getpid())[1:]):
+            raise ForeignPort(f"port {port} of its host is not the job's")
+        try:
+            self._socket = socket.create_connection(("127.0.0.1", port), CONNECT_S)
+        except OSError as error:
+            raise ForeignPort(f"port {port} of its host: {error.strerror or error}") from None
+        self._socket.setblocking(False)
+        self._selector, self._is_watched, self._is_shut = selector, False, False
+        self.stream = HostStream()
+        self.stream.follow()
+
+    def read(self) -> None:
+        """Takes what has come, as far as its client asks for it."""
+        stream = self.stream
+        with suppress(BlockingIOError):
+            while stream.room and not stream.is_over:
+                try:
+                    data = self._socket.recv(min(stream.room, READ_BYTES))
+                except ConnectionError:
+                    data = b""
+                stream.sent.put(data)
+                stream.is_over = not data
+        self._watch(bool(stream.room) and not stream.is_over)
+
+    def write(self) -> None:
+        """Passes on what has come from the client."""
+        stream = self.stream
+        try:
+            while stream.unwritten:
+                del stream.unwritten[: self._socket.send(stream.unwritten)]
+            if stream.has_ended and not self._is_shut:
+                self._is_shut = True
+                self._socket.shutdown(socket.SHUT_WR)
+        except BlockingIOError:
+            pass
+        except OSError:
+            stream.unwritten.clear()
+
+    def _watch(self, wanted: bool) -> None:
+        """Whether more of it wakes the supervisor."""
+        if wanted and not self._is_watched:
+            self._selector.register(self._socket, selectors.EVENT_READ, lambda: None)
+        elif self._is_watched and not wanted:
+            self._selector.unregister(self._socket)
+        self._is_watched = wanted
+
+    def close(self) -> None:
+        self._watch(False)
+        self._socket.close()
