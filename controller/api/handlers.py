@@ -85,6 +85,10 @@ def answers_of(*answering: object) -> dict[type, AnswersRequest]:
     return {hint["request"]: each for hint, each in hints if "request" in hint}
 
 
+TRIES_AGAIN: Final = "running jobs go on; it tries again every two seconds"
+MAKE_ROOM: Final = "make room on its disk, then try again"
+
+
 class RequestHandlers:
     """The handlers of the requests of all clients."""
 
@@ -121,12 +125,7 @@ class RequestHandlers:
         self._widths = WidthRequests(core, foresee)
         self._waits: dict[tuple[bytes, int], PendingWait] = {}
         self._look_again = False
-        is_shared = core.journal.database.is_shared
-        self._stuck_hint = (
-            "running jobs go on; it tries again every two seconds"
-            if is_shared
-            else "make room on its disk, then try again"
-        )
+        self._stuck_hint = TRIES_AGAIN if core.journal.database.is_shared else MAKE_ROOM
         self.asked_s = core.clock.now_s()
         """When the last request came."""
         self._arrivals = Arrivals(core, secrets, tells, user_bytes_max, trees)
