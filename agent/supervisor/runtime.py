@@ -309,11 +309,13 @@ class Supervisor:
             self._handle(SupervisorTicked())
 
     def _sample(self, now_s: float) -> None:
+        terminal = self._outputs.terminal
         for measured in self._measuring.sample(
             now_s,
             is_profiling=self._supervision.is_profiling,
             output_bytes=self._outputs.bytes_seen,
             printed_loss=self._outputs.printed_loss,
+            input_bytes=0 if terminal is None else terminal.stream.taken_bytes,
         ):
             self._handle(measured)
 

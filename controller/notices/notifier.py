@@ -111,10 +111,11 @@ class Notifier:
                     log.exception("not told: %s of job %s", occasion.kind, occasion.job.job_id)
 
     def _tell_of_job(self, occasion: Occasion) -> None:
-        kind, job, attempt = occasion
+        kind, job, attempt, _, mark = occasion
         if text := compose_text(occasion, self._core.state, self._core.forgotten_tasks):
             number = attempt.attempt if attempt is not None else 0
-            key, about = f"{job.job_id}-{number}-{kind}", {"job_id": job.job_id, "attempt": number}
+            key = "-".join(filter(None, (job.job_id, str(number), kind, mark)))
+            about = {"job_id": job.job_id, "attempt": number}
             goes = self._ways_of(job.spec)
             self._add(self._make(key, goes, kind=kind, user=job.spec.user, **text._asdict(), **about))
 

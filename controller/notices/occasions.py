@@ -12,7 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from cotenant.controller.api import views_of
-from cotenant.controller.domain import ENDED, Job, JobId, NoticeKind, Phase, array_of, render, texts
+from cotenant.controller.domain import (
+    ENDED,
+    Job,
+    JobId,
+    NoticeKind,
+    Phase,
+    Reason,
+    array_of,
+    idle_reason,
+    render,
+    texts,
+)
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.history import AttemptRecord, JobRecord
@@ -31,6 +42,10 @@ class Occasion(NamedTuple):
     job: Job
     attempt: AttemptRecord | None
     """None: it has had none."""
+    reason: Reason | None = None
+    """Why, where the job's own reason does not say it."""
+    mark: str = ""
+    """Tells it from others of its kind in the same attempt."""
 
 
 class NoticeText(NamedTuple):
@@ -51,8 +66,18 @@ def _start(event: ev.AttemptStarted, state: RecoveredState) -> Iterator[Occasion
         yield Occasion("start", job, attempt)
 
 
+def _idle(event: ev.IdleSeen, state: RecoveredState) -> Iterator[Occasion]:
+    """One that is stopped is told of as that."""
+    job = state.engine.jobs.get(event.job_id)
+    if job is not None and event.since_s is not None and event.stage != "stop":
+        reason = idle_reason(event.stage, state.engine.now_s - event.since_s)
+        mark = f"{event.stage}-{event.since_s:.0f}"
+        yield Occasion("idle", job, state.history.newest(event.job_id), reason, mark)
+
+
 BY_EVENT: Final[dict[type[ev.Event], Callable[[Any, RecoveredState], Iterator[Occasion]]]] = {
     ev.AttemptStarted: _start,
+    ev.IdleSeen: _idle,
 }
 """What certain events say by themselves. What ends a job or its attempt is seen by what has become of it."""
 
@@ -98,11 +123,11 @@ TEXTS: Final[dict[NoticeKind, tuple[str, str, str]]] = {
 
 
 def _job_text(occasion: Occasion, state: RecoveredState) -> NoticeText:
-    kind, job, attempt = occasion
+    kind, job, attempt, reason, _ = occasion
     subject = TEXTS[kind][0]
     if job.phase is Phase.CANCELLED:
         subject = subject.replace("finished", "was cancelled")
-    lines = [texts.one_line(render(job.reason))]
+    lines = [texts.one_line(render(reason or job.reason))]
     if kind == "preempt" and attempt is not None:
         lines = [texts.one_line(attempt.reason or render(job.reason)), _how_it_goes_on(job)]
     if kind != "start":
@@ -143,17 +168,19 @@ def _next_lines(kind: NoticeKind, job_id: JobId) -> tuple[str, ...]:
 
 
 def _array_text(occasion: Occasion, engine: Engine, past_tasks: PastTasks) -> NoticeText | None:
-    kind, job, attempt = occasion
+    kind, job, attempt, why, _ = occasion
     array = array_of(job.job_id)
     what, next_lines = _name(job, f"array {array}"), _next_lines(kind, job.job_id)
-    reason = texts.one_line(render(job.reason))
+    reason = texts.one_line(render(why or job.reason))
     if kind in ("end", "fail") and not any(_tasks(engine, array, lambda task: task.phase not in ENDED)):
         return _array_end(what, array, engine, past_tasks)
     if kind == "fail" and _is_first_failure(job, engine, past_tasks):
         lines = (reason, "the others go on; further failures are told at the end", *next_lines)
         return NoticeText(f"{what}: task {job.job_id} failed{_where(attempt)}, the first", lines, True)
     if kind == "idle":
-        return NoticeText(f"{what}: task {job.job_id} holds devices and uses none", next_lines, True)
+        return NoticeText(
+            f"{what}: task {job.job_id} holds devices and uses none", (reason, *next_lines), True
+        )
     if kind == "start" and job.number == int(array):
         return NoticeText(f"{what} started{_where(attempt)}", (reason, *next_lines), False)
     return None

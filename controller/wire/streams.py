@@ -120,6 +120,8 @@ class HostStream:
         self.taken = TakenBytes()
         self.unwritten = bytearray()
         """Taken from the client, and not yet passed on."""
+        self.taken_bytes = 0
+        """In all, from all clients."""
         self.is_followed = False
         """A client asks for the output: none of it may get lost."""
         self.is_over = False
@@ -144,7 +146,9 @@ class HostStream:
 
     def take_in(self, ask: StreamAsk) -> None:
         """Takes what a question brings; again and again, until it is answered."""
-        self.unwritten += self.taken.take(ask.offset, ask.data, WINDOW_BYTES - len(self.unwritten))
+        taken = self.taken.take(ask.offset, ask.data, WINDOW_BYTES - len(self.unwritten))
+        self.unwritten += taken
+        self.taken_bytes += len(taken)
         self.has_ended |= ask.ends and self.taken.end == ask.offset + len(ask.data)
         if ask.limit:
             self.is_followed = True

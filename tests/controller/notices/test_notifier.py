@@ -121,6 +121,24 @@ def test_which_message_follows(
     assert {notice["kind"]: notice["subject"] for notice in take_all(station)} == told
 
 
+def test_each_step_about_an_idle_job_is_told_and_that_it_works_again_is_not(
+    open_station: MakesStation,
+) -> None:
+    station = open_station()
+    address = station.join()
+    job_id = station.submit(name="train", notify=("idle",))
+    run_one(station, address, job_id, until="step")
+    attempt = station.core.state.engine.jobs[job_id].attempt.number
+    seen = ev.IdleSeen(job_id=job_id, attempt=attempt, since_s=0.0)
+    for stage in ("warn", "word"):
+        station.core.happen(msgspec.structs.replace(seen, stage=stage))
+    station.core.happen(msgspec.structs.replace(seen, since_s=None))
+    station.settle()
+    told = take_all(station)
+    assert subjects(told) == [f"job {job_id} (train) holds devices on h1 and uses none"] * 2
+    assert len({notice["id"] for notice in told}) == 2
+
+
 @pytest.mark.parametrize(
     ("asked", "ended", "fails"),
     [((), 0, 0), (("start",), 0, 0), (("end",), 1, 1), (("fail",), 0, 1), (("end", "fail"), 1, 1)],
@@ -291,15 +309,9 @@ def test_a_webhook_that_the_site_does_not_allow_is_refused(
 
 
 @pytest.mark.parametrize("word", ["often", "anna@", "a@b\nBcc: c@d", "@", "<a@b>", "a b@c"])
-def test_words_that_are_neither_kind_nor_address_are_refused(open_station: MakesStation, word: str) -> None:
-    answer = open_station().ask(clients.Submit(specs=(_forged(job(), word),)), ALICE)
-    assert isinstance(answer, clients.Failure), answer
-
-
-def _forged(spec: Any, word: str) -> Any:
-    """A specification as a program of somebody else's may send it."""
-    msgspec.structs.force_setattr(spec, "notify", (word,))
-    return spec
+def test_words_that_are_neither_kind_nor_address_are_refused(word: str) -> None:
+    with pytest.raises(ValueError, match="notify must be of"):
+        job(notify=(word,))
 
 
 def test_who_cannot_be_told_is_not_left_to_wait_for_it(open_station: MakesStation) -> None:
