@@ -347,7 +347,7 @@ class Runtime:
                 order = await self._trees.prepare(order, order.launch.snapshot)
             except NoTree as error:
                 failed = StartFailed(
-                    job_id=order.job_id, attempt=order.attempt, why=str(error), is_hosts=error.is_hosts
+                    job_id=order.job_id, attempt=order.attempt, why=str(error), is_users=error.is_users
                 )
                 self.post(failed)
                 return

@@ -36,11 +36,11 @@ SUBMIT_DIR: Final = "COTENANT_SUBMIT_DIR"
 
 
 class NoTree(Exception):
-    """Why an attempt has no tree to run in. `is_hosts`: this host is to blame, not the snapshot."""
+    """Why an attempt has no tree to run in. `is_users`: it would have none on any host."""
 
-    def __init__(self, why: str, *, is_hosts: bool = False) -> None:
+    def __init__(self, why: str, *, is_users: bool = False) -> None:
         super().__init__(why)
-        self.is_hosts = is_hosts
+        self.is_users = is_users
 
 
 class TreeFetcher:
@@ -101,10 +101,10 @@ class TreeFetcher:
                     await asyncio.to_thread(unpack_tree, packed, copy, most, tree.subfolder, owner)
             return _in_copy(msgspec.structs.replace(order, lease_s=self._lease_s()), tree, copy)
         except BadTree as error:
-            raise NoTree(str(error)) from None
+            raise NoTree(str(error), is_users=True) from None
         except OSError as error:
             why = f"cannot unpack its snapshot on {order.host_id}: {error.strerror}: {error.filename or ''}"
-            raise NoTree(why, is_hosts=True) from None
+            raise NoTree(why) from None
         finally:
             del self.preparing[order.job_id, order.attempt]
 
@@ -120,7 +120,7 @@ class TreeFetcher:
             else:
                 await self._fetch_part(order, key, held[0])
         kept = list(self._files.list_kept())
-        for each in make_room(kept, list(self._locks), time.time(), 0, self._bytes_max) or ():
+        for each in make_room(kept, list(self._locks), time.time(), -self._bytes_max):
             each.path.unlink(missing_ok=True)
 
     async def _fetch_part(self, order: Order, key: TreeKey, offset: int) -> None:
@@ -135,7 +135,7 @@ class TreeFetcher:
         finally:
             del self._awaited[attempt]
         if answer.missing or not answer.data:
-            raise NoTree(answer.missing or "its snapshot is shorter than it should be")
+            raise NoTree(answer.missing or "its snapshot is shorter than it should be", is_users=True)
         if answer.offset == offset:
             self._files.append(key, offset, answer.data)
 
