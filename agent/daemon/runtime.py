@@ -352,7 +352,7 @@ class Runtime:
                 order = await self._trees.prepare(order, order.launch.snapshot)
             except NoTree as error:
                 failed = StartFailed(
-                    job_id=order.job_id, attempt=order.attempt, why=str(error), is_hosts=error.is_hosts
+                    job_id=order.job_id, attempt=order.attempt, why=str(error), is_users=error.is_users
                 )
                 self.post(failed)
                 return
@@ -364,8 +364,8 @@ class Runtime:
     def _stop_preparing(self) -> None:
         """Ends attempts that are to stop while their trees are fetched: no supervisor could be told."""
         for key, task in list(self._trees.preparing.items()):
-            attempt = self._state.memory.attempts[key]
-            if attempt.stop is not None and task is not None and task.cancel():
+            attempt = self._state.memory.attempts.get(key)
+            if attempt is not None and attempt.stop is not None and task is not None and task.cancel():
                 verdict = ExitVerdict(outcome="never-started", detail="stopped before its snapshot was here")
                 self.post(
                     EndCame(result=Result(status=Status(job_id=key[0], attempt=key[1]), verdict=verdict))

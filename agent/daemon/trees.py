@@ -8,6 +8,7 @@ no supervisor that watches its lease, so this does: it does not start once its l
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import time
@@ -27,17 +28,19 @@ from cotenant.controller.wire import FetchSnapshot, SnapshotPart
 
 ANSWER_S: Final = 5.0
 """A part that has not come by then is asked for again."""
+FREE_BYTES_MIN: Final = 512 * 1024 * 1024
+"""What copies leave free on the disk of the agent's state folder."""
 TRIES_MAX: Final = 2
 """A tree that came damaged is fetched once more."""
 SUBMIT_DIR: Final = "COTENANT_SUBMIT_DIR"
 
 
 class NoTree(Exception):
-    """Why an attempt has no tree to run in. `is_hosts`: this host is to blame, not the snapshot."""
+    """Why an attempt has no tree to run in. `is_users`: it would have none on any host."""
 
-    def __init__(self, why: str, *, is_hosts: bool = False) -> None:
+    def __init__(self, why: str, *, is_users: bool = False) -> None:
         super().__init__(why)
-        self.is_hosts = is_hosts
+        self.is_users = is_users
 
 
 class TreeFetcher:
@@ -91,15 +94,17 @@ class TreeFetcher:
             self.folder.chmod(0o711)  # Other users pass through to their own copies.
             async with lock:
                 if not copy.is_dir():
+                    if shutil.disk_usage(self.folder).free < tree.content_bytes + FREE_BYTES_MIN:
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
                     await self._fetch(order, tree, key)
                     packed, most = self._files.path(key), tree.content_bytes
                     await asyncio.to_thread(unpack_tree, packed, copy, most, tree.subfolder, owner)
             return _in_copy(msgspec.structs.replace(order, lease_s=self._lease_s()), tree, copy)
         except BadTree as error:
-            raise NoTree(str(error)) from None
+            raise NoTree(str(error), is_users=True) from None
         except OSError as error:
             why = f"cannot unpack its snapshot on {order.host_id}: {error.strerror}: {error.filename or ''}"
-            raise NoTree(why, is_hosts=True) from None
+            raise NoTree(why) from None
         finally:
             del self.preparing[order.job_id, order.attempt]
 
@@ -115,7 +120,7 @@ class TreeFetcher:
             else:
                 await self._fetch_part(order, key, held[0])
         kept = list(self._files.list_kept())
-        for each in make_room(kept, list(self._locks), time.time(), 0, self._bytes_max) or ():
+        for each in make_room(kept, list(self._locks), time.time(), -self._bytes_max):
             each.path.unlink(missing_ok=True)
 
     async def _fetch_part(self, order: Order, key: TreeKey, offset: int) -> None:
@@ -130,7 +135,7 @@ class TreeFetcher:
         finally:
             del self._awaited[attempt]
         if answer.missing or not answer.data:
-            raise NoTree(answer.missing or "its snapshot is shorter than it should be")
+            raise NoTree(answer.missing or "its snapshot is shorter than it should be", is_users=True)
         if answer.offset == offset:
             self._files.append(key, offset, answer.data)
 
@@ -143,13 +148,16 @@ class TreeFetcher:
 
 
 def _in_copy(order: Order, tree: job_spec.CodeSnapshot, copy: Path) -> Order:
-    """The order for processes that run in the copy. What of PYTHONPATH lies in the tree is the copy's."""
-    launch = order.launch
+    """The order for processes that run in the copy. What of PYTHONPATH lies in the tree is the copy's; such a
+    job starts cold, since no other has the same path."""
+    launch, before = order.launch, order.launch.env.get("PYTHONPATH", "")
     env = {**launch.env, SUBMIT_DIR: launch.workdir}
-    if "PYTHONPATH" in env:
-        folders = env["PYTHONPATH"].split(os.pathsep)
-        env["PYTHONPATH"] = os.pathsep.join(_in_tree(each, tree.top, copy) for each in folders)
-    launch = msgspec.structs.replace(launch, workdir=str(copy / tree.subfolder), env=env)
+    after = os.pathsep.join(_in_tree(each, tree.top, copy) for each in before.split(os.pathsep))
+    if after != before:
+        env["PYTHONPATH"] = after
+    launch = msgspec.structs.replace(
+        launch, workdir=str(copy / tree.subfolder), env=env, warm=launch.warm and after == before
+    )
     return msgspec.structs.replace(order, start=msgspec.structs.replace(order.start, launch=launch))
 
 

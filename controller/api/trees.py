@@ -134,8 +134,9 @@ class TreeRequests:
         size = sum(each.bytes for each in kept)
         if size + size_bytes <= most * _MIB and len(kept) < TREES_MAX:
             return
-        gone = make_room(kept, self._needed(), time.time(), size_bytes, most * _MIB)
-        if gone is None or len(kept) - len(gone) >= TREES_MAX:
+        gone = make_room(kept, self._needed(), time.time(), size_bytes - most * _MIB)
+        left = size - sum(each.bytes for each in gone)
+        if left + size_bytes > most * _MIB or len(kept) - len(gone) >= TREES_MAX:
             text = f"your {len(kept)} snapshots take {size // _MIB} of {most} MiB (snapshot.user_max_mib)"
             hint = "wait until jobs that need them have ended (or ten minutes), or leave large files out"
             raise Denied("usage", text, hint)

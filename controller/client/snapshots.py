@@ -35,11 +35,15 @@ def send_tree(tree: job_spec.CodeSnapshot, ask: AsksController) -> wire.Failure 
     while isinstance(reply, wire.SnapshotHeld) and not reply.is_complete:
         tries += reply.offset == 0
         if tries > TRIES_MAX:
+            packed.unlink(missing_ok=True)
             return _not_sent("it came damaged twice")
         try:
             part = _read_part(packed, reply.offset)
         except OSError as error:
-            return _not_sent(f"{packed}: {error.strerror}")
+            reply = _ask_patiently(ask, asking)  # Another submission of this tree may have sent it.
+            if isinstance(reply, wire.SnapshotHeld) and not reply.is_complete:
+                return _not_sent(f"{packed}: {error.strerror}")
+            continue
         put = wire.PutSnapshot(sha256=tree.sha256, size_bytes=tree.size_bytes, offset=reply.offset, data=part)
         reply = _ask_patiently(ask, put)
         progress.note(reply.offset if isinstance(reply, wire.SnapshotHeld) else 0)

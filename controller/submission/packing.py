@@ -18,6 +18,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final, Literal, NamedTuple
 
@@ -68,8 +69,9 @@ def pack_tree(
     _check_size(files, sum(files.values()), CONTENT_FACTOR * size_max_mib, "")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for left_over in folder.iterdir():
-        if left_over.stat().st_mtime < time.time() - LEFT_OVER_S:
-            left_over.unlink()
+        with suppress(FileNotFoundError):
+            if left_over.stat().st_mtime < time.time() - LEFT_OVER_S:
+                left_over.unlink()
     with tempfile.NamedTemporaryFile(dir=folder) as output:
         content = _write(top, entries, output)
         output.flush()
@@ -77,8 +79,8 @@ def pack_tree(
         _check_size(files, size, size_max_mib, " packed")
         output.seek(0)
         sha256 = hashlib.file_digest(output, "sha256").hexdigest()
-        (folder / sha256).unlink(missing_ok=True)
-        os.link(output.name, folder / sha256)
+        with suppress(FileExistsError):  # The same tree.
+            os.link(output.name, folder / sha256)
     subfolder = "" if workdir == top else str(workdir.relative_to(top))
     commit, branch, dirty = _commit_of(workdir)
     snapshot = job_spec.CodeSnapshot(

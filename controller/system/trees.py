@@ -50,18 +50,18 @@ def list_surplus(
 
 
 def make_room(
-    kept: Iterable[KeptTree], needed: Collection[TreeKey], now_s: float, size_bytes: int, bytes_max: int
-) -> list[KeptTree] | None:
-    """The trees that go for a new one, the longest unused first. None: what is needed, or was lately, leaves
-    no room. Pure."""
+    kept: Iterable[KeptTree], needed: Collection[TreeKey], now_s: float, over_bytes: int
+) -> list[KeptTree]:
+    """The trees that go so that all fit, the longest unused first; none that is needed, or was lately.
+    `over_bytes`: what is to fit beside them, less the room for all. Pure."""
     kept = sorted(kept, key=lambda each: (each.used_s, each.key))
-    over = sum(each.bytes for each in kept) + size_bytes - bytes_max
+    over_bytes += sum(each.bytes for each in kept)
     gone = []
     for each in kept:
-        if over > 0 and each.key not in needed and now_s - each.used_s > GRACE_S:
+        if over_bytes > 0 and each.key not in needed and now_s - each.used_s > GRACE_S:
             gone.append(each)
-            over -= each.bytes
-    return gone if over <= 0 else None
+            over_bytes -= each.bytes
+    return gone
 
 
 class TreeFiles:

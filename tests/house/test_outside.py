@@ -76,7 +76,10 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
             "shutil.rmtree",
         )),
     ),
-    "agent/daemon/trees.py": (STATE, frozenset((".chmod", ".glob", ".mkdir", ".unlink", "shutil.rmtree"))),
+    "agent/daemon/trees.py": (
+        STATE,
+        frozenset((".chmod", ".glob", ".mkdir", ".unlink", "shutil.disk_usage", "shutil.rmtree")),
+    ),
     "agent/host/trees.py": (
         "unpacks in a folder that nobody else can enter, and gives it away as a whole",
         frozenset((

@@ -127,3 +127,14 @@ def test_what_a_snapshot_cannot_hold_is_refused_before_anything_is_sent(person: 
     answer = person("submit", "--snapshot", "copy", "--", "ls", cwd=folder)
     answer.refuses(2, "2 MiB packed of 1 possible", "large (2.0 MiB)", ".cotenantignore")
     assert trees(person) == []
+
+
+def test_a_job_whose_tree_is_gone_says_so_and_blames_no_host(person: Person) -> None:
+    folder = project(person)
+    job = submit(person, folder, "--snapshot", "git", "--hold", "--", "python", "train.py")
+    (tree,) = trees(person)
+    tree.unlink()
+    person("release", job)
+    failed = person.until_state(job, "failed")
+    assert "has no snapshot" in failed["reason"] and "cotenant submit --snapshot git" in failed["reason"]
+    assert person.free_devices() == 2

@@ -259,10 +259,10 @@ class Attempts:
             missing = failed.workdir_missing  # Its user chose the folder it runs in, not the host.
             self._teardown.end(
                 self._memory.attempts[key],
-                "infra-failed",
+                "user-failed" if failed.is_users else "infra-failed",
                 failed.why,
                 workdir_missing=missing,
-                host_fault=failed.is_hosts and not missing,
+                host_fault=not (missing or failed.is_users),
             )
 
     def supervisor_gone(self, gone: SupervisorGone) -> None:

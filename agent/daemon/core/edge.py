@@ -123,8 +123,8 @@ class StartFailed(OfAttempt, frozen=True, kw_only=True):
 
     why: str
     workdir_missing: bool = False
-    is_hosts: bool = True
-    """This host is to blame."""
+    is_users: bool = False
+    """What its user submitted is to blame, not this host."""
 
 
 class Connected(OfAttempt, frozen=True, kw_only=True):

@@ -44,5 +44,5 @@ class TreeService:
         except OSError as error:
             return b"", (
                 f"the controller that leads has no snapshot {tree.sha256[:12]} of {job.spec.user} "
-                f"({error.strerror}): submit the job again"
+                f"({error.strerror}): submit it again (cotenant submit --snapshot {tree.kind} ...)"
             )

@@ -132,28 +132,28 @@ def lie(desk: Desk) -> None:
 
 
 WRONG = {
-    "damaged": (spoil, "its snapshot came damaged twice"),
-    "missing": (lose, "the controller has none"),
-    "a lease that ends": (run_out, "its lease ran out"),
-    "too short": (shorten, "shorter than it should be"),
-    "more than was announced": (lie, "more than was announced"),
+    "damaged": (spoil, "its snapshot came damaged twice", False),
+    "missing": (lose, "the controller has none", True),
+    "a lease that ends": (run_out, "its lease ran out", False),
+    "too short": (shorten, "shorter than it should be", True),
+    "more than was announced": (lie, "more than was announced", True),
 }
 
 
-@pytest.mark.parametrize(("go_wrong", "says"), WRONG.values(), ids=WRONG.keys())
+@pytest.mark.parametrize(("go_wrong", "says", "is_users"), WRONG.values(), ids=WRONG.keys())
 def test_without_its_tree_an_attempt_does_not_start(
-    desk: Desk, go_wrong: Callable[[Desk], None], says: str, tmp_path: Path
+    desk: Desk, go_wrong: Callable[[Desk], None], says: str, is_users: bool, tmp_path: Path
 ) -> None:
     go_wrong(desk)
     (error,) = desk.prepare(desk.order())
-    assert isinstance(error, NoTree) and says in str(error) and not error.is_hosts
+    assert isinstance(error, NoTree) and says in str(error) and error.is_users == is_users
     assert not list((tmp_path / "trees" / "work").iterdir()) and desk.fetcher.preparing == {}
 
 
 def test_a_host_that_cannot_write_is_to_blame(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "trees").write_text("in the way")
     (error,) = desk.prepare(desk.order())
-    assert isinstance(error, NoTree) and error.is_hosts and "cannot unpack its snapshot" in str(error)
+    assert isinstance(error, NoTree) and not error.is_users and "cannot unpack its snapshot" in str(error)
 
 
 def test_a_copy_goes_with_its_jobs_checkpoints_and_what_was_begun_at_the_next_start(desk: Desk) -> None:
