@@ -22,6 +22,8 @@ IDLE_FORMS: Final = "none, or steps such as warn:30m, share:1h or stop:2h betwee
 IDLE_CHARS: Final = 64
 GRACE_S: Final = 60.0
 """From the word to an idle job until it is stopped."""
+SEEN_S: Final = 15.0
+"""So late may it be seen that a job has worked: it is stopped only after another such time."""
 USUAL_S: Final = 1800.0
 """After so long a step is taken that names no time."""
 _STEP: Final = re.compile(r"(warn|share|stop)(?::(\d{1,6}(?:\.\d+)?)([smhd]?))?")
@@ -90,13 +92,12 @@ def is_idle_rule(text: str) -> bool:
     return True
 
 
-def next_stage(
-    steps: tuple[IdleStep, ...], spell: IdleSpell | None, idle_s: float, now_s: float
-) -> IdleStage:
+def next_stage(steps: tuple[IdleStep, ...], spell: IdleSpell | None, idle_s: float) -> IdleStage:
     """What is due of a job that has been idle for so long; empty: nothing. `spell`: what was told of it."""
     told = spell.stage if spell is not None else ""
     if told == "word" and spell is not None:
-        return "stop" if now_s - spell.told_s >= GRACE_S else ""
+        quiet_s = spell.told_s - spell.since_s + GRACE_S + SEEN_S  # All of that is known to have been quiet.
+        return "stop" if idle_s >= quiet_s else ""
     stages: list[IdleStage] = ["word" if step.verb == "stop" else step.verb for step in steps]
     at = stages.index(told) + 1 if told in stages else 0
     return stages[at] if at < len(stages) and idle_s >= steps[at].after_s else ""

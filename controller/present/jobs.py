@@ -114,7 +114,7 @@ def describe_pace(job: clients.JobView) -> str:
 
 def is_idle(job: clients.JobView) -> bool:
     """Whether it was said of the job that it holds its devices idle."""
-    return job.idle is not None and job.idle.since_at is not None
+    return job.phase is Phase.RUNNING and job.idle is not None and job.idle.since_at is not None
 
 
 def describe_idle(job: clients.JobView) -> str:

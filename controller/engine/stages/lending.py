@@ -83,6 +83,8 @@ class Lending:
         count = job.spec.gpus_min
         if not job.preemptible or job.spec.gpu_fraction < 1.0 or job.spec.nodes > 1:
             return None
+        if job.spec.profiling == "only":
+            return None  # Beside another it would measure both.
         for devices in free.values():
             for at in range(len(devices) - count + 1):
                 wanted = tuple(devices[at : at + count])

@@ -62,7 +62,7 @@ class IdleFilter:
         if len(known) < len(job.attempt.hosts_left):
             return None
         idle_s = min(each.reading.idle_s for each in known.values())
-        stage = next_stage(steps, spell, idle_s, now_s)
+        stage = next_stage(steps, spell, idle_s)
         if not stage:
             return None
         since_s = now_s - idle_s if spell is None else spell.since_s

@@ -59,8 +59,17 @@ def test_an_idle_job_lends_its_device_until_it_works_again(policy: str) -> None:
         {"resumable": True},
         {"resumable": True, "memory_mib": 200, "share": "never"},
         {"resumable": True, "memory_mib": 200, "gpus": 2},
+        {"resumable": True, "memory_mib": 200, "profiling": "only"},
     ],
-    ids=["not-known-to-resume", "class-hp", "too-large", "unknown-memory", "shares-with-nobody", "too-wide"],
+    ids=[
+        "not-known-to-resume",
+        "class-hp",
+        "too-large",
+        "unknown-memory",
+        "shares-with-nobody",
+        "too-wide",
+        "is-measured",
+    ],
 )
 def test_a_job_that_could_not_leave_or_does_not_fit_is_lent_nothing(guest: dict[str, Any]) -> None:
     desk = held()

@@ -71,6 +71,16 @@ def test_any_activity_after_the_word_calls_the_stop_off() -> None:
     assert len(told.seen) == 2
 
 
+def test_a_stop_waits_until_all_of_the_grace_is_known_to_have_been_quiet() -> None:
+    told = Told("stop:10m")
+    told.passes(10.1, idle_from_s=told.desk.now_s)
+    idle_s = 10 * MINUTE_S
+    for _ in range(60):  # Nothing is known for five minutes: somebody has stopped it, say.
+        told.desk.now_s += 5.0
+        told.hear(idle_s + 10.0, ago_s=idle_s + 10.0)
+    assert told.stages == ["word"]
+
+
 def test_an_agent_or_a_controller_that_starts_anew_ends_no_spell() -> None:
     told = Told("warn:10m")
     told.passes(11, idle_from_s=told.desk.now_s)
