@@ -33,7 +33,7 @@ from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.executors.allocating import allocator_of
 from cotenant.controller.history import EtaAnswer, EtaQuestion, comparable_eta, policy_label, question_of
 from cotenant.controller.loop import WAITING_ROWS_MAX, ControllerLoop
-from cotenant.controller.notices import ChildDeliveries, Notifier
+from cotenant.controller.notices import ChildDeliveries, Notifier, OwnerRequests
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.registry import make_or_stand_in
 from cotenant.controller.redirecting import Redirector
@@ -186,6 +186,7 @@ class Controller:
                 tree_requests,
                 self._allocator.requests,
                 self._notifier,
+                OwnerRequests(self.core, self._notifier),
                 LeadershipRequests(
                     self.core, self._leadership, paths.own_endpoint(settings) or endpoint, self._leave
                 ),

@@ -8,5 +8,6 @@ happen. (Going through the journal again from a mark could not tell what the sta
 
 from cotenant.controller.notices.deliveries import ChildDeliveries, DeliveryResult
 from cotenant.controller.notices.notifier import Notifier
+from cotenant.controller.notices.owners import OwnerRequests
 
-__all__ = ["ChildDeliveries", "DeliveryResult", "Notifier"]
+__all__ = ["ChildDeliveries", "DeliveryResult", "Notifier", "OwnerRequests"]

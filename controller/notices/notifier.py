@@ -119,12 +119,15 @@ class Notifier:
             goes = self._ways_of(job.spec)
             self._add(self._make(key, goes, kind=kind, user=job.spec.user, **text._asdict(), **about))
 
-    def tell(self, user: str, kind: str, subject: str, text: str) -> None:
+    def tell(self, user: str, kind: str, subject: str, text: str) -> Notice:
         """Tells a user of something that is no job of theirs, once the open group is durable."""
         goes = ways.ways_of((), user, self._settings, has_webhook=False)
         key, lines = f"{self._core.journal.last_seq}-{user}-{kind}", tuple(text.splitlines())
         subject = texts.one_line(subject)
-        self._add(self._make(key, goes, kind=kind, user=user, subject=subject, lines=lines))
+        notice = self._make(key, goes, kind=kind, user=user, subject=subject, lines=lines)
+        if goes:
+            self._add(notice)
+        return notice
 
     def _make(self, key: str, goes: Sequence[str], **fields: Any) -> Notice:
         notice_id, at_s = f"{self._core.journal.name}-{key}", self._core.clock.wall()

@@ -24,7 +24,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import EngineConfig, MakePolicy
 from cotenant.controller.executors.agents import AgentExecutor
-from cotenant.controller.notices import ChildDeliveries, DeliveryResult, Notifier
+from cotenant.controller.notices import ChildDeliveries, DeliveryResult, Notifier, OwnerRequests
 from cotenant.controller.policies import registry
 from cotenant.controller.slurm.alloc.requests import AllocationRequests
 from cotenant.controller.store import (
@@ -143,7 +143,12 @@ class Station:
             self.secrets,
             about,
             self._stop,
-            more=(AllocationRequests(self.core, about.endpoint, {}), self.notifier, trees),
+            more=(
+                AllocationRequests(self.core, about.endpoint, {}),
+                self.notifier,
+                OwnerRequests(self.core, self.notifier),
+                trees,
+            ),
             tells=self.notifier,
             trees=trees,
             **limits,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from cotenant.controller.cli.frame.command import group
+from cotenant.controller.cli.frame.command import argument, group
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     JsonFlag,
@@ -16,7 +16,7 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.client.own_notify import own_webhook
-from cotenant.controller.domain import texts
+from cotenant.controller.domain import DeviceId, texts
 from cotenant.controller.present.problem import FAILED, OK, Problem
 from cotenant.controller.present.screen import tell
 from cotenant.controller.wire import clients as wire
@@ -33,6 +33,7 @@ def notify() -> None:
     \b
     For example:
       cotenant notify test
+      cotenant notify owner gpu07/2    whose process keeps jobs off that device
     """
 
 
@@ -61,6 +62,27 @@ def send_test(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: En
     value: dict[str, Any] = {"schema": "notify-test/1", "id": reply.notice_id, "ways": reply.ways}
     show_one(form, value, reply.notice_id, value, page)
     return OK if all(state == "sent" for state in reply.ways.values()) else FAILED
+
+
+@notify.part("owner")
+def owner(
+    device: Annotated[str, argument(metavar="HOST/DEVICE", help="As `nodes --foreign` has them.")],
+    output: OutputFlag = None,
+    as_json: JsonFlag = False,
+    endpoint: EndpointFlag = None,
+) -> None:
+    """Tell whoever holds a device outside of jobs that others wait for it, at most once an hour.
+
+    \b
+    For example:
+      cotenant nodes --foreign
+      cotenant notify owner gpu07/2
+    """
+    form = chosen_format(output, as_json)
+    with asking(endpoint) as client:
+        reply = client.ask(wire.TellOwner(device_id=DeviceId(device)))
+    value: dict[str, Any] = {"schema": "notify-owner/1", "id": reply.notice_id, "ways": reply.ways}
+    show_one(form, value, reply.notice_id, value, page)
 
 
 def page(value: dict[str, Any]) -> str:

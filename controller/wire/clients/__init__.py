@@ -46,7 +46,7 @@ _HOMES: Final = {
         "ListEtas", "ListJobs", "LogPart", "PromiseCounts", "PromisedEndView", "ReadJobLog", "ShareBoundView",
         "SetJobs", "ShowJob", "Shown", "SpecView", "SpeedupView", "SubmissionKind", "WaitJobs", "spec_view",
     ),
-    "notices": ("GetNotice", "NoticeReply", "NoticeRequest", "SendTestNotice"),
+    "notices": ("GetNotice", "NoticeReply", "NoticeRequest", "SendTestNotice", "TellOwner"),
     "past": (
         "GetTimeline", "GetUsage", "ListPastJobs", "PastJobView",
         "PastJobs", "PolicySince", "TimelineDevice", "TimelineJob",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cotenant.controller.domain import DeviceId
 from cotenant.controller.wire.clients.base import Question, Reply
 
 
@@ -27,4 +28,10 @@ class NoticeReply(Reply, frozen=True, kw_only=True, tag="notice"):
     ways: dict[str, str]
 
 
-NoticeRequest = SendTestNotice | GetNotice
+class TellOwner(Question["NoticeReply"], frozen=True, kw_only=True, tag="tell-owner"):
+    """Asks that whoever holds a device outside of jobs is told that others wait for it."""
+
+    device_id: DeviceId
+
+
+NoticeRequest = SendTestNotice | GetNotice | TellOwner

@@ -19,7 +19,7 @@ from cotenant.controller.api.queries import Queries
 from cotenant.controller.api.shadow import ShadowRequests
 from cotenant.controller.api.trees import TreeRequests
 from cotenant.controller.domain import HostId, JobId, Launch
-from cotenant.controller.notices import Notifier
+from cotenant.controller.notices import Notifier, OwnerRequests
 from cotenant.controller.policies import registry
 from cotenant.controller.slurm.alloc.requests import AllocationRequests
 from cotenant.controller.system.keys import Identity
@@ -33,7 +33,8 @@ def test_every_request_has_an_answer() -> None:
     """But for those that may wait for one."""
     kinds = (
         Arrivals, Queries, Changing, ProfileRequests, EtaRequests, AccountingRequests, JobSettings,
-        ShadowRequests, TimelineRequests, AllocationRequests, LeadershipRequests, Notifier, TreeRequests,
+        ShadowRequests, TimelineRequests, AllocationRequests, LeadershipRequests, Notifier,
+        OwnerRequests, TreeRequests,
     )  # fmt: skip
     answered = answers_of(*map(object.__new__, kinds))
     waiting = {clients.WaitJobs, clients.ReadJobLog, clients.ForeseeArrival, clients.ForeseeWidths}

@@ -17,7 +17,7 @@ from cotenant.controller.store import SqliteDatabase, SqliteWriting, StorageErro
 from cotenant.controller.system.sections import NotifySettings
 from cotenant.controller.wire import LogReply, ReadLog, agents, clients
 from tests.building.journals import NO_RESERVE
-from tests.controller.station import ALICE, BOB, Station, job, run_one
+from tests.controller.station import ALICE, BOB, Station, hello, job, run_one
 
 SENT = DeliveryResult(True, True, "")
 DEAD = DeliveryResult(False, False, "Connection refused")
@@ -190,6 +190,23 @@ def test_an_array_is_told_of_once_at_its_end_and_at_its_first_failure(open_stati
         "array 1 (sweep): task 1_1 failed on h1, the first",
         "array 1 (sweep) ended: 3 done, 2 failed",
     ]
+
+
+def test_whoever_holds_a_device_outside_of_jobs_can_be_told_once_an_hour(open_station: MakesStation) -> None:
+    station = open_station()
+    note = "in use by pid 71 of carol (python3) of root (, 900 MiB), pid 72 of dave (vim)"
+    greeting = hello("a", 2)
+    first, other = greeting.report.devices
+    held = msgspec.structs.replace(first, note=note)
+    report = msgspec.structs.replace(greeting.report, devices=(held, other))
+    station.agent_says(b"agent-a", msgspec.structs.replace(greeting, report=report))
+    ask = clients.TellOwner(device_id=held.device_id)
+    assert isinstance(station.ask(ask), clients.NoticeReply)
+    (told,) = take(station)
+    assert (told["user"], told["subject"]) == ("carol", "others wait for a/0, which a process of yours holds")
+    for asked in (ask, clients.TellOwner(device_id=other.device_id)):
+        answer = station.ask(asked)
+        assert isinstance(answer, clients.Failure) and answer.code == "refused", answer
 
 
 def test_something_else_than_a_job_is_told(open_station: MakesStation) -> None:
