@@ -140,7 +140,7 @@ def prepared_submission(
         same_machine=socket_path(controller) is not None,
         saves_scripts=loaded.settings.checkpoint.scripts == "auto",
         notify=usual_words(loaded.settings.notify),
-        webhook=own_webhook(loaded.settings.notify, os.environ),
+        webhook=own_webhook(loaded.settings.notify),
     )
     try:
         made = submission(words, flags, where, command_only=command_only, sbatch=sbatch)
