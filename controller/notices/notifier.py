@@ -115,6 +115,8 @@ class Notifier:
         if text := compose_text(occasion, self._core.state, self._core.forgotten_tasks):
             number = attempt.attempt if attempt is not None else 0
             key, about = f"{job.job_id}-{number}-{kind}", {"job_id": job.job_id, "attempt": number}
+            if kind == "idle":  # The only kind that an attempt may bring several times.
+                key += f"-{self._core.journal.last_seq}"
             goes = self._ways_of(job.spec)
             self._add(self._make(key, goes, kind=kind, user=job.spec.user, **text._asdict(), **about))
 
