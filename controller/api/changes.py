@@ -105,8 +105,8 @@ def why_not_again(job: Job) -> str:
     """Why a job that has ended cannot be queued again as itself; empty if it can."""
     if job.spec.profiling == "only":
         return f"job {job.job_id} was there for its profile: `cotenant profile` measures again"
-    if job.spec.launch.secrets:
-        names = ", ".join(job.spec.launch.secrets[:3])
+    if job.spec.launch.secret_variables:
+        names = ", ".join(job.spec.launch.secret_variables[:3])
         return f"job {job.job_id} had secret variables ({names}), deleted at its end: submit it again"
     return ""
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from cotenant.controller.domain import WEBHOOK_VARIABLE, read_notify
+from cotenant.controller.domain import read_notify
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.system.sections import NotifySettings
 from cotenant.controller.system.webhooks import read_secret
@@ -15,12 +13,9 @@ def usual_words(settings: NotifySettings) -> tuple[str, ...]:
     return read_notify((*settings.kinds, *([settings.mail] if settings.mail else [])))
 
 
-def own_webhook(settings: NotifySettings, environ: Mapping[str, str]) -> str:
-    """The URL of one's own webhook: in a job that of whoever submitted it; empty: there is none. Raises
-    Problem."""
-    if not settings.webhook_file:
-        return environ.get(WEBHOOK_VARIABLE, "")
+def own_webhook(settings: NotifySettings) -> str:
+    """The URL of one's own webhook; empty: there is none. Raises Problem: it cannot be read."""
     try:
-        return read_secret(settings.webhook_file)
+        return read_secret(settings.webhook_file) if settings.webhook_file else ""
     except ValueError as error:
         raise Problem("config", f"notify.webhook_file: {error}") from None

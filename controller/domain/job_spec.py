@@ -15,7 +15,7 @@ import msgspec
 
 from cotenant.controller.domain.idling import IDLE_FORMS, is_idle_rule
 from cotenant.controller.domain.ids import JobId, array_of
-from cotenant.controller.domain.notices import notify_problem
+from cotenant.controller.domain.notices import WEBHOOK_VARIABLE, notify_problem
 from cotenant.controller.performance import Gang, Profile, sized_gang
 
 PRIORITY_MAX: Final = 1_000
@@ -142,6 +142,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     uid: int = 0
     gid: int = 0
     groups: tuple[int, ...] = ()
+
+    @property
+    def secret_variables(self) -> tuple[str, ...]:
+        """The secrets that its processes get: all but the one by which its owner is told."""
+        return tuple(name for name in self.secrets if name != WEBHOOK_VARIABLE)
 
     @property
     def may_be_split(self) -> bool:

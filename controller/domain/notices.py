@@ -16,7 +16,7 @@ to leave its devices and waits again. idle: it holds devices and uses none."""
 NOTICE_KINDS: Final[tuple[NoticeKind, ...]] = get_args(NoticeKind)
 NOTIFY_FORMS: Final = f"{', '.join(NOTICE_KINDS)}, all, none, or a mail address"
 WEBHOOK_VARIABLE: Final = "COTENANT_NOTIFY_WEBHOOK"
-"""The secret of a job that holds its owner's webhook."""
+"""The secret of a job that holds its owner's webhook; its processes do not get it."""
 _ADDRESS: Final = re.compile(
     r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9]([A-Za-z0-9.-]{0,250}[A-Za-z0-9])?"
 )

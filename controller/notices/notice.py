@@ -111,6 +111,7 @@ def payload_of(notice: Notice, output: bytes, why: str, secrets: Iterable[str]) 
 def hide_secrets(text: str, secrets: Iterable[str]) -> str:
     """A text without the values of secrets, nor any line of one that has several."""
     parts = {part for value in secrets for part in (value, *value.splitlines()) if part.strip()}
+    parts |= {texts.one_line(part) for part in parts}
     for part in sorted(parts, key=len, reverse=True):
         text = text.replace(part, HIDDEN)
     return text

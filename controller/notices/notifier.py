@@ -122,7 +122,8 @@ class Notifier:
     def tell(self, user: str, kind: str, subject: str, text: str) -> Notice:
         """Tells a user of something that is no job of theirs, once the open group is durable."""
         goes = ways.ways_of((), user, self._settings, has_webhook=False)
-        key, lines = f"{self._core.journal.last_seq}-{user}-{kind}", tuple(text.splitlines())
+        key = f"{self._core.journal.last_seq}-{user}-{kind}"
+        lines = tuple(map(texts.one_line, text.splitlines()))
         subject = texts.one_line(subject)
         notice = self._make(key, goes, kind=kind, user=user, subject=subject, lines=lines)
         if goes:
@@ -243,17 +244,18 @@ class Notifier:
 
     def _compose(self, sending: OpenNotice, why: str = "", output: bytes = b"") -> None:
         """Puts together what is sent. A text in which secrets cannot be looked for is left out."""
-        notice = sending.notice
+        notice, secrets = sending.notice, dict[str, str]()
         try:
             record = None if notice.job_id is None else self._core.record(notice.job_id)
-            if notice.job_id is not None and record is None:
+            if record is not None and (names := record.job.spec.launch.secret_variables):
+                secrets = self._secrets.read(record.job.job_id, names)
+            elif record is None and notice.job_id is not None:
                 raise BadSecrets("its job is not known any more")
-            names = record.job.spec.launch.secrets if record is not None else ()
-            secrets = self._secrets.read(notice.job_id, names) if notice.job_id and names else {}
         except (BadSecrets, BadMessage, StorageError) as error:
-            why, output, secrets = f"It says no more: {error}", b"", {}
-            notice = msgspec.structs.replace(notice, lines=())
-        sending.url = sending.url or secrets.get(WEBHOOK_VARIABLE, "")
+            why, output, notice = f"It says no more: {error}", b"", msgspec.structs.replace(notice, lines=())
+        if OWN_WEBHOOK in notice.ways and notice.job_id is not None:
+            with suppress(BadSecrets):  # A job that was queued again has lost it.
+                sending.url = self._secrets.read(notice.job_id, [WEBHOOK_VARIABLE])[WEBHOOK_VARIABLE]
         sending.payload = ways.payload_of(notice, output, why, secrets.values())
 
     # --- Sending -----------------------------------------------------------------------------------
@@ -265,7 +267,10 @@ class Notifier:
         for way, state in sending.notice.ways.items():
             if not state.startswith(WAITS) or sending.due_s.get(way, 0.0) > now_s:
                 continue
-            problem = webhook_problem(url, self._settings.webhook_hosts) if way == OWN_WEBHOOK else ""
+            problem = ""
+            if way == OWN_WEBHOOK:
+                hosts, unknown = self._settings.webhook_hosts, "its URL is not known any more"
+                problem = webhook_problem(url, hosts) if url else unknown
             if now_s - sending.taken_s >= GIVE_UP_S:
                 problem = problem or state.partition(": ")[2] or "its turn has not come for a day"
             if problem:

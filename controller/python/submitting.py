@@ -212,7 +212,7 @@ def _base_options(given: dict[str, Any]) -> tuple[Options, tuple[JobHandle[Any],
 def _submission(words: list[str], options: Options, endpoint: str | None) -> Submission:
     with translate_problems():
         loaded = loaded_settings(endpoint)
-        webhook = own_webhook(loaded.settings.notify, os.environ)
+        webhook = own_webhook(loaded.settings.notify)
     controller = paths.client_endpoint(loaded.settings)
     where = Submitter(
         folder=Path.cwd(),

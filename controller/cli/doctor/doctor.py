@@ -334,7 +334,7 @@ def journal_scrubbed(facts: DoctorFacts) -> Check | None:
 def messages_to_people(facts: DoctorFacts) -> Check | None:
     """Checks your own settings, and the controller's ways to tell people, as far as they were used."""
     try:
-        own_webhook(facts.loaded.settings.notify, os.environ)
+        own_webhook(facts.loaded.settings.notify)
     except Problem as problem:
         return Check("notify", "warn", problem.message, "see docs/notifications.md")
     broken = [f"{way} {state}" for way, state in facts.ways.items() if state.startswith("failed")]

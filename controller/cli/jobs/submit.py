@@ -140,7 +140,7 @@ def prepared_submission(
         same_machine=socket_path(controller) is not None,
         saves_scripts=loaded.settings.checkpoint.scripts == "auto",
         notify=usual_words(loaded.settings.notify),
-        webhook=own_webhook(loaded.settings.notify, os.environ),
+        webhook=own_webhook(loaded.settings.notify),
         snapshots=paths.packed_trees(),
         snapshot_size_max_mib=loaded.settings.snapshot.size_max_mib,
     )

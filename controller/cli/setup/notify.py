@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Annotated, Any, Final
 
@@ -51,7 +50,7 @@ def send_test(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: En
     form = chosen_format(output, as_json)
     own = loaded_settings(endpoint).settings.notify
     with asking(endpoint) as client:
-        reply = client.ask(wire.SendTestNotice(mail=own.mail, webhook=own_webhook(own, os.environ)))
+        reply = client.ask(wire.SendTestNotice(mail=own.mail, webhook=own_webhook(own)))
         if not reply.ways:
             raise Problem("refused", "this controller has no way to tell you", "see docs/notifications.md")
         tell(f"sending by: {', '.join(map(texts.one_line, reply.ways))}")

@@ -405,9 +405,9 @@ class AgentExecutor:
         for command, again in list(self._delivery.due(now_s, host_id)):
             self._core.counters["resent"] += again
             secrets: dict[str, str] = {}
-            if isinstance(command, StartAttempt) and command.launch.secrets:
+            if isinstance(command, StartAttempt) and command.launch.secret_variables:
                 try:
-                    secrets = self._secrets.read(command.job_id, command.launch.secrets)
+                    secrets = self._secrets.read(command.job_id, command.launch.secret_variables)
                 except BadSecrets as problem:
                     if not again:
                         self._delivery.note_seen(host_id, command.command_id)

@@ -100,6 +100,13 @@ def test_a_log_is_read_piece_by_piece_and_closed_by_the_result(folder: Path, wri
     assert not look(folder, question(limit=5)).closed
 
 
+def test_the_end_of_a_log_can_be_asked_for(folder: Path, writer: LogWriter) -> None:
+    writer.write(b"hello world")
+    last = look(folder, question(offset=-5))
+    assert (last.data, last.next_offset, last.at_end) == (b"world", 11, True)
+    assert look(folder, question(offset=-500)).data == b"hello world"
+
+
 def test_an_answer_is_bounded(folder: Path, writer: LogWriter) -> None:
     writer.write(b"x" * 400_000)
     assert len(look(folder, question(limit=10**9)).data) == BYTES_MAX

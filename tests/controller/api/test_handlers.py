@@ -19,7 +19,7 @@ from cotenant.controller.api.queries import Queries
 from cotenant.controller.api.shadow import ShadowRequests
 from cotenant.controller.api.trees import TreeRequests
 from cotenant.controller.domain import HostId, JobId, Launch
-from cotenant.controller.notices import Notifier, OwnerRequests
+from cotenant.controller.notices import OwnerRequests
 from cotenant.controller.policies import registry
 from cotenant.controller.slurm.alloc.requests import AllocationRequests
 from cotenant.controller.system.keys import Identity
@@ -29,14 +29,14 @@ from tests.controller.station import ADMIN, ALICE, BOB, Station, job, run_one
 AGENT = Identity(name="agent@h1", role="agent", uid=65534, gid=65534, host="h1")
 
 
-def test_every_request_has_an_answer() -> None:
+def test_every_request_has_an_answer(station: Station) -> None:
     """But for those that may wait for one."""
     kinds = (
         Arrivals, Queries, Changing, ProfileRequests, EtaRequests, AccountingRequests, JobSettings,
-        ShadowRequests, TimelineRequests, AllocationRequests, LeadershipRequests, Notifier,
+        ShadowRequests, TimelineRequests, AllocationRequests, LeadershipRequests,
         OwnerRequests, TreeRequests,
     )  # fmt: skip
-    answered = answers_of(*map(object.__new__, kinds))
+    answered = answers_of(*map(object.__new__, kinds), station.notifier)
     waiting = {clients.WaitJobs, clients.ReadJobLog, clients.ForeseeArrival, clients.ForeseeWidths}
     waiting |= {clients.UseStream}
     assert {*answered, *waiting, clients.Stop} == set(get_args(clients.AnyRequest))

@@ -46,7 +46,8 @@ def modules_after(*words: str, at: Path) -> set[str]:
 OF_A_QUESTION_ABOUT_JOBS = (
     "domain.capabilities", "domain.cluster", "domain.eta", "domain.faces", "domain.idling", "domain.ids",
     "domain.indicators", "domain.job", "domain.job_parts", "domain.job_spec", "domain.placement",
-    "domain.lifecycle", "domain.perf", "domain.profiles", "domain.reasons", "domain.settings", "domain.texts",
+    "domain.lifecycle", "domain.notices", "domain.perf", "domain.profiles", "domain.reasons",
+    "domain.settings", "domain.texts",
     "domain.throughput", "wire.clients", "wire.clients.base", "wire.clients.jobs",
     "wire.clients.submissions", "wire.codec", "wire.route", "wire.times", "wire.views",
 )  # fmt: skip

@@ -224,9 +224,10 @@ def test_something_else_than_a_job_is_told(open_station: MakesStation) -> None:
 def end_with_output(station: Station, data: bytes, detail: str = "exit code 3") -> dict[str, Any]:
     """Lets alice's job with a secret fail; returns what is told."""
     address = station.join()
-    launch = Launch(argv=("python", "train.py"), workdir="/tmp", secrets=("HF_TOKEN",))
+    launch = Launch(argv=("python", "train.py"), workdir="/tmp", secrets=("HF_TOKEN", "TAB_KEY"))
     request = clients.Submit(
-        specs=(job("train", notify=ENDS, launch=launch),), secrets={"HF_TOKEN": "hunter2\nsecond-line"}
+        specs=(job("train", notify=ENDS, launch=launch),),
+        secrets={"HF_TOKEN": "hunter2\nsecond-line", "TAB_KEY": "ta\tb"},
     )
     (job_id,) = station.ask(request, ALICE).job_ids
     fail(station, address, job_id, detail)
@@ -256,9 +257,9 @@ def test_the_last_lines_of_its_output_come_with_it(open_station: MakesStation) -
 
 def test_no_secret_is_in_it(open_station: MakesStation) -> None:
     output = b"key hunter2 and \x1b[1mhun\x1b[0mter2\nthen second-line\n"
-    told = end_with_output(open_station(), output, detail="exit code 3: bad key hunter2")
-    assert "hunter2" not in str(told) and "second-line" not in str(told)
-    assert told["text"].count("[secret]") == 4
+    told = end_with_output(open_station(), output, detail="exit code 3: bad keys hunter2, ta\tb")
+    assert [word for word in ("hunter2", "second-line", "ta\tb", "ta\\tb") if word in told["text"]] == []
+    assert told["text"].count("[secret]") == 5
 
 
 def test_a_line_that_may_have_lost_its_beginning_is_left_out(open_station: MakesStation) -> None:
@@ -289,6 +290,26 @@ def test_secrets_are_kept_until_it_is_sent(open_station: MakesStation) -> None:
     then(SENT)
     station.tick(0.5)
     assert station.notifier.jobs_waiting == set()
+
+
+def test_a_job_does_not_get_its_owner_s_webhook_and_can_run_again_without_it(
+    open_station: MakesStation,
+) -> None:
+    station = open_station(NotifySettings(webhook_hosts=("hooks.example",), smtp=""))
+    address = station.join()
+    launch = Launch(argv=("a",), workdir="/tmp", secrets=(WEBHOOK_VARIABLE,))
+    url = "https://hooks.example/of-alice"
+    request = clients.Submit(specs=(job(notify=ENDS, launch=launch),), secrets={WEBHOOK_VARIABLE: url})
+    (job_id,) = station.ask(request, ALICE).job_ids
+    finish(station, address, job_id)
+    assert len(take_all(station)) == 1
+    station.secrets.release(lambda each: True)
+    station.ask(clients.ChangeJobs(verb="requeue", job_ids=(job_id,)), ALICE)
+    finish(station, address, job_id)
+    assert url not in str(station.told(address, agents.CommandDelivery))
+    assert take_all(station) == []
+    shown = station.ask(clients.ShowJob(job_id=job_id)).job.told
+    assert shown.endswith("own webhook failed: its URL is not known any more")
 
 
 def test_the_site_s_webhook_is_not_the_user_s(open_station: MakesStation) -> None:

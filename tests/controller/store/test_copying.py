@@ -44,6 +44,7 @@ def source(ways: tuple[Kept, Kept], tmp_path: Path) -> Kept:
         run_one(station, address, station.submit())
     station.ask(clients.Submit(specs=(job(),), idempotency_key="k-1"), ALICE)
     station.journal.keep_quarantined(1.0, b"event", "story")
+    station.journal.keep_notice("7-end", "still to be told")
     station.core.snapshot()
     station.close()
     return ways[0]
@@ -63,7 +64,7 @@ def contents(database: Database) -> dict[str, object]:
             table.name: reading.rows(f"SELECT {table.columns} FROM {table.name} ORDER BY {table.key}")
             for table in TABLES
         }
-        return {**found, "name": journal.name, "state": state.save()}
+        return {**found, "name": journal.name, "state": state.save(), "notices": journal.notices()}
 
 
 def tell_nobody(table: str, done: int, total: int) -> None: ...
@@ -72,6 +73,7 @@ def tell_nobody(table: str, done: int, total: int) -> None: ...
 def test_all_of_it_arrives(source: Kept, target: Kept) -> None:
     before = contents(source.database())
     assert all(before[table.name] for table in TABLES), "something of every kind is there to be lost"
+    assert before["notices"] == ["still to be told"]
     copy_journal(source.database(), target.database(), tell_nobody)
     assert contents(target.database()) == before
     Journal(target.database()).close()
