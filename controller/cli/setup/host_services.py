@@ -111,9 +111,13 @@ def _settings_of_services(
             where = f"set controller.users in {settings.SYSTEM_DIR}" if is_system else "add --system"
             raise Problem("usage", "--group is for a machine that has no settings yet", where)
         return loaded, ""
-    text = FIRST_SETTINGS.format(endpoint=SYSTEM_ENDPOINT, users=users or EVERYBODY)
-    flags = {"controller.endpoint": SYSTEM_ENDPOINT, "controller.users": users or EVERYBODY}
-    return settings.load(flags, environ=seen), text
+    flags = {
+        "controller.endpoint": SYSTEM_ENDPOINT,
+        "controller.users": users or EVERYBODY,
+        "controller.state_dir": f"{STATE_DIR}controller",
+        "agent.state_dir": f"{STATE_DIR}agent",
+    }
+    return settings.load(flags, environ=seen), FIRST_SETTINGS.format(*flags.values())
 
 
 FIRST_SETTINGS: Final = """\
@@ -121,8 +125,12 @@ FIRST_SETTINGS: Final = """\
 # Written by `cotenant service install --system`, and yours to change; `cotenant config` explains every key.
 
 [controller]
-endpoint = "{endpoint}"
-users = "{users}"                    # "*": every account; or the name of a group
+endpoint = "{}"
+users = "{}"  # "*": every account; or the name of a group
+state_dir = "{}"
+
+[agent]
+state_dir = "{}"
 """
 
 
