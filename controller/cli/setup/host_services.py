@@ -99,7 +99,7 @@ def _settings_of_services(
     seen = {name: environ[name] for name in (settings.ENV_FILE, "HOME", "XDG_CONFIG_HOME") if name in environ}
     if is_system:
         home = pwd.getpwuid(0).pw_dir if os.geteuid() == 0 else "/nonexistent"
-        seen = {"HOME": home, **{name: seen[name] for name in (settings.ENV_FILE,) if name in seen}}
+        seen = {**seen, "HOME": home, "XDG_CONFIG_HOME": ""}
     try:
         loaded = settings.load(environ=seen)
     except settings.SettingsError as error:
@@ -178,29 +178,25 @@ def _has_controller(loaded: settings.LoadedSettings) -> bool:
 def _unit_context(
     loaded: settings.LoadedSettings, *, is_system: bool, program: str, environ: Mapping[str, str]
 ) -> UnitContext:
-    given = loaded.settings.controller
-    variables = {name: os.path.abspath(environ[name]) for name in CARRIED if environ.get(name)}
-    path = socket_path(next(iter(endpoints_of(given.endpoint)), "")) if given.endpoint else None
-    state = "" if given.state_dir in ("", f"{STATE_DIR}controller") else given.state_dir
-    standby = ("--standby",) if given.journal else ()
-    if not is_system:
+    given, state, runtime_name = loaded.settings.controller, "", ""
+    options: dict[DaemonName, tuple[str, ...]] = {
+        "controller": ("--standby",) if given.journal else (),
         # Others use this machine as well, and a browser's cookies do not tell the ports of an address apart.
-        socket = ("--socket", str(paths.runtime_dir() / "page.sock")) if _is_of_machine(loaded) else ()
-        return UnitContext(
-            program=program,
-            is_system=False,
-            environment=variables,
-            controller_words=standby,
-            web_words=socket,
-        )
-    own_state = () if given.state_dir else ("--state-dir", f"{STATE_DIR}controller")
-    agent_state = () if loaded.settings.agent.state_dir else ("--state-dir", f"{STATE_DIR}agent")
+        "web": ("--socket", str(paths.runtime_dir() / "page.sock")) if _is_of_machine(loaded) else (),
+    }
+    if is_system:
+        if not given.state_dir:
+            options["controller"] = ("--state-dir", f"{STATE_DIR}controller", *options["controller"])
+        if not loaded.settings.agent.state_dir:
+            options["agent"] = ("--state-dir", f"{STATE_DIR}agent")
+        state = "" if given.state_dir == f"{STATE_DIR}controller" else given.state_dir
+        path = socket_path(paths.controller_endpoint(loaded.settings)) if _has_controller(loaded) else None
+        runtime_name = path.parent.name if path is not None and is_system_socket(path) else ""
     return UnitContext(
         program=program,
-        is_system=True,
-        environment=variables,
-        controller_words=(*own_state, *standby),
-        agent_words=agent_state,
-        state_dir=Path(state) if state else None,
-        runtime_name=path.parent.name if path is not None and is_system_socket(path) else "",
+        is_system=is_system,
+        environment={name: os.path.abspath(environ[name]) for name in CARRIED if environ.get(name)},
+        options=options,
+        state_dir=state,
+        runtime_name=runtime_name,
     )
