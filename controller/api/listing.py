@@ -74,6 +74,13 @@ def wanted_jobs(found: Iterable[Job], request: wire.ListJobs) -> list[Job]:
     return [job for job in found if is_wanted(job, request, words)]
 
 
+def not_before(request: wire.ListJobs, jobs: Iterable[Job]) -> list[Job]:
+    """Those that a later page may show: of read pages no job, but an array's row stands where its first task
+    arrived."""
+    after, fold = request.after, request.fold
+    return [job for job in jobs if job.number > after or (fold and is_task(job))]
+
+
 def rows_of(wanted: Iterable[Job], request: wire.ListJobs) -> list[ListingRow]:
     """The rows of a listing, one for each job, in order."""
     place = place_of_end if request.ended else place_of_arrival

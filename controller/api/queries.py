@@ -15,7 +15,14 @@ from cotenant.controller.api import sharing, views
 from cotenant.controller.api.changes import verbs_open
 from cotenant.controller.api.etas import EtaBoard, ahead_lines
 from cotenant.controller.api.job_settings import settings_open
-from cotenant.controller.api.listing import ListingRow, array_view, fold_arrays, is_task, rows_of, wanted_jobs
+from cotenant.controller.api.listing import (
+    ListingRow,
+    array_view,
+    fold_arrays,
+    not_before,
+    rows_of,
+    wanted_jobs,
+)
 from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
 from cotenant.controller.domain import ENDED, ClassReport, Job, Phase, Reason, array_of, render
 from cotenant.controller.engine import Engine, cheapest_change
@@ -68,13 +75,13 @@ class Queries:
         meanwhile; of ended jobs, the time of the end says so."""
         jobs = self._core.state.engine.jobs
         found = jobs_named(self._core, request.job_ids) if request.job_ids else jobs.values()
-        wanted = wanted_jobs(found, request)
-        by_state = Counter([job.phase for job in wanted])
-        if request.page and request.after and not request.ended:  # No rows of pages that are read.
-            # But an array's row stands where its first task arrived.
-            after, fold = request.after, request.fold
-            wanted = [job for job in wanted if job.number > after or (fold and is_task(job))]
-        rows = rows_of(wanted, request)
+        by_state: dict[Phase, int] = {}
+        if request.count:
+            found = wanted_jobs(found, request)
+            by_state = dict(Counter([job.phase for job in found]))
+        if request.page and request.after and not request.ended:
+            found = not_before(request, found)
+        rows = rows_of(found if request.count else wanted_jobs(found, request), request)
         if request.fold:
             rows = fold_arrays(rows, jobs.values(), by_end=request.ended)
         if request.ended and request.before is not None:
@@ -86,7 +93,7 @@ class Queries:
         reasons_s_max = REASONS_OF_PAGE_S_MAX if request.page else REASONS_S_MAX
         more = len(rows) - len(page)
         reply = self._row_list(request_id, page, more, reasons_s_max, brief=request.brief)
-        reply = msgspec.structs.replace(reply, by_state=dict(by_state))
+        reply = msgspec.structs.replace(reply, by_state=by_state)
         if request.ended:
             reply = msgspec.structs.replace(
                 reply, forgotten_jobs=sharing.forgotten_jobs(self._core.state.engine)

@@ -20,7 +20,7 @@ def pages(client: Client, request: wire.ListJobs) -> Iterator[wire.Jobs]:
     left = request.limit - len(reply.jobs)
     while reply.next or reply.next_before:
         yield structs.replace(reply, more=max(0, reply.more - left))
-        after, before = reply.next, reply.next_before
-        reply = client.ask(structs.replace(request, page=PAGE, after=after, before=before, limit=left))
+        place = {"after": reply.next, "before": reply.next_before}
+        reply = client.ask(structs.replace(request, page=PAGE, limit=left, count=False, **place))
         left -= len(reply.jobs)
     yield reply

@@ -41,7 +41,13 @@ _WRONG: Final = (
 errors, those of types that refuse a value, and UnicodeDecodeError."""
 
 
+class _Frame(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    version: int
+    body: msgspec.Raw
+
+
 _ENCODER: Final = msgspec.msgpack.Encoder()
+_FRAME: Final = msgspec.msgpack.Decoder(_Frame)
 
 
 class BadMessage(ValueError):
@@ -105,6 +111,10 @@ def decode(frame: bytes, into: type[T] | Any) -> T:
     if len(frame) > MESSAGE_BYTES_MAX:
         raise BadMessage(f"frame of {len(frame)} bytes is over the limit of {MESSAGE_BYTES_MAX}")
     try:
+        return cast(T, _take_frame(frame, into))
+    except _WRONG:
+        pass
+    try:
         body = msgpack.unpackb(
             frame,
             strict_map_key=True,
@@ -150,6 +160,22 @@ def _holder_of(into: Hashable) -> type[Any]:
     """A struct with one field of this type: msgspec remembers what it found out about a struct, but looks at
     a union again with every conversion, which takes ten times as long as the conversion."""
     return msgspec.defstruct("Holder", [("value", into)], array_like=True)
+
+
+@cache
+def _decoder_of(into: Hashable) -> msgspec.msgpack.Decoder[Any]:
+    """Kept for each type, as `_holder_of` is, and for the same reason."""
+    return msgspec.msgpack.Decoder(into, strict=False)
+
+
+def _take_frame(frame: bytes, into: type[T] | Any) -> T:
+    """Decodes and validates in one go, in a third of the time of two. It takes less than `_convert`, which
+    reads bytes from base64 too; whatever it refuses is for the two, and for their words."""
+    head = _FRAME.decode(frame)
+    if head.version != WIRE_VERSION:
+        raise WrongVersion(head.version)
+    message: T = _decoder_of(cast(Hashable, into)).decode(head.body)
+    return message
 
 
 def _convert(value: object, into: type[T] | Any) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from datetime import date
+from functools import lru_cache
 from typing import Annotated, Final, overload
 
 import msgspec
@@ -25,7 +26,12 @@ def utc(wall_s: float | None) -> Utc | None:
     if wall_s is None:
         return None
     whole, part = divmod(round(wall_s * 1000), 1000)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{part:03d}Z"
+    return f"{_second(whole)}.{part:03d}Z"
+
+
+@lru_cache(1_000)
+def _second(whole: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
 
 
 @overload

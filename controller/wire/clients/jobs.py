@@ -36,6 +36,8 @@ class ListJobs(Question["Jobs"], frozen=True, kw_only=True, tag="jobs"):
     """With `page`: the `next` of the answer before."""
     ended: bool = False
     """Only jobs that have ended, the newest first; a page then goes on by `before`."""
+    count: bool = True
+    """Whether `by_state` is wanted, for which all pages are looked through."""
     before: tuple[float, int] | None = None
     """With `ended` and `page`: the `next_before` of the answer before."""
     name: str = ""
@@ -399,7 +401,7 @@ class Jobs(Reply, frozen=True, kw_only=True, tag="job-list"):
     next_before: tuple[float, int] | None = None
     """Of a page of ended jobs: `before` of the next one; None: there is none."""
     by_state: dict[Phase, int] = field(default_factory=dict)
-    """How many jobs match in each state, on all pages together."""
+    """How many jobs match in each state, on all pages together; empty where that was not asked for."""
     forgotten_jobs: int = 0
     """Ended jobs that only the journal knows: they are in no list, and have answers by number."""
 

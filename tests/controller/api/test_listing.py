@@ -97,11 +97,13 @@ def test_ended_jobs_come_newest_first_and_in_pages(array: Station) -> None:
     assert (first.next, second.next_before, first.by_state) == (0, None, {"cancelled": 3})
 
 
-def test_folded_pages_are_the_folded_listing_in_parts(array: Station) -> None:
+@pytest.mark.parametrize("count", [True, False])
+def test_folded_pages_are_the_folded_listing_in_parts(array: Station, *, count: bool) -> None:
     whole = array.ask(clients.ListJobs(fold=True)).jobs
     pages, after = [], 0
     while True:
-        page = array.ask(clients.ListJobs(fold=True, page=1, after=after))
+        page = array.ask(clients.ListJobs(fold=True, page=1, after=after, count=count))
+        assert bool(page.by_state) is count
         pages += page.jobs
         after = page.next
         if not after:
