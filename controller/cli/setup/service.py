@@ -115,7 +115,7 @@ def install(
 def status(system: SystemFlag = False, user: OwnFlag = False) -> int:
     """What systemd says of them; its exit code: 0 if all run."""
     manager = chosen_manager(system, user)
-    return manager.become("systemctl", "--no-pager", "status", *manager.installed())
+    return manager.become("systemctl", "--no-pager", "status", *manager.installed_units())
 
 
 @service.part("logs")
@@ -127,7 +127,7 @@ def logs(
 ) -> int:
     """What controller, agent and page have said, from the journal of systemd."""
     manager = chosen_manager(system, user)
-    words = [f"--lines={lines}", *(f"--unit={name}" for name in manager.installed())]
+    words = [f"--lines={lines}", *(f"--unit={name}" for name in manager.installed_units())]
     return manager.become("journalctl", "--no-pager", *words, *(["--follow"] if follow else []))
 
 
@@ -136,7 +136,7 @@ def uninstall(system: SystemFlag = False, user: OwnFlag = False) -> int:
     """Stop and remove the units. Jobs that run go on; settings, keys and journal stay."""
     manager = chosen_manager(system, user)
     manager.check(f"removes files of {SYSTEM_UNITS}")
-    names = manager.installed()
+    names = manager.installed_units()
     manager.ask("disable", "--now", *reversed(names))
     for name in names:
         (manager.folder / name).unlink()
@@ -160,7 +160,7 @@ class ServiceManager(NamedTuple):
         config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
         return SYSTEM_UNITS if self.is_system else Path(config) / "systemd" / "user"
 
-    def installed(self) -> list[str]:
+    def installed_units(self) -> list[str]:
         """The names of our units that are there. Raises Problem: none is."""
         paths = [path for each in DAEMONS if (path := self.folder / unit_name(each)).is_file()]
         found = [path.name for path in paths if path.read_bytes().startswith(MARK.encode())]
