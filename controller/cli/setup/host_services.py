@@ -139,8 +139,9 @@ def _derive_daemons(
 ) -> tuple[tuple[DaemonName, ...], list[str]]:
     """What runs on a host with these settings; and why something does not."""
     page: tuple[DaemonName, ...] = () if is_system or cannot_serve() is not None else ("web",)
-    if not is_system and _is_of_machine(loaded):
-        return page, ["the controller of this machine is a service already, and the page is not installed"]
+    asked = paths.client_endpoints(loaded.settings)[0]
+    if not is_system and ((path := socket_path(asked)) is None or is_system_socket(path)):
+        return page, [f"the controller at {asked} is not yours to run, and the page is not installed"]
     if not _has_controller(loaded):
         return ("agent", *page), []
     try:
@@ -157,10 +158,11 @@ def _derive_daemons(
     return ("controller", "agent", *page), []
 
 
-def _is_of_machine(loaded: settings.LoadedSettings) -> bool:
-    """Whether a user's settings lead to a controller that the machine runs as a service."""
-    path = socket_path(paths.client_endpoints(loaded.settings)[0])
-    return path is not None and is_system_socket(path)
+def _is_shared(loaded: settings.LoadedSettings) -> bool:
+    """Whether a user's controller is a service of this machine, for others as well."""
+    asked = paths.client_endpoints(loaded.settings)[0]
+    path = socket_path(asked)
+    return is_of_this_machine(asked) if path is None else is_system_socket(path)
 
 
 def _has_controller(loaded: settings.LoadedSettings) -> bool:
@@ -182,7 +184,7 @@ def _unit_context(
     options: dict[DaemonName, tuple[str, ...]] = {
         "controller": ("--standby",) if given.journal else (),
         # Others use this machine as well, and a browser's cookies do not tell the ports of an address apart.
-        "web": ("--socket", str(paths.runtime_dir() / "page.sock")) if _is_of_machine(loaded) else (),
+        "web": ("--socket", str(paths.runtime_dir() / "page.sock")) if _is_shared(loaded) else (),
     }
     if is_system:
         if not given.state_dir:

@@ -80,6 +80,8 @@ CONFIGURED: dict[str, tuple[str, tuple[str, ...], bool]] = {
         ("controller",), True,
     ),
     "a user's own machine": ("", ("controller", "agent", "web"), False),
+    "somebody who asks a cluster": ('[controller]\nendpoint = "tcp://192.0.2.7:7070"', ("web",), False),
+    "an agent of one's own": ('[agent]\ncontroller = "tcp://192.0.2.7:7070"', ("agent", "web"), False),
     "a user of a machine that has services": (
         '[controller]\nendpoint = "ipc:///run/cotenant-controller/controller.sock"', ("web",), False,
     ),
