@@ -141,7 +141,9 @@ def _derive_daemons(
     page: tuple[DaemonName, ...] = () if is_system or cannot_serve() is not None else ("web",)
     asked = paths.client_endpoints(loaded.settings)[0]
     if not is_system and ((path := socket_path(asked)) is None or is_system_socket(path)):
-        return page, [f"the controller at {asked} is not yours to run, and the page is not installed"]
+        return page, [] if page else [
+            f"the controller at {asked} is not yours, and the page is not installed"
+        ]
     if not _has_controller(loaded):
         return ("agent", *page), []
     try:
