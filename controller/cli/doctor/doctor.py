@@ -14,6 +14,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -187,7 +188,15 @@ def _indicators(profiler: ProfilerSettings, driver: DriverFacts) -> Explanation 
 def run_all(facts: DoctorFacts) -> list[Check]:
     """What each check says, in their order; those that do not apply here say nothing."""
     said = [found for check in CHECKS if (found := check(facts)) is not None]
-    return [*said, *folders(facts)]
+    return [*said, *([] if _is_guest(facts) else folders(facts))]
+
+
+def _is_guest(facts: DoctorFacts) -> bool:
+    """Whether all work here is done by services of the machine, for whose folders others answer."""
+    with suppress(ValueError, OSError):
+        path = socket_path(paths.client_endpoint(facts.loaded.settings))
+        return path is not None and is_system_socket(path) and os.getuid() != 0
+    return False
 
 
 def python(_facts: DoctorFacts) -> Check:
@@ -255,6 +264,8 @@ def account(facts: DoctorFacts) -> Check:
         todo = "unset agent.shared_account, or run the agent as root"
         return Check("account", "warn", "shared_account: everybody's jobs run as you. Unsafe", todo)
     who = "root: jobs run as their own users" if os.getuid() == 0 else "you: the agent runs your jobs only"
+    if _is_guest(facts):
+        who = "yours: the services of this machine run your jobs as you"
     return Check("account", "ok", who)
 
 

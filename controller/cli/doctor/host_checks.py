@@ -130,12 +130,14 @@ def cgroups(facts: DoctorFacts) -> Check:
     if group.version == 2:
         if group.ours:
             return Check("cgroups", "ok", f"v2, {group.path or '/'} is ours to divide")
-        todo = "run the agent as a service (`cotenant service install`); until then limits on main memory "
+        todo = (
+            "run the agent from a unit with Delegate=yes (`cotenant service install`); until then limits on "
+        )
         return Check(
             "cgroups",
             "warn",
             f"v2, but {group.path} belongs to someone else",
-            f"{todo}are watched, not enforced",
+            f"{todo}main memory are watched, not enforced",
         )
     if group.writable:
         return Check("cgroups", "ok", f"v1 with {', '.join(group.writable)}")

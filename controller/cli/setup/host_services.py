@@ -99,7 +99,7 @@ def _settings_of_services(
     seen = {name: environ[name] for name in (settings.ENV_FILE, "HOME", "XDG_CONFIG_HOME") if name in environ}
     if is_system:
         home = pwd.getpwuid(0).pw_dir if os.geteuid() == 0 else "/nonexistent"
-        seen = {"HOME": home, **{name: seen[name] for name in (settings.ENV_FILE,) if name in seen}}
+        seen = {**seen, "HOME": home, "XDG_CONFIG_HOME": ""}
     try:
         loaded = settings.load(environ=seen)
     except settings.SettingsError as error:
@@ -111,9 +111,13 @@ def _settings_of_services(
             where = f"set controller.users in {settings.SYSTEM_DIR}" if is_system else "add --system"
             raise Problem("usage", "--group is for a machine that has no settings yet", where)
         return loaded, ""
-    text = FIRST_SETTINGS.format(endpoint=SYSTEM_ENDPOINT, users=users or EVERYBODY)
-    flags = {"controller.endpoint": SYSTEM_ENDPOINT, "controller.users": users or EVERYBODY}
-    return settings.load(flags, environ=seen), text
+    flags = {
+        "controller.endpoint": SYSTEM_ENDPOINT,
+        "controller.users": users or EVERYBODY,
+        "controller.state_dir": f"{STATE_DIR}controller",
+        "agent.state_dir": f"{STATE_DIR}agent",
+    }
+    return settings.load(flags, environ=seen), FIRST_SETTINGS.format(*flags.values())
 
 
 FIRST_SETTINGS: Final = """\
@@ -121,8 +125,12 @@ FIRST_SETTINGS: Final = """\
 # Written by `cotenant service install --system`, and yours to change; `cotenant config` explains every key.
 
 [controller]
-endpoint = "{endpoint}"
-users = "{users}"                    # "*": every account; or the name of a group
+endpoint = "{}"
+users = "{}"  # "*": every account; or the name of a group
+state_dir = "{}"
+
+[agent]
+state_dir = "{}"
 """
 
 
@@ -131,8 +139,11 @@ def _derive_daemons(
 ) -> tuple[tuple[DaemonName, ...], list[str]]:
     """What runs on a host with these settings; and why something does not."""
     page: tuple[DaemonName, ...] = () if is_system or cannot_serve() is not None else ("web",)
-    if not is_system and _is_of_machine(loaded):
-        return page, ["the controller of this machine is a service already, and the page is not installed"]
+    asked = paths.client_endpoints(loaded.settings)[0]
+    if not is_system and ((path := socket_path(asked)) is None or is_system_socket(path)):
+        return page, [] if page else [
+            f"the controller at {asked} is not yours, and the page is not installed"
+        ]
     if not _has_controller(loaded):
         return ("agent", *page), []
     try:
@@ -149,10 +160,11 @@ def _derive_daemons(
     return ("controller", "agent", *page), []
 
 
-def _is_of_machine(loaded: settings.LoadedSettings) -> bool:
-    """Whether a user's settings lead to a controller that the machine runs as a service."""
-    path = socket_path(paths.client_endpoints(loaded.settings)[0])
-    return path is not None and is_system_socket(path)
+def _is_shared(loaded: settings.LoadedSettings) -> bool:
+    """Whether a user's controller is a service of this machine, for others as well."""
+    asked = paths.client_endpoints(loaded.settings)[0]
+    path = socket_path(asked)
+    return is_of_this_machine(asked) if path is None else is_system_socket(path)
 
 
 def _has_controller(loaded: settings.LoadedSettings) -> bool:
@@ -170,29 +182,25 @@ def _has_controller(loaded: settings.LoadedSettings) -> bool:
 def _unit_context(
     loaded: settings.LoadedSettings, *, is_system: bool, program: str, environ: Mapping[str, str]
 ) -> UnitContext:
-    given = loaded.settings.controller
-    variables = {name: os.path.abspath(environ[name]) for name in CARRIED if environ.get(name)}
-    path = socket_path(next(iter(endpoints_of(given.endpoint)), "")) if given.endpoint else None
-    state = "" if given.state_dir in ("", f"{STATE_DIR}controller") else given.state_dir
-    standby = ("--standby",) if given.journal else ()
-    if not is_system:
+    given, state, runtime_name = loaded.settings.controller, "", ""
+    options: dict[DaemonName, tuple[str, ...]] = {
+        "controller": ("--standby",) if given.journal else (),
         # Others use this machine as well, and a browser's cookies do not tell the ports of an address apart.
-        socket = ("--socket", str(paths.runtime_dir() / "page.sock")) if _is_of_machine(loaded) else ()
-        return UnitContext(
-            program=program,
-            is_system=False,
-            environment=variables,
-            controller_words=standby,
-            web_words=socket,
-        )
-    own_state = () if given.state_dir else ("--state-dir", f"{STATE_DIR}controller")
-    agent_state = () if loaded.settings.agent.state_dir else ("--state-dir", f"{STATE_DIR}agent")
+        "web": ("--socket", str(paths.runtime_dir() / "page.sock")) if _is_shared(loaded) else (),
+    }
+    if is_system:
+        if not given.state_dir:
+            options["controller"] = ("--state-dir", f"{STATE_DIR}controller", *options["controller"])
+        if not loaded.settings.agent.state_dir:
+            options["agent"] = ("--state-dir", f"{STATE_DIR}agent")
+        state = "" if given.state_dir == f"{STATE_DIR}controller" else given.state_dir
+        path = socket_path(paths.controller_endpoint(loaded.settings)) if _has_controller(loaded) else None
+        runtime_name = path.parent.name if path is not None and is_system_socket(path) else ""
     return UnitContext(
         program=program,
-        is_system=True,
-        environment=variables,
-        controller_words=(*own_state, *standby),
-        agent_words=agent_state,
-        state_dir=Path(state) if state else None,
-        runtime_name=path.parent.name if path is not None and is_system_socket(path) else "",
+        is_system=is_system,
+        environment={name: os.path.abspath(environ[name]) for name in CARRIED if environ.get(name)},
+        options=options,
+        state_dir=state,
+        runtime_name=runtime_name,
     )

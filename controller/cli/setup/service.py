@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import pwd
 import shlex
-import shutil
 import subprocess
 import sys
 import sysconfig
 import time
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 from cotenant.controller.cli.frame.command import group, option
 from cotenant.controller.cli.setup import owners
@@ -25,15 +24,16 @@ from cotenant.controller.client.asking import asking
 from cotenant.controller.domain import HostState
 from cotenant.controller.present.problem import FAILED, OK, Problem
 from cotenant.controller.present.screen import say, tell
+from cotenant.controller.system.endpoint import SYSTEM_ENDPOINT
 from cotenant.controller.system.files import write_whole
 from cotenant.controller.system.keys import CONTROLLER_KEY, init_cluster
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import decode_text
 
 SYSTEM_UNITS: Final = Path("/etc/systemd/system")
+LINGERING: Final = "/var/lib/systemd/linger"
 READY_WITHIN_S: Final = 60.0
 LOOK_EVERY_S: Final = 0.1
-TELL_AFTER_S: Final = 2.0
 
 SystemFlag = Annotated[
     bool,
@@ -84,34 +84,38 @@ def install(
       cotenant service install --user --web
       cotenant service install --dry-run
     """
-    is_system = chosen_scope(system, user)
+    manager = chosen_manager(system, user)
     asked = [each for each, is_asked in zip(DAEMONS, (controller, agent, web), strict=True) if is_asked]
-    plan = plan_services(asked, is_system=is_system, users=users, program=own_program(), environ=os.environ)
-    units = {unit_folder(is_system) / unit_name(each): unit_text(each, plan.context) for each in plan.daemons}
-    files = {**({SETTINGS_FILE: plan.settings_text} if plan.settings_text else {}), **units}
-    if dry_run:
-        say("\n".join(f"# {path}\n{text}" for path, text in files.items()).rstrip())
-        for note in plan.notes:
-            tell(f"note: {note}")
-        return OK
-    check_root(is_system, "writes /etc/systemd/system")
-    check_systemd(is_system)
-    if is_system:
-        check_program(*program_files())
-    end_background_controller(plan)
-    changed = write_files(files)
-    prepare_account(plan)
-    start_units(plan, is_system, {path.name for path in changed}, at_once=not no_start)
+    plan = plan_services(
+        asked, is_system=manager.is_system, users=users, program=own_program(), environ=os.environ
+    )
+    files = {SETTINGS_FILE: plan.settings_text} if plan.settings_text else {}
+    files |= {manager.folder / unit_name(each): unit_text(each, plan.context) for each in plan.daemons}
     for note in plan.notes:
         tell(f"note: {note}")
-    return OK if no_start else wait_until_ready(plan, is_system)
+    if dry_run:
+        say("\n".join(f"# {path}\n{text}" for path, text in files.items()).rstrip())
+        return OK
+    manager.check(f"writes {SYSTEM_UNITS}")
+    if manager.is_system:
+        python = Path(sys.executable)
+        check_program(Path(own_program()), python, python.resolve(), Path(__file__))
+    end_background_controller(plan)
+    changed = [path.name for path in write_files(files)]
+    prepare_account(plan)
+    names = [unit_name(each) for each in plan.daemons]
+    manager.ask("daemon-reload")
+    manager.ask("enable", *names)
+    for name in [] if no_start else names:
+        manager.ask("restart" if name in changed else "start", name)
+    return OK if no_start else wait_until_ready(plan)
 
 
 @service.part("status")
 def status(system: SystemFlag = False, user: OwnFlag = False) -> int:
     """What systemd says of them; its exit code: 0 if all run."""
-    is_system = chosen_scope(system, user)
-    return run_systemd("systemctl", is_system, "--no-pager", "status", *installed_units(is_system))
+    manager = chosen_manager(system, user)
+    return manager.become("systemctl", "--no-pager", "status", *manager.installed_units())
 
 
 @service.part("logs")
@@ -122,85 +126,100 @@ def logs(
     user: OwnFlag = False,
 ) -> int:
     """What controller, agent and page have said, from the journal of systemd."""
-    is_system = chosen_scope(system, user)
-    named = [word for name in installed_units(is_system) for word in ("--unit", name)]
-    return run_systemd(
-        "journalctl",
-        is_system,
-        "--no-pager",
-        "--lines",
-        str(lines),
-        *(["--follow"] if follow else []),
-        *named,
-    )
+    manager = chosen_manager(system, user)
+    words = [f"--lines={lines}", *(f"--unit={name}" for name in manager.installed_units())]
+    return manager.become("journalctl", "--no-pager", *words, *(["--follow"] if follow else []))
 
 
 @service.part("uninstall")
 def uninstall(system: SystemFlag = False, user: OwnFlag = False) -> int:
     """Stop and remove the units. Jobs that run go on; settings, keys and journal stay."""
-    is_system = chosen_scope(system, user)
-    check_root(is_system, "removes files of /etc/systemd/system")
-    check_systemd(is_system)
-    names = installed_units(is_system)
-    must_run(is_system, "disable", "--now", *reversed(names))
+    manager = chosen_manager(system, user)
+    manager.check(f"removes files of {SYSTEM_UNITS}")
+    names = manager.installed_units()
+    manager.ask("disable", "--now", *reversed(names))
     for name in names:
-        (unit_folder(is_system) / name).unlink()
-        say(f"removed {unit_folder(is_system) / name}")
-    must_run(is_system, "daemon-reload")
+        (manager.folder / name).unlink()
+        say(f"removed {manager.folder / name}")
+    manager.ask("daemon-reload")
     say("jobs that ran go on; settings, keys, journal and checkpoints are where they were")
     return OK
+
+
+# --- systemd ----------------------------------------------------------------------------------------
+
+
+class ServiceManager(NamedTuple):
+    """The systemd of the machine, or the one of a user."""
+
+    is_system: bool
+
+    @property
+    def folder(self) -> Path:
+        """Where its units are."""
+        config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+        return SYSTEM_UNITS if self.is_system else Path(config) / "systemd" / "user"
+
+    def installed_units(self) -> list[str]:
+        """The names of our units that are there. Raises Problem: none is."""
+        paths = [path for each in DAEMONS if (path := self.folder / unit_name(each)).is_file()]
+        found = [path.name for path in paths if path.read_bytes().startswith(MARK.encode())]
+        if not found:
+            other = "--user" if self.is_system else "--system"
+            raise Problem(
+                "not-found", f"no service of cotenant is installed in {self.folder}", f"look with {other}"
+            )
+        return found
+
+    def words(self, program: str, *words: str) -> list[str]:
+        return [program, *([] if self.is_system else ["--user"]), *words]
+
+    def become(self, program: str, *words: str) -> int:
+        """Becomes systemd's own command, which says it best."""
+        sys.stdout.flush()
+        try:
+            os.execvp(program, self.words(program, *words))
+        except OSError as error:
+            raise Problem("failed", f"{program}: {error.strerror}", "cotenant nodes") from None
+
+    def ask(self, *words: str) -> None:
+        """Has `systemctl` do something. Raises Problem with what it said."""
+        command = self.words("systemctl", *words)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            why = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+        except OSError as error:
+            raise Problem("failed", f"systemctl: {error.strerror}") from None
+        if done.returncode != 0:
+            raise Problem("failed", f"`{shlex.join(command)}`: {''.join(why)}")
+
+    def check(self, does: str) -> None:
+        """Raises Problem: it is for root alone, or no systemd answers; with what to do instead."""
+        if self.is_system and os.geteuid() != 0:
+            words = shlex.join(["sudo", own_program(), *sys.argv[1:]])
+            raise Problem("not-allowed", f"--system {does}, which only root may", words)
+        try:
+            self.ask("show", "--property=Version")
+        except Problem as problem:
+            instead = f"`cotenant up` in tmux, or in `crontab -e` a line: @reboot {own_program()} up"
+            if self.is_system:
+                instead = "at boot, as root, the ExecStart lines of `cotenant service install --dry-run`"
+            raise Problem("failed", f"no systemd runs services here: {problem.message}", instead) from None
+
+
+def chosen_manager(system: bool, user: bool) -> ServiceManager:
+    """The machine's, where that is asked for, or root asks for nothing."""
+    if system and user:
+        raise Problem("usage", "--system and --user exclude each other", "`cotenant service --help`")
+    return ServiceManager(system or (not user and os.geteuid() == 0))
 
 
 # --- What must be true first ------------------------------------------------------------------------
 
 
-def chosen_scope(system: bool, user: bool) -> bool:
-    """Whether the machine's units are meant, not the user's."""
-    if system and user:
-        raise Problem("usage", "--system and --user exclude each other", "`cotenant service --help`")
-    return system or (not user and os.geteuid() == 0)
-
-
-def unit_folder(is_system: bool) -> Path:
-    if is_system:
-        return SYSTEM_UNITS
-    config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(config) / "systemd" / "user"
-
-
 def own_program() -> str:
     """The `cotenant` of this installation: the same path after an upgrade."""
     return os.path.join(sysconfig.get_path("scripts"), "cotenant")
-
-
-def check_root(is_system: bool, does: str) -> None:
-    if is_system and os.geteuid() != 0:
-        words = shlex.join(["sudo", own_program(), *sys.argv[1:]])
-        raise Problem("not-allowed", f"--system {does}, which only root may", words)
-
-
-def check_systemd(is_system: bool) -> None:
-    """Raises Problem with what to run instead where no systemd answers."""
-    try:
-        asked = systemd_words("systemctl", is_system, "show", "--property=Version")
-        done = subprocess.run(asked, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            return
-        why = done.stderr.strip().splitlines()[-1:] or ["it does not answer"]
-    except OSError as error:
-        why = [f"systemctl: {error.strerror}"]
-    up = f"@reboot {own_program()} up"
-    instead = f"`cotenant up` in tmux, and at every boot: (crontab -l; echo '{up}') | crontab -"
-    if is_system:
-        instead = (
-            "at every boot, as root, the ExecStart lines of: cotenant service install --system --dry-run"
-        )
-    raise Problem("failed", f"there is no systemd here to run services ({why[0]})", instead)
-
-
-def program_files() -> tuple[Path, ...]:
-    """What a service of ours executes, by the names that lead there."""
-    return Path(own_program()), Path(sys.executable), Path(sys.executable).resolve(), Path(__file__).resolve()
 
 
 def check_program(*files: Path) -> None:
@@ -242,10 +261,11 @@ def write_files(files: dict[Path, str]) -> list[Path]:
     """
     there = {path: decode_text(path.read_bytes()) for path in files if path.exists()}
     for path, text in there.items():
-        if path.suffix == ".service" and not text.startswith(MARK):
-            raise Problem(
-                "refused", f"{path} was written by somebody else", f"move it away: mv {path} {path}.before"
-            )
+        if text != files[path] and not text.startswith(MARK):
+            todo = f"move it away: mv {path} {path}.before"
+            if path == SETTINGS_FILE:
+                todo = f'add below [controller]: endpoint = "{SYSTEM_ENDPOINT}" and users = "*"'
+            raise Problem("refused", f"{path} was written by somebody else", todo)
     changed = [path for path, text in files.items() if there.get(path) != text]
     for path in files:
         if path not in changed:
@@ -284,70 +304,28 @@ def prepare_account(plan: HostServices) -> None:
             os.chown(path, account.pw_uid, account.pw_gid, follow_symlinks=False)
 
 
-def start_units(plan: HostServices, is_system: bool, changed: set[str], *, at_once: bool) -> None:
-    names = [unit_name(each) for each in plan.daemons]
-    must_run(is_system, "daemon-reload")
-    must_run(is_system, "enable", *names)
-    for name in names if at_once else ():
-        must_run(is_system, "restart" if name in changed else "start", name)
-
-
-def wait_until_ready(plan: HostServices, is_system: bool) -> int:
-    """Waits until the controller answers and this host has joined; says what to do next."""
-    asked_s = time.monotonic()
-    is_told = False
-    what = "the controller" if "controller" in plan.daemons else "the agent's controller"
-    while (waited_s := time.monotonic() - asked_s) < READY_WITHIN_S:
-        try:
-            with asking(plan.endpoint, timeout_s=2.0) as client:
-                nodes = client.ask(wire.ListNodes()).nodes
-            what = f"the agent of {plan.host}"
-            if "agent" not in plan.daemons or any(
-                node.host == plan.host and node.state is not HostState.LOST for node in nodes
-            ):
-                break
-        except Problem as problem:
-            if problem.code == "not-allowed":
-                break  # An agent's host may have no key of a person, and then nothing more is known here.
-        if not is_told and waited_s > TELL_AFTER_S:
-            tell(f"waiting for {what}, at most {READY_WITHIN_S:.0f} s")
-            is_told = True
+def wait_until_ready(plan: HostServices) -> int:
+    """Waits until a controller of this host answers and its agent has joined; says what to do next."""
+    until_s = time.monotonic() + READY_WITHIN_S
+    tell(f"waiting for {' and '.join(plan.daemons)}, at most {READY_WITHIN_S:.0f} s")
+    while "controller" in plan.daemons and not is_ready(plan):
+        if time.monotonic() > until_s:
+            tell(f"{plan.endpoint} does not answer, or {plan.host} has not joined: cotenant service logs")
+            return FAILED
         time.sleep(LOOK_EVERY_S)
-    else:
-        tell(f"{what} does not answer yet; see: cotenant service logs")
-        return FAILED
-    say(f"running: {', '.join(plan.daemons)}; try `cotenant nodes`")
-    if not is_system and not Path("/var/lib/systemd/linger", pwd.getpwuid(os.getuid()).pw_name).exists():
+    say(f"running: {', '.join(plan.daemons)}; try `cotenant nodes`, or `cotenant doctor`")
+    if not plan.context.is_system and not Path(LINGERING, pwd.getpwuid(os.getuid()).pw_name).exists():
         say("to keep them when you log out, and start them at boot, once: loginctl enable-linger")
     return OK
 
 
-def installed_units(is_system: bool) -> list[str]:
-    """The names of our units that are there. Raises Problem: none is."""
-    folder = unit_folder(is_system)
-    paths = [folder / unit_name(each) for each in DAEMONS]
-    found = [path.name for path in paths if path.is_file() and path.read_bytes().startswith(MARK.encode())]
-    if not found:
-        other = "--user" if is_system else "--system"
-        raise Problem("not-found", f"no service of cotenant is installed in {folder}", f"look with {other}")
-    return found
-
-
-def systemd_words(program: str, is_system: bool, *words: str) -> list[str]:
-    return [program, *([] if is_system else ["--user"]), *words]
-
-
-def run_systemd(program: str, is_system: bool, *words: str) -> int:
-    """Becomes systemd's own command, which says it best."""
-    command = systemd_words(program, is_system, *words)
-    if shutil.which(program) is None:
-        raise Problem("failed", f"there is no {program} here", "cotenant nodes")
-    sys.stdout.flush()
-    os.execvp(program, command)
-
-
-def must_run(is_system: bool, *words: str) -> None:
-    command = systemd_words("systemctl", is_system, *words)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise Problem("failed", f"`{shlex.join(command)}`: {done.stderr.strip() or done.stdout.strip()}")
+def is_ready(plan: HostServices) -> bool:
+    """Whether the controller answers and, if it should, this host has joined."""
+    try:
+        with asking(plan.endpoint, timeout_s=2.0) as client:
+            there = [each.host for each in client.ask(wire.ListNodes()).nodes if each.state is HostState.OK]
+    except Problem as problem:
+        if problem.code != "unreachable":
+            raise
+        return False
+    return "agent" not in plan.daemons or plan.host in there

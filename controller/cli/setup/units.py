@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Final, Literal
 
 DaemonName = Literal["controller", "agent", "web"]
@@ -35,13 +34,9 @@ class UnitContext:
     """For the machine, started as root; else for one user's own service manager."""
     environment: Mapping[str, str]
     """Variables that the daemons need, as COTENANT_CONFIG."""
-    controller_words: tuple[str, ...] = ()
-    """Options of `cotenant controller`."""
-    agent_words: tuple[str, ...] = ()
-    """Options of `cotenant agent`."""
-    web_words: tuple[str, ...] = ()
-    """Options of `cotenant web`."""
-    state_dir: PurePath | None = None
+    options: Mapping[DaemonName, tuple[str, ...]]
+    """Words behind `cotenant DAEMON`."""
+    state_dir: str = ""
     """The controller's, where it is not the machine's usual one."""
     runtime_name: str = ""
     """The folder of /run with the controller's socket; empty: it has none there."""
@@ -49,24 +44,20 @@ class UnitContext:
 
 def unit_text(daemon: DaemonName, context: UnitContext) -> str:
     """The whole unit of a daemon."""
-    words = {
-        "controller": context.controller_words,
-        "agent": context.agent_words,
-        "web": context.web_words,
-    }[daemon]
-    scope = "" if context.is_system else "--user "
+    words = (context.program, daemon, *context.options.get(daemon, ()))
     lines = [
-        f"{MARK}, which replaces it: changes belong into `systemctl {scope}edit {unit_name(daemon)}`.",
+        f"{MARK}, which replaces it: changes belong into `systemctl edit`.",
         "",
         "[Unit]",
-        f"Description=cotenant {DESCRIPTIONS[daemon]}",
-        *(_SYSTEM_ORDER if context.is_system else _USER_ORDER)[daemon],
+        f"Description=cotenant {daemon}",
+        *(_AFTER_NETWORK if context.is_system else ()),
+        *(["After=cotenant-controller.service"] if daemon != "controller" else ()),
         "# It recovers in seconds, and jobs need it back: always try again.",
         "StartLimitIntervalSec=0",
         "",
         "[Service]",
         "Type=exec",
-        f"ExecStart={' '.join(map(unit_word, (context.program, daemon, *words)))}",
+        f"ExecStart={' '.join(map(unit_word, words))}",
         "Restart=always",
         "RestartSec=2",
         "TimeoutStopSec=30",
@@ -92,27 +83,10 @@ def unit_value(text: str) -> str:
     return f'"{escaped}"' if escaped != text or any(each in " \t';" for each in text) else text
 
 
-DESCRIPTIONS: Final[dict[DaemonName, str]] = {
-    "controller": "controller",
-    "agent": "agent of this host",
-    "web": "page",
-}
-_NETWORK: Final = "Wants=network-online.target"
-_SYSTEM_ORDER: Final[dict[DaemonName, tuple[str, ...]]] = {
-    "controller": (_NETWORK, "After=network-online.target nss-user-lookup.target"),
-    "agent": (
-        _NETWORK,
-        "After=network-online.target remote-fs.target nss-user-lookup.target nvidia-persistenced.service",
-        "After=cotenant-controller.service",
-    ),
-    "web": (),
-}
-_USER_ORDER: Final[dict[DaemonName, tuple[str, ...]]] = {
-    "controller": (),
-    "agent": ("After=cotenant-controller.service",),
-    "web": ("After=cotenant-controller.service",),
-}
-
+_AFTER_NETWORK: Final = (
+    "Wants=network-online.target",
+    "After=network-online.target remote-fs.target nss-user-lookup.target nvidia-persistenced.service",
+)
 _BODIES: Final[dict[DaemonName, str]] = {
     "controller": """\
 # Its children are short calculations, which should end with it.
@@ -176,11 +150,11 @@ def _system_lines(daemon: DaemonName, context: UnitContext) -> list[str]:
     if daemon == "agent":
         return _AGENT_LINES.splitlines()
     lines = [f"User={ACCOUNT}", f"Group={ACCOUNT}"]
-    if context.state_dir is None:
+    if not context.state_dir:
         lines += ["# The journal is here, on a local disk.", "StateDirectory=cotenant-controller"]
         lines += ["StateDirectoryMode=0700"]
     else:
-        lines += [f"ReadWritePaths={unit_value(str(context.state_dir))}"]
+        lines += [f"ReadWritePaths={unit_value(context.state_dir)}"]
     if context.runtime_name:
         lines += ["# Others have to reach the socket in it.", f"RuntimeDirectory={context.runtime_name}"]
         lines += ["RuntimeDirectoryMode=0755"]

@@ -27,7 +27,7 @@ from cotenant.controller.wire import clients as wire
 PAGE: Final = "cotenant.controller.web"
 NEEDS: Final = ("starlette", "uvicorn", "jinja2")
 LINK_WITHIN_S: Final = 5.0
-ADVICE: Final = "pip install '.[web]' in the source folder"
+ADVICE: Final = "pip install '.[web]' in the source folder, or uv tool install 'PATH[web]'"
 
 
 def web(

@@ -15,7 +15,7 @@ import pytest
 
 from cotenant.agent.host.cgroup_mounts import AGENT_LEAF
 from cotenant.controller.cli.setup.host_services import HostServices, plan_services
-from cotenant.controller.cli.setup.service import check_program
+from cotenant.controller.cli.setup.service import check_program, write_files
 from cotenant.controller.cli.setup.units import MARK, DaemonName, unit_name, unit_text, unit_word
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.system import keys
@@ -80,6 +80,8 @@ CONFIGURED: dict[str, tuple[str, tuple[str, ...], bool]] = {
         ("controller",), True,
     ),
     "a user's own machine": ("", ("controller", "agent", "web"), False),
+    "somebody who asks a cluster": ('[controller]\nendpoint = "tcp://192.0.2.7:7070"', ("web",), False),
+    "an agent of one's own": ('[agent]\ncontroller = "tcp://192.0.2.7:7070"', ("agent", "web"), False),
     "a user of a machine that has services": (
         '[controller]\nendpoint = "ipc:///run/cotenant-controller/controller.sock"', ("web",), False,
     ),
@@ -317,7 +319,7 @@ def test_logs_and_status_are_systemds_own(home: Home) -> None:
     home("install", "--user", "--no-start", "--agent")
     (home.folder / "bin" / "journalctl").symlink_to("/bin/echo")
     said = home("logs", "--user", "-n", "7").stdout
-    assert said == "--user --no-pager --lines 7 --unit cotenant-agent.service\n"
+    assert said == "--user --no-pager --lines=7 --unit=cotenant-agent.service\n"
     home.asked()
     assert home("status", "--user").returncode == 0
     assert home.asked() == ["--user --no-pager status cotenant-agent.service"]
@@ -330,9 +332,18 @@ def test_without_systemd_it_says_what_to_run_instead(home: Home, is_system: bool
     if is_system and os.geteuid() != 0:
         assert done.returncode == 4 and "only root may; sudo" in done.stderr
         return
-    assert done.returncode == 1 and "there is no systemd here" in done.stderr
+    assert done.returncode == 1 and "no systemd runs services here" in done.stderr
     assert ("--dry-run" if is_system else "@reboot") in done.stderr
     assert not home.units.exists()
+
+
+def test_settings_that_somebody_wrote_are_never_replaced(tmp_path: Path) -> None:
+    mine = tmp_path / "cotenant.toml"
+    mine.write_text("[limits]\nuser_jobs = 7\n")
+    with pytest.raises(Problem, match="was written by somebody else"):
+        write_files({tmp_path / "cotenant-agent.service": MARK, mine: "[controller]\n"})
+    assert [path.name for path in tmp_path.iterdir()] == ["cotenant.toml"]
+    assert "user_jobs = 7" in mine.read_text()
 
 
 def test_what_root_runs_is_roots_alone_to_change_and_everybodys_to_read(tmp_path: Path) -> None:
