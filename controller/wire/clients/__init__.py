@@ -56,8 +56,8 @@ _HOMES: Final = {
         "ShadowDifference", "ShadowView", "Shadowed", "policy_offers",
     ),
     "reservations": (
-        "CancelReservations", "ListReservations", "Repeat", "ReservationView", "Reservations", "ReserveDevices",
-        "Reserved", "ReservedView",
+        "CancelReservations", "ListReservations", "Repeat", "ReservationView", "Reservations",
+        "ReserveDevices", "Reserved", "ReservedView",
     ),
     "submissions": ("PromiseAsked", "Submit", "Submitted"),
 }

@@ -1,4 +1,4 @@
-"""Reservations as users ask for them: what is checked, what is refused with what instead, and what is shown."""
+"""Reservations as users ask for them: what is checked, what is refused, with what instead, and views."""
 
 from __future__ import annotations
 
