@@ -15,7 +15,9 @@ from cotenant.agent.daemon.core import DevicesChanged, GpuFault
 from cotenant.agent.ipc import Order
 from cotenant.controller.domain import (
     ENDED,
+    LEAVING,
     AnyCommand,
+    Booking,
     Device,
     DeviceId,
     Job,
@@ -52,7 +54,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Faults happen in this time; then everything works again."""
     patience_s: float = 4000.0
     """How long after that the cluster may take to get everything done."""
-    kind: Literal["mixed", "gentle", "storm", "restored", "elastic", "classes"] = "mixed"
+    kind: Literal["mixed", "gentle", "storm", "restored", "elastic", "classes", "reserved"] = "mixed"
     """gentle: only faults that running jobs must not notice; storm: many, and messages from long ago."""
     jobs: int = 10
     policies: tuple[str, ...] = ()
@@ -63,6 +65,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How often the controller's journal is put back from a copy."""
     elastic: bool = False
     """Jobs take more and fewer devices, under a policy that resizes them every few seconds."""
+    bookings: int = 0
+    """Reservations that users make for some time."""
     jobs_after: int = 0
     """Submitted right after each restore, when their numbers may still be in use on hosts."""
 
@@ -196,6 +200,8 @@ class Cluster:
             self.clock.after(self.chance.uniform(5.0, self.plan.faults_s), self._fault)
         for _ in range(self.plan.gpu_faults):
             self.clock.after(self.chance.uniform(20.0, self.plan.faults_s), self._fault_gpu)
+        for number in range(self.plan.bookings):
+            self.clock.after(self.chance.uniform(1.0, self.plan.faults_s), self._reserve, number)
         for number in range(self.plan.restores):
             # One after another: what a copy lacks must not come back with the next.
             copied_s = (number + self.chance.uniform(0.1, 0.5)) * self.plan.faults_s / self.plan.restores
@@ -228,6 +234,32 @@ class Cluster:
         event = unpack_event(ev.JobArrived(spec=spec))
         self.headquarters.happen(event, then=lambda: self._accepted(number, job_id, name))
         self.clock.after(3.0, self._submit, number)
+
+    def _reserve(self, number: int) -> None:
+        """A user reserves devices, if they can be had."""
+        if not self.headquarters.is_up or self.headquarters.core.stuck:
+            return
+        engine, now_s = self.headquarters.engine, self.headquarters.engine.now_s
+        from_s = now_s + self.chance.choice((0.0, 5.0, 20.0, 60.0))
+        booking = Booking(
+            booking_id=f"r{number}",
+            user=self.chance.choice(("ann", "bob")),
+            gpus=self.chance.choice((1, 1, 2, 3)),
+            from_s=from_s,
+            until_s=from_s + self.chance.choice((10.0, 60.0, 200.0)),
+        )
+        if isinstance(engine.offer_booking(booking, now_s), tuple):
+            self.headquarters.happen(ev.BookingMade(booking=booking, by=booking.user))
+
+    def _check_bookings(self) -> None:
+        """Whoever else is on a reserved device leaves it, and could be asked to."""
+        engine = self.headquarters.engine
+        for each in engine.bookings.values():
+            for device_id in each.own if engine.now_s >= each.from_s else ():
+                for job in (engine.jobs[job_id] for job_id in engine.tenants(device_id)):
+                    self.events["on reserved devices"] += 1
+                    is_own = job.spec.user == each.user
+                    assert is_own or job.phase in LEAVING, f"{job.job_id} stays on {device_id} of {each}"
 
     def _accepted(self, number: int, job_id: JobId, name: str) -> None:
         self.answered.add(number)
@@ -324,6 +356,8 @@ class Cluster:
     def _decided(self, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
         self.events[type(event).__name__] += 1
         self._check_preemptions(event)
+        if self.plan.bookings:
+            self._check_bookings()
         interesting = not isinstance(event, ev.ProgressSeen | ev.AlarmRang) or commands
         if interesting:
             shown = ", ".join(

@@ -49,6 +49,7 @@ def cluster(name: str, *, loud: bool = False) -> Cluster:
         "restored": RESTORED,
         "elastic": ELASTIC,
         "classes": CLASSES,
+        "reserved": RESERVED,
     }
     return Cluster(int(seed), plans[kind], loud=loud)
 
@@ -61,6 +62,8 @@ CLASSES = Plan(
     kind="classes", policies=("gfs", "gfs-rise", "yarn-cs", "fgd", "lyra", "chronus"), jobs=24, faults=24
 )
 CLASSES_EVERY = 13
+RESERVED = Plan(kind="reserved", bookings=8, jobs=16, faults=12)
+RESERVED_EVERY = 10
 
 
 @pytest.mark.skipif(not ONE, reason="one seed only when COTENANT_SIM_SEED names it")
@@ -96,6 +99,18 @@ def test_no_fault_in_the_middle_of_a_resize_breaks_a_promise(seeds: range) -> No
     for seed in seeds[::ELASTIC_EVERY]:
         try:
             Cluster(seed, ELASTIC).run()
+        except Broken as broken:
+            stories.append(str(broken))
+    assert not stories, "\n".join([f"{len(stories)} seeds failed", stories[0]])
+
+
+@pytest.mark.skipif(bool(ONE), reason="COTENANT_SIM_SEED asks for one seed only")
+def test_reserved_devices_are_their_owners(seeds: range) -> None:
+    """What else would be there has left, whatever failed."""
+    stories: list[str] = []
+    for seed in seeds[::RESERVED_EVERY]:
+        try:
+            Cluster(seed, RESERVED).run()
         except Broken as broken:
             stories.append(str(broken))
     assert not stories, "\n".join([f"{len(stories)} seeds failed", stories[0]])

@@ -10,7 +10,7 @@
              promises     keeps devices for promised ends: a promise goes before every priority
              bookings     puts owners' jobs on what they have reserved, and keeps others off: last, since
                           nothing goes before that
-    settle   bookings     sees when the next reservation is due, which is done before the policy is asked
+    settle   bookings     sees when the next reservation is due
              fair share   charges users for devices that have changed hands
              promises     judges which promises were kept
 

@@ -16,6 +16,7 @@ from cotenant.controller.api.leading import LeadershipRequests
 from cotenant.controller.api.past import AccountingRequests, ProfileRequests, TimelineRequests
 from cotenant.controller.api.permissions import BURST, Rates
 from cotenant.controller.api.queries import Queries
+from cotenant.controller.api.reservations import ReservationRequests
 from cotenant.controller.api.shadow import ShadowRequests
 from cotenant.controller.api.trees import TreeRequests
 from cotenant.controller.domain import HostId, JobId, Launch
@@ -33,7 +34,7 @@ def test_every_request_has_an_answer(station: Station) -> None:
     """But for those that may wait for one."""
     kinds = (
         Arrivals, Queries, Changing, ProfileRequests, EtaRequests, AccountingRequests, JobSettings,
-        ShadowRequests, TimelineRequests, AllocationRequests, LeadershipRequests,
+        ShadowRequests, TimelineRequests, AllocationRequests, LeadershipRequests, ReservationRequests,
         OwnerRequests, TreeRequests,
     )  # fmt: skip
     answered = answers_of(*map(object.__new__, kinds), station.notifier)
