@@ -31,7 +31,6 @@ from cotenant.agent.daemon.core import (
     EndLeftovers,
     GpuFault,
     IndicatorsRead,
-    PassAsk,
     Reconnect,
     RemoveAttempt,
     RemoveCheckpoints,
@@ -58,7 +57,7 @@ from cotenant.controller.domain import DeviceId, DeviceReading, texts
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyFile
 from cotenant.controller.system.metrics import Sheet, Sheets
-from cotenant.controller.wire import FromAgent, ToAgent
+from cotenant.controller.wire import AskStream, FromAgent, ToAgent
 
 if TYPE_CHECKING:
     from cotenant.controller.system.metrics import Endpoint
@@ -243,7 +242,10 @@ class Runtime:
             self._on_welcome = None
 
     def _heard(self, message: ToAgent) -> None:
-        self.post(ControllerMessageCame(message=message))
+        if isinstance(message, AskStream):
+            self._attempts.ask(message)
+        else:
+            self.post(ControllerMessageCame(message=message))
 
     def _tick(self) -> None:
         self.post(AgentTicked(fork_servers=self._warm.use))
@@ -310,8 +312,6 @@ class Runtime:
                 self._remove(Path(folder), Path(self._state.config.checkpoint_root))
             case AnswerLog(read=read):
                 self._logs.answer(read)
-            case PassAsk(ask=ask):
-                self._attempts.ask(ask)
             case Trust():
                 if self._watch is not None:
                     self._watch.trust()
