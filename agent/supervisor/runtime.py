@@ -278,13 +278,8 @@ class Supervisor:
     def _wait_s(self) -> float:
         measuring = [self._measuring.sample_s, self._measuring.collect_s]
         alarms = [self._supervision.next_alarm_s, self._outputs.next_alarm_s, *measuring]
-        alarms += [
-            self._streams.next_alarm_s,
-            self._clear_s,
-            self._result_s,
-            self._ranks.kill_s,
-            self._warn_s,
-        ]
+        alarms += [self._clear_s, self._result_s, self._ranks.kill_s, self._warn_s]
+        alarms.append(self._streams.next_alarm_s)
         if self._terminations.is_under_way:
             alarms.append(time.monotonic() + TERMINATION_PERIOD_S)
         return max(0.0, min(LONGEST_WAIT_S, min(alarms) - time.monotonic()))

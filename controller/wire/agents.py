@@ -253,4 +253,4 @@ class NotLeading(AgentMessage, frozen=True, kw_only=True, tag="not-leading"):
 
 ToAgent = (
     Welcome | Renew | ReportAck | CommandDelivery | ReadLog | AskStream | GangRelay | HostRefused | NotLeading
-)
+)  # fmt: skip
