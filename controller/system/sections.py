@@ -259,7 +259,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 SectionName = Literal[
-    "controller", "policy", "sharing", "limits", "agent", "checkpoint", "profiler", "mps", "metrics", "launch",
-    "shell",
+    "controller", "policy", "sharing", "limits", "agent", "checkpoint", "profiler", "mps", "metrics",
+    "launch", "shell",
 ]  # fmt: skip
 SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)
