@@ -39,8 +39,6 @@ from cotenant.agent.ipc import (
     GangOut,
     Result,
     StatusNow,
-    StreamIn,
-    StreamOut,
     ToSupervisor,
     connect,
     read_frame,
@@ -335,9 +333,9 @@ class Line:
                     job_id=self._key[0], attempt=self._key[1], to_host=to_host, payload=payload
                 )
                 self._post(said)
-            case StreamOut(request=request, told=told):
+            case StreamReply(request=request):
                 self._asked.discard(request)
-                self._answer(StreamReply(request=request, told=told))
+                self._answer(message)
             case _:
                 self._log(f"{self._path}: a message about another attempt was dropped")
 
@@ -351,7 +349,7 @@ class Line:
         with suppress(ConnectionError):
             write_message(writer, message)
 
-    def ask(self, question: StreamIn) -> bool:
+    def ask(self, question: AskStream) -> bool:
         """Whether the question was passed on: not to a supervisor that is not there or reads slowly."""
         writer = self._writer
         if writer is None or writer.transport.get_write_buffer_size() > _UNSENT_BYTES_MAX // 2:

@@ -32,7 +32,6 @@ from cotenant.agent.daemon.core import (
     EndLeftovers,
     GpuFault,
     IndicatorsRead,
-    PassAsk,
     Reconnect,
     RemoveAttempt,
     RemoveCheckpoints,
@@ -62,7 +61,7 @@ from cotenant.controller.domain import DeviceId, DeviceReading, ExitVerdict, tex
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyFile
 from cotenant.controller.system.metrics import Sheet, Sheets
-from cotenant.controller.wire import FromAgent, SnapshotPart, ToAgent
+from cotenant.controller.wire import AskStream, FromAgent, SnapshotPart, ToAgent
 
 if TYPE_CHECKING:
     from cotenant.controller.system.metrics import Endpoint
@@ -255,8 +254,10 @@ class Runtime:
     def _heard(self, message: ToAgent) -> None:
         if isinstance(message, SnapshotPart):
             self._trees.take(message)
-            return
-        self.post(ControllerMessageCame(message=message))
+        elif isinstance(message, AskStream):
+            self._attempts.ask(message)
+        else:
+            self.post(ControllerMessageCame(message=message))
 
     def _tick(self) -> None:
         self.post(AgentTicked(fork_servers=self._warm.use))
@@ -325,8 +326,6 @@ class Runtime:
                 self._remove(self._trees.copy_of(folder), self._trees.folder)
             case AnswerLog(read=read):
                 self._logs.answer(read)
-            case PassAsk(ask=ask):
-                self._attempts.ask(ask)
             case Trust():
                 if self._watch is not None:
                     self._watch.trust()

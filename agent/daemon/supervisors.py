@@ -47,7 +47,6 @@ from cotenant.agent.ipc import (
     Order,
     ProcessIdentity,
     Result,
-    StreamIn,
     ToSupervisor,
     attempt_folder,
     kept_in_memory,
@@ -241,7 +240,7 @@ class Supervisors:
         """Asks a supervisor, or answers in its place."""
         key = asked.job_id, asked.attempt
         line = self._lines.get(key)
-        if line is not None and line.ask(StreamIn(request=asked.request, ask=asked.ask)):
+        if line is not None and line.ask(asked):
             return
         is_over = line is None and (self.folder(*key) / RESULT).exists()
         told = StreamTold(state="ended" if is_over else "away", why=NOT_CONNECTED)

@@ -3,8 +3,8 @@
 # fmt: off
 from cotenant.agent.ipc.channel import (
     CoTenantsChanged, Deframer, EndedNow, FromSupervisor, GangIn, GangOut, LeaseNow, PaceNow, SaveNow,
-    StatusNow, StopNow, StreamIn, StreamOut, TellNow, ToSupervisor, connect, frame_message,
-    read_frame, short_address, write_message,
+    StatusNow, StopNow, TellNow, ToSupervisor, connect, frame_message, read_frame, short_address,
+    write_message,
 )
 from cotenant.agent.ipc.files import (
     BadRecord, kept_in_memory, put_aside, read_or_put_aside, read_record, take_secrets,
@@ -21,7 +21,7 @@ __all__ = [
     "SUPERVISOR", "UNCLEAN", "BadRecord", "CoTenantsChanged", "Deframer", "Durable", "EndedNow",
     "FromSupervisor", "GangIn", "GangOut", "LeaseNow", "MpsClient", "Order", "ProcessIdentity",
     "PaceNow", "RankOrder", "Result", "SaveNow", "Status", "StatusNow", "StepClock", "StopNow",
-    "StreamIn", "StreamOut", "TellNow", "ToSupervisor", "WarmOffer",
+    "TellNow", "ToSupervisor", "WarmOffer",
     "WatchRule", "attempt_folder", "connect", "frame_message", "job_socket",
     "kept_in_memory", "put_aside", "read_frame", "read_or_put_aside", "read_record", "short_address",
     "take_secrets", "strip_secrets", "write_message", "write_record",

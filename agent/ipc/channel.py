@@ -22,7 +22,7 @@ import msgspec
 
 from cotenant.agent.ipc.records import Status
 from cotenant.controller.domain import AttemptNo, HostId, JobId
-from cotenant.controller.wire import BadMessage, StreamAsk, StreamTold, decode, encode
+from cotenant.controller.wire import AskStream, BadMessage, StreamReply, decode, encode
 
 if TYPE_CHECKING:  # A supervisor has no event loop and should not pay for one.
     import asyncio
@@ -90,13 +90,6 @@ class GangIn(ChannelMessage, frozen=True, kw_only=True, tag="gang-in"):
     payload: bytes
 
 
-class StreamIn(ChannelMessage, frozen=True, kw_only=True, tag="stream-in"):
-    """Answered with a `StreamOut` of the same number, at the latest after `ask.wait_s`."""
-
-    request: int
-    ask: StreamAsk
-
-
 # --- Supervisor -> agent ---------------------------------------------------------------------------
 
 
@@ -113,13 +106,8 @@ class GangOut(ChannelMessage, frozen=True, kw_only=True, tag="gang-out"):
     payload: bytes
 
 
-class StreamOut(ChannelMessage, frozen=True, kw_only=True, tag="stream-out"):
-    request: int
-    told: StreamTold
-
-
-ToSupervisor = StopNow | SaveNow | LeaseNow | CoTenantsChanged | PaceNow | TellNow | GangIn | StreamIn
-FromSupervisor = StatusNow | EndedNow | GangOut | StreamOut
+ToSupervisor = StopNow | SaveNow | LeaseNow | CoTenantsChanged | PaceNow | TellNow | GangIn | AskStream
+FromSupervisor = StatusNow | EndedNow | GangOut | StreamReply
 
 
 # --- Frames ----------------------------------------------------------------------------------------

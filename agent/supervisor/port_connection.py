@@ -16,7 +16,7 @@ CONNECT_S: Final = 0.2
 READ_BYTES: Final = 64 * 1024
 
 
-class ForeignPort(Exception):
+class NoConnection(Exception):
     """Why there is no connection to a port."""
 
 
@@ -24,16 +24,16 @@ class PortConnection:
     """The host's end of one connection."""
 
     def __init__(self, port: int, selector: selectors.BaseSelector) -> None:
-        """Connects. Raises ForeignPort: nobody listens there, or another than the job's own processes."""
+        """Connects. Raises NoConnection: nobody listens there, or another than the job's own processes."""
         found = listeners(port)
         if not found:
-            raise ForeignPort(f"nothing listens at 127.0.0.1:{port} of its host")
+            raise NoConnection(f"nothing listens at 127.0.0.1:{port} of its host")
         if not found <= sockets_of(tree_of(os.getpid())[1:]):
-            raise ForeignPort(f"port {port} of its host is not the job's")
+            raise NoConnection(f"port {port} of its host is not the job's")
         try:
             self._socket = socket.create_connection(("127.0.0.1", port), CONNECT_S)
         except OSError as error:
-            raise ForeignPort(f"port {port} of its host: {error.strerror or error}") from None
+            raise NoConnection(f"port {port} of its host: {error.strerror or error}") from None
         self._socket.setblocking(False)
         self._selector, self._is_watched, self._is_shut = selector, False, False
         self.stream = HostStream()

@@ -45,7 +45,6 @@ from cotenant.agent.ipc import (
     RankOrder,
     Result,
     StatusNow,
-    StreamIn,
     ToSupervisor,
     WarmOffer,
     read_record,
@@ -109,7 +108,7 @@ from cotenant.agent.supervisor.ranks import RankProcesses, WantedRank
 from cotenant.agent.supervisor.sockets import Conversations
 from cotenant.agent.supervisor.streams import Streams
 from cotenant.agent.warm.spawn import MODULES_BYTES_MAX
-from cotenant.controller.wire import BadMessage
+from cotenant.controller.wire import AskStream, BadMessage
 
 CLEAR_PERIOD_S: Final = 0.1
 TERMINATION_PERIOD_S: Final = 0.05
@@ -151,7 +150,9 @@ class Supervisor:
         self._conversations = Conversations(
             folder / CONTROL, self._selector, status=lambda: self._supervision.status, heard=self._hear
         )
-        self._streams = Streams(self._selector, self._conversations.say, lambda: self._conversations.has_room)
+        self._streams = Streams(
+            order, self._selector, self._conversations.say, lambda: self._conversations.has_room
+        )
         self._wakeup = self._open_wakeup()
 
     # --- Setting up ---------------------------------------------------------------------------------
@@ -257,7 +258,7 @@ class Supervisor:
         self._ranks.reap()
 
     def _hear(self, word: ToSupervisor) -> None:
-        if isinstance(word, StreamIn):
+        if isinstance(word, AskStream):
             self._streams.ask(word, time.monotonic())
         else:
             self._handle(word)
@@ -278,13 +279,8 @@ class Supervisor:
     def _wait_s(self) -> float:
         measuring = [self._measuring.sample_s, self._measuring.collect_s]
         alarms = [self._supervision.next_alarm_s, self._outputs.next_alarm_s, *measuring]
-        alarms += [
-            self._streams.next_alarm_s,
-            self._clear_s,
-            self._result_s,
-            self._ranks.kill_s,
-            self._warn_s,
-        ]
+        alarms += [self._clear_s, self._result_s, self._ranks.kill_s, self._warn_s]
+        alarms.append(self._streams.next_alarm_s)
         if self._terminations.is_under_way:
             alarms.append(time.monotonic() + TERMINATION_PERIOD_S)
         return max(0.0, min(LONGEST_WAIT_S, min(alarms) - time.monotonic()))

@@ -22,12 +22,11 @@ from cotenant.agent.ipc import (
     GangOut,
     Status,
     StatusNow,
-    StreamOut,
     ToSupervisor,
     frame_message,
     short_address,
 )
-from cotenant.controller.wire import BadMessage
+from cotenant.controller.wire import BadMessage, StreamReply
 
 CONNECTIONS_MAX: Final = 8
 UNSENT_BYTES_MAX: Final = 1024 * 1024
@@ -126,7 +125,7 @@ class Control:
 
     def say(self, message: FromSupervisor) -> None:
         """Sends a message to every agent; what is relayed only to the newest, so that it is relayed once."""
-        is_relayed = isinstance(message, GangOut | StreamOut)
+        is_relayed = isinstance(message, GangOut | StreamReply)
         for connection in self.connections[-1:] if is_relayed else self.connections:
             connection.send(message)
 

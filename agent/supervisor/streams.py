@@ -14,44 +14,43 @@ from collections.abc import Callable
 from math import inf
 from typing import Final, NamedTuple
 
-from cotenant.agent.ipc import StreamIn, StreamOut
-from cotenant.agent.supervisor.port_connection import ForeignPort, PortConnection
+from cotenant.agent.ipc import Order
+from cotenant.agent.supervisor.port_connection import NoConnection, PortConnection
 from cotenant.agent.supervisor.processes import Terminal
-from cotenant.controller.wire import HostStream, StreamAsk, StreamTold
+from cotenant.controller.wire import AskStream, HostStream, StreamAsk, StreamReply, StreamTold
 
-QUESTIONS_MAX: Final = 256
-FORWARDS_MAX: Final = 64
+STREAMS_MAX: Final = 64
 WAIT_S_MAX: Final = 30.0
 LOST_S: Final = 45.0
 """A client asks at least every `WAIT_S_MAX`."""
 WRITE_AGAIN_S: Final = 0.01
 FORMER_MAX: Final = 1024
-REPLACED: Final = "another client has connected to this terminal"
+REPLACED: Final = StreamTold(state="replaced", why="another client has connected to this terminal")
 
 
 class HeldAsk(NamedTuple):
     """A question that is not answered yet, and until when it may wait."""
 
-    word: StreamIn
+    word: AskStream
     until_s: float
 
 
 class Streams:
     def __init__(
         self,
+        order: Order,
         selector: selectors.BaseSelector,
-        say: Callable[[StreamOut], None],
+        say: Callable[[StreamReply], None],
         has_room: Callable[[], bool],
     ) -> None:
         """Starts without a terminal. `say`: tells the agent; `has_room`: whether it reads what it is told."""
+        self._job_epoch = order.start.job_epoch
         self._selector, self._say, self._has_room = selector, say, has_room
         self._terminal: Terminal | None = None
-        self._forwards: dict[str, PortConnection] = {}
-        """By session."""
+        self._ends: dict[str, Terminal | PortConnection] = {}
+        """By session: of the terminal's there is one."""
         self._held: dict[tuple[str, bool], HeldAsk] = {}
         """By session, and whether it is for output: a newer one takes its place."""
-        self._session = ""
-        """The terminal's."""
         self._former: deque[str] = deque(maxlen=FORMER_MAX)
         self._heard_s: dict[str, float] = {}
         """When each session has asked last."""
@@ -65,123 +64,110 @@ class Streams:
 
     def serve(self, terminal: Terminal, now_s: float) -> None:
         """Its first client is on its way: until then no output that would get lost is read."""
-        self._terminal, self._heard_s[self._session] = terminal, now_s
+        self._terminal = self._ends[""] = terminal
+        self._heard_s[""] = now_s
         terminal.stream.follow()
 
     # --- Questions -----------------------------------------------------------------------------------
 
-    def ask(self, word: StreamIn, now_s: float) -> None:
+    def ask(self, word: AskStream, now_s: float) -> None:
         """Takes in a question; it is answered by `work`, which is called after this."""
         ask, key = word.ask, (word.ask.session, word.ask.limit > 0)
-        stream = self._stream_for(word)
-        if stream is None:
+        why_not = self._objection(word)
+        if why_not is None and ask.session not in self._ends:
+            try:
+                self._ends[ask.session] = self._begin(ask)
+            except NoConnection as problem:
+                why_not = StreamTold(state="refused", why=str(problem))
+        if why_not is not None:
+            self._tell(word, why_not)
             return
         self._heard_s[ask.session] = now_s
-        if key not in self._held and len(self._held) >= QUESTIONS_MAX:
-            self._tell(word, StreamTold(state="away", why="too many questions are open"))
-            return
+        if ask.rows and ask.columns and self._terminal is self._ends[ask.session] is not None:
+            self._terminal.resize(ask.rows, ask.columns)
         before = self._held.get(key)
         self._held[key] = HeldAsk(word, now_s + min(max(ask.wait_s, 0.0), WAIT_S_MAX))
         if before is not None and before.word.request != word.request:
-            self._tell(before.word, stream.answer(StreamAsk(session=ask.session)))
+            self._tell(before.word, self._stream(word).answer(StreamAsk(session=ask.session)))
 
-    def _stream_for(self, word: StreamIn) -> HostStream | None:
-        """The stream that is meant, begun if this is its first question; None: it is answered."""
-        ask, terminal = word.ask, self._terminal
+    def _objection(self, word: AskStream) -> StreamTold | None:
+        """Why a question has no answer here."""
+        if word.job_epoch != self._job_epoch:  # Of another job of this number, in a lost history.
+            return StreamTold(state="away", why="its host has not heard of this attempt")
+        if word.ask.session in self._former:
+            return REPLACED if not word.ask.port else StreamTold(state="ended")
+        if len(self._ends) > STREAMS_MAX and word.ask.session not in self._ends:
+            return StreamTold(state="refused", why=f"{STREAMS_MAX} connections to its ports are open")
+        return None
+
+    def _begin(self, ask: StreamAsk) -> Terminal | PortConnection:
+        """The end of a new session. Raises NoConnection: there is no such stream."""
         if ask.port:
-            return self._forward_for(word)
-        if terminal is None or ask.session in self._former:
-            no = StreamTold(state="refused", why="it has no terminal")
-            self._tell(word, no if terminal is None else StreamTold(state="replaced", why=REPLACED))
-            return None
-        if ask.session != self._session:
-            self._begin_session(terminal, ask.session)
-        if ask.rows and ask.columns:
-            terminal.resize(ask.rows, ask.columns)
-        return terminal.stream
+            return PortConnection(ask.port, self._selector)
+        if self._terminal is None:
+            raise NoConnection("it has no terminal")
+        for session in [session for session, end in self._ends.items() if end is self._terminal]:
+            self._forget(session, REPLACED)
+        self._terminal.stream.begin_session()
+        return self._terminal
 
-    def _forward_for(self, word: StreamIn) -> HostStream | None:
-        ask = word.ask
-        try:
-            if ask.session not in self._forwards:
-                if ask.session in self._former:
-                    raise ForeignPort("this connection is closed")
-                if len(self._forwards) >= FORWARDS_MAX:
-                    raise ForeignPort(f"{FORWARDS_MAX} connections to its ports are open")
-                self._forwards[ask.session] = PortConnection(ask.port, self._selector)
-        except ForeignPort as problem:
-            self._tell(word, StreamTold(state="refused", why=str(problem)))
-            return None
-        return self._forwards[ask.session].stream
-
-    def _begin_session(self, terminal: Terminal, session: str) -> None:
-        """Whoever had the terminal hears that it has another client now."""
-        if self._session:
-            self._former.append(self._session)
-        for key, held in list(self._held.items()):
-            if key[0] == self._session:
-                del self._held[key]
-                self._tell(held.word, StreamTold(state="replaced", why=REPLACED))
-        self._heard_s.pop(self._session, None)
-        self._session = session
-        terminal.stream.begin_session()
+    def _forget(self, session: str, told: StreamTold) -> None:
+        """A session is over; whoever waits in it hears that."""
+        end = self._ends.pop(session)
+        self._heard_s.pop(session, None)
+        self._former.append(session)
+        if isinstance(end, PortConnection):
+            end.close()
+        for key in [key for key in self._held if key[0] == session]:
+            self._tell(self._held.pop(key).word, told)
 
     # --- Answers -------------------------------------------------------------------------------------
 
     def work(self, now_s: float) -> None:
         """Passes bytes on both ways, and answers what can be answered."""
         self._write_s = inf
-        for held in self._held.values():
-            self._of(held.word).take_in(held.word.ask)
-        ends: list[Terminal | PortConnection] = [*self._forwards.values()]
-        for end in (*ends, *([self._terminal] if self._terminal is not None else [])):
+        for word, _ in self._held.values():
+            self._stream(word).take_in(word.ask)
+        for end in self._ends.values():
             end.write()
+            if isinstance(end, PortConnection):
+                end.read()
             if end.stream.unwritten:
                 self._write_s = now_s + WRITE_AGAIN_S
-        for forward in self._forwards.values():
-            forward.read()
         for session in [each for each, heard_s in self._heard_s.items() if now_s >= heard_s + LOST_S]:
-            self._leave(session)
-        if self._terminal is not None and self._terminal.stream.has_ended:
-            self._terminal.stream.is_followed = False
+            self._lose(session)
+        terminal = self._terminal
+        if terminal is not None and terminal.stream.has_ended:
+            terminal.stream.is_followed = False
         for key, (word, until_s) in list(self._held.items()):
             if key not in self._held:
                 continue
-            stream, is_late = self._of(word), now_s >= until_s
-            leaves = stream.has_ended and not word.ask.port
+            stream, is_late = self._stream(word), now_s >= until_s
             if not self._has_room():  # It wakes us when it reads again; then it is soon asked again, too.
                 if is_late:
                     del self._held[key]
-            elif stream.is_due(word.ask) or leaves or is_late:
+            elif is_late or stream.is_due(word.ask) or (stream.has_ended and not word.ask.port):
                 del self._held[key]
-                told = stream.answer(word.ask)
-                self._tell(word, told)
+                self._tell(word, told := stream.answer(word.ask))
                 if told.state == "ended" and word.ask.port:
-                    self._leave(word.ask.session)
+                    self._forget(key[0], told)
 
-    def _of(self, word: StreamIn) -> HostStream:
-        """The stream that a held question is about."""
-        if word.ask.port:
-            return self._forwards[word.ask.session].stream
-        assert self._terminal is not None
-        return self._terminal.stream
+    def _stream(self, word: AskStream) -> HostStream:
+        return self._ends[word.ask.session].stream
 
-    def _leave(self, session: str) -> None:
-        """A client is gone."""
-        self._heard_s.pop(session, None)
-        for key in [key for key in self._held if key[0] == session]:
-            self._tell(self._held.pop(key).word, StreamTold(state="ended"))
-        if session in self._forwards:
-            self._former.append(session)
-            self._forwards.pop(session).close()
-        elif self._terminal is not None and session == self._session:
+    def _lose(self, session: str) -> None:
+        """A client says nothing any more. That of the terminal may come back, as a closed laptop does."""
+        if self._ends[session] is self._terminal:
+            self._heard_s.pop(session)
             self._terminal.stream.is_followed = False
+        else:
+            self._forget(session, StreamTold(state="ended"))
 
     def end(self) -> None:
         """Nothing more comes: tells those who wait for it what there is."""
         for word, _ in self._held.values():
-            self._tell(word, self._of(word).answer(word.ask))
+            self._tell(word, self._stream(word).answer(word.ask))
         self._held.clear()
 
-    def _tell(self, word: StreamIn, told: StreamTold) -> None:
-        self._say(StreamOut(request=word.request, told=told))
+    def _tell(self, word: AskStream, told: StreamTold) -> None:
+        self._say(StreamReply(request=word.request, told=told))

@@ -16,7 +16,7 @@ import msgspec
 
 SEEN_BEFORE: Final = {
     "off": "warm starts are switched off on this host (launch.warm)",
-    "asked": "it was submitted with --cold",
+    "asked": "it was submitted with --cold, or has a terminal",
     "command": "only `python SCRIPT`, `python -m MODULE` and `torchrun` start warm",
     "options": "the interpreter has other options than -u",
     "preloaded-library": "LD_PRELOAD or LD_AUDIT changes every process",

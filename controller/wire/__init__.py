@@ -47,7 +47,7 @@ _HOMES: Final = {
     "route": ("Route",),
     "streams": (
         "PIECE_BYTES", "SIZE_VARIABLE", "WINDOW_BYTES", "ClientStream", "HostStream", "SentBytes",
-        "StreamAsk", "StreamTold", "TakenBytes",
+        "StreamAsk", "StreamTold",
     ),
     "times": ("Utc", "utc", "wall_s"),
     "views": (

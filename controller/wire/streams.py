@@ -98,26 +98,13 @@ class SentBytes:
         self.acknowledged = min(max(offset, self.start), self.end)
 
 
-class TakenBytes:
-    """Bytes that come from the other end."""
-
-    def __init__(self) -> None:
-        self.end = 0
-        """How many have been taken."""
-
-    def take(self, offset: int, data: bytes, most: int = PIECE_BYTES) -> bytes:
-        """What is new of these bytes, at most so much; nothing where some before them are missing."""
-        fresh = data[self.end - offset :][:most] if offset <= self.end else b""
-        self.end += len(fresh)
-        return fresh
-
-
 class HostStream:
     """The host's end of a stream, without the descriptor that its bytes come from and go to."""
 
     def __init__(self) -> None:
         self.sent = SentBytes()
-        self.taken = TakenBytes()
+        self.taken = 0
+        """So many of the client's bytes."""
         self.unwritten = bytearray()
         """Taken from the client, and not yet passed on."""
         self.taken_bytes = 0
@@ -131,7 +118,7 @@ class HostStream:
 
     def begin_session(self) -> None:
         """Another client has it: what it sends is numbered anew, and it will ask for all that is kept."""
-        self.taken, self.has_ended = TakenBytes(), False
+        self.taken, self.has_ended = 0, False
         self.follow()
 
     def follow(self) -> None:
@@ -146,10 +133,12 @@ class HostStream:
 
     def take_in(self, ask: StreamAsk) -> None:
         """Takes what a question brings; again and again, until it is answered."""
-        taken = self.taken.take(ask.offset, ask.data, WINDOW_BYTES - len(self.unwritten))
-        self.unwritten += taken
-        self.taken_bytes += len(taken)
-        self.has_ended |= ask.ends and self.taken.end == ask.offset + len(ask.data)
+        if ask.offset <= self.taken:
+            fresh = ask.data[self.taken - ask.offset :][: WINDOW_BYTES - len(self.unwritten)]
+            self.unwritten += fresh
+            self.taken += len(fresh)
+            self.taken_bytes += len(fresh)
+        self.has_ended |= ask.ends and self.taken == ask.offset + len(ask.data)
         if ask.limit:
             self.is_followed = True
             self.sent.acknowledge(ask.seen)
@@ -158,12 +147,12 @@ class HostStream:
         """Whether there is something to say."""
         if ask.limit and (self.is_over or self.sent.end > ask.seen):
             return True
-        return self.taken.end != ask.offset if ask.data else not ask.limit
+        return self.taken != ask.offset if ask.data else not ask.limit
 
     def answer(self, ask: StreamAsk) -> StreamTold:
         offset, data = self.sent.part(ask.seen, min(ask.limit, PIECE_BYTES))
-        is_all = bool(ask.limit) and self.is_over and offset + len(data) >= self.sent.end and not data
-        return StreamTold(offset=offset, data=data, taken=self.taken.end, state="ended" if is_all else "open")
+        is_all = bool(ask.limit) and self.is_over and offset == self.sent.end
+        return StreamTold(offset=offset, data=data, taken=self.taken, state="ended" if is_all else "open")
 
 
 class ClientStream:
@@ -172,15 +161,11 @@ class ClientStream:
     def __init__(self, session: str, port: int = 0) -> None:
         self._session, self._port = session, port
         self._sent = SentBytes()
-        self._output = TakenBytes()
         self._ends = False
+        self.seen = 0
+        """So much of the output has come, or was missed."""
         self.missed = 0
         """Bytes of output that nobody kept until they were asked for."""
-
-    @property
-    def seen(self) -> int:
-        """So much of the output has come, or was missed."""
-        return self._output.end
 
     @property
     def room(self) -> int:
@@ -205,15 +190,9 @@ class ClientStream:
     def ask_to_write(self, wait_s: float, *, rows: int = 0, columns: int = 0) -> StreamAsk:
         offset, data = self._sent.part(self._sent.acknowledged, PIECE_BYTES)
         return StreamAsk(
-            session=self._session,
-            port=self._port,
-            wait_s=wait_s,
-            offset=offset,
-            data=data,
-            ends=self._ends,
-            rows=rows,
-            columns=columns,
-        )
+            session=self._session, port=self._port, wait_s=wait_s, offset=offset, data=data,
+            ends=self._ends, rows=rows, columns=columns,
+        )  # fmt: skip
 
     def has_written(self, told: StreamTold) -> None:
         """The answer to what was written."""
@@ -221,7 +200,9 @@ class ClientStream:
 
     def read(self, told: StreamTold) -> bytes:
         """What is new in the answer to a question for output."""
-        if told.offset > self.seen and told.state == "open":
+        if told.offset > self.seen:
             self.missed += told.offset - self.seen if self.seen else 0
-            self._output.end = told.offset
-        return self._output.take(told.offset, told.data)
+            self.seen = told.offset
+        fresh = told.data[self.seen - told.offset :]
+        self.seen += len(fresh)
+        return fresh

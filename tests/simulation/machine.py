@@ -43,7 +43,7 @@ from cotenant.agent.daemon.core import (
     Trust,
 )
 from cotenant.agent.daemon.loop import AgentLoop
-from cotenant.agent.ipc import GangOut, Order, Result, StreamIn, ToSupervisor
+from cotenant.agent.ipc import GangOut, Order, Result, ToSupervisor
 from cotenant.agent.supervisor.core import (
     AllGone,
     AnyHappening,
@@ -460,7 +460,7 @@ class Machine:
     def _to_supervisor(self, key: Key, message: ToSupervisor) -> None:
         supervisor = self.supervisors.get(key)
         if supervisor is not None:
-            assert not isinstance(message, StreamIn), "nobody here asks for a terminal"
+            assert not isinstance(message, wire.AskStream), "nobody here asks for a terminal"
             supervisor.handle(message)
 
     def supervisor_ended(self, supervisor: Supervisor) -> None:

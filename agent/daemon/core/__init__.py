@@ -5,7 +5,7 @@ from cotenant.agent.daemon.core.edge import (
     Adopt, AgentConfig, AgentTicked, AnswerLog, AnyAgentEvent, AnyAgentEffect, AwaitMemory, Booted,
     ClientsCounted, Connected, ControllerMessageCame, DevicesChanged, Disconnected, EndCame, EndLeftovers,
     FoundAttempt, GangMessageCame, GpuFault, Halt, IndicatorsRead, Keep, LinkChanged, MemoryFree, MemoryHeld,
-    PassAsk, Reconnect, RemoveAttempt, RemoveCheckpoints, Say, Send, StartFailed, StartSupervisor, StatusCame,
+    Reconnect, RemoveAttempt, RemoveCheckpoints, Say, Send, StartFailed, StartSupervisor, StatusCame,
     SupervisorGone, Tell, TroubleNoticed, Trust,
 )
 from cotenant.agent.daemon.core.memory import (AgentMemory)
@@ -19,7 +19,7 @@ __all__ = [
     "AnyAgentEffect", "AnyNote", "Attempt", "AwaitMemory", "Booted", "ClientsCounted", "Connected",
     "ControllerMessageCame", "DevicesChanged", "Disconnected", "EndCame", "EndLeftovers", "FoundAttempt",
     "GangMessageCame", "GpuFault", "Halt", "IndicatorsRead", "Keep", "AttemptKey", "LinkChanged", "Live",
-    "MemoryFree", "MemoryHeld", "PassAsk", "Reconnect", "RemoveAttempt", "RemoveCheckpoints", "Say", "Send",
+    "MemoryFree", "MemoryHeld", "Reconnect", "RemoveAttempt", "RemoveCheckpoints", "Say", "Send",
     "StartFailed", "StartSupervisor", "StatusCame", "SupervisorGone", "Tell", "TroubleNoticed", "Trust",
 ]
 # fmt: on

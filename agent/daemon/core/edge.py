@@ -20,7 +20,7 @@ from cotenant.controller.domain import (
     HostReport,
     JobId,
 )
-from cotenant.controller.wire import AskStream, FromAgent, ReadLog, ToAgent
+from cotenant.controller.wire import FromAgent, ReadLog, ToAgent
 from cotenant.profiler.indicators.sources import Wanted
 
 
@@ -322,12 +322,6 @@ class AnswerLog(AgentEffect, frozen=True, kw_only=True):
     read: ReadLog
 
 
-class PassAsk(AgentEffect, frozen=True, kw_only=True):
-    """Pass a question about a stream on to the attempt's supervisor, or answer in its place."""
-
-    ask: AskStream
-
-
 class Trust(AgentEffect, frozen=True, kw_only=True):
     """A person says that all is well with this host's devices: suspects are offered again."""
 
@@ -357,7 +351,6 @@ AnyAgentEffect = (
     | RemoveCheckpoints
     | AwaitMemory
     | AnswerLog
-    | PassAsk
     | Trust
     | Say
     | Halt

@@ -9,22 +9,13 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final, Literal
 
-from cotenant.agent.daemon.core.edge import AnswerLog, PassAsk, RemoveAttempt
+from cotenant.agent.daemon.core.edge import AnswerLog, RemoveAttempt
 from cotenant.agent.daemon.core.notes import Bound, Follows, Forgotten, Reset
 from cotenant.agent.daemon.core.remembered import JobKey
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.controller.domain import Followed, StartAttempt
 from cotenant.controller.domain import events as ev
-from cotenant.controller.wire import (
-    AskStream,
-    CommandDelivery,
-    LogReply,
-    NotFollowed,
-    ReadLog,
-    StreamReply,
-    StreamTold,
-    Welcome,
-)
+from cotenant.controller.wire import CommandDelivery, LogReply, NotFollowed, ReadLog, Welcome
 
 KEPT_TOLD_MAX: Final = 1000
 """In one hello; the others follow once these are forgotten."""
@@ -114,15 +105,6 @@ class Following:
             missing=f"job {read.job_id} attempt {read.attempt} left no log here: it never started",
         )
         self._out.send(nothing)
-
-    def ask_stream(self, asked: AskStream) -> None:
-        """Asks the supervisor of the attempt that is meant, not of one with its number in a lost history."""
-        attempt = self._memory.attempts.get((asked.job_id, asked.attempt))
-        if attempt is not None and attempt.job_epoch in ("", asked.job_epoch):
-            self._out.add(PassAsk(ask=asked))
-        else:  # It may be on its way.
-            told = StreamTold(state="away", why="its host has not heard of this attempt")
-            self._out.send(StreamReply(request=asked.request, told=told))
 
     def forgets(self, forgotten: Forgotten) -> None:
         self._taken.discard(forgotten.job)

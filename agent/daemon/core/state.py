@@ -66,7 +66,6 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import (
-    AskStream,
     CommandAck,
     CommandDelivery,
     GangRelay,
@@ -261,8 +260,6 @@ class AgentState:
                 self._welcome(message, now_s)
             case ReadLog():
                 self._following.read_log(message)
-            case AskStream():
-                self._following.ask_stream(message)
             case GangRelay():
                 inward = GangIn(from_host=message.from_host, payload=message.payload)
                 self._tenants.tell((message.job_id, message.attempt), inward)

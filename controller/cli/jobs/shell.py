@@ -71,12 +71,13 @@ def shell(
         raise Problem(
             "usage", f"{', '.join(refused)}: not for a shell, which is not resumable", "use `run --pty`"
         )
+    ports = ports_of(forward)
     limit_s = loaded_settings(endpoint).settings.shell.time_limit_s
     said = {key: Given(value=value, where="shell") for key, value in {**OF_SHELLS, "time": limit_s}.items()}
     request = prepare_request(command or login_shell(), said | flags, endpoint, command_only=True)
     limit_s = request.specs[0].time_limit_s or limit_s
     tell(f"a shell is not resumable: it ends for good, at the latest after {duration(limit_s)} (-t TIME)")
-    return watch_terminal(request_with_terminal(request), False, endpoint, ports_of(forward))
+    return watch_terminal(request_with_terminal(request), False, endpoint, ports)
 
 
 def login_shell() -> list[str]:

@@ -10,14 +10,25 @@ from typing import Any
 
 import pytest
 
-from cotenant.agent.ipc import StreamIn, StreamOut
 from cotenant.agent.supervisor.processes import Terminal
 from cotenant.agent.supervisor.streams import LOST_S, REPLACED, Streams
 from cotenant.controller.domain import Launch
-from cotenant.controller.wire import SIZE_VARIABLE, WINDOW_BYTES, StreamAsk, StreamTold
+from cotenant.controller.wire import (
+    SIZE_VARIABLE,
+    WINDOW_BYTES,
+    AskStream,
+    StreamAsk,
+    StreamReply,
+    StreamTold,
+)
 from tests.building.orders import order_of
 
 LAUNCH = Launch(argv=("sh",), terminal=True, uid=os.getuid(), gid=os.getgid(), env={SIZE_VARIABLE: "30x90"})
+ORDER = order_of(1, launch=LAUNCH)
+
+
+def named(number: int, ask: StreamAsk, job_epoch: str = ORDER.start.job_epoch) -> AskStream:
+    return AskStream(request=number, job_id=ORDER.job_id, attempt=ORDER.attempt, ask=ask, job_epoch=job_epoch)
 
 
 class Asking:
@@ -26,19 +37,19 @@ class Asking:
     def __init__(self) -> None:
         self.has_room = True
         self.told: dict[int, StreamTold] = {}
-        self.terminal = Terminal(order_of(1, launch=LAUNCH))
-        self.streams = Streams(selectors.DefaultSelector(), self._hear, lambda: self.has_room)
+        self.terminal = Terminal(ORDER)
+        self.streams = Streams(ORDER, selectors.DefaultSelector(), self._hear, lambda: self.has_room)
         self.streams.serve(self.terminal, 0.0)
         self._numbers = count(1)
 
-    def _hear(self, word: StreamOut) -> None:
+    def _hear(self, word: StreamReply) -> None:
         assert word.request not in self.told, "one answer for each question"
         self.told[word.request] = word.told
 
     def ask(self, now_s: float = 0.0, session: str = "a", **fields: Any) -> int:
         number = next(self._numbers)
         ask = StreamAsk(session=session, **{"wait_s": 5.0, **fields})
-        self.streams.ask(StreamIn(request=number, ask=ask), now_s)
+        self.streams.ask(named(number, ask), now_s)
         self.streams.work(now_s)
         return number
 
@@ -89,7 +100,7 @@ def test_the_newest_client_has_it_and_the_others_are_told(asking: Asking) -> Non
     before = asking.ask(limit=100)
     asking.print(b"shared")
     after = asking.ask(session="b", limit=100)
-    assert asking.told[before] == StreamTold(state="replaced", why=REPLACED)
+    assert asking.told[before] == REPLACED
     assert asking.told[after].data == b"shared"
     assert asking.told[asking.ask(session="a", data=b"x")].state == "replaced"
     assert asking.told[asking.ask(session="b", data=b"ls\n")].taken == 3, "numbered anew"
@@ -143,7 +154,7 @@ def test_the_end_is_told_to_whoever_waits(asking: Asking) -> None:
     asking.terminal.close()
     asking.streams.end()
     assert asking.told[number].state == "ended"
-    assert asking.told[asking.ask(port=80)].state == "refused"
+    assert asking.told[asking.ask(session="p", port=1)].state == "refused"
 
 
 def test_what_is_there_when_a_client_comes_is_kept_until_it_asks(asking: Asking) -> None:
@@ -153,3 +164,8 @@ def test_what_is_there_when_a_client_comes_is_kept_until_it_asks(asking: Asking)
     assert asking.reads()
     asking.ask(LOST_S, session="b", rows=24, columns=80)
     assert not asking.reads()
+
+
+def test_another_job_of_this_number_is_not_answered_for(asking: Asking) -> None:
+    asking.streams.ask(named(1, StreamAsk(session="a", data=b"x"), job_epoch="lost"), 0.0)
+    assert asking.told[1].state == "away"

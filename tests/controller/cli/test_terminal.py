@@ -26,7 +26,7 @@ def test_only_a_tilde_and_a_dot_at_the_beginning_of_a_line_leave(
 ) -> None:
     assert Escapes().pass_on(typed) == (passed, leaves)
     slowly, pieces = Escapes(), [typed[at : at + 1] for at in range(len(typed))]
-    found = b""
+    found, is_over = b"", False
     for piece in pieces:
         part, is_over = slowly.pass_on(piece)
         found += part
