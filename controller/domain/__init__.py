@@ -37,7 +37,7 @@ _HOMES: Final = {
         "Allocation", "AllocationQueue", "AllocationState", "AllocationTerms", "Allocations",
         "HostShape", "SeenShape",
     ),
-    "bookings": ("Booking", "ReservationSettings"),
+    "bookings": ("Booking",),
     "cluster": (
         "HELD_MIB_MIN", "Device", "DeviceKind", "DeviceState", "Host", "HostReport",
         "HostRoom", "HostState", "SharingMode", "asks_hosts", "room_left", "sharing_in_words",
@@ -74,7 +74,7 @@ _HOMES: Final = {
     "reasons": ("Reason", "because", "render"),
     "settings": (
         "LATE_SHARE", "NO_BOUNDS", "JobLimit", "LimitSettings", "OrganisationSettings",
-        "PolicySettings", "SharingSettings",
+        "PolicySettings", "ReservationSettings", "SharingSettings",
     ),
 }
 # fmt: on
