@@ -39,7 +39,7 @@ _HOMES: Final = {
         "Allocation", "AllocationQueue", "AllocationState", "AllocationTerms", "Allocations",
         "HostShape", "SeenShape",
     ),
-    "bookings": ("Booking", "ReservationSettings"),
+    "bookings": ("Booking",),
     "cluster": (
         "FOREIGN", "HELD_MIB_MIN", "Device", "DeviceKind", "DeviceState", "Host", "HostReport",
         "HostRoom", "HostState", "SharingMode", "asks_hosts", "room_left", "sharing_in_words",
@@ -85,7 +85,7 @@ _HOMES: Final = {
     "reasons": ("Reason", "because", "render"),
     "settings": (
         "LATE_SHARE", "NO_BOUNDS", "IdleSettings", "JobLimit", "LimitSettings", "OrganisationSettings",
-        "PolicySettings", "SharingSettings",
+        "PolicySettings", "ReservationSettings", "SharingSettings",
     ),
 }
 # fmt: on

@@ -20,23 +20,6 @@ AHEAD_S: Final = 2 * WEEK_S
 """Bookings that come again every day or week repeat all that two of them do within this time."""
 
 
-class ReservationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[reservations]`"""
-
-    device_hours_max: float = 48.0
-    """Device-hours that a user's open reservations may have together, one that comes again counted once; 0 =
-    users make none themselves. Admins may have any."""
-    ahead_days_max: float = 14.0
-    """How far ahead a user's reservation may begin, and how long one that comes again goes on."""
-    lend_after_s: float = 900.0
-    """A reserved device that its owner has not used for so long is lent to jobs that can be preempted."""
-
-    def __post_init__(self) -> None:
-        for name in ("device_hours_max", "ahead_days_max", "lend_after_s"):
-            if not 0.0 <= getattr(self, name) < 1e9:
-                raise ValueError(f"reservations.{name} must be at least 0, got {getattr(self, name)}")
-
-
 class Booking(msgspec.Struct, frozen=True, kw_only=True):
     """A reservation as its user asked for it."""
 
