@@ -54,7 +54,7 @@ class OpenNotice(msgspec.Struct, kw_only=True):
     taken_s: float
     """When this controller took it up."""
     is_test: bool = False
-    """It is tried once, and nothing of it is kept."""
+    """It is tried once, now, and nothing of it is kept."""
     payload: dict[str, Any] | None = None
     """What is sent; None: the output that belongs to it has not come."""
     url: str = ""
@@ -278,7 +278,7 @@ class Notifier:
                 continue
             name = ways.lane_of(way, url)
             lane = self._lanes.setdefault(name, NoticeLane())
-            if not lane.is_busy and lane.rests_until_s <= now_s:
+            if not lane.is_busy and (sending.is_test or lane.rests_until_s <= now_s):
                 lane.is_busy = True
                 argv, data = ways.order_of(way, url, sending.payload, self._settings)
                 took = partial(self._note_result, sending.notice.notice_id, way, name)

@@ -504,3 +504,7 @@ def test_a_test_is_sent_once_and_says_what_came_of_it(open_station: MakesStation
         "mail": "failed: Connection refused",
     }
     assert station.journal.notices() == []
+    station.deliveries.waiting.clear()
+    station.ask(clients.SendTestNotice(mail="a@x.org"), ALICE)  # The relay was just seen to be dead.
+    station.tick(0.5)
+    assert len(station.deliveries.waiting) == 2
