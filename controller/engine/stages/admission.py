@@ -11,6 +11,7 @@ from typing import Final
 
 from cotenant.controller.domain import (
     ENDED,
+    QUEUED,
     Job,
     JobSpec,
     Reason,
@@ -81,5 +82,6 @@ class Admission:
             self.fair_share.restore()
         else:
             ledger.rank_again_s = None
-            for job in list(ledger.queue.jobs_in_order()):
-                ledger.records.rank(job, rank_of(job.spec.priority))
+            for job in list(ledger.jobs.values()):
+                if job.phase is QUEUED or is_over_limit(job):
+                    ledger.records.rank(job, rank_of(job.spec.priority))

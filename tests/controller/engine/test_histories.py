@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cotenant.controller.domain import Decision, LimitSettings, OrganisationSettings, Phase
@@ -107,6 +107,7 @@ def test_nobody_is_ever_over_a_limit(name: str, steps: list[Step]) -> None:
             ), f"job {job.job_id} is kept out, and would be within all limits"
 
 
+@example(steps=[(0, 0, 1, 0), (0, 0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 5), (0, 32, 1, 0)])
 @given(steps=STEPS)
 @settings(max_examples=examples(0.3))
 def test_who_is_over_a_limit_that_is_gone_is_let_in(steps: list[Step]) -> None:
