@@ -34,6 +34,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.state.current_policy import CurrentPolicy
 from cotenant.controller.engine.state.ledger import Ledger
 from cotenant.controller.engine.state.phases import RareWish
+from cotenant.controller.engine.state.placing import exceeds_hosts
 from cotenant.controller.planning import HeldPart, first_aged, part_to_get, suits, why_no_part
 from cotenant.controller.policies.base import is_quiet
 
@@ -121,7 +122,9 @@ class BestFit:
         best: tuple[float, bool, DeviceId] | None = None
         for device_id in self._candidates(job):
             held = self._held_parts(device_id)
-            if why_no_part(job, self._ledger.devices[device_id], held) is None:
+            if why_no_part(job, self._ledger.devices[device_id], held) is None and self._has_room(
+                job, device_id
+            ):
                 left = 1.0 - sum(each.fraction for each in held)
                 key = (round(left, 6), self._is_of_another_class(job, held), device_id)
                 best = key if best is None else min(best, key)
@@ -131,6 +134,12 @@ class BestFit:
         mine = self.open(job, device_id)
         why = because("part-beside", mine.fraction, device_id, 1.0 - left)
         return Place(job_id=job.job_id, devices=(device_id,), reason=why)
+
+    def _has_room(self, job: Job, device_id: DeviceId) -> bool:
+        """Whether its host has the cores and memory for the job: moved to where it is refused, the job would
+        be asked about again for ever."""
+        there = Place(job_id=job.job_id, devices=(device_id,), reason=because("part-frees"))
+        return exceeds_hosts(self._ledger, there) is None
 
     def open(self, job: Job, device_id: DeviceId) -> HeldPart:
         """Gives the job its part of this device."""

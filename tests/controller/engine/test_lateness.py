@@ -360,6 +360,7 @@ def check_marks(engine: Engine) -> None:
         assert taken + job.spec.gpus > limit, f"job {job.job_id} is late, and {taken} of {limit} are taken"
 
 
+ALARMS_MAX = 20_000
 SIZED = [name for name in POLICIES if registry.make(name, {}).traits.orders_by_size]
 
 
@@ -372,8 +373,10 @@ def test_whatever_happens_nobody_is_forgotten(name: str, steps: list[Step]) -> N
     events += [(step, 10.0 * WAITS_S[step[3] % len(WAITS_S)]) for step in steps]
     for each, wait_s in events:
         event = event_of(watched, each, SIZED) if isinstance(each, tuple) else each
-        until_s = watched.now_s + wait_s
+        until_s, rang = watched.now_s + wait_s, 0
         while watched.next_alarm_s is not None and watched.next_alarm_s <= until_s:
+            rang += 1
+            assert rang < ALARMS_MAX, f"it rings for ever at {watched.now_s} s"
             watched.handle(ev.AlarmRang(), max(watched.now_s, watched.next_alarm_s))
             check_marks(watched)
         watched.handle(event, until_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from cotenant.controller.domain import Decision, JobId, LimitSettings, Place, StartAttempt, because
@@ -48,6 +49,15 @@ def test_two_halves_run_on_one_device_at_once(policy: str) -> None:
     desk.end(1)
     desk.wait(601.0)
     assert placed(desk) == {"2": ("a/cpu0",), "3": ("a/cpu0",)}
+
+
+def test_a_part_is_not_moved_to_a_host_without_the_cores_for_it() -> None:
+    """It was asked about again, at the same moment and for ever."""
+    hosts = [msgspec.structs.replace(report(name, 1, device=DIVIDES), cpus=8) for name in "ab"]
+    desk = Desk("fifo", *hosts)
+    desk.run(1, gpu_fraction=0.25, cpus=3)
+    desk.submit(2, gpu_fraction=0.25, cpus=6)
+    assert placed(desk) == {"1": ("a/cpu0",), "2": ("b/cpu0",)}
 
 
 def test_the_agent_is_told_the_part_and_its_memory() -> None:
