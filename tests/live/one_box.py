@@ -41,12 +41,18 @@ def separate(work: Path) -> None:
         scratch.mkdir()
         options = f"lowerdir={name},upperdir={upper},workdir={scratch}"
         mount("-t", "overlay", "layer", "-o", options, name)
-    mount("--bind", str(work), "/mnt")  # It may lie in /tmp.
+    kept = [work, *([ROOT] if any(ROOT.is_relative_to(name) for name in EMPTY) else [])]
+    mount("-t", "tmpfs", "kept", "/mnt")
+    places = [Path("/mnt", str(number)) for number in range(len(kept))]
+    for place, folder in zip(places, kept, strict=True):
+        place.mkdir()
+        mount("--bind", str(folder), str(place))
     for name in EMPTY:
         mount("-t", "tmpfs", "empty", name)
         os.chmod(name, 0o1777 if name == "/tmp" else 0o755)
-    work.mkdir(parents=True, exist_ok=True)
-    mount("--move", "/mnt", str(work))
+    for place, folder in zip(places, kept, strict=True):
+        folder.mkdir(parents=True, exist_ok=True)
+        mount("--move", str(place), str(folder))
 
 
 def mount(*words: str) -> None:

@@ -11,11 +11,13 @@ from tests.live.cluster import SMALL, Cluster, References, Training
 
 RULE = "warn:12s,share:14s"
 WAITS = Training(
-    name="waits", script=SMALL, steps=60, gate_at=6, more={"memory_mib": 400, "share": "never", "idle": RULE}
-)
+    name="waits", script=SMALL, steps=90, gate_at=6, pace_s=0.2,
+    more={"memory_mib": 400, "share": "never", "idle": RULE},
+)  # fmt: skip
 BORROWS = Training(
-    name="borrows", script=SMALL, steps=40, gate_at=6, more={"memory_mib": 400, "resumable": True}
-)
+    name="borrows", script=SMALL, steps=90, gate_at=6, pace_s=0.2,
+    more={"memory_mib": 400, "resumable": True},
+)  # fmt: skip
 LOADER = """
 import os, sys, time
 path, until = sys.argv[1:]
@@ -49,9 +51,12 @@ def test_a_slot_is_lent_while_its_job_is_idle_and_slow_loading_is_not_idle(
     idle = jobs[waits].idle
     assert idle is not None and idle.since_at is not None and idle.stage == "share"
 
-    cluster.open_gate(waits)
-    jobs = cluster.until(lambda jobs: jobs[waits].phase is Phase.DONE or jobs[borrows].attempt > 1)
-    cluster.open_gate(borrows)
+    cluster.open_gate(waits, 1)
+    cluster.until(lambda jobs: len(told_of(cluster, waits)) == 3)
+    cluster.open_gate(borrows, 1)
+    cluster.until(lambda jobs: jobs[borrows].phase is Phase.QUEUED)
+    for job_id in (waits, borrows):
+        cluster.open_gate(job_id)
     cluster.until(lambda jobs: jobs[waits].phase is Phase.DONE and jobs[borrows].phase is Phase.DONE)
     heard = told_of(cluster, waits)
     assert [
