@@ -128,7 +128,7 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     )
     warnings += mps.said
     ports = _ports(agent, endpoint, state_dir, locks)
-    copies = str(state_dir / TREES / "work")
+    copies = str(state_dir / TREES / "copies")
     report = _report(agent, host_id, mps.devices, _domain(root, host_id, warnings), ports, copies)
     spool, memory = _load_remembered(state_dir / SPOOL, warnings)
     config = _config(

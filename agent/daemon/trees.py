@@ -44,6 +44,8 @@ class NoTree(Exception):
 
 
 class TreeFetcher:
+    """Fetches packed trees from the controller, and gives each job its own copy of one."""
+
     def __init__(
         self,
         folder: Path,
@@ -66,11 +68,11 @@ class TreeFetcher:
 
     def copy_of(self, checkpoint_folder: str) -> Path:
         """The copy of a job, made or not, which is named like its folder of checkpoints."""
-        return self.folder / "work" / Path(checkpoint_folder).name
+        return self.folder / "copies" / Path(checkpoint_folder).name
 
     def remove_left_over(self) -> None:
         """Removes what an agent that was killed had begun to unpack."""
-        for path in (self.folder / "work").glob(f"{STAGING}*"):
+        for path in (self.folder / "copies").glob(f"{STAGING}*"):
             shutil.rmtree(path, ignore_errors=True)
 
     def take(self, part: SnapshotPart) -> None:

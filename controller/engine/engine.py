@@ -7,9 +7,9 @@ back only when every process of the gang on them is known to be gone.
     1. take in   the event changes the ledger           requests, hosts, reports, claims
     2. admit     who may wait for devices, in what order   stages: fair share, limits, lateness
     3. decide    the policy is asked                     current_policy
-    4. guard     what may change its decision            stages: parts, lending, priorities, promises
+    4. guard     what may change its decision          stages: parts, lending, priorities, promises, bookings
     5. commit    what the ledger allows is carried out   committing
-    6. settle    what follows from it                    stages: fair share, promises
+    6. settle    what follows from it                    stages: fair share, promises, bookings
 
 Recovery calls `fold` with the recorded decision: the same six steps, and no policy is asked twice.
 """

@@ -10,9 +10,9 @@
              promises     keeps devices for promised ends: a promise goes before every priority
              bookings     puts owners' jobs on what they have reserved, and keeps others off: last, since
                           nothing goes before that
-    settle   bookings     sees when the next reservation is due
-             fair share   charges users for devices that have changed hands
+    settle   fair share   charges users for devices that have changed hands
              promises     judges which promises were kept
+             bookings     sees when the next reservation is due
 
 Rule: nothing else changes a decision between the policy and the ledger. A guard is called once some job has
 asked for what it looks after; a fifo controller without settings has no stage to pay for.

@@ -147,7 +147,7 @@ def test_without_its_tree_an_attempt_does_not_start(
     go_wrong(desk)
     (error,) = desk.prepare(desk.order())
     assert isinstance(error, NoTree) and says in str(error) and error.is_users == is_users
-    assert not list((tmp_path / "trees" / "work").iterdir()) and desk.fetcher.preparing == {}
+    assert not list((tmp_path / "trees" / "copies").iterdir()) and desk.fetcher.preparing == {}
 
 
 def test_a_host_that_cannot_write_is_to_blame(desk: Desk, tmp_path: Path) -> None:
