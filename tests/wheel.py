@@ -37,6 +37,8 @@ from tests.building.limits import within_s  # noqa: E402
 INSTALLED = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler")
 FACE = Path("controller/python/face")
 """What installs as `cotenant` itself."""
+HYDRA_PLUGINS = Path("controller/integrations/hydra_plugins")
+"""What installs at the top level, where Hydra looks."""
 PR_SET_CHILD_SUBREAPER = 36
 TRAINING = ROOT / "tests" / "checkpoint" / "scripts" / "plain_loop.py"
 """It knows nothing of us: that its steps are counted shows that our hook got into the job."""
@@ -89,13 +91,15 @@ def check_contents(wheel: Path) -> None:
 
 
 def installed_as(path: Path) -> str:
+    if path.parent == HYDRA_PLUGINS:
+        return f"{path.parent.name}/{path.name}"
     return f"cotenant/{path.name if path.parent == FACE else path}"
 
 
 def check_imports(programs: Path) -> None:
     """Every module can be imported from the wheel alone, those that only a user's job loads included."""
     names = [
-        ".".join(("cotenant", *path.relative_to(ROOT).with_suffix("").parts))
+        installed_as(path.relative_to(ROOT)).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for folder in INSTALLED
         for path in sorted((ROOT / folder).rglob("*.py"))
         if path.name not in NO_MODULES and path.parent != ROOT / FACE

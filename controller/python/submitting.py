@@ -169,6 +169,31 @@ def map(
     return submit_drafts(drafts, calls, endpoint, key, is_array=True)
 
 
+def submit_array(
+    command: Sequence[str],
+    tasks: int,
+    *,
+    at_once: int = 0,
+    options: Mapping[str, Any] | None = None,
+    endpoint: str | None = None,
+) -> list[JobHandle[int]]:
+    """Submits one command as so many tasks of an array, for programs of which each task finds by its number
+    what it does (COTENANT_JOB). `at_once`: so many run at a time.
+
+    Raises:
+        BadCall: something in it is wrong, or it is more than one request holds; nothing was sent.
+    """
+    base, waits_for = _base_options(dict(options or {}))
+    made = _submission(list(command), base, endpoint)
+    first = msgspec.structs.replace(made.request.specs[0], array_limit=at_once)
+    drafts = []
+    for at in range(tasks):
+        spec = msgspec.structs.replace(first, job_id=JobId(f"new-{at}"))
+        job: JobHandle[int] = JobHandle(endpoint=endpoint, name=spec.name)
+        drafts.append(JobDraft(spec, made.request.secrets, made.notes, job, waits_for))
+    return submit_drafts(drafts, None, endpoint, "", is_array=True)
+
+
 # --- From a call to drafts --------------------------------------------------------------------------
 
 

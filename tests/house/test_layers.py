@@ -142,6 +142,8 @@ controller.web                  controller.domain controller.wire controller.sys
                                 controller.present controller.submission controller.client
 controller.web.simulating       controller.wire controller.sim controller.training controller.present
                                 controller.whatif
+# Plugins of other programs, which find them by name: nothing imports one.
+controller.integrations         controller.domain controller.wire controller.submission controller.python
 # Slurm, fenced: it comes in by name, and no layer above may name it.
 agent.slurm                     controller.domain profiler.driver agent.ipc agent.host
 controller.slurm.sbatch         controller.domain controller.present controller.submission

@@ -44,9 +44,15 @@ FACE = ROOT / "controller" / "python" / "face"
 """What installs as `cotenant` itself."""
 
 
+HYDRA_PLUGINS = ROOT / "controller" / "integrations" / "hydra_plugins"
+"""What installs at the top level: Hydra looks for plugins in the namespace package of this name alone."""
+
+
 def dotted(folder: Path) -> str:
     if folder == FACE:
         return "cotenant"
+    if folder == HYDRA_PLUGINS:
+        return folder.name
     return ".".join(("cotenant", *folder.relative_to(ROOT).parts))
 
 
@@ -74,6 +80,10 @@ def test_the_packages_own_folder_has_its_face_alone() -> None:
     assert {path.name for path in files_under(FACE)} == {"__init__.py", "py.typed"}
     for name in ("__init__.py", "py.typed"):
         assert (ROOT / ".typing" / "cotenant" / name).resolve() == FACE / name
+
+
+def test_hydras_namespace_is_open_to_other_plugins() -> None:
+    assert not (HYDRA_PLUGINS / "__init__.py").exists(), "it would hide all plugins but ours"
 
 
 def test_tests_are_no_packages() -> None:

@@ -1,0 +1,203 @@
+"""torchx's scheduler `cotenant`: `torchx run -s cotenant dist.ddp -j 1x2 --script train.py`.
+
+Rule: an app is one job of one role, whose replicas are the hosts of a gang; the role's command starts once on
+each. What torchx fills in where the job runs (its number, the replica's) is left to a shell there.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from torchx.schedulers.api import (
+    DescribeAppResponse,
+    ListAppResponse,
+    Scheduler,
+    Stream,
+    filter_regex,
+    split_lines,
+)
+from torchx.specs import (
+    AppDef,
+    AppDryRunInfo,
+    AppState,
+    CfgVal,
+    ReplicaStatus,
+    Role,
+    RoleStatus,
+    macros,
+    runopts,
+)
+
+from cotenant.controller.domain import Phase
+from cotenant.controller.python.connection import ask_controller
+from cotenant.controller.python.errors import RequestRefused
+from cotenant.controller.python.handle import JobHandle
+from cotenant.controller.python.submitting import submit
+from cotenant.controller.submission.options import OPTIONS
+from cotenant.controller.submission.recording import user_name
+from cotenant.controller.wire import clients
+
+FROM_ROLE: Final = ("gpus", "nodes", "cpus", "env", "array", "launch")
+"""Options that the role has the values of."""
+ROLE: Final = "TORCHX_ROLE"
+"""A variable of the job: its role's name, by which torchx asks for logs."""
+MEMORY_MB_UNSAID: Final = 1024
+"""What `dist.ddp` asks for where nobody does; here it would be a limit, and too low for most."""
+
+STATES: Final = {
+    Phase.BLOCKED: AppState.PENDING,
+    Phase.HELD: AppState.PENDING,
+    Phase.QUEUED: AppState.PENDING,
+    Phase.RESERVED: AppState.PENDING,
+    Phase.LOADING: AppState.RUNNING,
+    Phase.RUNNING: AppState.RUNNING,
+    Phase.CHECKPOINTING: AppState.RUNNING,
+    Phase.STOPPING: AppState.RUNNING,
+    Phase.DONE: AppState.SUCCEEDED,
+    Phase.FAILED: AppState.FAILED,
+    Phase.CANCELLED: AppState.CANCELLED,
+}
+
+
+def state_of(job: clients.JobView) -> AppState:
+    """The state of a job as torchx names it; one that hosts failed too often has failed."""
+    return AppState.FAILED if job.is_given_up else STATES[job.phase]
+
+
+class AppRequest(msgspec.Struct, frozen=True):
+    """The job that an app becomes."""
+
+    command: list[str]
+    options: dict[str, Any]
+
+    def __str__(self) -> str:
+        given = [f"{name}={value}" for name, value in self.options.items()]
+        return f"cotenant.submit({', '.join(given)}): {shlex.join(self.command)}"
+
+
+def request_of(app: AppDef, cfg: Mapping[str, CfgVal]) -> AppRequest:
+    """The job that an app becomes, with the run's own options. Raises ValueError: an app of several roles, or
+    with mounts."""
+    if len(app.roles) != 1:
+        names = ", ".join(role.name for role in app.roles)
+        raise ValueError(f"{app.name} has several roles ({names}), a job has one: run each by itself")
+    (role,) = app.roles
+    if role.mounts:
+        raise ValueError(
+            f"role {role.name} has mounts, and jobs run on the hosts' own files: leave --mounts out"
+        )
+    workers = re.search(r"--nproc[_-]per[_-]node[ =](\d+)", " ".join(role.args))
+    wanted = role.resource
+    gpus = wanted.gpu if wanted.gpu > 0 else int(workers[1]) if workers else 1
+    options: dict[str, Any] = {
+        "name": app.name,
+        "nodes": role.num_replicas,
+        "gpus": role.num_replicas * gpus,
+        "launch": "host",
+        "env": {name: text for name, text in role.env.items() if "${" not in text} | {ROLE: role.name},
+        "retries": role.max_retries,
+    }
+    if wanted.cpu > 0:
+        options["cpus"] = wanted.cpu
+    if wanted.memMB > 0 and wanted.memMB != MEMORY_MB_UNSAID:
+        options["host_mem"] = f"{wanted.memMB}M"
+    return AppRequest(
+        command_of(role), options | {key: text for key, text in cfg.items() if text is not None}
+    )
+
+
+def command_of(role: Role) -> list[str]:
+    """The role's command in a shell, which knows the job's number and the replica's when it runs."""
+    filled = macros.Values(
+        img_root=str(Path.cwd()),
+        app_id="\0COTENANT_JOB\0",
+        replica_id="\0GROUP_RANK\0",
+        rank0_env="MASTER_ADDR",
+    ).apply(role)
+    exports = [f"export {name}={_word(text)}; " for name, text in filled.env.items() if "\0" in text]
+    words = " ".join(_word(each) for each in (filled.entrypoint, *filled.args))
+    return ["sh", "-c", f"{''.join(exports)}exec {words}"]
+
+
+def _word(text: str) -> str:
+    """The text as one word of a shell, which puts the variables between NULs into it."""
+    parts = enumerate(text.split("\0"))
+    return "".join(f'"${part}"' if at % 2 else shlex.quote(part) for at, part in parts if part) or "''"
+
+
+class CotenantScheduler(Scheduler[Mapping[str, CfgVal]]):  # type: ignore[misc]  # torchx has no types.
+    """Runs apps of torchx as jobs; the number of the job is the app's."""
+
+    def __init__(self, session_name: str) -> None:
+        super().__init__("cotenant", session_name)
+
+    def _run_opts(self) -> runopts:
+        opts = runopts()
+        for option in OPTIONS:
+            if option.key not in FROM_ROLE:
+                opts.add(option.key, type_=str, help=option.help)
+        return opts
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[AppRequest]:
+        return AppDryRunInfo(request_of(app, cfg), str)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[AppRequest]) -> str:
+        request = dryrun_info.request
+        return submit(command=request.command, options=request.options).id
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        try:
+            job = JobHandle[int](app_id).details()
+        except RequestRefused as refused:
+            if refused.code != "not-found":
+                raise
+            return None
+        state, hosts = state_of(job), max(1, job.spec.nodes)
+        name = job.spec.launch.env.get(ROLE, job.name)
+        replicas = [ReplicaStatus(id=at, state=state, role=name, hostname="") for at in range(hosts)]
+        return DescribeAppResponse(
+            app_id=app_id,
+            state=state,
+            num_restarts=max(0, job.attempt - 1),
+            msg=job.reason,
+            roles=[Role(name=name, image="", num_replicas=hosts)],
+            roles_statuses=[RoleStatus(name, replicas)],
+        )
+
+    def list(self) -> list[ListAppResponse]:
+        jobs = ask_controller(clients.ListJobs(user=user_name(), include_ended=True, brief=True), None).jobs
+        return [ListAppResponse(app_id=job.job_id, state=state_of(job)) for job in jobs]
+
+    def _cancel_existing(self, app_id: str) -> None:
+        JobHandle[int](app_id).cancel()
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """The lines of one host, over all attempts. Raises ValueError: only one stream is asked for."""
+        if streams not in (None, Stream.COMBINED):
+            raise ValueError("a job's standard output and standard error are one log: ask for both")
+        job = JobHandle[int](app_id)
+        spec = job.details().spec
+        rank = k * (spec.gpus_min // max(1, spec.nodes))
+        lines = job.logs(follow=True, rank=rank) if should_tail else split_lines(job.logs(rank=rank))
+        return filter_regex(regex, lines) if regex else lines
+
+
+def create_scheduler(session_name: str, **kwargs: object) -> CotenantScheduler:
+    """What torchx makes the scheduler with."""
+    return CotenantScheduler(session_name)
