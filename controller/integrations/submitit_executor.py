@@ -22,7 +22,7 @@ from submitit.core.utils import DelayedSubmission, JobPaths
 
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.python.connection import ask_controller
-from cotenant.controller.python.errors import NoController, RequestRefused
+from cotenant.controller.python.errors import CotenantError
 from cotenant.controller.python.handle import JobHandle
 from cotenant.controller.python.packing import name_of
 from cotenant.controller.python.results import TIME_LIMITS
@@ -38,14 +38,9 @@ SHARED: Final = frozenset((*core.EquivalenceDict.__annotations__, "stderr_to_std
 AT_ONCE: Final = "array_parallelism"
 
 STATES: Final = {
-    Phase.BLOCKED: "PENDING",
-    Phase.HELD: "PENDING",
-    Phase.QUEUED: "PENDING",
-    Phase.RESERVED: "PENDING",
-    Phase.LOADING: "RUNNING",
-    Phase.RUNNING: "RUNNING",
-    Phase.CHECKPOINTING: "COMPLETING",
-    Phase.STOPPING: "COMPLETING",
+    **dict.fromkeys((Phase.BLOCKED, Phase.HELD, Phase.QUEUED, Phase.RESERVED), "PENDING"),
+    **dict.fromkeys((Phase.LOADING, Phase.RUNNING), "RUNNING"),
+    **dict.fromkeys((Phase.CHECKPOINTING, Phase.STOPPING), "COMPLETING"),
     Phase.DONE: "COMPLETED",
     Phase.FAILED: "FAILED",
     Phase.CANCELLED: "CANCELLED",
@@ -107,30 +102,17 @@ class CotenantWatcher(core.InfoWatcher):
 
     def update(self) -> None:
         self._num_calls += 1
-        asked = sorted(self._registered - self._finished)
-        try:
-            views = _ask_views(asked)
-        except NoController as error:
-            get_logger().warning(f"{error}; states may be old")
-            views = []
-        else:
-            self._info_dict |= {each: {"State": "NOT_FOUND"} for each in asked}
-        self._info_dict |= {each.job_id: {"State": state_of(each), "Reason": each.reason} for each in views}
         self._last_status_check = time.time()
+        asked = tuple(JobId(each) for each in sorted(self._registered - self._finished))
+        if not asked:
+            return
+        question = clients.ListJobs(job_ids=asked, include_ended=True, brief=True)
+        try:
+            for job in ask_controller(question, None).jobs:
+                self._info_dict[job.job_id] = {"State": state_of(job), "Reason": job.reason}
+        except CotenantError as error:
+            get_logger().warning(f"{error}; states may be old")
         self._finished |= {each for each in asked if self.is_done(each, mode="cache")}
-
-
-def _ask_views(job_ids: Sequence[str]) -> Sequence[clients.JobView]:
-    """Those of the jobs that the controller knows."""
-    if not job_ids:
-        return ()
-    question = clients.ListJobs(job_ids=tuple(map(JobId, job_ids)), include_ended=True, brief=True)
-    try:
-        return ask_controller(question, None).jobs
-    except RequestRefused as refused:
-        if refused.code != "not-found":
-            raise
-        return [] if len(job_ids) == 1 else [job for each in job_ids for job in _ask_views([each])]
 
 
 class CotenantJob(core.Job[core.R]):
@@ -139,12 +121,8 @@ class CotenantJob(core.Job[core.R]):
     watcher = CotenantWatcher(delay_s=5)
 
     def cancel(self, check: bool = True) -> None:
-        """Cancels the job. Raises RequestRefused: `check`, and it must not be cancelled."""
-        try:
-            JobHandle[Any](self.job_id).cancel()
-        except RequestRefused:
-            if check:
-                raise
+        """Cancels the job. Raises RequestRefused: it is somebody else's. `check` changes nothing."""
+        JobHandle[Any](self.job_id).cancel()
 
     def _get_logs_string(self, name: str) -> str | None:
         """The file of its output, else what the controller has; standard error is in the same."""
@@ -182,42 +160,40 @@ class CotenantExecutor(core.Executor):
     def _internal_process_submissions(
         self, delayed_submissions: list[DelayedSubmission]
     ) -> list[core.Job[Any]]:
-        options = {"name": name_of(delayed_submissions[0].function), **job_options(self.parameters)}
-        if any(hasattr(each.function, "checkpoint") for each in delayed_submissions):
-            options.setdefault("resumable", "yes")
-            if "time" in options:
-                options.setdefault("requeue_at_limit", self.max_num_timeout)
-        nodes, tasks = tasks_of(self.parameters)
-        task = "%r" if options["launch"] == "worker" else "%n"
-        base = str(self.folder).replace("%t", task).replace("%a", "%i")
-        options.setdefault("output", f"{base}/%j_{task}_log.out")
+        options = self._options_of(delayed_submissions)
+        folder = JobPaths.get_first_id_independent_folder(self.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        calls = [folder / f"{uuid.uuid4().hex}.pkl" for _ in delayed_submissions]
         command = [sys.executable, "-u", "-m", "submitit.core._submit", str(self.folder)]
-        calls = self._write_calls(delayed_submissions)
         try:
+            for each, file in zip(delayed_submissions, calls, strict=True):
+                each.set_timeout(self.parameters.get("timeout_min", 0), self.max_num_timeout)
+                each.dump(file)
             if len(calls) == 1:
                 handles = [submit(command=command, options=options)]
             else:
                 at_once = self.parameters.get(AT_ONCE, 0)
                 handles = submit_array(command, len(calls), at_once=at_once, options=options)
         except BaseException:
-            for each in calls:
-                each.unlink()
+            for file in calls:
+                file.unlink(missing_ok=True)
             raise
+        nodes, tasks = tasks_of(self.parameters)
         jobs: list[core.Job[Any]]
         jobs = [self.job_class(self.folder, handle.id, range(nodes * tasks)) for handle in handles]
-        for job, call in zip(jobs, calls, strict=True):
-            job.paths.move_temporary_file(call, "submitted_pickle")
+        for job, file in zip(jobs, calls, strict=True):
+            job.paths.move_temporary_file(file, "submitted_pickle")  # For which the job waits a minute.
         return jobs
 
-    def _write_calls(self, delayed: Sequence[DelayedSubmission]) -> list[Path]:
-        """Writes each call into a file, which the job that is to make it waits for."""
-        folder = JobPaths.get_first_id_independent_folder(self.folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        files = [folder / f"{uuid.uuid4().hex}.pkl" for _ in delayed]
-        for each, file in zip(delayed, files, strict=True):
-            each.set_timeout(self.parameters.get("timeout_min", 0), self.max_num_timeout)
-            each.dump(file)
-        return files
+    def _options_of(self, calls: Sequence[DelayedSubmission]) -> dict[str, Any]:
+        options = {"name": name_of(calls[0].function), **job_options(self.parameters)}
+        if any(hasattr(each.function, "checkpoint") for each in calls):
+            options = {"resumable": "yes", **options}
+            if "time" in options:
+                options = {"requeue_at_limit": self.max_num_timeout, **options}
+        task = "%r" if options["launch"] == "worker" else "%n"
+        folder = str(self.folder).replace("%t", task).replace("%a", "%i")
+        return {"output": f"{folder}/%j_{task}_log.out", **options}
 
 
 class CotenantJobEnvironment(job_environment.JobEnvironment):

@@ -14,27 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from torchx.schedulers.api import (
-    DescribeAppResponse,
-    ListAppResponse,
-    Scheduler,
-    Stream,
-    filter_regex,
-    split_lines,
-)
-from torchx.specs import (
-    AppDef,
-    AppDryRunInfo,
-    AppState,
-    CfgVal,
-    ReplicaStatus,
-    Role,
-    RoleStatus,
-    macros,
-    runopts,
-)
+from torchx import specs
+from torchx.schedulers import api
+from torchx.specs import AppDef, AppDryRunInfo, AppState, CfgVal, Role, macros
 
-from cotenant.controller.domain import Phase
+from cotenant.controller.domain import ON_DEVICES, Phase
 from cotenant.controller.python.connection import ask_controller
 from cotenant.controller.python.errors import RequestRefused
 from cotenant.controller.python.handle import JobHandle
@@ -50,15 +34,7 @@ ROLE: Final = "TORCHX_ROLE"
 MEMORY_MB_UNSAID: Final = 1024
 """What `dist.ddp` asks for where nobody does; here it would be a limit, and too low for most."""
 
-STATES: Final = {
-    Phase.BLOCKED: AppState.PENDING,
-    Phase.HELD: AppState.PENDING,
-    Phase.QUEUED: AppState.PENDING,
-    Phase.RESERVED: AppState.PENDING,
-    Phase.LOADING: AppState.RUNNING,
-    Phase.RUNNING: AppState.RUNNING,
-    Phase.CHECKPOINTING: AppState.RUNNING,
-    Phase.STOPPING: AppState.RUNNING,
+ENDS: Final = {
     Phase.DONE: AppState.SUCCEEDED,
     Phase.FAILED: AppState.FAILED,
     Phase.CANCELLED: AppState.CANCELLED,
@@ -67,7 +43,9 @@ STATES: Final = {
 
 def state_of(job: clients.JobView) -> AppState:
     """The state of a job as torchx names it; one that hosts failed too often has failed."""
-    return AppState.FAILED if job.is_given_up else STATES[job.phase]
+    if job.is_given_up:
+        return AppState.FAILED
+    return ENDS.get(job.phase, AppState.RUNNING if job.phase in ON_DEVICES else AppState.PENDING)
 
 
 class AppRequest(msgspec.Struct, frozen=True):
@@ -131,14 +109,14 @@ def _word(text: str) -> str:
     return "".join(f'"${part}"' if at % 2 else shlex.quote(part) for at, part in parts if part) or "''"
 
 
-class CotenantScheduler(Scheduler[Mapping[str, CfgVal]]):  # type: ignore[misc]  # torchx has no types.
+class CotenantScheduler(api.Scheduler[Mapping[str, CfgVal]]):  # type: ignore[misc]  # torchx has no types.
     """Runs apps of torchx as jobs; the number of the job is the app's."""
 
     def __init__(self, session_name: str) -> None:
         super().__init__("cotenant", session_name)
 
-    def _run_opts(self) -> runopts:
-        opts = runopts()
+    def _run_opts(self) -> specs.runopts:
+        opts = specs.runopts()
         for option in OPTIONS:
             if option.key not in FROM_ROLE:
                 opts.add(option.key, type_=str, help=option.help)
@@ -151,7 +129,7 @@ class CotenantScheduler(Scheduler[Mapping[str, CfgVal]]):  # type: ignore[misc] 
         request = dryrun_info.request
         return submit(command=request.command, options=request.options).id
 
-    def describe(self, app_id: str) -> DescribeAppResponse | None:
+    def describe(self, app_id: str) -> api.DescribeAppResponse | None:
         try:
             job = JobHandle[int](app_id).details()
         except RequestRefused as refused:
@@ -160,19 +138,19 @@ class CotenantScheduler(Scheduler[Mapping[str, CfgVal]]):  # type: ignore[misc] 
             return None
         state, hosts = state_of(job), max(1, job.spec.nodes)
         name = job.spec.launch.env.get(ROLE, job.name)
-        replicas = [ReplicaStatus(id=at, state=state, role=name, hostname="") for at in range(hosts)]
-        return DescribeAppResponse(
+        replicas = [specs.ReplicaStatus(id=at, state=state, role=name, hostname="") for at in range(hosts)]
+        return api.DescribeAppResponse(
             app_id=app_id,
             state=state,
             num_restarts=max(0, job.attempt - 1),
             msg=job.reason,
             roles=[Role(name=name, image="", num_replicas=hosts)],
-            roles_statuses=[RoleStatus(name, replicas)],
+            roles_statuses=[specs.RoleStatus(name, replicas)],
         )
 
-    def list(self) -> list[ListAppResponse]:
+    def list(self) -> list[api.ListAppResponse]:
         jobs = ask_controller(clients.ListJobs(user=user_name(), include_ended=True, brief=True), None).jobs
-        return [ListAppResponse(app_id=job.job_id, state=state_of(job)) for job in jobs]
+        return [api.ListAppResponse(app_id=job.job_id, state=state_of(job)) for job in jobs]
 
     def _cancel_existing(self, app_id: str) -> None:
         JobHandle[int](app_id).cancel()
@@ -186,16 +164,16 @@ class CotenantScheduler(Scheduler[Mapping[str, CfgVal]]):  # type: ignore[misc] 
         since: datetime | None = None,
         until: datetime | None = None,
         should_tail: bool = False,
-        streams: Stream | None = None,
+        streams: api.Stream | None = None,
     ) -> Iterable[str]:
         """The lines of one host, over all attempts. Raises ValueError: only one stream is asked for."""
-        if streams not in (None, Stream.COMBINED):
+        if streams not in (None, api.Stream.COMBINED):
             raise ValueError("a job's standard output and standard error are one log: ask for both")
         job = JobHandle[int](app_id)
         spec = job.details().spec
         rank = k * (spec.gpus_min // max(1, spec.nodes))
-        lines = job.logs(follow=True, rank=rank) if should_tail else split_lines(job.logs(rank=rank))
-        return filter_regex(regex, lines) if regex else lines
+        lines = job.logs(follow=True, rank=rank) if should_tail else api.split_lines(job.logs(rank=rank))
+        return api.filter_regex(regex, lines) if regex else lines
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> CotenantScheduler:
