@@ -34,12 +34,17 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 
 class Tells(BasicSweeper):
-    # Another plugin in the same namespace: it is what reads the values that runs return.
-    def sweep(self, arguments):
-        try:
-            super().sweep(arguments)
-        finally:
-            print("RETURNED", [each._return_value for each in self.returns[0]], flush=True)
+    # Another plugin in the same namespace: it tells of the values that runs return.
+    def setup(self, **given):
+        super().setup(**given)
+        launch = self.launcher.launch
+
+        def tells(*words, **more):
+            runs = launch(*words, **more)
+            print("RETURNED", [each._return_value for each in runs], flush=True)
+            return runs
+
+        self.launcher.launch = tells
 
 node = dict(_target_="hydra_plugins.tells.Tells", max_batch_size=None, params=None)
 ConfigStore.instance().store(group="hydra/sweeper", name="tells", node=node)
@@ -68,7 +73,8 @@ class Counts(submitit.helpers.Checkpointable):
         return began, os.environ["COTENANT_ATTEMPT"]
 
 executor = submitit.AutoExecutor(folder="logs/%j", cluster="cotenant")
-executor.update_parameters(timeout_min=60, cpus_per_task=1, slurm_partition="none", cotenant_array_parallelism=1)
+executor.update_parameters(timeout_min=60, cpus_per_task=1, slurm_partition="none")
+executor.update_parameters(cotenant_array_parallelism=1)
 saves = executor.submit(Counts(os.getcwd()))
 print(saves.job_id, flush=True)
 sys.stdin.readline()  # It has been preempted.
@@ -94,7 +100,7 @@ print(json.dumps([ids, results, one.stdout(), failed, long.get_info("force")["St
 @pytest.fixture(scope="module")
 def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
     with at_home(tmp_path_factory.mktemp("h"), agent__devices="cpu:2", profiler__seconds="0") as someone:
-        someone.env["COLUMNS"] = "200"
+        someone.env["PATH"] = f"{Path(sys.executable).parent}:{someone.env['PATH']}"  # Where torchrun is.
         someone.write("app.py", APP)
         (someone.work / "hydra_plugins").mkdir()
         someone.write("hydra_plugins/tells.py", SWEEPER)
