@@ -13,7 +13,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from torchx import specs
 from torchx.schedulers import api
 from torchx.specs import AppDef, AppDryRunInfo, AppState, CfgVal, Role, macros
@@ -27,6 +26,8 @@ from cotenant.controller.submission.options import OPTIONS
 from cotenant.controller.submission.recording import user_name
 from cotenant.controller.wire import clients
 
+MARK: Final = "\0"
+"""Before and after the name of a variable that a shell puts in."""
 FROM_ROLE: Final = ("gpus", "nodes", "cpus", "env", "array", "launch")
 """Options that the role has the values of."""
 ROLE: Final = "TORCHX_ROLE"
@@ -48,28 +49,15 @@ def state_of(job: clients.JobView) -> AppState:
     return ENDS.get(job.phase, AppState.RUNNING if job.phase in ON_DEVICES else AppState.PENDING)
 
 
-class AppRequest(msgspec.Struct, frozen=True):
-    """The job that an app becomes."""
-
-    command: list[str]
-    options: dict[str, Any]
-
-    def __str__(self) -> str:
-        given = [f"{name}={value}" for name, value in self.options.items()]
-        return f"cotenant.submit({', '.join(given)}): {shlex.join(self.command)}"
-
-
-def request_of(app: AppDef, cfg: Mapping[str, CfgVal]) -> AppRequest:
-    """The job that an app becomes, with the run's own options. Raises ValueError: an app of several roles, or
-    with mounts."""
+def request_of(app: AppDef, cfg: Mapping[str, CfgVal]) -> dict[str, Any]:
+    """The arguments of `submit` that an app becomes, with the run's own options. Raises ValueError: the app has
+    several roles, or mounts."""
     if len(app.roles) != 1:
         names = ", ".join(role.name for role in app.roles)
         raise ValueError(f"{app.name} has several roles ({names}), a job has one: run each by itself")
-    (role,) = app.roles
+    role = fill_macros(app.roles[0])
     if role.mounts:
-        raise ValueError(
-            f"role {role.name} has mounts, and jobs run on the hosts' own files: leave --mounts out"
-        )
+        raise ValueError(f"role {role.name} has mounts, jobs see their hosts' files: leave --mounts out")
     workers = re.search(r"--nproc[_-]per[_-]node[ =](\d+)", " ".join(role.args))
     wanted = role.resource
     gpus = wanted.gpu if wanted.gpu > 0 else int(workers[1]) if workers else 1
@@ -78,34 +66,35 @@ def request_of(app: AppDef, cfg: Mapping[str, CfgVal]) -> AppRequest:
         "nodes": role.num_replicas,
         "gpus": role.num_replicas * gpus,
         "launch": "host",
-        "env": {name: text for name, text in role.env.items() if "${" not in text} | {ROLE: role.name},
+        "env": {name: text for name, text in role.env.items() if MARK not in text} | {ROLE: role.name},
         "retries": role.max_retries,
     }
     if wanted.cpu > 0:
         options["cpus"] = wanted.cpu
     if wanted.memMB > 0 and wanted.memMB != MEMORY_MB_UNSAID:
         options["host_mem"] = f"{wanted.memMB}M"
-    return AppRequest(
-        command_of(role), options | {key: text for key, text in cfg.items() if text is not None}
-    )
+    options |= {key: text for key, text in cfg.items() if text is not None}
+    return {"command": command_of(role), "options": options}
+
+
+def fill_macros(role: Role) -> Role:
+    """The role with torchx's macros filled in; what only its host knows is a variable between marks."""
+    known = {"app_id": f"{MARK}COTENANT_JOB{MARK}", "replica_id": f"{MARK}GROUP_RANK{MARK}"}
+    return macros.Values(img_root=str(Path.cwd()), rank0_env="MASTER_ADDR", **known).apply(role)
 
 
 def command_of(role: Role) -> list[str]:
-    """The role's command in a shell, which knows the job's number and the replica's when it runs."""
-    filled = macros.Values(
-        img_root=str(Path.cwd()),
-        app_id="\0COTENANT_JOB\0",
-        replica_id="\0GROUP_RANK\0",
-        rank0_env="MASTER_ADDR",
-    ).apply(role)
-    exports = [f"export {name}={_word(text)}; " for name, text in filled.env.items() if "\0" in text]
-    words = " ".join(_word(each) for each in (filled.entrypoint, *filled.args))
+    """The command of a role with its macros filled in, in a shell that puts in the variables."""
+    exports = [f"export {name}={_word(text)}; " for name, text in role.env.items() if MARK in text]
+    if role.num_replicas > 1:  # torchrun compares names of hosts instead, which may resolve to anything.
+        exports.append("export PET_RDZV_CONF=is_host=$((GROUP_RANK == 0)); ")
+    words = " ".join(_word(each) for each in (role.entrypoint, *role.args))
     return ["sh", "-c", f"{''.join(exports)}exec {words}"]
 
 
 def _word(text: str) -> str:
-    """The text as one word of a shell, which puts the variables between NULs into it."""
-    parts = enumerate(text.split("\0"))
+    """The text as one word of a shell."""
+    parts = enumerate(text.split(MARK))
     return "".join(f'"${part}"' if at % 2 else shlex.quote(part) for at, part in parts if part) or "''"
 
 
@@ -122,12 +111,11 @@ class CotenantScheduler(api.Scheduler[Mapping[str, CfgVal]]):  # type: ignore[mi
                 opts.add(option.key, type_=str, help=option.help)
         return opts
 
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[AppRequest]:
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[dict[str, Any]]:
         return AppDryRunInfo(request_of(app, cfg), str)
 
-    def schedule(self, dryrun_info: AppDryRunInfo[AppRequest]) -> str:
-        request = dryrun_info.request
-        return submit(command=request.command, options=request.options).id
+    def schedule(self, dryrun_info: AppDryRunInfo[dict[str, Any]]) -> str:
+        return submit(**dryrun_info.request).id
 
     def describe(self, app_id: str) -> api.DescribeAppResponse | None:
         try:

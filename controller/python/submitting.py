@@ -177,12 +177,8 @@ def submit_array(
     options: Mapping[str, Any] | None = None,
     endpoint: str | None = None,
 ) -> list[JobHandle[int]]:
-    """Submits one command as so many tasks of an array, for programs of which each task finds by its number
-    what it does (COTENANT_JOB). `at_once`: so many run at a time.
-
-    Raises:
-        BadCall: something in it is wrong, or it is more than one request holds; nothing was sent.
-    """
+    """Submits one command as so many tasks of an array, which tell themselves apart by COTENANT_JOB.
+    `at_once`: so many run at a time. Raises what `submit` does."""
     base, waits_for = _base_options(dict(options or {}))
     made = _submission(list(command), base, endpoint)
     first = msgspec.structs.replace(made.request.specs[0], array_limit=at_once)

@@ -92,14 +92,10 @@ class SweepRun:
 
 
 class RunFailed(Exception):
-    """The application raised an exception in its job."""
-
-    def __init__(self, run: JobReturn) -> None:
-        super().__init__(run)
-        self.run = run
+    """The application raised an exception in its job. The argument is the JobReturn of the run."""
 
     def __str__(self) -> str:
-        return f"overrides {self.run.overrides}"
+        return f"overrides {self.args[0].overrides}"
 
 
 def run_of(job: Any, overrides: Sequence[str]) -> JobReturn:
@@ -107,7 +103,7 @@ def run_of(job: Any, overrides: Sequence[str]) -> JobReturn:
     try:
         found: JobReturn = job.result()
     except RunFailed as failed:
-        return failed.run
+        found = failed.args[0]
     except Exception as error:  # noqa: BLE001  # The job was cancelled, say, or its time was over.
         return JobReturn(overrides=list(overrides), status=JobStatus.FAILED, _return_value=error)
     return found

@@ -19,6 +19,7 @@ from cotenant.controller.domain import ENDED, Phase
 from cotenant.controller.integrations.torchx_scheduler import (
     command_of,
     create_scheduler,
+    fill_macros,
     request_of,
     state_of,
 )
@@ -28,8 +29,12 @@ def role(**more: Any) -> Role:
     return Role(**{"name": "trainer", "image": "", "entrypoint": "python", "args": ["train.py"], **more})
 
 
+def made(**more: Any) -> Role:
+    return fill_macros(role(**more))
+
+
 def options(app: AppDef, **cfg: str) -> dict[str, Any]:
-    return request_of(app, cfg).options
+    return request_of(app, cfg)["options"]
 
 
 def test_workers_of_a_component_become_devices_where_none_are_asked_for() -> None:
@@ -37,6 +42,8 @@ def test_workers_of_a_component_become_devices_where_none_are_asked_for() -> Non
     assert (found["nodes"], found["gpus"], found["launch"]) == (2, 8, "host")
     assert (found["cpus"], found["host_mem"], found["retries"], found["time"]) == (6, "4096M", 3, "4h")
     assert found["env"]["TORCHX_ROLE"] == "train"
+    kept = options(AppDef("x", [role(env={"A": "${HOME}", "B": macros.app_id})]))["env"]
+    assert kept.keys() == {"A", "TORCHX_ROLE"}
 
 
 def test_what_a_role_asks_for_wins_and_what_nobody_said_is_no_limit() -> None:
@@ -55,20 +62,29 @@ def test_apps_that_are_no_single_job_are_refused_with_the_reason() -> None:
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0$", exclude_categories=("Cs",)))))
 def test_every_argument_arrives_as_it_was(args: list[str]) -> None:
-    shell = command_of(role(args=args))
+    shell = command_of(made(args=args))
     assert shlex.split(shell[2])[1:] == ["python", *args]
 
 
 def test_the_place_of_a_replica_is_filled_in_where_it_runs() -> None:
     words = [f"a '{macros.app_id}' b", macros.replica_id, f"$${{{macros.rank0_env}:=x}}"]
     command = command_of(
-        role(entrypoint="printf", args=["%s;", *words, "$V"], env={"V": f"{macros.app_id}!"})
+        made(entrypoint="printf", args=["%s;", *words, "$V"], env={"V": f"{macros.app_id}!"})
     )
     env = {"COTENANT_JOB": "7", "GROUP_RANK": "1", "MASTER_ADDR": "host", "PATH": "/usr/bin:/bin"}
     said = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
     assert said == "a '7' b;1;${MASTER_ADDR:=x};$V;"
-    command = command_of(role(entrypoint="sh", args=["-c", "echo $V"], env={"V": f"{macros.app_id}!"}))
+    command = command_of(made(entrypoint="sh", args=["-c", "echo $V"], env={"V": f"{macros.app_id}!"}))
     assert subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout == "7!\n"
+
+
+def test_the_first_of_several_hosts_is_where_torchrun_meets() -> None:
+    command = command_of(made(entrypoint="sh", args=["-c", "echo $PET_RDZV_CONF"], num_replicas=2))
+    said = [
+        subprocess.run(command, env={"GROUP_RANK": host}, capture_output=True, text=True, check=True).stdout
+        for host in ("0", "1")
+    ]
+    assert said == ["is_host=1\n", "is_host=0\n"]
 
 
 def test_torchx_waits_for_a_job_until_it_has_ended() -> None:
