@@ -50,7 +50,7 @@ def state_of(job: clients.JobView) -> AppState:
 
 
 def request_of(app: AppDef, cfg: Mapping[str, CfgVal]) -> dict[str, Any]:
-    """The arguments of `submit` that an app becomes, with the run's own options. Raises ValueError: the app has
+    """The arguments of `submit` that an app becomes, with the run's own options. Raises ValueError: it has
     several roles, or mounts."""
     if len(app.roles) != 1:
         names = ", ".join(role.name for role in app.roles)

@@ -77,7 +77,7 @@ def test_submitit_waits_for_a_job_until_it_has_ended() -> None:
         assert watcher.is_done("1", mode="cache") == (phase in ENDED), phase
 
 
-OTHER_STATES = {
+OTHER_STATES: dict[str, dict[str, Any]] = {
     "NODE_FAIL": {"phase": Phase.HELD, "is_given_up": True},
     "TIMEOUT": {"phase": Phase.FAILED, "reason_code": "time-limit"},
     "PREEMPTED": {"phase": Phase.QUEUED, "preemptions": 1},
