@@ -150,7 +150,7 @@ class CotenantExecutor(core.Executor):
 
     @classmethod
     def _valid_parameters(cls) -> set[str]:
-        return {*BY_KEY, AT_ONCE} - {"array"}
+        return {*BY_KEY, AT_ONCE} - {"array", "launch"}
 
     def _internal_update_parameters(self, **kwargs: Any) -> None:
         """Raises BadCall, ValueError: there is no such parameter, or a value does not fit."""
