@@ -1,0 +1,1 @@
+"""Modules for the tools of others, one each; nothing else imports them."""
