@@ -14,7 +14,9 @@ from cotenant.controller.cli.frame.output import json_text
 CHARS_MAX: Final = 24_000
 """Of an answer as JSON: some 8,000 tokens."""
 ITEMS_MAX: Final = 400
-TEXT_MAX: Final = 8_000
+FIELDS_MAX: Final = 120
+"""An object has at least so many while any are shown: fields of a row are told before further rows."""
+TEXT_MAX: Final = 2_000
 PLACES_MAX: Final = 8
 LEFT_OUT: Final = "left_out"
 
@@ -29,6 +31,7 @@ def bound_answer(answer: Document, narrow: str, chars_max: int = CHARS_MAX) -> D
         more: Counter[str] = Counter()
         whole = {key: value for key, value in answer.items() if key != LEFT_OUT}
         kept: Document = _shorten(whole, "", items_max, text_max, more)
+        more = +more
         rest = more.total() - sum(count for _, count in more.most_common(PLACES_MAX))
         lines = [f"{place[-60:]}: {count} more" for place, count in more.most_common(PLACES_MAX)]
         lines = [*answer.get(LEFT_OUT, ()), *lines, *([f"elsewhere: {rest} more"] if rest else [])]
@@ -37,7 +40,7 @@ def bound_answer(answer: Document, narrow: str, chars_max: int = CHARS_MAX) -> D
         if len(json_text(kept)) <= chars_max:
             return kept
         assert items_max, "an answer without fields is short enough"
-        items_max, text_max = items_max * 3 // 4, text_max // 2
+        items_max, text_max = items_max * 3 // 4, text_max * 7 // 8
 
 
 def _shorten(value: Any, place: str, items_max: int, text_max: int, more: Counter[str]) -> Any:
@@ -45,13 +48,13 @@ def _shorten(value: Any, place: str, items_max: int, text_max: int, more: Counte
     if isinstance(value, str) and len(value) > text_max:
         more[f"{place}, characters"] += len(value) - text_max
         return f"{value[:text_max]}…"
-    if not isinstance(value, list | dict):
-        return value
-    if isinstance(value, dict):
-        value = {k: v for k, v in value.items() if v not in (None, "", [], {}) or (v == [] and not place)}
-    if len(value) > items_max:
-        more[place or "fields"] += len(value) - items_max
     if isinstance(value, list):
+        more[place] += max(0, len(value) - items_max)
         return [_shorten(each, place, items_max, text_max, more) for each in value[:items_max]]
-    kept = list(value.items())[:items_max]
+    if not isinstance(value, dict):
+        return value
+    said = [(k, v) for k, v in value.items() if v not in (None, "", [], {}) or (v == [] and not place)]
+    fields_max = items_max and max(items_max, FIELDS_MAX)
+    more[f"{place}, fields".lstrip(", ")] += max(0, len(said) - fields_max)
+    kept = said[:fields_max]
     return {k: _shorten(v, f"{place}.{k}".lstrip("."), items_max, text_max, more) for k, v in kept}
