@@ -49,8 +49,14 @@ def make_server(*, allow_writes: bool) -> MCPServer[Any]:
             make_tool(f"preview_{verb}", partial(holder.preview, plan=plan), plan, "fewer jobs", READS)
         )
         tools.append(make_tool(verb, partial(holder.confirm, plan=plan), plan, "fewer jobs", acts))
-    own = {"version": version("cotenant"), "instructions": INSTRUCTIONS, "log_level": "WARNING"}
-    return MCPServer("cotenant", tools=tools, subscriptions=False, **own)  # type: ignore[arg-type]
+    return MCPServer(
+        "cotenant",
+        version=version("cotenant"),
+        instructions=INSTRUCTIONS,
+        tools=tools,
+        subscriptions=False,
+        log_level="WARNING",
+    )
 
 
 def make_tool(
