@@ -19,6 +19,7 @@ FIELDS_MAX: Final = 120
 TEXT_MAX: Final = 2_000
 PLACES_MAX: Final = 8
 LEFT_OUT: Final = "left_out"
+EMPTY: Final[tuple[Any, ...]] = (None, "", [], (), {})
 
 Document = dict[str, Any]
 
@@ -48,12 +49,12 @@ def _shorten(value: Any, place: str, items_max: int, text_max: int, more: Counte
     if isinstance(value, str) and len(value) > text_max:
         more[f"{place}, characters"] += len(value) - text_max
         return f"{value[:text_max]}…"
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         more[place] += max(0, len(value) - items_max)
         return [_shorten(each, place, items_max, text_max, more) for each in value[:items_max]]
     if not isinstance(value, dict):
         return value
-    said = [(k, v) for k, v in value.items() if v not in (None, "", [], {}) or (v == [] and not place)]
+    said = [(k, v) for k, v in value.items() if v not in EMPTY or (isinstance(v, list | tuple) and not place)]
     fields_max = items_max and max(items_max, FIELDS_MAX)
     more[f"{place}, fields".lstrip(", ")] += max(0, len(said) - fields_max)
     kept = said[:fields_max]

@@ -6,13 +6,13 @@ Rule: the server outlives its controller. A tool that cannot reach it says so, a
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
 import anyio
+import msgspec
 from anyio import to_thread
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -92,7 +92,7 @@ def _answer(act: Callable[..., Any], arguments: dict[str, Any]) -> Document | Pr
     """The answer as `-o json` has it; hidden characters in texts are escapes, as on a terminal."""
     try:
         with asking() as client:
-            found: Document = json.loads(json_text(texts.escape_texts(act(client, **arguments))))
+            found: Document = msgspec.to_builtins(texts.escape_texts(act(client, **arguments)))
             return found
     except Problem as problem:
         return problem

@@ -36,7 +36,9 @@ PREVIEWS = {f"preview_{verb}" for verb in CHANGING}
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text()
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(min_size=1), inner), max_leaves=25
+    SCALARS,
+    lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text(min_size=1), inner),
+    max_leaves=25,
 )
 WIDE = st.dictionaries(st.text(min_size=1).filter(lambda key: key != LEFT_OUT), VALUES, max_size=40)
 
