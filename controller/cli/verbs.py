@@ -20,7 +20,7 @@ COMPLETE_VARIABLE: Final = "_COTENANT_COMPLETE"
 
 class Verb(NamedTuple):
     """`module` has a function or an app of the verb's name. It is below `cotenant.controller.cli`, or below
-    `cotenant.controller` where it belongs to a published system (`papers.`)."""
+    `cotenant.controller` where it belongs to a published system (`papers.`), Slurm or an integration."""
 
     name: str
     module: str
@@ -31,7 +31,7 @@ class Verb(NamedTuple):
     @property
     def full_module(self) -> str:
         """The module's name, as it is imported."""
-        folder = "" if self.module.startswith(("papers.", "slurm.")) else "cli."
+        folder = "" if self.module.startswith(("papers.", "slurm.", "integrations.")) else "cli."
         return f"cotenant.controller.{folder}{self.module}"
 
 
@@ -72,6 +72,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("top", "cluster.top", "a live table of devices and jobs"),
         Verb("timeline", "cluster.timeline", "who held which device when: a picture, or for Perfetto"),
         Verb("web", "setup.web", "a live page of jobs, devices and why, in a browser"),
+        Verb("mcp", "integrations.mcp.verb", "jobs and devices for programs that write code (MCP)"),
         Verb("pairs", "cluster.pairs", "which jobs share well: slowdowns both ways, and verdicts"),
         Verb("report", "cluster.accounting", "what sharing and preemption brought and cost here"),
         Verb("usage", "cluster.accounting", "device-hours by user, kind or organisation; shared, lost"),

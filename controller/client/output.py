@@ -7,9 +7,11 @@ skipped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from cotenant.controller.client.connection import Client, Refusal
+from msgspec import structs
+
+from cotenant.controller.client.connection import Answer, Client, Refusal
 from cotenant.controller.domain import ENDED, AttemptNo, JobId, texts
 from cotenant.controller.wire import clients as wire
 
@@ -40,6 +42,37 @@ class ErrorOutput(NamedTuple):
 
 OutputPiece = bytes | ErrorOutput | AttemptOutput | Missing | wire.JobView
 """What a reader gets: output, marks, and the job whenever it has changed."""
+
+
+FAR: Final = 1 << 62
+"""Behind the end of any log: the answer says where that is."""
+
+
+class AsksQuestions(Protocol):
+    """A connection to the controller, or what stands before one."""
+
+    def ask(self, body: wire.Question[Answer], timeout_s: float | None = None) -> Answer:
+        """Asks the controller and returns the answer. Raises Unreachable, Refusal."""
+
+
+def read_end(
+    asks: AsksQuestions,
+    job_id: JobId,
+    attempt: int | None,
+    rank: int,
+    limit: int,
+    timeout_s: float | None = None,
+) -> wire.LogPart | None:
+    """Reads the end of an attempt's output, of the newest where none is named. None: there is no output."""
+    number = None if attempt is None else AttemptNo(attempt)
+    asked = wire.ReadJobLog(job_id=job_id, attempt=number, rank=rank, offset=FAR, limit=1)
+    try:
+        begin = max(0, asks.ask(asked, timeout_s).next_offset - limit)
+        return asks.ask(structs.replace(asked, offset=begin, limit=limit), timeout_s)
+    except Refusal as refusal:
+        if refusal.failure.code == "not-found":
+            return None
+        raise
 
 
 def job_now(client: Client, job_id: JobId) -> wire.JobView:

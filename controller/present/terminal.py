@@ -77,12 +77,13 @@ def _plain(match: re.Match[str]) -> str:
     return match[0] if match[0] in _PLAIN else ""
 
 
-def last_words(data: bytes, lines: int) -> str:
+def last_words(data: bytes, lines: int, *, colours: bool = True) -> str:
     """The end of a job's output, as a terminal may show it; of a progress bar what it shows last."""
     passing = TerminalFilter()
     text = passing.filter_text(data, final=True)
     kept = text.replace("\r\n", "\n").rstrip("\n").split("\n")[-lines:]
-    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in kept) + passing.end()
+    shown = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in kept) + passing.end()
+    return shown if colours else _COLOUR.sub("", shown)
 
 
 class JobOutput:

@@ -157,6 +157,9 @@ controller.slurm.steer.core     controller.domain controller.planning controller
 controller.slurm.steer          controller.domain controller.system controller.policies.base
                                 controller.policies controller.present controller.submission controller.cli
                                 controller.cli.offline controller.slurm.steer.core
+# Tools of others, fenced: nothing imports an integration.
+controller.integrations.mcp     controller.domain controller.wire controller.system controller.present
+                                controller.submission controller.client controller.cli
 # Published systems, fenced: they come in by name, and no layer above may name one.
 controller.papers.literature    controller.performance controller.domain controller.knowledge
                                 controller.planning controller.policies.base controller.policies.entries

@@ -21,6 +21,7 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.client.asking import asking
 from cotenant.controller.client.connection import Client, Refusal, Unreachable
+from cotenant.controller.client.output import read_end
 from cotenant.controller.client.silence import trouble_in_words
 from cotenant.controller.domain import JobId, texts
 from cotenant.controller.present import job_page, screen
@@ -41,8 +42,6 @@ from cotenant.controller.wire import utc
 JOBS_MAX: Final = 500
 DECISIONS_MAX: Final = 20
 EVERY_S: Final = 1.0
-FAR: Final = 1 << 62
-"""An offset behind the end of any log: the answer says where the end is."""
 PEEK_BYTES: Final = 16 * 1024
 PEEK_LINES: Final = 60
 LIVE_TIMEOUT_S: Final = 3.0
@@ -116,16 +115,9 @@ class Questions:
 
     def log(self, job_id: JobId) -> str:
         """The end of what rank 0 has written in the newest attempt."""
-        end = wire.ReadJobLog(job_id=job_id, offset=FAR, limit=1)
-        try:
-            at = self._client.ask(end, LIVE_TIMEOUT_S).next_offset
-            part = wire.ReadJobLog(job_id=job_id, offset=max(0, at - PEEK_BYTES), limit=PEEK_BYTES)
-            read = self._client.ask(part, LIVE_TIMEOUT_S)
-        except Refusal as refusal:
-            if refusal.failure.code == "not-found":
-                return "no output yet"
-            raise
-        return last_words(read.data, PEEK_LINES) or texts.one_line(read.missing) or "no output yet"
+        end = read_end(self._client, job_id, None, 0, PEEK_BYTES, LIVE_TIMEOUT_S)
+        said = end and (last_words(end.data, PEEK_LINES) or texts.one_line(end.missing))
+        return said or "no output yet"
 
     def change(self, verb: JobVerb, job_id: JobId) -> str:
         reply = self._client.ask(wire.ChangeJobs(verb=verb, job_ids=(job_id,)), LIVE_TIMEOUT_S)

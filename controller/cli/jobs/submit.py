@@ -249,7 +249,7 @@ def show_dry_run(client: Client, request: wire.Submit, policy: str, as_json: boo
     reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
     foreseen = foresight(client, request, policy)
     if as_json:
-        write_json(_document(reply, (), None if foreseen is None else foreseen_json(foreseen), dry_run=True))
+        write_json(submission_document(reply, (), foreseen and foreseen_json(foreseen), dry_run=True))
         return
     _tell_reply(reply, "would be promised")
     if foreseen is not None:
@@ -263,7 +263,7 @@ def submit_request(client: Client, request: wire.Submit, *, series: bool, as_jso
     reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
     ids = [str(each) for each in (reply.job_ids[-1:] if series else reply.job_ids)]
     if as_json:
-        write_json(_document(reply, ids, None, dry_run=False))
+        write_json(submission_document(reply, ids, None, dry_run=False))
         return
     eta = "" if len(reply.job_ids) != 1 else first_eta(client, reply.job_ids[0])
     _tell_reply(reply, "promised")
@@ -272,7 +272,10 @@ def submit_request(client: Client, request: wire.Submit, *, series: bool, as_jso
         screen.tell(eta)
 
 
-def _document(reply: wire.Submitted, ids: Sequence[str], foreseen: Any, *, dry_run: bool) -> dict[str, Any]:
+def submission_document(
+    reply: wire.Submitted, ids: Sequence[str], foreseen: Any, *, dry_run: bool
+) -> dict[str, Any]:
+    """What `--json` prints of a submission; `foreseen`: when it would end, if that was asked."""
     known = {"schema": "submission/1", "jobs": list(ids), "notes": list(reply.notes)}
     return {**known, "dry_run": dry_run, "promised_at": reply.promised_at, "foreseen": foreseen}
 

@@ -6,7 +6,6 @@ passed on as it is read. What a terminal would obey is left out of what is shown
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -16,6 +15,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from cotenant.controller.client.connection import Refusal
+from cotenant.controller.client.output import read_end
 from cotenant.controller.domain import ENDED, AttemptNo, JobId, array_of
 from cotenant.controller.present import sharing
 from cotenant.controller.present.etas import describe_eta
@@ -37,9 +37,6 @@ TAIL_BYTES: Final = 32 * 1024
 TAIL_LINES: Final = 200
 ATTEMPTS_MAX: Final = 4
 PART_BYTES: Final = 256 * 1024
-FAR: Final = 1 << 62
-"""Behind the end of any log: the answer says where that is."""
-_COLOUR: Final = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 class JobLook(NamedTuple):
@@ -219,16 +216,11 @@ def output_tail(asks: Asking, job_id: JobId, attempt: int, rank: int) -> tuple[A
 
 
 def _end_of(asks: Asking, job_id: JobId, attempt: int, rank: int, lines: int) -> AttemptTail | None:
-    end = _part(asks, job_id, attempt, rank, FAR, 1)
+    end = read_end(asks, job_id, attempt, rank, TAIL_BYTES)
     if end is None:
         return None
-    begin = max(0, end.next_offset - TAIL_BYTES)
-    part = _part(asks, job_id, attempt, rank, begin, TAIL_BYTES)
-    if part is None:
-        return None
-    text = _COLOUR.sub("", last_words(part.data, lines))
-    is_cut = begin > 0 or part.data.count(b"\n") > lines
-    return AttemptTail(attempt, text, part.missing, is_cut)
+    is_cut = end.next_offset > len(end.data) or end.data.count(b"\n") > lines
+    return AttemptTail(attempt, last_words(end.data, lines, colours=False), end.missing, is_cut)
 
 
 def _part(
