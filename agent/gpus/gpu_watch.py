@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core import AgentConfig, Attempt, AttemptKey, GpuFault
+from cotenant.agent.daemon.core import AgentConfig, Attempt, AttemptKey, EnergyRead, GpuFault
 from cotenant.agent.gpus.conditions import PATIENCE_S, DeviceCondition, Foreign, Waits
 from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState, recall
 from cotenant.agent.gpus.health import Health
@@ -87,20 +87,21 @@ class GpuWatch:
             log=lambda text: self._log(text),
             timing=self._timing,
         )
-        self._post: Callable[[GpuFault], None] = lambda fault: None
+        self._post: Callable[[GpuFault | EnergyRead], None] = lambda event: None
         self._changed: Callable[[], None] = lambda: None
         self._look_around: Callable[[], tuple[AgentConfig, Sequence[Attempt]]] | None = None
 
     def start(
         self,
         *,
-        post: Callable[[GpuFault], None],
+        post: Callable[[GpuFault | EnergyRead], None],
         changed: Callable[[], None],
         look_around: Callable[[], tuple[AgentConfig, Sequence[Attempt]]],
         log: Log,
     ) -> None:
-        """Begins to watch the devices. `post` takes faults; `changed` is called when a device's condition has
-        changed; `look_around` gives the agent's configuration and its running attempts."""
+        """Begins to watch the devices. `post` takes faults and energy counters; `changed` is called when a
+        device's condition has changed; `look_around` gives the agent's configuration and its running
+        attempts."""
         self._post, self._changed, self._look_around, self._log = post, changed, look_around, log
         if self.health.uuids:
             self._watchers.start(self.health.uuids)
@@ -195,6 +196,8 @@ class GpuWatch:
             case ProbeResult(uuid=uuid) if uuid in self.health.uuids:
                 faults = self.health.note_probe(line, now_s())
                 self._waits.update(line, self.health.reserve_mib(uuid), self.health.live_on(uuid))
+                if line.energy_mj is not None:
+                    self._post(EnergyRead(uuid=uuid, counter_mj=line.energy_mj))
             case XidSeen(uuid=uuid, xid=xid, pid=pid):
                 process = f" (process {pid})" if pid is not None else ""
                 self._log(f"{self._names.get(uuid, uuid)}: Xid {xid}{process}")

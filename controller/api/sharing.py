@@ -30,6 +30,7 @@ FORMULAS: Final = {
     "net_device_s": "won - cost of parting, of running out of memory and of GPU faults beside others",
 }
 NOT_KNOWN: Final = (
+    "what each of two processes on a GPU draws: its energy is divided by the time that each may use it",
     "what preemption gained: when jobs would have started without it is unknown (`cotenant whatif`)",
     "how long jobs would have waited without sharing: likewise (`cotenant whatif --policies sjf,castor`)",
     "how much a job that loads slows those beside it: only time in which both train is compared",
@@ -86,6 +87,8 @@ def report_view(engine: Engine, history: History, now: Now, since_s: float | Non
         held_device_s=found.held_device_s,
         idle_device_s=sum(idle.values()),
         idle_by_user=idle,
+        energy_kwh=found.energy.kwh,
+        energy_unknown_attempts=found.energy.unknown_attempts,
         sharing=SharingTotals(
             jobs=found.jobs_shared,
             alone_device_s=shared.work_device_s,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from math import inf
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -28,7 +28,7 @@ from cotenant.controller.domain import (
     render,
 )
 from cotenant.controller.engine import Engine, memory_cap_mib
-from cotenant.controller.history import AttemptRecord, HistoryNote, JobRecord
+from cotenant.controller.history import ALWAYS_S, AttemptRecord, HistoryNote, JobRecord, accounts
 from cotenant.controller.performance import INDICATOR_NAMES, SpeedCurve
 from cotenant.controller.planning import held_part, why_alone
 from cotenant.controller.wire import (
@@ -129,8 +129,23 @@ def job_view(
         left_source=None if ended else job.estimate.source or None, shared=shared, promises=promises,
         won_device_s=total_won_device_s(shared), eta=eta, promised=promised_end(engine, job, now),
         bound=share_bound(engine, job, current), pace=current.pace if current else None,
-        idle=idle_view(job, current, now) if placed else None,
+        idle=idle_view(job, current, now) if placed else None, **_energy(attempts, current, now),
     )  # fmt: skip
+
+
+def _energy(attempts: Sequence[AttemptRecord], current: AttemptProgress | None, now: Now) -> dict[str, Any]:
+    """The view's fields of what its attempts have used; of one that runs on one host, as its agent says
+    now."""
+    if current is not None and current.energy_j is not None and len(set(attempts[-1].hosts)) == 1:
+        newest = msgspec.structs.replace(
+            attempts[-1], energy_by_host_j={attempts[-1].hosts[0]: current.energy_j}
+        )
+        attempts = (*attempts[:-1], newest)
+    kwh, unknown = accounts.energy_by(attempts, ALWAYS_S, now.now_s)
+    return {
+        "energy_kwh": kwh if unknown < len(attempts) else None,
+        "energy_unknown_attempts": unknown,
+    }
 
 
 def reason_in_words(job: Job, reason: Reason, now: Now) -> str:

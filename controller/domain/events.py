@@ -226,6 +226,8 @@ class ProgressSeen(Event, frozen=True, kw_only=True, omit_defaults=True, tag="Pr
     batch: SeenBatch = SeenBatch()
     alone_step_s: float | None = None
     """Its step time alone, measured while its co-tenants waited; None: it was not."""
+    energy_j: float | None = None
+    """What the attempt has used so far on its first host; None: not known."""
 
 
 class IdleSeen(Event, frozen=True, kw_only=True, tag="IdleSeen"):
@@ -281,6 +283,8 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag="AttemptEnded"):
     gpu_fault: GpuFaultRole = ""
     """It ended with a fatal fault on a device: it caused it, or was on the device or its MPS server then. Not
     counted as a failure of the user's, unless it had the device to itself (then the verdict says so)."""
+    energy_j: float | None = None
+    """What the attempt used on this host; None: not known."""
 
 
 class ProfileLearned(Event, frozen=True, kw_only=True, tag="ProfileLearned"):

@@ -12,7 +12,7 @@ what is shared is held beside others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -22,6 +22,8 @@ from cotenant.controller.history.attempt_records import ALWAYS_S, AttemptRecord,
 from cotenant.controller.history.interruptions import Interrupted, interruptions
 from cotenant.controller.knowledge import signature
 from cotenant.controller.performance import XiSource
+
+J_PER_KWH: Final = 3.6e6
 
 
 class SharedWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,6 +196,7 @@ OF_SHARING: Final[tuple[EndCause, ...]] = ("parted", "crowded", "faulted")
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """The totals of what happened on all devices."""
 
+    energy: Energy
     held_device_s: float
     """Time in which somebody held devices, each second of a device once."""
     shared: Sums
@@ -236,17 +239,40 @@ def idle_by(attempts: Sequence[AttemptRecord], since_s: float, now_s: float) -> 
     return idle_device_s
 
 
+class Energy(NamedTuple):
+    """What attempts used, as far as that is known."""
+
+    kwh: float
+    unknown_attempts: int
+    """Of these it is not known, or not of all of their hosts."""
+
+
+def energy_by(attempts: Iterable[AttemptRecord], since_s: float, now_s: float) -> Energy:
+    """What a job's attempts have used since `since_s`; of one that began earlier, its part by time."""
+    used_j, unknown = 0.0, 0
+    for each in attempts:
+        part = _part_since(each.launched_s, now_s if each.ended_s is None else each.ended_s, since_s)
+        if part > 0.0:
+            used_j += sum(each.energy_by_host_j.values()) * part
+            unknown += not each.is_metered
+    return Energy(used_j / J_PER_KWH, unknown)
+
+
 def totals(jobs: Mapping[JobId, Job], attempts: AttemptsOf, since_s: float, now_s: float) -> Totals:
     """Since `since_s`, of all jobs that are remembered."""
     held_device_s, shared, jobs_shared = 0.0, Sums(), 0
+    kwh, unknown = 0.0, 0
     for job in jobs.values():
         known = attempts(job.job_id)
         held_device_s += held_by(known, since_s, now_s)
+        energy = energy_by(known, since_s, now_s)
+        kwh, unknown = kwh + energy.kwh, unknown + energy.unknown_attempts
         rows = together(jobs, job, known, since_s)
         jobs_shared += bool(rows)
         for row in rows:
             shared.add(row)
     return Totals(
+        energy=Energy(kwh, unknown),
         held_device_s=held_device_s,
         shared=shared,
         jobs_shared=jobs_shared,

@@ -76,6 +76,14 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     fraction: float = 1.0
     """Below 1: the part of its one device that it had."""
 
+    energy_by_host_j: dict[HostId, float] = {}
+    """What the attempt used, by host, as far as it was told."""
+
+    @property
+    def is_metered(self) -> bool:
+        """Each of its hosts has told what the attempt used there."""
+        return self.energy_by_host_j.keys() >= set(self.hosts)
+
     @property
     def trains_since_s(self) -> float | None:
         """Since its first step, or since it counts as training without one."""

@@ -200,6 +200,8 @@ class History:
             return
         if isinstance(event, ev.ProgressSeen):
             attempt_record.account.count(now_s, event.step)
+            if event.energy_j is not None and attempt_record.hosts:
+                attempt_record.energy_by_host_j[attempt_record.hosts[0]] = event.energy_j
             return
         attempt_record.end_step = max(attempt_record.end_step, event.step)
         if isinstance(event, ev.FirstStepDone):
@@ -212,15 +214,7 @@ class History:
                     HistoryNote(now_s, "CapabilitiesSeen", event.job_id, "resume", resume_reason(event))
                 )
         elif isinstance(event, ev.AttemptEnded):
-            if event.gpu_fault in ("culprit", "suspect", "hit") and attempt_record.co_tenants:
-                attempt_record.cause = "faulted"
-            if event.verdict.outcome == "user-failed" or (
-                event.verdict.outcome == "infra-failed" and not attempt_record.failed_as
-            ):
-                attempt_record.failed_as, attempt_record.failure = (
-                    event.verdict.outcome,
-                    event.verdict.detail or event.verdict.outcome,
-                )
+            _note_end(attempt_record, event)
         elif isinstance(event, ev.CheckpointDurable):
             attempt_record.exact = (
                 event.exact if attempt_record.exact is None else attempt_record.exact and event.exact
@@ -404,6 +398,17 @@ class History:
             if len(table) > len(engine.jobs) + 1_000:
                 for job_id in [job_id for job_id in table if job_id not in engine.jobs]:
                     del table[job_id]
+
+
+def _note_end(attempt_record: AttemptRecord, event: ev.AttemptEnded) -> None:
+    """What a host says at its part's end."""
+    if event.energy_j is not None:
+        attempt_record.energy_by_host_j[event.host_id] = event.energy_j
+    if event.gpu_fault in ("culprit", "suspect", "hit") and attempt_record.co_tenants:
+        attempt_record.cause = "faulted"
+    outcome = event.verdict.outcome
+    if outcome == "user-failed" or (outcome == "infra-failed" and not attempt_record.failed_as):
+        attempt_record.failed_as, attempt_record.failure = outcome, event.verdict.detail or outcome
 
 
 def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> HeldSpan:

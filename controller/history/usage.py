@@ -8,7 +8,7 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.controller.domain import ENDED, ON_DEVICES, Job, JobId
-from cotenant.controller.history.accounts import held_by, idle_by, together
+from cotenant.controller.history.accounts import energy_by, held_by, idle_by, together
 from cotenant.controller.history.attempt_records import (
     AttemptRecord,
     AttemptsOf,
@@ -42,6 +42,9 @@ class Use(msgspec.Struct, kw_only=True):
     """What having to leave cost: saves, loads and steps done once more, futile loads."""
     wait_s: float = 0.0
     """Time neither on devices nor ended, held and blocked included."""
+    energy_kwh: float = 0.0
+    """Of all attempts but `energy_unknown_attempts`."""
+    energy_unknown_attempts: int = 0
 
     def add(self, other: Use) -> None:
         for name in self.__struct_fields__:
@@ -54,6 +57,7 @@ def use_of(
     """What a job used since `since_s`."""
     interrupted: dict[EndCause, Interrupted] = {}
     interruptions_of(job, attempts, since_s, interrupted)
+    energy = energy_by(attempts, since_s, now_s)
     return Use(
         jobs=1,
         attempts=sum(each.ended_s is None or each.ended_s >= since_s for each in attempts),
@@ -62,6 +66,8 @@ def use_of(
         idle_device_s=idle_by(attempts, since_s, now_s),
         lost_device_s=sum(each.cost_device_s for each in interrupted.values()),
         wait_s=waited_s(job, attempts, since_s, now_s),
+        energy_kwh=energy.kwh,
+        energy_unknown_attempts=energy.unknown_attempts,
     )
 
 

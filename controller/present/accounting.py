@@ -61,6 +61,11 @@ def held_in_words(report: ReportView) -> Iterator[str]:
             f"held and idle: {hours(report.idle_device_s)} device-hours of them "
             f"({', '.join(most[:IDLE_SHOWN])}{more})"
         )
+    used = f"{report.energy_kwh:.3g} kWh"
+    if report.energy_unknown_attempts:
+        unknown = units.plural(report.energy_unknown_attempts, "attempt")
+        used = f"{used}; unknown of {unknown}" if report.energy_kwh > 0.0 else "unknown"
+    yield f"energy of GPUs: {used}"
     if report.forgotten_jobs:
         yield (
             f"{units.plural(report.forgotten_jobs, 'older job')} only the journal knows: counted in nothing "

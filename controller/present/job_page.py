@@ -8,6 +8,7 @@ from typing import Final
 
 from cotenant.controller.domain import JobSpec
 from cotenant.controller.present import screen, sharing, units
+from cotenant.controller.present.amounts import energy
 from cotenant.controller.present.etas import describe_eta
 from cotenant.controller.present.jobs import (
     describe_idle,
@@ -90,6 +91,9 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
     yield "runs in", ", ".join(job.copies)
     yield "shares with", ", ".join(f"job {each}" for each in job.co_tenants)
     yield "bound", describe_share_bound(job)
+    if job.attempts:
+        n = len(job.attempts)
+        yield "energy", energy(job.energy_kwh or 0.0, n, job.energy_unknown_attempts)
     yield "idle", describe_idle(job) or ("" if job.ended_at else job.spec.idle)
     if job.devices:
         yield "accumulation", _accumulation(job)

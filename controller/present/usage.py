@@ -35,6 +35,16 @@ COLUMNS: Final = (
     Column("IDLE", lambda row: hours(row.idle_device_s), right=True),
     Column("LOST", lambda row: hours(row.lost_device_s), right=True),
     Column("WAITED", lambda row: duration(row.wait_s), right=True),
+    Column("KWH", lambda row: _kwh(row), right=True),
 )
+
+
+def _kwh(row: wire.UsageView) -> str:
+    """With a `+` where the energy of some attempts is unknown, `?` where that of all is."""
+    if row.energy_unknown_attempts >= row.attempts > 0:
+        return "?"
+    return f"{row.energy_kwh:.3g}{'+' if row.energy_unknown_attempts else ''}"
+
+
 DECAYED: Final = Column("DECAYED", lambda row: hours(row.decayed_device_s or 0.0), right=True)
 """In device-hours, as DEVICE-H."""

@@ -103,6 +103,8 @@ class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the time that it may train, so that a co-tenant keeps its bound."""
     idle_for: IdleReading | None = None
     """None: not known."""
+    energy_j: float | None = None
+    """What it has used on this host so far; None: not known."""
 
 
 class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="beat"):

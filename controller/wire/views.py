@@ -294,6 +294,9 @@ class ReportView(JsonView, frozen=True, kw_only=True, tag="report/1"):
     """Of them, those in which nothing used the devices."""
     idle_by_user: dict[str, float] = field(default_factory=dict)
     """The same by user, the most idle first."""
+    energy_kwh: float = 0.0
+    """What jobs used of GPUs, in all attempts but `energy_unknown_attempts`."""
+    energy_unknown_attempts: int = 0
     sharing: SharingTotals
     interruptions: tuple[InterruptionView, ...]
     pairs: tuple[PairTotals, ...]

@@ -4,7 +4,8 @@
 from cotenant.agent.daemon.core.edge import (
     Adopt, AgentConfig, AgentTicked, AnswerLog, AnyAgentEvent, AnyAgentEffect, AwaitMemory, Booted,
     ClientsCounted, Connected, ControllerMessageCame, DevicesChanged, Disconnected, EndCame, EndLeftovers,
-    FoundAttempt, GangMessageCame, GpuFault, Halt, IndicatorsRead, Keep, LinkChanged, MemoryFree, MemoryHeld,
+    EnergyRead, FoundAttempt, GangMessageCame, GpuFault, Halt, IndicatorsRead, Keep, LinkChanged, MemoryFree,
+    MemoryHeld,
     Reconnect, RemoveAttempt, RemoveCheckpoints, Say, Send, StartFailed, StartSupervisor, StatusCame,
     SupervisorGone, Tell, TroubleNoticed, Trust,
 )
@@ -17,7 +18,8 @@ from cotenant.agent.daemon.core.tenants import Live
 __all__ = [
     "Adopt", "AgentConfig", "AgentMemory", "AgentState", "AgentTicked", "AnswerLog", "AnyAgentEvent",
     "AnyAgentEffect", "AnyNote", "Attempt", "AwaitMemory", "Booted", "ClientsCounted", "Connected",
-    "ControllerMessageCame", "DevicesChanged", "Disconnected", "EndCame", "EndLeftovers", "FoundAttempt",
+    "ControllerMessageCame", "DevicesChanged", "Disconnected", "EndCame", "EndLeftovers", "EnergyRead",
+    "FoundAttempt",
     "GangMessageCame", "GpuFault", "Halt", "IndicatorsRead", "Keep", "AttemptKey", "LinkChanged", "Live",
     "MemoryFree", "MemoryHeld", "Reconnect", "RemoveAttempt", "RemoveCheckpoints", "Say", "Send",
     "StartFailed", "StartSupervisor", "StatusCame", "SupervisorGone", "Tell", "TroubleNoticed", "Trust",

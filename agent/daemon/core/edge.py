@@ -180,6 +180,13 @@ class IndicatorsRead(AgentEvent, frozen=True, kw_only=True):
     readings: tuple[DeviceReading, ...]
 
 
+class EnergyRead(AgentEvent, frozen=True, kw_only=True):
+    """What a GPU's energy counter says."""
+
+    uuid: str
+    counter_mj: int
+
+
 class GpuFault(AgentEvent, frozen=True, kw_only=True):
     """A fatal fault on devices: an Xid that ends what runs there, or an MPS server in FAULT.
 
@@ -234,6 +241,7 @@ AnyAgentEvent = (
     | GangMessageCame
     | DevicesChanged
     | IndicatorsRead
+    | EnergyRead
     | GpuFault
     | MemoryFree
     | MemoryHeld

@@ -24,6 +24,7 @@ from cotenant.agent.daemon.core.notes import (
     Follows,
     Forgotten,
     Kept,
+    Metered,
     Obeyed,
     Renumbered,
     Reported,
@@ -72,6 +73,7 @@ class AgentMemory:
         self.forgotten: dict[JobKey, Forgotten] = {}
         self.stale_below = CommandId(0)
         self.quarantined: dict[str, DeviceQuarantine] = {}
+        self.metered: Metered | None = None
 
     def fold(self, note: AnyNote) -> None:
         match note:
@@ -116,6 +118,8 @@ class AgentMemory:
                 self.quarantined.pop(uuid, None)
                 if doubt is not None:
                     self.quarantined[uuid] = doubt
+            case Metered():
+                self.metered = note
             case Reset():
                 self._clear()
 
@@ -205,4 +209,6 @@ class AgentMemory:
         yield from (Doubted(uuid=uuid, doubt=doubt) for uuid, doubt in self.quarantined.items())
         yield from (Obeyed(command_id=command_id) for command_id in self.commands)
         yield from (Kept(attempt=attempt) for attempt in self.attempts.values())
+        if self.metered is not None:
+            yield self.metered
         yield from (Reported(sequence=n, event=event) for n, event in self.pending.items())

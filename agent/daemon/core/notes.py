@@ -116,6 +116,22 @@ class Doubted(Note, frozen=True, kw_only=True, tag="doubted"):
     doubt: DeviceQuarantine | None = None
 
 
+class MeteredAttempt(msgspec.Struct, frozen=True, array_like=True):
+    """What an attempt has used by then."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    used_mj: float
+
+
+class Metered(Note, frozen=True, kw_only=True, tag="metered"):
+    """The energy counters of GPUs, by UUID, in millijoules, and what the attempts on them have used by
+    then."""
+
+    counters: dict[str, int] = {}
+    attempts: tuple[MeteredAttempt, ...] = ()
+
+
 class Reset(Note, frozen=True, kw_only=True, tag="reset"):
     """Everything so far belonged to another journal."""
 
@@ -134,5 +150,6 @@ AnyNote = (
     | Dropped
     | Unfenced
     | Doubted
+    | Metered
     | Reset
 )

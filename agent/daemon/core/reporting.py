@@ -71,7 +71,11 @@ def from_status(
 
 
 def from_result(
-    attempt: Attempt, result: Result, host_id: HostId, device_type: str = ""
+    attempt: Attempt,
+    result: Result,
+    host_id: HostId,
+    device_type: str = "",
+    energy_j: float | None = None,
 ) -> Iterator[AttemptReport]:
     """What no status had time to say, then the end."""
     for told in from_status(attempt, result.status, host_id, device_type):
@@ -84,6 +88,7 @@ def from_result(
         verdict=result.verdict,
         step=result.step,
         gpu_fault=result.gpu_fault,
+        energy_j=energy_j,
     )
     yield ended, add_end(attempt, ended)
 

@@ -28,6 +28,7 @@ from cotenant.agent.daemon.core.edge import (
     DevicesChanged,
     Disconnected,
     EndCame,
+    EnergyRead,
     FoundAttempt,
     GangMessageCame,
     GpuFault,
@@ -164,6 +165,8 @@ class AgentState:
             case IndicatorsRead(readings=readings):
                 self._readings, self._read_s = self._tenants.kernels.take(readings, now_s), now_s
                 self._tenants.look_at_idleness(now_s)
+            case EnergyRead():
+                self._tenants.read_energy(event, now_s)
             case Booted(found=found):
                 self._boot(found, now_s)
 

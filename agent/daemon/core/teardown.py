@@ -111,11 +111,15 @@ class Teardown:
             self.quarantine.raise_for(gpu.local, attempt.job_id, steps)
 
     def _tell_end(self, attempt: Attempt, result: Result) -> None:
+        energy_j = self._tenants.energy_j(attempt)
+        self._tenants.keep_energy()  # Before the report: else both could be lost, or counted twice.
         self._tenants.live.pop(attempt.key, None)
         self.quarantine.forget(attempt.key)
         self._tenants.tell_co_tenants()
         device_type = self._tenants.device_type(attempt)
-        for event, record in reporting.from_result(attempt, result, self._tenants.host_id, device_type):
+        for event, record in reporting.from_result(
+            attempt, result, self._tenants.host_id, device_type, energy_j
+        ):
             self._out.report(event, record)
         detail = f": {result.verdict.detail}" if result.verdict.detail else ""
         self._out.say(f"{name_of(attempt.key)}: {result.verdict.outcome}{detail}")

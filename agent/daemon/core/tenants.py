@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core.edge import AgentConfig, Tell
+from cotenant.agent.daemon.core.edge import AgentConfig, EnergyRead, Tell
+from cotenant.agent.daemon.core.energy import EnergyMeter
 from cotenant.agent.daemon.core.idleness import AttemptSight, IdleWatch, Kernels
 from cotenant.agent.daemon.core.pacing import FREE, LostBound, Pacing, TrainingTenant
 from cotenant.agent.daemon.core.registration import Lease
@@ -97,6 +98,11 @@ class Live:
             return _NEVER
         return self.started_s + quiet_start_s
 
+    def duty(self, now_s: float) -> float:
+        """The part of the time in which it may use its devices; 0 while it is known to be idle."""
+        idle = self.idle.read(now_s)
+        return 0.0 if idle is not None and idle.idle_s > 0.0 else self.pace_told.pace
+
     def overdue_s(self, attempt: Attempt) -> float:
         """When the agent ends a supervisor that it has told to stop."""
         if not self.is_there or attempt.stop is None or self.stop_asked_s is None:
@@ -113,6 +119,7 @@ class Tenants:
         self._lease = lease
         self._pacing = Pacing()
         self.kernels = Kernels()
+        self._energy = EnergyMeter(outbox.memory.metered)
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -252,6 +259,29 @@ class Tenants:
             )
             live.idle.look(sight, now_s)
 
+    # --- Energy ------------------------------------------------------------------------------------
+
+    def read_energy(self, event: EnergyRead, now_s: float) -> None:
+        """Divides what a GPU has used since its last reading among the attempts that hold it."""
+        self._energy.forget(self._energy.known - self.live.keys())
+        holders = (each for each in self.attempts if event.uuid in self._uuids(each))
+        duties = {each.key: self.live[each.key].duty(now_s) for each in holders}
+        self._energy.take(event.uuid, event.counter_mj, duties)
+        self.keep_energy(now_s)
+
+    def keep_energy(self, now_s: float | None = None) -> None:
+        """Keeps what was divided so far, if that is due. `now_s`: None: at once."""
+        note = self._energy.to_keep(now_s)
+        if note is not None:
+            self._out.keep(note)
+
+    def energy_j(self, attempt: Attempt) -> float | None:
+        """What an attempt has used here so far; None: unknown."""
+        return self._energy.used_j(attempt.key, self._uuids(attempt))
+
+    def _uuids(self, attempt: Attempt) -> list[str]:
+        return [each.local for each in self.config.report.devices if each.device_id in attempt.devices]
+
     # --- In numbers --------------------------------------------------------------------------------
 
     def progress(self, now_s: float) -> tuple[AttemptProgress, ...]:
@@ -270,6 +300,7 @@ class Tenants:
                 bound=self._pacing.standing((status.job_id, status.attempt), now_s),
                 pace=live.pace_told.pace,
                 idle_for=live.idle.read(now_s),
+                energy_j=self.energy_j(self._memory.attempts[(status.job_id, status.attempt)]),
             )
             for status, live in there
             if status is not None and status.started

@@ -72,9 +72,9 @@ def usage(
 
     A second of a device counts once, in equal parts for the jobs that held it: the rows' sum is what `report`
     says was held. SHARED is what they held while training beside others, IDLE while nothing used the devices;
-    LOST is what having to leave cost: saves, loads and steps done once more. The one who held most stands
-    first. Where fair share is on, DECAYED is what it counts: whoever has less than half of another's goes
-    first.
+    LOST is what having to leave cost: saves, loads and steps done once more. KWH is the energy of GPUs, with
+    a + where that of some attempts is unknown. The one who held most stands first. Where fair share is on,
+    DECAYED is what it counts: whoever has less than half of another's goes first.
 
     For example:
 

@@ -171,6 +171,7 @@ class ProgressFilter:
             total_steps=news.length.steps,
             batch=news.batch,
             alone_step_s=news.bound.alone_step_s if news.bound is not None else None,
+            energy_j=news.energy_j,
         )
 
     def forget(self, gone: Iterable[JobId]) -> None:

@@ -301,6 +301,9 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     device."""
     idle: IdleView | None = None
     """Null: it is on no device."""
+    energy_kwh: float | None = None
+    """What its GPUs used for it, in all attempts but `energy_unknown_attempts`; null: nothing is known."""
+    energy_unknown_attempts: int = 0
     array: ArrayView | None = None
     """The row stands for the tasks of an array; its other fields are those of a task that waits, else of one
     that has devices."""

@@ -63,6 +63,9 @@ class UsageView(JsonView, frozen=True, kw_only=True, tag="use/1"):
     """Of all their jobs together, held and blocked ones too."""
     decayed_device_s: float | None = None
     """What fair share counts now; None: it is off, or goes by something else."""
+    energy_kwh: float = 0.0
+    """What their GPUs used for them, in all attempts but `energy_unknown_attempts`."""
+    energy_unknown_attempts: int = 0
 
 
 class PastJobView(JobView, frozen=True, kw_only=True, tag="past-job/1"):

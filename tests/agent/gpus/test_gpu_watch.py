@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.daemon.core import Attempt, AttemptKey, GpuFault
+from cotenant.agent.daemon.core import Attempt, AttemptKey, EnergyRead, GpuFault
 from cotenant.agent.gpus.conditions import UNASKED, DeviceCondition
 from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState, PastStates
 from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch, offer_devices
@@ -264,7 +264,7 @@ class Agent:
 
     def start(self) -> None:
         self.watch.start(
-            post=self.faults.append,
+            post=lambda said: self.faults.append(said) if isinstance(said, GpuFault) else None,
             changed=lambda: self.told.append(self.watch.conditions()),
             look_around=lambda: (self.config, self.running),
             log=self.said.append,
@@ -516,7 +516,7 @@ def test_an_agent_that_dies_between_the_mark_and_the_news_tells_it_again(
         await until(lambda: agent.probed(ONE))
         agent.watch._write()
 
-        def die(fault: GpuFault) -> None:
+        def die(said: GpuFault | EnergyRead) -> None:
             raise Killed
 
         agent.watch._post = die

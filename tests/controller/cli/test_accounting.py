@@ -31,15 +31,16 @@ def past(replies: ModuleType, **more: Any) -> wire.PastJobView:
 def test_who_held_most_stands_first_over_all_pages(
     controller: StandIn, replies: ModuleType, cotenant: Cotenant
 ) -> None:
-    last = replies.usage(replies.use("bob", 2.5))
-    pages = {None: replies.usage(replies.use("ann", 1.0), next="ann"), "ann": last}
+    last = replies.usage(replies.use("bob", 2.5, energy_kwh=1.5, energy_unknown_attempts=1))
+    unknown = replies.use("ann", 1.0, energy_unknown_attempts=4)
+    pages = {None: replies.usage(unknown, next="ann"), "ann": last}
     controller.says(wire.GetUsage, lambda asked: pages[asked.after])
     result = cotenant("usage", "--since", "7d", "--by", "organisation")
     lines = [line.split() for line in result.out.splitlines()]
     assert lines == [
-        ["ORGANISATION", "JOBS", "ATTEMPTS", "DEVICE-H", "SHARED", "IDLE", "LOST", "WAITED"],
-        ["bob", "3", "4", "2.5", "0.5", "0", "0.01", "1m30s"],
-        ["ann", "3", "4", "1", "0.5", "0", "0.01", "1m30s"],
+        ["ORGANISATION", "JOBS", "ATTEMPTS", "DEVICE-H", "SHARED", "IDLE", "LOST", "WAITED", "KWH"],
+        ["bob", "3", "4", "2.5", "0.5", "0", "0.01", "1m30s", "1.5+"],
+        ["ann", "3", "4", "1", "0.5", "0", "0.01", "1m30s", "?"],
     ]
     assert [asked.since_s for asked in controller.asked_for(wire.GetUsage)] == [7 * 86_400.0] * 2
     assert cotenant("usage", "--limit", "1").err == "1 more row: see --limit\n"

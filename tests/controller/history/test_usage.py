@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import JobId
+from cotenant.controller.domain import AttemptNo, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.history import ALWAYS_S, accounts
 from cotenant.controller.history.history import History
@@ -90,3 +90,21 @@ def test_the_parts_of_everybody_are_the_whole_and_nobody_waits_longer_than_they_
         assert -1e-6 <= waited <= now_s - max(since_s, job.submitted_s) + 1e-6
         if since_part is None and job.ended_s is not None:
             assert waited == pytest.approx(job.spent.wait_s)
+
+
+def test_energy_is_summed_as_far_as_it_was_told() -> None:
+    desk = Watched("fifo", report(devices=1))
+    desk.run(1)
+    desk.wait(100.0)
+    desk.tell(ev.ProgressSeen(job_id=JobId("1"), attempt=AttemptNo(1), step=5, step_s=1.0, energy_j=1.8e6))
+    assert (use(desk, "1").energy_kwh, use(desk, "1").energy_unknown_attempts) == (0.5, 0)
+    desk.end(1)
+    desk.run(2)
+    desk.end(2)
+    assert use(desk, "2").energy_unknown_attempts == 1, "a host that told nothing"
+    [attempt] = desk.history.attempts(JobId("1"))
+    assert attempt.ended_s is not None
+    half = use(desk, "1", since_s=(attempt.launched_s + attempt.ended_s) / 2)
+    assert half.energy_kwh == pytest.approx(0.25)
+    whole = accounts.totals(desk.engine.jobs, desk.history.attempts, ALWAYS_S, desk.now_s).energy
+    assert whole == (0.5, 1)

@@ -439,7 +439,7 @@ def test_usage_is_a_page_with_those_first_who_held_most(browser: TestClient, con
     pages = {None: replies.usage(replies.use("ann", 1.0), next="ann"), "ann": last}
     controller.says(wire.GetUsage, lambda asked: pages[asked.after])
     page = browser.get("/usage").text
-    assert "&lt;b&gt; 3 4 2.5 0.5 0 0.01 1m30s ann 3 4 1 0.5 0 0.01 1m30s" in words(page)
+    assert "&lt;b&gt; 3 4 2.5 0.5 0 0.01 1m30s 0 ann 3 4 1 0.5 0 0.01 1m30s 0" in words(page)
     assert 'href="/ended?user=ann"' in page and 'href="/ended?user=%3Cb%3E"' in page
     asked = [(each.by, each.since_s) for each in controller.asked_for(wire.GetUsage)]
     assert asked == [("user", None), ("user", None)]
@@ -447,5 +447,5 @@ def test_usage_is_a_page_with_those_first_who_held_most(browser: TestClient, con
         wire.GetUsage, replies.usage(replies.use("", 1.0, decayed_device_s=36.0), half_life_s=60.0)
     )
     text = words(browser.get("/usage?by=organisation&since=1d").text)
-    assert "Organisation Jobs" in text and "Decayed - 3 4 1 0.5 0 0.01 1m30s 0.01" in text
+    assert "Organisation Jobs" in text and "Decayed - 3 4 1 0.5 0 0.01 1m30s 0 0.01" in text
     assert browser.get("/usage?by=nothing&since=never").status_code == 200
