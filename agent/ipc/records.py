@@ -31,6 +31,7 @@ from cotenant.controller.domain import (
     GpuFaultRole,
     HostId,
     JobId,
+    JobMetric,
     Launch,
     LaunchKind,
     SeenLength,
@@ -244,6 +245,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float | None = None
     clock: StepClock = StepClock()
     loss: float | None = None
+    metrics: tuple[JobMetric, ...] = ()
+    """The last of each name that was told or printed, the loss among them."""
+    link: str = ""
+    """The first that was recognised in what it printed."""
     length: SeenLength = SeenLength()
     batch: SeenBatch = SeenBatch()
     memory_mib: float | None = None

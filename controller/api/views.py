@@ -25,6 +25,7 @@ from cotenant.controller.domain import (
     Reason,
     SeenLength,
     because,
+    is_link,
     render,
 )
 from cotenant.controller.engine import Engine, memory_cap_mib
@@ -94,6 +95,8 @@ def job_view(
     held = job.placement
     split = held or newest
     can = job.progress.capabilities
+    told = next((each.metrics for each in reversed(attempts) if each.metrics), ())
+    metrics = current.metrics if current and current.metrics else told
     return wire.JobRow(
         job_id=job.job_id, name=spec.name, user=spec.user, organisation=spec.organisation or None,
         phase=job.phase, reason=reason_in_words(job, shown, now), reason_code=shown.code,
@@ -116,7 +119,9 @@ def job_view(
         batch_rows=batch.rows if spec.batch_size is None else spec.batch_size,
         batch_note=(batch.note or None) if spec.batch_size is None else None,
         step_s=current.step_s if current and current.step_s is not None else job.attempt.step_s,
-        loss=news.loss if news else None, resumable=job.progress.resumable,
+        loss=next((each.value for each in metrics if each.name == "loss"), news.loss if news else None),
+        metrics=metrics, parameters=dict(spec.parameters), link=link_of(spec, attempts),
+        resumable=job.progress.resumable,
         resumable_note=can.resumable_note or None, accumulates=can.accumulates,
         accumulates_note=can.accumulates_note or None, durable_step=job.durable_step,
         preemptions=job.counts.preemptions, futile_preemptions=job.counts.futile_preemptions,
@@ -131,6 +136,12 @@ def job_view(
         bound=share_bound(engine, job, current), pace=current.pace if current else None,
         idle=idle_view(job, current, now) if placed else None,
     )  # fmt: skip
+
+
+def link_of(spec: JobSpec, attempts: Sequence[AttemptRecord]) -> str | None:
+    """The job's page elsewhere: as its user says, else as it printed last; None: there is none."""
+    printed = next((each.link for each in reversed(attempts) if is_link(each.link)), None)
+    return spec.link.replace("{job}", spec.job_id) or printed
 
 
 def reason_in_words(job: Job, reason: Reason, now: Now) -> str:

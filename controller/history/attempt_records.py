@@ -19,6 +19,7 @@ from cotenant.controller.domain import (
     HostId,
     Job,
     JobId,
+    JobMetric,
     LaunchKind,
     Phase,
     Place,
@@ -75,6 +76,9 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     """What its job had waited in all when it was launched."""
     fraction: float = 1.0
     """Below 1: the part of its one device that it had."""
+    metrics: tuple[JobMetric, ...] = ()
+    """The last that it told; here and below: as its gang's first host with any reported."""
+    link: str = ""
 
     @property
     def trains_since_s(self) -> float | None:

@@ -30,6 +30,7 @@ from cotenant.agent.supervisor.core.edge import (
     TellRank,
 )
 from cotenant.agent.supervisor.core.exits import StartProblem
+from cotenant.agent.supervisor.core.printed import PrintedFacts
 from cotenant.agent.supervisor.core.rank_messages import (
     AnyRankWord,
     DurableSaid,
@@ -629,12 +630,12 @@ def test_facts_are_published_at_once_and_kept_and_progress_once_a_second() -> No
 def test_a_printed_loss_counts_until_a_rank_tells_one() -> None:
     story = Story()
     story.happens(Started())
-    story.happens(Sampled(printed_loss=2.5))
+    story.happens(Sampled(printed=PrintedFacts((("loss", 2.5),))))
     assert story.supervision.status.loss == 2.5
     story.happens(Sampled())
     assert story.supervision.status.loss == 2.5, "nothing new was printed"
     story.says(StepDone(v=1, rank=0, step=3, count=1, elapsed_s=1.0, loss=0.5))
-    story.happens(Sampled(printed_loss=2.4))
+    story.happens(Sampled(printed=PrintedFacts((("loss", 2.4),))))
     assert story.supervision.status.loss == 0.5
 
 
