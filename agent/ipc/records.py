@@ -31,7 +31,7 @@ from cotenant.controller.domain import (
     GpuFaultRole,
     HostId,
     JobId,
-    JobMetric,
+    JobWords,
     Launch,
     LaunchKind,
     SeenLength,
@@ -245,10 +245,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float | None = None
     clock: StepClock = StepClock()
     loss: float | None = None
-    metrics: tuple[JobMetric, ...] = ()
-    """The last of each name that was told or printed, the loss among them."""
-    link: str = ""
-    """The first that was recognised in what it printed."""
+    words: JobWords = JobWords()
     length: SeenLength = SeenLength()
     batch: SeenBatch = SeenBatch()
     memory_mib: float | None = None

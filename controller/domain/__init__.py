@@ -83,7 +83,8 @@ _HOMES: Final = {
     ),
     "outcomes": ("GpuFaultRole", "Outcome", "ExitVerdict",),
     "printed": (
-        "LINK_CHARACTERS_MAX", "LINK_FORMS", "METRICS_MAX", "METRIC_CHARACTERS_MAX", "JobMetric", "is_link",
+        "LINK_CHARACTERS_MAX", "LINK_FORMS", "METRICS_MAX", "METRIC_CHARACTERS_MAX", "JobMetric", "JobWords",
+        "is_link",
     ),
     "readings": ("TEXT_MAX", "DeviceReading", "ForkServers"),
     "reasons": ("Reason", "because", "render"),

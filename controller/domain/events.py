@@ -19,7 +19,7 @@ from cotenant.controller.domain.idling import IdleStage
 from cotenant.controller.domain.ids import AttemptNo, Epoch, HostId, JobId
 from cotenant.controller.domain.job_spec import JobSpec, LaunchKind
 from cotenant.controller.domain.outcomes import ExitVerdict, GpuFaultRole
-from cotenant.controller.domain.printed import JobMetric
+from cotenant.controller.domain.printed import JobWords
 from cotenant.controller.performance import Profile, SeenBatch
 
 
@@ -266,8 +266,7 @@ class OutputSeen(Event, frozen=True, kw_only=True, tag="OutputSeen"):
     job_id: JobId
     attempt: AttemptNo
     host_id: HostId
-    metrics: tuple[JobMetric, ...] = ()
-    link: str = ""
+    words: JobWords
 
 
 class BoundLost(Event, frozen=True, kw_only=True, tag="BoundLost"):

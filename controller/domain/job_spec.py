@@ -342,10 +342,23 @@ def _device_checks(spec: JobSpec) -> tuple[tuple[bool, str], ...]:
     )
 
 
+def _sweep_checks(spec: JobSpec) -> tuple[tuple[bool, str], ...]:
+    """What may be wrong with the values that a grid gave it, and with its link."""
+    count = len(spec.parameters)
+    return (
+        (
+            len(dict(spec.parameters)) < count or count > GRIDS_MAX,
+            f"a job has at most {GRIDS_MAX} values of grids, each of another name",
+        ),
+        (bool(spec.link) and not is_link(spec.link.replace("{job}", "")), f"a link {LINK_FORMS}"),
+    )
+
+
 def _problem(spec: JobSpec) -> str:
     """The first thing wrong with a spec, for a person; empty if nothing is."""
     checks = (
         *_device_checks(spec),
+        *_sweep_checks(spec),
         (not is_share(spec.share), f"share must be {SHARE_FORMS}, got {spec.share!r}"),
         (not is_idle_rule(spec.idle), f"idle must be {IDLE_FORMS}, got {spec.idle!r}"),
         (spec.cpus < 0 or spec.host_memory_mib < 0, "cpus and host memory must not be negative"),
@@ -391,11 +404,6 @@ def _problem(spec: JobSpec) -> str:
             f"it cannot begin at {spec.begin_s} s",
         ),
         (any(d.job_id == spec.job_id for d in spec.after), "a job cannot wait for itself"),
-        (
-            len(dict(spec.parameters)) < len(spec.parameters) or len(spec.parameters) > GRIDS_MAX,
-            f"a job has at most {GRIDS_MAX} values of grids, each of another name",
-        ),
-        (bool(spec.link) and not is_link(spec.link.replace("{job}", "")), f"a link {LINK_FORMS}"),
         (bool(problem := notify_problem(spec.notify)), problem),
         (
             spec.launch.terminal

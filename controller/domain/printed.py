@@ -29,6 +29,15 @@ class JobMetric(msgspec.Struct, frozen=True, kw_only=True):
     """The job's step when that value came; 0: its steps are not seen."""
 
 
+class JobWords(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt has told of itself so far."""
+
+    metrics: tuple[JobMetric, ...] = ()
+    """The last of each name, the loss among them."""
+    link: str = ""
+    """The first that was recognised."""
+
+
 def is_link(text: str) -> bool:
     """Whether a text is a web address that everybody who sees the job may see."""
     return (

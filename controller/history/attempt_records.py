@@ -19,7 +19,7 @@ from cotenant.controller.domain import (
     HostId,
     Job,
     JobId,
-    JobMetric,
+    JobWords,
     LaunchKind,
     Phase,
     Place,
@@ -76,9 +76,8 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     """What its job had waited in all when it was launched."""
     fraction: float = 1.0
     """Below 1: the part of its one device that it had."""
-    metrics: tuple[JobMetric, ...] = ()
-    """The last that it told; here and below: as its gang's first host with any reported."""
-    link: str = ""
+    words: JobWords = JobWords()
+    """What it told, as its gang's first host has it."""
 
     @property
     def trains_since_s(self) -> float | None:

@@ -18,6 +18,7 @@ from cotenant.controller.domain import (
     HostId,
     Job,
     JobId,
+    JobWords,
     Phase,
     Placement,
     Preempt,
@@ -231,11 +232,10 @@ class History:
     def _note_output(self, event: ev.OutputSeen) -> None:
         """The gang's first host has the lowest rank, whose word counts."""
         known = self._open.get(event.job_id)
-        if known is not None and known.attempt == event.attempt:
-            if known.hosts[0] == event.host_id or not known.metrics:
-                known.metrics = event.metrics
-            if known.hosts[0] == event.host_id or not known.link:
-                known.link = event.link
+        if known is None or known.attempt != event.attempt:
+            return
+        if known.hosts[0] == event.host_id or known.words == JobWords():
+            known.words = event.words
 
     def _note_idle(self, event: ev.IdleSeen, now_s: float) -> None:
         """The attempt is idle, or works again. That it is stopped for it, the request to stop tells."""

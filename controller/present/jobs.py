@@ -159,7 +159,7 @@ def single_job_cell(cell: Callable[[clients.JobView], str]) -> Callable[[clients
     return lambda job: cell(job) if job.array is None else NONE
 
 
-def with_values(columns: Sequence[Column], rows: Sequence[clients.JobView]) -> list[Column]:
+def add_values(columns: Sequence[Column], rows: Sequence[clients.JobView]) -> list[Column]:
     """The columns, with one of values behind the name where a grid has given some."""
     has_values = any(job.parameters and job.array is None for job in rows)
     return [*columns[:2], *([VALUES] if has_values else []), *columns[2:]]

@@ -26,14 +26,14 @@ VARIABLE: Final = "COTENANT_GRID_"
 SCRIPT_BYTES_MAX: Final = 1024 * 1024
 _BRACES: Final = re.compile(r"(?<!\$)\{([A-Za-z][\w.-]{0,63})\}")
 
-Parameters = tuple[tuple[str, str], ...]
+TaskValues = tuple[tuple[str, str], ...]
 """Names and values of one task."""
 
 
 class Grids(NamedTuple):
     """The tasks of an array that grids make; none where no grid was given."""
 
-    tasks: tuple[Parameters, ...]
+    tasks: tuple[TaskValues, ...]
     at_once: int = 0
 
     @property

@@ -44,6 +44,6 @@ def run_trial(trial: optuna.Trial) -> float:
 
 if __name__ == "__main__":
     # This pruner needs no value of every epoch; some are over before anybody looks.
-    study = optuna.create_study(pruner=optuna.pruners.SuccessiveHalvingPruner())
+    study = optuna.create_study(pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1))
     study.optimize(run_trial, n_trials=8, n_jobs=2)
     print("best:", study.best_params, study.best_value)

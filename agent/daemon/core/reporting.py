@@ -67,7 +67,7 @@ def from_status(
             is_complete=status.profile_complete,
         )
         yield learned, attempt
-    if status.link != attempt.link:
+    if status.words.link != attempt.words_told.link:
         told = _output(attempt, status, host_id)
         attempt = told[1]
         yield told
@@ -81,7 +81,7 @@ def from_result(
     for told in from_status(attempt, result.status, host_id, device_type):
         attempt = told[1]
         yield told
-    if result.status.metrics != attempt.metrics:
+    if result.status.words != attempt.words_told:
         told = _output(attempt, result.status, host_id)
         attempt = told[1]
         yield told
@@ -111,14 +111,8 @@ def assumed_step(attempt: Attempt, host_id: HostId) -> AttemptReport:
 
 
 def _output(attempt: Attempt, status: Status, host_id: HostId) -> AttemptReport:
-    event = ev.OutputSeen(
-        job_id=attempt.job_id,
-        attempt=attempt.attempt,
-        host_id=host_id,
-        metrics=status.metrics,
-        link=status.link,
-    )
-    return event, msgspec.structs.replace(attempt, metrics=status.metrics, link=status.link)
+    event = ev.OutputSeen(job_id=attempt.job_id, attempt=attempt.attempt, host_id=host_id, words=status.words)
+    return event, msgspec.structs.replace(attempt, words_told=status.words)
 
 
 def add_end(attempt: Attempt, ended: ev.AttemptEnded) -> Attempt:

@@ -62,5 +62,5 @@ def metrics_in(output: str) -> dict[str, float]:
 
 def link_in(output: bytes) -> str:
     """The first link of a run that was printed; empty: there is none, or it may hold a secret."""
-    links = (match[1].decode("ascii") for match in _LINK.finditer(output))
+    links = (str(match[1], "ascii") for match in _LINK.finditer(output))
     return next(filter(is_link, links), "")

@@ -120,12 +120,19 @@ class RankProgress:
 
     def _note_metrics(self, told: Mapping[str, float]) -> bool:
         """Keeps the newest names, each with the step at which its value came."""
-        known = {each.name: each for each in self.status.metrics}
+        known = {each.name: each for each in self.status.words.metrics}
         for name, value in told.items():
             if name not in known or known[name].value != value:
                 known.pop(name, None)
                 known[name] = JobMetric(name=name, value=value, step=self.status.step)
-        return self.change(metrics=tuple(known.values())[-METRICS_MAX:])
+        return self._change_words(metrics=tuple(known.values())[-METRICS_MAX:])
+
+    def note_link(self, link: str) -> bool:
+        """The first counts."""
+        return bool(link) and not self.status.words.link and self._change_words(link=link)
+
+    def _change_words(self, **fields: object) -> bool:
+        return self.change(words=msgspec.structs.replace(self.status.words, **fields))
 
     def length(self, word: LengthSeen) -> bool:
         """The lowest rank's word counts: all make the same steps."""

@@ -275,7 +275,7 @@ class Supervision:
         self._profiling.note_samples(event.samples, event.others_mib)
 
     def _note_printed(self, printed: PrintedFacts) -> bool:
-        self._publishing.note_change(self._progress.change(link=self.status.link or printed.link))
+        self._publishing.note_change(self._progress.note_link(printed.link))
         return self._progress.note_printed(printed.metrics)
 
     def _note_exit(self, event: RankExited) -> None:
