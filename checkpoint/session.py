@@ -234,9 +234,13 @@ class Session:
         self._cursor.consume()
         self._complete()
 
-    def report(self, loss: Any) -> None:
-        """The loss to show for this step (a number or a tensor with one element; it is read now and then)."""
-        self._loss = loss
+    def report(self, loss: Any = None, **metrics: float) -> None:
+        """The loss to show for this step (a number or a tensor with one element; it is read now and then),
+        and other metrics by name, such as `val_accuracy=0.91`: numbers, at most 16 names."""
+        if loss is not None:
+            self._loss = loss
+        if metrics and self._progress is not None:
+            self._progress.note_metrics({name: float(value) for name, value in metrics.items()})
 
     def save(self, wait: bool = True) -> bool:
         """Saves now; all ranks call it after the same step, last in the iteration or last in the epoch.

@@ -31,6 +31,7 @@ from cotenant.controller.domain import (
     GpuFaultRole,
     HostId,
     JobId,
+    JobWords,
     Launch,
     LaunchKind,
     SeenLength,
@@ -244,6 +245,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float | None = None
     clock: StepClock = StepClock()
     loss: float | None = None
+    words: JobWords = JobWords()
     length: SeenLength = SeenLength()
     batch: SeenBatch = SeenBatch()
     memory_mib: float | None = None

@@ -310,7 +310,7 @@ class Supervisor:
             now_s,
             is_profiling=self._supervision.is_profiling,
             output_bytes=self._outputs.bytes_seen,
-            printed_loss=self._outputs.printed_loss,
+            printed=self._outputs.read_printed(),
             input_bytes=0 if terminal is None else terminal.stream.taken_bytes,
         ):
             self._handle(measured)
@@ -407,6 +407,7 @@ class Supervisor:
         self._handle(
             AllGone(
                 tails=self._outputs.tails,
+                printed=self._outputs.read_printed(is_over=True),
                 oom_kills=own.at_limit if own is not None else 0,
                 host_oom_kills=own.by_host if own is not None else anybodys,
                 counts_oom=own is not None,

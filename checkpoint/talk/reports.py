@@ -30,6 +30,8 @@ from cotenant.checkpoint.talk.channel import SupervisorChannel
 from cotenant.checkpoint.talk.pace import pace_here
 from cotenant.checkpoint.talk.protocol import JobEnvironment
 
+METRICS_MAX: Final = 16
+
 
 class Introduction:
     """The hello of a rank to its supervisor. `channel` None: there is no supervisor, and nobody to introduce
@@ -114,6 +116,14 @@ class ProgressReporter:
         self._reported_step = step
         self._reported_at_s = time.perf_counter()
         self._loss = _LossReader()
+        self._metrics: dict[str, float] = {}
+        self._has_new_metrics = False
+
+    def note_metrics(self, metrics: dict[str, float]) -> None:
+        """Takes metrics for the next report. What is no number (NaN) is left out, as a loss would be."""
+        finite = {name[:64]: value for name, value in metrics.items() if math.isfinite(value)}
+        self._metrics = dict(list({**self._metrics, **finite}.items())[-METRICS_MAX:])
+        self._has_new_metrics = True
 
     def report(self, now_s: float, step: int, steps_used: int, loss: Any) -> None:
         """`step` steps are complete, and a report is due."""
@@ -131,7 +141,7 @@ class ProgressReporter:
 
     def flush(self, step: int, steps_used: int, loss: Any) -> None:
         """Say what the rate limit held back: a job that ends well is seen at its last step."""
-        if step > self._reported_step:
+        if step > self._reported_step or self._has_new_metrics:
             # No times: what lies between here and the last step was not training.
             self._say(step, 0, 0.0, steps_used, loss)
 
@@ -151,8 +161,9 @@ class ProgressReporter:
             loss=self._loss.read(loss),
             waited_s=round(waited_s, 6),
             longest_s=round(longest_s, 6),
+            **({"metrics": self._metrics} if self._metrics else {}),
         )
-        self._reported_step = step
+        self._reported_step, self._has_new_metrics = step, False
 
 
 class _LossReader:

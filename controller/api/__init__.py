@@ -15,13 +15,14 @@ from cotenant.controller.api.queries import About, pair_views
 from cotenant.controller.api.sharing import views_of
 from cotenant.controller.api.submissions import Code, Denied
 from cotenant.controller.api.trees import TreeRequests
-from cotenant.controller.api.views import Now, note_text
+from cotenant.controller.api.views import Now, link_of, note_text
 
 __all__ = [
     "BYTES_BURST", "BYTES_PER_SECOND", "About", "ClusterMetrics", "Code", "Denied",
     "LeadershipNews", "LeadershipRequests", "LeadershipWatch", "Now", "RequestHandlers", "ServerFacts",
     "TreeRequests",
-    "hit_rate", "logs_of", "metrics", "must_be_admin", "note_text", "pair_views", "policies_offered",
+    "hit_rate", "link_of", "logs_of", "metrics", "must_be_admin", "note_text", "pair_views",
+    "policies_offered",
     "change_spec", "views_of",
 ]
 # fmt: on

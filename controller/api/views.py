@@ -20,11 +20,13 @@ from cotenant.controller.domain import (
     HostState,
     Job,
     JobId,
+    JobMetric,
     JobSpec,
     Phase,
     Reason,
     SeenLength,
     because,
+    is_link,
     render,
 )
 from cotenant.controller.engine import Engine, memory_cap_mib
@@ -93,11 +95,11 @@ def job_view(
     shown = reason if reason is not None else job.reason
     held = job.placement
     split = held or newest
-    can = job.progress.capabilities
+    can, metrics = job.progress.capabilities, metrics_of(attempts, current)
     return wire.JobRow(
         job_id=job.job_id, name=spec.name, user=spec.user, organisation=spec.organisation or None,
         phase=job.phase, reason=reason_in_words(job, shown, now), reason_code=shown.code,
-        job_class=spec.job_class, priority=spec.priority,
+        job_class=spec.job_class, priority=spec.priority, total_note=length.note or None,
         guaranteed_h=engine.promised_h if spec.job_class == "spot" else None,
         broken_promises=job.counts.early_preemptions if engine.promised_h is not None else 0,
         share=spec.share, gpus=len(held.devices) if held else spec.gpus_min,
@@ -107,18 +109,18 @@ def job_view(
         speedups_source=None if job.measured.curve is None else job.measured.curve.source,
         devices=devices_shown(job, newest), attempt=job.attempt.number, begin_at=now.utc_if(spec.begin_s),
         co_tenants=engine.partners(job.job_id) if placed else (), co_tenants_ever=job.co_tenants,
-        sub_batch=split.sub_batch if split else None,
+        sub_batch=split.sub_batch if split else None, durable_step=job.durable_step,
         accumulation_steps=split.accumulation_steps if split else 1,
         accumulation_steps_ever=tuple(dict.fromkeys(each.accumulation_steps for each in attempts)),
-        start_assumed=job.attempt.start_assumed_s is not None,
+        start_assumed=job.attempt.start_assumed_s is not None, total_steps=length.steps,
         step=max(job.progress.step, current.step if current else 0), iterations=spec.iterations,
-        total_steps=length.steps, total_note=length.note or None,
         batch_rows=batch.rows if spec.batch_size is None else spec.batch_size,
         batch_note=(batch.note or None) if spec.batch_size is None else None,
         step_s=current.step_s if current and current.step_s is not None else job.attempt.step_s,
-        loss=news.loss if news else None, resumable=job.progress.resumable,
-        resumable_note=can.resumable_note or None, accumulates=can.accumulates,
-        accumulates_note=can.accumulates_note or None, durable_step=job.durable_step,
+        loss=next((each.value for each in metrics if each.name == "loss"), news.loss if news else None),
+        metrics=metrics, parameters=dict(spec.parameters), link=link_of(spec, attempts),
+        resumable=job.progress.resumable, resumable_note=can.resumable_note or None,
+        accumulates=can.accumulates, accumulates_note=can.accumulates_note or None,
         preemptions=job.counts.preemptions, futile_preemptions=job.counts.futile_preemptions,
         aborted_preemptions=job.counts.aborted_preemptions, exit_code=job.attempt.exit_code,
         submitted_at=now.utc(job.submitted_s), started_at=now.utc_if(job.first_start_s),
@@ -146,6 +148,19 @@ def _energy(attempts: Sequence[AttemptRecord], current: AttemptProgress | None, 
         "energy_kwh": kwh if unknown < len(attempts) else None,
         "energy_unknown_attempts": unknown,
     }
+
+
+def metrics_of(attempts: Sequence[AttemptRecord], current: AttemptProgress | None) -> tuple[JobMetric, ...]:
+    """The job's last metrics, of the newest attempt that has told any."""
+    if current and current.words.metrics:
+        return current.words.metrics
+    return next((each.words.metrics for each in reversed(attempts) if each.words.metrics), ())
+
+
+def link_of(spec: JobSpec, attempts: Sequence[AttemptRecord]) -> str | None:
+    """The job's page elsewhere: as its user says, else as it printed last; None: there is none."""
+    printed = next((each.words.link for each in reversed(attempts) if is_link(each.words.link)), None)
+    return spec.link.replace("{job}", spec.job_id) or printed
 
 
 def reason_in_words(job: Job, reason: Reason, now: Now) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cotenant.controller.domain.lifecycle import *  # noqa: F403
     from cotenant.controller.domain.notices import *  # noqa: F403
     from cotenant.controller.domain.outcomes import *  # noqa: F403
+    from cotenant.controller.domain.printed import *  # noqa: F403
     from cotenant.controller.domain.readings import *  # noqa: F403
     from cotenant.controller.domain.reasons import *  # noqa: F403
     from cotenant.controller.domain.settings import *  # noqa: F403
@@ -67,7 +68,7 @@ _HOMES: Final = {
     ),
     "placement": ("CheckpointRecord", "Placement"),
     "job_spec": (
-        "PRIORITY_MAX", "SHARE_FORMS",
+        "GRIDS_MAX", "PRIORITY_MAX", "SHARE_FORMS",
         "USER_BYTES_MAX", "Dependency", "InputFile",
         "JobSpec", "Launch", "LaunchKind", "LaunchMode", "SlurmScript", "held_bytes", "is_share",
     ),
@@ -81,6 +82,10 @@ _HOMES: Final = {
         "read_notify",
     ),
     "outcomes": ("GpuFaultRole", "Outcome", "ExitVerdict",),
+    "printed": (
+        "LINK_CHARACTERS_MAX", "LINK_FORMS", "METRICS_MAX", "METRIC_CHARACTERS_MAX", "JobMetric", "JobWords",
+        "is_link",
+    ),
     "readings": ("TEXT_MAX", "DeviceReading", "ForkServers"),
     "reasons": ("Reason", "because", "render"),
     "settings": (

@@ -19,6 +19,7 @@ from cotenant.controller.domain.idling import IdleStage
 from cotenant.controller.domain.ids import AttemptNo, Epoch, HostId, JobId
 from cotenant.controller.domain.job_spec import JobSpec, LaunchKind
 from cotenant.controller.domain.outcomes import ExitVerdict, GpuFaultRole
+from cotenant.controller.domain.printed import JobWords
 from cotenant.controller.performance import Profile, SeenBatch
 
 
@@ -260,6 +261,16 @@ class TroubleSeen(Event, frozen=True, kw_only=True, tag="TroubleSeen"):
     what: str
 
 
+class OutputSeen(Event, frozen=True, kw_only=True, tag="OutputSeen"):
+    """What the job has told in its output or Session: reported when its link is first seen, and at the end of
+    an attempt that told metrics. No policy is asked about it, and it changes nothing for the engine."""
+
+    job_id: JobId
+    attempt: AttemptNo
+    host_id: HostId
+    words: JobWords
+
+
 class BoundLost(Event, frozen=True, kw_only=True, tag="BoundLost"):
     """What sharing may cost the job could not be kept beside a co-tenant, however long that one waited."""
 
@@ -404,6 +415,7 @@ FromAttempt = (
     | FirstStepDone
     | CheckpointDurable
     | TroubleSeen
+    | OutputSeen
     | BoundLost
     | ProfileLearned
     | AttemptEnded

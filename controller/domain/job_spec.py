@@ -16,9 +16,11 @@ import msgspec
 from cotenant.controller.domain.idling import IDLE_FORMS, is_idle_rule
 from cotenant.controller.domain.ids import JobId, array_of
 from cotenant.controller.domain.notices import WEBHOOK_VARIABLE, notify_problem
+from cotenant.controller.domain.printed import LINK_FORMS, is_link
 from cotenant.controller.performance import Gang, Profile, sized_gang
 
 PRIORITY_MAX: Final = 1_000
+GRIDS_MAX: Final = 16
 SHARE_MAX_MIN: Final = 1.01
 """No smaller bound can be told from the noise of step times."""
 SHARE_MAX_MAX: Final = 10.0
@@ -232,6 +234,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     profiling: Literal["auto", "never", "only"] = "auto"
     """auto: measured in place, while its first attempt runs alone, if no like job was before. only: it runs
     for its profile's sake and ends when that is complete (`cotenant profile`)."""
+    parameters: tuple[tuple[str, str], ...] = ()
+    """The values that a grid gave it, by name (`--grid`)."""
+    link: str = ""
+    """Its page elsewhere, as its user says (`--link`), with `{job}` for its number; empty: what it prints."""
     code_sha256: str = ""
     """Of the script, what lies beside it and the libraries it would load, as the submitter's machine has
     them; empty if nobody could read them. Jobs with the same one may share a profile."""
@@ -312,6 +318,8 @@ def _is_plain(spec: JobSpec) -> bool:
         and not spec.array_limit
         and not spec.requeues
         and spec.begin_s is None
+        and not spec.parameters
+        and not spec.link
     )
 
 
@@ -334,10 +342,23 @@ def _device_checks(spec: JobSpec) -> tuple[tuple[bool, str], ...]:
     )
 
 
+def _sweep_checks(spec: JobSpec) -> tuple[tuple[bool, str], ...]:
+    """What may be wrong with the values that a grid gave it, and with its link."""
+    count = len(spec.parameters)
+    return (
+        (
+            len(dict(spec.parameters)) < count or count > GRIDS_MAX,
+            f"a job has at most {GRIDS_MAX} values of grids, each of another name",
+        ),
+        (bool(spec.link) and not is_link(spec.link.replace("{job}", "")), f"a link {LINK_FORMS}"),
+    )
+
+
 def _problem(spec: JobSpec) -> str:
     """The first thing wrong with a spec, for a person; empty if nothing is."""
     checks = (
         *_device_checks(spec),
+        *_sweep_checks(spec),
         (not is_share(spec.share), f"share must be {SHARE_FORMS}, got {spec.share!r}"),
         (not is_idle_rule(spec.idle), f"idle must be {IDLE_FORMS}, got {spec.idle!r}"),
         (spec.cpus < 0 or spec.host_memory_mib < 0, "cpus and host memory must not be negative"),
@@ -408,6 +429,8 @@ def held_bytes(spec: JobSpec) -> int:
     launch = spec.launch
     texts = (*launch.argv, *launch.env, *launch.env.values(), *launch.secrets, *spec.features, *spec.notify)
     texts += (spec.name, spec.user, spec.organisation, spec.gpu_type, launch.workdir, launch.output)
+    if spec.parameters or spec.link:
+        texts += (spec.link, *(word for parameter in spec.parameters for word in parameter))
     if launch.snapshot is not None:
         tree = launch.snapshot
         texts += (tree.sha256, tree.top, tree.subfolder, tree.commit, tree.branch)

@@ -19,6 +19,7 @@ from cotenant.controller.domain import (
     HostId,
     Job,
     JobId,
+    JobWords,
     LaunchKind,
     Phase,
     Place,
@@ -75,6 +76,8 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     """What its job had waited in all when it was launched."""
     fraction: float = 1.0
     """Below 1: the part of its one device that it had."""
+    words: JobWords = JobWords()
+    """What it told, as its gang's first host has it."""
 
     energy_by_host_j: dict[HostId, float] = {}
     """What the attempt used, by host, as far as it was told."""

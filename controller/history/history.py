@@ -18,6 +18,7 @@ from cotenant.controller.domain import (
     HostId,
     Job,
     JobId,
+    JobWords,
     Phase,
     Placement,
     Preempt,
@@ -172,6 +173,8 @@ class History:
             self._note(
                 HistoryNote(now_s, "TroubleSeen", event.job_id, "trouble", because("trouble", event.what))
             )
+        elif isinstance(event, ev.OutputSeen):
+            self._note_output(event)
         elif isinstance(event, ev.IdleSeen):
             self._note_idle(event, now_s)
         elif isinstance(event, ev.SpecChanged):
@@ -219,6 +222,14 @@ class History:
             attempt_record.exact = (
                 event.exact if attempt_record.exact is None else attempt_record.exact and event.exact
             )
+
+    def _note_output(self, event: ev.OutputSeen) -> None:
+        """The gang's first host has the lowest rank, whose word counts."""
+        known = self._open.get(event.job_id)
+        if known is None or known.attempt != event.attempt:
+            return
+        if known.hosts[0] == event.host_id or known.words == JobWords():
+            known.words = event.words
 
     def _note_idle(self, event: ev.IdleSeen, now_s: float) -> None:
         """The attempt is idle, or works again. That it is stopped for it, the request to stop tells."""

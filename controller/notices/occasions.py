@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from cotenant.controller.api import views_of
+from cotenant.controller.api import link_of, views_of
 from cotenant.controller.domain import (
     ENDED,
     Job,
@@ -133,6 +133,8 @@ def _job_text(occasion: Occasion, state: RecoveredState) -> NoticeText:
     if kind != "start":
         rows = views_of(state.engine.jobs, job, state.history.attempts(job.job_id))[0]
         lines += [told for row in rows[-sharing.SHOWN_MAX :] if (told := sharing.slowdown(row))]
+    if link := link_of(job.spec, state.history.attempts(job.job_id)):
+        lines.append(f"its page: {link}")
     name, where = _name(job, f"job {job.job_id}"), _where(attempt)
     subject = subject.format(what=name, where=where, after=_after(occasion))
     has_output = kind != "start" and attempt is not None

@@ -98,6 +98,8 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
     if job.devices:
         yield "accumulation", _accumulation(job)
     yield "progress", _progress(job)
+    yield "metrics", ", ".join(f"{each.name} {each.value:.4g}" for each in job.metrics if each.name != "loss")
+    yield "page", job.link or ""
     yield "batch", _batch(job)
     yield "profile", _profile(job)
     yield "resumable", _resumable(job)
@@ -237,6 +239,7 @@ def _batch(job: wire.JobDetails) -> str:
 def asked_for(spec: JobSpec, wide: bool) -> Iterator[tuple[str, str]]:
     launch = spec.launch
     yield "command", shlex.join(launch.argv)
+    yield "grid", ", ".join(f"{name}={value}" for name, value in spec.parameters)
     yield "in", launch.workdir if launch.snapshot is None else f"a copy of {launch.workdir}"
     yield "snapshot", "" if launch.snapshot is None else describe_snapshot(launch.snapshot)
     hosts = f" on {units.plural(spec.nodes, 'host')}" if spec.nodes else ""

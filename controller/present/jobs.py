@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from cotenant.controller.domain import ENDED, WAITING, Phase
@@ -131,6 +131,11 @@ def describe_idle(job: clients.JobView) -> str:
     return f"{for_s} ({idle.rule}; {counts})"
 
 
+def parameters(job: clients.JobView) -> str:
+    """`lr=.1 seed=0`: what a grid gave the job."""
+    return " ".join(f"{name}={value}" for name, value in job.parameters.items())
+
+
 def state_colour(job: clients.JobView) -> str:
     return STATE_COLOURS.get(job.phase.value, "")
 
@@ -152,6 +157,15 @@ def state(job: clients.JobView) -> str:
 def single_job_cell(cell: Callable[[clients.JobView], str]) -> Callable[[clients.JobView], str]:
     """What a row that stands for an array does not say, since its tasks differ in it."""
     return lambda job: cell(job) if job.array is None else NONE
+
+
+def add_values(columns: Sequence[Column], rows: Sequence[clients.JobView]) -> list[Column]:
+    """The columns, with one of values behind the name where a grid has given some."""
+    has_values = any(job.parameters and job.array is None for job in rows)
+    return [*columns[:2], *([VALUES] if has_values else []), *columns[2:]]
+
+
+VALUES: Final = Column("VALUES", single_job_cell(parameters), rank=1, limit=30)
 
 
 COLUMNS: Final = (

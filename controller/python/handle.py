@@ -116,6 +116,16 @@ class JobHandle(Generic[T]):
         """The last that it reported."""
         return self.view().loss
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The last values that it reported or printed, by name; the loss among them."""
+        return {each.name: each.value for each in self.view().metrics}
+
+    @property
+    def link(self) -> str | None:
+        """Its page at W&B or MLflow, as it printed, or as `link=` said."""
+        return self.view().link
+
     def explain(self) -> str:
         """Why it is where it is, then the decisions about it, newest first; a line each."""
         found = texts.escape_texts(

@@ -40,6 +40,7 @@ Results = Literal["first", "all"]
 
 _REFUSED: Final = {
     "array": "use cotenant.map, or one submit() per index in a batch",
+    "grid": "use cotenant.map, or one submit() per combination in a batch",
     "profile": "queue the series with `cotenant profile`",
 }
 

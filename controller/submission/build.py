@@ -26,7 +26,7 @@ from cotenant.controller.domain import (
     job_spec,
     texts,
 )
-from cotenant.controller.submission import commands, recording
+from cotenant.controller.submission import commands, grids, recording
 from cotenant.controller.submission.commands import spawning
 from cotenant.controller.submission.options import BY_KEY, BadSubmission, Options, merge_options, read
 from cotenant.controller.submission.quantities import GpuRange
@@ -129,8 +129,10 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
     if (notify := _notify(values.get("notify"), where.notify)) and where.webhook:
         environment.secrets[WEBHOOK_VARIABLE] = where.webhook
     notes = list(source.notes)
-    commands.refuse_container(source.argv)
-    doubt = commands.doubt_of(source.argv, workdir, {**environment.open}.get("PATH", os.defpath))
+    sweep = grids.grids_of(values, source.argv, workdir)
+    first = msgspec.structs.replace(source, argv=sweep.fill(source.argv))
+    commands.refuse_container(first.argv)
+    doubt = commands.doubt_of(first.argv, workdir, {**environment.open}.get("PATH", os.defpath))
     doubt = doubt or commands.output_doubt(_output(values.get("output"), workdir))
     if doubt is not None and where.same_machine:
         raise doubt
@@ -143,7 +145,7 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         env=environment.open,
         secrets=tuple(environment.secrets),
         output=_output(values.get("output"), workdir if snapshot is None else Path()),
-        mode=_mode(values, source, workdir, notes),
+        mode=_mode(values, first, workdir, notes),
         uid=os.getuid(),
         gid=os.getgid(),
         groups=tuple(sorted(os.getgroups())),
@@ -154,10 +156,14 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         snapshot=snapshot,
     )
     path = {**environment.open}.get("PATH", os.defpath)
-    spec = _spec(values | {"notify": notify}, launch, code_sha256(argv, Path(launch.workdir), path))
+    values |= {"notify": notify} | ({"array": sweep.array} if sweep.tasks else {})
+    files = (each for each, word in zip(first.argv, source.argv, strict=True) if each != word)
+    has_one_code = not any((workdir / each).is_file() for each in files)
+    spec = _spec(values, launch, code_sha256(argv, Path(launch.workdir), path) if has_one_code else "")
     indices = values["array"].indices if "array" in values else ()
+    env = [name for name, _ in values.get("env", ())]
     request = wire.Submit(
-        specs=tuple(_task(spec, at, indices) for at in range(len(indices))) or (spec,),
+        specs=tuple(sweep.task(_task(spec, at, indices), at, env) for at in range(len(indices))) or (spec,),
         array_indices=indices,
         secrets=environment.secrets,
         idempotency_key=uuid.uuid4().hex,
@@ -270,7 +276,7 @@ def _slurm_source(words: Sequence[str], sbatch: Sbatch) -> _Source:
     else:
         script = directives.script_of(text.splitlines(), path, sbatch.options)
         argv = (*script.interpreter, "-c", text, *words)
-    name = "slurm-%A_%i.out" if "array" in script.options else "slurm-%j.out"
+    name = "slurm-%A_%i.out" if {"array", "grid"} & script.options.keys() else "slurm-%j.out"
     usual = {
         key: read(BY_KEY[key], (text,), "sbatch") for key, text in (("output", name), ("name", path.name))
     }
@@ -324,6 +330,7 @@ def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:
             begin_s=values["begin"].timestamp() if "begin" in values else None,
             profile=None if isinstance(profile, str) else profile,
             profiling="never" if profile == "never" else "auto",
+            link=values.get("link", ""),
             code_sha256=code,
             launch=launch,
         )

@@ -14,11 +14,13 @@ from typing import Any, Final
 import msgspec
 
 from cotenant.controller.domain import (
+    LINK_FORMS,
     NOTIFY_FORMS,
     SHARE_FORMS,
     Dependency,
     JobId,
     idle_steps,
+    is_link,
     is_share,
     read_notify,
 )
@@ -32,6 +34,7 @@ from cotenant.controller.submission.quantities import (
     count_from_zero,
     duration_s,
     gpu_range,
+    grid_values,
     priority,
     quoted_text,
     size_mib,
@@ -187,6 +190,12 @@ def notify(text: str) -> tuple[str, ...]:
     return read_notify([word for part in text.split(",") if (word := part.strip())])
 
 
+def link(text: str) -> str:
+    if not is_link(text.replace("{job}", "")):
+        raise ValueError(f"{LINK_FORMS}, got {quoted_text(text)}")
+    return text
+
+
 def exported_names(text: str) -> tuple[str, ...]:
     """`ALL`, `NONE`, or names; `NAME=VALUE` is `--env`."""
     names = tuple(part.strip() for part in text.split(","))
@@ -310,6 +319,17 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "one task per index: 0-9, 1,3,7 or 0-20:5; %2: two at once",
         short="-a",
         listed=True,
+    ),
+    Option(
+        "grid",
+        "NAME=VALUES",
+        grid_values,
+        "one task per value, of several grids per combination: lr=.1,.01 or seed=0..4; {NAME} in the command "
+        "is the value; %2: two at once",
+        repeat=True,
+    ),
+    Option(
+        "link", "URL", link, "its page elsewhere, {job} being its number (default: what W&B or MLflow prints)"
     ),
     Option(
         "notify",

@@ -7,6 +7,7 @@ the whole sentence a person needs, the name of the option aside.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from cotenant.controller.domain import PRIORITY_MAX
@@ -182,3 +183,43 @@ def _indices(text: str) -> tuple[int, ...]:
     if len(found) > ARRAY_TASKS_MAX:
         raise ValueError(f"may have {ARRAY_TASKS_MAX} tasks, got {len(found)}")
     return tuple(sorted(found))
+
+
+class GridValues(NamedTuple):
+    """The values of a grid, as written, and how many tasks may run at once; 0: all."""
+
+    name: str
+    values: tuple[str, ...]
+    at_once: int = 0
+
+
+def grid_values(text: str) -> GridValues:
+    """`lr=.1,.01`, `seed=0..4` (with 4), `n=0..10..2`; with `%2` behind it at most two tasks run at once."""
+    name, equals, rest = text.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]{0,63}", name):
+        raise ValueError(f"must be NAME=VALUES such as lr=.1,.01 or seed=0..4, got {quoted_text(text)}")
+    match = re.fullmatch(r"(.*?)(?:%([1-9][0-9]{0,8}))?", rest)
+    listed, at_once = (match[1], match[2]) if match is not None else (rest, None)
+    values: list[str] = []
+    for part in listed.split(","):
+        values += _range_values(part.strip())
+        if len(values) > ARRAY_TASKS_MAX:
+            raise ValueError(f"{name} may have {ARRAY_TASKS_MAX} values, got more")
+    for value in values:
+        if not 0 < len(value) <= 128 or not value.isprintable():
+            raise ValueError(f"{name} must have values of 1 to 128 characters, got {quoted_text(value)}")
+    if len(set(values)) < len(values):
+        raise ValueError(f"{name} has a value twice, got {quoted_text(listed)}")
+    return GridValues(name, tuple(values), int(at_once or 0))
+
+
+def _range_values(part: str) -> Iterable[str]:
+    """The numbers of `0..4` or `0..10..2`; any other word as it is."""
+    match = re.fullmatch(r"(-?[0-9]{1,12})\.\.(-?[0-9]{1,12})(?:\.\.([0-9]{1,12}))?", part)
+    if match is None:
+        return (part,)
+    step = int(match[3] or 1)
+    numbers = range(int(match[1]), int(match[2]) + 1, step) if step else range(0)
+    if not numbers:
+        raise ValueError(f"has an empty range: {part!r}")
+    return map(str, numbers[: ARRAY_TASKS_MAX + 1])

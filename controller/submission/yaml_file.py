@@ -90,10 +90,10 @@ def _texts(node: yaml.Node, where: str, option: Option) -> tuple[str, ...]:
     if isinstance(node, yaml.SequenceNode) and (option.repeat or option.listed):
         texts = _items(node, where, option.key)
         return texts if option.repeat else (",".join(texts),)
-    if isinstance(node, yaml.MappingNode) and option.key == "env":
-        return _variables(node, where)
+    if isinstance(node, yaml.MappingNode) and option.key in ("env", "grid"):
+        return _variables(node, where, option.key)
     wanted = "one value" + ", or a list of them" * (option.repeat or option.listed)
-    wanted += ", or names and values" * (option.key == "env")
+    wanted += ", or names and values" * (option.key in ("env", "grid"))
     raise BadSubmission(f"{where}: {option.key} must be {wanted}, got {_kind(node)}")
 
 
@@ -107,17 +107,23 @@ def _items(node: yaml.SequenceNode, where: str, key: str) -> tuple[str, ...]:
     return tuple(_scalar(each, where, key) for each in node.value)
 
 
-def _variables(node: yaml.MappingNode, where: str) -> tuple[str, ...]:
+def _variables(node: yaml.MappingNode, where: str, key: str) -> tuple[str, ...]:
+    """Names and values; those of a grid may be lists."""
     if len(node.value) > ITEMS_MAX:
-        raise BadSubmission(f"{where}: env has {len(node.value)} names, more than {ITEMS_MAX}")
+        raise BadSubmission(f"{where}: {key} has {len(node.value)} names, more than {ITEMS_MAX}")
     found: dict[str, str] = {}
     for name_node, value in node.value:
-        name = _scalar(name_node, where, "env")
+        name = _scalar(name_node, where, key)
         if name in found:
-            raise BadSubmission(f"{where}: env gives {name} twice")
+            raise BadSubmission(f"{where}: {key} gives {name} twice")
         if "=" in name:
-            raise BadSubmission(f"{where}: env must be names and values, got the name {quoted_text(name)}")
-        found[name] = _scalar(value, where, f"env: {name}")
+            raise BadSubmission(f"{where}: {key} must be names and values, got the name {quoted_text(name)}")
+        is_list = key == "grid" and isinstance(value, yaml.SequenceNode)
+        what = f"{key}: {name}"
+        texts = _items(value, where, what) if is_list else (_scalar(value, where, what),)
+        if is_list and any("," in text for text in texts):
+            raise BadSubmission(f"{where}: {what} has a value with a comma in it")
+        found[name] = ",".join(texts)
     return tuple(f"{name}={value}" for name, value in found.items())
 
 

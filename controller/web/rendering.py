@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from cotenant.controller.present.jobs import count_text
+from cotenant.controller.present.jobs import count_text, parameters
 from cotenant.controller.present.units import duration, local_time, plural, size
 from cotenant.controller.wire import wall_s
 
@@ -67,7 +67,11 @@ def environment() -> Environment:
     )
     made.filters.update(about=about, duration=duration, size=size, at=lambda at: local_time(wall_s(at)))
     made.globals.update(
-        plural=plural, split_at_jobs=split_at_jobs, in_counts=count_text, job_columns=JOB_COLUMNS
+        plural=plural,
+        split_at_jobs=split_at_jobs,
+        in_counts=count_text,
+        in_values=parameters,
+        job_columns=JOB_COLUMNS,
     )
     made.globals["ui"] = made.get_template("macros.html").module
     return made

@@ -26,6 +26,7 @@ from cotenant.controller.domain import (
     HostId,
     HostReport,
     JobId,
+    JobWords,
     SeenLength,
 )
 from cotenant.controller.domain import events as ev
@@ -92,6 +93,7 @@ class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float | None = None
     """Median seconds per step over the last reports."""
     loss: float | None = None
+    words: JobWords = JobWords()
     memory_mib: float | None = None
     """Peak per device so far."""
     duty_cycle: float | None = None

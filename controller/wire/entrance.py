@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from cotenant.controller.domain import ExitVerdict, allocations, cluster, job_spec, texts
+from cotenant.controller.domain import LINK_CHARACTERS_MAX, ExitVerdict, allocations, cluster, job_spec, texts
 from cotenant.controller.performance import perf
 from cotenant.controller.wire import agents, clients
 
@@ -94,6 +94,8 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (job_spec.JobSpec, "features"): Limit("name", 128, count_max=64),
     (job_spec.JobSpec, "notify"): Limit("name", 320, count_max=16),
     (job_spec.JobSpec, "gpu_type"): Limit("name", 128),
+    (job_spec.JobSpec, "parameters"): Limit("name", 256, count_max=job_spec.GRIDS_MAX),
+    (job_spec.JobSpec, "link"): Limit("name", LINK_CHARACTERS_MAX),
     (job_spec.JobSpec, "code_sha256"): Limit("name", 64),
     (job_spec.JobSpec, "after"): Limit("name", 64, count_max=100_000),
     (job_spec.Dependency, "job_id"): JOB_ID,

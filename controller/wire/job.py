@@ -115,7 +115,8 @@ FIRST_STEP: Final = "first_step"
 """{step}: the first optimizer step of this attempt is done."""
 STEP: Final = "step"
 """{step, count, elapsed_s, s, loss: float | null, waited_s, longest_s}: `count` steps took `elapsed_s`, at s;
-of that it waited `waited_s` for a co-tenant, and without such waits the longest step took `longest_s`."""
+of that it waited `waited_s` for a co-tenant, and without such waits the longest step took `longest_s`.
+Optional: metrics, at most 16 finite numbers by name."""
 LENGTH: Final = "length"
 """{total: int | null, note}: how many steps there will be in all as far as can be seen, and what that rests
 on, or why it cannot be seen. May come without a hello."""

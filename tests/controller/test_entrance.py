@@ -24,6 +24,8 @@ from cotenant.controller.domain import (
     HostId,
     HostState,
     JobId,
+    JobMetric,
+    JobWords,
     Launch,
     held_bytes,
     job_spec,
@@ -188,6 +190,7 @@ OF: dict[str, Any] = {"job_id": JobId("1"), "attempt": AttemptNo(1), "host_id": 
 EVENTS: tuple[ev.FromAttempt, ...] = (
     ev.AttemptEnded(**OF, verdict=ExitVerdict(outcome="infra-failed", detail="{}")),
     ev.TroubleSeen(**OF, what="{}"),
+    ev.OutputSeen(**OF, words=JobWords(metrics=(JobMetric(name="{}", value=1.0),))),
     ev.CapabilitiesSeen(**OF, resumable=True, step=0, note="{}"),
     ev.CapabilitiesSeen(**OF, resumable=True, step=0, capabilities=Capabilities(accumulates_note="{}")),
     ev.CapabilitiesSeen(**OF, resumable=True, step=0, capabilities=Capabilities(resumable_note="{}")),

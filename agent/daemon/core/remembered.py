@@ -13,6 +13,7 @@ from cotenant.controller.domain import (
     DeviceId,
     GpuFaultRole,
     JobId,
+    JobWords,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.performance import ShareBound
@@ -91,6 +92,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Its supervisor is told when another attempt shares its devices."""
     profile_no: int = 0
     """The newest profile reported."""
+    words_told: JobWords = JobWords()
+    """As reported."""
     troubles: tuple[str, ...] = ()
     """What was reported to have failed without ending it."""
     cuda_processes: int = 1

@@ -67,6 +67,10 @@ def from_status(
             is_complete=status.profile_complete,
         )
         yield learned, attempt
+    if status.words.link != attempt.words_told.link:
+        told = _output(attempt, status, host_id)
+        attempt = told[1]
+        yield told
     yield from troubles(attempt, status.failed, host_id)
 
 
@@ -79,6 +83,10 @@ def from_result(
 ) -> Iterator[AttemptReport]:
     """What no status had time to say, then the end."""
     for told in from_status(attempt, result.status, host_id, device_type):
+        attempt = told[1]
+        yield told
+    if result.status.words != attempt.words_told:
+        told = _output(attempt, result.status, host_id)
         attempt = told[1]
         yield told
     ended = ev.AttemptEnded(
@@ -105,6 +113,11 @@ def assumed_step(attempt: Attempt, host_id: HostId) -> AttemptReport:
         job_id=attempt.job_id, attempt=attempt.attempt, host_id=host_id, step=0, assumed=True
     )
     return event, msgspec.structs.replace(attempt, first_step_assumed=True)
+
+
+def _output(attempt: Attempt, status: Status, host_id: HostId) -> AttemptReport:
+    event = ev.OutputSeen(job_id=attempt.job_id, attempt=attempt.attempt, host_id=host_id, words=status.words)
+    return event, msgspec.structs.replace(attempt, words_told=status.words)
 
 
 def add_end(attempt: Attempt, ended: ev.AttemptEnded) -> Attempt:

@@ -293,6 +293,7 @@ class Tenants:
                 step=status.step,
                 step_s=status.step_s,
                 loss=status.loss,
+                words=status.words,
                 memory_mib=status.memory_mib,
                 duty_cycle=status.duty_cycle,
                 length=status.length,

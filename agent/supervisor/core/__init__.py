@@ -10,7 +10,7 @@ from cotenant.agent.supervisor.core.edge import (
 )
 from cotenant.agent.supervisor.core.exit_classifier import TAIL_BYTES, Ending, decide
 from cotenant.agent.supervisor.core.exits import Exit, LaunchStage, StartProblem
-from cotenant.agent.supervisor.core.printed_loss import last_loss_in
+from cotenant.agent.supervisor.core.printed import LINE_BYTES, LINK_MARK, PrintedFacts, link_in, metrics_in
 from cotenant.agent.supervisor.core.rank_messages import (
     AnyRankWord, DurableSaid, FirstStepReached, RankFailed, RankHello, Saving, StepConfirmed, StepDone,
     Stopped, WindowReport, parse,
@@ -27,6 +27,7 @@ __all__ = [
     "StartProblem", "Started", "StepConfirmed", "StepDone",
     "SetPace",
     "StopWish", "Stopped", "Supervision", "SupervisorTicked", "TakeSample", "TellRank", "TerminateClients",
-    "WindowReport", "WriteWord", "decide", "last_loss_in", "parse", "rank_messages", "unclean",
+    "LINE_BYTES", "LINK_MARK", "PrintedFacts", "WindowReport", "WriteWord", "decide", "link_in", "metrics_in",
+    "parse", "rank_messages", "unclean",
 ]
 # fmt: on

@@ -23,6 +23,7 @@ from cotenant.agent.ipc import (
     TellNow,
 )
 from cotenant.agent.supervisor.core.exits import StartProblem
+from cotenant.agent.supervisor.core.printed import PrintedFacts
 from cotenant.agent.supervisor.core.rank_messages import AnyRankWord
 from cotenant.controller.domain import LaunchKind
 from cotenant.profiler.indicators.sources import Timed
@@ -72,8 +73,7 @@ class Sampled(Happening, frozen=True, kw_only=True):
     input_bytes: int = 0
     """Typed into its terminal so far; 0: nothing, or it has none."""
     output_bytes: int = 0
-    printed_loss: float | None = None
-    """The newest in the output of the lowest rank that prints one."""
+    printed: PrintedFacts = PrintedFacts()
     samples: tuple[Timed, ...] = ()
     """Indicators since the last time; only while the attempt is profiled."""
     is_stopped: bool = False
@@ -108,6 +108,7 @@ class AllGone(Happening, frozen=True, kw_only=True):
 
     tails: Mapping[int, str] = {}
     """The end of each process's log."""
+    printed: PrintedFacts = PrintedFacts()
     oom_kills: int = 0
     host_oom_kills: int = 0
     counts_oom: bool = False

@@ -9,6 +9,7 @@ and then.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping
 from math import inf
 from statistics import median
 from typing import Final
@@ -17,6 +18,7 @@ import msgspec
 
 from cotenant.agent.ipc import Durable, Order, Status, StepClock
 from cotenant.agent.supervisor.core.edge import Publish
+from cotenant.agent.supervisor.core.printed import LOSS
 from cotenant.agent.supervisor.core.rank_messages import (
     BatchSeen,
     DurableSaid,
@@ -26,7 +28,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     RankHello,
     StepDone,
 )
-from cotenant.controller.domain import SeenLength, shared_by_all, texts
+from cotenant.controller.domain import METRICS_MAX, JobMetric, SeenLength, shared_by_all, texts
 from cotenant.controller.performance import SeenBatch
 
 REPORTS_KEPT: Final = 31
@@ -50,6 +52,8 @@ class RankProgress:
         self.steps: dict[int, int] = {}
         self._step_times: deque[float] = deque(maxlen=REPORTS_KEPT)
         self._loss_rank = self._length_rank = self._batch_rank = self._clock_rank = NOBODY
+        self._told_names: set[str] = set()
+        """Metrics that a rank has told."""
         self._memory_mib_peak: float | None = None
 
     def change(self, **fields: object) -> bool:
@@ -101,7 +105,34 @@ class RankProgress:
         if word.rank <= self._loss_rank and word.loss is not None:
             self._loss_rank = word.rank
             fields["loss"] = word.loss
-        return self.change(**fields)
+        changed = self.change(**fields)
+        if word.rank > self._loss_rank:
+            return changed
+        told = word.metrics if word.loss is None else {**word.metrics, LOSS: word.loss}
+        self._told_names |= told.keys()
+        return self._note_metrics(told) or changed
+
+    def note_printed(self, metrics: Iterable[tuple[str, float]]) -> bool:
+        """What is printed counts for names that no rank tells."""
+        printed = {name: value for name, value in metrics if name not in self._told_names}
+        is_news = self.change(loss=printed.get(LOSS, self.status.loss))
+        return self._note_metrics(printed) or is_news
+
+    def _note_metrics(self, told: Mapping[str, float]) -> bool:
+        """Keeps the newest names, each with the step at which its value came."""
+        known = {each.name: each for each in self.status.words.metrics}
+        for name, value in told.items():
+            if name not in known or known[name].value != value:
+                known.pop(name, None)
+                known[name] = JobMetric(name=name, value=value, step=self.status.step)
+        return self._change_words(metrics=tuple(known.values())[-METRICS_MAX:])
+
+    def note_link(self, link: str) -> bool:
+        """The first counts."""
+        return bool(link) and not self.status.words.link and self._change_words(link=link)
+
+    def _change_words(self, **fields: object) -> bool:
+        return self.change(words=msgspec.structs.replace(self.status.words, **fields))
 
     def length(self, word: LengthSeen) -> bool:
         """The lowest rank's word counts: all make the same steps."""
@@ -137,16 +168,10 @@ class RankProgress:
         line = texts.one_line(" ".join(text.split()))[:FAILURE_CHARS]
         self.change(failed=(*self.status.failed, line)[-FAILURES_KEPT:])
 
-    def note_sample(
-        self, memory_mib: float | None, duty_cycle: float | None, printed_loss: float | None = None
-    ) -> bool:
-        """A printed loss counts until a rank tells one."""
+    def note_sample(self, memory_mib: float | None, duty_cycle: float | None) -> bool:
         if memory_mib is not None:
             self._memory_mib_peak = max(memory_mib, self._memory_mib_peak or 0.0)
-        fields: dict[str, object] = {"memory_mib": self._memory_mib_peak, "duty_cycle": duty_cycle}
-        if printed_loss is not None and self._loss_rank == NOBODY:
-            fields["loss"] = printed_loss
-        return self.change(**fields)
+        return self.change(memory_mib=self._memory_mib_peak, duty_cycle=duty_cycle)
 
     @property
     def steps_measured(self) -> int:

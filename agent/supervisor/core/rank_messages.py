@@ -76,6 +76,7 @@ class StepDone(RankMessage, frozen=True, kw_only=True, tag=protocol.STEP):
     elapsed_s: BoundedSeconds = 0.0
     s: Count = 1
     loss: float | None = None
+    metrics: Annotated[dict[Annotated[str, Meta(max_length=64)], float], Meta(max_length=16)] = {}
     waited_s: BoundedSeconds = 0.0
     """Of `elapsed_s`, for a co-tenant."""
     longest_s: BoundedSeconds = 0.0

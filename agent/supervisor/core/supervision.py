@@ -49,6 +49,7 @@ from cotenant.agent.supervisor.core.edge import (
 )
 from cotenant.agent.supervisor.core.exit_classifier import Ending
 from cotenant.agent.supervisor.core.exits import ExitCause, StartProblem
+from cotenant.agent.supervisor.core.printed import PrintedFacts
 from cotenant.agent.supervisor.core.profiling import Profiling
 from cotenant.agent.supervisor.core.progress import Publishing, RankProgress
 from cotenant.agent.supervisor.core.rank_messages import (
@@ -267,10 +268,15 @@ class Supervision:
         self._start.note_sample(event, self._now_s)
         self._watchdog.used(event.cpu_s)
         self._activity.note_sample(event, self._now_s)
-        is_news = self._progress.note_sample(event.memory_mib, event.duty_cycle, event.printed_loss)
+        is_news = self._progress.note_sample(event.memory_mib, event.duty_cycle)
+        is_news |= self._note_printed(event.printed)
         is_news |= self._progress.change(activity=self._activity.count, held_up=event.is_stopped)
         self._publishing.note_progress(is_news)
         self._profiling.note_samples(event.samples, event.others_mib)
+
+    def _note_printed(self, printed: PrintedFacts) -> bool:
+        self._publishing.note_change(self._progress.note_link(printed.link))
+        return self._progress.note_printed(printed.metrics)
 
     def _note_exit(self, event: RankExited) -> None:
         known = self._roll.note_exit(event, self._now_s, told=self._phase == "leaving")
@@ -453,6 +459,7 @@ class Supervision:
         if self._phase != "clearing":
             return
         self._phase = "done"
+        self._note_printed(gone.printed)
         stop_step, hellos = self._coordination.stop_step, self._progress.hellos
         durable = stop_step is not None and self._progress.is_durable_at(stop_step)
         ending = Ending(

@@ -20,7 +20,7 @@ from typing import Final
 from cotenant.agent.host.cgroups import AttemptCgroup
 from cotenant.agent.host.process_identity import ProcessStat, children_of, stat_of
 from cotenant.agent.ipc import Order
-from cotenant.agent.supervisor.core import OverMemory, Sampled
+from cotenant.agent.supervisor.core import OverMemory, PrintedFacts, Sampled
 from cotenant.profiler.indicators.sources import MetricsSource, Timed
 from cotenant.profiler.inplace import SAMPLE_PERIOD_S as PROFILE_SAMPLE_PERIOD_S
 
@@ -206,7 +206,7 @@ class Measuring:
         *,
         is_profiling: bool,
         output_bytes: int,
-        printed_loss: float | None,
+        printed: PrintedFacts,
         input_bytes: int = 0,
     ) -> list[Sampled | OverMemory]:
         """Measures now and returns what there is to say of it. `output_bytes`: written by the ranks so far;
@@ -231,7 +231,7 @@ class Measuring:
             read_bytes=sampler.read_bytes,
             input_bytes=input_bytes,
             output_bytes=output_bytes,
-            printed_loss=printed_loss,
+            printed=printed,
             samples=samples,
             is_stopped=sampler.is_stopped,
             others_mib=sampler.others_mib if on_cpu else 0.0,  # Of main memory, which is no GPU's.

@@ -22,7 +22,14 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.ipc import LOGS, Order, RankOrder
-from cotenant.agent.supervisor.core import TAIL_BYTES, last_loss_in
+from cotenant.agent.supervisor.core import (
+    LINE_BYTES,
+    LINK_MARK,
+    TAIL_BYTES,
+    PrintedFacts,
+    link_in,
+    metrics_in,
+)
 from cotenant.agent.supervisor.processes.attempt_folder import open_output, owner_of
 from cotenant.agent.supervisor.processes.logs import LogWriter
 from cotenant.agent.supervisor.processes.terminal import Terminal
@@ -50,6 +57,9 @@ class Output:
         self._extra = extra
         self._extra_room = EXTRA_BYTES_MAX
         self._tail = b""
+        self._read_to, self._metrics = 0, dict[str, float]()
+        self.link = ""
+        """The first that was recognised."""
         self.problem = ""
         """The first thing that went wrong with writing; the job goes on."""
         self._resume_s = 0.0
@@ -114,7 +124,15 @@ class Output:
             else:
                 self._close_pipe(fd)
 
+    def read_metrics(self, *, is_over: bool = False) -> dict[str, float]:
+        """Reads the metrics in the end of the output, if that is another than last time."""
+        if self._read_to != self.bytes_seen or is_over:
+            self._read_to, self._metrics = self.bytes_seen, metrics_in(self.tail + "\n" * is_over)
+        return self._metrics
+
     def _keep(self, data: bytes, is_error: bool) -> None:
+        if not self.link and LINK_MARK in (lately := self._tail[-LINE_BYTES:] + data):
+            self.link = link_in(lately)
         self._tail = (self._tail + data)[-TAIL_BYTES:]
         try:
             self._log.write(data, is_error=is_error)
@@ -266,11 +284,11 @@ class Outputs:
     def bytes_seen(self) -> int:
         return sum(each.bytes_seen for each in self._by_rank.values())
 
-    @property
-    def printed_loss(self) -> float | None:
-        """The newest in the end of the lowest rank's log that has one."""
-        losses = (last_loss_in(self._by_rank[rank].tail) for rank in sorted(self._by_rank))
-        return next((loss for loss in losses if loss is not None), None)
+    def read_printed(self, *, is_over: bool = False) -> PrintedFacts:
+        """What the lowest rank that has any has printed of its training. `is_over`: no rank prints more."""
+        outputs = [self._by_rank[rank] for rank in sorted(self._by_rank)]
+        metrics = next(filter(None, (each.read_metrics(is_over=is_over) for each in outputs)), {})
+        return PrintedFacts(tuple(metrics.items()), next((each.link for each in outputs if each.link), ""))
 
     @property
     def tails(self) -> dict[int, str]:

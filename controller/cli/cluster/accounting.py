@@ -1,5 +1,5 @@
-"""`cotenant report`: what sharing and preemption brought and cost on this cluster; `cotenant usage`: who used
-how much of the devices. Both are answers of `controller/api/accounting.py`.
+"""`cotenant report`: what sharing and preemption brought and cost on this cluster, or how the tasks of a
+sweep compare; `cotenant usage`: who used how much of the devices.
 """
 
 from __future__ import annotations
@@ -10,20 +10,31 @@ from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import (
     LIST_FORMATS,
     EndpointFlag,
+    Format,
     JsonFlag,
     Listing,
     ListOutputFlag,
-    OutputFlag,
     chosen_format,
     show_listing,
     show_one,
     whole_number,
 )
 from cotenant.controller.cli.jobs.history import SinceFlag
-from cotenant.controller.cli.jobs.queue import tell_rest
+from cotenant.controller.cli.jobs.queue import LIMIT_MAX, tell_rest
 from cotenant.controller.client.asking import asking
+from cotenant.controller.client.pages import pages
+from cotenant.controller.domain import JobId
 from cotenant.controller.present import screen, units
 from cotenant.controller.present.accounting import page
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.sweeps import (
+    SweepMetric,
+    best_values,
+    columns_of,
+    json_of,
+    missing_metric,
+    ranked_tasks,
+)
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE
 from cotenant.controller.present.usage import COLUMNS, DECAYED, ROWS_MAX, By, all_rows
@@ -35,7 +46,14 @@ def report(
     since: Annotated[
         str, option("--since", metavar="TIME", help="Only the last so long.", show_default="all")
     ] = "",
-    output: OutputFlag = None,
+    sweep: Annotated[
+        str, option("--sweep", metavar="JOB", help="Rank this array's tasks by their last metric instead.")
+    ] = "",
+    metric: Annotated[
+        str,
+        option("--metric", metavar="NAME[:min|max]", help="With --sweep: by which.", show_default="loss:min"),
+    ] = "",
+    output: ListOutputFlag = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> None:
@@ -49,13 +67,45 @@ def report(
       cotenant report
       cotenant report --since 7d
       cotenant report -o json | jq .sharing.net_device_s
+      cotenant report --sweep 38
+      cotenant report --sweep 38 --metric val_acc:max -o csv
     """
+    if sweep:
+        if since:
+            raise Problem("usage", "--since does not go with --sweep", "leave one out")
+        by = SweepMetric.read(metric or "loss")
+        show_sweep(sweep, by, chosen_format(output, as_json, LIST_FORMATS), endpoint)
+        return
+    if metric:
+        raise Problem("usage", "--metric goes with --sweep", "cotenant report --sweep JOB --metric NAME")
     form = chosen_format(output, as_json)
     since_s = duration_of("--since", since)
     with asking(endpoint) as client:
         reply = client.ask(wire.GetReport(since_s=since_s))
     room = screen.terminal_width()
     show_one(form, reply.report, "report", reply.report, lambda shown: page(shown, room))
+
+
+def show_sweep(number: str, by: SweepMetric, form: Format, endpoint: str | None) -> None:
+    request = wire.ListJobs(job_ids=(JobId(number),), include_ended=True, limit=LIMIT_MAX)
+    with asking(endpoint) as client:
+        jobs = [job for reply in pages(client, request) for job in reply.jobs]
+    tasks = ranked_tasks(jobs, by)
+    show_listing(
+        Listing(
+            noun="sweep-task",
+            rows=tasks,
+            as_json=lambda task: json_of(task, by),
+            identity=lambda task: task.job.job_id,
+            columns=columns_of(by),
+            extra={"metric": by.name, "better": "max" if by.is_more_better else "min"},
+        ),
+        form,
+    )
+    if missing := missing_metric(tasks, by):
+        screen.tell(missing)
+    elif form in ("table", "wide") and (best := best_values(tasks, by)):
+        screen.tell(f"best on average: {best}")
 
 
 def usage(

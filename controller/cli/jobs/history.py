@@ -25,7 +25,7 @@ from cotenant.controller.client.pages import PAGE
 from cotenant.controller.domain import JobId
 from cotenant.controller.present import units
 from cotenant.controller.present.amounts import hours
-from cotenant.controller.present.jobs import exit_code, state_colour, steps
+from cotenant.controller.present.jobs import add_values, exit_code, state_colour, steps
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration, local_time
 from cotenant.controller.submission.flags import duration_of
@@ -101,8 +101,8 @@ def listing(reply: wire.PastJobs) -> Listing:
         noun="past-job",
         rows=reply.jobs,
         identity=lambda job: job.job_id,
-        columns=COLUMNS,
-        wide_columns=WIDE_COLUMNS,
+        columns=add_values(COLUMNS, reply.jobs),
+        wide_columns=add_values(WIDE_COLUMNS, reply.jobs),
         extra={
             "now": reply.now,
             "since": reply.since,

@@ -78,8 +78,8 @@ def measure(
     """
     if form not in (None, "json", "table"):
         raise Problem("usage", f"profile has no format {form!r}", "formats are table and json")
-    if "array" in flags or "profile" in flags:
-        raise Problem("usage", "--array and --profile make no sense here", "leave them out")
+    if {"array", "grid", "profile"} & flags.keys():
+        raise Problem("usage", "--array, --grid and --profile make no sense here", "leave them out")
     limits = {key: flags.pop(key).value for key in ("gpus", "nodes") if key in flags}
     request = prepare_request(command or [], flags, endpoint, command_only=True)
     ensure_controller(endpoint)

@@ -25,7 +25,7 @@ from cotenant.controller.client.connection import Client, Refusal, Unreachable
 from cotenant.controller.client.pages import PAGE, pages
 from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, texts
 from cotenant.controller.present import screen, units
-from cotenant.controller.present.jobs import COLUMNS, ENDED_COLUMNS, WIDE_COLUMNS
+from cotenant.controller.present.jobs import COLUMNS, ENDED_COLUMNS, WIDE_COLUMNS, add_values
 from cotenant.controller.present.problem import Problem, suggestion
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
@@ -198,8 +198,8 @@ def listing(reply: wire.Jobs, request: wire.ListJobs) -> Listing:
         rows=reply.jobs,
         identity=lambda job: job.job_id,
         # With more to come, others' jobs may be among them.
-        columns=[column for column in columns if column.title != "USER" or several],
-        wide_columns=WIDE_COLUMNS,
+        columns=[column for column in add_values(columns, reply.jobs) if column.title != "USER" or several],
+        wide_columns=add_values(WIDE_COLUMNS, reply.jobs),
         extra={"now": reply.now, "more": reply.more},
         nothing=nothing_of(request),
     )

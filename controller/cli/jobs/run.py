@@ -83,8 +83,10 @@ def run(
       cotenant run -g 2 --mem 4G -- python train.py
       cotenant run --pty -- python -i explore.py
     """
-    if "array" in flags:
-        raise Problem("usage", "run waits for one job: --array is for submit", "cotenant submit --array ...")
+    for key in {"array", "grid"} & flags.keys():
+        raise Problem(
+            "usage", f"run waits for one job: --{key} is for submit", f"cotenant submit --{key} ..."
+        )
     request = prepare_request(command or [], flags, endpoint, command_only=True)
     if on_terminal:
         return watch_terminal(request_with_terminal(request), quiet, endpoint)

@@ -25,7 +25,7 @@ from cotenant.controller.submission.options import BY_KEY, Given, Options
 from cotenant.controller.wire import clients as wire
 
 NOT_OF_SHELLS: Final = (
-    "array", "retries", "requeue_at_limit", "resumable", "checkpoint", "accumulate", "batch_size",
+    "array", "grid", "retries", "requeue_at_limit", "resumable", "checkpoint", "accumulate", "batch_size",
     "iterations", "progress", "profile", "watchdog", "launch", "cold",
 )  # fmt: skip
 """Options of what is resumed, split, measured or taken to hang."""

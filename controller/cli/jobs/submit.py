@@ -23,7 +23,7 @@ from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_j
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.client.connection import Client
 from cotenant.controller.client.own_notify import own_webhook, usual_words
-from cotenant.controller.domain import JobId
+from cotenant.controller.domain import JobId, texts
 from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import OK, Problem
 from cotenant.controller.present.screen import tell
@@ -205,6 +205,7 @@ def submit(
       cotenant submit -g 2 -t 4h --batch-size 64 -- python train.py --lr 0.1
       cotenant submit train.yaml
       cotenant submit --array 0-9 train.sh
+      cotenant submit --grid lr=.1,.01 --grid seed=0..4%2 -- python train.py --lr {lr} --seed {seed}
       cotenant submit --after 7 -- python evaluate.py
       cotenant submit --what-if -g 2 --expect 3h -- python train.py
       cotenant submit --dry-run --what-if-policy srtf -g 2 --expect 2h -- python train.py
@@ -248,9 +249,15 @@ def show_dry_run(client: Client, request: wire.Submit, policy: str, as_json: boo
 
     reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
     foreseen = foresight(client, request, policy)
+    tasks = [dict(spec.parameters) for spec in request.specs if spec.parameters]
     if as_json:
-        write_json(submission_document(reply, (), foreseen and foreseen_json(foreseen), dry_run=True))
+        document = submission_document(reply, (), foreseen and foreseen_json(foreseen), dry_run=True)
+        write_json({**document, "tasks": tasks} if tasks else document)
         return
+    for at, values in enumerate(tasks):
+        screen.say(
+            f"task {at}: {texts.one_line(' '.join(f'{name}={value}' for name, value in values.items()))}"
+        )
     _tell_reply(reply, "would be promised")
     if foreseen is not None:
         write_lines([screen.table(FORESEEN_COLUMNS, foreseen.rows, screen.terminal_width())])

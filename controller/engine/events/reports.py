@@ -150,6 +150,10 @@ def on_trouble(dispatch: Dispatch, event: ev.TroubleSeen) -> None:
     """Changes nothing in the engine: the job's history keeps the trouble, for the user."""
 
 
+def on_output_seen(dispatch: Dispatch, event: ev.OutputSeen) -> None:
+    """Changes nothing in the engine: the job's history keeps what was told."""
+
+
 def on_bound_lost(dispatch: Dispatch, event: ev.BoundLost) -> None:
     """The bound of a job cannot be kept beside a co-tenant: the pair is not made again, and the co-tenant
     leaves if it can resume."""

@@ -27,7 +27,14 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.state.phases import RareWish
 
 UNASKED: Final = frozenset(
-    (ev.EpochBegan, ev.EtasTold, ev.ShadowChanged, ev.AllocationQueueChanged, ev.AllocationChanged)
+    (
+        ev.EpochBegan,
+        ev.EtasTold,
+        ev.OutputSeen,
+        ev.ShadowChanged,
+        ev.AllocationQueueChanged,
+        ev.AllocationChanged,
+    )
 )
 """Events about which no policy is asked."""
 

@@ -7,7 +7,16 @@ from typing import Final, Literal
 import msgspec
 from msgspec import field
 
-from cotenant.controller.domain import ChangeVerb, EtaKind, JobId, JobSpec, LaunchKind, Phase, PromiseState
+from cotenant.controller.domain import (
+    ChangeVerb,
+    EtaKind,
+    JobId,
+    JobMetric,
+    JobSpec,
+    LaunchKind,
+    Phase,
+    PromiseState,
+)
 from cotenant.controller.wire.clients.base import Done, Question, Reply
 from cotenant.controller.wire.clients.submissions import Submit, Submitted
 from cotenant.controller.wire.times import Utc, wall_s
@@ -259,6 +268,12 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """Where that was seen, or why it is not known; null of a batch size that came with the submission."""
     step_s: float | None
     loss: float | None
+    metrics: tuple[JobMetric, ...] = ()
+    """The last of each name that it has told, the loss among them; of the newest attempt that told any."""
+    parameters: dict[str, str] = field(default_factory=dict)
+    """Names and values that a grid gave it."""
+    link: str | None = None
+    """Its page elsewhere: as its user says, else as it has printed."""
     resumable: bool
     resumable_note: str | None = None
     accumulates: bool = False

@@ -9,7 +9,7 @@ import msgspec
 from cotenant.agent.daemon.core.remembered import Attempt
 from cotenant.agent.daemon.core.reporting import TROUBLES_MAX, from_result, from_status
 from cotenant.agent.ipc import Status
-from cotenant.controller.domain import AttemptNo, Capabilities, CommandId, HostId, JobId
+from cotenant.controller.domain import AttemptNo, Capabilities, CommandId, HostId, JobId, JobMetric, JobWords
 from cotenant.controller.domain import events as ev
 from tests.building.results import result
 
@@ -50,6 +50,20 @@ def test_what_a_job_can_do_is_told_again_when_it_turns_out_otherwise() -> None:
         (True, ""),
         (False, "BatchNorm"),
     ]
+
+
+def test_a_link_is_told_once_and_the_last_metrics_with_the_end() -> None:
+    def words(loss: float, link: str = "https://a.example") -> dict[str, Any]:
+        return {"words": JobWords(metrics=(JobMetric(name="loss", value=loss),), link=link)}
+
+    events, attempt = told(new(), status(**words(3.0, "")), *[status(**words(loss)) for loss in (2.0, 1.0)])
+    assert [(type(event), event.words) for event in events if isinstance(event, ev.OutputSeen)] == [
+        (ev.OutputSeen, words(2.0)["words"])
+    ]
+    at_end = [event for event, _ in from_result(attempt, result("1", **words(0.5)), HOST)]
+    assert [type(event) for event in at_end] == [ev.OutputSeen, ev.AttemptEnded]
+    silent = [event for event, _ in from_result(new(), result("1"), HOST)]
+    assert [type(event) for event in silent] == [ev.AttemptEnded], "a job without any costs nothing"
 
 
 def test_why_it_cannot_resume_is_told_again_when_that_is_known_better() -> None:

@@ -30,6 +30,7 @@ from cotenant.agent.supervisor.core.edge import (
     TellRank,
 )
 from cotenant.agent.supervisor.core.exits import StartProblem
+from cotenant.agent.supervisor.core.printed import PrintedFacts
 from cotenant.agent.supervisor.core.rank_messages import (
     AnyRankWord,
     DurableSaid,
@@ -45,7 +46,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
 from cotenant.agent.supervisor.core.rank_tracker import LINGER_S, PEER_GRACE_S
 from cotenant.agent.supervisor.core.stopping import KILL_GRACE_S, LOADING_GRACE_S, PLAIN_GRACE_S, SAVE_RETRY_S
 from cotenant.agent.supervisor.core.supervision import Supervision
-from cotenant.controller.domain import HostId
+from cotenant.controller.domain import METRICS_MAX, HostId
 from tests.building.orders import order_of
 
 HOST = HostId("h")
@@ -629,13 +630,28 @@ def test_facts_are_published_at_once_and_kept_and_progress_once_a_second() -> No
 def test_a_printed_loss_counts_until_a_rank_tells_one() -> None:
     story = Story()
     story.happens(Started())
-    story.happens(Sampled(printed_loss=2.5))
+    story.happens(Sampled(printed=PrintedFacts((("loss", 2.5),))))
     assert story.supervision.status.loss == 2.5
     story.happens(Sampled())
     assert story.supervision.status.loss == 2.5, "nothing new was printed"
     story.says(StepDone(v=1, rank=0, step=3, count=1, elapsed_s=1.0, loss=0.5))
-    story.happens(Sampled(printed_loss=2.4))
+    story.happens(Sampled(printed=PrintedFacts((("loss", 2.4), ("acc", 0.9)))))
     assert story.supervision.status.loss == 0.5
+    metrics = {each.name: (each.value, each.step) for each in story.supervision.status.words.metrics}
+    assert metrics == {"loss": (0.5, 3), "acc": (0.9, 3)}
+
+
+def test_the_newest_metrics_of_the_lowest_rank_are_kept_and_the_first_link() -> None:
+    story = Story()
+    story.happens(Started())
+    many = {f"m{number}": float(number) for number in range(16)}
+    story.says(StepDone(v=1, rank=0, step=1, count=1, elapsed_s=1.0, metrics=many))
+    story.says(StepDone(v=1, rank=0, step=2, count=1, elapsed_s=1.0, metrics={"new": 1.0, "m5": 5.0}))
+    names = [each.name for each in story.supervision.status.words.metrics]
+    assert len(names) == METRICS_MAX and names[-1] == "new" and "m0" not in names
+    for link in ("https://first.example", "https://second.example"):
+        story.happens(Sampled(printed=PrintedFacts((), link)))
+    assert story.supervision.status.words.link == "https://first.example"
 
 
 def test_the_status_says_what_was_heard() -> None:

@@ -76,7 +76,7 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
         env="A=1", after="3,any:4_1", launch="host",
         hold="yes", profile=str(measured), resumable="yes", accumulate="mean", checkpoint="auto",
         watchdog="90s", notify="fail,a@x.org", idle="Warn:5m, stop:2h",
-        priority="-7", organisation="vision", begin="2099-01-01T00:00+00:00",
+        priority="-7", organisation="vision", link="https://a.example/{job}", begin="2099-01-01T00:00+00:00",
         **{"class": "hp"},
     )  # fmt: skip
     assert (spec.gpus_min, spec.gpus_max, spec.nodes) == (4, 4, 2)
@@ -94,6 +94,7 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
     )
     assert (spec.hold, spec.resumable) == (True, True)
     assert spec.begin_s == 4_070_908_800
+    assert spec.link == "https://a.example/{job}"
     assert spec.after == (Dependency(job_id="3"), Dependency(job_id="4_1", need="any"))  # type: ignore[arg-type]
     assert spec.profile is not None and spec.profile.points[0].sub_batch == 8
     launch = spec.launch
@@ -101,11 +102,12 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
     assert launch.env["A"] == "1"
     assert (launch.watchdog_s, spec.idle) == (90, "warn:5m,stop:2h")
     assert launch.zero_code == ("checkpoint", "progress"), "a job that never shares is never split"
-    assert set(BY_KEY) - {"array", "export", "by", "promise", "if_possible", "snapshot", "snapshot_add"} == {
+    assert set(BY_KEY) - {"array", "export", "by", "promise", "if_possible", "snapshot"} == {
         "gpus", "nodes", "time", "expect", "mem", "cpus", "host_mem", "name", "batch_size", "iterations",
         "share", "class", "gpu_type", "constraint", "workdir", "output", "retries", "env", "after", "launch",
         "hold", "profile", "resumable", "cold", "accumulate", "checkpoint", "watchdog", "progress",
-        "priority", "organisation", "requeue_at_limit", "notify", "begin", "idle",
+        "priority", "organisation", "requeue_at_limit", "notify", "begin", "idle", "link", "grid",
+        "snapshot_add",
     }, "a new option needs its line here"  # fmt: skip
 
 
@@ -165,6 +167,14 @@ WRONG_FLAGS = {
     "an unknown class": ("class", "gold", "must be hp or spot"),
     "no duration": ("time", "soon", "--time must be a duration"),
     "no variable": ("env", "1A=2", "must be NAME=VALUE"),
+    "a grid without values": ("grid", "lr", "--grid must be NAME=VALUES"),
+    "a grid with an empty value": ("grid", "lr=1,", "must have values of 1 to 128 characters"),
+    "a grid with an empty range": ("grid", "seed=4..0", "has an empty range"),
+    "a grid with a value twice": ("grid", "seed=0..4,3", "has a value twice"),
+    "too many values of a grid": ("grid", "seed=0..999999999999", "may have 1000 values"),
+    "a grid that nothing uses": ("grid", "seed=0..4", "--grid seed is not used"),
+    "a grid with a secret's name": ("grid", "token=0..4", "this name is a secret's"),
+    "a link with a password": ("link", "https://a:b@c.example", "--link must be http(s)://"),
     "no job": ("after", "mine", "must be job ids"),
     "no profile": ("profile", "/nowhere.json", "does not exist"),
 }
