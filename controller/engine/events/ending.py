@@ -41,6 +41,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.events import resizing
+from cotenant.controller.engine.state.counting import is_budget_used
 from cotenant.controller.engine.state.dispatch import Dispatch
 from cotenant.controller.engine.state.estimating import (
     learn_duration,
@@ -133,6 +134,8 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
             requeue(dispatch, job, LEAVE, reason)
         else:
             end(dispatch, job, Change.FAIL, reason)
+    elif cause == "budget" or (cause in ("preempted", "user") and is_budget_used(dispatch.ledger, job)):
+        end(dispatch, job, FINISH, because("budget", f"{job.spec.budget_s:g}"), is_complete=True)
     elif cause in ("preempted", "user"):
         assert reason is not None
         if job.phase is CHECKPOINTING:

@@ -85,6 +85,7 @@ AlarmKind = Literal[
     "judge",
     "turn",
     "booking",
+    "budget",
 ]
 
 
