@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import ENDED
+from cotenant.controller.domain import ENDED, StopAttempt
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.state.estimating import estimate_arrival
 from cotenant.controller.engine.state.ledger import Estimates
@@ -35,6 +35,17 @@ def test_a_job_alone_stops_with_a_save_when_its_budget_is_used_and_has_finished(
     desk.end(1, "stopped")
     assert (desk.phase(1), str(desk.job(1).reason)) == ("done", "its budget of 300 s of training is used")
     assert desk.job(1).estimate.remaining_s == 0.0
+
+
+def test_the_loop_of_a_script_ends_and_what_fails_after_it_fails_the_job() -> None:
+    for outcome, phase in (("finished", "done"), ("user-failed", "failed")):
+        desk = Desk("fifo")
+        desk.run(1, **KNOWN)
+        (stop,) = (each for each in desk.wait(300.0) if isinstance(each, StopAttempt))
+        assert (stop.finish, stop.save, stop.deadline_s) == (True, True, 600.0)
+        desk.wait(500.0)
+        desk.end(1, outcome)
+        assert desk.phase(1) == phase
 
 
 def test_a_job_whose_steps_nobody_sees_gets_the_time_by_the_clock_and_a_signal() -> None:
