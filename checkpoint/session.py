@@ -59,6 +59,10 @@ class Session:
     """
 
     _newest: ClassVar[weakref.ref[Session] | None] = None
+    finishing: bool = False
+    """The loop ends before all its steps are done: the job's budget is used."""
+    _ends_loop: bool = False
+    """The loop over steps is ours: it can end before its time."""
 
     def __init__(
         self,
@@ -80,16 +84,12 @@ class Session:
             raise ValueError(f"keep must be at least 1, got {keep}")
         self.step = 0
         self.stopping = False
-        self.finishing = False
-        """The loop ends here, before all its steps are done: the job's budget is used."""
         self._env = gang.environment()
         self._state = TrainingState(model, optimizer, lr_scheduler, scaler, extra)
         self._sampler = sampler
         self._lineage = Lineage()
         self._cursor = Cursor(self._lineage.differs)
         self._loops = 0
-        self._ends_loop = False
-        """The loop over steps is ours: it can end before its time."""
         self._loss: Any = None
         self._stage = staging
         self._first = True

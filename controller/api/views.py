@@ -97,7 +97,7 @@ def job_view(
     return wire.JobRow(
         job_id=job.job_id, name=spec.name, user=spec.user, organisation=spec.organisation or None,
         phase=job.phase, reason=reason_in_words(job, shown, now), reason_code=shown.code,
-        job_class=spec.job_class, priority=spec.priority,
+        job_class=spec.job_class, priority=spec.priority, budget_s=spec.budget_s,
         guaranteed_h=engine.promised_h if spec.job_class == "spot" else None,
         broken_promises=job.counts.early_preemptions if engine.promised_h is not None else 0,
         share=spec.share, gpus=len(held.devices) if held else spec.gpus_min,
@@ -123,15 +123,13 @@ def job_view(
         aborted_preemptions=job.counts.aborted_preemptions, exit_code=job.attempt.exit_code,
         submitted_at=now.utc(job.submitted_s), started_at=now.utc_if(job.first_start_s),
         ended_at=now.utc_if(job.ended_s), wait_s=wait_s, load_s=load_s, run_s=run_s, pause_s=pause_s,
-        trained_s=None if job.budget is None else job.budget.trained_s(now.now_s),
-        budget_s=spec.budget_s, futile_s=job.spent.futile_s,
-        expected_load_s=None if ended else job.estimate.load_s,
+        futile_s=job.spent.futile_s, expected_load_s=None if ended else job.estimate.load_s,
         expected_pause_s=None if ended else job.estimate.pause_s,
         left_s=None if ended else job.known_left_s(now.now_s),
         left_source=None if ended else job.estimate.source or None, shared=shared, promises=promises,
         won_device_s=total_won_device_s(shared), eta=eta, promised=promised_end(engine, job, now),
         bound=share_bound(engine, job, current), pace=current.pace if current else None,
-        idle=idle_view(job, current, now) if placed else None,
+        idle=idle_view(job, current, now) if placed else None, trained_s=job.trained_s(now.now_s),
     )  # fmt: skip
 
 

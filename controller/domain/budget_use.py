@@ -8,11 +8,11 @@ and for jobs whose steps nobody sees: then divided by the expected slowdown.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 import msgspec
 
-NEVER_S: Final = float("inf")
 NEAR_S: Final = 1e-6
 """A budget with less than this left is used up."""
 
@@ -32,7 +32,7 @@ class BudgetUse(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float = 0.0
     slowdown: float = 0.0
     """The expected one since `at_s`; 0: it does not train."""
-    alarm_s: float = NEVER_S
+    alarm_s: float = inf
     """When the engine looks again whether the budget is used."""
 
     def trained_s(self, now_s: float) -> float:

@@ -187,11 +187,15 @@ class Job(msgspec.Struct, kw_only=True):
             self.spec.time_limit_s + self.spent.past_limit_s - self.spent.load_s - self.spent.run_s - since_s,
         )
 
+    def trained_s(self, now_s: float) -> float | None:
+        """How long a job with a budget has trained, as alone."""
+        return None if self.budget is None else self.budget.trained_s(now_s)
+
     def budget_left_s(self, now_s: float) -> float | None:
         """How long it may still train, as alone; None: it has no budget."""
         if self.spec.budget_s is None:
             return None
-        left_s = self.spec.budget_s - (0.0 if self.budget is None else self.budget.trained_s(now_s))
+        left_s = self.spec.budget_s - (self.trained_s(now_s) or 0.0)
         return left_s if left_s > NEAR_S else 0.0
 
     def known_left_s(self, now_s: float) -> float | None:

@@ -336,21 +336,9 @@ def _device_checks(spec: JobSpec) -> tuple[tuple[bool, str], ...]:
     )
 
 
-def _problem(spec: JobSpec) -> str:
-    """The first thing wrong with a spec, for a person; empty if nothing is."""
-    checks = (
-        *_device_checks(spec),
-        (not is_share(spec.share), f"share must be {SHARE_FORMS}, got {spec.share!r}"),
-        (not is_idle_rule(spec.idle), f"idle must be {IDLE_FORMS}, got {spec.idle!r}"),
-        (spec.cpus < 0 or spec.host_memory_mib < 0, "cpus and host memory must not be negative"),
-        (
-            spec.batch_size is not None and spec.batch_size < 1,
-            f"batch size must be positive, got {spec.batch_size}",
-        ),
-        (
-            spec.iterations is not None and spec.iterations < 1,
-            f"iterations must be positive, got {spec.iterations}",
-        ),
+def _time_checks(spec: JobSpec) -> tuple[tuple[bool, str], ...]:
+    """What may be wrong with the times that a spec has, each with its text."""
+    return (
         (
             spec.expected_s is not None and not 0 < spec.expected_s < 1e9,
             f"expected time must be positive, got {spec.expected_s}",
@@ -367,6 +355,25 @@ def _problem(spec: JobSpec) -> str:
             spec.budget_s is not None and not 0 < spec.budget_s < 1e9,
             f"budget must be positive, got {spec.budget_s}",
         ),
+    )
+
+
+def _problem(spec: JobSpec) -> str:
+    """The first thing wrong with a spec, for a person; empty if nothing is."""
+    checks = (
+        *_device_checks(spec),
+        (not is_share(spec.share), f"share must be {SHARE_FORMS}, got {spec.share!r}"),
+        (not is_idle_rule(spec.idle), f"idle must be {IDLE_FORMS}, got {spec.idle!r}"),
+        (spec.cpus < 0 or spec.host_memory_mib < 0, "cpus and host memory must not be negative"),
+        (
+            spec.batch_size is not None and spec.batch_size < 1,
+            f"batch size must be positive, got {spec.batch_size}",
+        ),
+        (
+            spec.iterations is not None and spec.iterations < 1,
+            f"iterations must be positive, got {spec.iterations}",
+        ),
+        *_time_checks(spec),
         (
             abs(spec.priority) > PRIORITY_MAX,
             f"priority must be {-PRIORITY_MAX} to {PRIORITY_MAX}, got {spec.priority}",

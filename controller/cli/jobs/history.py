@@ -68,8 +68,10 @@ def history(
       cotenant history -o parquet --out jobs.parquet
     """
     form = chosen_format(output, as_json, PAST_FORMATS)
-    if out and form != "parquet":
-        raise Problem("usage", "--out goes with -o parquet", "send other formats to a file with > FILE")
+    if bool(out) != (form == "parquet"):
+        raise Problem(
+            "usage", "-o parquet and --out FILE go together", "other formats go to a file with > FILE"
+        )
     request = wire.ListPastJobs(
         job_ids=tuple(JobId(each) for each in jobs or ()),
         since_s=duration_of("--since", since),

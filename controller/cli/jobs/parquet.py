@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, Final
 
 from cotenant.controller.present import screen
 from cotenant.controller.present.past_columns import PAST_COLUMNS, ColumnKind
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.system.files import output
 from cotenant.controller.wire import clients as wire
 
 HINT: Final = "pip install '.[parquet]' in the source folder"
@@ -24,28 +24,17 @@ def write_parquet(replies: Iterator[wire.PastJobs], out: str) -> None:
     whole.
 
     Raises:
-        Problem: pyarrow is missing, nothing may be written there, or it would go to a terminal.
+        Problem: pyarrow is missing, or nothing may be written there.
     """
-    if not out and screen.is_terminal(sys.stdout):
-        raise Problem("usage", "Parquet is not for terminals", "add --out jobs.parquet")
+    if find_spec("pyarrow") is None:
+        raise Problem("failed", "-o parquet needs pyarrow, which is not installed", HINT)
     try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise Problem("failed", "-o parquet needs pyarrow, which is not installed", HINT) from None
-    if not out:
-        _write(replies, sys.stdout.buffer)
-        return
-    target, part = Path(out), Path(f"{out}.part-{os.getpid()}")
-    try:
-        with part.open("xb") as file:
+        with output(Path(out)) as beside, beside.open("wb") as file:
             _write(replies, file)
-        part.replace(target)
     except OSError as error:
         raise Problem(
             "failed", f"{out} cannot be written: {error.strerror}", "choose another --out"
         ) from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _write(replies: Iterator[wire.PastJobs], file: IO[bytes]) -> None:

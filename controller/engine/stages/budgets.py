@@ -7,10 +7,12 @@ has changed the ledger and when the decision has, since both may change a job's 
 
 from __future__ import annotations
 
+from math import inf
+
 import msgspec
 
 from cotenant.controller.domain import ENDED, Job, Phase, because
-from cotenant.controller.domain.budget_use import NEAR_S, NEVER_S
+from cotenant.controller.engine.stages.free_times import NEAR_S
 from cotenant.controller.engine.state.counting import count_training
 from cotenant.controller.engine.state.dispatch import Dispatch
 from cotenant.controller.engine.state.phases import RareWish
@@ -50,7 +52,7 @@ class BudgetStage:
         left_s, expected_s = job.budget_left_s(now_s), job.remaining_now_s(now_s)
         assert left_s is not None
         is_known = expected_s is not None and not said.is_guess and not said.source.startswith(SOURCE)
-        apart_s = NEVER_S if expected_s is None else expected_s - left_s
+        apart_s = inf if expected_s is None else expected_s - left_s
         if (apart_s if is_known else abs(apart_s)) > NEAR_S:
             self._ledger.records.note_progress(job, job.progress.step, left_s, SOURCE)
 
@@ -61,7 +63,7 @@ class BudgetStage:
             self._dispatch.stop(job, "budget", because("budget", f"{job.spec.budget_s:g}"), save=True)
             return
         left_by_clock_s = left_s * use.slowdown
-        due_s, alarm_s = now_s + left_by_clock_s, use.alarm_s if use.alarm_s > now_s else NEVER_S
+        due_s, alarm_s = now_s + left_by_clock_s, use.alarm_s if use.alarm_s > now_s else inf
         if use.slowdown and due_s < alarm_s - SOONER * left_by_clock_s:
             alarm_s = due_s
             self._dispatch.wake_at(due_s, "budget", job.job_id, job.attempt.number)

@@ -82,4 +82,5 @@ def test_parquet_is_refused_where_it_would_be_of_no_use(
     two_pages(controller, replies)
     refused = cotenant("history", "-o", "parquet", "--out", str(tmp_path / "no/jobs.parquet"))
     assert "cannot be written: No such file or directory" in refused.err
-    assert "--out goes with -o parquet" in cotenant("history", "--out", "x").err
+    for words in (("--out", "x"), ("-o", "parquet")):
+        assert "-o parquet and --out FILE go together" in cotenant("history", *words).err
