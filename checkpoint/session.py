@@ -59,6 +59,10 @@ class Session:
     """
 
     _newest: ClassVar[weakref.ref[Session] | None] = None
+    finishing: bool = False
+    """The loop ends before all its steps are done: the job's budget is used."""
+    _ends_loop: bool = False
+    """The loop over steps is ours: it can end before its time."""
 
     def __init__(
         self,
@@ -173,10 +177,13 @@ class Session:
                 self._cursor.leave_epoch()
                 if self._stepped or not self._watched:
                     self._complete()
+            if self.finishing:
+                break
         gang.settle()
 
     def iterations(self, count: int) -> Iterator[int]:
         """The steps that are left of `count`, from 0, of a loop that draws its batches by itself."""
+        self._ends_loop = True
         for number in range(self._cursor.position.epoch, count):
             self._agreement.epoch = (self.step + count - number, count)
             self._cursor.start_epoch(number)
@@ -184,6 +191,8 @@ class Session:
             self._cursor.start_epoch(number + 1)
             if self._stepped or not self._watched:
                 self._complete()
+            if self.finishing:
+                break
         gang.settle()
 
     def batches(self, loader: Any, skip: str = data.SKIP_AUTO) -> Iterator[Any]:
@@ -197,11 +206,14 @@ class Session:
         if self.stopping:
             raise SystemExit(0)
         if self._loops:
+            if self.finishing:
+                return
             raise CheckpointError(
                 "one `batches` loop per epoch: put `for epoch in state.epochs(n)` around it, and iterate "
                 "over other loaders (validation) directly"
             )
         self._loops += 1
+        self._ends_loop = True
         self._check_rows(loader)
         iterator = self._cursor.open_epoch(loader, skip)
         left = self._cursor.batches_left(loader)
@@ -211,6 +223,8 @@ class Session:
             cursor.batch_is_open = True
             yield batch
             self._boundary()
+            if self.finishing:
+                break
         self._cursor.exhaust()
 
     def _check_rows(self, loader: Any) -> None:
@@ -339,8 +353,11 @@ class Session:
         if verdict is StepVerdict.WINDOW:
             return
         assert self._saver is not None, "orders are refused where nothing can be saved"
-        stop = verdict is StepVerdict.STOP  # then somebody waits for our devices: tidying can wait
-        saved = self._save(self._saver, wait=stop, tidy=not stop)
+        finish = verdict is StepVerdict.FINISH and self._ends_loop
+        # After a stop somebody waits for our devices: tidying can wait.
+        stop = not finish and verdict in (StepVerdict.STOP, StepVerdict.FINISH)
+        saved = self._save(self._saver, wait=stop or finish, tidy=not stop)
+        self.finishing = finish and saved
         if self._progress is not None:
             self._progress.exclude_pause()
         if stop and saved:

@@ -42,6 +42,8 @@ class StopNow(ChannelMessage, frozen=True, kw_only=True, tag="stop"):
     save: bool
     deadline_s: float
     reason: str
+    finish: bool = False
+    """With `save`: ranks whose loop knows us leave it and go on with their script."""
 
 
 class SaveNow(ChannelMessage, frozen=True, kw_only=True, tag="save"):

@@ -79,6 +79,8 @@ class StepVerdict(Enum):
     WAIT = "wait"
     SAVE = "save"
     STOP = "stop"
+    FINISH = "finish"
+    """Save, and end the loop as if all steps were done; where that cannot be, a stop."""
     WINDOW = "window"
     """Go on; an accumulation window begins or ends here (also told beside a save or a stop)."""
 
@@ -100,6 +102,7 @@ class _Promise:
     committed: bool = False
     s: int = 1
     until: int = 0
+    finish: bool = False
 
 
 @dataclass
@@ -151,7 +154,8 @@ class Agreement:
         self.windows = [window for window in self.windows if window.until > step]
         self._look_out()
         if stops:
-            return StepVerdict.STOP
+            finish = all(promise.finish for promise in due if promise.kind == STOP_AT)
+            return StepVerdict.FINISH if finish else StepVerdict.STOP
         if any(promise.kind != ACCUMULATE_AT for promise in due):
             return StepVerdict.SAVE
         return StepVerdict.WINDOW if at_edge else StepVerdict.GO
@@ -179,7 +183,11 @@ class Agreement:
             possible = self.can_save and not self._ends_epoch(order.step)
         if not possible or full or order.step <= self.completed:
             return self._answer(order.proposal, ok=False)
-        self._remember(_Promise(order.kind, order.proposal, order.step, s=order.s, until=order.until))
+        self._remember(
+            _Promise(
+                order.kind, order.proposal, order.step, s=order.s, until=order.until, finish=order.finish
+            )
+        )
         return self._answer(order.proposal, ok=True)
 
     def _commit_promise(self, order: SupervisorDatagram) -> Confirm | None:

@@ -104,6 +104,8 @@ class SupervisorDatagram:
     s: int = 1
     until: int = 0
     """The step at which a window of s ends; 0 for other orders."""
+    finish: bool = False
+    """With a stop: a loop that is ours ends there, and the script goes on."""
 
 
 def encode(name: str, rank: int, fields: Mapping[str, Any]) -> bytes:
@@ -141,7 +143,9 @@ def decode(data: bytes) -> SupervisorDatagram | None:
     ):
         return None
     window = (int(s), int(until)) if kind == ACCUMULATE_AT else (1, 0)
-    return SupervisorDatagram(str(kind), int(str(proposal)), int(str(step)), str(phase), *window)
+    return SupervisorDatagram(
+        str(kind), int(str(proposal)), int(str(step)), str(phase), *window, message.get("finish") is True
+    )
 
 
 def look_in(data: bytes) -> int | None:

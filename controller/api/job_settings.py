@@ -37,6 +37,7 @@ SETTABLE: Final[Mapping[str, Settable]] = {
     "iterations": Settable(("iterations",)),
     "expect": Settable(("expected_s",)),
     "time": Settable(("time_limit_s",)),
+    "budget": Settable(("budget_s",)),
     "priority": Settable(("priority",)),  # Users: up to limits.user_priority, as at submission.
     "class": Settable(("job_class",)),
     "organisation": Settable(("organisation",)),

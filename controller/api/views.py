@@ -97,28 +97,26 @@ def job_view(
     split = held or newest
     can, metrics = job.progress.capabilities, metrics_of(attempts, current)
     return wire.JobRow(
-        job_id=job.job_id, name=spec.name, user=spec.user, organisation=spec.organisation or None,
-        phase=job.phase, reason=reason_in_words(job, shown, now), reason_code=shown.code,
-        job_class=spec.job_class, priority=spec.priority, total_note=length.note or None,
+        **_asked(spec, now),
+        job_id=job.job_id, phase=job.phase, reason=reason_in_words(job, shown, now), reason_code=shown.code,
         guaranteed_h=engine.promised_h if spec.job_class == "spot" else None,
         broken_promises=job.counts.early_preemptions if engine.promised_h is not None else 0,
-        share=spec.share, gpus=len(held.devices) if held else spec.gpus_min,
-        gpu_fraction=held.fraction if held else spec.gpu_fraction,
-        gpus_range=(spec.gpus_min, spec.gpus_max) if spec.is_elastic else None, resizes=job.counts.resizes,
+        gpus=len(held.devices) if held else spec.gpus_min,
+        gpu_fraction=held.fraction if held else spec.gpu_fraction, resizes=job.counts.resizes,
         speedups=() if job.measured.curve is None else _speedups(spec, job.measured.curve),
         speedups_source=None if job.measured.curve is None else job.measured.curve.source,
-        devices=devices_shown(job, newest), attempt=job.attempt.number, begin_at=now.utc_if(spec.begin_s),
+        devices=devices_shown(job, newest), attempt=job.attempt.number,
         co_tenants=engine.partners(job.job_id) if placed else (), co_tenants_ever=job.co_tenants,
         sub_batch=split.sub_batch if split else None, durable_step=job.durable_step,
         accumulation_steps=split.accumulation_steps if split else 1,
         accumulation_steps_ever=tuple(dict.fromkeys(each.accumulation_steps for each in attempts)),
         start_assumed=job.attempt.start_assumed_s is not None, total_steps=length.steps,
-        step=max(job.progress.step, current.step if current else 0), iterations=spec.iterations,
+        total_note=length.note or None, step=max(job.progress.step, current.step if current else 0),
         batch_rows=batch.rows if spec.batch_size is None else spec.batch_size,
         batch_note=(batch.note or None) if spec.batch_size is None else None,
         step_s=current.step_s if current and current.step_s is not None else job.attempt.step_s,
         loss=next((each.value for each in metrics if each.name == "loss"), news.loss if news else None),
-        metrics=metrics, parameters=dict(spec.parameters), link=link_of(spec, attempts),
+        metrics=metrics, link=link_of(spec, attempts),
         resumable=job.progress.resumable, resumable_note=can.resumable_note or None,
         accumulates=can.accumulates, accumulates_note=can.accumulates_note or None,
         preemptions=job.counts.preemptions, futile_preemptions=job.counts.futile_preemptions,
@@ -131,8 +129,26 @@ def job_view(
         left_source=None if ended else job.estimate.source or None, shared=shared, promises=promises,
         won_device_s=total_won_device_s(shared), eta=eta, promised=promised_end(engine, job, now),
         bound=share_bound(engine, job, current), pace=current.pace if current else None,
-        idle=idle_view(job, current, now) if placed else None, **_energy(attempts, current, now),
+        idle=idle_view(job, current, now) if placed else None, trained_s=job.trained_s(now.now_s),
+        **_energy(attempts, current, now),
     )  # fmt: skip
+
+
+def _asked(spec: JobSpec, now: Now) -> dict[str, Any]:
+    """The view's fields of what was asked for."""
+    return {
+        "name": spec.name,
+        "user": spec.user,
+        "organisation": spec.organisation or None,
+        "job_class": spec.job_class,
+        "priority": spec.priority,
+        "share": spec.share,
+        "gpus_range": (spec.gpus_min, spec.gpus_max) if spec.is_elastic else None,
+        "iterations": spec.iterations,
+        "budget_s": spec.budget_s,
+        "begin_at": now.utc_if(spec.begin_s),
+        "parameters": dict(spec.parameters),
+    }
 
 
 def _energy(attempts: Sequence[AttemptRecord], current: AttemptProgress | None, now: Now) -> dict[str, Any]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cotenant.controller.domain.actions import *  # noqa: F403
     from cotenant.controller.domain.allocations import *  # noqa: F403
     from cotenant.controller.domain.bookings import *  # noqa: F403
+    from cotenant.controller.domain.budget_use import *  # noqa: F403
     from cotenant.controller.domain.cluster import *  # noqa: F403
     from cotenant.controller.domain.commands import *  # noqa: F403
     from cotenant.controller.domain.ids import *  # noqa: F403
@@ -41,6 +42,7 @@ _HOMES: Final = {
         "HostShape", "SeenShape",
     ),
     "bookings": ("Booking",),
+    "budget_use": ("BudgetUse",),
     "cluster": (
         "FOREIGN", "HELD_MIB_MIN", "Device", "DeviceKind", "DeviceState", "Host", "HostReport",
         "HostRoom", "HostState", "SharingMode", "asks_hosts", "room_left", "sharing_in_words",

@@ -81,6 +81,9 @@ class StopAttempt(Command, frozen=True, kw_only=True, tag="StopAttempt"):
     reason: Reason
     epoch: str = ""
     job_epoch: str = ""
+    finish: bool = False
+    """With `save`: a loop over steps that is ours ends there, as if all were done, and the script goes on; it
+    has until `deadline_s`."""
 
 
 class SaveAttempt(Command, frozen=True, kw_only=True, tag="SaveAttempt"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from cotenant.controller.domain.budget_use import NEAR_S, BudgetUse
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job_parts import (
     CurrentAttempt,
@@ -54,6 +55,8 @@ class Job(msgspec.Struct, kw_only=True):
     measured: JobMeasurements = msgspec.field(default_factory=JobMeasurements)
     estimate: JobEstimate = msgspec.field(default_factory=JobEstimate)
     spent: TimeSpent = msgspec.field(default_factory=TimeSpent)
+    budget: BudgetUse | None = None
+    """None: it has none (`--budget`), or has not been looked at yet."""
     counts: JobCounters = msgspec.field(default_factory=JobCounters)
     co_tenants: tuple[JobId, ...] = ()
     """Every job that has shared a device with this one."""
@@ -183,6 +186,17 @@ class Job(msgspec.Struct, kw_only=True):
             0.0,
             self.spec.time_limit_s + self.spent.past_limit_s - self.spent.load_s - self.spent.run_s - since_s,
         )
+
+    def trained_s(self, now_s: float) -> float | None:
+        """How long a job with a budget has trained, as alone."""
+        return None if self.budget is None else self.budget.trained_s(now_s)
+
+    def budget_left_s(self, now_s: float) -> float | None:
+        """How long it may still train, as alone; None: it has no budget."""
+        if self.spec.budget_s is None:
+            return None
+        left_s = self.spec.budget_s - (self.trained_s(now_s) or 0.0)
+        return left_s if left_s > NEAR_S else 0.0
 
     def known_left_s(self, now_s: float) -> float | None:
         """The time that `remaining_now_s` gives, if the estimate is about this job; None for a guess, which

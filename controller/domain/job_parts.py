@@ -41,6 +41,7 @@ StopCause = Literal[
     "preempted",
     "cancelled",
     "time-limit",
+    "budget",
     "user",
     "peer",
     "lost",

@@ -208,6 +208,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     pause_s: float | None = None
     """Stop request to devices free, if known beforehand; else learned."""
     time_limit_s: float | None = None
+    budget_s: float | None = None
+    """It has finished after so much training, counted as if it were alone (`domain/budget_use.py`)."""
     share: str = "auto"
     """`never`; `max=X`: its step time beside others is at most X times that alone; `max=none`: it has no
     bound; `auto`: as its class and the cluster say."""
@@ -306,7 +308,7 @@ def _is_plain(spec: JobSpec) -> bool:
         0 < spec.gpus_min == spec.gpus_max
         and spec.nodes == spec.cpus == spec.host_memory_mib == spec.retries == spec.priority == 0
         and spec.gpu_fraction == 1.0
-        and spec.memory_mib is spec.batch_size is spec.time_limit_s is None
+        and spec.memory_mib is spec.batch_size is spec.time_limit_s is spec.budget_s is None
         and spec.share == "auto"
         and not spec.idle
         and (spec.iterations is None or spec.iterations > 0)
@@ -354,6 +356,28 @@ def _sweep_checks(spec: JobSpec) -> tuple[tuple[bool, str], ...]:
     )
 
 
+def _time_checks(spec: JobSpec) -> tuple[tuple[bool, str], ...]:
+    """What may be wrong with the times that a spec has, each with its text."""
+    return (
+        (
+            spec.expected_s is not None and not 0 < spec.expected_s < 1e9,
+            f"expected time must be positive, got {spec.expected_s}",
+        ),
+        (
+            any(known is not None and not 0 <= known < 1e9 for known in (spec.load_s, spec.pause_s)),
+            f"load and pause times must not be negative, got {spec.load_s} and {spec.pause_s}",
+        ),
+        (
+            spec.time_limit_s is not None and not 0 < spec.time_limit_s < 1e9,
+            f"time limit must be positive, got {spec.time_limit_s}",
+        ),
+        (
+            spec.budget_s is not None and not 0 < spec.budget_s < 1e9,
+            f"budget must be positive, got {spec.budget_s}",
+        ),
+    )
+
+
 def _problem(spec: JobSpec) -> str:
     """The first thing wrong with a spec, for a person; empty if nothing is."""
     checks = (
@@ -370,18 +394,7 @@ def _problem(spec: JobSpec) -> str:
             spec.iterations is not None and spec.iterations < 1,
             f"iterations must be positive, got {spec.iterations}",
         ),
-        (
-            spec.expected_s is not None and not 0 < spec.expected_s < 1e9,
-            f"expected time must be positive, got {spec.expected_s}",
-        ),
-        (
-            any(known is not None and not 0 <= known < 1e9 for known in (spec.load_s, spec.pause_s)),
-            f"load and pause times must not be negative, got {spec.load_s} and {spec.pause_s}",
-        ),
-        (
-            spec.time_limit_s is not None and not 0 < spec.time_limit_s < 1e9,
-            f"time limit must be positive, got {spec.time_limit_s}",
-        ),
+        *_time_checks(spec),
         (
             abs(spec.priority) > PRIORITY_MAX,
             f"priority must be {-PRIORITY_MAX} to {PRIORITY_MAX}, got {spec.priority}",

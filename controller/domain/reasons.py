@@ -321,6 +321,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "time-limit": "reached its time limit of {0} s",
     "time-limit-loading": "reached its time limit of {0} s while it was still loading; it does not queue "
     "again (--requeue-at-limit), since each time would only repeat the load",
+    "budget": "its budget of {0} s of training is used",
     "checkpoint-deadline": "no checkpoint within {0} s after the stop request; goes back to step {1}",
     "finished": "finished",
     "profiled": "its profile is complete, which is all it ran for",

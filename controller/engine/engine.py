@@ -46,6 +46,7 @@ from cotenant.controller.engine.explaining import Explaining
 from cotenant.controller.engine.stages.admission import Admission
 from cotenant.controller.engine.stages.booking_room import NoDevices
 from cotenant.controller.engine.stages.bookings import BookingStage
+from cotenant.controller.engine.stages.budgets import BudgetStage
 from cotenant.controller.engine.stages.lateness import Lateness, SavedLateness
 from cotenant.controller.engine.stages.lending import Lending
 from cotenant.controller.engine.stages.parts import PartPlacing
@@ -123,6 +124,7 @@ class Engine:
             self._ledger.phases.entered = []
         self._promises = Promises(self._dispatch, self.current)
         self._bookings = BookingStage(self._dispatch, self.current, self._promises)
+        self._budgets = BudgetStage(self._dispatch)
         self._committing = Committing(self._dispatch, self.current, self._admission)
         self._take_turns()
         self._line_up()
@@ -140,7 +142,7 @@ class Engine:
             self._bookings,
         )
         charges = () if fair_share is None else (fair_share,)
-        self._settles: tuple[SettlingStage, ...] = (*charges, self._promises, self._bookings)
+        self._settles: tuple[SettlingStage, ...] = (*charges, self._budgets, self._promises, self._bookings)
 
     # --- The one way in ----------------------------------------------------------------------------
 
@@ -148,6 +150,8 @@ class Engine:
         """What must be done now that `event` has happened; the decision is kept in `decision`. `recorded`:
         what was decided when the event was handled first; then no policy is asked."""
         self._take_in(event, now_s)
+        if self._ledger.phases.budgeted:
+            self._budgets.settle()
         if self._admits:
             self._admit(event)
         if self._ledger.bookings.open:

@@ -77,6 +77,7 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
             f"{_futile_loads(job)}{_resize_count(job)}"
         ),
     )
+    yield "budget", _budget(job)
     yield "steps", "none are seen: it counts as running" if job.start_assumed else ""
     yield "launch", _launch(job.attempts)
     yield "next time", _overheads(job)
@@ -104,6 +105,13 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
     yield "profile", _profile(job)
     yield "resumable", _resumable(job)
     yield "told", job.told or ""
+
+
+def _budget(job: wire.JobView) -> str:
+    if job.budget_s is None:
+        return ""
+    trained = f"trained {duration(job.trained_s or 0.0)} of {duration(job.budget_s)}, as alone"
+    return f"{trained}; {duration(job.run_s)} by the clock"
 
 
 def _resumable(job: wire.JobView) -> str:
@@ -176,6 +184,7 @@ def _local(at: str) -> str:
 SOURCES: Final = {
     "none": "nothing to estimate it from",
     "user": "as its user expects",
+    "budget": "as much as its budget leaves",
     "profile": "from its measured profile",
     "same command": "as earlier runs of the same command",
     "like job": "as the steps of one of its kind took",

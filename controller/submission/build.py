@@ -316,6 +316,7 @@ def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:
             iterations=values.get("iterations"),
             expected_s=values.get("expect"),
             time_limit_s=values.get("time"),
+            budget_s=values.get("budget"),
             share=values.get("share", "auto"),
             idle=values.get("idle", ""),
             priority=values.get("priority", 0),

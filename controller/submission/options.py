@@ -237,6 +237,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option("nodes", "N", count, "spread over N hosts, equally many GPUs on each", short="-N"),
     Option("time", "TIME", time_limit_s, f"time limit: {DURATION_FORMS}", short="-t"),
+    Option("budget", "TIME", duration_s, "train so long, counted as if it were alone; then it has finished"),
     Option("expect", "TIME", duration_s, "how long you expect it to train, alone"),
     Option("by", "TIME", moment, "promise that it ends by then (+2h, 14:05, ISO), or refuse it and say when"),
     Option("promise", "", yes_or_no, "promise the earliest end that can be kept, and keep it", switch=True),

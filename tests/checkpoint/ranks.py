@@ -241,13 +241,13 @@ class Supervisor:
                     raise AssertionError(f"no {count} x {name}, only {self.heard[-20:]}\n{told}") from None
         return matching()[:count]
 
-    def agree(self, name: str, step: int, proposal: int = 1) -> int:
+    def agree(self, name: str, step: int, proposal: int = 1, **fields: Any) -> int:
         """Propose steps, later and later, until all ranks confirm one; commit it and return it."""
         while True:
-            self.tell(name, proposal=proposal, step=step, phase="propose")
+            self.tell(name, proposal=proposal, step=step, phase="propose", **fields)
             answers = self.wait_for("confirm", self.ranks, proposal=proposal)
             if all(answer["ok"] for answer in answers):
-                self.tell(name, proposal=proposal, step=step, phase="commit")
+                self.tell(name, proposal=proposal, step=step, phase="commit", **fields)
                 return step
             self.tell(name, proposal=proposal, step=step, phase="withdraw")
             proposal, step = proposal + 1, max(int(a["step"]) for a in answers) + 3

@@ -40,7 +40,7 @@ from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, StopAsked
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.teardown import Teardown, name_of
 from cotenant.agent.daemon.core.tenants import Live, Tenants
-from cotenant.agent.ipc import CoTenantsChanged, SaveNow, Status, StopNow
+from cotenant.agent.ipc import CoTenantsChanged, SaveNow, Status
 from cotenant.controller.domain import (
     CommandId,
     HostId,
@@ -196,10 +196,15 @@ class Attempts:
             if attempt.settled_age_s is not None:  # The controller confirmed it once and has lost that since.
                 self._out.report(attempt.ended, msgspec.structs.replace(attempt, settled_age_s=None))
         elif live is not None and live.is_there and not _covers(attempt.stop, command):
-            stop = StopAsked(save=command.save, deadline_s=command.deadline_s, reason=render(command.reason))
+            stop = StopAsked(
+                save=command.save,
+                deadline_s=command.deadline_s,
+                reason=render(command.reason),
+                finish=command.finish,
+            )
             self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, stop=stop)))
             live.stop_asked_s = now_s
-            self._tenants.tell(key, StopNow(save=stop.save, deadline_s=stop.deadline_s, reason=stop.reason))
+            self._tenants.tell(key, stop.order(stop.deadline_s))
 
     def save(self, command: SaveAttempt) -> None:
         key = (command.job_id, command.attempt)
@@ -285,9 +290,7 @@ class Attempts:
             if live.stop_asked_s is None:
                 live.stop_asked_s = now_s
             left_s = max(0.0, live.stop_asked_s + attempt.stop.deadline_s - now_s)
-            self._tenants.tell(
-                key, StopNow(save=attempt.stop.save, deadline_s=left_s, reason=attempt.stop.reason)
-            )
+            self._tenants.tell(key, attempt.stop.order(left_s))
         elif attempt.save:
             self._tenants.tell(key, SaveNow())
             self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, save=False)))

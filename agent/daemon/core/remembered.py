@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from cotenant.agent.ipc import StopNow
 from cotenant.controller.domain import (
     AttemptNo,
     Capabilities,
@@ -31,6 +32,11 @@ class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
     save: bool
     deadline_s: float
     reason: str
+    finish: bool = False
+
+    def order(self, left_s: float) -> StopNow:
+        """The order to the supervisor, when so much of the time is left."""
+        return StopNow(save=self.save, deadline_s=left_s, reason=self.reason, finish=self.finish)
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,6 +44,7 @@ class ProposalWish(msgspec.Struct, frozen=True, kw_only=True):
     kind: RequestKind
     s: int = 1
     count: int = 0
+    finish: bool = False
 
 
 class Proposal(msgspec.Struct, kw_only=True):
@@ -115,7 +116,9 @@ class AgreementCoordinator:
     def note_pace(self, step_s: float | None) -> None:
         self._step_s = step_s
 
-    def ask(self, kind: RequestKind, now_s: float, *, s: int = 1, count: int = 0) -> Words:
+    def ask(
+        self, kind: RequestKind, now_s: float, *, s: int = 1, count: int = 0, finish: bool = False
+    ) -> Words:
         """Start towards an agreement, or queue behind the one under way. Asking again changes nothing.
 
         A window ("accumulate") is for `s` during `count` steps; one that is agreed on is behind us.
@@ -126,7 +129,7 @@ class AgreementCoordinator:
         if self._now is not None and not (kind == "accumulate" and self._now.committed):
             busy.add(self._now.wish.kind)
         if kind not in busy:
-            self._wanted.append(ProposalWish(kind=kind, s=s, count=count))
+            self._wanted.append(ProposalWish(kind=kind, s=s, count=count, finish=finish))
         return self._next(now_s)
 
     def drop(self, kind: RequestKind, now_s: float) -> Words:
@@ -322,4 +325,6 @@ class AgreementCoordinator:
         fields = {"kind": wish.kind, "proposal": now.number, "step": now.step, "phase": phase}
         if wish.kind == "accumulate":
             fields |= {"s": wish.s, "until": now.step + wish.count}
+        if wish.finish:
+            fields["finish"] = True
         return msgspec.convert(fields, ToRank)

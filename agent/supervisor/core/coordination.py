@@ -215,12 +215,12 @@ class Coordination:
     def ask_to_save(self, now_s: float) -> Voice:
         return self._voice(self._agreement.ask("save", now_s)) if self.is_first else []
 
-    def ask_to_stop(self, now_s: float) -> Voice:
+    def ask_to_stop(self, now_s: float, *, finish: bool = False) -> Voice:
         """A stop comes before all other wishes, and cancels them. A member waits for the coordinator."""
         if not self.is_first:
             return []
         dropped = self._agreement.drop("save", now_s) + self._agreement.drop("accumulate", now_s)
-        return self._voice(dropped + self._agreement.ask("stop", now_s))
+        return self._voice(dropped + self._agreement.ask("stop", now_s, finish=finish))
 
     def ask_for_window(self, s: int, count: int, now_s: float) -> Voice:
         """Use s for `count` steps, from the next step that all can agree on; then `window` says which."""

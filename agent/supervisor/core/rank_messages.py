@@ -174,6 +174,8 @@ class ToRank(msgspec.Struct, frozen=True, kw_only=True):
     s: int = 1
     until: int = 0
     """Only with `accumulate`: s, and the step at which the window ends."""
+    finish: bool = False
+    """Only with `stop`: the script goes on after its loop."""
 
 
 def look(number: int) -> bytes:
@@ -204,4 +206,6 @@ def datagram(word: ToRank) -> bytes:
     }
     if word.kind == "accumulate":
         message |= {"s": word.s, "until": word.until}
+    if word.finish:
+        message["finish"] = True
     return msgspec.json.encode(message)

@@ -63,6 +63,8 @@ class StopWish(msgspec.Struct, kw_only=True):
     until_s: float
     allowed_s: float
     reason: str
+    finish: bool = False
+    """Ranks whose loop knows us leave it and go on with their script."""
     is_asked: bool = False
     retry_s: float = inf
 
@@ -74,6 +76,7 @@ class StopWish(msgspec.Struct, kw_only=True):
             until_s=now_s + word.deadline_s,
             allowed_s=word.deadline_s,
             reason=word.reason,
+            finish=word.finish,
         )
 
     def asked_again(self, word: StopNow, now_s: float) -> None:

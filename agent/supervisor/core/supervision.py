@@ -366,7 +366,7 @@ class Supervision:
         if isinstance(verdict, Leave):
             self._leave(verdict)
         elif verdict == "ask":
-            self._say(self._coordination.ask_to_stop(self._now_s))
+            self._say(self._coordination.ask_to_stop(self._now_s, finish=self._stop.finish))
 
     def _judge_lease(self) -> None:
         lease = self._lease
@@ -461,7 +461,8 @@ class Supervision:
         self._phase = "done"
         self._note_printed(gone.printed)
         stop_step, hellos = self._coordination.stop_step, self._progress.hellos
-        durable = stop_step is not None and self._progress.is_durable_at(stop_step)
+        goes_on = self._stop is not None and self._stop.finish  # Then its exit says how its script ended.
+        durable = stop_step is not None and not goes_on and self._progress.is_durable_at(stop_step)
         ending = Ending(
             order=self._order,
             status=self.status,

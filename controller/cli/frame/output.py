@@ -25,13 +25,14 @@ from cotenant.controller.submission.quantities import count
 
 T = TypeVar("T")
 
-Format = Literal["table", "wide", "json", "jsonl", "id", "csv"]
+Format = Literal["table", "wide", "json", "jsonl", "id", "csv", "parquet"]
 Printed = msgspec.Struct | dict[str, Any]
 """What is printed as JSON: a view from the controller, or an object that has its schema."""
 FORMATS: Final[tuple[Format, ...]] = ("table", "wide", "json", "jsonl", "id")
 DEL: Final = b"\x7f"
 """The one hidden character of ASCII that JSON leaves as it is."""
 LIST_FORMATS: Final[tuple[Format, ...]] = (*FORMATS, "csv")
+PAST_FORMATS: Final[tuple[Format, ...]] = (*LIST_FORMATS, "parquet")
 
 
 def complete_format(incomplete: str) -> list[str]:
@@ -42,6 +43,10 @@ def complete_list_format(incomplete: str) -> list[str]:
     return [each for each in LIST_FORMATS if each.startswith(incomplete)]
 
 
+def complete_past_format(incomplete: str) -> list[str]:
+    return [each for each in PAST_FORMATS if each.startswith(incomplete)]
+
+
 OutputFlag = Annotated[
     str | None,
     option("-o", "--output", metavar="|".join(FORMATS), help="Format.", complete=complete_format),
@@ -49,6 +54,10 @@ OutputFlag = Annotated[
 ListOutputFlag = Annotated[
     str | None,
     option("-o", "--output", metavar="|".join(LIST_FORMATS), help="Format.", complete=complete_list_format),
+]
+PastOutputFlag = Annotated[
+    str | None,
+    option("-o", "--output", metavar="|".join(PAST_FORMATS), help="Format.", complete=complete_past_format),
 ]
 JsonFlag = Annotated[bool, option("--json", help="The same as -o json.")]
 EndpointFlag = Annotated[

@@ -9,11 +9,11 @@ from msgspec import structs
 
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import (
-    LIST_FORMATS,
+    PAST_FORMATS,
     EndpointFlag,
     JsonFlag,
     Listing,
-    ListOutputFlag,
+    PastOutputFlag,
     chosen_format,
     show_pages,
     whole_number,
@@ -26,6 +26,8 @@ from cotenant.controller.domain import JobId
 from cotenant.controller.present import units
 from cotenant.controller.present.amounts import hours
 from cotenant.controller.present.jobs import add_values, exit_code, state_colour, steps
+from cotenant.controller.present.past_columns import past_row
+from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration, local_time
 from cotenant.controller.submission.flags import duration_of
@@ -48,7 +50,8 @@ def history(
     limit: Annotated[
         str, option("--limit", metavar="N", show_default="all", help="At most N jobs.")
     ] = "1000000",
-    output: ListOutputFlag = None,
+    output: PastOutputFlag = None,
+    out: Annotated[str, option("--out", metavar="FILE", help="Where -o parquet writes.")] = "",
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> None:
@@ -62,8 +65,13 @@ def history(
       cotenant history --since 7d --mine
       cotenant history --state failed --user ann
       cotenant history --since 30d -o csv > jobs.csv
+      cotenant history -o parquet --out jobs.parquet
     """
-    form = chosen_format(output, as_json, LIST_FORMATS)
+    form = chosen_format(output, as_json, PAST_FORMATS)
+    if bool(out) != (form == "parquet"):
+        raise Problem(
+            "usage", "-o parquet and --out FILE go together", "other formats go to a file with > FILE"
+        )
     request = wire.ListPastJobs(
         job_ids=tuple(JobId(each) for each in jobs or ()),
         since_s=duration_of("--since", since),
@@ -73,12 +81,18 @@ def history(
     )
     left_out = forgotten = 0
     with asking(endpoint) as client:
+        if form == "parquet":
+            from cotenant.controller.cli.jobs.parquet import write_parquet
+
+            write_parquet(pages(client, request), out)
+            return
 
         def listings() -> Iterator[Listing]:
             nonlocal left_out, forgotten
             for reply in pages(client, request):
                 left_out, forgotten = reply.more, reply.forgotten_jobs
-                yield listing(reply)
+                shown = listing(reply)
+                yield structs.replace(shown, as_json=past_row) if form == "csv" else shown
 
         show_pages(listings(), form)
     if form in ("table", "wide"):

@@ -41,6 +41,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.events import resizing
+from cotenant.controller.engine.state.counting import is_budget_used
 from cotenant.controller.engine.state.dispatch import Dispatch
 from cotenant.controller.engine.state.estimating import (
     learn_duration,
@@ -107,7 +108,9 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
     if outcome == "infra-failed" and cause != "faulted":  # Else what failed on a host has another reason.
         for host_id in job.attempt.to_blame:
             blame(dispatch, dispatch.ledger.hosts[host_id], job)
-    if outcome == "finished":
+    if cause == "budget" and outcome != "user-failed":
+        end(dispatch, job, FINISH, because("budget", f"{job.spec.budget_s:g}"), is_complete=True)
+    elif outcome == "finished":
         dispatch.ledger.records.finishes(job)
         learn_duration(dispatch.ledger.estimates, job, dispatch.ledger.now_s)
         if not dispatch.config.lengths_by_command:
@@ -133,6 +136,8 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
             requeue(dispatch, job, LEAVE, reason)
         else:
             end(dispatch, job, Change.FAIL, reason)
+    elif cause in ("preempted", "user") and is_budget_used(dispatch.ledger, job):
+        end(dispatch, job, FINISH, because("budget", f"{job.spec.budget_s:g}"), is_complete=True)
     elif cause in ("preempted", "user"):
         assert reason is not None
         if job.phase is CHECKPOINTING:

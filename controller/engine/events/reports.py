@@ -29,6 +29,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.events import claims
 from cotenant.controller.engine.events.ending import clear_suspicion, end_job, left_host, take_in_fault
 from cotenant.controller.engine.events.hosts import leave_if_due
+from cotenant.controller.engine.state.counting import is_loading
 from cotenant.controller.engine.state.dispatch import Alarm, Dispatch, hosts_of
 from cotenant.controller.engine.state.estimating import (
     blame_memory,
@@ -122,6 +123,9 @@ def on_progress(dispatch: Dispatch, event: ev.ProgressSeen) -> None:
     job = dispatch.current(event.job_id, event.attempt)
     if job is None or event.step < job.progress.step:
         return
+    if job.budget is not None and event.step == job.progress.step:  # It has not trained since.
+        still = job.budget.pass_time(dispatch.ledger.now_s, job.budget.slowdown).forget_time()
+        dispatch.ledger.records.note_training(job, still)
     learn_progress(dispatch.ledger, job, event)
     observe_sharing(dispatch.ledger, job)
 
@@ -309,8 +313,8 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
     if alarm.kind == "leave":
         leave_if_due(dispatch, HostId(alarm.subject))
         return
-    if alarm.kind in ("promise", "turn", "booking"):
-        return  # `promises.py`, `lateness.py` and `bookings.py` look after each event.
+    if alarm.kind in ("promise", "turn", "booking", "budget"):
+        return  # A stage looks after each event.
     if alarm.kind == "reunite":
         dispatch.ledger.pairs.reunite(alarm.subject, dispatch.ledger.now_s)
         return
@@ -322,7 +326,7 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
         cause = job.attempt.stop_cause
         dispatch.stop(job, cause, because("checkpoint-deadline", waited_s, job.durable_step), save=False)
     elif alarm.kind == "limit" and job.phase in (Phase.LOADING, Phase.RUNNING):
-        limit_s, in_vain = job.spec.time_limit_s or 0.0, job.spec.requeues and _is_loading(job)
+        limit_s, in_vain = job.spec.time_limit_s or 0.0, job.spec.requeues and is_loading(job)
         reason = because("time-limit-loading", limit_s) if in_vain else because("time-limit", limit_s)
         dispatch.stop(job, "time-limit", reason, save=True)
     elif alarm.kind == "judge":
@@ -333,9 +337,3 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
             end_job(dispatch, job)
     elif alarm.kind == "age" and job.phase is Phase.QUEUED and not job.aged and not dispatch.takes_turns:
         dispatch.ledger.records.age(job, because("aged", dispatch.config.policy.ageing_s))
-
-
-def _is_loading(job: Job) -> bool:
-    """Whether its first step is still to come: it is loading, or was taken to run before its library said
-    hello."""
-    return job.phase is LOADING or (job.attempt.start_assumed_s is not None and bool(job.attempt.capable))

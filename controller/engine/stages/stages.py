@@ -11,6 +11,8 @@
              bookings     puts owners' jobs on what they have reserved, and keeps others off: last, since
                           nothing goes before that
     settle   fair share   charges users for devices that have changed hands
+             budgets      counts what jobs with a budget train, and ends those that have used theirs; also
+                          before the policy is asked
              promises     judges which promises were kept
              bookings     sees when the next reservation is due
 

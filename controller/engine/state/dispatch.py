@@ -85,6 +85,7 @@ AlarmKind = Literal[
     "judge",
     "turn",
     "booking",
+    "budget",
 ]
 
 
@@ -99,6 +100,9 @@ class Alarm(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 DEADLINE_SLACK_S = 15.0
 """The supervisor ends a job at its deadline by itself; the engine insists this much later."""
+
+FINISH_S = 600.0
+"""A job whose budget is used has so long to save, and for what its script does after its loop."""
 
 
 class Dispatch:
@@ -186,10 +190,12 @@ class Dispatch:
             return
         save = save and job.progress.resumable and job.phase is not LOADING
         self.ledger.records.stop(job, cause, reason, save=save)
-        deadline_s = self.config.policy.stop_deadline_s
         if save:
             self.wake_at(
-                self.ledger.now_s + deadline_s + DEADLINE_SLACK_S, "deadline", job.job_id, job.attempt.number
+                self.ledger.now_s + self._deadline_s(job) + DEADLINE_SLACK_S,
+                "deadline",
+                job.job_id,
+                job.attempt.number,
             )
         for host_id in job.attempt.hosts_left:
             self.send_stop(job, host_id, save)
@@ -202,12 +208,17 @@ class Dispatch:
                 job_id=job.spec.job_id,
                 attempt=job.attempt.number,
                 save=save,
-                deadline_s=self.config.policy.stop_deadline_s if save else 0.0,
+                deadline_s=self._deadline_s(job) if save else 0.0,
                 reason=job.attempt.stop_reason or job.reason,
                 epoch=job.attempt.epoch,
                 job_epoch=job.epoch,
+                finish=save and job.attempt.stop_cause == "budget",
             )
         )
+
+    def _deadline_s(self, job: Job) -> float:
+        deadline_s = self.config.policy.stop_deadline_s
+        return max(deadline_s, FINISH_S) if job.attempt.stop_cause == "budget" else deadline_s
 
     def fence(self, host_id: HostId, job: Job) -> None:
         """Ask about an attempt that its host does not mention: if it never started there, it never will."""

@@ -51,6 +51,13 @@ def estimate_arrival(
 ) -> tuple[float, str]:
     """Expected training seconds of a new job, and where the number comes from. `profile`: what is known of
     it."""
+    expected_s, source = _length_at_arrival(estimates, spec, profile)
+    if spec.budget_s is not None and (source == GUESS or expected_s > spec.budget_s):
+        return spec.budget_s, "budget"
+    return expected_s, source
+
+
+def _length_at_arrival(estimates: Estimates, spec: JobSpec, profile: Profile | None) -> tuple[float, str]:
     profile = profile if profile is not None else spec.profile
     if spec.expected_s is not None:
         return spec.expected_s, "user"

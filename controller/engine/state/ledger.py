@@ -372,7 +372,7 @@ class Ledger:
             self.refresh_host(host)
 
     def _restore(self, job: Job) -> None:
-        self.phases.take_note(job.spec)
+        self.phases.take_note(job)
         if job.lends:
             self.phases.asked_for.add("idle")
         if job.spec.job_class == "hp":

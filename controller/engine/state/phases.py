@@ -24,7 +24,6 @@ from cotenant.controller.domain import (
     DeviceId,
     Job,
     JobId,
-    JobSpec,
     Reason,
     advance,
     job_spec,
@@ -34,7 +33,7 @@ from cotenant.controller.engine.state.ordering import JobQueue, RunningJobs
 
 NEVER_S: Final = float("inf")
 
-RareWish = Literal["part", "priority", "promise", "bound", "booking", "idle"]
+RareWish = Literal["part", "priority", "promise", "bound", "booking", "idle", "budget"]
 
 
 class Phases:
@@ -58,6 +57,8 @@ class Phases:
         """Jobs whose phase this event has changed; None: nobody asks."""
         self.hp = HpIndex(devices)
         self._jobs, self._queue, self._running = jobs, queue, running
+        self.budgeted: dict[JobId, Job] = {}
+        """Those with a budget that have not ended."""
         self.asked_for: set[RareWish] = set()
         """What some job has asked for at some time. While none has, nobody looks after it (`stages.py`)."""
 
@@ -65,7 +66,7 @@ class Phases:
         job_id = job.spec.job_id
         assert job_id not in self._jobs, f"job {job_id} arrived twice"
         self._jobs[job_id] = job
-        self.take_note(job.spec)
+        self.take_note(job)
         if job.phase is QUEUED:
             self._queue.add(job, is_new=True)
         if self.entered is not None:
@@ -73,8 +74,12 @@ class Phases:
         if job.spec.job_class == "hp":
             self.hp.put(job)
 
-    def take_note(self, spec: JobSpec) -> None:
+    def take_note(self, job: Job) -> None:
         """Notes what the job asks for that few jobs ask for."""
+        spec = job.spec
+        if spec.budget_s is not None:
+            self.budgeted[job.job_id] = job
+            self.asked_for.add("budget")
         if spec.gpu_fraction < 1.0:
             self.asked_for.add("part")
         if spec.priority != 0:

@@ -19,6 +19,7 @@ from cotenant.controller.domain import (
     RUNNING,
     WAITING,
     AttemptNo,
+    BudgetUse,
     Capabilities,
     Change,
     CheckpointRecord,
@@ -189,7 +190,7 @@ class Records:
 
     def begin_again(self, job: Job, reason: Reason, remaining_s: float | None) -> None:
         """A job that had ended waits once more: what its attempts reached stays, their failures do not count,
-        and its time limit begins anew."""
+        and its time limit and its budget begin anew."""
         (
             job.ended_s,
             job.attempt.exit_code,
@@ -205,6 +206,8 @@ class Records:
             remaining_s,
         )
         self._phases.change(job, Change.BEGIN_AGAIN, reason)
+        job.budget = None if job.budget is None else BudgetUse(step=job.durable_step)
+        self._phases.take_note(job)
 
     def respecify(self, job: Job, spec: JobSpec) -> None:
         """A waiting job's options change; it then stands where a new job with them would."""
@@ -213,7 +216,7 @@ class Records:
         if is_queued:
             self._queue.remove(job)
         job.spec = spec
-        self._phases.take_note(spec)
+        self._phases.take_note(job)
         if is_queued:
             self._queue.add(job, is_new=True)
         if spec.job_class == "hp":
@@ -344,6 +347,10 @@ class Records:
         if source is not None:
             job.estimate.source = source
         self._phases.move(job)
+
+    def note_training(self, job: Job, use: BudgetUse) -> None:
+        """What it has used of its budget."""
+        job.budget = use
 
     def expect_load(self, job: Job, load_s: float) -> None:
         job.estimate.load_s = load_s

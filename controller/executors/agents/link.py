@@ -306,7 +306,9 @@ class AgentExecutor:
         if first_host(job) != host_id:
             return  # The gang's first host speaks for it.
         self.telemetry[news.job_id] = news
-        event = self._progress.take(news, job.spec.iterations, engine.partners(news.job_id), now_s)
+        event = self._progress.take(
+            news, job.spec.iterations, engine.partners(news.job_id), now_s, job.spec.budget_s
+        )
         if event is not None:
             self._core.happen(event)
 

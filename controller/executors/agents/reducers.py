@@ -27,6 +27,10 @@ PROGRESS_SPACING_S_MAX = 120.0
 """The least time from one event to the next. It doubles with each change of pace that follows soon on another
 (within `CALM` times the spacing), so that a job whose pace jumps all the time does not fill the journal."""
 CALM = 10.0
+BUDGET_SHARE = 0.01
+BUDGET_EVERY_S = 1.0
+"""A job with a budget is told of after each such share of it, at most once in so long: how far it is decides
+when it has finished."""
 
 
 class WatchedHost(msgspec.Struct, kw_only=True):
@@ -127,7 +131,12 @@ class ProgressFilter:
         self._told: dict[JobId, LastProgress] = {}
 
     def take(
-        self, news: AttemptProgress, iterations: int | None, beside: tuple[JobId, ...], now_s: float
+        self,
+        news: AttemptProgress,
+        iterations: int | None,
+        beside: tuple[JobId, ...],
+        now_s: float,
+        budget_s: float | None = None,
     ) -> ev.ProgressSeen | None:
         """Takes the progress of a heartbeat. `beside`: the job's present co-tenants."""
         told = self._told.get(news.job_id)
@@ -141,11 +150,13 @@ class ProgressFilter:
                     told, beside=beside, steady_since_s=now_s, spacing_s=PROGRESS_SPACING_S
                 )
                 self._told[news.job_id] = told
-            if news.step < told.step or now_s < told.at_s + told.spacing_s:
+            every_s = None if budget_s is None else max(BUDGET_EVERY_S, BUDGET_SHARE * budget_s)
+            is_due = every_s is not None and now_s >= told.at_s + every_s
+            if news.step < told.step or (now_s < told.at_s + told.spacing_s and not is_due):
                 return None
             spacing_s = told.spacing_s
-            if not departs(told, news, iterations, now_s):
-                if news.step == told.step or now_s < told.next_s:
+            if is_due or not departs(told, news, iterations, now_s):
+                if not is_due and (news.step == told.step or now_s < told.next_s):
                     return None
                 steady_since_s = told.steady_since_s
             elif now_s - told.steady_since_s < CALM * spacing_s:

@@ -294,6 +294,9 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     pause_s: float
     futile_s: float = 0.0
     """Part of `load_s` that ended in a preemption before the first step."""
+    trained_s: float | None = None
+    """Of a job with a budget: the training so far, counted as if it had been alone."""
+    budget_s: float | None = None
     expected_load_s: float | None = None
     """What its next load should take: said, else measured on it or on its like. Here and below, None of a job
     that has ended."""

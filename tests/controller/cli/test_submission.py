@@ -103,10 +103,10 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
     assert (launch.watchdog_s, spec.idle) == (90, "warn:5m,stop:2h")
     assert launch.zero_code == ("checkpoint", "progress"), "a job that never shares is never split"
     assert set(BY_KEY) - {"array", "export", "by", "promise", "if_possible", "snapshot"} == {
-        "gpus", "nodes", "time", "expect", "mem", "cpus", "host_mem", "name", "batch_size", "iterations",
-        "share", "class", "gpu_type", "constraint", "workdir", "output", "retries", "env", "after", "launch",
-        "hold", "profile", "resumable", "cold", "accumulate", "checkpoint", "watchdog", "progress",
-        "priority", "organisation", "requeue_at_limit", "notify", "begin", "idle", "link", "grid",
+        "gpus", "nodes", "time", "budget", "expect", "mem", "cpus", "host_mem", "name", "batch_size",
+        "iterations", "share", "class", "gpu_type", "constraint", "workdir", "output", "retries", "env",
+        "after", "launch", "hold", "profile", "resumable", "cold", "accumulate", "checkpoint", "watchdog",
+        "progress", "priority", "organisation", "requeue_at_limit", "notify", "begin", "idle", "link", "grid",
         "snapshot_add",
     }, "a new option needs its line here"  # fmt: skip
 

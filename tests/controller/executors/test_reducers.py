@@ -119,6 +119,20 @@ def test_progress_as_expected_is_told_ever_more_seldom_but_once_an_hour() -> Non
     assert gaps[-1] == 3_600.0
 
 
+def test_a_job_with_a_budget_is_told_of_after_each_hundredth_of_it_also_where_it_stands_still() -> None:
+    progress = ProgressFilter()
+    steps = [(float(t), news(step=min(t, 5))) for t in range(1, 20)]
+    assert [at_s for at_s, each in steps if progress.take(each, None, (), at_s, 300.0)] == [
+        1,
+        4,
+        7,
+        10,
+        13,
+        16,
+        19,
+    ]
+
+
 def test_a_change_of_pace_is_told_at_once_after_days_and_then_once_a_minute_again() -> None:
     progress = ProgressFilter()
     for t in range(1, 86_400, 10):
