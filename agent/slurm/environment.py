@@ -6,6 +6,7 @@ there. `srun` itself works out from these what each task of a step gets (`steps/
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from itertools import groupby
@@ -16,6 +17,8 @@ from cotenant.controller.domain import SlurmScript
 
 PROGRAMS: Final = "steps/bin"
 """In the job-side folder."""
+ALLOCATION: Final = "COTENANT_ALLOCATION"
+"""All of them once more for `srun`: some clients (Snakemake) remove most before they start a step."""
 FUNCTIONS: Final = ("srun", "scontrol", "module", "ml")
 """Functions for bash as well: a login shell makes a PATH of its own. Those that a user brought stay."""
 
@@ -58,15 +61,15 @@ def slurm_environment(order: Order, rank: RankOrder, path: str) -> dict[str, str
         "SLURM_NODELIST": hosts,
         "SLURM_NPROCS": known["SLURM_NTASKS"],
     }
-    return {
+    words = {
         **slurm.variables,
         **known,
         **old_names,
         **_cores(cores, len(gang)),
         **_array(order),
         **_times(order, slurm),
-        **_programs(order, path),
     }
+    return {**words, ALLOCATION: json.dumps(words), **_programs(order, path)}
 
 
 def tasks_by_host(slurm: SlurmScript, devices: Sequence[int]) -> list[int]:

@@ -8,6 +8,7 @@ ends.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
@@ -38,7 +39,7 @@ def say(text: str) -> None:
 
 
 def main(words: list[str]) -> int:
-    env = dict(os.environ)
+    env = {**json.loads(os.environ.get("COTENANT_ALLOCATION", "{}")), **os.environ}
     if "SLURM_JOB_NODELIST" not in env:
         say("error: this works inside a job that was submitted from a script with #SBATCH lines")
         return 1
@@ -198,6 +199,8 @@ class Run:
         is_file = bool(pattern) and pattern not in ("all", "none")
         output = subprocess.PIPE if label else subprocess.DEVNULL if pattern == "none" else None
         opened = open_output(pattern, number, step_id, env) if is_file else None
+        errors = self._step.flags.get("error", pattern)
+        apart = open_output(errors, number, step_id, env) if errors not in (pattern, "none") else opened
         try:
             task = subprocess.Popen(
                 self._step.command,
@@ -205,11 +208,12 @@ class Run:
                 cwd=self._step.flags.get("chdir"),
                 stdin=None if number == 0 else subprocess.DEVNULL,
                 stdout=opened if opened is not None else output,
-                stderr=opened if opened is not None else (subprocess.STDOUT if label else None),
+                stderr=apart if apart is not None else (subprocess.STDOUT if label else None),
             )
         finally:
-            if opened is not None:
-                opened.close()
+            for each in (opened, apart):
+                if each is not None:
+                    each.close()
         if label and opened is None and task.stdout is not None:
             reader = threading.Thread(target=relabel, args=(number, task.stdout))
             reader.start()
