@@ -17,7 +17,7 @@ from cotenant.controller.domain import SlurmScript
 
 PROGRAMS: Final = "steps/bin"
 """In the job-side folder."""
-ALLOCATION: Final = "COTENANT_ALLOCATION"
+JOB_WORDS: Final = "COTENANT_SLURM_JOB"
 """All of them once more for `srun`: some clients (Snakemake) remove most before they start a step."""
 FUNCTIONS: Final = ("srun", "scontrol", "module", "ml")
 """Functions for bash as well: a login shell makes a PATH of its own. Those that a user brought stay."""
@@ -69,7 +69,7 @@ def slurm_environment(order: Order, rank: RankOrder, path: str) -> dict[str, str
         **_array(order),
         **_times(order, slurm),
     }
-    return {**words, ALLOCATION: json.dumps(words), **_programs(order, path)}
+    return {**words, JOB_WORDS: json.dumps(words), **_programs(order, path)}
 
 
 def tasks_by_host(slurm: SlurmScript, devices: Sequence[int]) -> list[int]:

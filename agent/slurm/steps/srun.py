@@ -39,7 +39,7 @@ def say(text: str) -> None:
 
 
 def main(words: list[str]) -> int:
-    env = {**json.loads(os.environ.get("COTENANT_ALLOCATION", "{}")), **os.environ}
+    env = {**json.loads(os.environ.get("COTENANT_SLURM_JOB", "{}")), **os.environ}
     if "SLURM_JOB_NODELIST" not in env:
         say("error: this works inside a job that was submitted from a script with #SBATCH lines")
         return 1
