@@ -6,7 +6,6 @@ there. `srun` itself works out from these what each task of a step gets (`steps/
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from itertools import groupby
@@ -69,7 +68,8 @@ def slurm_environment(order: Order, rank: RankOrder, path: str) -> dict[str, str
         **_array(order),
         **_times(order, slurm),
     }
-    return {**words, JOB_WORDS: json.dumps(words), **_programs(order, path)}
+    lines = "\n".join(f"{name}={value}" for name, value in words.items() if "\n" not in value)
+    return {**words, JOB_WORDS: lines, **_programs(order, path)}
 
 
 def tasks_by_host(slurm: SlurmScript, devices: Sequence[int]) -> list[int]:

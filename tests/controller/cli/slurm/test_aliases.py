@@ -229,7 +229,7 @@ def test_salloc_runs_a_command_and_writes_no_file(
 ) -> None:
     controller.says(wire.Submit, wire.Submitted(request_id=0, job_ids=(JobId("7"),)))
     controller.says(wire.ListJobs, replies.jobs(replies.done("7", attempt=0)))
-    assert programs.salloc(["-N", "2", "--gpus-per-node=4", "srun", "hostname"]) == 0
+    assert launches.salloc(["-N", "2", "--gpus-per-node=4", "srun", "hostname"]) == 0
     (spec,) = controller.asked_for(wire.Submit)[0].specs
     assert (spec.nodes, spec.gpus_min, spec.name, spec.launch.output) == (2, 8, "srun", "")
     assert spec.launch.argv[2] == "#!/bin/sh\nexec srun hostname\n"
