@@ -314,6 +314,6 @@ def test_the_words_of_nextflow(person: Person) -> None:
 
 def test_salloc_runs_a_command_or_opens_a_shell(person: Person) -> None:
     assert shell(person, "salloc -n 2 srun bash -c 'echo $SLURM_PROCID' | sort") == "0\n1\n"
-    said = shell(person, "salloc --gres=gpu:1 -t 5", text="echo on-$SLURM_NTASKS-$SLURM_GPUS\nexit\n")
-    assert "on-1-1" in said
+    said = shell(person, "salloc --gres=gpu:1 -t 5", text="srun -l echo on-$SLURM_NTASKS-$SLURM_GPUS\nexit\n")
+    assert "0: on-1-1" in said
     assert "slurm-" not in " ".join(each.name for each in person.work.iterdir())

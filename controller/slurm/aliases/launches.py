@@ -25,7 +25,7 @@ from cotenant.controller.cli.jobs.run import (
     request_with_terminal,
     watch_terminal,
 )
-from cotenant.controller.cli.jobs.shell import OF_SHELLS, login_shell
+from cotenant.controller.cli.jobs.shell import OF_SHELLS, login_shell, tell_how_it_ends
 from cotenant.controller.cli.jobs.submit import SUBMIT_TIMEOUT_S, prepared_submission, whole_array
 from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings
 from cotenant.controller.domain import Phase
@@ -60,7 +60,7 @@ def sbatch(words: list[str]) -> int:
     sent = msgspec.structs.replace(sent, text=text)
     request = prepared_submission(rest, {}, None, command_only=False, sbatch=sent).request
     if text is None:
-        request = request_with_copy(request, Path(rest[0]).absolute())
+        request = request_with_copy(request, Path(os.path.abspath(rest[0])))
     if "--test-only" in given:
         request = msgspec.structs.replace(request, dry_run=True)
     with asking(patience_s=PATIENCE_S if {"-W", "--wait"} & given else 0.0) as client:
@@ -135,12 +135,14 @@ def _watched(options: Sequence[str], command: Sequence[str], name: str) -> int:
 
 
 def _on_terminal(options: Sequence[str], command: Sequence[str]) -> int:
-    """As `cotenant shell` does: it ends at its time limit, and nothing of it is saved."""
+    """As `cotenant shell` does: it ends at its time limit, and nothing of it is saved. No script stands
+    between: a plain sh drops the functions by which a login shell finds our `srun`."""
     request = _request(options, command, Path(command[0]).name, OF_SHELLS)
     (spec,) = request.specs
-    if spec.time_limit_s is None:
-        limit_s = loaded_settings(None).settings.shell.time_limit_s
-        spec = msgspec.structs.replace(spec, time_limit_s=limit_s)
+    limit_s = spec.time_limit_s or loaded_settings(None).settings.shell.time_limit_s
+    launch = msgspec.structs.replace(spec.launch, argv=tuple(command))
+    spec = msgspec.structs.replace(spec, time_limit_s=limit_s, launch=launch)
+    tell_how_it_ends(limit_s)
     request = msgspec.structs.replace(request, specs=(spec,))
     return watch_terminal(request_with_terminal(request), False, None)
 

@@ -235,6 +235,15 @@ def test_salloc_runs_a_command_and_writes_no_file(
     assert spec.launch.argv[2] == "#!/bin/sh\nexec srun hostname\n"
 
 
+def test_a_script_is_copied_however_it_is_named(controller: StandIn, at_home: Path) -> None:
+    controller.says(wire.Submit, wire.Submitted(request_id=0, job_ids=(JobId("7"),)))
+    (at_home / "train.sh").write_text("#!/bin/sh\n")
+    assert launches.sbatch([f"../{at_home.name}/train.sh", "--lr", "3"]) == 0
+    (spec,) = controller.asked_for(wire.Submit)[0].specs
+    _, copy, *words = spec.launch.argv
+    assert copy.startswith(str(paths.submitted_scripts())) and words == ["--lr", "3"]
+
+
 def test_scripts_of_long_ago_go(at_home: Path) -> None:
     old = paths.submitted_scripts() / "2020-01-01"
     (old / "0a").mkdir(parents=True)
