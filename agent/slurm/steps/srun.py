@@ -298,7 +298,11 @@ def open_output(pattern: str, task: int, step_id: int, env: dict[str, str]) -> B
         text = words.get(match[2])
         return match[0] if text is None else text.zfill(int(match[1] or 0))
 
-    return open(re.sub(r"%(\d{0,2})([a-zA-Z%])", fill, pattern), "ab")
+    path = re.sub(r"%(\d{0,2})([a-zA-Z%])", fill, pattern)
+    os.makedirs(
+        os.path.dirname(os.path.abspath(path)), exist_ok=True
+    )  # submitit makes it only after `sbatch`.
+    return open(path, "ab")
 
 
 def next_step(env: dict[str, str]) -> int:

@@ -149,10 +149,10 @@ def test_steps_are_counted_and_write_where_they_are_told(one: Script) -> None:
 
 
 def test_errors_go_to_a_file_of_their_own(one: Script) -> None:
-    code, out, err = one("srun -n1 -o out-%j -e err-%j-%t sh -c 'echo said; echo wrong >&2'")
+    code, out, err = one("srun -n1 -o %j/out -e err-%j-%t sh -c 'echo said; echo wrong >&2'")
     assert (code, out, err) == (0, [], "")
     number = one.env["SLURM_JOB_ID"]
-    assert (one.folder / f"out-{number}").read_text() == "said\n"
+    assert (one.folder / number / "out").read_text() == "said\n"
     assert (one.folder / f"err-{number}-0").read_text() == "wrong\n"
 
 
