@@ -16,6 +16,8 @@ from cotenant.controller.domain import SlurmScript
 
 PROGRAMS: Final = "steps/bin"
 """In the job-side folder."""
+JOB_WORDS: Final = "COTENANT_SLURM_JOB"
+"""All of them once more for `srun`: some clients (Snakemake) remove most before they start a step."""
 FUNCTIONS: Final = ("srun", "scontrol", "module", "ml")
 """Functions for bash as well: a login shell makes a PATH of its own. Those that a user brought stay."""
 
@@ -58,15 +60,16 @@ def slurm_environment(order: Order, rank: RankOrder, path: str) -> dict[str, str
         "SLURM_NODELIST": hosts,
         "SLURM_NPROCS": known["SLURM_NTASKS"],
     }
-    return {
+    words = {
         **slurm.variables,
         **known,
         **old_names,
         **_cores(cores, len(gang)),
         **_array(order),
         **_times(order, slurm),
-        **_programs(order, path),
     }
+    lines = "\n".join(f"{name}={value}" for name, value in words.items() if "\n" not in value)
+    return {**words, JOB_WORDS: lines, **_programs(order, path)}
 
 
 def tasks_by_host(slurm: SlurmScript, devices: Sequence[int]) -> list[int]:

@@ -76,6 +76,8 @@ class Sbatch(msgspec.Struct, frozen=True, kw_only=True):
     options: tuple[str, ...] = ()
     text: str | None = None
     """The script's text, if it is no file; its first word is then its name."""
+    is_shown: bool = False
+    """Its output is shown, and goes to no file that the options do not name."""
 
 
 class _Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -280,6 +282,8 @@ def _slurm_source(words: Sequence[str], sbatch: Sbatch) -> _Source:
     usual = {
         key: read(BY_KEY[key], (text,), "sbatch") for key, text in (("output", name), ("name", path.name))
     }
+    if sbatch.is_shown:
+        del usual["output"]
     return _Source(
         argv=argv, options=usual | script.options, notes=script.notes, slurm=script.slurm, host=True
     )

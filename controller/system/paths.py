@@ -159,6 +159,11 @@ def checkpoint_root(settings: Settings) -> Path:
     return Path(settings.checkpoint.root or agent_state_dir(settings) / "checkpoints").expanduser()
 
 
+def submitted_scripts() -> Path:
+    """Copies of the scripts that `sbatch` submitted (not made here)."""
+    return _state_dir() / "scripts"
+
+
 def steer_file(cluster: str) -> Path:
     """Which jobs of a Slurm cluster have a priority of ours (not made here)."""
     name = "".join(each if each.isalnum() or each in "-_" else "_" for each in cluster)

@@ -150,8 +150,9 @@ controller.slurm.sbatch         controller.domain controller.present controller.
 controller.slurm.alloc          controller.domain controller.planning controller.wire controller.system
                                 controller.store controller.api controller.present controller.submission
                                 controller.client controller.cli
-controller.slurm.aliases        controller.domain controller.wire controller.present controller.submission
-                                controller.client controller.cli controller.slurm.sbatch
+controller.slurm.aliases        controller.domain controller.wire controller.system controller.present
+                                controller.submission controller.client controller.cli
+                                controller.slurm.sbatch
 controller.slurm.steer.core     controller.domain controller.planning controller.policies.base
                                 controller.engine
 controller.slurm.steer          controller.domain controller.system controller.policies.base

@@ -38,7 +38,8 @@ def say(text: str) -> None:
 
 
 def main(words: list[str]) -> int:
-    env = dict(os.environ)
+    of_job = os.environ.get("COTENANT_SLURM_JOB", "").splitlines()
+    env = {**dict(line.split("=", 1) for line in of_job), **os.environ}
     if "SLURM_JOB_NODELIST" not in env:
         say("error: this works inside a job that was submitted from a script with #SBATCH lines")
         return 1
@@ -198,6 +199,8 @@ class Run:
         is_file = bool(pattern) and pattern not in ("all", "none")
         output = subprocess.PIPE if label else subprocess.DEVNULL if pattern == "none" else None
         opened = open_output(pattern, number, step_id, env) if is_file else None
+        errors = self._step.flags.get("error", pattern)
+        apart = open_output(errors, number, step_id, env) if errors not in (pattern, "none") else opened
         try:
             task = subprocess.Popen(
                 self._step.command,
@@ -205,11 +208,12 @@ class Run:
                 cwd=self._step.flags.get("chdir"),
                 stdin=None if number == 0 else subprocess.DEVNULL,
                 stdout=opened if opened is not None else output,
-                stderr=opened if opened is not None else (subprocess.STDOUT if label else None),
+                stderr=apart if apart is not None else (subprocess.STDOUT if label else None),
             )
         finally:
-            if opened is not None:
-                opened.close()
+            for each in (opened, apart):
+                if each is not None:
+                    each.close()
         if label and opened is None and task.stdout is not None:
             reader = threading.Thread(target=relabel, args=(number, task.stdout))
             reader.start()
@@ -294,7 +298,11 @@ def open_output(pattern: str, task: int, step_id: int, env: dict[str, str]) -> B
         text = words.get(match[2])
         return match[0] if text is None else text.zfill(int(match[1] or 0))
 
-    return open(re.sub(r"%(\d{0,2})([a-zA-Z%])", fill, pattern), "ab")
+    path = re.sub(r"%(\d{0,2})([a-zA-Z%])", fill, pattern)
+    os.makedirs(
+        os.path.dirname(os.path.abspath(path)), exist_ok=True
+    )  # submitit makes it only after `sbatch`.
+    return open(path, "ab")
 
 
 def next_step(env: dict[str, str]) -> int:

@@ -75,9 +75,12 @@ def shell(
     limit_s = loaded_settings(endpoint).settings.shell.time_limit_s
     said = {key: Given(value=value, where="shell") for key, value in {**OF_SHELLS, "time": limit_s}.items()}
     request = prepare_request(command or login_shell(), said | flags, endpoint, command_only=True)
-    limit_s = request.specs[0].time_limit_s or limit_s
-    tell(f"a shell is not resumable: it ends for good, at the latest after {duration(limit_s)} (-t TIME)")
+    tell_how_it_ends(request.specs[0].time_limit_s or limit_s)
     return watch_terminal(request_with_terminal(request), False, endpoint, ports)
+
+
+def tell_how_it_ends(limit_s: float) -> None:
+    tell(f"a shell is not resumable: it ends for good, at the latest after {duration(limit_s)} (-t TIME)")
 
 
 def login_shell() -> list[str]:

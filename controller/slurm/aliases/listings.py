@@ -153,7 +153,12 @@ SACCT_FIELDS: Final[dict[str, Callable[[wire.JobView], str]]] = {
     "AllocCPUS": lambda job: "",
     "AllocTRES": lambda job: f"gres/gpu={job.gpus}",
     "ReqTRES": lambda job: f"gres/gpu={job.gpus}",
+    "NCPUS": lambda job: "",
+    "TotalCPU": lambda job: "",
     "MaxRSS": lambda job: "",
+    "ReqMem": lambda job: "",
+    "Comment": lambda job: "",
+    "Reason": lambda job: job.reason.replace("|", "/") or "None",
     "Restarts": lambda job: str(max(0, job.attempt - 1)),
 }
 

@@ -1,4 +1,4 @@
-"""`sbatch`, `srun`, `squeue`, `scancel`, `sinfo`, `sacct`, `seff`, `scontrol`: started as
+"""`sbatch`, `srun`, `salloc`, `squeue`, `scancel`, `sinfo`, `sacct`, `seff`, `scontrol`: started as
 `python -m ...programs NAME WORDS`, by the small programs that `cotenant slurm-aliases DIR` writes; so this
 module keeps its name.
 
@@ -16,24 +16,20 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple
-
-import msgspec
+from typing import Annotated, Final, Literal
 
 from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.output import JsonFlag, write_json, write_lines
-from cotenant.controller.cli.jobs.change import wait_until_ended
-from cotenant.controller.cli.jobs.run import RunWatch, request_with_streams
-from cotenant.controller.cli.jobs.submit import SUBMIT_TIMEOUT_S, prepared_submission, whole_array
 from cotenant.controller.cli.main import open_streams, run_guarded
-from cotenant.controller.cli.verbs import NOT_HERE
-from cotenant.controller.client.asking import PATIENCE_S, asking
+from cotenant.controller.cli.setup.config import own_version
+from cotenant.controller.client.asking import asking
 from cotenant.controller.client.connection import Refusal
 from cotenant.controller.client.pages import pages
-from cotenant.controller.domain import ENDED, JobId, Phase, texts
+from cotenant.controller.domain import ENDED, JobId, texts
 from cotenant.controller.present.interruption import listening
-from cotenant.controller.present.problem import FAILED, OK, Problem, suggestion
+from cotenant.controller.present.problem import FAILED, OK, Problem
 from cotenant.controller.present.screen import hint, say, tell
+from cotenant.controller.slurm.aliases.launches import salloc, sbatch, srun
 from cotenant.controller.slurm.aliases.listings import (
     JOB_FIELDS,
     NODE_FIELDS,
@@ -48,8 +44,7 @@ from cotenant.controller.slurm.aliases.listings import (
     slurm_state,
     table,
 )
-from cotenant.controller.slurm.sbatch import SWITCHES
-from cotenant.controller.submission.build import Sbatch
+from cotenant.controller.slurm.aliases.words import Flags, GivenWords, read_words
 from cotenant.controller.submission.recording import user_name
 from cotenant.controller.submission.settings import setting
 from cotenant.controller.wire import clients as wire
@@ -73,18 +68,22 @@ SETTINGS: Final = {
 }
 """Slurm's name of what may be updated, and ours."""
 
-SCRIPT_BYTES_MAX: Final = 1 << 20
+SLURM_VERSION: Final = "23.11.0"
+"""The Slurm whose options and formats these programs have."""
+SHARED_STEPS: Final = ("", "batch", "extern", "0")
+"""Steps are not kept: those that every job has are answered with the job, others with nothing."""
 
 
 def slurm_aliases(
     folder: Annotated[str, argument(metavar="DIR", help="A folder on your PATH, such as ~/bin.")],
     as_json: JsonFlag = False,
 ) -> None:
-    """Write sbatch, srun, squeue, scancel, sinfo, sacct, seff and scontrol into a folder: they speak with
-    cotenant, and salloc says what is here in its place.
+    """Write sbatch, srun, salloc, squeue, scancel, sinfo, sacct, seff and scontrol into a folder: they speak
+    with cotenant; sacctmgr and sshare list nothing.
 
-    They take the options that scripts use most; any other is refused by name. A file of such a name that is
-    not from here stays as it is, and nothing is written.
+    They take the options that scripts and clients of Slurm (submitit, dask-jobqueue, Snakemake, Parsl) use
+    most; any other is refused by name. A file of such a name that is not from here stays as it is, and
+    nothing is written.
 
     For example:
 
@@ -120,67 +119,19 @@ def _is_other(path: Path) -> bool:
         return True
 
 
-class Flags(NamedTuple):
-    """A program's options, each as `-s --long --other`; the first long name is its key."""
-
-    values: tuple[str, ...]
-    switches: tuple[str, ...]
-    left_out: tuple[str, ...]
-    left_out_switches: tuple[str, ...]
-
-
-class GivenWords(NamedTuple):
-    flags: dict[str, str]
-    rest: list[str]
-    """Words that are no options."""
-
-
-def read_words(program: str, words: Sequence[str], known: Flags) -> GivenWords:
-    """Reads the words of a command line by the flags that a program knows. Raises Problem: an option that is
-    not known."""
-    takes = {name: _long(each) for each in (*known.values, *known.left_out) for name in each.split()}
-    alone = {
-        name: _long(each) for each in (*known.switches, *known.left_out_switches) for name in each.split()
-    }
-    flags: dict[str, str] = {}
-    rest: list[str] = []
-    left = list(words)
-    while left:
-        word = left.pop(0)
-        if not word.startswith("-") or word == "-":
-            rest.append(word)
-            continue
-        name, equals, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
-        if name in alone:
-            flags[alone[name]] = "yes"
-            if equals and not word.startswith("--"):  # `-hP` is two of them.
-                left.insert(0, f"-{value}")
-        elif name in takes:
-            if not equals and not left:
-                raise Problem("usage", f"{program}: {name} needs a value")
-            flags[takes[name]] = value if equals else left.pop(0)
-        else:
-            near = suggestion(name, [*takes, *alone])
-            raise Problem("usage", f"{program}: the option {name} is not known here", near)
-    return GivenWords(flags, rest)
-
-
-def _long(names: str) -> str:
-    return next(name for name in names.split() if name.startswith("--"))
-
-
 def scontrol(words: list[str]) -> int:
     """Changes jobs; says nothing where all went well, as Slurm's does."""
-    verb, *rest = [word for word in words if word not in ("-Q", "--quiet")] or [""]
+    in_one = bool({"-o", "--oneliner"} & set(words))
+    quiet = ("-Q", "--quiet", "-o", "--oneliner")
+    verb, *rest = [word for word in words if word not in quiet] or [""]
     if verb == "update":
         return _update(rest)
     if verb == "show" and rest[:1] in (["job"], ["jobs"]):
-        return _show_jobs(rest[1:])
+        return _show_jobs(rest[1:], in_one)
     if verb not in VERBS:
         known = ", ".join((*VERBS, "update", "show job"))
-        raise Problem(
-            "usage", f"scontrol {verb} is not possible here".replace("  ", " "), f"known are {known}"
-        )
+        asked = " ".join(("scontrol", verb, *(rest[:1] if verb == "show" else ()))).strip()
+        raise Problem("usage", f"{asked} is not possible here", f"known are {known}")
     jobs = [each.partition("=")[2] or each for word in rest for each in word.split(",")]
     if not jobs:
         raise Problem("usage", f"scontrol {verb}: no job was named", f"scontrol {verb} JOB")
@@ -191,11 +142,12 @@ def scontrol(words: list[str]) -> int:
     return OK
 
 
-def _show_jobs(words: list[str]) -> int:
+def _show_jobs(words: list[str], in_one: bool) -> int:
     """The jobs that are named, also those that have ended; all that have not where none is."""
     ids = [each for word in words if not word.startswith("-") for each in word.split(",")]
     found = _jobs(GivenWords({}, []), everything=bool(ids), ids=ids)
-    write_lines([record(job) for job in found])
+    records = [record(job) for job in found]
+    write_lines([" ".join(text.split()) for text in records] if in_one else records)
     return OK if found or not ids else FAILED
 
 
@@ -225,73 +177,6 @@ def _pair(word: str) -> tuple[str, str]:
     return key.lower(), value
 
 
-def sbatch(words: list[str]) -> int:
-    """Submits a script and says its number."""
-    options, rest, wrapped = sbatch_words(words)
-    ours = {"--parsable", "-W", "--wait", "--test-only", "-Q", "--quiet"}
-    given = {word for word in options if word in ours}
-    sent = Sbatch(options=tuple(word for word in options if word not in ours))
-    if wrapped is not None:
-        sent = msgspec.structs.replace(sent, text=f"#!/bin/sh\n{wrapped}\n")
-        rest = ["wrap"]
-    elif not rest or rest[0] == "-":
-        sent = msgspec.structs.replace(sent, text=sys.stdin.read(SCRIPT_BYTES_MAX))
-        rest = ["sbatch", *rest[1:]]
-    made = prepared_submission(rest, {}, None, command_only=False, sbatch=sent)
-    request = made.request
-    if "--test-only" in given:
-        request = msgspec.structs.replace(request, dry_run=True)
-    with asking(patience_s=PATIENCE_S if {"-W", "--wait"} & given else 0.0) as client:
-        reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
-        for note in reply.notes:
-            tell(f"note: {note}")
-        if request.dry_run:
-            tell("sbatch: it would be accepted; nothing was changed")
-            return OK
-        number = whole_array([str(each) for each in reply.job_ids])[0]
-        write_lines([number if "--parsable" in given else f"Submitted batch job {number}"])
-        sys.stdout.flush()
-        if not {"-W", "--wait"} & given:
-            return OK
-        jobs = wait_until_ended(client, reply.job_ids, None).jobs
-    return max((job.exit_code or (OK if job.phase is Phase.DONE else FAILED) for job in jobs), default=OK)
-
-
-def sbatch_words(words: Sequence[str]) -> tuple[list[str], list[str], str | None]:
-    """Options, the script with its arguments, and what `--wrap` says."""
-    rest = list(words)
-    options: list[str] = []
-    wrapped: str | None = None
-    while rest and rest[0].startswith("-") and rest[0] != "-":
-        word = rest.pop(0)
-        if word == "--wrap" or word.startswith("--wrap="):
-            wrapped = word[7:] if "=" in word else rest.pop(0) if rest else ""
-            continue
-        options.append(word)
-        has_value = "=" in word or (not word.startswith("--") and len(word) > 2)
-        if not has_value and word not in SWITCHES and rest:
-            options.append(rest.pop(0))
-    return options, rest, wrapped
-
-
-def srun(words: list[str]) -> int:
-    """Runs a command as a job, with the tasks that the options ask for, and shows its output."""
-    options, rest, _ = sbatch_words(words)
-    if "--pty" in options or not rest:
-        raise Problem("usage", "srun: a command without a terminal is needed", "cotenant shell -- CMD")
-    text = f"#!/bin/sh\nexec srun {shlex.join(rest)}\n"
-    sent = Sbatch(options=tuple(options), text=text)
-    made = prepared_submission([Path(rest[0]).name], {}, None, command_only=False, sbatch=sent)
-    with asking(patience_s=PATIENCE_S) as client:
-        reply = client.ask(request_with_streams(made.request, None), timeout_s=SUBMIT_TIMEOUT_S)
-        return RunWatch(client, reply.job_ids[0], True, reply.notes).to_the_end()
-
-
-def salloc(words: list[str]) -> int:
-    """There is none here: says what is."""
-    raise Problem("usage", "salloc: there are no allocations to sit in here", NOT_HERE["salloc"])
-
-
 def seff(words: list[str]) -> int:
     """What is known of how jobs used what they had."""
     found = _jobs(GivenWords({}, []), everything=True, ids=words) if words else []
@@ -311,8 +196,8 @@ def seff(words: list[str]) -> int:
 SQUEUE: Final = Flags(
     values=("-u --user", "-j --jobs", "-n --name", "-t --states", "-o --format"),
     switches=("--me", "-h --noheader"),
-    left_out=("-p --partition", "-A --account", "-q --qos", "-S --sort", "-w --nodelist"),
-    left_out_switches=("-r --array", "-a --all", "-l --long"),
+    left_out=("-p --partition", "-A --account", "-q --qos", "-S --sort", "-w --nodelist", "-M --clusters"),
+    left_out_switches=("-r --array", "-a --all", "-l --long", "--only-job-state"),
 )
 
 
@@ -329,7 +214,7 @@ def squeue(words: list[str]) -> int:
 SCANCEL: Final = Flags(
     values=("-u --user", "-n --name --jobname", "-t --state", "-s --signal"),
     switches=("--me",),
-    left_out=("-p --partition", "-A --account", "-q --qos", "-w --nodelist"),
+    left_out=("-p --partition", "-A --account", "-q --qos", "-w --nodelist", "-M --clusters"),
     left_out_switches=("-Q --quiet", "-v --verbose", "-f --full", "-b --batch", "-i --interactive", "--ctld"),
 )
 
@@ -358,7 +243,15 @@ def scancel(words: list[str]) -> int:
 SACCT: Final = Flags(
     values=("-j --jobs", "-u --user", "-o --format", "--name", "-s --state"),
     switches=("-P --parsable2", "-p --parsable", "-n --noheader"),
-    left_out=("-S --starttime", "-E --endtime", "-r --partition", "-A --account", "--units", "-N --nodelist"),
+    left_out=(
+        "-S --starttime",
+        "-E --endtime",
+        "-r --partition",
+        "-A --account",
+        "--units",
+        "-N --nodelist",
+        "-M --clusters",
+    ),
     left_out_switches=("-X --allocations", "-a --allusers", "-l --long", "-b --brief", "-D --duplicates"),
 )
 SACCT_FORMAT: Final = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
@@ -388,10 +281,18 @@ def sacct(words: list[str]) -> int:
     return OK
 
 
+def accounts(words: list[str]) -> int:
+    """`sacctmgr` and `sshare`: there is no database of accounts, so their lists are empty, and an account is
+    taken as it is given."""
+    if {"add", "create", "delete", "modify", "remove"} & set(words):
+        raise Problem("usage", "there is no database of accounts here", "[organisations] of the settings")
+    return OK
+
+
 SINFO: Final = Flags(
     values=("-o --format",),
     switches=("-h --noheader", "-N --Node"),
-    left_out=("-p --partition", "-n --nodes", "-t --states"),
+    left_out=("-p --partition", "-n --nodes", "-t --states", "-M --clusters"),
     left_out_switches=("-l --long", "-a --all", "-s --summarize", "-e --exact", "-r --responding"),
 )
 SINFO_FORMAT: Final = "%9P %.5a %.10l %.6D %.6t %N"
@@ -417,7 +318,9 @@ def _jobs(given: GivenWords, *, everything: bool, ids: Sequence[str] = ()) -> li
     users = {user_name()} if "--me" in flags else set(filter(None, flags.get("--user", "").split(",")))
     names = set(filter(None, flags.get("--name", "").split(",")))
     states = {each.upper() for each in filter(None, flags.get("--states", "").split(","))} - {"ALL"}
-    wanted = tuple(JobId(each.partition(".")[0]) for each in named)
+    wanted = tuple(JobId(each.partition(".")[0]) for each in named if each.partition(".")[2] in SHARED_STEPS)
+    if named and not wanted:
+        return []
     request = wire.ListJobs(
         job_ids=wanted, include_ended=everything, user=min(users) if len(users) == 1 else ""
     )
@@ -449,12 +352,17 @@ PROGRAMS: Final[dict[str, Callable[[list[str]], int]]] = {
     "srun": srun,
     "salloc": salloc,
     "seff": seff,
+    "sacctmgr": accounts,
+    "sshare": accounts,
 }
 
 
 def main() -> int:
     name, *words = sys.argv[1:]
     open_streams()
+    if words[:1] in (["--version"], ["-V"]):
+        say(f"slurm {SLURM_VERSION} (cotenant {own_version()})")
+        return OK
     with listening():
         return run_guarded(lambda: PROGRAMS[name](words))
 

@@ -148,6 +148,19 @@ def test_steps_are_counted_and_write_where_they_are_told(one: Script) -> None:
     assert [(one.folder / f"out-try-{task}.txt").read_text() for task in (0, 1)] == ["0\n", "1\n"]
 
 
+def test_errors_go_to_a_file_of_their_own(one: Script) -> None:
+    code, out, err = one("srun -n1 -o %j/out -e err-%j-%t sh -c 'echo said; echo wrong >&2'")
+    assert (code, out, err) == (0, [], "")
+    number = one.env["SLURM_JOB_ID"]
+    assert (one.folder / number / "out").read_text() == "said\n"
+    assert (one.folder / f"err-{number}-0").read_text() == "wrong\n"
+
+
+def test_a_step_knows_its_job_where_a_client_has_removed_the_variables(one: Script) -> None:
+    kept = "env -u SLURM_JOB_NODELIST -u SLURM_NODEID -u SLURM_NTASKS -u SLURM_TASKS_PER_NODE"
+    assert one(f"{kept} srun -n1 sh -c 'echo $SLURM_NODEID/$SLURM_NTASKS'") == (0, ["0/1"], "")
+
+
 def test_what_tasks_are_sent_before_the_limit(tmp_path: Path, side: Path) -> None:
     script = Script(
         tmp_path, side, tasks=1, signal=int(signal.SIGUSR1), signal_before_s=600.0, time_left_s=600.0,

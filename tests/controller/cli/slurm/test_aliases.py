@@ -6,17 +6,18 @@ import os
 import subprocess
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.present.problem import Problem
-from cotenant.controller.slurm.aliases import listings, programs
-from cotenant.controller.slurm.aliases.programs import Flags, read_words
+from cotenant.controller.slurm.aliases import launches, listings, programs
+from cotenant.controller.slurm.aliases.words import Flags, read_words, sbatch_words
 from cotenant.controller.submission.build import Sbatch, Submission, Submitter, submission
 from cotenant.controller.submission.options import BadSubmission
+from cotenant.controller.system import paths
 from cotenant.controller.wire import clients as wire
 from tests.controller.cli.replies import job_view
 
@@ -40,6 +41,7 @@ def job(**fields: object) -> wire.JobView:
     [
         ("-u ada -h", {"--user": "ada", "--noheader": "yes"}, []),
         ("-uada --format=%i 7 8", {"--user": "ada", "--format": "%i"}, ["7", "8"]),
+        ("-u ada --user=bob --form %i", {"--user": "ada,bob", "--format": "%i"}, []),
         (
             "-hl -p gpu --me",
             dict.fromkeys(("--noheader", "--long", "--me"), "yes") | {"--partition": "gpu"},
@@ -100,7 +102,7 @@ def test_what_is_wrong_with_a_command_line_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_where_the_options_end(line: str, options: list[str], rest: list[str], wrapped: str | None) -> None:
-    assert programs.sbatch_words(line.split()) == (options, rest, wrapped)
+    assert sbatch_words(line.split()) == (options, rest, wrapped)
 
 
 # --- Listings ---------------------------------------------------------------------------------------
@@ -199,15 +201,66 @@ def test_srun_sends_its_command_as_tasks_of_a_job_and_returns_its_code(
     controller.says(wire.Submit, wire.Submitted(request_id=0, job_ids=(JobId("7"),)))
     ended = replies.done("7", phase=Phase.FAILED, exit_code=3, attempt=0)
     controller.says(wire.ListJobs, replies.jobs(ended))
-    assert programs.srun(["-n", "2", "python", "-c", "print('a b')"]) == 3
+    assert launches.srun(["-n", "2", "python", "-c", "print('a b')"]) == 3
     (request,) = controller.asked_for(wire.Submit)
     assert request.specs[0].name == "python"
     assert request.specs[0].launch.slurm.tasks == 2
     assert "exec srun python -c 'print('" in " ".join(request.specs[0].launch.argv)
 
 
-@pytest.mark.parametrize("words", [("salloc", "-n", "1"), ("srun", "--pty", "bash"), ("srun",)])
-def test_a_session_is_refused_with_what_there_is(words: tuple[str, ...]) -> None:
-    with pytest.raises(Problem) as refused:
-        programs.PROGRAMS[words[0]](list(words[1:]))
-    assert "cotenant shell" in refused.value.hint
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("salloc --no-shell -N 1", "what is allocated ends with its command"),
+        ("srun -n 2", "no command was given"),
+        ("sacctmgr add user ada", "no database of accounts"),
+        ("scontrol show partition", "scontrol show partition is not possible here"),
+        ("squeue -O JobID", "the option -O is not known here"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(words: str, says: str) -> None:
+    name, *rest = words.split()
+    with pytest.raises(Problem, match=says):
+        programs.PROGRAMS[name](rest)
+
+
+def test_salloc_runs_a_command_and_writes_no_file(
+    controller: StandIn, replies: ModuleType, at_home: Path
+) -> None:
+    controller.says(wire.Submit, wire.Submitted(request_id=0, job_ids=(JobId("7"),)))
+    controller.says(wire.ListJobs, replies.jobs(replies.done("7", attempt=0)))
+    assert launches.salloc(["-N", "2", "--gpus-per-node=4", "srun", "hostname"]) == 0
+    (spec,) = controller.asked_for(wire.Submit)[0].specs
+    assert (spec.nodes, spec.gpus_min, spec.name, spec.launch.output) == (2, 8, "srun", "")
+    assert spec.launch.argv[2] == "#!/bin/sh\nexec srun hostname\n"
+
+
+def test_a_script_is_copied_however_it_is_named(controller: StandIn, at_home: Path) -> None:
+    controller.says(wire.Submit, wire.Submitted(request_id=0, job_ids=(JobId("7"),)))
+    (at_home / "train.sh").write_text("#!/bin/sh\n")
+    assert launches.sbatch([f"../{at_home.name}/train.sh", "--lr", "3"]) == 0
+    (spec,) = controller.asked_for(wire.Submit)[0].specs
+    _, copy, *words = spec.launch.argv
+    assert copy.startswith(str(paths.submitted_scripts())) and words == ["--lr", "3"]
+
+
+def test_scripts_of_long_ago_go(at_home: Path) -> None:
+    old = paths.submitted_scripts() / "2020-01-01"
+    (old / "0a").mkdir(parents=True)
+    os.utime(old, (1.0, 1.0))
+    kept = launches.keep_script("train.sh", b"#!/bin/sh\n")
+    assert kept.read_bytes() == b"#!/bin/sh\n" and kept.name == "train.sh"
+    assert launches.keep_script("train.sh", b"#!/bin/sh\n") == kept
+    assert not old.exists()
+
+
+def test_versions_and_one_line(
+    controller: StandIn, replies: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("sys.argv", ["programs", "sinfo", "--version"])
+    assert programs.main() == 0
+    assert capsys.readouterr().out.startswith("slurm 23.11.0 (cotenant ")
+    controller.says(wire.ListJobs, replies.jobs(replies.job_view("7")))
+    assert programs.scontrol(["show", "job", "-o", "7"]) == 0
+    (shown,) = capsys.readouterr().out.splitlines()
+    assert shown.startswith("JobId=7 JobName=train UserId=ada")
