@@ -67,9 +67,10 @@ _HOMES: Final = {
     ),
     "placement": ("CheckpointRecord", "Placement"),
     "job_spec": (
-        "PRIORITY_MAX", "SHARE_FORMS",
+        "MIG_TYPE", "PRIORITY_MAX", "SHARE_FORMS",
         "USER_BYTES_MAX", "Dependency", "InputFile",
         "JobSpec", "Launch", "LaunchKind", "LaunchMode", "SlurmScript", "held_bytes", "is_share",
+        "is_type_for",
     ),
     "lifecycle": (
         "CHANGEABLE", "CHECKPOINTING", "ENDED", "FINISH", "FIRST_STEP", "LAUNCH", "LEAVE", "LEAVING",
