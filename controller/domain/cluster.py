@@ -71,9 +71,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
         if self.sharing == "mps" and self.kind != "cuda":
             raise ValueError(f"{self.device_id}: MPS needs a CUDA device")
         if bool(self.parent) != self.type.startswith(MIG_TYPE):
-            raise ValueError(
-                f"{self.device_id}: types of MIG instances, and no others, begin with {MIG_TYPE}"
-            )
+            raise ValueError(f"{self.device_id}: types of MIG instances alone begin with {MIG_TYPE}")
         if self.parent and (self.max_tenants > 1 or self.divides or self.sharing == "mps"):
             raise ValueError(f"{self.device_id}: a MIG instance takes one job and is not divided")
 

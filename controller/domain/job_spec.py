@@ -340,7 +340,7 @@ def _device_checks(spec: JobSpec) -> tuple[tuple[bool, str], ...]:
         (spec.gpu_fraction < 1.0 and spec.gpus_max > 1, "a part of a GPU is only possible for one worker"),
         (
             (spec.gpu_fraction < 1.0 or spec.gpus_max > 1) and spec.gpu_type.startswith(MIG_TYPE),
-            f"one {spec.gpu_type} per job: a MIG instance is not divided, and NCCL does not run across several",
+            f"one {spec.gpu_type} per job: it is not divided, and NCCL does not run across MIG instances",
         ),
         (
             spec.memory_mib is not None and spec.memory_mib < 1,

@@ -146,10 +146,8 @@ def mig(facts: DoctorFacts) -> Check | None:
         found = f"{numbers(empty)} in MIG mode without instances: nothing can run there"
         return check_with_step("MIG", "warn", found, enabling.mig_off(uuids_of(empty), facts.files))
     instances = sum(len(gpu.instances) for gpu in split)
-    found = (
-        f"{numbers(split)} in MIG mode ({plural(instances, 'instance')}; jobs name their type, one on each)"
-    )
-    return Check("MIG", "ok", found)
+    how = f"{plural(instances, 'instance')}; jobs name their type, one on each"
+    return Check("MIG", "ok", f"{numbers(split)} in MIG mode ({how})")
 
 
 def persistence(facts: DoctorFacts) -> Check | None:
