@@ -70,8 +70,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self.device_id}: memory and tenants must be positive, got {self}")
         if self.sharing == "mps" and self.kind != "cuda":
             raise ValueError(f"{self.device_id}: MPS needs a CUDA device")
-        if bool(self.parent) != self.type.startswith(MIG_TYPE):
-            raise ValueError(f"{self.device_id}: types of MIG instances alone begin with {MIG_TYPE}")
+        if self.parent and not self.type.startswith(MIG_TYPE):
+            raise ValueError(f"{self.device_id}: the type of a MIG instance begins with {MIG_TYPE}")
         if self.parent and (self.max_tenants > 1 or self.divides or self.sharing == "mps"):
             raise ValueError(f"{self.device_id}: a MIG instance takes one job and is not divided")
 

@@ -55,7 +55,7 @@ def test_a_job_gets_one_instance_and_no_part_of_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"max_tenants": 2}, {"divides": True}, {"sharing": "mps"}, {"type": "H200"}, {"parent": ""}]
+    "wrong", [{"max_tenants": 2}, {"divides": True}, {"sharing": "mps"}, {"type": "H200"}]
 )
 def test_no_device_is_a_mig_instance_that_is_shared(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="MIG"):
