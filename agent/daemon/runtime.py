@@ -193,13 +193,17 @@ class Runtime:
         if config.indicators_every_s > 0:
             indicators = IndicatorReader(
                 lambda: self._state.config.report.devices,
-                self._state.memory_seen_mib,
+                self._memory_seen_mib,
                 self._indicators_read,
                 wanted=config.indicators,
                 every_s=config.indicators_every_s,
             )
             found.append(indicators.run())
         return found
+
+    def _memory_seen_mib(self) -> dict[DeviceId, float]:
+        on_gpus = self._watch.memory_used_mib() if self._watch is not None else {}
+        return self._state.memory_seen_mib() | on_gpus
 
     def _indicators_read(self, readings: tuple[DeviceReading, ...]) -> None:
         at_s = now_s()

@@ -33,7 +33,7 @@ from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.locks import DeviceLocks
 from cotenant.agent.host.process_identity import boot_id
 from cotenant.agent.ipc import read_or_put_aside, write_record
-from cotenant.controller.domain import Device
+from cotenant.controller.domain import Device, DeviceId
 
 MARKS: Final = "devices.json"
 FRESH_S: Final = 600.0
@@ -60,8 +60,8 @@ class GpuWatch:
         patience_s: float = PATIENCE_S,
         kernel_log: str = KERNEL_LOG,
     ) -> None:
-        """Loads the states that were kept of the devices. `devices`: those of the host; MIG instances and
-        GPUs that could not be found are not watched."""
+        """Loads the states that were kept of the devices. `devices`: those of the host; GPUs that could not
+        be found, and those that are divided into MIG instances, are not watched."""
         self._path = state_dir / MARKS
         self._log = log
         watched = {d.local: d.reserve_mib for d in devices if is_watched(d)}
@@ -135,6 +135,10 @@ class GpuWatch:
         self.health.settle(now_s())
         self._store()
         return self.health.conditions()
+
+    def memory_used_mib(self) -> dict[DeviceId, float]:
+        """What is in use of each device that was probed, whoever uses it."""
+        return {self._names[uuid]: float(mib) for uuid, mib in self.health.used_mib().items()}
 
     @property
     def held(self) -> frozenset[str]:

@@ -250,6 +250,11 @@ class Health:
     def reserve_mib(self, uuid: str) -> int:
         return self._gpus[uuid].reserve_mib
 
+    def used_mib(self) -> dict[str, int]:
+        """All that is in use of each device, as the last probe that was answered has it."""
+        probes = [gpu.probe for gpu in self._gpus.values() if gpu.probe is not None]
+        return {probe.uuid: probe.used_mib for probe in probes if not probe.code}
+
     def live_on(self, uuid: str) -> frozenset[AttemptKey]:
         """Attempts that hold the device."""
         return self._gpus[uuid].live

@@ -34,14 +34,24 @@ from cotenant.agent.gpus.probe_results import (
 from cotenant.agent.gpus.xid import KERNEL_LOG, RECOVERY_CHANGED, XID, XidLine, bus_address, record_of, xid_in
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.process_identity import stat_of
-from cotenant.profiler.driver.facts import TIMEOUT, NvmlError
+from cotenant.profiler.driver.facts import (
+    LOST,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+    TIMEOUT,
+    NvmlError,
+    is_mig_instance,
+)
 from cotenant.profiler.driver.library import (
+    DevicePlace,
     Library,
     bus_id,
     ecc_uncorrected,
     handle_of,
+    is_divided,
     memory_mib,
     open_library,
+    place_of,
     processes,
     recovery_action,
     remapping,
@@ -51,6 +61,10 @@ XID_EVENT: Final = 8
 """NVML's number of the event: the driver reports an error."""
 EVENT_WAIT_S: Final = 0.25
 """So often the kernel's log is looked at, and a reader that has gone is noticed."""
+NO_INSTANCE: Final = 0xFFFF_FFFF
+"""So says an event that is not about one GPU instance."""
+NOW_DIVIDED: Final = "it is in MIG mode now: restart the agent, which then offers its instances"
+INSTANCE_GONE: Final = "the MIG instance is gone: restart the agent, which then offers those that are there"
 SAME_XID_S: Final = 2.0
 """Both sources tell of an Xid; within this it is one."""
 _RECORD_BYTES: Final = 8192
@@ -66,14 +80,16 @@ def say(line: AnyWatchLine) -> None:
 
 
 class NvmlWatch:
-    """The GPUs that were asked for, in one NVML session."""
+    """The GPUs that were asked for, in one NVML session. Of a MIG instance NVML knows memory and processes;
+    errors, their counters and energy are those of its GPU."""
 
     def __init__(self, nvml: Library, uuids: Sequence[str], owners: Owners, log: KernelLog) -> None:
         self._nvml = nvml
         self._owners = owners
         self._log = log
         self._handles: dict[str, Any] = {}
-        self._by_bus: dict[str, str] = {}
+        self._places: dict[str, DevicePlace] = {}
+        self._buses: dict[str, str] = {}
         self._told: dict[tuple[str, int], tuple[float, int | None, int | None]] = {}
         """(UUID, Xid) -> when it was said, with which process and which recovery action."""
         self._ask = sys.stdin.fileno() if sys.stdin is not None else -1
@@ -81,11 +97,13 @@ class NvmlWatch:
         for uuid in uuids:
             say(ProbeBegins(uuid=uuid))
             try:
-                self._handles[uuid] = handle_of(nvml, uuid)
+                handle = handle_of(nvml, uuid)
+                self._places[uuid] = place_of(nvml, uuid, handle)
             except NvmlError as error:
-                say(ProbeResult(uuid=uuid, code=error.code, problem=str(error)))
+                say(_failed(uuid, error))
             else:
-                self._by_bus[bus_address(bus_id(nvml, self._handles[uuid]))] = uuid
+                self._handles[uuid] = handle
+                self._buses[uuid] = bus_address(bus_id(nvml, self._places[uuid].gpu))
         self._events = self._register()
         say(Began(events=self._events is not None, kernel_log=log.is_open, missed=log.has_missed(uuids)))
 
@@ -95,10 +113,10 @@ class NvmlWatch:
         if events is None:
             return None
         registered = 0
-        for uuid, handle in self._handles.items():
+        for uuid, place in self._places.items():
             say(ProbeBegins(uuid=uuid))
             try:
-                self._nvml.ask("nvmlDeviceRegisterEvents", handle, XID_EVENT, events)
+                self._nvml.ask("nvmlDeviceRegisterEvents", place.gpu, XID_EVENT, events)
                 registered += 1
             except NvmlError:  # This GPU has none; its counters are looked at all the same.
                 continue
@@ -134,13 +152,18 @@ class NvmlWatch:
                 return
 
     def _probe(self, uuid: str) -> ProbeResult:
-        nvml, handle = self._nvml, self._handles[uuid]
+        nvml, handle, gpu = self._nvml, self._handles[uuid], self._places[uuid].gpu
         try:
+            # A layout that was changed may have given the handle to another instance.
+            if is_mig_instance(uuid) and nvml.ask("nvmlDeviceGetUUID", handle) != uuid:
+                return ProbeResult(uuid=uuid, code=NOT_SUPPORTED, problem=INSTANCE_GONE)
+            if not is_mig_instance(uuid) and is_divided(nvml, handle):
+                return ProbeResult(uuid=uuid, code=NOT_SUPPORTED, problem=NOW_DIVIDED)
             taken_mib = memory_mib(nvml, handle).taken_mib
             everybody = processes(nvml, handle)
         except NvmlError as error:
-            return ProbeResult(uuid=uuid, code=error.code, problem=str(error))
-        remapped = remapping(nvml, handle)
+            return _failed(uuid, error)
+        remapped = remapping(nvml, gpu)
         return ProbeResult(
             uuid=uuid,
             used_mib=taken_mib,
@@ -154,10 +177,10 @@ class NvmlWatch:
                 )
                 for each in everybody
             ),
-            ecc_uncorrected=ecc_uncorrected(nvml, handle),
+            ecc_uncorrected=ecc_uncorrected(nvml, gpu),
             remap_pending=bool(remapped.pending),
             remap_failed=bool(remapped.failed),
-            energy_mj=nvml.maybe("nvmlDeviceGetTotalEnergyConsumption", handle),
+            energy_mj=nvml.maybe("nvmlDeviceGetTotalEnergyConsumption", gpu),
         )
 
     # --- Xids --------------------------------------------------------------------------------------
@@ -180,25 +203,33 @@ class NvmlWatch:
                 raise
             return False
         self._read_log()  # It was written before the event came, and it names the process.
-        uuid = self._whose(data.device)
-        if uuid is not None:
-            xid = int(data.eventData)
-            recovery = recovery_action(self._nvml, self._handles[uuid]) if xid == RECOVERY_CHANGED else None
+        xid, instance = int(data.eventData), int(data.gpuInstanceId)
+        for uuid in self._whose(data.device, None if instance == NO_INSTANCE else instance):
+            gpu = self._places[uuid].gpu
+            recovery = recovery_action(self._nvml, gpu) if xid == RECOVERY_CHANGED else None
             self._tell(uuid, XidLine(pci="", xid=xid, pid=None, recovery=recovery), None)
         return True
 
-    def _whose(self, device: Any) -> str | None:
-        """The UUID of an event's device: by its handle, else as NVML says it, which a lost GPU's may not."""
-        known = {_address(handle): uuid for uuid, handle in self._handles.items()}
-        found = known.get(_address(device)) or self._nvml.maybe("nvmlDeviceGetUUID", device)
-        return found if found in self._handles else None
+    def _whose(self, device: Any, instance: int | None) -> list[str]:
+        """The UUIDs that an event is about: by the GPU's handle, else as NVML says it, which a lost GPU's may
+        not."""
+        known = [uuid for uuid, place in self._places.items() if _address(place.gpu) == _address(device)]
+        found = known or [self._nvml.maybe("nvmlDeviceGetUUID", device)]
+        return [uuid for uuid in found if uuid in self._places and self._is_about(uuid, instance)]
+
+    def _is_about(self, uuid: str, instance: int | None) -> bool:
+        """Whether an error of that GPU instance (None: of the whole GPU) concerns a device of the GPU."""
+        return instance is None or self._places[uuid].instance in (None, instance)
 
     def _read_log(self) -> None:
         for record, line in self._log.lines():
             found = xid_in(line)
-            uuid = self._by_bus.get(found.pci) if found is not None else None
-            if found is not None and uuid is not None and self._log.is_news(uuid, record):
-                self._tell(uuid, found, record)
+            if found is None:
+                continue
+            for uuid, bus in self._buses.items():
+                is_about = bus == found.pci and self._is_about(uuid, found.instance)
+                if is_about and self._log.is_news(uuid, record):
+                    self._tell(uuid, found, record)
 
     def _tell(self, uuid: str, line: XidLine, record: int | None) -> None:
         """Once per Xid, from the first source that reports it; again if now the process or the recovery
@@ -213,6 +244,12 @@ class NvmlWatch:
         owner = self._owners.owner(pid) if pid is not None else None
         late = self._log.is_past(record)
         say(XidSeen(uuid=uuid, xid=xid, pid=pid, recovery=recovery, owner=owner, record=record, is_late=late))
+
+
+def _failed(uuid: str, error: NvmlError) -> ProbeResult:
+    is_gone = is_mig_instance(uuid) and error.code not in (LOST, RESET_REQUIRED)
+    problem = f"{INSTANCE_GONE} ({error})" if is_gone else str(error)
+    return ProbeResult(uuid=uuid, code=error.code, problem=problem)
 
 
 def _state(pid: int) -> str:

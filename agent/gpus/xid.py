@@ -27,7 +27,8 @@ program can have caused it (only then is anybody blamed).
 
 The kernel's log names the process where NVML's events do not. A line of it, whatever stands before it:
 `NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name=python3, ...`. The function number and the domain's leading
-zeros are written or left out, and the pid may be missing or unknown. What stands before it in /dev/kmsg
+zeros are written or left out, `GPU-I:05 GPU-CI:00` behind them names a MIG instance, and the pid may be
+missing or unknown. What stands before it in /dev/kmsg
 begins `priority,record,...;`: records are numbered from the boot on.
 """
 
@@ -189,7 +190,8 @@ KERNEL_LOG: Final = "/dev/kmsg"
 XID: Final = "NVRM: Xid"
 _RECORD: Final = re.compile(r"\d+,(\d+),[^;]*;")
 _LINE: Final = re.compile(
-    r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9A-Fa-f:.]+)\): (?P<xid>\d+)(?:, pid=(?P<pid>\d+))?"
+    r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9A-Fa-f:.]+)(?: GPU-I:(?P<instance>\d+))?(?: GPU-CI:\d+)?\): "
+    r"(?P<xid>\d+)(?:, pid=(?P<pid>\d+))?"
 )
 _SUMMED_UP: Final = re.compile(r"\bto 0x([0-9A-Fa-f]{1,4})\b")
 """Xid 154: `GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)`. The number is NVML's;
@@ -203,6 +205,8 @@ class XidLine(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None
     recovery: int | None = None
     """Of Xid 154: what the driver wants done now, as NVML numbers it."""
+    instance: int | None = None
+    """The GPU instance (MIG) that the error is about; None: the GPU."""
 
 
 def xid_in(line: str) -> XidLine | None:
@@ -213,7 +217,9 @@ def xid_in(line: str) -> XidLine | None:
     xid = int(match["xid"])
     action = _SUMMED_UP.search(line, match.end()) if xid == RECOVERY_CHANGED else None
     recovery = int(action[1], 16) if action is not None else None
-    return XidLine(pci=bus_address(match["pci"]), xid=xid, pid=pid or None, recovery=recovery)
+    instance = int(match["instance"]) if match["instance"] else None
+    pci = bus_address(match["pci"])
+    return XidLine(pci=pci, xid=xid, pid=pid or None, recovery=recovery, instance=instance)
 
 
 def record_of(line: str) -> int | None:

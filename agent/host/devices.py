@@ -9,6 +9,8 @@ that cannot be used is listed with the reason. NVML is asked in a child process 
     cpu:2-3/4   slots 2 and 3 of 4: with `cpu:0-1/4` of another agent one machine plays two hosts
     cuda        every CUDA device
     cuda:0,2    these, by index (nvidia-smi's order) or by UUID
+
+A GPU in MIG mode is no device itself; its instances are, or those of them that are named by UUID.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain import Device, DeviceId, HostId, texts
+from cotenant.controller.domain import MIG_TYPE, Device, DeviceId, HostId, texts
 from cotenant.profiler.driver.facts import (
     COMPUTE_EXCLUSIVE_PROCESS,
     COMPUTE_PROHIBITED,
@@ -33,6 +35,10 @@ AUTO_SLOTS_MAX: Final = 8
 SLOTS_MAX: Final = 1024
 IDLE_MIB_MAX: Final = 2048
 """More than this on a GPU without visible processes is held by one that cannot be seen."""
+NO_INSTANCES: Final = (
+    "it is in MIG mode and has no instances: make some (`nvidia-smi mig -cgi PROFILE -C`, as root; "
+    "`nvidia-smi mig -lgip` lists profiles) or leave the mode (`nvidia-smi -mig 0`), and restart the agent"
+)
 _SHORT_UUID_DIGITS: Final = 6
 
 
@@ -108,7 +114,7 @@ def find(
         facts = driver()
         if facts.gpus:
             gpus = pick(facts.gpus, choice.picked)
-            busy = tuple(gpu.uuid for gpu in gpus if _is_busy(gpu))
+            busy = tuple(each.uuid for gpu in gpus for each in (gpu, *gpu.instances) if _is_busy(each))
             return Inventory(devices=cuda_devices(gpus, host_id), gpus=gpus, busy=busy)
         why = add_advice(facts.problem, facts.problem_code) or "the driver reports none"
         note = f"no CUDA devices: {why}"
@@ -173,35 +179,39 @@ def pick(gpus: Sequence[GpuFacts], picked: Sequence[str]) -> tuple[GpuFacts, ...
     Raises:
         NotThisHost: one of them is not there.
     """
-    known = {str(gpu.index) for gpu in gpus} | {gpu.uuid for gpu in gpus}
+    parts = {part.uuid for gpu in gpus for part in gpu.instances}
+    known = {str(gpu.index) for gpu in gpus} | {gpu.uuid for gpu in gpus} | parts
     missing = [name for name in picked if name not in known]
     if missing:
         raise NotThisHost(f"no CUDA device {', '.join(missing)} here; there are 0 to {len(gpus) - 1}")
-    return tuple(gpu for gpu in gpus if not picked or str(gpu.index) in picked or gpu.uuid in picked)
+    chosen = []
+    for gpu in gpus:
+        instances = tuple(part for part in gpu.instances if part.uuid in picked)
+        if not picked or str(gpu.index) in picked or gpu.uuid in picked:
+            chosen.append(gpu)
+        elif instances:
+            chosen.append(msgspec.structs.replace(gpu, instances=instances))
+    return tuple(chosen)
 
 
 def cuda_devices(gpus: Sequence[GpuFacts], host_id: HostId) -> tuple[Device, ...]:
-    """The GPUs, and after each that is in MIG mode its instances, which are listed and not offered."""
-    parts = [(gpu, instance) for gpu in gpus for instance in gpu.instances]
-    names = short_names([_local(gpu) for gpu in gpus])
-    part_names = short_names([instance.uuid for _, instance in parts], "mig")
+    """The GPUs, and after each that is in MIG mode, which is listed and not offered, its instances."""
+    parts = [part.uuid for gpu in gpus for part in gpu.instances]
+    part_names = dict(zip(parts, short_names(parts, "mig"), strict=True))
     found: list[Device] = []
-    for gpu, name in zip(gpus, names, strict=True):
+    for gpu, name in zip(gpus, short_names([_local(gpu) for gpu in gpus]), strict=True):
         found.append(_cuda_device(gpu, host_id, name))
-        for (parent, instance), part_name in zip(parts, part_names, strict=True):
-            if parent is gpu:
-                found.append(
-                    Device(
-                        device_id=DeviceId(f"{host_id}/{part_name}"),
-                        host_id=host_id,
-                        kind="cuda",
-                        type=_type(instance.name),
-                        local=instance.uuid,
-                        memory_mib=1,
-                        healthy=False,
-                        note=f"a MIG instance of {name}: cotenant offers whole GPUs only",
-                    )
+        for part in gpu.instances:
+            whole = _cuda_device(part, host_id, f"{name}-{part_names[part.uuid]}")
+            found.append(
+                msgspec.structs.replace(
+                    whole,
+                    type=_mig_type(part),
+                    max_tenants=1,
+                    sharing_note=f"a MIG instance of {name}, which one job has to itself",
+                    parent=gpu.uuid,
                 )
+            )
     return tuple(found)
 
 
@@ -248,8 +258,11 @@ def _reserve_mib(gpu: GpuFacts) -> int:
 def _why_not_offered(gpu: GpuFacts) -> str:
     if gpu.problem:
         return add_advice(gpu.problem, gpu.problem_code)
+    if gpu.instances:
+        types = ", ".join(sorted({_mig_type(part) for part in gpu.instances}))
+        return f"divided into {len(gpu.instances)} MIG instances, for jobs with --gpu-type {types}"
     if gpu.mig:
-        return "it is in MIG mode, which cotenant does not offer: `nvidia-smi -mig 0` makes it one GPU again"
+        return NO_INSTANCES
     if gpu.compute_mode == COMPUTE_PROHIBITED:
         return "its compute mode is PROHIBITED: `nvidia-smi -c DEFAULT` (as root) lets programs use it"
     return ""
@@ -257,6 +270,11 @@ def _why_not_offered(gpu: GpuFacts) -> str:
 
 def _type(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-") or "GPU"
+
+
+def _mig_type(part: GpuFacts) -> str:
+    """The type of a MIG instance, `MIG-1g.10gb`: NVML calls it `NVIDIA H100 80GB HBM3 MIG 1g.10gb`."""
+    return f"{MIG_TYPE}{_type(part.name.rpartition('MIG ')[2])}"
 
 
 def short_names(uuids: Sequence[str], kind: str = "gpu") -> list[str]:

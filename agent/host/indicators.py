@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.controller.domain import TEXT_MAX, Device, DeviceId, DeviceReading
-from cotenant.profiler.indicators.device_process import DeviceAnswer, DeviceProcess, NoIndicators, words_of
+from cotenant.profiler.indicators.device_process import (
+    MIG_HAS_NONE,
+    DeviceAnswer,
+    DeviceProcess,
+    NoIndicators,
+    words_of,
+)
 from cotenant.profiler.indicators.sources import Indicator, Timed, Wanted, Windows
 
 LOOK_S: Final = 0.02
@@ -44,7 +50,8 @@ class IndicatorReader:
         every_s: float,
         command: Sequence[str] = (),
     ) -> None:
-        """`command` answers like `profiler.indicators.device_child`; by default it is that."""
+        """`memory_seen_mib`: what is in use of CPU slots and MIG instances. `command` answers like
+        `profiler.indicators.device_child`; by default it is that."""
         self._devices = devices
         self._memory_seen_mib = memory_seen_mib
         self._post = post
@@ -70,7 +77,14 @@ class IndicatorReader:
             self._slot(device, memory_mib.get(device.device_id)) for device in devices if device.kind == "cpu"
         ]
         gpus = [device for device in devices if device.kind == "cuda" and device.state != "lost"]
-        return (*slots, *await self._gpus.read(gpus))
+        parts = [
+            DeviceReading(
+                device_id=each.device_id, memory_used_mib=memory_mib.get(each.device_id), why=MIG_HAS_NONE
+            )
+            for each in gpus
+            if each.parent
+        ]
+        return (*slots, *parts, *await self._gpus.read([gpu for gpu in gpus if not gpu.parent]))
 
     def _slot(self, device: Device, memory_mib: float | None) -> DeviceReading:
         values = self._slots.values(device)

@@ -393,6 +393,7 @@ def device_view(
         parts=tuple(part.fraction for part in parts) if any(p.fraction < 1.0 for p in parts) else (),
         jobs_planned_mib=planned,
         reserved=reserved,
+        parent=device.parent,
     )
 
 
@@ -439,7 +440,9 @@ def sharing_reasons(engine: Engine, job: Job) -> list[Reason]:
         for device in host.report.devices:
             if device.device_id not in wanted or device.kind != "cuda":
                 continue
-            if device.sharing == "time-slicing":
+            if device.parent:
+                found["mig"] = because("alone-on-mig", device.device_id, device.sharing_note)
+            elif device.sharing == "time-slicing":
                 why = device.sharing_note or "its agent does not say why"
                 found.setdefault(why, because("co-tenants-take-turns", device.device_id, why))
             else:

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.client.connection import Client
-from cotenant.controller.domain import ENDED, Dependency, HostState, JobId, JobSpec
+from cotenant.controller.domain import ENDED, Dependency, HostState, JobId, JobSpec, is_type_for
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import tell
 from cotenant.controller.present.units import duration, plural
@@ -42,7 +42,7 @@ def configurations(
 ) -> tuple[Configuration, ...]:
     """What there is to measure on these hosts, cheapest first; empty where no device suits the job."""
     suited = [
-        (sum(device.healthy and spec.gpu_type in ("", device.type) for device in host.devices), host)
+        (sum(device.healthy and is_type_for(spec.gpu_type, device.type) for device in host.devices), host)
         for host in hosts
         if set(spec.features) <= set(host.features)
     ]

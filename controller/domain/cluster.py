@@ -16,7 +16,7 @@ import msgspec
 
 from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.job_spec import JobSpec
+from cotenant.controller.domain.job_spec import MIG_TYPE, JobSpec
 from cotenant.controller.domain.reasons import Reason
 
 DeviceKind = Literal["cuda", "cpu"]
@@ -41,7 +41,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     """Product name without spaces (`NVIDIA-H200`), or `cpu`."""
     local: str
-    """What the agent calls it: the GPU's UUID, or the CPU slot's number."""
+    """What the agent calls it: the UUID of the GPU or MIG instance, or the CPU slot's number."""
     memory_mib: int
     reserve_mib: int = 0
     """Measured driver reserve; never planned with."""
@@ -62,12 +62,18 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it takes new work."""
     note: str = ""
     """Why it is not offered, if it is not (locked by another agent, lost, foreign process)."""
+    parent: str = ""
+    """Of a MIG instance, the UUID of its GPU; empty: it is none. It is never shared, nor divided."""
 
     def __post_init__(self) -> None:
         if self.memory_mib < 1 or self.reserve_mib < 0 or self.max_tenants < 1:
             raise ValueError(f"{self.device_id}: memory and tenants must be positive, got {self}")
         if self.sharing == "mps" and self.kind != "cuda":
             raise ValueError(f"{self.device_id}: MPS needs a CUDA device")
+        if self.parent and not self.type.startswith(MIG_TYPE):
+            raise ValueError(f"{self.device_id}: the type of a MIG instance begins with {MIG_TYPE}")
+        if self.parent and (self.max_tenants > 1 or self.divides or self.sharing == "mps"):
+            raise ValueError(f"{self.device_id}: a MIG instance takes one job and is not divided")
 
     @property
     def usable_mib(self) -> int:
@@ -81,10 +87,14 @@ class SaysSharing(Protocol):
     def sharing(self) -> SharingMode: ...
     @property
     def sharing_note(self) -> str: ...
+    @property
+    def parent(self) -> str: ...
 
 
 def sharing_in_words(device: SaysSharing) -> str:
     """How co-tenants share a GPU, for a person."""
+    if device.parent:
+        return device.sharing_note
     how = "MPS" if device.sharing == "mps" else "time-slicing"
     return f"{how}: {device.sharing_note}" if device.sharing_note else how
 

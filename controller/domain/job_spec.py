@@ -291,6 +291,16 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         return sized_gang(self.gpus_min, self.nodes or 1)
 
 
+MIG_TYPE: Final = "MIG-"
+"""So begin the types of MIG instances; the rest is the profile, as in `MIG-1g.10gb`."""
+
+
+def is_type_for(asked: str, type: str) -> bool:
+    """Whether a job may have devices of a type. `asked`: the type that it asks for; empty: any. A MIG
+    instance, which may be a seventh of a GPU, goes only to jobs that ask for its type."""
+    return type == asked or (not asked and not type.startswith(MIG_TYPE))
+
+
 def is_share(word: str) -> bool:
     """Whether a word may be the `share` of a job."""
     if word in ("auto", "never", "max=none"):
@@ -306,6 +316,7 @@ def _is_plain(spec: JobSpec) -> bool:
     quickly. A simulation makes hundreds of thousands of them."""
     return (
         0 < spec.gpus_min == spec.gpus_max
+        and (spec.gpus_max == 1 or not spec.gpu_type.startswith(MIG_TYPE))
         and spec.nodes == spec.cpus == spec.host_memory_mib == spec.retries == spec.priority == 0
         and spec.gpu_fraction == 1.0
         and spec.memory_mib is spec.batch_size is spec.time_limit_s is spec.budget_s is None
@@ -337,6 +348,10 @@ def _device_checks(spec: JobSpec) -> tuple[tuple[bool, str], ...]:
         ),
         (not 0.0 < spec.gpu_fraction <= 1.0, f"gpu_fraction must be in (0, 1], got {spec.gpu_fraction}"),
         (spec.gpu_fraction < 1.0 and spec.gpus_max > 1, "a part of a GPU is only possible for one worker"),
+        (
+            (spec.gpu_fraction < 1.0 or spec.gpus_max > 1) and spec.gpu_type.startswith(MIG_TYPE),
+            f"one {spec.gpu_type} per job: it is not divided, and NCCL does not run across MIG instances",
+        ),
         (
             spec.memory_mib is not None and spec.memory_mib < 1,
             f"memory must be positive, got {spec.memory_mib} MiB",

@@ -313,6 +313,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "alone, as measured",
     "co-tenants-by-mps": "on {0} co-tenants run at once, through MPS",
     "co-tenants-by-mps-noted": "on {0} co-tenants run at once, through MPS ({1})",
+    "alone-on-mig": "{0} is {1}",
     "co-tenants-take-turns": "on {0} co-tenants take turns (time-slicing): {1}",
     "resumed-exact": "resumed exactly at step {0}",
     "resumed-equivalent": "resumed at step {0}, equivalent but not exact: {1}",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cotenant.controller.domain import DeviceId, Job, JobSpec, Phase, Reason, because
+from cotenant.controller.domain import DeviceId, Job, JobSpec, Phase, Reason, because, is_type_for
 from cotenant.controller.engine.stages import bookings, parts
 from cotenant.controller.engine.stages.admission import Admission
 from cotenant.controller.engine.stages.lateness import Lateness
@@ -97,6 +97,6 @@ class Explaining:
             if not device.healthy
             and device.note
             and device.device_id not in self._ledger.bookings.saved.closed
-            and scheduling_class.gpu_type in ("", device.type)
+            and is_type_for(scheduling_class.gpu_type, device.type)
         ]
         return [because("not-offered", device_id, note) for device_id, note in out[:NOT_OFFERED_SHOWN]]

@@ -26,6 +26,7 @@ from cotenant.controller.domain import (
     Reason,
     Resize,
     Share,
+    is_type_for,
     room_left,
 )
 from cotenant.controller.planning.view import SchedulingClass, View, is_barred, suits
@@ -157,7 +158,8 @@ class Plan:
         type = scheduling_class.gpu_type or view.devices[devices[0]].type
         for device_id in devices:
             device = view.devices[device_id]
-            if not device.healthy or device.type != type or device.host_id != host_id:
+            is_fit = device.type == type and is_type_for(scheduling_class.gpu_type, type)
+            if not device.healthy or not is_fit or device.host_id != host_id:
                 return None
             if (
                 view.holdings.tenants(device_id) != [victim.spec.job_id]

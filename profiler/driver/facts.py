@@ -15,6 +15,7 @@ import msgspec
 
 NOT_NVMLS: Final = 0
 """Stands for a failure that NVML has no code for: nobody could ask it."""
+NOT_SUPPORTED: Final = 3
 NO_PERMISSION: Final = 4
 NOT_LOADED: Final = 9
 TIMEOUT: Final = 10
@@ -100,11 +101,9 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     """It belongs to a job that an agent of ours started."""
 
 
-class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a GPU in MIG mode, which programs see as a GPU of its own."""
-
-    uuid: str
-    name: str
+def is_mig_instance(uuid: str) -> bool:
+    """Whether a UUID is that of a MIG instance, and not of a GPU."""
+    return uuid.startswith("MIG-")
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +130,8 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     mig: bool | None = None
     mig_next: bool | None = None
     """What it will be after a reset."""
-    instances: tuple[MigInstance, ...] = ()
+    instances: tuple[GpuFacts, ...] = ()
+    """Of a GPU in MIG mode, the parts into which it is divided: programs see each as a GPU of its own."""
     processes: tuple[GpuProcess, ...] = ()
     unlisted: tuple[DeviceUse, ...] = ()
     """Kinds of use for which the driver lists no processes."""

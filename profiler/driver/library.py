@@ -25,8 +25,8 @@ from cotenant.profiler.driver.facts import (
     DeviceUse,
     GpuFacts,
     GpuProcess,
-    MigInstance,
     NvmlError,
+    is_mig_instance,
 )
 
 NO_BINDING: Final = "the Python package nvidia-ml-py is not installed: pip install nvidia-ml-py"
@@ -114,39 +114,55 @@ _UNSIGNED: Final = (1, 2, 3)
 
 
 def handle_of(nvml: Library, uuid: str) -> Any:
-    """The handle of the GPU with this UUID. Raises NvmlError: there is no such GPU, or it is lost."""
+    """The handle of the GPU or MIG instance with this UUID. Raises NvmlError: there is no such thing, or it
+    is lost."""
     return nvml.ask("nvmlDeviceGetHandleByUUID", uuid)
 
 
 def gpu(nvml: Library, index: int) -> GpuFacts:
     """What must be known of a GPU before anything is put there; one that is broken has a problem."""
-    uuid = ""
     try:
         handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
         uuid = nvml.ask("nvmlDeviceGetUUID", handle)
-        total_mib, taken_mib = memory_mib(nvml, handle)
     except NvmlError as error:
-        return GpuFacts(index=index, uuid=uuid, problem=error.what, problem_code=error.code)
-    reserved_mib, used_mib = _driver_memory_mib(nvml, handle)
-    capability = nvml.maybe("nvmlDeviceGetCudaComputeCapability", handle)
+        return GpuFacts(index=index, problem=error.what, problem_code=error.code)
     modes = nvml.maybe("nvmlDeviceGetMigMode", handle)
     mig = _current(modes)
-    named, unlisted = named_processes(nvml, handle)
-    return GpuFacts(
-        index=index,
-        uuid=uuid,
-        name=nvml.maybe("nvmlDeviceGetName", handle) or "GPU",
-        memory_mib=total_mib,
-        taken_mib=taken_mib,
-        used_mib=used_mib,
-        reserved_mib=reserved_mib,
+    found = _describe(nvml, handle, index, uuid, is_divided=bool(mig))
+    if found.problem:
+        return found
+    capability = nvml.maybe("nvmlDeviceGetCudaComputeCapability", handle)
+    return msgspec.structs.replace(
+        found,
         capability=None if capability is None else (int(capability[0]), int(capability[1])),
         compute_mode=nvml.maybe("nvmlDeviceGetComputeMode", handle),
         persistence=_flag(nvml.maybe("nvmlDeviceGetPersistenceMode", handle)),
         bus=bus_id(nvml, handle),
         mig=mig,
         mig_next=None if modes is None else bool(modes[1] == 1),
-        instances=tuple(_instances(nvml, handle)) if mig else (),
+        instances=tuple(_instances(nvml, handle, index)) if mig else (),
+    )
+
+
+def _describe(nvml: Library, handle: Any, index: int, uuid: str, *, is_divided: bool = False) -> GpuFacts:
+    """What GPUs and MIG instances both answer. `is_divided`: not everybody may ask for its memory as a
+    whole."""
+    memory: InUse | None = None
+    try:
+        memory = memory_mib(nvml, handle)
+    except NvmlError as error:
+        if not is_divided:
+            return GpuFacts(index=index, uuid=uuid, problem=error.what, problem_code=error.code)
+    reserved_mib, used_mib = _driver_memory_mib(nvml, handle)
+    named, unlisted = named_processes(nvml, handle)
+    return GpuFacts(
+        index=index,
+        uuid=uuid,
+        name=nvml.maybe("nvmlDeviceGetName", handle) or "GPU",
+        memory_mib=None if memory is None else memory.total_mib,
+        taken_mib=None if memory is None else memory.taken_mib,
+        used_mib=used_mib,
+        reserved_mib=reserved_mib,
         processes=tuple(named[:PROCESSES_MAX]),
         unlisted=unlisted,
     )
@@ -287,14 +303,35 @@ def _each_once(lists: Iterable[Iterable[GpuProcess]]) -> list[GpuProcess]:
 # --- Modes -----------------------------------------------------------------------------------------
 
 
-def _instances(nvml: Library, handle: Any) -> Iterable[MigInstance]:
-    for index in range(nvml.maybe("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
-        part = nvml.maybe("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
-        if part is None:  # A place for an instance that was not made.
-            continue
-        uuid, name = nvml.maybe("nvmlDeviceGetUUID", part), nvml.maybe("nvmlDeviceGetName", part)
-        if uuid is not None and name is not None:
-            yield MigInstance(uuid=uuid, name=name)
+def _instances(nvml: Library, handle: Any, index: int) -> Iterable[GpuFacts]:
+    """The MIG instances of the GPU with this index."""
+    for place in range(nvml.maybe("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+        part = nvml.maybe("nvmlDeviceGetMigDeviceHandleByIndex", handle, place)
+        uuid = None if part is None else nvml.maybe("nvmlDeviceGetUUID", part)
+        if uuid is not None:  # Else a place for an instance that was not made.
+            yield _describe(nvml, part, index, uuid)
+
+
+def is_divided(nvml: Library, handle: Any) -> bool:
+    """Whether a GPU is in MIG mode, in which no program gets it as a whole."""
+    return bool(_current(nvml.maybe("nvmlDeviceGetMigMode", handle)))
+
+
+class DevicePlace(NamedTuple):
+    """Where errors and counters of a device are reported."""
+
+    gpu: Any
+    """The handle of the GPU: its own, or that of the GPU of which it is a MIG instance."""
+    instance: int | None = None
+    """NVML's number of the GPU instance; None: the device is a whole GPU, or NVML does not say."""
+
+
+def place_of(nvml: Library, uuid: str, handle: Any) -> DevicePlace:
+    """Raises NvmlError: the GPU of a MIG instance is not known."""
+    if not is_mig_instance(uuid):
+        return DevicePlace(handle)
+    gpu = nvml.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
+    return DevicePlace(gpu, nvml.maybe("nvmlDeviceGetGpuInstanceId", handle))
 
 
 def ecc_mode(nvml: Library, handle: Any) -> bool | None:

@@ -21,10 +21,10 @@ from typing import Any, Final, TextIO, TypeVar, get_args
 
 import msgspec
 
-from cotenant.profiler.driver.facts import NvmlError
+from cotenant.profiler.driver.facts import NvmlError, is_mig_instance
 from cotenant.profiler.driver.library import open_library, own_output
 from cotenant.profiler.indicators.counters import Counters, DriverCounters, Taken, Unsupported
-from cotenant.profiler.indicators.device_process import ORDER, Explanation, Finding
+from cotenant.profiler.indicators.device_process import MIG_HAS_NONE, ORDER, Explanation, Finding
 from cotenant.profiler.indicators.sources import Wanted, Wish
 
 CountersT = TypeVar("CountersT", bound=DriverCounters)
@@ -113,6 +113,8 @@ ABOUT: Final[dict[str, str]] = {
 
 def choose(wanted: Wanted, uuids: Sequence[str]) -> tuple[Counters | None, Explanation]:
     """The first that works for all devices, else the first that works for most; and how each one did."""
+    if all(map(is_mig_instance, uuids)):
+        return None, Explanation(problem=MIG_HAS_NONE)
     findings: list[Finding] = []
     best: Counters | None = None
     for source in ORDER if wanted.source == "auto" else (wanted.source,):

@@ -39,6 +39,7 @@ from cotenant.profiler.indicators.sources import (
 
 ORDER: Final[tuple[Wish, ...]] = get_args(Wish)[1:]
 EXPLAIN_S_MAX: Final = 30.0
+MIG_HAS_NONE: Final = "unknown: a MIG instance has no counters of its own"
 CHILD: Final = "cotenant.profiler.indicators.device_child"
 
 

@@ -15,6 +15,13 @@ import pytest
 from tests.agent.mock_gpus import MockGpus, build
 from tests.live.person import SAY, Person, at_home, when
 
+INSTANCES = tuple(f"MIG-{number}a2b3c4d-0000-0000-0000-000000000000" for number in (7, 8))
+SEES = (
+    SAY
+    + "open('saw-' + os.environ['COTENANT_JOB'], 'w').write(os.environ['CUDA_VISIBLE_DEVICES'] + ' '\n"
+    + "    + os.environ.get('CUDA_MPS_PIPE_DIRECTORY', 'no pipe'))\nsay('first_step', step=1)\n"
+    + "while not os.path.exists('leave'): time.sleep(0.05)\n"
+)
 HOLDS = (
     SAY
     + "open('pids', 'a').write(f'{os.getpid()}\\n')\nsay('first_step', step=1)\n"
@@ -24,7 +31,10 @@ HOLDS = (
 
 @pytest.fixture(scope="module")
 def gpus(tmp_path_factory: pytest.TempPathFactory) -> MockGpus:
-    return MockGpus(tmp_path_factory.mktemp("gpus") / "facts")
+    mock = MockGpus(tmp_path_factory.mktemp("gpus") / "facts")
+    parts = (f"gpu 2 instance {uuid} NVIDIA H200 MIG 1g.18gb" for uuid in INSTANCES)
+    mock.say("gpu 2 uuid GPU-3a2b3c4d-0000-0000-0000-000000000000", "gpu 2 mig 1", *parts)
+    return mock
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +66,9 @@ def test_foreign_processes_are_scheduled_around_and_a_lost_gpu_takes_nothing_wit
     assert [(d["device"].rpartition("/")[2], d["type"], d["state"]) for d in devices(person)] == [
         ("gpu-1a2b3c", "NVIDIA-H200-mock", "ok"),
         ("gpu-2a2b3c", "GPU-mock", "ok"),
+        ("gpu-3a2b3c", "GPU-mock", "ok"),
+        ("gpu-3a2b3c-mig-7a2b3c", "MIG-1g.18gb", "ok"),
+        ("gpu-3a2b3c-mig-8a2b3c", "MIG-1g.18gb", "ok"),
     ]
     with subprocess.Popen(["sleep", "1000"]) as stranger:
         try:
@@ -97,3 +110,39 @@ def test_a_suspect_is_offered_again_when_a_person_says_so(person: Person, gpus: 
     assert devices(person)[1]["note"] == "suspect: Xid 9999 (not in our table)"
     person("nodes", "resume", person.json("nodes")["nodes"][0]["host"])
     when(lambda: devices(person)[1]["healthy"])
+
+
+def test_mig_instances_take_one_job_each_that_asks_for_one(person: Person, gpus: MockGpus) -> None:
+    person.write("sees.py", SEES)
+    asks = ("--gpu-type", "MIG-1g.18gb", "--", "python3", "sees.py")
+    first, second, third = (person.submit(*asks) for _ in range(3))
+    for job in (first, second):
+        person.until_state(job, "running")
+    saw = {(person.work / f"saw-{job}").read_text() for job in (first, second)}
+    assert saw == {f"{uuid} no pipe" for uuid in INSTANCES}
+    assert person.job(third)["state"] == "queued"
+    other = person.submit("--share", "never", "--", "python3", "sees.py")
+    person.until_state(other, "running")
+    assert devices(person)[1]["jobs"] == [other], "it did not ask for a part of a GPU"
+    person("submit", "--gpus", "2", *asks).refuses(2, "one MIG-1g.18gb per job")
+
+    parent, *parts = devices(person)[2:]
+    assert (parent["healthy"], [each["parent"] for each in parts]) == (False, [gpus_uuid(gpus)] * 2)
+    when(lambda: all((each["indicators"] or {}).get("memory_used_mib") == 20 for each in devices(person)[3:]))
+    listed = person("nodes", COLUMNS="200").out
+    assert "divided into 2 MIG instances, for jobs with --gpu-type MIG-1g.18gb" in listed
+    assert "a MIG instance of gpu-3a2b3c, which one job has to itself" in listed
+    assert "is a MIG instance of gpu-3a2b3c" in person("explain", first).out
+
+    person.write("leave", "")
+    for job in (first, second, third, other):
+        person.until_state(job, "done")
+    gpus.say("xid 2 9999 2")
+    when(lambda: devices(person)[4]["state"] == "suspect")
+    assert devices(person)[3]["healthy"], "the error was on the other instance"
+    gpus.unsay(f"gpu 2 instance {INSTANCES[0]}")
+    when(lambda: "the MIG instance is gone: restart the agent" in devices(person)[3]["note"])
+
+
+def gpus_uuid(gpus: MockGpus) -> str:
+    return next(fact.split()[3] for fact in gpus.facts if fact.startswith("gpu 2 uuid"))

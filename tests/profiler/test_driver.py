@@ -21,7 +21,6 @@ from cotenant.profiler.driver.facts import (
     GpuFacts,
     GpuLink,
     GpuProcess,
-    MigInstance,
     NvmlError,
 )
 from cotenant.profiler.driver.library import NO_BINDING
@@ -97,11 +96,25 @@ def test_an_old_driver_leaves_much_unknown_and_is_asked_in_its_own_words(
     assert [(each.pid, each.memory_mib) for each in one.processes] == [(GONE, 300)]
 
 
-def test_mig_instances_are_listed(gpus: MockGpus) -> None:
-    gpus.say("gpu 1 mig 1", "gpu 1 instance MIG-77aa 1g.18gb")
+def test_mig_instances_are_listed_with_their_own_memory_and_processes(gpus: MockGpus, tmp_path: Path) -> None:
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / f"MIG-77aa.{os.getpid()}.4000").write_text("C")
+    gpus.say("gpu 1 mig 1", "gpu 1 instance MIG-77aa H200 MIG 1g.18gb", "gpu 1 instance MIG-78aa half")
+    gpus.say(f"claims {tmp_path / 'claims'}")
     one, two = driver_facts().gpus
     assert (one.mig, one.instances) == (False, ())
-    assert (two.mig, two.instances) == (True, (MigInstance(uuid="MIG-77aa", name="1g.18gb"),))
+    assert [(each.uuid, each.memory_mib, each.taken_mib) for each in two.instances] == [
+        ("MIG-77aa", 9984, 4020),
+        ("MIG-78aa", 9984, 20),
+    ]
+    assert [[each.pid for each in part.processes] for part in two.instances] == [[os.getpid()], []]
+
+
+def test_who_may_not_ask_for_a_divided_gpus_memory_has_its_instances_all_the_same(gpus: MockGpus) -> None:
+    gpus.say("gpu 1 mig 1", "gpu 1 instance MIG-77aa half", "fail nvmlDeviceGetMemoryInfo 4")
+    one, two = driver_facts().gpus
+    assert one.problem, "every whole GPU answers this"
+    assert (two.problem, two.memory_mib, [part.uuid for part in two.instances]) == ("", None, ["MIG-77aa"])
 
 
 # --- Processes -------------------------------------------------------------------------------------

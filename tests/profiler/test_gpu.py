@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.profiler.indicators.cpu import CpuSource
-from cotenant.profiler.indicators.device_process import DeviceProcess, NoIndicators, explain
+from cotenant.profiler.indicators.device_process import MIG_HAS_NONE, DeviceProcess, NoIndicators, explain
 from cotenant.profiler.indicators.gpm import RATES, SHARES
 from cotenant.profiler.indicators.gpu import GpuSource
 from cotenant.profiler.indicators.sources import Indicator, Sample, Timed, Wanted
@@ -272,6 +272,11 @@ def test_an_engine_that_hangs_does_not_take_anybody_with_it(libraries: Callable[
         "the sources of indicators did not answer within 0.5 s"
         in explain([GPU], Wanted(source="dcgm"), timeout_s=0.5).why
     )
+
+
+def test_a_mig_instance_has_no_counters_and_no_source_is_tried(libraries: Callable[..., None]) -> None:
+    libraries(nvml={"gpm": True})
+    assert explain(["MIG-77aa"]).why == MIG_HAS_NONE
 
 
 def test_a_host_without_gpus_needs_no_choice() -> None:

@@ -72,6 +72,8 @@ def _device_objection(
         return f"{config.report.host_id} has no device {device_id}"
     if not device.healthy:
         return f"device {device_id} is not available: {device.note}"
+    if device.parent and launcher_of(command.launch.argv) == "deepspeed":
+        return f"{device_id} is a MIG instance, which has no number, and deepspeed numbers its devices itself"
     here = [attempt for attempt in running if device_id in attempt.devices]
     who = ", ".join(attempt.job_id for attempt in here)
     if command.fraction == 1.0:

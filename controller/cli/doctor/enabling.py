@@ -222,7 +222,8 @@ def mig_after_reset(uuids: tuple[str, ...], host: HostFiles) -> EnablingStep:
 
 def mig_off(uuids: tuple[str, ...], host: HostFiles) -> EnablingStep:
     return EnablingStep(
-        "leave MIG mode to share them here",
+        "make instances (`nvidia-smi mig -cgi PROFILE -C`; `mig -lgip` lists profiles) or leave MIG mode, "
+        "and restart the agent",
         privileged_command(f"sudo nvidia-smi -i {','.join(uuids)} -mig 0", host),
     )
 

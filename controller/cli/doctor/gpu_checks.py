@@ -142,9 +142,12 @@ def mig(facts: DoctorFacts) -> Check | None:
         return check_with_step("MIG", "warn", found, enabling.mig_after_reset(uuids_of(waiting), facts.files))
     if not split:
         return None
+    if empty := [gpu for gpu in split if not gpu.instances]:
+        found = f"{numbers(empty)} in MIG mode without instances: nothing can run there"
+        return check_with_step("MIG", "warn", found, enabling.mig_off(uuids_of(empty), facts.files))
     instances = sum(len(gpu.instances) for gpu in split)
-    found = f"{numbers(split)} in MIG mode ({plural(instances, 'instance')}), which is not offered to jobs"
-    return check_with_step("MIG", "warn", found, enabling.mig_off(uuids_of(split), facts.files))
+    how = f"{plural(instances, 'instance')}; jobs name their type, one on each"
+    return Check("MIG", "ok", f"{numbers(split)} in MIG mode ({how})")
 
 
 def persistence(facts: DoctorFacts) -> Check | None:

@@ -13,7 +13,16 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import LEAVING, RESERVED, Booking, DeviceId, HostId, Job, bookings
+from cotenant.controller.domain import (
+    LEAVING,
+    RESERVED,
+    Booking,
+    DeviceId,
+    HostId,
+    Job,
+    bookings,
+    is_type_for,
+)
 from cotenant.controller.engine.stages.free_times import NEAR_S, KeptDevices, start_s
 from cotenant.controller.engine.state.bookings import OpenBooking
 from cotenant.controller.engine.state.ledger import Ledger
@@ -93,7 +102,7 @@ class BookingRoom:
         places: Places = defaultdict(list)
         for device_id, device in ledger.devices.items():
             if (
-                booking.gpu_type in ("", device.type)
+                is_type_for(booking.gpu_type, device.type)
                 and booking.host_id in ("", device.host_id)
                 and device_id not in taken
                 and not is_lost(ledger, device_id, until_s)

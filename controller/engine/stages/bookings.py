@@ -38,6 +38,7 @@ from cotenant.controller.domain import (
     Share,
     Wake,
     because,
+    is_type_for,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.stages.booking_room import (
@@ -342,7 +343,7 @@ def why_kept(ledger: Ledger, job: Job) -> list[Reason]:
             device_id
             for device_id in each.devices
             if (device := ledger.devices.get(device_id)) is not None
-            and scheduling_class.gpu_type in ("", device.type)
+            and is_type_for(scheduling_class.gpu_type, device.type)
         ]
         if not suited or each.user == job.spec.user:
             continue

@@ -28,6 +28,7 @@ from cotenant.controller.domain import (
     Reason,
     Wake,
     because,
+    is_type_for,
     render,
 )
 from cotenant.controller.domain import events as ev
@@ -156,7 +157,7 @@ class BestFit:
             device = ledger.devices[device_id]
             host = ledger.hosts[device.host_id]
             is_open = device.healthy and host.takes_work and ledger.holdings.claimed_by(device_id) is None
-            if not is_open or scheduling_class.gpu_type not in ("", device.type):
+            if not is_open or not is_type_for(scheduling_class.gpu_type, device.type):
                 continue
             if suits(host, scheduling_class) and not self._is_being_left(device_id):
                 found[host.host_id in job.avoid].append(device_id)

@@ -42,6 +42,7 @@ from cotenant.controller.domain import (
     Wake,
     asks_hosts,
     because,
+    is_type_for,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.stages.free_times import (
@@ -257,7 +258,7 @@ class KeptForPriority:
         by_type: dict[str, dict[HostId, list[DeviceId]]] = defaultdict(lambda: defaultdict(list))
         for device_id in sorted(self._free, key=lambda each: (self._free[each], each)):
             device = ledger.devices[device_id]
-            is_wanted = wanted.gpu_type in ("", device.type) and device.usable_mib >= wanted.memory_mib
+            is_wanted = is_type_for(wanted.gpu_type, device.type) and device.usable_mib >= wanted.memory_mib
             if is_wanted and suits(ledger.hosts[device.host_id], wanted):
                 by_type[device.type][device.host_id].append(device_id)
         for type in sorted(by_type):

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from cotenant.controller.domain import Device, DeviceId, Host, HostId, HostState
+from cotenant.controller.domain import Device, DeviceId, Host, HostId, HostState, is_type_for
 from cotenant.controller.planning import KeptFrom, SchedulingClass, is_barred, suits
 
 
@@ -98,7 +98,7 @@ class FreeIndex:
             able.append((type, sorted(d.device_id for d in all_of_type if d.healthy)))
             if type not in self._of_type:
                 self._of_type[type] = _Hosts()
-                self.types = tuple(sorted(self._of_type))
+                self.types = tuple(sorted(each for each in self._of_type if is_type_for("", each)))
             self.devices[host_id, type] = []
             self._of_type[type].add(host_id, len(all_of_type))
         self.refresh(host_id)
@@ -197,7 +197,7 @@ def largest(
 ) -> int:
     """Most devices that a job of this class could get on these hosts. `is_offered`: which ones count."""
     types = {d.type for host in hosts for d in host.report.devices}
-    wanted = types & {scheduling_class.gpu_type} if scheduling_class.gpu_type else types
+    wanted = [type for type in types if is_type_for(scheduling_class.gpu_type, type)]
     suited = [host for host in hosts if suits(host, scheduling_class)]
     return max((_largest_of_type(scheduling_class, type, suited, is_offered) for type in wanted), default=0)
 

@@ -26,6 +26,7 @@ from cotenant.controller.domain import (
     Reason,
     SharedPace,
     because,
+    is_type_for,
     left_of_unknown_s,
 )
 from cotenant.controller.domain import events as ev
@@ -348,7 +349,8 @@ def known_profile(ledger: Ledger, spec: JobSpec, before: Profile | None = None) 
         return spec.profile
     if spec.gpu_fraction < 1.0:
         return None
-    types = {spec.gpu_type} if spec.gpu_type else {device.type for device in ledger.devices.values()}
+    every = (device.type for device in ledger.devices.values())
+    types = {spec.gpu_type} if spec.gpu_type else {type for type in every if is_type_for("", type)}
     if len(types) != 1:
         return None
     return ledger.profiles.use(key_of(spec, max(1, spec.nodes), types.pop()), before)

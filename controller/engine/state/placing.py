@@ -31,6 +31,7 @@ from cotenant.controller.domain import (
     Resize,
     Share,
     because,
+    is_type_for,
     render,
     room_left,
 )
@@ -63,7 +64,7 @@ def plain(
         return None
     first = known[devices[0]]
     host, type = ledger.hosts[first.host_id], first.type
-    if scheduling_class.gpu_type not in ("", type) or not suits(host, scheduling_class):
+    if not (is_type_for(scheduling_class.gpu_type, type) and suits(host, scheduling_class)):
         return None
     if count > 1:
         if count != len(set(devices)):
@@ -185,7 +186,7 @@ def _check_device(
     host = ledger.hosts[device.host_id]
     if not (host.takes_work and ledger.bookings.admits(device, job.spec.user)):
         return because("refused-devices", what, device_id, host.state if device.healthy else device.note)
-    if scheduling_class.gpu_type not in ("", device.type) or not suits(host, scheduling_class):
+    if not (is_type_for(scheduling_class.gpu_type, device.type) and suits(host, scheduling_class)):
         return because("refused-devices", what, device_id, "not what the job asked for")
     claim = ledger.holdings.claimed_by(device_id)
     if claim is not None:

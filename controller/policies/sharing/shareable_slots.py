@@ -16,7 +16,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.domain import LOADING, RUNNING, DeviceId, HostId, Job, JobId, Reason, because
+from cotenant.controller.domain import (
+    LOADING,
+    RUNNING,
+    DeviceId,
+    HostId,
+    Job,
+    JobId,
+    Reason,
+    because,
+    is_type_for,
+)
 from cotenant.controller.knowledge import LOSS_MIN, loses, signature
 from cotenant.controller.performance import Interference, ShareBound, gain_of
 from cotenant.controller.planning import (
@@ -57,7 +67,7 @@ class ShareableSlot(msgspec.Struct, frozen=True):
 def is_suitable(view: View, scheduling_class: SchedulingClass, place: HostAndType) -> bool:
     """Whether a job of this class may use devices of the place."""
     host_id, type = place
-    return scheduling_class.gpu_type in ("", type) and suits(view.hosts[host_id], scheduling_class)
+    return is_type_for(scheduling_class.gpu_type, type) and suits(view.hosts[host_id], scheduling_class)
 
 
 class Ratios(NamedTuple):

@@ -111,6 +111,8 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     """Of each of `jobs`, in their order."""
     reserved: ReservedView | None = None
     """For whom it is reserved now or next."""
+    parent: str = ""
+    """Of a MIG instance, the UUID of its GPU."""
 
     @property
     def usable_mib(self) -> int:

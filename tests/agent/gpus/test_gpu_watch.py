@@ -116,6 +116,53 @@ def test_a_watcher_tells_of_memory_processes_and_xids(gpus: MockGpus, tmp_path: 
     os.close(writer)
 
 
+def test_of_a_mig_instance_memory_is_its_own_and_errors_are_its_gpus(gpus: MockGpus, tmp_path: Path) -> None:
+    log = tmp_path / "kmsg"
+    os.mkfifo(log)
+    writer = os.open(log, os.O_RDWR)
+    gpus.say("gpu 1 mig 1", "gpu 1 instance MIG-77aa part", "gpu 1 instance MIG-78aa part", "gpu 1 ecc 3")
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / f"MIG-78aa.{os.getpid()}.4000").write_text("C")
+    gpus.say(f"claims {tmp_path / 'claims'}")
+
+    async def story() -> None:
+        ears = Ears(tmp_path, log=str(log))
+        ears.watchers.start(("MIG-77aa", "MIG-78aa"))
+        await until(lambda: ears.probes("MIG-77aa") and ears.probes("MIG-78aa"))
+        one, two = ears.probes("MIG-77aa")[-1], ears.probes("MIG-78aa")[-1]
+        assert (one.used_mib, one.processes, one.ecc_uncorrected) == (20, (), 3)
+        assert (two.used_mib, [each.pid for each in two.processes]) == (4020, [os.getpid()])
+        gpus.say("xid 1 31 2")
+        await until(lambda: ears.xids() == [("MIG-78aa", 31, None)])
+        gpus.say("xid 1 48")
+        await until(lambda: ears.xids()[1:] == [("MIG-77aa", 48, None), ("MIG-78aa", 48, None)])
+        os.write(writer, b"4,1,2,-;NVRM: Xid (PCI:0000:02:00 GPU-I:01 GPU-CI:00): 13, pid=77, name=python\n")
+        await until(lambda: ears.xids()[3:] == [("MIG-77aa", 13, 77)])
+        gpus.unsay("gpu 1 instance MIG-77aa")  # The other one moves to its place.
+        await until(lambda: ears.probes("MIG-77aa")[-1].code)
+        assert ears.probes("MIG-77aa")[-1].problem.startswith("the MIG instance is gone: restart the agent")
+        ears.watchers.close()
+
+    asyncio.run(story())
+    os.close(writer)
+
+
+def test_a_gpu_that_is_divided_while_it_is_watched_says_so(gpus: MockGpus, tmp_path: Path) -> None:
+    async def story() -> None:
+        ears = Ears(tmp_path)
+        ears.watchers.start((ONE, TWO))
+        await until(lambda: ears.probes(TWO))
+        gpus.say("gpu 1 mig 1")
+        await until(lambda: ears.probes(TWO)[-1].code)
+        assert ears.probes(TWO)[-1].problem.startswith("it is in MIG mode now: restart the agent")
+        seen = len(ears.probes(ONE))
+        await until(lambda: len(ears.probes(ONE)) > seen)
+        assert not ears.probes(ONE)[-1].code
+        ears.watchers.close()
+
+    asyncio.run(story())
+
+
 def test_a_gpu_that_hangs_takes_nobody_with_it(gpus: MockGpus, tmp_path: Path) -> None:
     async def story() -> None:
         ears = Ears(tmp_path)

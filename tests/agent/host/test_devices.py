@@ -115,10 +115,7 @@ def test_gpus_are_named_after_their_uuids() -> None:
     assert [d.device_id for d in inventory.devices] == ["h/gpu-1a2b3c4d", "h/gpu-1a2b3c4e", "h/gpu-99999999"]
     first, _, mig = inventory.devices
     assert (first.type, first.local, first.usable_mib) == ("NVIDIA-H200", GPUS[0].uuid, 142_400)
-    assert (mig.healthy, mig.note) == (
-        False,
-        "it is in MIG mode, which cotenant does not offer: `nvidia-smi -mig 0` makes it one GPU again",
-    )
+    assert (mig.healthy, mig.note) == (False, devices.NO_INSTANCES)
 
 
 def test_some_gpus_by_index_or_uuid() -> None:

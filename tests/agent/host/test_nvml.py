@@ -31,17 +31,40 @@ def test_each_gpu_is_offered_by_its_uuid_and_one_that_is_lost_is_listed(gpus: Mo
     assert offered[0].type == "NVIDIA-H200-mock", "what is recorded of a mock says so"
 
 
-def test_a_gpu_in_mig_mode_is_listed_with_its_instances_and_offered_in_no_part(gpus: MockGpus) -> None:
-    gpus.say("gpu 1 mig 1", "gpu 1 instance MIG-77aa NVIDIA H200 MIG 1g.18gb", "gpu 1 instance MIG-78aa half")
+MIG = ("gpu 1 mig 1", "gpu 1 instance MIG-77aa NVIDIA H200 MIG 1g.18gb", "gpu 1 instance MIG-78aa half")
+
+
+def test_mig_instances_are_devices_for_one_job_each_and_their_gpu_is_none(gpus: MockGpus) -> None:
+    gpus.say(*MIG)
     one, parent, *parts = inventory().devices
     assert one.healthy
     assert not parent.healthy
-    assert "MIG mode" in parent.note
-    assert [(p.local, p.type, p.healthy) for p in parts] == [
-        ("MIG-77aa", "NVIDIA-H200-MIG-1g.18gb", False),
-        ("MIG-78aa", "half", False),
+    assert parent.note == "divided into 2 MIG instances, for jobs with --gpu-type MIG-1g.18gb, MIG-half"
+    assert [(p.device_id, p.local, p.type, p.memory_mib, p.reserve_mib) for p in parts] == [
+        ("h/gpu-2a2b3c-mig-77aa", "MIG-77aa", "MIG-1g.18gb", 9984, 20),
+        ("h/gpu-2a2b3c-mig-78aa", "MIG-78aa", "MIG-half", 9984, 20),
     ]
-    assert parts[0].note == "a MIG instance of gpu-2a2b3c: cotenant offers whole GPUs only"
+    assert all((p.healthy, p.max_tenants, p.divides, p.parent) == (True, 1, False, TWO) for p in parts)
+
+
+@pytest.mark.parametrize(
+    ("picked", "names"),
+    [(TWO, ["gpu-2a2b3c", "mig-77aa", "mig-78aa"]), ("MIG-78aa", ["gpu-2a2b3c", "mig-78aa"])],
+)
+def test_instances_are_picked_by_their_gpu_or_one_by_one(
+    gpus: MockGpus, picked: str, names: list[str]
+) -> None:
+    gpus.say(*MIG)
+    found = devices.find(devices.parse(f"cuda:{picked}"), HOST, range(2), 16_000).devices
+    assert [device.device_id.removeprefix("h/").removeprefix("gpu-2a2b3c-") for device in found] == names
+
+
+def test_a_gpu_in_mig_mode_without_instances_says_what_to_do(gpus: MockGpus) -> None:
+    gpus.say("gpu 1 mig 1")
+    _, empty = inventory().devices
+    assert not empty.healthy
+    assert "nvidia-smi mig -cgi" in empty.note
+    assert "restart the agent" in empty.note
 
 
 def test_the_reserve_is_measured_where_nobody_computes_and_else_the_drivers(gpus: MockGpus) -> None:

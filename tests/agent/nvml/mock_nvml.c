@@ -14,13 +14,13 @@
  *     gpu I uuid GPU-...          how many GPUs there are follows from the largest I
  *     gpu I name | total | reserved | used | rc | capability | mode | persistence | mig | ecc | remap | energy
  *     gpu I mig_next 0|1          the MIG mode that waits for a reset (as now, if it is not said)
- *     gpu I instance UUID NAME    a MIG instance
+ *     gpu I instance UUID NAME    a MIG instance, of 9984 MiB; NVML numbers its GPU instance from 1 on
  *     gpu I clocks NOW MAX BITS   MHz, and what holds the clock down
  *     gpu I nvlinks N             how many links are up; GPUs with links reach each other by them
  *     gpu I gpm 1                 it has GPM counters
  *     gpu I recovery N            what the driver wants done with it (field 230); without it nobody knows
  *     process I PID MIB C|G|M     a process on GPU I: compute, graphics, MPS client; -1 MIB: nobody knows
- *     xid I NUMBER                happens when it is added, to who waits for events
+ *     xid I NUMBER [GI]           happens when it is added, to who waits for events; on that GPU instance
  *     claims FOLDER               each file UUID.PID.MIB in it, C or M its first letter, is one more process (and
  *                                 its memory in use) for as long as it lives
  *
@@ -39,10 +39,12 @@ enum {
     GPUS_MAX = 16, MIG_MAX = 7, PROCESSES_MAX = 64, XIDS_MAX = 256, XID_EVENT = 8
 };
 #define MIB (1024ULL * 1024ULL)
+#define MIG_TOTAL 9984ULL
+#define MIG_RESERVED 20ULL
 
 /* --- What the file says ------------------------------------------------------------------------- */
 
-typedef struct { unsigned pid; unsigned long long used_mib; char kind; int gpu; } Process;
+typedef struct { unsigned pid; unsigned long long used_mib; char kind; int gpu, instance; } Process;
 typedef struct {
     char uuid[96], name[96], mig_uuid[MIG_MAX][96], mig_name[MIG_MAX][96];
     unsigned long long total, reserved, used, ecc, energy;
@@ -57,7 +59,7 @@ typedef struct {
     int cuda;
     Gpu gpus[GPUS_MAX];
     Process process[PROCESSES_MAX];
-    int xid_gpu[XIDS_MAX], xid[XIDS_MAX];
+    int xid_gpu[XIDS_MAX], xid[XIDS_MAX], xid_instance[XIDS_MAX];
 } World;
 typedef struct { int gpu, instance; } Handle; /* instance -1: the GPU itself */
 
@@ -119,11 +121,13 @@ static void add_claims(World *w) {
         if (!file) continue;
         if (fscanf(file, "%c", &kind) != 1) kind = 'C';
         fclose(file);
-        for (int i = 0; i < w->count; i++) {
-            if (strcmp(w->gpus[i].uuid, uuid) || w->processes >= PROCESSES_MAX) continue;
-            w->process[w->processes++] = (Process){pid, mib, kind, i};
-            w->gpus[i].used += mib;
-        }
+        for (int i = 0; i < w->count; i++)
+            for (int at = -1; at < w->gpus[i].instances; at++) {
+                const char *own = at < 0 ? w->gpus[i].uuid : w->gpus[i].mig_uuid[at];
+                if (strcmp(own, uuid) || w->processes >= PROCESSES_MAX) continue;
+                w->process[w->processes++] = (Process){pid, mib, kind, i, at};
+                w->gpus[i].used += mib;
+            }
     }
     if (folder) closedir(folder);
 }
@@ -153,7 +157,7 @@ static World *look(void) {
     FILE *file = path ? fopen(path, "r") : NULL;
     if (!file) { w.init = 9; return &w; }
     char line[1024], key[64], value[256], kind;
-    int i, number;
+    int i, number, instance;
     while (fgets(line, sizeof line, file)) {
         unsigned pid;
         unsigned long long used;
@@ -168,9 +172,12 @@ static World *look(void) {
             snprintf(w.hang, sizeof w.hang, "%s", key);
             w.hang_gpu = sscanf(line, "hang %*s %d", &number) == 1 ? number : -1;
         } else if (sscanf(line, "process %d %u %llu %c", &i, &pid, &used, &kind) == 4) {
-            if (w.processes < PROCESSES_MAX) w.process[w.processes++] = (Process){pid, used, kind, i};
+            if (w.processes < PROCESSES_MAX) w.process[w.processes++] = (Process){pid, used, kind, i, -1};
         } else if (sscanf(line, "xid %d %d", &i, &number) == 2) {
-            if (w.xids < XIDS_MAX) { w.xid_gpu[w.xids] = i; w.xid[w.xids++] = number; }
+            if (w.xids >= XIDS_MAX) continue;
+            w.xid_instance[w.xids] = sscanf(line, "xid %*d %*d %d", &instance) == 1 ? instance : -1;
+            w.xid_gpu[w.xids] = i;
+            w.xid[w.xids++] = number;
         } else if (sscanf(line, "gpu %d %63s %255[^\n]", &i, key, value) == 3 && i >= 0 && i < GPUS_MAX) {
             if (i >= w.count) {
                 Gpu plain = {.total = 81920, .reserved = 600, .used = 600, .major = 9, .persistence = 1, .recovery = -1};
@@ -200,6 +207,7 @@ static World *enter(const char *call, Handle *handle, Gpu **gpu, int *code) {
     else if (!initialised && strcmp(call, "nvmlInitWithFlags")) *code = UNINITIALIZED;
     else if (handle && handle->gpu >= w->count) *code = 15;
     else if (handle && w->gpus[handle->gpu].rc) *code = w->gpus[handle->gpu].rc;
+    else if (handle && handle->instance >= w->gpus[handle->gpu].instances) *code = NOT_FOUND;
     if (handle && gpu) *gpu = &w->gpus[handle->gpu];
     return w;
 }
@@ -210,6 +218,10 @@ static World *enter(const char *call, Handle *handle, Gpu **gpu, int *code) {
     World *w = enter(call, (Handle *)(handle), &gpu, &code); \
     (void)w; (void)gpu; \
     if (code) return code
+/* What a MIG instance does not answer: its GPU does. */
+#define ENTER_GPU(call, handle) \
+    ENTER(call, handle); \
+    if (((Handle *)(handle))->instance >= 0) return UNSUPPORTED
 
 /* --- The library -------------------------------------------------------------------------------- */
 
@@ -258,6 +270,13 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **out) {
         *out = handle_of(i, -1);
         return OK;
     }
+    for (int i = 0; i < all->count; i++)
+        for (int at = 0; at < all->gpus[i].instances; at++) {
+            if (strcmp(all->gpus[i].mig_uuid[at], uuid)) continue;
+            ENTER("nvmlDeviceGetHandleByUUID", handle_of(i, at));
+            *out = handle_of(i, at);
+            return OK;
+        }
     return NOT_FOUND;
 }
 int nvmlDeviceGetUUID(void *h, char *out, unsigned size) {
@@ -317,17 +336,28 @@ typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } Proce
 
 int nvmlDeviceGetMemoryInfo(void *h, Memory *out) {
     ENTER("nvmlDeviceGetMemoryInfo", h);
+    int at = ((Handle *)h)->instance;
+    if (at >= 0) {
+        out->total = MIG_TOTAL * MIB;
+        out->used = MIG_RESERVED * MIB;
+        for (int i = 0; i < w->processes; i++)
+            if (w->process[i].gpu == ((Handle *)h)->gpu && w->process[i].instance == at)
+                out->used += w->process[i].used_mib * MIB;
+        out->free = out->total - out->used;
+        return OK;
+    }
     out->total = gpu->total * MIB;
     out->used = gpu->used * MIB;
     out->free = out->total - out->used;
     return OK;
 }
 static unsigned long long bytes(Process *p) { return p->used_mib == ~0ULL ? ~0ULL : p->used_mib * MIB; }
-static int processes(World *w, int gpu, const char *kinds, unsigned *count, ProcessInfo *out) {
+static int processes(World *w, Handle *h, const char *kinds, unsigned *count, ProcessInfo *out) {
     unsigned found = 0;
     for (int i = 0; i < w->processes; i++) {
         Process *p = &w->process[i];
-        if (p->gpu != gpu || !strchr(kinds, p->kind)) continue;
+        if (p->gpu != h->gpu || (h->instance >= 0 && p->instance != h->instance)) continue;
+        if (!strchr(kinds, p->kind)) continue;
         if (out && found < *count) out[found] = (ProcessInfo){p->pid, bytes(p), ~0u, ~0u};
         found++;
     }
@@ -341,18 +371,18 @@ static int processes(World *w, int gpu, const char *kinds, unsigned *count, Proc
 #endif
 int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *count, ProcessInfo *out) {
     ENTER("nvmlDeviceGetComputeRunningProcesses_v3", h);
-    return processes(w, ((Handle *)h)->gpu, "CM", count, out);
+    return processes(w, h, "CM", count, out);
 }
 int nvmlDeviceGetGraphicsRunningProcesses_v3(void *h, unsigned *count, ProcessInfo *out) {
     ENTER("nvmlDeviceGetGraphicsRunningProcesses_v3", h);
-    return processes(w, ((Handle *)h)->gpu, "G", count, out);
+    return processes(w, h, "G", count, out);
 }
 
 /* --- What drivers have learned over the years ---------------------------------------------------- */
 
 #ifndef OLD_DRIVER
 int nvmlDeviceGetMemoryInfo_v2(void *h, Memory2 *out) {
-    ENTER("nvmlDeviceGetMemoryInfo_v2", h);
+    ENTER_GPU("nvmlDeviceGetMemoryInfo_v2", h);
     out->total = gpu->total * MIB;
     out->reserved = gpu->reserved * MIB;
     out->used = (gpu->used > gpu->reserved ? gpu->used - gpu->reserved : 0) * MIB;
@@ -361,22 +391,22 @@ int nvmlDeviceGetMemoryInfo_v2(void *h, Memory2 *out) {
 }
 int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *h, unsigned *count, ProcessInfo *out) {
     ENTER("nvmlDeviceGetMPSComputeRunningProcesses_v3", h);
-    return processes(w, ((Handle *)h)->gpu, "M", count, out);
+    return processes(w, h, "M", count, out);
 }
 int nvmlDeviceGetTotalEnergyConsumption(void *h, unsigned long long *out) {
-    ENTER("nvmlDeviceGetTotalEnergyConsumption", h);
+    ENTER_GPU("nvmlDeviceGetTotalEnergyConsumption", h);
     *out = gpu->energy;
     return OK;
 }
 int nvmlDeviceGetTotalEccErrors(void *h, unsigned kind, unsigned counter, unsigned long long *out) {
-    ENTER("nvmlDeviceGetTotalEccErrors", h);
+    ENTER_GPU("nvmlDeviceGetTotalEccErrors", h);
     (void)counter;
     *out = kind == 1 ? gpu->ecc : 0;
     return OK;
 }
 int nvmlDeviceGetRemappedRows(void *h, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
                               unsigned *failed) {
-    ENTER("nvmlDeviceGetRemappedRows", h);
+    ENTER_GPU("nvmlDeviceGetRemappedRows", h);
     *corrected = gpu->remap[0];
     *uncorrected = gpu->remap[1];
     *pending = gpu->remap[2];
@@ -413,6 +443,16 @@ int nvmlDeviceGetMigDeviceHandleByIndex(void *h, unsigned index, void **out) {
     ENTER("nvmlDeviceGetMigDeviceHandleByIndex", h);
     if ((int)index >= gpu->instances) return NOT_FOUND;
     *out = handle_of(((Handle *)h)->gpu, (int)index);
+    return OK;
+}
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *h, void **out) {
+    ENTER("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", h);
+    *out = handle_of(((Handle *)h)->gpu, -1);
+    return OK;
+}
+int nvmlDeviceGetGpuInstanceId(void *h, unsigned *out) {
+    ENTER("nvmlDeviceGetGpuInstanceId", h);
+    *out = (unsigned)((Handle *)h)->instance + 1;
     return OK;
 }
 int nvmlGpmQueryDeviceSupport(void *h, unsigned *out) {
@@ -491,7 +531,7 @@ int nvmlDeviceGetSupportedEventTypes(void *h, unsigned long long *types) {
     return OK;
 }
 int nvmlDeviceRegisterEvents(void *h, unsigned long long types, void *set) {
-    ENTER("nvmlDeviceRegisterEvents", h);
+    ENTER_GPU("nvmlDeviceRegisterEvents", h);
     if (types & XID_EVENT) ((EventSet *)set)->mask |= 1u << ((Handle *)h)->gpu;
     return OK;
 }
@@ -502,7 +542,8 @@ int nvmlEventSetWait_v2(void *of, EventData *out, unsigned timeout_ms) {
         while (set->told < w->xids) {
             int at = set->told++, index = w->xid_gpu[at];
             if (!(set->mask & 1u << index)) continue;
-            *out = (EventData){handle_of(index, -1), XID_EVENT, (unsigned long long)w->xid[at], ~0u, ~0u};
+            unsigned gi = (unsigned)w->xid_instance[at];
+            *out = (EventData){handle_of(index, -1), XID_EVENT, (unsigned long long)w->xid[at], gi, gi};
             return OK;
         }
         if (waited_ms >= timeout_ms) return TIMED_OUT;

@@ -90,7 +90,7 @@ CASES: dict[str, tuple[Says, DoctorFacts, str, str, str]] = {
         of.mig,
         host(gpu(mig=True)),
         "warn",
-        "GPU 0 in MIG mode",
+        "GPU 0 in MIG mode without instances",
         f"sudo nvidia-smi -i {UUID.format(0)} -mig 0",
     ),
     "no persistence": (

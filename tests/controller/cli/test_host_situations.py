@@ -133,8 +133,7 @@ SITUATIONS: Final[dict[str, Situation]] = {
         "GPUs", "fail", "Unknown Error", "", ("init 999",), CONTAINER, todo="restart it"
     ),
     "all in MIG mode": S(
-        "MIG", "warn", "GPU 0 in MIG mode (2 instances), which is not offered",
-        f"sudo nvidia-smi -i {ONE} -mig 0",
+        "MIG", "ok", "GPU 0 in MIG mode (2 instances; jobs name their type, one on each)", "",
         (f"gpu 0 uuid {ONE}", "gpu 0 mig 1", "gpu 0 instance MIG-1 MIG 3g.40gb",
          "gpu 0 instance MIG-2 MIG 3g.40gb"),
     ),
