@@ -28,6 +28,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.submission import commands, recording
 from cotenant.controller.submission.commands import spawning
+from cotenant.controller.submission.containers import container_of
 from cotenant.controller.submission.options import BY_KEY, BadSubmission, Options, merge_options, read
 from cotenant.controller.submission.quantities import GpuRange
 from cotenant.controller.submission.recording import code_sha256
@@ -125,12 +126,18 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
     options = merge_options(source.options, flags)
     values = {key: given.value for key, given in options.items()}
     workdir = where.folder / _expand_path(values.get("workdir", "."), "workdir")
-    environment = recording.record(where.environ, values.get("export", ()), values.get("env", ()))
+    container = container_of(values, workdir, os.getuid(), source.slurm)
+    environment = recording.record(
+        where.environ, values.get("export", ()), values.get("env", ()), of_host=container is None
+    )
     if (notify := _notify(values.get("notify"), where.notify)) and where.webhook:
         environment.secrets[WEBHOOK_VARIABLE] = where.webhook
     notes = list(source.notes)
     commands.refuse_container(source.argv)
-    doubt = commands.doubt_of(source.argv, workdir, {**environment.open}.get("PATH", os.defpath))
+    if container is None:
+        doubt = commands.doubt_of(source.argv, workdir, {**environment.open}.get("PATH", os.defpath))
+    else:  # What its image has is not known here.
+        doubt = commands.workdir_doubt(workdir)
     doubt = doubt or commands.output_doubt(_output(values.get("output"), workdir))
     if doubt is not None and where.same_machine:
         raise doubt
@@ -152,9 +159,11 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         warm=not values.get("cold", False),
         slurm=_add_submit_variables(source.slurm, where) if source.slurm is not None else None,
         snapshot=snapshot,
+        container=container,
     )
     path = {**environment.open}.get("PATH", os.defpath)
-    spec = _spec(values | {"notify": notify}, launch, code_sha256(argv, Path(launch.workdir), path))
+    code = code_sha256(argv, Path(launch.workdir), path) if container is None else ""
+    spec = _spec(values | {"notify": notify}, launch, code)
     indices = values["array"].indices if "array" in values else ()
     request = wire.Submit(
         specs=tuple(_task(spec, at, indices) for at in range(len(indices))) or (spec,),

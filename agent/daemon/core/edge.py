@@ -100,6 +100,8 @@ class AgentTicked(AgentEvent, frozen=True, kw_only=True):
     """`next_alarm_s` has come (early or late does not matter)."""
 
     fork_servers: ForkServers | None = None
+    pulls: dict[JobId, str] = {}
+    """How far the images of jobs have come that wait for them."""
 
 
 class ControllerMessageCame(AgentEvent, frozen=True, kw_only=True):
