@@ -132,12 +132,12 @@ class Images:
         probe = [*client, "image", "exists" if runtime.name == "podman" else "inspect"]
         if not container.is_file:
             if (await self._run(order, [*probe, image]))[0]:
-                await self._work(order, "pulls it", [*client, "pull", image])
+                await self._work(order, "pull", [*client, "pull", image])
             return image
         key = (order.launch.uid, image, os.stat(image).st_mtime)
         known = self._loaded.get(key)
         if known is None or (await self._run(order, [*probe, known]))[0]:
-            said = await self._work(order, "loads it", [*client, "load", "--input", image])
+            said = await self._work(order, "load", [*client, "load", "--input", image])
             if not (found := _LOADED.search(said)):
                 raise NoImage(f"{image} holds no image that {runtime.name} knows: {said}", is_users=True)
             known = self._loaded[key] = found[1]
@@ -155,7 +155,7 @@ class Images:
             source = (
                 f"docker-archive:{container.image}" if container.is_file else f"docker://{container.image}"
             )
-            await self._work(order, "converts it", [*client, "pull", "--force", sif, source])
+            await self._work(order, "convert", [*client, "pull", "--force", sif, source])
         return sif
 
     async def _work(self, order: Order, doing: str, command: list[str]) -> str:
@@ -166,7 +166,7 @@ class Images:
         last = said.splitlines()[-1] if said else f"exit code {code}"
         image = order.launch.container.image if order.launch.container else ""
         is_users = _NO_SUCH_IMAGE.search(said) is not None
-        raise NoImage(f"{order.host_id} {doing} in vain, the image {image}: {last[:400]}", is_users=is_users)
+        raise NoImage(f"cannot {doing} the image {image} on {order.host_id}: {last[:400]}", is_users=is_users)
 
     async def _run(self, order: Order, command: list[str], doing: str = "") -> tuple[int, str]:
         """The exit code of a command as the job's user, and the end of what it said."""
@@ -191,7 +191,7 @@ class Images:
                 said = (said + data)[-OUTPUT_BYTES_MAX:]
                 if doing:
                     last = said.decode(errors="replace").strip().splitlines()[-1:]
-                    line = texts.one_line(f"{doing}: {''.join(last)}")[:LINE_CHARS_MAX]
+                    line = texts.one_line(f"{doing}ing: {''.join(last)}")[:LINE_CHARS_MAX]
                     self._came[order.job_id] = (self._came[order.job_id][0], line)
             return await process.wait(), said.decode(errors="replace").strip()
         finally:

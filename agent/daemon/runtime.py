@@ -357,7 +357,11 @@ class Runtime:
                 order = await self._images.prepare(order, order.launch.container)
         except (NoTree, NoImage) as error:
             failed = StartFailed(
-                job_id=order.job_id, attempt=order.attempt, why=str(error), is_users=error.is_users
+                job_id=order.job_id,
+                attempt=order.attempt,
+                why=str(error),
+                is_users=error.is_users,
+                of_host=isinstance(error, NoTree),
             )
             self.post(failed)
             return

@@ -127,6 +127,8 @@ class StartFailed(OfAttempt, frozen=True, kw_only=True):
     workdir_missing: bool = False
     is_users: bool = False
     """What its user submitted is to blame, not this host."""
+    of_host: bool = True
+    """Else neither is: a registry does not answer, say."""
 
 
 class Connected(OfAttempt, frozen=True, kw_only=True):
