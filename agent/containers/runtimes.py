@@ -8,13 +8,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from cotenant.agent.ipc import ContainerRuntime
-from cotenant.controller.domain import CONTAINERS, Container
+from cotenant.controller.domain import CONTAINERS, RUNTIMES, Container
 
-Name = Literal["podman", "apptainer", "docker"]
-ORDER_OF_CHOICE: Final[tuple[Name, ...]] = ("podman", "apptainer", "docker")
 SEARCHED: Final = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 CDI_FOLDERS: Final = ("/etc/cdi", "/var/run/cdi")
 DOCKER_SOCKET: Final = "/var/run/docker.sock"
@@ -32,7 +30,7 @@ def find_runtimes(root: Path = Path("/")) -> tuple[ContainerRuntime, ...]:
         "",
     )
     found: list[ContainerRuntime] = []
-    for name in ORDER_OF_CHOICE:
+    for name in RUNTIMES:
         program = shutil.which(name, path=path)
         if program is None or (name == "podman" and shutil.which("newuidmap", path=path) is None):
             continue

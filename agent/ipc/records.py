@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -126,7 +126,8 @@ class WarmOffer(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerRuntime(msgspec.Struct, frozen=True, kw_only=True):
     """The program that starts an attempt's containers on this host."""
 
-    name: Literal["podman", "apptainer", "docker"]
+    name: str
+    """One of `RUNTIMES`."""
     program: str
     oci: str = ""
     """What podman starts processes with, if that is not its own choice."""

@@ -49,7 +49,7 @@ _HOMES: Final = {
         "AgentCommand", "AnyCommand", "ComputeRequest", "ForgetJob", "GangMember", "SaveAttempt",
         "StartAttempt", "StopAttempt", "TrustDevices",
     ),
-    "container": ("CONTAINERS", "FILE_SUFFIXES", "Container", "Mount", "is_below"),
+    "container": ("CONTAINERS", "FILE_SUFFIXES", "RUNTIMES", "Container", "Mount", "is_below"),
     "ids": (
         "PAST_KEPT", "AttemptNo", "CommandId", "DeviceId", "Epoch", "Followed", "HostId", "JobId", "Past",
         "EpochStanding", "array_of", "natural_key", "standing",

@@ -65,6 +65,8 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
 CONTAINERS: Final = "container"
 """The feature of hosts that can run containers."""
+RUNTIMES: Final = ("podman", "apptainer", "docker")
+"""The programs that can, each a feature as well; a host prefers the first that it has."""
 
 
 def is_below(path: str, *folders: str) -> bool:

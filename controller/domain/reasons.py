@@ -59,7 +59,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "never-fits": "needs {0} device{0:s}{1}; the largest possible placement here has {2}",
     "no-such-type": "no device of type {0}; this cluster has {1}",
     "no-such-feature": "no host has the feature {0}",
-    "no-containers": "no host can run its image {0}: it needs one with {1} (`cotenant nodes` says who has)",
+    "no-containers": "no host can run its image {0}: it needs one with {1} (see `cotenant nodes -o wide`)",
     "needs-memory": "needs {0} MiB per device; the largest device offers {1} MiB",
     "needs-cpus": "needs {0} cores on one host; the largest host has {1}",
     "needs-host-memory": "needs {0} MiB of main memory on one host; the largest host has {1} MiB",

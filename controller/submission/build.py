@@ -126,7 +126,7 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
     options = merge_options(source.options, flags)
     values = {key: given.value for key, given in options.items()}
     workdir = where.folder / _expand_path(values.get("workdir", "."), "workdir")
-    container = container_of(values, workdir, os.getuid(), source.slurm)
+    container = container_of(values, workdir, source.slurm)
     environment = recording.record(
         where.environ, values.get("export", ()), values.get("env", ()), of_host=container is None
     )

@@ -10,21 +10,17 @@ from cotenant.controller.domain import FILE_SUFFIXES, Container, Mount, SlurmScr
 from cotenant.controller.submission.options import BadSubmission
 
 
-def container_of(
-    values: dict[str, Any], workdir: Path, uid: int, slurm: SlurmScript | None
-) -> Container | None:
+def container_of(values: dict[str, Any], workdir: Path, slurm: SlurmScript | None) -> Container | None:
     """The container that the options ask for. Relative paths are below the working directory.
 
     Raises:
-        BadSubmission: the options contradict each other, or a container would not be safe.
+        BadSubmission: the options contradict each other, or would hide what a container needs.
     """
     image: str | None = values.get("image")
     if image is None:
         if "mount" in values:
             raise BadSubmission("--mount alone mounts nothing", "give the image with --image as well")
         return None
-    if uid == 0:
-        raise BadSubmission("--image: root's containers would be root on the host", "submit as another user")
     if slurm is not None:
         raise BadSubmission(
             "--image: a script with #SBATCH lines needs srun, which no image has",
