@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from cotenant.agent.containers import find_runtimes, offered_features
 from cotenant.agent.daemon.core import AgentConfig, AgentMemory
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.daemon.supervisors import stored_orders
@@ -36,6 +37,7 @@ from cotenant.agent.host.locks import DeviceLocks, LockOwner, LockProblem, lock_
 from cotenant.agent.host.ports import BadPorts, first_port
 from cotenant.agent.host.trees import TREES
 from cotenant.agent.host.user_files import find_exposed
+from cotenant.agent.ipc import ContainerRuntime
 from cotenant.agent.warm.pool import Pool
 from cotenant.controller.domain import Device, HostId, HostReport
 from cotenant.controller.system import paths
@@ -88,6 +90,8 @@ class AgentParts(msgspec.Struct, kw_only=True):
     """Of packed trees that are kept."""
     mps: Mps | None = None
     """Its daemons; None: no device here is shared through MPS."""
+    runtimes: tuple[ContainerRuntime, ...] = ()
+    """The programs that start containers here."""
 
 
 def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> AgentParts:
@@ -129,7 +133,9 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     warnings += mps.said
     ports = _ports(agent, endpoint, state_dir, locks)
     copies = str(state_dir / TREES / "copies")
-    report = _report(agent, host_id, mps.devices, _domain(root, host_id, warnings), ports, copies)
+    runtimes = find_runtimes()
+    offered = offered_features(runtimes, has_gpus=any(each.kind == "cuda" for each in mps.devices))
+    report = _report(agent, host_id, mps.devices, _domain(root, host_id, warnings), ports, copies, offered)
     spool, memory = _load_remembered(state_dir / SPOOL, warnings)
     config = _config(
         settings,
@@ -146,7 +152,7 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
         config=config, memory=memory, spool=spool, locks=locks, attempts=attempts, endpoint=endpoint, key=key,
         metrics=metrics, warnings=warnings, watch=watch, mps=mps if mps.specs else None, warm=_pool(settings),
         first_word_s=settings.launch.first_word_s,
-        trees_bytes_max=settings.snapshot.host_max_mib * 1024 * 1024,
+        trees_bytes_max=settings.snapshot.host_max_mib * 1024 * 1024, runtimes=runtimes,
     )  # fmt: skip
 
 
@@ -200,11 +206,12 @@ def _report(
     checkpoint_domain: str,
     port_first: int,
     copies: str,
+    containers: tuple[str, ...],
 ) -> HostReport:
     return HostReport(
         host_id=host_id,
         devices=offered_devices,
-        features=agent.features,
+        features=tuple(dict.fromkeys((*agent.features, *containers))),
         cpus=len(usable_cores()),
         memory_mib=memory_mib(),
         address=agent.address or "127.0.0.1",

@@ -41,6 +41,7 @@ from cotenant.agent.daemon.core import (
     Tell,
     Trust,
 )
+from cotenant.agent.daemon.images import Images, NoImage
 from cotenant.agent.daemon.loop import AgentLoop
 from cotenant.agent.daemon.metrics import AgentReading, Edge, sheet_of
 from cotenant.agent.daemon.spool import Spool
@@ -55,7 +56,7 @@ from cotenant.agent.host.indicators import IndicatorReader
 from cotenant.agent.host.locks import DeviceLocks
 from cotenant.agent.host.trees import TREES
 from cotenant.agent.host.user_files import remove_tree
-from cotenant.agent.ipc import Order, Result, Status
+from cotenant.agent.ipc import ContainerRuntime, Order, Result, Status
 from cotenant.agent.warm.pool import Pool
 from cotenant.controller.domain import DeviceId, DeviceReading, ExitVerdict, texts
 from cotenant.controller.system.endpoint import BadEndpoint
@@ -97,6 +98,7 @@ class Runtime:
         first_word_s: float = 2.0,
         metrics: Endpoint | None = None,
         trees_bytes_max: int = TREES_BYTES_MAX,
+        runtimes: tuple[ContainerRuntime, ...] = (),
     ) -> None:
         self._state = state
         self._spool = spool
@@ -125,6 +127,7 @@ class Runtime:
         self._trees = TreeFetcher(
             attempts.with_name(TREES), trees_bytes_max, send=self._link.send, lease_left_s=self._lease_left_s
         )
+        self._images = Images(runtimes, lease_left_s=self._lease_left_s)
         self._release = GpuRelease(
             self.post, watch, self._mps.wait_for_look if self._mps is not None else None
         )
@@ -264,7 +267,7 @@ class Runtime:
             self.post(ControllerMessageCame(message=message))
 
     def _tick(self) -> None:
-        self.post(AgentTicked(fork_servers=self._warm.use))
+        self.post(AgentTicked(fork_servers=self._warm.use, pulls=self._images.progress))
 
     # --- What the loop asks for (`AgentEdges`) --------------------------------------------------------
 
@@ -301,7 +304,7 @@ class Runtime:
         self._link.send(message)
 
     def note_handled(self, event: AnyAgentEvent) -> None:
-        """Looks what an event means for warm starts, and for attempts that wait for their trees."""
+        """Looks what an event means for warm starts, and for attempts that wait for what they run."""
         self._warm.look(event)
         self._stop_preparing()
 
@@ -339,7 +342,8 @@ class Runtime:
                 self._reconnect(endpoint)
 
     def _start(self, order: Order) -> None:
-        if order.launch.snapshot is None and (self._mps is None or self._mps.serves(order)):
+        is_ready = order.launch.snapshot is None and order.launch.container is None
+        if is_ready and (self._mps is None or self._mps.serves(order)):
             self._attempts.start(self._warm.offer_server(order))
         else:
             self._tasks.keep(self._start_prepared(order))
@@ -348,28 +352,34 @@ class Runtime:
         return self._state.registration.lease.left_s(now_s())
 
     async def _start_prepared(self, order: Order) -> None:
-        """Starts an attempt once its tree is here and MPS serves it. The attempt may have been ended
-        meanwhile."""
-        if order.launch.snapshot is not None:
-            try:
+        """Starts an attempt once its tree and its image are here and MPS serves it. The attempt may have been
+        ended meanwhile."""
+        try:
+            if order.launch.snapshot is not None:
                 order = await self._trees.prepare(order, order.launch.snapshot)
-            except NoTree as error:
-                failed = StartFailed(
-                    job_id=order.job_id, attempt=order.attempt, why=str(error), is_users=error.is_users
-                )
-                self.post(failed)
-                return
+            if order.launch.container is not None:
+                order = await self._images.prepare(order, order.launch.container)
+        except (NoTree, NoImage) as error:
+            failed = StartFailed(
+                job_id=order.job_id,
+                attempt=order.attempt,
+                why=str(error),
+                is_users=error.is_users,
+                of_host=isinstance(error, NoTree),
+            )
+            self.post(failed)
+            return
         if self._mps is not None and not self._mps.serves(order):
             await self._mps.serve(order)
         if self._state.is_there((order.job_id, order.attempt)):
             self._attempts.start(self._warm.offer_server(order))
 
     def _stop_preparing(self) -> None:
-        """Ends attempts that are to stop while their trees are fetched: no supervisor could be told."""
-        for key, task in list(self._trees.preparing.items()):
+        """Ends attempts that are to stop while their trees or images come: no supervisor could be told."""
+        for key, task in [*self._trees.preparing.items(), *self._images.preparing.items()]:
             attempt = self._state.memory.attempts.get(key)
             if attempt is not None and attempt.stop is not None and task is not None and task.cancel():
-                verdict = ExitVerdict(outcome="never-started", detail="stopped before its snapshot was here")
+                verdict = ExitVerdict(outcome="never-started", detail="stopped before what it runs was here")
                 self.post(
                     EndCame(result=Result(status=Status(job_id=key[0], attempt=key[1]), verdict=verdict))
                 )

@@ -86,6 +86,8 @@ class WarmStarts:
     def _offer(self, order: Order) -> WarmOffer:
         if self._pool is None:
             raise WarmRefused("off")
+        if order.launch.container is not None:
+            raise WarmRefused("container")
         if not order.launch.warm:
             raise WarmRefused("asked")
         if order.mps and order.launch.mode == "host":

@@ -124,6 +124,20 @@ class WarmOffer(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks write down what they have imported, so that a server can be started for their like."""
 
 
+class ContainerRuntime(msgspec.Struct, frozen=True, kw_only=True):
+    """The program that starts an attempt's containers on this host."""
+
+    name: str
+    """One of `RUNTIMES`."""
+    program: str
+    oci: str = ""
+    """What podman starts processes with, if that is not its own choice."""
+    cdi: bool = False
+    """A CDI specification names this host's GPUs."""
+    image: str = ""
+    """The job's image as it is known here, once it has been pulled or loaded."""
+
+
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """All that a supervisor needs; complete, so that it never asks back."""
 
@@ -161,6 +175,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     jobside_path: str
     """Folder for PYTHONPATH that holds only `cotenant/checkpoint` and `cotenant/gradaccum`."""
     warm: WarmOffer = WarmOffer()
+    runtime: ContainerRuntime | None = None
+    """Of a job with an image; None: its processes are the host's own."""
     cgroup: str = ""
     """Where the attempt's processes go, if the agent may make cgroups; empty = own session only."""
 

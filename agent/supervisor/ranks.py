@@ -19,6 +19,7 @@ from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from cotenant.agent.containers import find_mains
 from cotenant.agent.host.cgroups import AttemptCgroup
 from cotenant.agent.ipc import Order, RankOrder
 from cotenant.agent.supervisor.core import Started
@@ -38,6 +39,7 @@ class WantedRank(NamedTuple):
     output: int
     errors: int
     """The same one, unless standard error is kept apart."""
+    argv: tuple[str, ...]
 
 
 class RankProcesses:
@@ -54,9 +56,12 @@ class RankProcesses:
         self._ended = ended
         self._nanny_ended = nanny_ended
         self.pids: dict[int, int] = {}
-        """By rank."""
+        """By rank: itself, or the program that has started its container."""
         self.roots: dict[int, int] = {}
-        """What is measured of each rank is below this: itself, or the nanny that has a launcher's workers."""
+        """What is measured of each rank is below this: itself, the first process in its container, or the
+        nanny that has a launcher's workers."""
+        self._contained: Path | None = None
+        """The socket by which processes in containers are known; None: there are none."""
         self._nanny: Nanny | None = None
         """Whose children they are, if they were started warm and it lives."""
         self._outlive = False
@@ -71,7 +76,6 @@ class RankProcesses:
     def start(
         self,
         order: Order,
-        argv: tuple[str, ...],
         wanted: Sequence[WantedRank],
         cgroup: AttemptCgroup,
         *,
@@ -81,8 +85,8 @@ class RankProcesses:
         attempt has run."""
         why = self._start_warm(order, wanted, cgroup)
         if self._nanny is None:
-            for rank, env, *outputs in wanted:
-                pid = start(order, rank, argv, env, outputs, cgroup, dies_with_us=dies_with_us)
+            for rank, env, output, errors, argv in wanted:
+                pid = start(order, rank, argv, env, (output, errors), cgroup, dies_with_us=dies_with_us)
                 self.pids[rank.rank] = pid
         self.roots.update(self.pids)
         if self._nanny is not None and order.launch.mode == "host":
@@ -96,7 +100,9 @@ class RankProcesses:
             return sentence(offer.why, offer.detail) if offer.why else ""
         self._outlive = bool(order.mps)
         try:
-            self._nanny = start_warm(order, program_of(order.launch.argv), wanted, cgroup)
+            self._nanny = start_warm(
+                order, program_of(order.launch.argv), [each[:4] for each in wanted], cgroup
+            )
         except WarmRefused as refused:
             return str(refused)
         self.pids.update(self._nanny.pids)
@@ -110,7 +116,8 @@ class RankProcesses:
         ranks = {pid: rank for rank, pid in self.pids.items()}
         for pid, code in reap():
             if pid in ranks:
-                self._rank_ended(ranks[pid], code)
+                is_signal = self._contained is not None and 128 < code < 128 + signal.NSIG
+                self._rank_ended(ranks[pid], 128 - code if is_signal else code)
 
     def _nanny_said(self) -> None:
         nanny = self._nanny
@@ -158,16 +165,41 @@ class RankProcesses:
 
     # --- Ending them --------------------------------------------------------------------------------
 
+    def _signal_containers(self, number: signal.Signals) -> None:
+        """Signals the processes in containers; the program that has started one then ends by itself, with
+        their exit code, and removes it."""
+        end_groups(self.look_into_containers(), number)
+        end_groups([pid for rank, pid in self.pids.items() if self.roots[rank] == pid], number)
+
     def signal(self, number: signal.Signals) -> None:
-        if self._nanny is None:
+        if self._contained is not None:
+            self._signal_containers(number)
+        elif self._nanny is None:
             end_groups([pid for rank, pid in self.pids.items() if rank not in self._orphans], number)
             for descriptor in self._orphans.values():
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(descriptor, number)
             return
-        self._nanny.signal(number)
+        else:
+            self._nanny.signal(number)
         if number == signal.SIGKILL:
             self._kill_within(NANNY_S, time.monotonic())
+
+    def contain(self, socket: Path) -> None:
+        """The ranks run in containers; `socket` is in the environment of every process there."""
+        self._contained = socket
+
+    def look_into_containers(self) -> list[int]:
+        """Finds the processes that have come up in containers, and from then on measures what is below a
+        rank's first one. Returns those that lead the others."""
+        if self._contained is None:
+            return []
+        mains = list(find_mains(self._contained, self.pids.values()))
+        for pid, word in mains:
+            rank = int(word) if word.isdecimal() else next(iter(self.pids), -1)
+            if self.roots.get(rank, pid) == self.pids.get(rank):
+                self.roots[rank] = pid
+        return [pid for pid, _ in mains]
 
     def warn(self, order: Order) -> bool:
         """The signal that its `#SBATCH` lines want before the time limit, to the script alone. Not before it
@@ -181,10 +213,13 @@ class RankProcesses:
                 os.kill(pid, number)
         return True
 
-    def kill_late_nanny(self, now_s: float) -> None:
+    def kill_late(self, now_s: float) -> None:
         if now_s >= self.kill_s and self._nanny is not None:
             self.kill_s = now_s + NANNY_S
             self._nanny.kill()
+        elif now_s >= self.kill_s:  # Of containers: what has started them does not end.
+            self.kill_s = inf
+            end_groups([*self.pids.values()], signal.SIGKILL)
 
     def has_warm_leftovers(self, folder: Path, order: Order, now_s: float) -> bool:
         """Whether there are leftovers of an attempt that was started warm: a nanny ends what is below it;

@@ -29,6 +29,12 @@ from typing import Final
 
 import msgspec
 
+from cotenant.agent.containers import (
+    BadContainer,
+    ContainerCommands,
+    client_environment,
+    remove_containers,
+)
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.process_identity import own_identity
 from cotenant.agent.ipc import (
@@ -144,6 +150,8 @@ class Supervisor:
         self._result_s = inf
         self._is_over = False
         self._oom_kills_before = host_oom_kills()
+        self._removed = False
+        """Nothing is left of the attempt's containers."""
         self._datagrams = Datagrams(
             folder, order, self._selector, lambda word: self._handle(RankMessageCame(word=word))
         )
@@ -203,7 +211,7 @@ class Supervisor:
         except RankStartFailed as failure:
             self._handle(CouldNotStart(problem=failure.problem))
             return
-        except NotLaunchable as refusal:
+        except (NotLaunchable, BadContainer) as refusal:
             self._could_not_start("command", 22, str(refusal))
             return
         except UnusableOutput as unusable:
@@ -230,9 +238,10 @@ class Supervisor:
                 output = self._outputs.open(rank)
                 outputs.append(output)
                 ends = output.rank_end, output.errors_end
-                wanted.append(WantedRank(rank, self._environment(rank), *ends))
-            dies = not self._has_reaper
-            started = self._ranks.start(self._order, argv, wanted, self._cgroup, dies_with_us=dies)
+                own_argv, env = self._command(rank, argv)
+                wanted.append(WantedRank(rank, env, *ends, own_argv))
+            dies = not (self._has_reaper and self._order.mps)
+            started = self._ranks.start(self._order, wanted, self._cgroup, dies_with_us=dies)
         finally:
             for each in outputs:
                 each.hand_over()
@@ -241,6 +250,16 @@ class Supervisor:
         for rank in self._order.ranks:
             self._outputs.listen(rank.rank)
         return started
+
+    def _command(self, rank: RankOrder, argv: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
+        """What is executed for a rank, and its environment: the job's own, or what starts its container."""
+        order, socket = self._order, self._datagrams.path
+        if order.runtime is None:
+            return argv, self._environment(rank)
+        self._ranks.contain(socket)
+        client_env = client_environment(order.launch.uid)
+        commands = ContainerCommands(order, self._folder, socket.parent, client_env)
+        return commands.wrap(rank, argv, self._environment(rank))
 
     def _environment(self, rank: RankOrder) -> dict[str, str]:
         order = self._order
@@ -294,7 +313,7 @@ class Supervisor:
         self._look_at_terminations(now_s)
         if now_s >= self._measuring.collect_s:
             self._measuring.collect(now_s)
-        self._ranks.kill_late_nanny(now_s)
+        self._ranks.kill_late(now_s)
         if now_s >= self._warn_s:
             self._warn_s = inf if self._ranks.warn(self._order) else now_s + WARN_PERIOD_S
         if now_s >= self._clear_s:
@@ -306,6 +325,8 @@ class Supervisor:
 
     def _sample(self, now_s: float) -> None:
         terminal = self._outputs.terminal
+        if self._ranks.pids.items() & self._ranks.roots.items():
+            self._ranks.look_into_containers()
         for measured in self._measuring.sample(
             now_s,
             is_profiling=self._supervision.is_profiling,
@@ -348,8 +369,9 @@ class Supervisor:
                 self._ranks.signal(signal.SIGTERM)
             case EndRanks():
                 self._ranks.signal(signal.SIGKILL)
-                self._cgroup.kill(RANKS)
-                kill_children()
+                if self._order.runtime is None:
+                    self._cgroup.kill(RANKS)
+                    kill_children()
             case TerminateClients(timeout_s=timeout_s):
                 self._terminations.ask(self._clients, timeout_s)
                 self._look_at_terminations(time.monotonic())
@@ -399,6 +421,11 @@ class Supervisor:
                 self._clear_s = now_s + STUBBORN_S
                 self._handle(Noted(text="processes do not end although they were killed (state D?)"))
             return
+        if self._order.runtime is not None and not self._removed:
+            self._removed = True
+            if why := remove_containers(self._order, self._folder):
+                self._handle(Noted(text=why))
+            return  # Podman may have left a process of its own, which the next look ends.
         self._clear_s = inf
         self._keep_modules()
         self._outputs.drain_all()
@@ -467,7 +494,7 @@ def main(arguments: list[str]) -> int:
     if os.getsid(0) != os.getpid():
         os.setsid()
     write_record(folder / SUPERVISOR_FILE, own_identity(), durable=False)  # Flushed once the ranks run.
-    reaper = _reaper(folder) if order.mps else None
+    reaper = _reaper(folder) if order.mps or order.runtime is not None else None
     become_subreaper()
     Supervisor(folder, order, has_reaper=reaper is not None).run()
     return 0

@@ -17,6 +17,7 @@ import msgspec
 SEEN_BEFORE: Final = {
     "off": "warm starts are switched off on this host (launch.warm)",
     "asked": "it was submitted with --cold, or has a terminal",
+    "container": "containers start cold: each has an interpreter of its own",
     "command": "only `python SCRIPT`, `python -m MODULE` and `torchrun` start warm",
     "options": "the interpreter has other options than -u",
     "preloaded-library": "LD_PRELOAD or LD_AUDIT changes every process",

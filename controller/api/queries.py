@@ -160,7 +160,10 @@ class Queries:
         return views.job_view(state.engine, told, record, now, reason, *beside, eta)
 
     def _fetching(self, job: Job) -> Reason | None:
-        """How far the tree of a loading job has come to its host."""
+        """How far the tree or the image of a loading job has come to its hosts."""
+        for host_id, pulls in self._link.pulls.items():
+            if job.phase is Phase.LOADING and job.job_id in pulls:
+                return because("pulling", host_id, pulls[job.job_id])
         tree, fetched = job.spec.launch.snapshot, self._link.trees.fetched.get(job.job_id, 0)
         if job.phase is not Phase.LOADING or tree is None or not 0 < fetched < tree.size_bytes:
             return None

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cotenant.controller.domain.budget_use import *  # noqa: F403
     from cotenant.controller.domain.cluster import *  # noqa: F403
     from cotenant.controller.domain.commands import *  # noqa: F403
+    from cotenant.controller.domain.container import *  # noqa: F403
     from cotenant.controller.domain.ids import *  # noqa: F403
     from cotenant.controller.domain.capabilities import *  # noqa: F403
     from cotenant.controller.domain.eta import *  # noqa: F403
@@ -51,6 +52,7 @@ _HOMES: Final = {
         "AgentCommand", "AnyCommand", "ComputeRequest", "ForgetJob", "GangMember", "SaveAttempt",
         "StartAttempt", "StopAttempt", "TrustDevices",
     ),
+    "container": ("CONTAINERS", "FILE_SUFFIXES", "RUNTIMES", "Container", "Mount", "is_below"),
     "ids": (
         "PAST_KEPT", "AttemptNo", "CommandId", "DeviceId", "Epoch", "Followed", "HostId", "JobId", "Past",
         "EpochStanding", "array_of", "natural_key", "standing",
@@ -97,7 +99,17 @@ _HOMES: Final = {
     ),
 }
 # fmt: on
-_MODULES: Final = ("allocations", "bookings", "cluster", "events", "job_spec", "reasons", "settings", "texts")
+_MODULES: Final = (
+    "allocations",
+    "bookings",
+    "cluster",
+    "container",
+    "events",
+    "job_spec",
+    "reasons",
+    "settings",
+    "texts",
+)
 if not TYPE_CHECKING:
     __all__ = [*_MODULES, *(name for names in _HOMES.values() for name in names)]
     __getattr__ = lazy_face(globals(), _HOMES)

@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from cotenant.controller.domain.container import Container
 from cotenant.controller.domain.idling import IDLE_FORMS, is_idle_rule
 from cotenant.controller.domain.ids import JobId, array_of
 from cotenant.controller.domain.notices import WEBHOOK_VARIABLE, notify_problem
@@ -141,6 +142,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """It came with `#SBATCH` lines."""
     snapshot: CodeSnapshot | None = None
     """It runs in a private copy of this tree; None: in `workdir` itself, as that is when it starts."""
+    container: Container | None = None
+    """Its processes run in containers of this image (`--image`); None: on the host itself."""
     uid: int = 0
     gid: int = 0
     groups: tuple[int, ...] = ()
@@ -462,6 +465,9 @@ def held_bytes(spec: JobSpec) -> int:
     if launch.snapshot is not None:
         tree = launch.snapshot
         texts += (tree.sha256, tree.top, tree.subfolder, tree.commit, tree.branch)
+    if launch.container is not None:
+        texts += (launch.container.image,)
+        texts += tuple(path for each in launch.container.mounts for path in (each.source, each.target))
     points = spec.profile.points if spec.profile is not None else ()
     entries = len((*texts, *spec.after, *points * 4))
     together = "".join(texts)

@@ -59,6 +59,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "never-fits": "needs {0} device{0:s}{1}; the largest possible placement here has {2}",
     "no-such-type": "no device of type {0}; this cluster has {1}",
     "no-such-feature": "no host has the feature {0}",
+    "no-containers": "no host can run its image {0}: it needs one with {1} (see `cotenant nodes -o wide`)",
     "needs-memory": "needs {0} MiB per device; the largest device offers {1} MiB",
     "needs-cpus": "needs {0} cores on one host; the largest host has {1}",
     "needs-host-memory": "needs {0} MiB of main memory on one host; the largest host has {1} MiB",
@@ -86,6 +87,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "pinned": "its checkpoint is on {0}, which is {1}",
     "workdir-missing": "working directory {0} does not exist on {1}",
     "fetching": "its host fetches its snapshot: {0} of {1} MiB",
+    "pulling": "its image comes to {0}: {1}",
     # Waiting.
     "behind": "behind job {0} in {1} order",
     "behind-no-devices": "behind job {0} in {1} order; it needs {3} device{3:s}, and {2} {2:are} free",

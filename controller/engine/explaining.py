@@ -26,6 +26,7 @@ PERMANENT: Final = frozenset(
         "never-fits",
         "no-such-type",
         "no-such-feature",
+        "no-containers",
         "needs-memory",
         "needs-cpus",
         "needs-host-memory",

@@ -109,11 +109,12 @@ def scheduling_class_of_spec(
     spec: JobSpec, domain: str = "", not_hosts: tuple[HostId, ...] = ()
 ) -> SchedulingClass:
     """The scheduling class of a job as submitted."""
+    container = spec.launch.container
     return SchedulingClass(
         spec.gpus_min,
         spec.nodes,
         spec.gpu_type,
-        spec.features,
+        spec.features if container is None else (*spec.features, container.feature),
         spec.memory_mib or 0,
         domain,
         not_hosts,

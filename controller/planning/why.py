@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cotenant.controller.domain import Job, Reason, because, room_left
+from cotenant.controller.domain import CONTAINERS, Job, Reason, because, room_left
 from cotenant.controller.planning.plan import Plan
 from cotenant.controller.planning.view import SchedulingClass, View, scheduling_class_of
 
@@ -71,6 +71,10 @@ def why_impossible(view: View, job: Job) -> Reason | None:
     if scheduling_class.features:
         known = {feature for host in hosts for feature in host.report.features}
         missing = next((f for f in scheduling_class.features if f not in known), None)
+        container = job.spec.launch.container
+        if container is not None and missing == container.feature:
+            runtimes = "podman, docker or apptainer" if missing == CONTAINERS else missing
+            return because("no-containers", container.image, runtimes)
         if missing is not None:
             return because("no-such-feature", missing)
     if all(d.usable_mib < memory_mib for d in devices):

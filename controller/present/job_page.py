@@ -259,6 +259,9 @@ def asked_for(spec: JobSpec, wide: bool) -> Iterator[tuple[str, str]]:
     if spec.is_elastic:
         gpus = f"{spec.gpus_min} to {spec.gpus_max} GPUs, the same batch on any"
     yield "asked for", f"{gpus}{kind}{hosts}{_limits(spec)}"
+    if launch.container is not None:
+        mounts = "".join(f", {each.target}" for each in launch.container.mounts)
+        yield "image", f"{launch.container.image}{' with' if mounts else ''}{mounts[1:]}"
     yield "after", ", ".join(f"{d.job_id} ({d.need})" for d in spec.after)
     if wide:
         yield "variables", "\n             ".join(f"{name}={value}" for name, value in launch.env.items())

@@ -28,6 +28,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.submission import commands, grids, recording
 from cotenant.controller.submission.commands import spawning
+from cotenant.controller.submission.containers import container_of
 from cotenant.controller.submission.options import BY_KEY, BadSubmission, Options, merge_options, read
 from cotenant.controller.submission.quantities import GpuRange
 from cotenant.controller.submission.recording import code_sha256
@@ -127,14 +128,20 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
     options = merge_options(source.options, flags)
     values = {key: given.value for key, given in options.items()}
     workdir = where.folder / _expand_path(values.get("workdir", "."), "workdir")
-    environment = recording.record(where.environ, values.get("export", ()), values.get("env", ()))
+    container = container_of(values, workdir, source.slurm)
+    environment = recording.record(
+        where.environ, values.get("export", ()), values.get("env", ()), of_host=container is None
+    )
     if (notify := _notify(values.get("notify"), where.notify)) and where.webhook:
         environment.secrets[WEBHOOK_VARIABLE] = where.webhook
     notes = list(source.notes)
     sweep = grids.grids_of(values, source.argv, workdir)
     first = msgspec.structs.replace(source, argv=sweep.fill(source.argv))
     commands.refuse_container(first.argv)
-    doubt = commands.doubt_of(first.argv, workdir, {**environment.open}.get("PATH", os.defpath))
+    if container is None:
+        doubt = commands.doubt_of(first.argv, workdir, {**environment.open}.get("PATH", os.defpath))
+    else:  # What its image has is not known here.
+        doubt = commands.workdir_doubt(workdir)
     doubt = doubt or commands.output_doubt(_output(values.get("output"), workdir))
     if doubt is not None and where.same_machine:
         raise doubt
@@ -156,11 +163,12 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         warm=not values.get("cold", False),
         slurm=_add_submit_variables(source.slurm, where) if source.slurm is not None else None,
         snapshot=snapshot,
+        container=container,
     )
     path = {**environment.open}.get("PATH", os.defpath)
     values |= {"notify": notify} | ({"array": sweep.array} if sweep.tasks else {})
     files = (each for each, word in zip(first.argv, source.argv, strict=True) if each != word)
-    has_one_code = not any((workdir / each).is_file() for each in files)
+    has_one_code = container is None and not any((workdir / each).is_file() for each in files)
     spec = _spec(values, launch, code_sha256(argv, Path(launch.workdir), path) if has_one_code else "")
     indices = values["array"].indices if "array" in values else ()
     env = [name for name, _ in values.get("env", ())]

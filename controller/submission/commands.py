@@ -57,10 +57,17 @@ def refuse_container(argv: Sequence[str]) -> None:
         raise BadSubmission(f"{argv[0]}: {CONTAINERS}")
 
 
+def workdir_doubt(workdir: Path) -> BadSubmission | None:
+    """Why the working directory cannot be used, as seen from this machine."""
+    if workdir.is_dir():
+        return None
+    return BadSubmission(f"working directory {workdir} does not exist", "give another with --workdir DIR")
+
+
 def doubt_of(argv: Sequence[str], workdir: Path, path: str) -> BadSubmission | None:
     """Why this command would fail on this machine, or None. `path` is the job's PATH."""
-    if not workdir.is_dir():
-        return BadSubmission(f"working directory {workdir} does not exist", "give another with --workdir DIR")
+    if doubt := workdir_doubt(workdir):
+        return doubt
     program = argv[0]
     if "/" in program:
         found = _file(program, workdir)

@@ -305,6 +305,20 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "run the working tree as it is now: the files that git tracks, or all of the folder",
     ),
     Option("snapshot_add", "PATH", path, "a file or folder that the snapshot takes along", repeat=True),
+    Option(
+        "image",
+        "NAME|FILE",
+        path,
+        "run in a container of this image (podman, docker or apptainer, as the host has): a name, an archive "
+        "or a .sif",
+    ),
+    Option(
+        "mount",
+        "SRC[:DST[:ro]]",
+        path,
+        "with --image: a file or folder of the host that the container sees, besides the working directory",
+        repeat=True,
+    ),
     Option("output", "FILE", path, "its output also goes there; %j job, %a attempt, %r rank"),
     Option("retries", "N", count_from_zero, "start it again after N failures of its own (default 0)"),
     Option("requeue_at_limit", "N", count_from_zero, "at its time limit save and queue again, up to N times"),
@@ -365,7 +379,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 BY_KEY: Final[Mapping[str, Option]] = {option.key: option for option in OPTIONS}
 BY_FLAG: Final[Mapping[str, Option]] = {flag: option for option in OPTIONS for flag in option.flags}
-CONTAINERS: Final = "containers are not supported yet: install the environment on the hosts instead"
+CONTAINERS: Final = "cotenant starts containers itself: name the image with --image"
 
 
 def read(option: Option, texts: tuple[str, ...], where: str) -> Given:
@@ -395,7 +409,7 @@ def merge_options(*layers: Options) -> Options:
 
 
 def unknown_key(key: str, where: str) -> BadSubmission:
-    if key in ("container", "image"):
+    if key == "container":
         return BadSubmission(f"{where}: {CONTAINERS}")
     known = [*BY_KEY, "command"]
     return BadSubmission(

@@ -23,6 +23,7 @@ import msgspec
 from cotenant.controller.submission.options import BadSubmission
 
 ALWAYS: Final = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH")
+HOSTS_OWN: Final = (*ALWAYS, "PYTHONHOME", "LD_PRELOAD", "HOME", "SHELL", "TMPDIR")
 NEVER: Final = re.compile(r"_|PWD|OLDPWD|SHLVL|XDG_RUNTIME_DIR|COTENANT_.*|SLURM_.*")
 """Of this shell, not of the job; left out even by `--export ALL`."""
 SECRET: Final = re.compile(r"TOKEN|SECRET|KEY|PASSWORD", re.IGNORECASE)
@@ -39,9 +40,14 @@ def is_secret(name: str) -> bool:
 
 
 def record(
-    environ: Mapping[str, str], export: Iterable[str] = (), env: Iterable[tuple[str, str | None]] = ()
+    environ: Mapping[str, str],
+    export: Iterable[str] = (),
+    env: Iterable[tuple[str, str | None]] = (),
+    *,
+    of_host: bool = True,
 ) -> RecordedEnvironment:
     """Records the job's variables: the usual ones, those exported, and those set for it (strongest).
+    `of_host` False: without those that say where programs are here, since its image says where they are.
 
     Raises:
         BadSubmission: a variable to copy does not exist, or all together are too large.
@@ -52,8 +58,9 @@ def record(
         name: value
         for name, value in environ.items()
         if (name in ALWAYS and "NONE" not in names) or (everything and not NEVER.fullmatch(name))
+        if of_host or name not in HOSTS_OWN
     }
-    if "NONE" not in names and environ.get("HOME", "") not in ("", account_home()):
+    if of_host and "NONE" not in names and environ.get("HOME", "") not in ("", account_home()):
         taken["HOME"] = environ["HOME"]  # Else it is the one of the account on the job's host.
     for name in sorted(names - {"ALL", "NONE"}):
         taken[name] = _own(environ, name, "--export")

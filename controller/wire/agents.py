@@ -117,6 +117,8 @@ class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="beat"):
     """Those that the agent has read since the last heartbeat; never journalled, and no decision uses them."""
     fork_servers: ForkServers | None = None
     """Likewise; None: warm starts are off."""
+    pulls: dict[JobId, str] = {}
+    """Likewise: how far the images of jobs have come that wait for them."""
 
     def __post_init__(self) -> None:
         if len(self.devices) > DEVICES_MAX:

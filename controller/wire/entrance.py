@@ -22,7 +22,15 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from cotenant.controller.domain import LINK_CHARACTERS_MAX, ExitVerdict, allocations, cluster, job_spec, texts
+from cotenant.controller.domain import (
+    LINK_CHARACTERS_MAX,
+    ExitVerdict,
+    allocations,
+    cluster,
+    container,
+    job_spec,
+    texts,
+)
 from cotenant.controller.performance import perf
 from cotenant.controller.wire import agents, clients
 
@@ -105,6 +113,10 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (job_spec.Launch, "workdir"): PATH,
     (job_spec.Launch, "output"): PATH,
     (job_spec.InputFile, "path"): PATH,
+    (container.Container, "image"): PATH,
+    (container.Container, "mounts"): Limit("name", 0, count_max=64),
+    (container.Mount, "source"): PATH,
+    (container.Mount, "target"): PATH,
     (job_spec.CodeSnapshot, "top"): PATH,
     (job_spec.CodeSnapshot, "subfolder"): PATH,
     (perf.Profile, "points"): Limit("name", 64, count_max=256),
@@ -122,6 +134,7 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (agents.Hello, "session"): NAME,
     (agents.Hello, "attempts"): Limit("text", 0, count_max=100_000),
     (agents.Heartbeat, "session"): NAME,
+    (agents.Heartbeat, "pulls"): Limit("text", 256, count_max=1_000),
     (agents.Heartbeat, "progress"): Limit("text", 0, count_max=10_000),
     (ExitVerdict, "detail"): Limit("text", 2 * KIB),
 }

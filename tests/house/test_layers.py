@@ -50,19 +50,21 @@ agent.host                      controller.domain controller.wire controller.sys
 agent.slurm.steps
 agent.warm.forkserver
 agent.warm                      controller.wire agent.ipc agent.host
+agent.containers                controller.domain controller.wire agent.ipc agent.host
 agent.supervisor.core           controller.performance controller.domain controller.wire profiler.indicators
                                 profiler agent.ipc
 agent.supervisor.processes      controller.domain controller.wire mps profiler.indicators profiler agent.ipc
-                                agent.host agent.supervisor.core
-agent.supervisor                controller.wire agent.ipc agent.host agent.warm agent.supervisor.core
+                                agent.host agent.containers agent.supervisor.core
+agent.supervisor                controller.wire agent.ipc agent.host agent.warm agent.containers
+                                agent.supervisor.core
                                 agent.supervisor.processes
 agent.daemon.core               controller.performance controller.domain controller.planning controller.wire
                                 mps profiler.indicators agent.ipc agent.supervisor.processes
 agent.gpus                      controller.domain controller.wire controller.system mps profiler.driver
                                 agent.ipc agent.host agent.daemon.core
 agent.daemon                    controller.domain controller.wire controller.system profiler.driver
-                                profiler.indicators agent.ipc agent.host agent.warm agent.supervisor.processes
-                                agent.daemon.core agent.gpus
+                                profiler.indicators agent.ipc agent.host agent.warm agent.containers
+                                agent.supervisor.processes agent.daemon.core agent.gpus
 agent.__main__                  controller.domain controller.system agent.daemon.core agent.daemon
 # Deciding. The engine is given its policy.
 controller.models               controller.performance controller.domain controller.wire

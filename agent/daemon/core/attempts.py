@@ -267,7 +267,7 @@ class Attempts:
                 "user-failed" if failed.is_users else "infra-failed",
                 failed.why,
                 workdir_missing=missing,
-                host_fault=not (missing or failed.is_users),
+                host_fault=failed.of_host and not (missing or failed.is_users),
             )
 
     def supervisor_gone(self, gone: SupervisorGone) -> None:

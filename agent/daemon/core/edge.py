@@ -100,6 +100,8 @@ class AgentTicked(AgentEvent, frozen=True, kw_only=True):
     """`next_alarm_s` has come (early or late does not matter)."""
 
     fork_servers: ForkServers | None = None
+    pulls: dict[JobId, str] = {}
+    """How far the images of jobs have come that wait for them."""
 
 
 class ControllerMessageCame(AgentEvent, frozen=True, kw_only=True):
@@ -125,6 +127,8 @@ class StartFailed(OfAttempt, frozen=True, kw_only=True):
     workdir_missing: bool = False
     is_users: bool = False
     """What its user submitted is to blame, not this host."""
+    of_host: bool = True
+    """Else neither is: a registry does not answer, say."""
 
 
 class Connected(OfAttempt, frozen=True, kw_only=True):

@@ -411,6 +411,7 @@ class AgentState:
             session=self.config.session,
             progress=self._tenants.progress(now_s),
             fork_servers=ticked.fork_servers,
+            pulls=ticked.pulls,
             devices=tuple(
                 msgspec.structs.replace(reading, age_s=reading.age_s + max(0.0, now_s - self._read_s))
                 for reading in self._readings

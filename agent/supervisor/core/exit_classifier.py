@@ -183,6 +183,7 @@ def _row_for(exit_: Exit, ending: Ending) -> ExitRule:
         "own-oom": ending.gone.oom_kills > 0,
         "host-oom": by_host,
         "oom-here": by_host and ending.gone.counts_oom,
+        "container": ending.order.runtime is not None,
     }
     for row in ROWS:
         if not needs[row.need]:

@@ -27,10 +27,10 @@ class ExitRule(msgspec.Struct, frozen=True, kw_only=True):
     """Searched in the last error of the rank's log."""
     codes: tuple[int, ...] = ()
     signals: tuple[int, ...] = ()
-    need: Literal["", "own-oom", "host-oom", "oom-here"] = ""
+    need: Literal["", "own-oom", "host-oom", "oom-here", "container"] = ""
     """own-oom: the kernel killed a process of the attempt at the attempt's own limit. host-oom: one was
     killed on the host for lack of memory meanwhile. oom-here: and the control group says that it was one of
-    the attempt's."""
+    the attempt's. container: it was to run in one, whose programs keep exit code 125 for themselves."""
     chained: bool = False
     """`pattern` is also searched in the errors that the last one came from."""
     is_symptom: bool = False
@@ -236,6 +236,13 @@ ROWS: Final[tuple[ExitRule, ...]] = (
         outcome="user-failed",
         pattern=r"can't open file .*No such file or directory",
         text="{error}",
+    ),
+    ExitRule(
+        name="container",
+        outcome="infra-failed",
+        codes=(125,),
+        need="container",
+        text="its container could not be started: {error}",
     ),
     ExitRule(
         name="command not found",

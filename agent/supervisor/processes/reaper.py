@@ -32,6 +32,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from cotenant.agent.containers import remove_containers
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.process_identity import boot_id, identity_of, open_pidfd, stat_of
 from cotenant.agent.ipc import (
@@ -86,6 +87,7 @@ def end_leftovers(
             break
     left = attempt.find()
     if not left:
+        remove_containers(order, folder)
         attempt.cgroup.remove()
         remove_short_folder(folder)
     return left

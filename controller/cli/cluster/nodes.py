@@ -20,7 +20,7 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.setup.owners import owner
 from cotenant.controller.client.asking import asking, loaded_settings
-from cotenant.controller.domain import FOREIGN, HostId, sharing_in_words
+from cotenant.controller.domain import FOREIGN, RUNTIMES, HostId, sharing_in_words
 from cotenant.controller.present.devices import reserved_in_words
 from cotenant.controller.present.tables import STATE_COLOURS, Column
 from cotenant.controller.present.units import NONE, duration, size
@@ -186,6 +186,7 @@ WIDE_COLUMNS: Final = (
     *COLUMNS[:-1],
     Column("CORES", lambda r: f"{r.node.cpus_asked}/{r.node.cpus}", right=True),
     Column("MAIN MEMORY", _main_memory, right=True),
+    Column("CONTAINERS", lambda r: ", ".join(each for each in r.node.features if each in RUNTIMES) or NONE),
     Column("FORK SERVERS", _fork_servers),
     COLUMNS[-1],
 )

@@ -74,13 +74,20 @@ def shell(
     ports = ports_of(forward)
     limit_s = loaded_settings(endpoint).settings.shell.time_limit_s
     said = {key: Given(value=value, where="shell") for key, value in {**OF_SHELLS, "time": limit_s}.items()}
-    request = prepare_request(command or login_shell(), said | flags, endpoint, command_only=True)
+    request = prepare_request(command or default_command(flags), said | flags, endpoint, command_only=True)
     tell_how_it_ends(request.specs[0].time_limit_s or limit_s)
     return watch_terminal(request_with_terminal(request), False, endpoint, ports)
 
 
 def tell_how_it_ends(limit_s: float) -> None:
     tell(f"a shell is not resumable: it ends for good, at the latest after {duration(limit_s)} (-t TIME)")
+
+
+def default_command(flags: Options) -> list[str]:
+    """The command for a login shell: this user's, or the one that an image has."""
+    if "image" in flags:
+        return ["/bin/sh", "-c", "command -v bash > /dev/null && exec bash -l; exec sh -l"]
+    return login_shell()
 
 
 def login_shell() -> list[str]:

@@ -105,6 +105,8 @@ class AgentExecutor:
         self.readings: dict[DeviceId, DeviceRead] = {}
         self.fork_servers: dict[HostId, ForkServers] = {}
         """The newest of each device, for views and Prometheus: never journalled."""
+        self.pulls: dict[HostId, dict[JobId, str]] = {}
+        """How far images have come to each host, likewise."""
         now_s = core.clock.now_s()
         self.watch = HostWatch(silent_after_s=silent_after_s, lease_s=lease_s, now_s=now_s)
         self.rebuilt()
@@ -267,6 +269,7 @@ class AgentExecutor:
         """Messages of the old connection are void; the engine repeats what is still wanted."""
         link = self._links.pop(host_id, None)
         self.fork_servers.pop(host_id, None)
+        self.pulls.pop(host_id, None)
         if link is not None:
             del self._addresses[link.address]
 
@@ -280,6 +283,7 @@ class AgentExecutor:
         self._take_readings(link, message.devices, now_s)
         if message.fork_servers is not None:
             self.fork_servers[host_id] = message.fork_servers
+        self.pulls[host_id] = message.pulls
         if self._core.stuck:
             return
         back = self.watch.heard(host_id, now_s)

@@ -217,7 +217,7 @@ WRONG = {
     "#SBATCH --dependency=afterok:٣": "must be job ids such as 7, 7,9 or any:7, got 'afterok:٣'",
     "#SBATCH --array=٣": "must be indices such as 0-9",
     "#SBATCH -d afterok:3?afterany:4": "? for one of several",
-    "#SBATCH --container-image=pytorch": "containers are not supported yet",
+    "#SBATCH --container-image=pytorch": "cotenant starts containers itself",
     "#SBATCH hetjob": "hetjob is not possible here; submit its parts as jobs of their own",
     "#SBATCH --output=%y.txt": "%y in a file name is not known; known are %A, %J, %N",
     "#SBATCH --signal=B:NOSUCH@60": "there is no signal 'NOSUCH'",

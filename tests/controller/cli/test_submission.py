@@ -370,7 +370,7 @@ def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("program", ["docker", "podman", "apptainer", "/usr/bin/singularity"])
 def test_containers_are_refused_plainly(tmp_path: Path, program: str) -> None:
-    assert "containers are not supported yet" in refused(tmp_path, program, "run", "image")
+    assert "name the image with --image" in refused(tmp_path, program, "run", "image")
 
 
 def test_nothing_to_run(tmp_path: Path) -> None:
@@ -417,7 +417,7 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
 
 WRONG_YAML = {
     "unknown key": ("command: x\ngpu: 2\n", ":2: unknown key 'gpu'; did you mean gpus?"),
-    "container": ("command: x\nimage: y\n", ":2: containers are not supported"),
+    "container": ("command: x\ncontainer: y\n", ":2: cotenant starts containers itself"),
     "no command": ("gpus: 2\n", "there is no `command`"),
     "wrong value": ("command: x\n\ngpus: -1\n", ":3: gpus must be at least 1"),
     "given twice": ("command: x\ngpus: 1\ngpus: 2\n", ":3: 'gpus' is given twice, first in line 2"),
@@ -509,7 +509,7 @@ WRONG_SCRIPTS = {
     "unknown Slurm flag": ("#!/bin/sh\n\n#SBATCH --gpu=2\n", ":3: #SBATCH: unknown option --gpu"),
     "another resource": ("#!/bin/sh\n#SBATCH --gres=tape:2\n", "something other than gpu"),
     "no value": ("#!/bin/sh\n#COTENANT -g\n", ":2: #COTENANT: -g needs a value"),
-    "a container": ("#!/bin/sh\n#COTENANT --container x\n", "containers are not supported"),
+    "a container": ("#!/bin/sh\n#COTENANT --container x\n", "cotenant starts containers itself"),
     "not an option": ("#!/bin/sh\n#COTENANT gpus 2\n", "'gpus' is not an option"),
     "an unknown pattern": ("#!/bin/sh\n#SBATCH -o %y.txt\n", "%y"),
     "an open quote": ("#!/bin/sh\n#COTENANT --name 'x\n", ":2: #COTENANT: no closing quotation"),

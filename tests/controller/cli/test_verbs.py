@@ -206,7 +206,7 @@ MISTAKES = {
     "two formats": (("queue", "-o", "id", "--json"), "contradict"),
     "missing job": (("show",), "missing argument"),
     "unknown part": (("nodes", "drian", "x"), "no such command 'drian'"),
-    "container": (("submit", "--container", "x", "--", "true"), "containers are not supported yet"),
+    "container": (("submit", "--container", "x", "--", "true"), "cotenant starts containers itself"),
     "no command": (("submit",), "no command was given"),
     "a bad endpoint": (("queue", "--endpoint", "http://x"), "neither ipc:///PATH nor tcp://HOST:PORT"),
     "array of a run": (("run", "--array", "0-3", "--", "true"), "--array is for submit"),

@@ -1,0 +1,93 @@
+"""Processes in containers, as the host sees them; and the container program itself, run for a job's user.
+
+Rule: a process is an attempt's if it has the attempt's own socket in its environment. The container's main
+process is the one whose parent has not: podman's monitor and docker's daemon lie between us and it.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from cotenant.agent.containers.command_lines import remove_command
+from cotenant.agent.containers.runtimes import SEARCHED
+from cotenant.agent.host.process_identity import stat_of
+from cotenant.agent.ipc import Order
+from cotenant.controller.domain import Launch
+from cotenant.controller.wire import ENV_SOCKET
+
+REMOVE_S: Final = 20.0
+
+
+def client_environment(uid: int) -> dict[str, str]:
+    """What a container program needs of its user's environment. A job's user may have no session here, and so
+    no XDG_RUNTIME_DIR; podman then makes a place of its own."""
+    env = {"PATH": SEARCHED, "LANG": "C.UTF-8"}
+    with suppress(KeyError):  # Known to the submitter's host, not to this one.
+        account = pwd.getpwuid(uid)
+        env |= {"HOME": account.pw_dir, "USER": account.pw_name}
+    session = Path(f"/run/user/{uid}")
+    with suppress(OSError):
+        if session.stat().st_uid == uid:
+            env["XDG_RUNTIME_DIR"] = str(session)
+    return env
+
+
+def users_rights(launch: Launch) -> dict[str, Any]:
+    """Arguments of `subprocess` for a process of the job's user."""
+    if os.geteuid() != 0:
+        return {}
+    return {"user": launch.uid, "group": launch.gid, "extra_groups": launch.groups or (launch.gid,)}
+
+
+def remove_containers(order: Order, folder: Path) -> str:
+    """End and remove what there may be of an attempt's containers. Returns what went wrong, for a person."""
+    command = remove_command(order, folder) if order.runtime is not None else []
+    if not command:
+        return ""
+    try:
+        done = subprocess.run(
+            command,
+            cwd="/",
+            env=client_environment(order.launch.uid),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=REMOVE_S,
+            **users_rights(order.launch),
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"its containers cannot be removed: {error}"
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    if done.returncode == 0 or (said and "No such container" in said[-1]):  # As docker has it.
+        return ""
+    return f"its containers cannot be removed: {said[-1] if said else done.returncode}"
+
+
+def find_mains(socket: Path, clients: Collection[int]) -> Iterator[tuple[int, str]]:
+    """The main processes of an attempt's containers, each with its RANK, empty where it has none. `clients`:
+    the programs that have started them."""
+    sign = f"{ENV_SOCKET}={socket}".encode()
+    seen = {
+        int(name): env
+        for name in os.listdir("/proc")
+        if name.isdigit() and sign in (env := _environment(name))
+    }
+    for pid, env in seen.items():
+        stat = stat_of(pid)
+        if stat is None or stat.state in "ZX" or stat.parent in seen or pid in clients:
+            continue
+        rank = next((each for each in env if each.startswith(b"RANK=")), b"RANK=")
+        yield pid, rank[5:].decode(errors="replace")
+
+
+def _environment(pid: str) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # Gone meanwhile, or another user's.
+        return []

@@ -1,0 +1,225 @@
+"""Brings a job's image to this host before its attempt starts, and says why a container would not be safe.
+
+Rule: each user's images are their own, as podman keeps them; one that is here is never pulled again, and two
+jobs that wait for one image pull it once. An attempt that waits has no supervisor that watches its lease, so
+this does: it does not start once its lease has run out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from cotenant.agent.containers import DOCKER_SOCKET, client_environment, client_of, runtime_for, users_rights
+from cotenant.agent.daemon.core import AttemptKey
+from cotenant.agent.ipc import ContainerRuntime, Order
+from cotenant.controller.domain import Container, JobId, texts
+
+LINE_CHARS_MAX: Final = 120
+OUTPUT_BYTES_MAX: Final = 64 * 1024
+_LOADED: Final = re.compile(r"Loaded image(?:\(s\)| ID)?: *(\S+)")
+_NO_SUCH_IMAGE: Final = re.compile(
+    r"manifest unknown|not found|denied|unauthorized|invalid reference|did not resolve|no such file|payload"
+)
+"""In a registry's or archive's answer: there is no such image for this user on any host."""
+_IS_READABLE: Final = 'for each; do [ -r "$each" ] || { echo "$each"; exit 1; }; done'
+
+
+class NoImage(Exception):
+    """Why an attempt has no container to run in. `is_users`: it would have none on any host."""
+
+    def __init__(self, why: str, *, is_users: bool = False) -> None:
+        super().__init__(why)
+        self.is_users = is_users
+
+
+class Images:
+    """The images of this host's jobs."""
+
+    def __init__(
+        self, runtimes: tuple[ContainerRuntime, ...], *, lease_left_s: Callable[[], float | None]
+    ) -> None:
+        """Prepares to bring images. `lease_left_s`: of this host; None: it needs none."""
+        self._runtimes, self._lease_left_s = runtimes, lease_left_s
+        self._locks: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
+        self._loaded: dict[tuple[int, str, float], str] = {}
+        """Names of archives that were loaded, by user, path and time of change."""
+        self._came: dict[JobId, tuple[float, str]] = {}
+        """Since when jobs wait, and the last line of what brings their images."""
+        self.preparing: dict[AttemptKey, asyncio.Task[None] | None] = {}
+        """The tasks of attempts that wait for their images."""
+
+    @property
+    def progress(self) -> dict[JobId, str]:
+        """How far the images have come that jobs wait for."""
+        now_s = time.monotonic()
+        return {
+            job_id: f"{line} (for {now_s - from_s:.0f} s)" for job_id, (from_s, line) in self._came.items()
+        }
+
+    async def prepare(self, order: Order, container: Container) -> Order:
+        """The order with the program that starts its containers, and the image as that program knows it.
+
+        Raises:
+            NoImage: the image cannot be brought here, or a container would not be safe.
+        """
+        attempt = (order.job_id, order.attempt)
+        self.preparing[attempt] = asyncio.current_task()
+        self._came[order.job_id] = (time.monotonic(), "waits for another job's pull of it")
+        lock = self._locks.setdefault((order.launch.uid, container.image), asyncio.Lock())
+        try:
+            runtime = self._runtime(order, container)
+            async with asyncio.timeout(order.start_deadline_s):
+                await self._check_mounts(order, container)
+                async with lock:
+                    image = await self._bring(order, container, runtime)
+        except TimeoutError:
+            raise NoImage(
+                f"the image {container.image} was not here after {order.start_deadline_s:.0f} s "
+                "(agent.start_deadline_s)"
+            ) from None
+        except OSError as error:
+            raise NoImage(f"{error.filename}: {error.strerror} on {order.host_id}") from None
+        finally:
+            del self.preparing[attempt], self._came[order.job_id]
+        left_s = self._lease_left_s()
+        if left_s is not None and left_s <= 0.0:
+            raise NoImage("its lease ran out while its image was pulled")
+        return msgspec.structs.replace(
+            order, lease_s=left_s, runtime=msgspec.structs.replace(runtime, image=image)
+        )
+
+    def _runtime(self, order: Order, container: Container) -> ContainerRuntime:
+        """The program to use. Raises NoImage: there is none, or it would not be safe."""
+        launch, host = order.launch, order.host_id
+        on_gpus = any(rank.cuda_uuids for rank in order.ranks)
+        runtime = runtime_for(container, self._runtimes, on_gpus=on_gpus)
+        if launch.uid == 0:
+            raise NoImage(
+                "root's containers would be root on the host: submit as another user", is_users=True
+            )
+        if runtime is None:
+            raise NoImage(f"{host} has no program that could start its container")
+        if why := why_unsafe(runtime, launch.uid, launch.groups):
+            raise NoImage(f"{why} on {host}")
+        return runtime
+
+    async def _check_mounts(self, order: Order, container: Container) -> None:
+        paths = [each.source for each in container.mounts]
+        paths += [container.image] if container.is_file else []
+        code, said = await self._run(order, ["/bin/sh", "-c", _IS_READABLE, "sh", *paths])
+        if code:
+            raise NoImage(f"its user cannot read {said} on {order.host_id} (--mount, --image)", is_users=True)
+
+    # --- Bringing it --------------------------------------------------------------------------------
+
+    async def _bring(self, order: Order, container: Container, runtime: ContainerRuntime) -> str:
+        """The image as the program knows it, pulled or loaded if it is not here yet."""
+        image, client = container.image, client_of(runtime)
+        if runtime.name == "apptainer":
+            return await self._convert(order, container, client)
+        probe = [*client, "image", "exists" if runtime.name == "podman" else "inspect"]
+        if not container.is_file:
+            if (await self._run(order, [*probe, image]))[0]:
+                await self._work(order, "pull", [*client, "pull", image])
+            return image
+        key = (order.launch.uid, image, os.stat(image).st_mtime)
+        known = self._loaded.get(key)
+        if known is None or (await self._run(order, [*probe, known]))[0]:
+            said = await self._work(order, "load", [*client, "load", "--input", image])
+            if not (found := _LOADED.search(said)):
+                raise NoImage(f"{image} holds no image that {runtime.name} knows: {said}", is_users=True)
+            known = self._loaded[key] = found[1]
+        return known
+
+    async def _convert(self, order: Order, container: Container, client: list[str]) -> str:
+        """The .sif of an image, which apptainer makes in the user's cache."""
+        if container.image.endswith(".sif"):
+            return container.image
+        home = client_environment(order.launch.uid).get("HOME", "/nonexistent")
+        name = hashlib.sha256(container.image.encode()).hexdigest()[:16]
+        sif = f"{home}/.cache/cotenant/{name}.sif"
+        if (await self._run(order, ["/bin/sh", "-c", _IS_READABLE, "sh", sif]))[0]:
+            await self._run(order, ["/bin/mkdir", "-p", os.path.dirname(sif)])
+            source = (
+                f"docker-archive:{container.image}" if container.is_file else f"docker://{container.image}"
+            )
+            await self._work(order, "convert", [*client, "pull", "--force", sif, source])
+        return sif
+
+    async def _work(self, order: Order, doing: str, command: list[str]) -> str:
+        """Brings an image by a command, and returns what it said. Raises NoImage: it failed."""
+        code, said = await self._run(order, command, doing)
+        if code == 0:
+            return said
+        last = said.splitlines()[-1] if said else f"exit code {code}"
+        image = order.launch.container.image if order.launch.container else ""
+        is_users = _NO_SUCH_IMAGE.search(said) is not None
+        raise NoImage(f"cannot {doing} the image {image} on {order.host_id}: {last[:400]}", is_users=is_users)
+
+    async def _run(self, order: Order, command: list[str], doing: str = "") -> tuple[int, str]:
+        """The exit code of a command as the job's user, and the end of what it said."""
+        launch = order.launch
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                cwd="/",
+                env=client_environment(launch.uid),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+                **users_rights(launch),
+            )
+        except OSError as error:
+            raise NoImage(f"cannot execute {command[0]} on {order.host_id}: {error.strerror}") from None
+        assert process.stdout is not None
+        said = b""
+        try:
+            while data := await process.stdout.read(4096):
+                said = (said + data)[-OUTPUT_BYTES_MAX:]
+                if doing:
+                    last = said.decode(errors="replace").strip().splitlines()[-1:]
+                    line = texts.one_line(f"{doing}ing: {''.join(last)}")[:LINE_CHARS_MAX]
+                    self._came[order.job_id] = (self._came[order.job_id][0], line)
+            return await process.wait(), said.decode(errors="replace").strip()
+        finally:
+            if process.returncode is None:  # We were cancelled.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+def why_unsafe(runtime: ContainerRuntime, uid: int, groups: tuple[int, ...], root: Path = Path("/")) -> str:
+    """Why a user's container must not be started here; empty if nothing speaks against it."""
+    if runtime.name == "podman":
+        user = client_environment(uid).get("USER", "")
+        known = [_owners(root / "etc/subuid"), _owners(root / "etc/subgid")]
+        if not all({user, str(uid)} & each for each in known):
+            return (
+                f"podman needs a range of user ids for {user or uid} (an administrator adds one: usermod "
+                f"--add-subuids 100000-165535 --add-subgids 100000-165535 {user or uid})"
+            )
+    if runtime.name == "docker":
+        socket = (root / DOCKER_SOCKET.lstrip("/")).stat()
+        if socket.st_gid not in groups and socket.st_uid != uid:
+            return "its user may not use the docker daemon, which is root for whoever may (podman is not)"
+    return ""
+
+
+def _owners(path: Path) -> set[str]:
+    """Who has a range in /etc/subuid or /etc/subgid."""
+    try:
+        return {line.split(":")[0] for line in path.read_text().splitlines()}
+    except OSError:
+        return set()
