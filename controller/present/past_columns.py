@@ -29,8 +29,11 @@ class PastColumn(msgspec.Struct, frozen=True):
     """Of the view; empty: as the name."""
 
     def value(self, job: wire.PastJobView) -> Any:
-        """A moment is in RFC 3339; None: unknown, or it never happened."""
-        return attrgetter(self.field or self.name)(job)
+        """A moment is in RFC 3339, names with values are a JSON object; None: unknown, or it never happened."""
+        found = attrgetter(self.field or self.name)(job)
+        if self.name == "metrics":
+            found = {each.name: each.value for each in found}
+        return (msgspec.json.encode(found).decode() if found else None) if isinstance(found, dict) else found
 
 
 PAST_COLUMNS: Final = (
@@ -55,6 +58,9 @@ PAST_COLUMNS: Final = (
     PastColumn("iterations", "whole", "steps", "steps in all, as submitted"),
     PastColumn("durable_step", "whole", "steps", "step of its last save"),
     PastColumn("loss", "number", "", "last loss that was seen"),
+    PastColumn("metrics", "text", "", "last values of what it told, as a JSON object"),
+    PastColumn("parameters", "text", "", "its values of a grid, as a JSON object"),
+    PastColumn("link", "text", "", "its page at W&B, MLflow or elsewhere"),
     PastColumn("submitted_at", "time", "UTC", "submission"),
     PastColumn("started_at", "time", "UTC", "first launch"),
     PastColumn("ended_at", "time", "UTC", "end"),
@@ -69,6 +75,8 @@ PAST_COLUMNS: Final = (
     PastColumn("shared_device_s", "number", "device-s", "of it: while training beside others"),
     PastColumn("lost_device_s", "number", "device-s", "what having to leave cost"),
     PastColumn("won_device_s", "number", "device-s", "its part of what sharing won"),
+    PastColumn("energy_kwh", "number", "kWh", "energy of GPUs, as far as it is known"),
+    PastColumn("energy_unknown_attempts", "whole", "", "attempts of which it is not"),
 )
 
 
