@@ -29,7 +29,8 @@ class PastColumn(msgspec.Struct, frozen=True):
     """Of the view; empty: as the name."""
 
     def value(self, job: wire.PastJobView) -> Any:
-        """A moment is in RFC 3339, names with values are a JSON object; None: unknown, or it never happened."""
+        """A moment is in RFC 3339, names with values are a JSON object; None: unknown, or it never
+        happened."""
         found = attrgetter(self.field or self.name)(job)
         if self.name == "metrics":
             found = {each.name: each.value for each in found}
