@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.domain import WEBHOOK_VARIABLE, ExitVerdict, HostId, JobId, Launch
+from cotenant.controller.domain import WEBHOOK_VARIABLE, ExitVerdict, HostId, JobId, JobWords, Launch
 from cotenant.controller.domain import events as ev
 from cotenant.controller.notices import DeliveryResult
 from cotenant.controller.notices.notifier import GIVE_UP_S, OPEN_PER_USER, OUTPUT_WITHIN_S, RETRY_S
@@ -119,6 +119,22 @@ def test_which_message_follows(
     job_id = station.submit(name="train", notify=("start", "end", "fail", "preempt", "idle"))
     happens(station, address, job_id)
     assert {notice["kind"]: notice["subject"] for notice in take_all(station)} == told
+
+
+def test_a_message_has_the_link_that_the_job_printed(open_station: MakesStation) -> None:
+    station = open_station()
+    address = station.join()
+    job_id = station.submit(name="train", notify=("end",))
+    run_one(station, address, job_id, until="step")
+    attempt = station.core.state.engine.jobs[job_id].attempt.number
+    told = ev.OutputSeen(
+        job_id=job_id, attempt=attempt, host_id=HostId("h1"), words=JobWords(link="https://a.example/r/1")
+    )
+    sequence = station.journal.reports().get(HostId("h1"), 0) + 1
+    assert station.agent_says(address, agents.Report(sequence=sequence, event=told))
+    finish(station, address, job_id)
+    (notice,) = take_all(station)
+    assert "its page: https://a.example/r/1" in notice["text"]
 
 
 def test_each_step_about_an_idle_job_is_told_and_that_it_works_again_is_not(

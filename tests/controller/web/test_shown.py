@@ -80,6 +80,18 @@ def test_texts_of_others_are_only_texts(
     assert "\x1b" not in text and "\u202e" not in text
 
 
+@pytest.mark.parametrize("address", ["/queue", "/jobs/7"])
+def test_a_link_elsewhere_and_the_values_of_a_grid_are_shown_and_escaped(
+    browser: TestClient, jobs: Any, address: str
+) -> None:
+    link = "https://a.example/?x='&y=1"
+    jobs.jobs = [replies.job_view("7", link=link, parameters={"lr": HOSTILE, "seed": "0"})]
+    text = browser.get(address).text
+    (found,) = (each for tag, each in Elements(text).found if str(each.get("href")).startswith("https:"))
+    assert (found["href"], found["rel"], found["target"]) == (link, "noopener noreferrer nofollow", "_blank")
+    assert "seed=0" in text and "<script>alert" not in text and "<img" not in text
+
+
 def test_the_queue_says_what_runs_what_waits_and_why(browser: TestClient) -> None:
     text = words(browser.get("/queue").text)
     assert "1 job on devices , 1 waiting , 0 ended" in text
