@@ -41,8 +41,8 @@ _HOMES: Final = {
     ),
     "bookings": ("Booking",),
     "cluster": (
-        "FOREIGN", "HELD_MIB_MIN", "Device", "DeviceKind", "DeviceState", "Host", "HostReport",
-        "HostRoom", "HostState", "SharingMode", "asks_hosts", "room_left", "sharing_in_words",
+        "DIVIDED", "FOREIGN", "HELD_MIB_MIN", "Device", "DeviceKind", "DeviceState", "Host",
+        "HostReport", "HostRoom", "HostState", "SharingMode", "asks_hosts", "room_left", "sharing_in_words",
     ),
     "commands": (
         "AgentCommand", "AnyCommand", "ComputeRequest", "ForgetJob", "GangMember", "SaveAttempt",
