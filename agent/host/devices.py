@@ -21,7 +21,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain import MIG_TYPE, Device, DeviceId, HostId, texts
+from cotenant.controller.domain import DIVIDED, MIG_TYPE, Device, DeviceId, HostId, texts
 from cotenant.profiler.driver.facts import (
     COMPUTE_EXCLUSIVE_PROCESS,
     COMPUTE_PROHIBITED,
@@ -260,7 +260,7 @@ def _why_not_offered(gpu: GpuFacts) -> str:
         return add_advice(gpu.problem, gpu.problem_code)
     if gpu.instances:
         types = ", ".join(sorted({_mig_type(part) for part in gpu.instances}))
-        return f"divided into {len(gpu.instances)} MIG instances, for jobs with --gpu-type {types}"
+        return f"{DIVIDED}{len(gpu.instances)} MIG instances, for jobs with --gpu-type {types}"
     if gpu.mig:
         return NO_INSTANCES
     if gpu.compute_mode == COMPUTE_PROHIBITED:

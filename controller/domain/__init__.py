@@ -45,8 +45,8 @@ _HOMES: Final = {
     "bookings": ("Booking",),
     "budget_use": ("BudgetUse",),
     "cluster": (
-        "FOREIGN", "HELD_MIB_MIN", "Device", "DeviceKind", "DeviceState", "Host", "HostReport",
-        "HostRoom", "HostState", "SharingMode", "asks_hosts", "room_left", "sharing_in_words",
+        "DIVIDED", "FOREIGN", "HELD_MIB_MIN", "Device", "DeviceKind", "DeviceState", "Host",
+        "HostReport", "HostRoom", "HostState", "SharingMode", "asks_hosts", "room_left", "sharing_in_words",
     ),
     "commands": (
         "AgentCommand", "AnyCommand", "ComputeRequest", "ForgetJob", "GangMember", "SaveAttempt",

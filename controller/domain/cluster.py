@@ -28,6 +28,8 @@ may go on, nothing new starts. lost: it does not answer any more, and what ran t
 
 FOREIGN: Final = "in use by "
 """So begins the note of a device that processes hold which are no job's; it names them and whose they are."""
+DIVIDED: Final = "divided into "
+"""So begins the note of a GPU that is not offered because its MIG instances are."""
 HELD_MIB_MIN: Final = 512
 """Device memory without a visible owner: less is rounding, and what the driver keeps per process."""
 

@@ -39,7 +39,7 @@ from cotenant.controller.cli.frame.output import (
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.client.connection import Refusal
 from cotenant.controller.client.own_notify import own_webhook
-from cotenant.controller.domain import HostState, texts
+from cotenant.controller.domain import DIVIDED, HostState, texts
 from cotenant.controller.present.controllers import NO_STANDBY_ADVICE, lag_text, leader_text
 from cotenant.controller.present.problem import FAILED, OK, Problem
 from cotenant.controller.present.screen import paint, say, terminal_width, wrap_text
@@ -179,7 +179,7 @@ def _answers(loaded: LoadedSettings, endpoint: str | None) -> DoctorFacts:
 
 
 def _indicators(profiler: ProfilerSettings, driver: DriverFacts) -> Explanation | None:
-    uuids = [gpu.uuid for gpu in driver.gpus if not gpu.problem]
+    uuids = [gpu.uuid for gpu in driver.gpus if not gpu.problem and not gpu.mig]
     if not uuids:
         return None
     return explain(uuids, Wanted(source=profiler.source, dcgm=profiler.dcgm, exporter=profiler.exporter))
@@ -382,7 +382,8 @@ def hosts(facts: DoctorFacts) -> Check | None:
         return Check("hosts", "warn", ", ".join(bad[:5]), "cotenant nodes")
     if not facts.nodes.nodes:
         return Check("hosts", "warn", "no agent has joined", "cotenant agent")
-    devices = [device for node in facts.nodes.nodes for device in node.devices]
+    every = [device for node in facts.nodes.nodes for device in node.devices]
+    devices = [device for device in every if not device.note.startswith(DIVIDED)]
     idle = [f"{device.device_id} ({device.note})" for device in devices if not device.healthy]
     if idle:
         return Check("hosts", "warn", f"not offered: {', '.join(idle[:5])}", "cotenant nodes")

@@ -19,7 +19,7 @@ from cotenant.agent.daemon.core.edge import (
     MemoryFree,
     StartSupervisor,
 )
-from cotenant.agent.daemon.core.orders import CUDA_PROCESSES, cuda_processes, order_for
+from cotenant.agent.daemon.core.orders import CUDA_PROCESSES, cuda_processes, objection, order_for
 from cotenant.agent.ipc import Order, WatchRule, read_record, write_record
 from cotenant.agent.supervisor.processes import Account, environment_of
 from cotenant.checkpoint.device_limit import share_of
@@ -72,6 +72,13 @@ def start(*argv: str, devices: int = 2, env: dict[str, str] | None = None, **fie
 
 def order_of(command: StartAttempt, settings: AgentConfig | None = None) -> Order:
     return order_for(command, {}, settings or config(), "/ckpt/j/7", None)
+
+
+def test_deepspeed_which_numbers_devices_itself_does_not_start_on_a_mig_instance() -> None:
+    part = gpu(0, "time-slicing", max_tenants=1, type="MIG-1g.10gb", parent=UUIDS[1])
+    assert objection(start("python", "t.py", devices=1), config(part), ()) == ""
+    why = objection(start("deepspeed", "t.py", devices=1, mode="host"), config(part), ())
+    assert why == "h/gpu0 is a MIG instance, which has no number, and deepspeed numbers its devices itself"
 
 
 def env_of(order: Order, no: int = 0) -> dict[str, str]:
