@@ -188,10 +188,8 @@ def test_a_gang_is_preempted_and_resumed_bit_for_bit(contained: Contained) -> No
     contained.await_step(job)
     contained.client.ask(wire.ChangeJobs(job_ids=(job,), verb="preempt"))
     shown = contained.await_phase(job, Phase.DONE, Phase.FAILED)
-    assert [(each.outcome, each.exact) for each in shown.attempts] == [
-        ("preempted", None),
-        ("finished", True),
-    ]
+    assert [each.outcome for each in shown.attempts] == ["preempted", "finished"]
+    assert shown.attempts[1].exact
     assert 0 < shown.attempts[1].start_step < 40
     assert (contained.home / "disturbed").read_text() == (contained.home / "undisturbed").read_text()
     assert f"contained in podman as {contained.account.pw_uid}" in contained.log(job)
