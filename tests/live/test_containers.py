@@ -62,10 +62,14 @@ class Contained(Cluster):
         key = add_user(self.keys, user)
         self.user = Client(self.endpoint, key, timeout_s=PATIENCE_S)
 
+    def close(self) -> None:
+        self.user.close()
+        super().close()
+
     def podman(self, *words: str) -> str:
         assert PODMAN is not None
         launch = Launch(uid=self.account.pw_uid, gid=self.account.pw_gid)
-        done = subprocess.run(
+        done: subprocess.CompletedProcess[str] = subprocess.run(
             [*client_of(PODMAN), *words],
             cwd="/",
             env=client_environment(launch.uid),
@@ -202,7 +206,7 @@ def test_nothing_outlives_its_supervisor(contained: Contained) -> None:
     pid = contained.supervisor("h1", job, 1)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    contained.await_phase(job, Phase.QUEUED)
+    contained.await_phase(job, Phase.BLOCKED)
     contained.client.ask(wire.ChangeJobs(job_ids=(job,), verb="cancel"))
     contained.await_phase(job, Phase.CANCELLED)
     contained.await_nothing_left()
