@@ -12,12 +12,12 @@ from cotenant.agent.containers.processes import (
     client_environment, find_mains, remove_containers, users_rights,
 )
 from cotenant.agent.containers.runtimes import (
-    DOCKER_SOCKET, find_runtimes, offered_features, runtime_for,
+    find_runtimes, offered_features, runtime_for, why_unsafe,
 )
 
 __all__ = [
-    "DOCKER_SOCKET", "BadContainer", "ContainerCommands", "Wrapped", "binds_of", "client_environment",
+    "BadContainer", "ContainerCommands", "Wrapped", "binds_of", "client_environment",
     "client_of", "container_name", "find_mains", "find_runtimes", "mount_text", "offered_features",
-    "remove_command", "remove_containers", "runtime_for", "users_rights",
+    "remove_command", "remove_containers", "runtime_for", "users_rights", "why_unsafe",
 ]
 # fmt: on

@@ -58,3 +58,29 @@ def runtime_for(
     """The program that starts a job's containers; None: this host has none."""
     usable = (each for each in runtimes if serves_gpus(each) or not on_gpus)
     return next((each for each in usable if container.feature in (CONTAINERS, each.name)), None)
+
+
+def why_unsafe(
+    runtime: ContainerRuntime, uid: int, user: str, groups: Sequence[int], root: Path = Path("/")
+) -> str:
+    """Why a user's container must not be started here; empty if nothing speaks against it."""
+    if runtime.name == "podman":
+        known = [_owners(root / "etc/subuid"), _owners(root / "etc/subgid")]
+        if not all({user, str(uid)} & each for each in known):
+            return (
+                f"podman needs a range of user ids for {user or uid} (an administrator adds one: usermod "
+                f"--add-subuids 100000-165535 --add-subgids 100000-165535 {user or uid})"
+            )
+    if runtime.name == "docker":
+        socket = (root / DOCKER_SOCKET.lstrip("/")).stat()
+        if socket.st_gid not in groups and socket.st_uid != uid:
+            return "its user may not use the docker daemon, which is root for whoever may (podman is not)"
+    return ""
+
+
+def _owners(path: Path) -> set[str]:
+    """Who has a range in /etc/subuid or /etc/subgid."""
+    try:
+        return {line.split(":")[0] for line in path.read_text().splitlines()}
+    except OSError:
+        return set()

@@ -15,13 +15,12 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from cotenant.agent.containers import DOCKER_SOCKET, client_environment, client_of, runtime_for, users_rights
+from cotenant.agent.containers import client_environment, client_of, runtime_for, users_rights, why_unsafe
 from cotenant.agent.daemon.core import AttemptKey
 from cotenant.agent.ipc import ContainerRuntime, Order
 from cotenant.controller.domain import Container, JobId, texts
@@ -111,7 +110,8 @@ class Images:
             )
         if runtime is None:
             raise NoImage(f"{host} has no program that could start its container")
-        if why := why_unsafe(runtime, launch.uid, launch.groups):
+        user = client_environment(launch.uid).get("USER", "")
+        if why := why_unsafe(runtime, launch.uid, user, launch.groups):
             raise NoImage(f"{why} on {host}")
         return runtime
 
@@ -198,28 +198,3 @@ class Images:
             if process.returncode is None:  # We were cancelled.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-
-
-def why_unsafe(runtime: ContainerRuntime, uid: int, groups: tuple[int, ...], root: Path = Path("/")) -> str:
-    """Why a user's container must not be started here; empty if nothing speaks against it."""
-    if runtime.name == "podman":
-        user = client_environment(uid).get("USER", "")
-        known = [_owners(root / "etc/subuid"), _owners(root / "etc/subgid")]
-        if not all({user, str(uid)} & each for each in known):
-            return (
-                f"podman needs a range of user ids for {user or uid} (an administrator adds one: usermod "
-                f"--add-subuids 100000-165535 --add-subgids 100000-165535 {user or uid})"
-            )
-    if runtime.name == "docker":
-        socket = (root / DOCKER_SOCKET.lstrip("/")).stat()
-        if socket.st_gid not in groups and socket.st_uid != uid:
-            return "its user may not use the docker daemon, which is root for whoever may (podman is not)"
-    return ""
-
-
-def _owners(path: Path) -> set[str]:
-    """Who has a range in /etc/subuid or /etc/subgid."""
-    try:
-        return {line.split(":")[0] for line in path.read_text().splitlines()}
-    except OSError:
-        return set()

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.agent.containers import find_runtimes, offered_features, runtime_for
-from cotenant.agent.daemon.images import why_unsafe
+from cotenant.agent.containers import find_runtimes, offered_features, runtime_for, why_unsafe
 from cotenant.agent.ipc import ContainerRuntime
 from cotenant.controller.domain import Container
 
@@ -63,16 +62,16 @@ def test_a_sif_needs_apptainer() -> None:
 
 def test_podman_needs_a_range_of_user_ids(tmp_path: Path) -> None:
     uid = 4_000_000
-    assert "--add-subuids" in why_unsafe(PODMAN, uid, (), tmp_path)
+    assert "--add-subuids" in why_unsafe(PODMAN, uid, "ann", (), tmp_path)
     (tmp_path / "etc").mkdir()
     for name in ("subuid", "subgid"):
         (tmp_path / "etc" / name).write_text(f"ann:1:2\n{uid}:100000:65536\n")
-    assert why_unsafe(PODMAN, uid, (), tmp_path) == ""
+    assert why_unsafe(PODMAN, uid, "bob", (), tmp_path) == ""
 
 
 def test_docker_is_for_those_who_may_use_it_anyway(tmp_path: Path) -> None:
     docker = ContainerRuntime(name="docker", program="docker")
     socket = host(tmp_path, files=("var/run/docker.sock",)) / "var/run/docker.sock"
     group = socket.stat().st_gid
-    assert why_unsafe(docker, os.getuid() + 1, (group,), tmp_path) == ""
-    assert "root for whoever may" in why_unsafe(docker, os.getuid() + 1, (group + 1,), tmp_path)
+    assert why_unsafe(docker, os.getuid() + 1, "ann", (group,), tmp_path) == ""
+    assert "root for whoever may" in why_unsafe(docker, os.getuid() + 1, "ann", (group + 1,), tmp_path)

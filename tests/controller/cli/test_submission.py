@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.domain import WEBHOOK_VARIABLE, Dependency, JobSpec
+from cotenant.controller.domain import WEBHOOK_VARIABLE, Container, Dependency, JobSpec, Mount
 from cotenant.controller.submission.build import Submission, Submitter, submission
 from cotenant.controller.submission.moments import moment
 from cotenant.controller.submission.options import BY_KEY, OPTIONS, BadSubmission, Option, Options, read
@@ -77,8 +77,12 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
         hold="yes", profile=str(measured), resumable="yes", accumulate="mean", checkpoint="auto",
         watchdog="90s", notify="fail,a@x.org", idle="Warn:5m, stop:2h",
         priority="-7", organisation="vision", link="https://a.example/{job}", begin="2099-01-01T00:00+00:00",
+        image="a/b:1", mount="/data:/d:ro",
         **{"class": "hp"},
     )  # fmt: skip
+    assert spec.launch.container == Container(
+        image="a/b:1", mounts=(Mount(source="/data", target="/d", read_only=True),)
+    )
     assert (spec.gpus_min, spec.gpus_max, spec.nodes) == (4, 4, 2)
     assert (spec.time_limit_s, spec.expected_s) == (7200, 5400)
     assert (spec.memory_mib, spec.cpus, spec.host_memory_mib) == (8192, 3, 16_384)
@@ -107,7 +111,7 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
         "iterations", "share", "class", "gpu_type", "constraint", "workdir", "output", "retries", "env",
         "after", "launch", "hold", "profile", "resumable", "cold", "accumulate", "checkpoint", "watchdog",
         "progress", "priority", "organisation", "requeue_at_limit", "notify", "begin", "idle", "link", "grid",
-        "snapshot_add",
+        "snapshot_add", "image", "mount",
     }, "a new option needs its line here"  # fmt: skip
 
 
