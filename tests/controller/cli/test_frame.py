@@ -44,7 +44,8 @@ def modules_after(*words: str, at: Path) -> set[str]:
 
 
 OF_A_QUESTION_ABOUT_JOBS = (
-    "domain.capabilities", "domain.cluster", "domain.container", "domain.eta", "domain.faces", "domain.idling",
+    "domain.capabilities", "domain.cluster", "domain.container", "domain.eta", "domain.faces",
+    "domain.idling",
     "domain.ids", "domain.printed",
     "domain.indicators", "domain.job", "domain.job_parts", "domain.job_spec", "domain.placement",
     "domain.lifecycle", "domain.notices", "domain.perf", "domain.profiles", "domain.reasons",
