@@ -6,6 +6,7 @@ Rule: this table is the only place that says which there are; headers, the types
 
 from __future__ import annotations
 
+import json
 from operator import attrgetter
 from typing import Any, Final, Literal
 
@@ -34,7 +35,9 @@ class PastColumn(msgspec.Struct, frozen=True):
         found = attrgetter(self.field or self.name)(job)
         if self.name == "metrics":
             found = {each.name: each.value for each in found}
-        return (msgspec.json.encode(found).decode() if found else None) if isinstance(found, dict) else found
+        if isinstance(found, dict):
+            return json.dumps(found) if found else None
+        return found
 
 
 PAST_COLUMNS: Final = (
