@@ -5,9 +5,7 @@ Rule: a rank needs a value that was seen. A task without one, and a task that fa
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from cotenant.controller.domain import JobMetric, Phase
@@ -62,19 +60,6 @@ def missing_metric(tasks: Sequence[SweepTask], by: SweepMetric) -> str:
     return f"no task has told a metric {by.name!r}; " + (
         f"told were: {', '.join(told)}" if told else "none was"
     )
-
-
-def best_values(tasks: Sequence[SweepTask], by: SweepMetric) -> str:
-    """Of each grid with several values the one that is best on average over the ranked tasks."""
-    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for task in tasks:
-        if task.rank is not None and task.metric is not None:
-            for name, value in task.job.parameters.items():
-                values[name][value].append(task.metric.value)
-    choose = max if by.is_more_better else min
-    best = ((name, *choose((fmean(seen), value) for value, seen in each.items()))
-            for name, each in values.items() if len(each) > 1)  # fmt: skip
-    return ", ".join(f"{name}={value} ({mean:.4g})" for name, mean, value in best)
 
 
 def json_of(task: SweepTask, by: SweepMetric) -> dict[str, Any]:

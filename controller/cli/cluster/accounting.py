@@ -29,7 +29,6 @@ from cotenant.controller.present.accounting import page
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.sweeps import (
     SweepMetric,
-    best_values,
     columns_of,
     json_of,
     missing_metric,
@@ -104,8 +103,6 @@ def show_sweep(number: str, by: SweepMetric, form: Format, endpoint: str | None)
     )
     if missing := missing_metric(tasks, by):
         screen.tell(missing)
-    elif form in ("table", "wide") and (best := best_values(tasks, by)):
-        screen.tell(f"best on average: {best}")
 
 
 def usage(

@@ -7,7 +7,7 @@ import pytest
 from cotenant.controller.domain import JobMetric, Phase
 from cotenant.controller.present.jobs import COLUMNS, add_values
 from cotenant.controller.present.problem import Problem
-from cotenant.controller.present.sweeps import SweepMetric, best_values, json_of, missing_metric, ranked_tasks
+from cotenant.controller.present.sweeps import SweepMetric, json_of, missing_metric, ranked_tasks
 from cotenant.controller.wire import clients as wire
 from tests.controller.cli.replies import job_view
 
@@ -33,7 +33,6 @@ def test_the_best_come_first_then_those_without_a_value_then_those_that_failed()
     ]  # fmt: skip
     assert [each.rank for each in ranked_tasks(TASKS, SweepMetric.read("loss:max"))][:2] == [1, 2]
     assert ranked_tasks(TASKS, SweepMetric.read("loss:max"))[0].job.job_id == "1_0"
-    assert best_values(tasks, by) == "lr=.01 (0.2), seed=1 (0.2)"
     row = json_of(tasks[0], by)
     assert (row["value"], row["step"], row["parameters"]) == (0.2, 5, {"lr": ".01", "seed": "1"})
     assert json_of(tasks[2], by)["value"] is None
