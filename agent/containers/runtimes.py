@@ -81,6 +81,6 @@ def why_unsafe(
 def _owners(path: Path) -> set[str]:
     """Who has a range in /etc/subuid or /etc/subgid."""
     try:
-        return {line.split(":")[0] for line in path.read_text().splitlines()}
+        return {line.split(":")[0] for line in path.read_text(errors="replace").splitlines()}
     except OSError:
         return set()

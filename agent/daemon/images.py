@@ -8,7 +8,6 @@ this does: it does not start once its lease has run out.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import re
 import signal
@@ -128,7 +127,9 @@ class Images:
         """The image as the program knows it, pulled or loaded if it is not here yet."""
         image, client = container.image, client_of(runtime)
         if runtime.name == "apptainer":
-            return await self._convert(order, container, client)
+            if image.endswith(".sif"):
+                return image
+            return f"docker-archive:{image}" if container.is_file else f"docker://{image}"  # In its cache.
         probe = [*client, "image", "exists" if runtime.name == "podman" else "inspect"]
         if not container.is_file:
             if (await self._run(order, [*probe, image]))[0]:
@@ -142,21 +143,6 @@ class Images:
                 raise NoImage(f"{image} holds no image that {runtime.name} knows: {said}", is_users=True)
             known = self._loaded[key] = found[1]
         return known
-
-    async def _convert(self, order: Order, container: Container, client: list[str]) -> str:
-        """The .sif of an image, which apptainer makes in the user's cache."""
-        if container.image.endswith(".sif"):
-            return container.image
-        home = client_environment(order.launch.uid).get("HOME", "/nonexistent")
-        name = hashlib.sha256(container.image.encode()).hexdigest()[:16]
-        sif = f"{home}/.cache/cotenant/{name}.sif"
-        if (await self._run(order, ["/bin/sh", "-c", _IS_READABLE, "sh", sif]))[0]:
-            await self._run(order, ["/bin/mkdir", "-p", os.path.dirname(sif)])
-            source = (
-                f"docker-archive:{container.image}" if container.is_file else f"docker://{container.image}"
-            )
-            await self._work(order, "convert", [*client, "pull", "--force", sif, source])
-        return sif
 
     async def _work(self, order: Order, doing: str, command: list[str]) -> str:
         """Brings an image by a command, and returns what it said. Raises NoImage: it failed."""

@@ -100,10 +100,8 @@ class Runtime:
         trees_bytes_max: int = TREES_BYTES_MAX,
         runtimes: tuple[ContainerRuntime, ...] = (),
     ) -> None:
-        self._state = state
-        self._spool = spool
-        self._locks = locks
-        self._watch = watch
+        self._state, self._watch = state, watch
+        self._spool, self._locks = spool, locks
         self._on_welcome: Callable[[], None] | None = on_welcome
         self._attempts = Supervisors(
             attempts, post=self.post, log=log, lock_devices=self._lock_devices, answer=self.send

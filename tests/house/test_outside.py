@@ -51,6 +51,11 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     ),
     "agent/supervisor/processes/measuring.py": (KERNEL, frozenset((".read_text",))),
     "agent/supervisor/runtime.py": (STATE, frozenset((".mkdir", ".write_bytes"))),
+    "agent/containers/processes.py": (KERNEL, frozenset((".read_bytes", "os.listdir"))),
+    "agent/containers/runtimes.py": (
+        f"{TOOL}; folders below /etc, /run and /sys that are root's",
+        frozenset((".glob", ".read_text", "shutil.which")),
+    ),
     "agent/daemon/warm_starts.py": (STATE, frozenset((".mkdir", "open", "os.rmdir"))),
     "agent/warm/spawn.py": (f"{KERNEL}; {STATE}", frozenset((".bind", ".unlink", ".write_text"))),
     "agent/daemon/supervisors.py": (STATE, frozenset((".glob", ".iterdir", ".mkdir", ".read_bytes", "open",
