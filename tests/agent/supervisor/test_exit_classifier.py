@@ -6,9 +6,10 @@ import re
 import signal
 from typing import Any
 
+import msgspec
 import pytest
 
-from cotenant.agent.ipc import Durable
+from cotenant.agent.ipc import ContainerRuntime, Durable
 from cotenant.agent.supervisor.core.exit_classifier import DETAIL_CHARS, decide, error_line
 from cotenant.agent.supervisor.core.exit_rules import ROWS
 from cotenant.agent.supervisor.core.exits import Exit, StartProblem
@@ -231,8 +232,19 @@ def test_who_has_a_terminal_ends_it_whatever_was_on_it(line: tuple[int | str, st
 def test_every_row_of_the_table_has_a_line_here() -> None:
     elsewhere = {"own memory limit", "host out of memory"}
     elsewhere |= {"a process over its memory limit", "a process that the host had no memory for"}
-    elsewhere |= {"a process killed on a host without memory"}
+    elsewhere |= {"a process killed on a host without memory", "container"}
     assert {row.name for row in ROWS} - {line[2] for line in BY_THEMSELVES.values()} == elsewhere
+
+
+def test_a_container_that_could_not_be_started_is_tried_again() -> None:
+    ended = ending_of(Exit(rank=0, exit_code=125), gone={"tails": {0: "Error: statfs /x: no such file"}})
+    runtime = ContainerRuntime(name="podman", program="podman")
+    contained = msgspec.structs.replace(ended, order=msgspec.structs.replace(ended.order, runtime=runtime))
+    assert decide(ended).outcome == "user-failed"
+    assert (decide(contained).outcome, decide(contained).detail) == (
+        "infra-failed",
+        "its container could not be started: Error: statfs /x: no such file",
+    )
 
 
 def test_all_zero_is_finished() -> None:

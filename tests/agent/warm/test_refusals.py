@@ -23,7 +23,7 @@ from cotenant.agent.warm.refusals import (
     sentence,
 )
 from cotenant.agent.warm.spawn import ForkServer
-from cotenant.controller.domain import Launch
+from cotenant.controller.domain import Container, Launch
 from tests.agent.warm.servers import Environment, bare_environment, packages_of, said
 from tests.building.orders import PLAIN, changed
 
@@ -53,6 +53,9 @@ BEFORE: dict[str, list[Order]] = {
         order("python", "-"),
         order("bin/python", "train.py"),
         order("python2", "train.py"),
+    ],
+    "container": [
+        changed(PLAIN, launch=Launch(argv=("python", "a.py"), container=Container(image="a")), ranks=(ONE,))
     ],
     "options": [order("python", *words, "a.py") for words in (("-O",), ("-u", "-I"), ("-Xdev",), ("-E",))],
     "preloaded-library": [order(LD_PRELOAD="/lib/spy.so"), order(LD_AUDIT="/lib/spy.so")],
