@@ -1,7 +1,7 @@
 """The container that a job's commands run in: which image, and what of its hosts is mounted.
 
 Rule: a mount never hides what the kernel or cotenant put there. GPUs come from the placement alone, so
-nothing below /dev can be mounted; what the job's user may not read is refused on the host, with his rights.
+nothing below /dev can be mounted; what the job's user may not read is refused on the host, as that user.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
         yield "accumulation", _accumulation(job)
     yield "progress", _progress(job)
     yield "metrics", ", ".join(f"{each.name} {each.value:.4g}" for each in job.metrics if each.name != "loss")
-    yield "page", job.link or ""
+    yield "link", job.link or ""
     yield "batch", _batch(job)
     yield "profile", _profile(job)
     yield "resumable", _resumable(job)

@@ -71,7 +71,7 @@ def test_the_link_and_metrics_of_a_running_job_survive_a_restart_of_both_daemons
     person.up()
     assert person.job(job)["link"] == f"{RUN}7"
     assert person.until(job, lambda found: found["loss"])["metrics"][0]["value"] == 0.5
-    assert f"page          {RUN}7" in person("show", job).out
+    assert f"link          {RUN}7" in person("show", job).out
     person("cancel", job)
     person("wait", job)
     assert person.job(job)["loss"] == 0.5
