@@ -95,6 +95,15 @@ def test_another_version(replies: ModuleType) -> None:
     assert "this is" in checks.controller(facts({}, replies.status(version="9.9"))).found
 
 
+def test_a_gpu_whose_mig_instances_are_offered_is_no_trouble(replies: ModuleType) -> None:
+    divided = replies.device("gpu-1", healthy=False, note="divided into 1 MIG instances, for jobs with ...")
+    part = replies.device("gpu-1-mig-7", type="MIG-1g.10gb", parent="GPU-1")
+    found = said(
+        checks.hosts(facts({}, replies.status(), replies.nodes(replies.node("laptop", divided, part))))
+    )
+    assert (found.verdict, found.found) == ("ok", "1 host, 1 device")
+
+
 HOSTS = {"ok": HostState.OK, "warn": HostState.SILENT}
 
 
