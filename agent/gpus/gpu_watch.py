@@ -73,6 +73,8 @@ class GpuWatch:
         self._stale_s = 0.0
         """When the file is written again, whatever has happened."""
         self._names = {d.local: d.device_id for d in devices}
+        self._instances = frozenset(d.local for d in devices if d.parent)
+        """Of MIG: what their GPU's energy counter says is not theirs alone."""
         self._waits = Waits(patience_s)
         self._waiting: dict[AttemptKey, asyncio.Future[dict[str, str]]] = {}
 
@@ -200,7 +202,7 @@ class GpuWatch:
             case ProbeResult(uuid=uuid) if uuid in self.health.uuids:
                 faults = self.health.note_probe(line, now_s())
                 self._waits.update(line, self.health.reserve_mib(uuid), self.health.live_on(uuid))
-                if line.energy_mj is not None:
+                if line.energy_mj is not None and uuid not in self._instances:
                     self._post(EnergyRead(uuid=uuid, counter_mj=line.energy_mj))
             case XidSeen(uuid=uuid, xid=xid, pid=pid):
                 process = f" (process {pid})" if pid is not None else ""

@@ -289,14 +289,17 @@ class Agent:
         log: Path | None = None,
         probe_s: float = QUICK.probe_s,
         patience_s: float = within_s(60.0),
+        **of_the_second: Any,
     ) -> None:
         self.faults: list[GpuFault] = []
+        self.counters: dict[str, int] = {}
         self.said: list[str] = []
         self.running: list[Attempt] = []
         found = [
             GpuFacts(index=i, uuid=u, memory_mib=80_000, taken_mib=600) for i, u in enumerate((ONE, TWO))
         ]
-        self.devices = cuda_devices(found, HOST)
+        one, two = cuda_devices(found, HOST)
+        self.devices = (one, msgspec.structs.replace(two, **of_the_second))
         self.config = agent_config(self.devices)
         self.told: list[dict[str, DeviceCondition]] = []
         self.watch = GpuWatch(
@@ -311,17 +314,37 @@ class Agent:
 
     def start(self) -> None:
         self.watch.start(
-            post=lambda said: self.faults.append(said) if isinstance(said, GpuFault) else None,
+            post=self._take,
             changed=lambda: self.told.append(self.watch.conditions()),
             look_around=lambda: (self.config, self.running),
             log=self.said.append,
         )
+
+    def _take(self, said: GpuFault | EnergyRead) -> None:
+        if isinstance(said, GpuFault):
+            self.faults.append(said)
+        else:
+            self.counters[said.uuid] = said.counter_mj
 
     def probed(self, uuid: str) -> bool:
         return self.watch.health._gpus[uuid].probe is not None
 
     def note(self, uuid: str) -> str:
         return self.watch.conditions()[uuid].note
+
+
+def test_energy_is_told_of_whole_gpus_alone(gpus: MockGpus, tmp_path: Path) -> None:
+    """The counter that NVML has for a MIG instance is its whole GPU's."""
+
+    async def story() -> None:
+        agent = Agent(tmp_path, parent="GPU-whole", type="MIG-1g.10gb", max_tenants=1)
+        gpus.say("gpu 0 energy 7000", "gpu 1 energy 9000")
+        agent.start()
+        await until(lambda: agent.probed(ONE) and agent.probed(TWO))
+        assert agent.counters == {ONE: 7000}
+        agent.watch.close()
+
+    asyncio.run(story())
 
 
 def test_foreign_processes_and_lost_gpus_come_and_go_and_marks_stay(gpus: MockGpus, tmp_path: Path) -> None:
