@@ -87,6 +87,8 @@ def test_foreign_processes_are_scheduled_around_and_a_lost_gpu_takes_nothing_wit
     person.until_state("2", "running")
     assert devices(person)[0]["jobs"] == ["2"]
     assert devices(person)[1]["healthy"], "our own job is no stranger"
+    gpus.say("gpu 1 energy 7200000000")
+    person.until("1", lambda job: (job["energy_kwh"] or 0.0) > 1.9)
 
     gpus.say("xid 0 79")
     when(lambda: devices(person)[0]["state"] == "lost")
@@ -100,6 +102,8 @@ def test_foreign_processes_are_scheduled_around_and_a_lost_gpu_takes_nothing_wit
     person.write("go", "")
     for job in "12":
         person.until_state(job, "done")
+    assert person.job("1")["energy_kwh"] == 2.0
+    assert "energy        2 kWh" in person("show", "1").out
     assert devices(person)[0]["state"] == "lost"
 
 
