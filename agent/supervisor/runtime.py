@@ -29,12 +29,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.containers import (
-    BadContainer,
-    ContainerCommands,
-    client_environment,
-    remove_containers,
-)
+from cotenant.agent.containers import BadContainer, ContainerCommands, client_environment, remove_containers
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.process_identity import own_identity
 from cotenant.agent.ipc import (

@@ -10,6 +10,7 @@ import pwd
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -27,8 +28,11 @@ from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import Container, JobId, JobSpec, Launch, Mount, Phase
 from cotenant.controller.system.keys import add_agent, add_user, init_cluster
 from cotenant.controller.wire import clients as wire
+from tests.building.limits import within_s
+from tests.building.screens import Screen
 from tests.live.cluster import PATIENCE_S, Cluster
-from tests.ports import block_of_ports
+from tests.live.person import COTENANT
+from tests.ports import block_of_ports, free_port
 
 JOB = Path(__file__).with_name("contained_job.py")
 SITE = next(Path(each) for each in sys.path if each.endswith("site-packages"))
@@ -59,8 +63,8 @@ class Contained(Cluster):
         init_cluster(self.keys)
         add_agent(self.keys, "h1")
         self.endpoint = f"tcp://127.0.0.1:{block_of_ports()}"
-        key = add_user(self.keys, user)
-        self.user = Client(self.endpoint, key, timeout_s=PATIENCE_S)
+        self.key = add_user(self.keys, user)
+        self.user = Client(self.endpoint, self.key, timeout_s=PATIENCE_S)
 
     def close(self) -> None:
         self.user.close()
@@ -106,6 +110,12 @@ class Contained(Cluster):
             assert time.monotonic() < deadline_s, (shown.job.phase, shown.job.reason)
             self.client.ask(wire.WaitJobs(job_ids=(job_id,), timeout_s=0.2), timeout_s=PATIENCE_S)
         return shown
+
+    def await_explained(self, job_id: JobId, words: str) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while words not in (lines := self.client.ask(wire.Explain(job_id=job_id)).explanation.lines)[0]:
+            assert time.monotonic() < deadline_s, lines
+            self.client.ask(wire.WaitJobs(job_ids=(job_id,), timeout_s=0.2), timeout_s=PATIENCE_S)
 
     def await_step(self, job_id: JobId) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
@@ -170,7 +180,7 @@ def contained() -> Iterator[Contained]:
     cluster = Contained(folder, user)
     try:
         cluster.podman("import", "--change", "ENV PATH=/opt/py/bin:/bin", str(make_image(folder)), "py:1")
-        cluster.add_controller("policy.name=fifo").start()
+        cluster.add_controller("policy.name=fifo", "policy.back_off_s=0.5").start()
         cluster.add_agent("h1", "agent.devices=cpu:2", f"agent.keys_dir={cluster.keys}").start()
         yield cluster
         cluster.print_logs()
@@ -206,7 +216,7 @@ def test_nothing_outlives_its_supervisor(contained: Contained) -> None:
     pid = contained.supervisor("h1", job, 1)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    contained.await_phase(job, Phase.BLOCKED)
+    contained.await_phase(job, Phase.BLOCKED, Phase.LOADING)
     contained.client.ask(wire.ChangeJobs(job_ids=(job,), verb="cancel"))
     contained.await_phase(job, Phase.CANCELLED)
     contained.await_nothing_left()
@@ -226,4 +236,120 @@ def test_exit_codes_signals_and_mounts_are_those_of_the_command(contained: Conta
     first, *_, last = jobs
     assert contained.log(first).split() == ["seen", str(contained.account.pw_uid)]
     assert "cannot read /root" in contained.shown(last).job.reason
+    contained.await_nothing_left()
+
+
+def test_a_shell_has_a_terminal_in_the_container(contained: Contained) -> None:
+    """Also what is typed or piped before it is there: the end of it ends the shell."""
+    folder = contained.folder / "client"
+    folder.mkdir()
+    shutil.copy(contained.key, folder)
+    env = {
+        **os.environ,
+        "COTENANT_CONTROLLER__ENDPOINT": contained.endpoint,
+        "COTENANT_CONTROLLER__KEYS_DIR": str(folder),
+    }
+    words = [*COTENANT, "shell", "--image", "py:1"]
+    piped = subprocess.run(
+        words,
+        env=env,
+        cwd=contained.home,
+        input=b"echo $((6 * 7))\n",
+        capture_output=True,
+        timeout=PATIENCE_S,
+    )
+    assert piped.returncode == 0 and b"\r\n42\r\n" in piped.stdout, (piped.stdout, piped.stderr)
+    screen = Screen(words, env, contained.home)
+    try:
+        screen.until(b"connects to it again")
+        screen.type(b"echo $((7 * 8))\n")
+        prompted = screen.until(b"56\r\n")
+        screen.resize(50, 132)
+        screen.type(b"python3 -c 'import os; print(os.get_terminal_size(), os.getuid())'\n")
+        uid = contained.account.pw_uid
+        screen.until(f"os.terminal_size(columns=132, lines=50) {uid}\r\n".encode(), prompted)
+        screen.type(b"exit 7\n")
+        assert screen.ended() == 7
+    finally:
+        screen.close()
+    contained.await_nothing_left()
+
+
+class Registry:
+    """Debian's docker-registry on a port of its own, with the user's image in it."""
+
+    def __init__(self, contained: Contained) -> None:
+        self.port, self._folder = free_port(), contained.folder / "registry"
+        self.where = f"127.0.0.1:{self.port}"
+        self._folder.mkdir()
+        self._config = self._folder / "config.yml"
+        self._config.write_text(
+            "version: 0.1\nlog: {accesslog: {disabled: false}}\n"
+            f"storage: {{filesystem: {{rootdirectory: {self._folder}/data}}}}\n"
+            f"http: {{addr: '{self.where}'}}\n"
+        )
+        settings = contained.home / ".config/containers"
+        settings.mkdir(parents=True, exist_ok=True)
+        settings.joinpath("registries.conf").write_text(
+            f'[[registry]]\nlocation = "{self.where}"\ninsecure = true\n'
+        )
+        self.start()
+
+    def start(self) -> None:
+        with (self._folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                ["docker-registry", "serve", self._config], stdout=log, stderr=subprocess.STDOUT
+            )
+        deadline_s = time.monotonic() + within_s(30.0)
+        with socket.socket() as probe:
+            while probe.connect_ex(("127.0.0.1", self.port)):
+                assert time.monotonic() < deadline_s, (self._folder / "log").read_text()
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def requests(self, line: str) -> int:
+        return (self._folder / "log").read_text().count(f'"{line}')
+
+
+@pytest.fixture
+def registry(contained: Contained) -> Iterator[Registry]:
+    if shutil.which("docker-registry") is None:
+        pytest.skip("docker-registry is missing")
+    registry = Registry(contained)
+    try:
+        contained.podman("push", "--quiet", "py:1", f"{registry.where}/py:1")
+        yield registry
+    finally:
+        registry.stop()
+
+
+def test_images_come_from_a_registry(contained: Contained, registry: Registry) -> None:
+    """Once for two jobs; while it does not answer, they wait and say for what."""
+    registry.process.send_signal(signal.SIGSTOP)
+    image = f"{registry.where}/py:1"
+    first, second = (contained.run("id", image=image) for _ in range(2))
+    contained.await_explained(first, f"its image comes to h1: pulling: Trying to pull {image}")
+    contained.await_explained(second, "its image comes to h1: waits for another job's pull of it")
+    registry.process.send_signal(signal.SIGCONT)
+    for job in (first, second):
+        assert len(contained.await_phase(job, Phase.DONE, Phase.FAILED).attempts) == 1
+        assert contained.shown(job).job.exit_code == 0
+    assert registry.requests("GET /v2/py/manifests/1 ") == 1
+
+    unknown = contained.run("id", image=f"{registry.where}/none:1")
+    assert "manifest unknown" in contained.await_phase(unknown, Phase.FAILED).job.reason
+
+    registry.stop()
+    contained.podman("rmi", "--force", image)
+    away = contained.run("id", image=image)
+    shown = contained.await_phase(away, Phase.HELD)  # As after any four failures of infrastructure.
+    assert "connection refused" in shown.job.reason
+    assert {each.outcome for each in shown.attempts} == {"infra-failed"}
+    assert [each.state for each in contained.client.ask(wire.ListNodes()).nodes] == ["ok"]
+    registry.start()
+    contained.client.ask(wire.ChangeJobs(job_ids=(away,), verb="release"))
+    contained.await_phase(away, Phase.DONE)
     contained.await_nothing_left()

@@ -14,6 +14,7 @@ import re
 import signal
 import struct
 import termios
+import tty
 from contextlib import suppress
 from typing import Final
 
@@ -35,6 +36,9 @@ class Terminal:
         if os.geteuid() == 0:
             os.fchown(self.rank_end, order.launch.uid, order.launch.gid)
         os.fchmod(self.rank_end, 0o600)
+        if order.runtime is not None and order.runtime.name != "apptainer":
+            # A container's own terminal makes ends and signals of keys; here, early ones would be lost.
+            tty.setraw(self.rank_end)
         size = _SIZE.fullmatch(order.launch.env.get(SIZE_VARIABLE, ""))
         self.resize(*map(int, size.groups()) if size else (24, 80))
 
