@@ -259,7 +259,7 @@ def test_a_command_runs_and_its_end_and_output_are_reported(
     process = agents.start("--set", "agent.features=fast,big")
     hello = controller.agent_of("h1")
     assert [d.device_id for d in hello.report.devices if d.healthy] == ["h1/cpu0"]
-    assert hello.report.features == ("fast", "big")
+    assert set(hello.report.features) >= {"fast", "big"}, "beside the container programs that are here"
     assert process.stdout is not None
     controller.until(lambda: controller.beats)
     assert process.stdout.readline() == "agent h1 ready: 1 device (cpu0)\n"
