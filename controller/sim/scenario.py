@@ -85,6 +85,8 @@ class Scenario:
             )
         if self.world == "fluid" and self.knowledge != COMPLETE:
             raise ValueError("the fluid world knows all lengths: leave --known, --tells and --resumable out")
+        if self.world == "elastic" and self.knowledge.budget_s is not None:
+            raise ValueError("the length of elastic jobs is not on their devices: leave --budget out")
         if self.world == "fluid" and (self.windows or self.failures is not None):
             raise ValueError("in the fluid world nothing fails, and there are no windows: leave them out")
         if self.world == "elastic" and (self.windows or self.eta):

@@ -55,6 +55,9 @@ TIMED_FIRST: Final = 500
 TIMED_EVERY: Final = 19
 """The first events are timed, then a fixed share: reading a processor clock twice costs more than a light
 decision. A prime has no factor in common with the three or four events of a job's life."""
+BUDGET_SLACK: Final = 0.05
+"""Of its budget; that much more a job may have trained when the engine, which reckons on between reports of
+steps, ends it."""
 IDLE_EVENTS_MAX: Final = 10_000
 """After so many events in a row without a command, in a cluster where nothing is under way, what still waits
 will never start."""
@@ -216,6 +219,7 @@ class _Drive:
     def run(self, watch: Watch | None, look: Look | None = None) -> None:
         engine, world, clock_ns = self._engine, self._world, time.thread_time_ns
         handle, next_event, obey = engine.handle, world.next_event, world.obey
+        has_budgets = self._workload.knowledge.budget_s is not None
         spent, total, idle, events = self._decision_ns.append, len(self._workload), 0, 0
         while self._finished < total:
             event = next_event(engine.next_alarm_s)
@@ -241,6 +245,9 @@ class _Drive:
                     return
             if world.done is not None:
                 self._end(world.done)
+            if has_budgets and isinstance(event, (ev.AttemptEnded, ev.HostLost)):
+                for run in world.take_ended(lambda job_id: self._jobs[job_id].ended_s is not None):
+                    self._end(run)
             if self._validate:
                 self._compare()
             if watch is not None and not events % WATCH_EVERY:
@@ -275,16 +282,24 @@ class _Drive:
             and -near_s <= jct_s - wait_s - load_s - run_s - pause_s <= near_s
         )
         assert agree, f"job {row}: {vars(run)} in the world, JCT {jct_s} s and {job} in the engine"
-        duration_s = self._duration_s[row]
-        left_s = run.trained_s - run.lost_s - duration_s
-        near_s = EXACT * run.trained_s + EXACT
-        assert -near_s <= left_s <= near_s, f"job {row} ended {left_s} s past its work"
+        self._check_training(run)
         self._finished += 1
         self._ends_gpu_s += run.held_gpu_s
         self._columns.put(row, jct_s, job, run.rework_s)
         had_it_waited_s = self._world.had_it_waited_s
         if row in had_it_waited_s and jct_s > 0.0:
             self._columns.sharing_benefit[row] = had_it_waited_s.pop(row) / jct_s
+
+    def _check_training(self, run: JobRun) -> None:
+        """A job has done all of its work; one that its budget has ended, that much at most."""
+        trained_s = run.trained_s - run.lost_s
+        near_s = EXACT * run.trained_s + EXACT
+        budget_s = self._workload.knowledge.budget_s
+        if run.done or budget_s is None:
+            left_s = trained_s - self._duration_s[run.row]
+            assert -near_s <= left_s <= near_s, f"job {run.row} ended {left_s} s past its work"
+        else:
+            assert trained_s <= budget_s * (1.0 + BUDGET_SLACK), f"job {run.row} trained {trained_s} s"
 
     def _compare(self) -> None:
         for device_id, here in self._world.devices.tenants().items():

@@ -134,7 +134,7 @@ controller.cli.demo.workloads   checkpoint gradaccum
 controller.cli                  controller.performance controller.domain controller.wire controller.system
                                 controller.timeline mps profiler.driver profiler.indicators controller.present
                                 controller.submission controller.client
-controller.cli.offline          controller.performance controller.wire controller.system
+controller.cli.offline          controller.performance controller.submission controller.wire controller.system
                                 controller.trace_names controller.timeline controller.models
                                 controller.policies controller.store controller.sim controller.training
                                 controller.present controller.client controller.whatif controller.cli

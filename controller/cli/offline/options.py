@@ -31,6 +31,7 @@ from cotenant.controller.sim import (
     run_all,
     tasks,
 )
+from cotenant.controller.submission.flags import duration_of
 from cotenant.controller.training import compute
 from cotenant.controller.whatif.choices import chosen_policies, convert_errors
 
@@ -102,6 +103,10 @@ TellsFlag = Annotated[
 ]
 ResumableFlag = Annotated[
     float, option("--resumable", metavar="F", help="F of the jobs, drawn, resume, and say so when loaded.")
+]
+BudgetFlag = Annotated[
+    str,
+    option("--budget", metavar="TIME", help="Training that each job gets at most, counted as alone: 1h."),
 ]
 EtaFlag = Annotated[
     bool, option("--eta", help="Tell when jobs end as they are submitted, and say how right that was.")
@@ -209,11 +214,14 @@ OutFlag = Annotated[
 
 
 def knowledge_of(
-    known: KnownFlag = "exact", tells: TellsFlag = 1.0, resumable: ResumableFlag = 1.0
+    known: KnownFlag = "exact",
+    tells: TellsFlag = 1.0,
+    resumable: ResumableFlag = 1.0,
+    budget: BudgetFlag = "",
 ) -> Knowledge:
     """Reads from the flags what the policies know of the jobs. Raises Problem."""
     with convert_errors():
-        return Knowledge.parse(known, tells, resumable)
+        return Knowledge.parse(known, tells, resumable, duration_of("--budget", budget))
 
 
 def taking(what: str, make: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -19,7 +19,6 @@ from cotenant.controller.domain import Device, DeviceId, HostId, HostReport, Job
 from cotenant.controller.engine import Engine
 from cotenant.controller.knowledge import PairTable
 from cotenant.controller.performance import Profile, ProfilePoint
-from cotenant.controller.sim.world.knowledge import COMPLETE
 from cotenant.controller.sim.world.outcome import cells
 from cotenant.controller.sim.world.physics import RatioRows
 from cotenant.controller.sim.world.workload import Cluster, HostAsk, Seconds, SimulatedHost, Workload
@@ -121,7 +120,8 @@ class Specs:
         self._hp = cells(workload.hp)
         self._organisation = cells(workload.organisation)
         self._is_told = workload.knowledge.known == "exact"
-        self._resumable = workload.knowledge == COMPLETE or None
+        self._resumable = workload.knowledge.is_complete or None
+        self._budget_s = workload.knowledge.budget_s
         self.row_of: Callable[[JobId], int] = int
 
     def kind(self, model: int, gpus: int) -> JobSpec:
@@ -149,6 +149,7 @@ class Specs:
             expected_s=expected_s if self._is_told else None,
             load_s=self._load_s[row],
             pause_s=self._pause_s[row],
+            budget_s=self._budget_s,
             resumable=self._resumable,
             gpu_fraction=fraction,
             profile=profile if fraction == 1.0 else _device_part_profile(profile, fraction),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
@@ -24,6 +24,7 @@ from cotenant.controller.domain import (
     ForgetJob,
     HostId,
     HostReport,
+    JobId,
     Outcome,
     SaveAttempt,
     StartAttempt,
@@ -34,7 +35,6 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.knowledge import OBSERVATIONS
 from cotenant.controller.sim.world.devices import Devices, part_on, wait_s
 from cotenant.controller.sim.world.jobs import RowSpecs, steps_in
-from cotenant.controller.sim.world.knowledge import COMPLETE
 from cotenant.controller.sim.world.outcome import cells
 from cotenant.controller.sim.world.physics import BOUND_LOST_S, FailureTimes, Physics, ratio_row
 from cotenant.controller.sim.world.run import (
@@ -98,7 +98,7 @@ class World:
             ]
         self._arrives_s = self._submit_s[0] if self._jobs else NEVER
         self._knowledge, self._tells, self._resumes = workload.knowledge, workload.tells, workload.resumes
-        self._says_hello = workload.knowledge != COMPLETE
+        self._says_hello = not workload.knowledge.is_complete
         self._kill_s, self._observe_s = physics.kill_s, physics.observe_s
         self._saves = physics.on_preempt == "save"
         self._loads_contend = physics.load_duty > 0.0
@@ -487,6 +487,14 @@ class World:
             if len(run.gang) == 1:
                 run.paused_s += self.now_s - run.since_s
             self._vacate(run, host_id)
+
+    def take_ended(self, is_ended: Callable[[JobId], bool]) -> list[JobRun]:
+        """Takes out the runs that the engine has ended before their work was done: their budgets are used."""
+        ended = [run for run in self._runs.values() if run.doing is WAITS and is_ended(run.job_id)]
+        for run in ended:
+            del self._runs[run.row]
+            self.last_end_s = self.now_s
+        return ended
 
     # --- Checks ------------------------------------------------------------------------------------
 
