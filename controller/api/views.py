@@ -97,7 +97,7 @@ def job_view(
     split = held or newest
     can, metrics = job.progress.capabilities, metrics_of(attempts, current)
     return wire.JobRow(
-        **_asked(spec, now),
+        **_fields_asked_for(spec, now),
         job_id=job.job_id, phase=job.phase, reason=reason_in_words(job, shown, now), reason_code=shown.code,
         guaranteed_h=engine.promised_h if spec.job_class == "spot" else None,
         broken_promises=job.counts.early_preemptions if engine.promised_h is not None else 0,
@@ -130,11 +130,11 @@ def job_view(
         won_device_s=total_won_device_s(shared), eta=eta, promised=promised_end(engine, job, now),
         bound=share_bound(engine, job, current), pace=current.pace if current else None,
         idle=idle_view(job, current, now) if placed else None, trained_s=job.trained_s(now.now_s),
-        **_energy(attempts, current, now),
+        **_energy_fields(attempts, current, now),
     )  # fmt: skip
 
 
-def _asked(spec: JobSpec, now: Now) -> dict[str, Any]:
+def _fields_asked_for(spec: JobSpec, now: Now) -> dict[str, Any]:
     """The view's fields of what was asked for."""
     return {
         "name": spec.name,
@@ -151,7 +151,9 @@ def _asked(spec: JobSpec, now: Now) -> dict[str, Any]:
     }
 
 
-def _energy(attempts: Sequence[AttemptRecord], current: AttemptProgress | None, now: Now) -> dict[str, Any]:
+def _energy_fields(
+    attempts: Sequence[AttemptRecord], current: AttemptProgress | None, now: Now
+) -> dict[str, Any]:
     """The view's fields of what its attempts have used; of one that runs on one host, as its agent says
     now."""
     if current is not None and current.energy_j is not None and len(set(attempts[-1].hosts)) == 1:
