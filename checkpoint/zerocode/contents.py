@@ -13,10 +13,8 @@ import logging
 import os
 import re
 import sys
-import sysconfig
 import types
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -24,6 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._contextlib import _DecoratorContextManager
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from cotenant.checkpoint.picture.ownership import is_scripts_own
 from cotenant.checkpoint.training import rng
 from cotenant.checkpoint.zerocode.changes import changed_attributes
 from cotenant.checkpoint.zerocode.refusals import NotPlain
@@ -62,21 +61,6 @@ class Content(NamedTuple):
     key: str
     value: Any
     owner: Any = None
-
-
-@functools.cache
-def is_scripts_own(module: str) -> bool:
-    """Whether a module's code is the user's: it is in no installed package."""
-    if module == "__main__":
-        return True
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None or module.partition(".")[0] == "cotenant":
-        return False
-    installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    path = Path(file).resolve()
-    if {"site-packages", "dist-packages"} & set(path.parts):
-        return False
-    return not any(path.is_relative_to(Path(folder).resolve()) for folder in installed)
 
 
 def is_display(value: Any) -> bool:

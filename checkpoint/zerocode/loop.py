@@ -18,9 +18,10 @@ from typing import Any, Protocol
 
 from torch.utils.data import DataLoader
 
+from cotenant.checkpoint.picture.ownership import is_scripts_own
 from cotenant.checkpoint.session import Session
 from cotenant.checkpoint.training import data
-from cotenant.checkpoint.zerocode.contents import DISPLAYS, is_scripts_own
+from cotenant.checkpoint.zerocode.contents import DISPLAYS
 from cotenant.checkpoint.zerocode.findings import Variables, look
 from cotenant.checkpoint.zerocode.pattern import LoopPlan, plan_of
 from cotenant.checkpoint.zerocode.refusals import NotPlain

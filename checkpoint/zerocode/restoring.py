@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from cotenant.checkpoint.picture.ownership import is_scripts_own
 from cotenant.checkpoint.training import rng
-from cotenant.checkpoint.zerocode.contents import PLAIN, Content, contents, is_scripts_own
+from cotenant.checkpoint.zerocode.contents import PLAIN, Content, contents
 from cotenant.checkpoint.zerocode.refusals import NotPlain
 from cotenant.checkpoint.zerocode.values import MAPPINGS, MARK
 

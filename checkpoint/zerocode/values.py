@@ -19,8 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from cotenant.checkpoint.picture.ownership import is_scripts_own
 from cotenant.checkpoint.training import rng
-from cotenant.checkpoint.zerocode.contents import DATA, PLAIN, contents, is_display, is_scripts_own
+from cotenant.checkpoint.zerocode.contents import DATA, PLAIN, contents, is_display
 from cotenant.checkpoint.zerocode.pattern import LoopPlan
 from cotenant.checkpoint.zerocode.refusals import NotPlain
 
