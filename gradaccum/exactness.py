@@ -13,19 +13,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import sys
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
+from cotenant.checkpoint.guard import AttemptEnds
 from cotenant.gradaccum.protocol import tell_failed
 
 TOLERANCE: Final = {torch.float64: 1e-9, torch.float32: 1e-3}
 TOLERANCE_LOW_PRECISION: Final = 5e-2
 """Of the largest gradient entry. Losses that do not split differ by far more."""
+
+REFUSED: Final = "cotenant.gradaccum.Refused"
+"""Begins the line by which an attempt is known that ended because its batches must not be split."""
 
 log = logging.getLogger("cotenant.gradaccum")
 
@@ -38,6 +43,14 @@ def refuse(reason: str) -> Refused:
     """An error to raise; the supervisor hears of it too."""
     tell_failed(reason)
     return Refused(reason)
+
+
+def end_attempt(reason: str) -> NoReturn:
+    """Ends this process before its next step: the job goes on whole from its last checkpoint."""
+    tell_failed(reason)
+    if sys.__stderr__ is not None:
+        sys.__stderr__.write(f"{REFUSED}: {reason}\n")
+    raise AttemptEnds(1)
 
 
 def refusal(model: Any) -> str | None:

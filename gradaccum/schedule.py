@@ -93,11 +93,19 @@ class Progress:
     last_loss: Any = None
     between_parts: Callable[[], None] | None = None
     """Called between the parts of a split batch, where the process may have to wait for a co-tenant."""
+    before_save: Callable[[], None] | None = None
+    """Called before what was trained is saved: it may end the attempt instead."""
     explicit: bool = False
     """The script splits its batches itself with `split` or `backward`: nobody else may."""
 
     trials: bool = field(default_factory=lambda: os.environ.get(ENV_TRIALS) == "1")
     """The supervisor may try other s: what is not exact then is left alone instead of being an error."""
+
+    @property
+    def splits(self) -> bool:
+        """More than one micro-batch is ordered for some step of this process."""
+        self.steps_now()
+        return self.schedule is not None and any(s > 1 for _, s in self.schedule.entries)
 
     def steps_now(self) -> int:
         return self.steps_at(self.completed)

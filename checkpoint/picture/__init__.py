@@ -14,6 +14,7 @@ import functools
 import gc
 import os
 import random
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
@@ -22,13 +23,19 @@ import torch
 
 from cotenant.checkpoint.picture.arrays import ARRAY, KEPT_BYTES_MAX, TENSOR
 from cotenant.checkpoint.picture.atoms import ATOMS, BASES
-from cotenant.checkpoint.picture.kinds import CONTAINERS, Attributes, Kind
+from cotenant.checkpoint.picture.kinds import CONTAINERS, Attributes, Kind, SlotsOf
 from cotenant.checkpoint.picture.objects import DRAWS, OBJECT, OBJECTS
 from cotenant.checkpoint.picture.ownership import own_modules
 
+BESIDE: Final = ("multiprocessing", "threading", "queue", "concurrent", "asyncio", "tqdm", "rich", "cotenant")
+"""Packages whose objects change beside the script, by threads of their own, or only show where it is."""
 OBJECTS_MAX: Final = 3_000_000
 COPIED_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of all tensors whose content is kept to be put back."""
+
+
+_TABLES: Final = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
+"""Where a module of torch keeps its parts: a person names them by attributes."""
 
 
 class PictureTooLarge(Exception):
@@ -40,6 +47,10 @@ class PictureChange(NamedTuple):
 
     path: str
     kind: Kind
+    value: Any
+
+    def __repr__(self) -> str:
+        return self.path
 
 
 class _Node:
@@ -51,14 +62,14 @@ class _Node:
         self.value, self.kind, self.parent, self.step = value, kind, parent, step
         self.state: Any = None
 
-    @property
-    def path(self) -> str:
-        steps: list[str] = []
+    def path_to(self, step: str) -> str:
+        """The path of what lies one step further."""
+        steps = [step]
         node: _Node | None = self
         while node is not None:
             steps.append(node.step)
             node = node.parent
-        return "".join(reversed(steps))
+        return _TABLES.sub(r".\1", "".join(reversed(steps)))
 
 
 class Picture:
@@ -115,7 +126,7 @@ class Picture:
                 now = node.kind.read(node.value)
                 if not node.kind.is_same(node.state, now):
                     step = node.kind.first_difference(node.value, node.state, now)
-                    found.append(PictureChange(node.path + step, node.kind))
+                    found.append(PictureChange(node.path_to(step), node.kind, node.value))
         return found
 
     def put_back(self) -> list[str]:
@@ -129,7 +140,9 @@ class Picture:
 @functools.lru_cache(maxsize=8192)
 def _kind_of(made: type) -> Kind | None:
     """The kind of the objects of a type; None: they never change and hold nothing that does."""
-    if made in ATOMS or issubclass(made, BASES):
+    if made in (Attributes, SlotsOf):
+        return dict(CONTAINERS)[made]
+    if made in ATOMS or issubclass(made, BASES) or made.__module__.partition(".")[0] in BESIDE:
         return None
     if issubclass(made, torch.Tensor):
         return TENSOR

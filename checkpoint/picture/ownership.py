@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import sysconfig
+import threading
 from pathlib import Path
 
 _MAIN = "__main__"
@@ -34,3 +35,14 @@ def _installed() -> tuple[Path, ...]:
 def own_modules() -> list[str]:
     """The names of the script's own modules that are imported now."""
     return [name for name in list(sys.modules) if is_scripts_own(name)]
+
+
+def own_thread() -> str:
+    """The name of a thread of the script's beside this one; empty: there is none. What such a thread changes
+    cannot be told from what this one does."""
+    for thread in threading.enumerate():
+        target = thread.__dict__.get("_target")
+        code = type(thread) if target is None else target
+        if thread is not threading.current_thread() and is_scripts_own(str(getattr(code, "__module__", ""))):
+            return thread.name
+    return ""
