@@ -20,21 +20,15 @@ import torch
 from cotenant.checkpoint.carried import warn_of_forgotten
 from cotenant.checkpoint.device_limit import SharedLimits, limit_memory
 from cotenant.checkpoint.disk import saver
-from cotenant.checkpoint.disk.layout import CheckpointError, Manifest
+from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.disk.saver import Saver, SaveTarget
 from cotenant.checkpoint.progress.loops import frames_from
 from cotenant.checkpoint.progress.losses import loss_variable
 from cotenant.checkpoint.resuming import Lineage, LoadedCheckpoint, Resumed, facts_now, load_newest, put_back
 from cotenant.checkpoint.talk import gang, protocol
-from cotenant.checkpoint.talk.agreement import (
-    Agreement,
-    StepVerdict,
-    WindowPlace,
-    agreed_ahead,
-    split_history,
-)
+from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
 from cotenant.checkpoint.talk.channel import SupervisorChannel
-from cotenant.checkpoint.talk.reports import Introduction, ProgressReporter, WindowReports
+from cotenant.checkpoint.talk.reports import Introduction, ProgressReporter
 from cotenant.checkpoint.training import data
 from cotenant.checkpoint.training.data import Cursor
 from cotenant.checkpoint.training.rng import Sources
@@ -99,7 +93,6 @@ class Session:
         self._channel: SupervisorChannel | None = None
         self._progress: ProgressReporter | None = None
         self._agreement = Agreement(can_save=False)
-        self._window_reports = WindowReports()
         self._steps_used = 0
         self._report_at_s = 0.0
         self._stepped = False
@@ -155,10 +148,8 @@ class Session:
 
     @property
     def accumulation_history(self) -> str:
-        """Which s was used from which step on, in the form of COTENANT_ACCUMULATION_SCHEDULE; windows
-        of another s that are agreed on for later steps included.
-        """
-        return ",".join(f"{step}:{s}" for step, s in (*self._lineage.history, *self._ahead()))
+        """Which s was used from which step on, in the form of COTENANT_ACCUMULATION_SCHEDULE."""
+        return ",".join(f"{step}:{s}" for step, s in self._lineage.history)
 
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs that are left of `count`, from 0."""
@@ -346,12 +337,6 @@ class Session:
             self._saver.prepare(own)
 
     def _obey(self, channel: SupervisorChannel, verdict: StepVerdict) -> None:
-        windows = tuple(self._agreement.windows)
-        # One that was agreed on before the last one's end is known already when it begins.
-        if self._counter.windows != windows or any(window.start == self.step for window in windows):
-            self._next_window(channel, windows)
-        if verdict is StepVerdict.WINDOW:
-            return
         assert self._saver is not None, "orders are refused where nothing can be saved"
         finish = verdict is StepVerdict.FINISH and self._ends_loop
         # After a stop somebody waits for our devices: tidying can wait.
@@ -367,21 +352,6 @@ class Session:
             self._close()
             raise SystemExit(0)
 
-    def _next_window(self, channel: SupervisorChannel, windows: tuple[WindowPlace, ...]) -> None:
-        """A window begins or ends here: tell of the one that is over, begin the next one."""
-        assert self._progress is not None
-        if self.step > self._progress.reported_step:  # No report is about two windows.
-            self._report_progress(time.perf_counter())
-        self._window_reports.report_end(channel, self.step, self._steps_used)
-        self._counter.windows = windows
-        self._progress.exclude_pause()
-
-    def _ahead(self) -> tuple[tuple[int, int], ...]:
-        """What is agreed on for the steps to come, as the history will have it."""
-        windows = self._agreement.windows
-        last = max((window.until for window in windows), default=0)
-        return agreed_ahead(windows, self.step, self._counter.ordered_at(last)) if windows else ()
-
     def _save(self, saver_: Saver, *, wait: bool, tidy: bool = True) -> bool:
         if not self._agreement.can_save:  # It was not yet known when this step was agreed on.
             self._tell(protocol.FAILED, what="save", error="a resume from this step would fail")
@@ -389,7 +359,7 @@ class Session:
         own = self._own()
         if own is None:
             return False
-        lineage = self._lineage.manifest_fields(self._ahead())
+        lineage = self._lineage.manifest_fields()
         manifest = {"job": self._env.job, "facts": self._facts(), **lineage}
         return saver_.save(self.step, own, manifest, wait=wait, tidy=tidy)
 
@@ -413,7 +383,6 @@ class Session:
     def _find_counter(self) -> None:
         """Tell `gradaccum` how many steps are complete, if the script has imported it by now."""
         self._counter = gang.accumulation_counter()
-        self._counter.windows = tuple(self._agreement.windows)
         if not self._plain:
             self._counter.counted_for_us = True
             self._counter.completed = self.step
@@ -467,9 +436,6 @@ class Session:
         """Put a loaded checkpoint into the script's objects, and say what differs."""
         manifest, env = loaded.manifest, self._env
         self.step = manifest.step
-        self._window_reports.begin_at(self.step)
-        self._find_counter()
-        self._repeat_windows(manifest)
         self._find_counter()  # the facts are about the step that comes next
         differences = put_back(loaded, env, self._state, self._cursor, self._facts)
         self._loaded = loaded
@@ -477,14 +443,6 @@ class Session:
         if env.rank == 0:
             kind = "exact" if resumed.exact else f"equivalent, not exact ({resumed.note})"
             log.warning("resumed from %s at step %d: %s", resumed.name, resumed.step, kind)
-
-    def _repeat_windows(self, manifest: Manifest) -> None:
-        """Windows that were agreed on before the save hold for the steps to come, except those that need more
-        memory than was planned for this attempt; those are named as a difference.
-        """
-        _, windows = split_history(manifest.history, manifest.step)
-        ordered = self._counter.ordered_at
-        self._agreement.agree(window for window in windows if window.s >= ordered(window.start))
 
     def put_back_again(self) -> None:
         """All that the checkpoint holds, once more, in the middle of an epoch: what the script has just done

@@ -98,7 +98,7 @@ class Guard:
         self._buffers_checked: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
         self._measured: WeakKeyDictionary[torch.nn.Module, set[str]] = WeakKeyDictionary()
         self._refused: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
-        """What an earlier check or trial found; an order of s raises it again."""
+        """What an earlier check found; the next split raises it again."""
 
     def check_modules(self, model: torch.nn.Module) -> None:
         """Checks that the model's modules can be split exactly. Raises Refused. Looks at all modules once,
@@ -130,21 +130,6 @@ class Guard:
             if not torch.equal(value, before[name]):
                 raise refuse(_stateful(model, name))
         self._buffers_checked[model] = True
-
-    @contextlib.contextmanager
-    def note_buffers(self, model: Any) -> Iterator[None]:
-        """Around a whole batch: a stateful forward pass is remembered, for the first time that s > 1."""
-        is_module = isinstance(model, torch.nn.Module)
-        if not is_module or self._buffers_checked.get(model) or model in self._refused:
-            yield
-            return
-        before = {name: value.clone() for name, value in _saved_buffers(model)}
-        yield
-        changed = next((n for n, v in _saved_buffers(model) if not torch.equal(v, before[n])), None)
-        self._buffers_checked[model] = changed is None
-        if changed is not None:
-            self._refused[model] = _stateful(model, changed)
-            tell_failed(self._refused[model])
 
     def measure_once(self, model: torch.nn.Module, loss: str, check: Callable[[], str | None]) -> None:
         """Run `check` at most once per model and kind of loss; its reason, if any, is raised."""
