@@ -250,6 +250,8 @@ class Resumed:
     step: int
     exact: bool
     note: str
+    proven: int = 0
+    """Steps after it that came out as in the attempt before."""
 
 
 @dataclass
@@ -287,6 +289,11 @@ class Lineage:
         joined = "; ".join(filter(None, [self.resumed.note, note]))
         self.resumed = replace(self.resumed, exact=False, note=joined)
         log.warning("the resume from %s is equivalent, not exact: %s", self.resumed.name, note)
+
+    def proven(self, step: int) -> None:
+        """The steps after the resume up to this one came out as in the attempt before."""
+        if self.resumed is not None:
+            self.resumed = replace(self.resumed, proven=step - self.resumed.step)
 
     def manifest_fields(self) -> dict[str, Any]:
         """The lineage's fields for a manifest."""

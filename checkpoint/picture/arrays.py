@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 import torch
 
-from cotenant.checkpoint.picture.kinds import LIST, Kind, Reached, attributes
+from cotenant.checkpoint.picture.digest import digest_plain, digest_tensor
+from cotenant.checkpoint.picture.kinds import LIST, Kind, Reached, attributes, same
 
 KEPT_BYTES_MAX: Final = 1 << 20
 """Of one array or tensor, to be put back."""
@@ -45,6 +46,11 @@ class ArrayKind(Kind):
             return LIST.is_same(before, now)
         return type(before) is type(now) and bool(before == now)
 
+    def digest(self, state: Any, name_of: Callable[[Any], str]) -> int:
+        if type(state) is list:
+            return LIST.digest(state, name_of)
+        return digest_plain([repr(state.form), state.crc])
+
     def put_back(self, value: Any, before: Any) -> None:
         if type(before) is ArrayState and before.content is not None and value.shape == before.form[1]:
             numpy = sys.modules["numpy"]
@@ -57,7 +63,7 @@ class TensorState(NamedTuple):
     form: tuple[Any, ...]
     grad: Any
     content: Any
-    """Of a state that is kept: a copy, or None, for what is too large."""
+    """Of a state that is kept: a copy, or a number for what is in it; None, for what is too large."""
 
 
 class TensorKind(Kind):
@@ -91,17 +97,33 @@ class TensorKind(Kind):
             yield "._backward_hooks", hooks
 
     def is_same(self, before: Any, now: Any) -> bool:
-        if before[:3] != now[:3] or before.grad is not now.grad:
+        if before[:3] != now[:3] or not same(before.grad, now.grad):
             return False
+        if type(before.content) is int:
+            known = type(now.content) is int
+            return bool(before.content == (now.content if known else digest_tensor(now.content)))
         return before.content is None or _equal_bits(before.content, now.content)
+
+    def digest(self, state: Any, name_of: Callable[[Any], str]) -> int:
+        """Whether a gradient is wanted counts of a leaf alone, and where the memory is not at all."""
+        content = 0 if state.content is None else digest_tensor(state.content)
+        form = f"{state.form[0]} {state.form[1]}"
+        return digest_plain([form, content, "" if state.grad is None else name_of(state.grad)])
 
     def put_back(self, value: Any, before: Any) -> None:
         now = self.read(value)
         if before.grad is not now.grad:
             value.grad = before.grad
-        if before.content is not None and before.at == now.at and before.form == now.form:
-            with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        if before.content is None or type(before.content) is int:
+            return
+        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+            if value.is_leaf and before.form[2] != value.requires_grad:
+                value.requires_grad_(before.form[2])
+            if before.form[:2] == now.form[:2]:
                 value.copy_(before.content)
+            else:
+                value.data = before.content.to(value.device).clone()
+            if before.version >= 0:
                 _set_version(value, before.version)
 
 

@@ -9,8 +9,10 @@ import io
 import re
 import types
 import weakref
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import PurePath
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -41,5 +43,23 @@ ATOMS: Final[frozenset[object]] = PLAIN | {
     torch.memory_format,
     torch.Size,
 }
+ATOMS_AND_TUPLES: Final = ATOMS | {tuple}
 BASES: Final = (enum.Enum, PurePath, BaseException, io.IOBase)
 """Of whatever class; files are no state of a process's memory."""
+
+
+def is_tuple(value: object) -> bool:
+    return type(value) is tuple
+
+
+def holds_only(kinds: frozenset[object], tuples: Iterable[Any]) -> bool:
+    """Whether these tuples, and tuples in them, hold objects of these types only."""
+    waiting = list(tuples)
+    while waiting:
+        found = set(map(type, chain.from_iterable(waiting)))
+        if found <= kinds:
+            return True
+        if not found <= kinds | {tuple}:
+            return False
+        waiting = [each for each in chain.from_iterable(waiting) if type(each) is tuple]
+    return True

@@ -7,14 +7,18 @@ attributes are taken from `__dict__` and slots, items by the methods of the buil
 from __future__ import annotations
 
 import collections
-import gc
+import ctypes
+import inspect
 import operator
 import os
+import sys
 import types
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from cotenant.checkpoint.picture.atoms import ATOMS, PLAIN
+from cotenant.checkpoint.picture.atoms import ATOMS, ATOMS_AND_TUPLES, PLAIN, holds_only, is_tuple
+from cotenant.checkpoint.picture.digest import digest_items, digest_plain
 
 Reached = tuple[str, Any]
 """How a path goes on, and the object there."""
@@ -44,12 +48,19 @@ class Kind:
     def put_back(self, value: Any, before: Any) -> None:
         """Give an object what it held, as far as that can be done."""
 
+    def digest(self, state: Any, name_of: Callable[[Any], str]) -> int:
+        """A number for what was read. `name_of`: how an object is written that is no plain value."""
+        return 0
+
 
 def same(before: Any, now: Any) -> bool:
-    """Whether two references are to one object, or to equal plain values."""
+    """Whether two references are to one object, or to equal plain values. The first may be a weak one."""
+    kind = type(before)
+    if kind is weakref.ref and type(now) is not weakref.ref:
+        before = before()
+        kind = type(before)
     if before is now:
         return True
-    kind = type(before)
     if kind is not type(now) or kind not in PLAIN:
         return False
     return bool(before == now) or (before != before and now != now)
@@ -62,12 +73,14 @@ def all_same(before: list[Any], now: list[Any]) -> bool:
 
 
 def worth_a_look(items: list[Any]) -> Iterator[tuple[int, Any]]:
-    """The items that may change or hold what does. The collector tracks no tuple of atoms."""
-    if not set(map(type, items)) <= ATOMS:
-        for number, each in enumerate(items):
-            kind = type(each)
-            if kind not in ATOMS and (kind is not tuple or gc.is_tracked(each)):
-                yield number, each
+    """The items that may change or hold what does."""
+    kinds = set(map(type, items))
+    if kinds <= ATOMS or (kinds <= ATOMS_AND_TUPLES and holds_only(ATOMS, filter(is_tuple, items))):
+        return
+    for number, each in enumerate(items):
+        kind = type(each)
+        if kind not in ATOMS and not (kind is tuple and holds_only(ATOMS, (each,))):
+            yield number, each
 
 
 # --- Containers ------------------------------------------------------------------------------------
@@ -95,6 +108,11 @@ class ListedKind(Kind):
         if len(before) != len(now) or self._base in (set, frozenset):
             return ""
         return next((f"[{i}]" for i, (a, b) in enumerate(zip(before, now)) if not same(a, b)), "")
+
+    def digest(self, state: Any, name_of: Callable[[Any], str]) -> int:
+        if self._base in (set, frozenset) and set(map(type, state)) <= PLAIN:
+            state = sorted(state, key=lambda each: (type(each).__name__, repr(each)))
+        return digest_items(state, name_of)
 
     def put_back(self, value: Any, before: Any) -> None:
         """A set with its old members may have another order than before, which counts as a difference."""
@@ -142,6 +160,9 @@ class NamedKind(Kind):
                     return self._step(value, keys, number)
         return ""
 
+    def digest(self, state: Any, name_of: Callable[[Any], str]) -> int:
+        return digest_plain([digest_items(each, name_of) for each in state])
+
     def put_back(self, value: Any, before: Any) -> None:
         keys, values = self.read(value)
         present = dict(zip(map(_key, keys), values))
@@ -164,7 +185,11 @@ def _key(key: Any) -> Any:
 
 
 class EnvironmentKind(NamedKind):
-    """`os.environ`, whose changes reach the C library."""
+    """`os.environ`, whose changes reach the C library. What a process is started with is its own: only what
+    changes in it counts."""
+
+    def digest(self, state: Any, name_of: Callable[[Any], str]) -> int:
+        return 0
 
     def read(self, value: Any) -> Any:
         return list(value), list(value.values())
@@ -256,6 +281,49 @@ class SlotsKind(NamedKind):
         value.members[key].__delete__(value.owner)
 
 
+class FrameVariables:
+    """Stands for the local variables of a running function. `read_again` sees what they are now."""
+
+    __slots__ = ("frame", "variables")
+
+    def __init__(self, frame: types.FrameType) -> None:
+        self.frame = frame
+        self.variables: dict[str, Any] = {}
+        self.read_again()
+
+    def read_again(self) -> None:
+        self.variables = dict(self.frame.f_locals)
+
+    def release(self) -> None:
+        """Let go of all of them. Before Python 3.13 a frame keeps the copy of its variables that it gives
+        out. Not to be called from a trace function of this frame: what it finds there is written back."""
+        self.variables = {}
+        if sys.version_info < (3, 13) and self.frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            self.frame.f_locals.clear()
+
+    def bind(self, variables: dict[str, Any]) -> None:
+        """Set the variables to these, and leave the others without a value."""
+        found = self.frame.f_locals
+        for name in [name for name in found if name not in variables]:
+            del found[name]
+        found.update(variables)
+        if sys.version_info < (3, 13):
+            # Before PEP 667 a frame's variables are a copy; this is how debuggers write them back.
+            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self.frame), ctypes.c_int(1))
+
+
+class VariablesKind(NamedKind):
+    def mark(self, value: Any) -> int:
+        return id(value.frame)
+
+    def read(self, value: Any) -> Any:
+        value.read_again()
+        return list(value.variables), list(value.variables.values())
+
+    def put_back(self, value: Any, before: Any) -> None:
+        value.bind(dict(zip(*before)))
+
+
 LIST: Final = ListedKind(list)
 CONTAINERS: Final[tuple[tuple[type, Kind], ...]] = (
     (list, LIST),
@@ -268,4 +336,5 @@ CONTAINERS: Final[tuple[tuple[type, Kind], ...]] = (
     (type(os.environ), EnvironmentKind()),
     (Attributes, AttributeKind(form=".{}")),
     (SlotsOf, SlotsKind(form=".{}")),
+    (FrameVariables, VariablesKind(form="{}")),
 )

@@ -8,7 +8,8 @@ import gc
 import itertools
 import random
 import types
-from collections.abc import Iterable
+import zlib
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -122,6 +123,9 @@ class GeneratorKind(Kind):
         except (NotImplementedError, RuntimeError):  # The operating system's, or one of a graph's capture.
             return None
         return kind, state.tolist() if isinstance(state, torch.Tensor) else state
+
+    def digest(self, state: Any, name_of: Callable[[Any], str]) -> int:
+        return zlib.crc32(repr(state).encode())
 
     def put_back(self, value: Any, before: Any) -> None:
         if before is not None:

@@ -34,7 +34,7 @@ def _installed() -> tuple[Path, ...]:
 
 def own_modules() -> list[str]:
     """The names of the script's own modules that are imported now."""
-    return [name for name in list(sys.modules) if is_scripts_own(name)]
+    return [name for name in list(sys.modules) if name != "__mp_main__" and is_scripts_own(name)]
 
 
 def own_thread() -> str:

@@ -34,7 +34,7 @@ TURNS_MIN: Final = 16
 """So many turns of the innermost loop say how many steps one has, where that is no whole number."""
 FLUSH_S_MAX: Final = 0.2
 """The last report may wait so long for room."""
-_SESSION: Final = "cotenant.checkpoint.session"
+_RANK: Final = "cotenant.checkpoint.rank"
 
 
 class Length:
@@ -246,8 +246,8 @@ class StepReporter:
 
 def speaking() -> Any:
     """The checkpoint Session that counts for this process, if the script has one."""
-    module = sys.modules.get(_SESSION)
-    return None if module is None else module.Session.newest()
+    module = sys.modules.get(_RANK)
+    return None if module is None else module.JobRank.newest()
 
 
 def _rank(before: int) -> int:

@@ -68,6 +68,10 @@ class Introduction:
     def cannot_resume(self, reason: str) -> None:
         self._correct(resumable=False, resumable_note=reason)
 
+    def can_resume(self) -> None:
+        """What was not known when this was said: a resume would go well."""
+        self._correct(resumable=True, resumable_note="")
+
     def leaves_only(self) -> None:
         """Says that the job need not be saved now and then."""
         self._correct(leaves_only=True)
