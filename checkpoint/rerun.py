@@ -25,6 +25,8 @@ LOOPS: Final = "loops"
 """Among the facts of a manifest: file and line of each loop in which the script was left."""
 FOLDERS: Final = "folders"
 """Among them: the folders that were made before the loop."""
+WRITTEN: Final = "written"
+"""Among them: the files that the loop has written."""
 BEFORE: Final = "__cotenant_before__"
 ITEMS: Final = "__cotenant_items__"
 ENV_RERUN: Final = "COTENANT_RERUN"
@@ -59,6 +61,11 @@ def marks_of_newest() -> Marks:
 def folders_of_newest() -> set[str]:
     """The folders that earlier attempts made before their loops."""
     return {each for facts in _facts_of_all() for each in facts.get(FOLDERS) or ()}
+
+
+def written_of_newest() -> set[str]:
+    """The files that the loops of earlier attempts have written."""
+    return {each for facts in _facts_of_all() for each in facts.get(WRITTEN) or ()}
 
 
 class _Marks(ast.NodeTransformer):

@@ -25,11 +25,12 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from cotenant.checkpoint.picture.arrays import ARRAY, KEPT_BYTES_MAX, TENSOR
-from cotenant.checkpoint.picture.atoms import ATOMS, BASES
+from cotenant.checkpoint.picture.atoms import ATOMS, BASES, PLAIN
 from cotenant.checkpoint.picture.digest import digest_tensor, name_of_constant
 from cotenant.checkpoint.picture.kinds import (
     CONTAINERS,
     Attributes,
+    EnvironmentKind,
     FrameVariables,
     Kind,
     ListedKind,
@@ -53,6 +54,9 @@ BESIDE: Final = (
 """Packages whose objects change beside the script, by threads of their own, or only show where it is."""
 OBJECTS_MAX: Final = 3_000_000
 SECONDS_MAX: Final = 5.0
+VALUES_MAX: Final = 5_000
+SHOWN_MAX: Final = 60
+"""Characters of a value that a person reads."""
 _LOOK_AT_CLOCK: Final = 4096
 COPIED_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of all tensors whose content is kept to be put back."""
@@ -208,6 +212,28 @@ class Picture:
                 group = node.path if match is None else match[0]
                 line = f"{node.path} {type(node.value).__qualname__} {content}"
                 found[group] = zlib.crc32(line.encode(), found.get(group, 0))
+        return found
+
+    def values(self, most: int = VALUES_MAX) -> dict[str, str]:
+        """What a person would want to read where two processes differ: plain values, and a number for what is
+        in each tensor, by their paths; the nearest to the roots first, so many at most."""
+        found: dict[str, str] = {}
+        for node in self.nodes:
+            state = node.kind.read(node.value)
+            if isinstance(node.kind, NamedKind) and not isinstance(node.kind, EnvironmentKind):
+                shown = zip(*state)
+                found.update(
+                    (node.path_to(node.kind.step(node.value, key)), repr(each)[:SHOWN_MAX])
+                    for key, each in shown
+                    if type(each) in PLAIN
+                )
+            elif node.kind is TENSOR or node.kind is ARRAY:
+                number = node.kind.digest(state, self.name_of)
+                found[node.path_to("")] = f"{type(node.value).__name__} {tuple(node.value.shape)} {number:x}"
+            elif isinstance(node.kind, ListedKind):
+                found[node.path_to("")] = f"{len(state)} items {node.kind.digest(state, self.name_of):x}"
+            if len(found) >= most:
+                break
         return found
 
     def changes(self) -> list[PictureChange]:

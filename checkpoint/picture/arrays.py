@@ -57,11 +57,16 @@ class ArrayKind(Kind):
             value[...] = numpy.frombuffer(before.content, dtype=before.form[0]).reshape(before.form[1])
 
 
+HOOKS: Final = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
 class TensorState(NamedTuple):
     at: int
     version: int
     form: tuple[Any, ...]
     grad: Any
+    hooks: tuple[Any, ...]
+    """On its gradient; a dictionary each, or None."""
     content: Any
     """Of a state that is kept: a copy, or a number for what is in it; None, for what is too large."""
 
@@ -80,7 +85,8 @@ class TensorKind(Kind):
             except RuntimeError:  # Of a tensor that has no memory of its own, or stands for one.
                 at = version = 0
             grad = value.grad if value.is_leaf else None
-            return TensorState(at, version, form, grad, value.detach() if at else None)
+            hooks = value._backward_hooks, getattr(value, "_post_accumulate_grad_hooks", None)
+            return TensorState(at, version, form, grad, hooks, value.detach() if at else None)
 
     def copy(self, state: TensorState) -> TensorState:
         """What was read, with a copy of what is in the tensor."""
@@ -91,13 +97,14 @@ class TensorKind(Kind):
         if state.grad is not None:
             yield ".grad", state.grad
         yield from attributes(value)
-        with torch._C.DisableTorchFunctionSubclass():
-            hooks = value._backward_hooks
-        if hooks:
-            yield "._backward_hooks", hooks
+        for name, hooks in zip(HOOKS, state.hooks):
+            if hooks is not None:
+                yield f".{name}", hooks
 
     def is_same(self, before: Any, now: Any) -> bool:
         if before[:3] != now[:3] or not same(before.grad, now.grad):
+            return False
+        if not all(map(same, before.hooks, now.hooks)):
             return False
         if type(before.content) is int:
             known = type(now.content) is int
@@ -114,6 +121,9 @@ class TensorKind(Kind):
         now = self.read(value)
         if before.grad is not now.grad:
             value.grad = before.grad
+        for name, hooks, present in zip(HOOKS, before.hooks, now.hooks):
+            if hooks is not present:
+                setattr(value, name, hooks)
         if before.content is None or type(before.content) is int:
             return
         with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():

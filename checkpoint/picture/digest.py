@@ -43,14 +43,17 @@ def name_of_constant(value: Any) -> str:
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, types.ModuleType):
         return f"module {value.__name__}"
+    if isinstance(value, types.CodeType):
+        return f"code {value.co_name} {value.co_firstlineno}"
     kind = type(value)
-    if kind.__module__ in _PRINTED or isinstance(value, range):
+    if kind in PLAIN or kind in _PRINTED or kind.__module__ in _PRINTED_MODULES:
         return f"{kind.__name__} {value!r}"
     name = getattr(value, "_name_", None)  # Of an enumeration.
     return f"{kind.__module__}.{kind.__qualname__} {name if isinstance(name, str) else ''}"
 
 
-_PRINTED: Final = ("builtins", "datetime", "decimal", "pathlib", "torch", "numpy", "re")
+_PRINTED: Final = (range, slice, tuple, type(Ellipsis), type(NotImplemented))
+_PRINTED_MODULES: Final = ("datetime", "decimal", "pathlib", "torch", "numpy", "re")
 
 
 def digest_tensor(tensor: torch.Tensor) -> int:

@@ -174,10 +174,13 @@ class NamedKind(Kind):
             if _key(key) not in present or not same(each, present[_key(key)]):
                 self.assign(value, key, each)
 
+    def step(self, value: Any, key: Any) -> str:
+        """How the path goes on to what stands under a plain key."""
+        return (value.form if type(value) is Attributes else self._form).format(key)
+
     def _step(self, value: Any, keys: list[Any], number: int) -> str:
         key = keys[number]
-        form = value.form if type(value) is Attributes else self._form
-        return form.format(key) if type(key) in PLAIN else f"[{type(key).__name__} {number}]"
+        return self.step(value, key) if type(key) in PLAIN else f"[{type(key).__name__} {number}]"
 
 
 def _key(key: Any) -> Any:

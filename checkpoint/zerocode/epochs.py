@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from cotenant.checkpoint.guard import SAVING, door
 from cotenant.checkpoint.picture import Picture, generator_roots
 from cotenant.checkpoint.picture.ownership import is_scripts_own
+from cotenant.checkpoint.progress.loops import Loaders
 from cotenant.checkpoint.training import rng
 from cotenant.checkpoint.zerocode.refusals import NotResumable
 from cotenant.checkpoint.zerocode.sites import LoopSite, script_frames
@@ -36,11 +37,12 @@ States = list[tuple[str, Any, Any]]
 class EpochStarts:
     """Notes, for the loop that began last at each place, what its loaders drew their order from."""
 
-    def __init__(self) -> None:
+    def __init__(self, loaders: Loaders) -> None:
+        self._loaders = loaders
         self._starts: dict[tuple[int, int], list[States]] = {}
         self._is_closed = True
-        self.skip: Callable[[Any, Any], Iterator[Any] | None] | None = None
-        """In a resumed process: gives a loop its batches from where it was left."""
+        self.skip: LoaderSkip | None = None
+        """In a resumed process: where the loop that begins now was left."""
 
     def begin(self) -> None:
         original = DataLoader.__iter__
@@ -48,11 +50,13 @@ class EpochStarts:
         @door
         @functools.wraps(original)
         def __iter__(loader: DataLoader[Any]) -> Any:
-            skipped = None if self.skip is None else self.skip(original, loader)
-            if skipped is not None:
-                return skipped
+            is_taken_up = self.skip is not None and self.skip.set_back()
             SAVING.run(self._note, loader)
-            return original(loader)
+            batches = original(loader)
+            if is_taken_up and self.skip is not None:
+                batches = self.skip.go_past(loader, batches)
+            SAVING.run(self._loaders.began, loader, getattr(batches, "behind", batches))
+            return batches
 
         DataLoader.__iter__ = __iter__  # type: ignore[method-assign]
 
@@ -122,17 +126,20 @@ class LoaderSkip:
     def __init__(self, starts: list[Any], site: LoopSite, generator_at: Callable[[str], Any]) -> None:
         self._starts, self._site, self._generator_at = list(starts), site, generator_at
 
-    def __call__(self, original: Any, loader: DataLoader[Any]) -> Iterator[Any] | None:
-        """None: this loader is another loop's."""
+    def set_back(self) -> bool:
+        """Sets the generators to where they stood when the loop's next loader was asked for its batches;
+        False: there is none, and this loader is another loop's."""
         if not self._starts:
-            return None
+            return False
         for name, (kind, state) in self._starts.pop(0):
             generator = self._generator_at(name)
             if generator is not None:
-                rng.set_generator(
-                    generator, kind, torch.tensor(state, dtype=torch.uint8) if kind == "torch" else state
-                )
-        batches = original(loader)
+                torch_state = torch.tensor(state, dtype=torch.uint8) if kind == "torch" else state
+                rng.set_generator(generator, kind, torch_state)
+        return True
+
+    def go_past(self, loader: DataLoader[Any], batches: Any) -> Any:
+        """The loader's batches from where the loop was left."""
         indices = getattr(batches, "_sampler_iter", None)
         is_plain = loader.num_workers == 0 and not isinstance(loader.dataset, IterableDataset)
         passed = self._site.passed
@@ -161,7 +168,7 @@ class PassedBatches:
     """A loader's iterator behind so many batches that nobody looks at."""
 
     def __init__(self, batches: Any, passed: int) -> None:
-        self._batches, self._left = batches, passed
+        self.behind, self._left = batches, passed
 
     def __iter__(self) -> PassedBatches:
         return self
@@ -170,10 +177,10 @@ class PassedBatches:
         if self._left:
             self._left -= 1
             return None
-        return next(self._batches)
+        return next(self.behind)
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self.behind)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._batches, name)
+        return getattr(self.behind, name)

@@ -9,7 +9,9 @@ Folders that were made before the loop may be there when they are made again.
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import functools
 import gc
 import io
 import os
@@ -18,10 +20,16 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from cotenant.checkpoint.guard import SAVING, door
 from cotenant.checkpoint.picture.ownership import is_scripts_own
+from cotenant.checkpoint.progress.expressions import called_name
+from cotenant.checkpoint.zerocode.looking import own_sources, training_loops
 
 _NOWHERE: Final = ("/dev/", "/proc/", "/sys/")
 _FRAMES_MAX: Final = 60
+_BETWEEN: Final = (__name__, "cotenant.checkpoint.guard")
+"""What stands between the script and us."""
+WRITTEN_MAX: Final = 1000
 _REMOVES: Final = {"os.remove": "removes", "os.rmdir": "removes", "shutil.rmtree": "removes"}
 _TEMPORARY: Final = ("tempfile.mkstemp", "tempfile.mkdtemp")
 
@@ -38,16 +46,37 @@ class FileWatch:
         self.made: set[str] = set()
         """Folders that were made before the loop."""
         self._appended: set[str] = set()
+        self.written: set[str] = set()
+        """Files that the loop has written, in this attempt or in those before."""
+        self.when_destroyed: Callable[[str], Any] | None = None
+        """Told, before it happens, that what comes before the loop destroys what the loop has written."""
+        self.removal = ""
+        """The line of a call before the loop that removes files, where the text of the script has one."""
         self._when_written: Callable[[], None] | None = None
         self._busy = False
 
     def begin(self) -> None:
-        """From now on, for ever: an audit hook cannot be taken away."""
+        """From now on, for ever: an audit hook cannot be taken away. torch.save opens its file in C++, of
+        which Python does not tell."""
         sys.addaudithook(self._heard)
+        serialization = sys.modules.get("torch.serialization")
+        opens = getattr(serialization, "_open_zipfile_writer", None)
+        if opens is None:
+            return
+
+        @door
+        @functools.wraps(opens)
+        def _open_zipfile_writer(target: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(target, (str, os.PathLike)):
+                SAVING.run(self._heard, "open", (target, "w", 0))
+            return opens(target, *args, **kwargs)
+
+        serialization._open_zipfile_writer = _open_zipfile_writer  # type: ignore[union-attr]
 
     def enter_loop(self) -> None:
         """What comes now is in the loop. What is still open for writing, the loop may write."""
         self._in_loop = True
+        self.removal = self.removal or removal_before_loops()
         for path in _open_for_writing():
             self._loop_writes(path, "")
 
@@ -74,7 +103,7 @@ class FileWatch:
             return
         self._busy = True
         try:
-            self._take(event, args)
+            SAVING.run(self._take, event, args)
         finally:
             self._busy = False
 
@@ -86,7 +115,7 @@ class FileWatch:
                 return
         else:
             path, verb = args[0] if args else "", _REMOVES.get(event, event)
-        where = _line_of(sys._getframe(2))
+        where = _line_of(sys._getframe(1))
         if not where:
             return
         path = os.path.abspath(os.fsdecode(path)) if isinstance(path, (str, bytes, os.PathLike)) else ""
@@ -102,6 +131,9 @@ class FileWatch:
             self._loop_writes(path, where)
 
     def _note_before(self, event: str, verb: str, path: str, where: str) -> None:
+        harmed = [each for each in self.written if each == path or each.startswith(path + os.sep)]
+        if harmed and event != "os.mkdir" and verb != "appends to" and self.when_destroyed is not None:
+            self.when_destroyed(f"{where} {verb} {path}, and the loop has written {harmed[0]}")
         if event == "os.mkdir":
             self.made.add(path)
         elif event in _TEMPORARY:
@@ -118,6 +150,13 @@ class FileWatch:
             self._before[path] = f"{where} {verb} it"
 
     def _loop_writes(self, path: str, where: str) -> None:
+        if len(self.written) < WRITTEN_MAX:
+            self.written.add(path)
+        if self.removal:
+            self._refuse(
+                f"{self.removal} removes files before the loop, and {where or 'the loop'} writes {path}"
+            )
+            return
         for part in (path, *_parents(path)):
             if part in self._before:
                 text = self._before[part]
@@ -134,6 +173,26 @@ class FileWatch:
 
 
 _EVENTS: Final = frozenset(("open", "os.mkdir", "os.rename", "sqlite3.connect", *_REMOVES, *_TEMPORARY))
+
+
+def removal_before_loops() -> str:
+    """The first line of the script that removes files and is in no loop that trains; empty: there is none.
+    Where such a line is not reached at first, because there is nothing yet to be removed, no event tells of
+    it."""
+    loops = training_loops()
+    for file, tree in own_sources():
+        inside = [(each.lineno, each.end_lineno or 0) for each in loops.get(file, {}).values()]
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or called_name(node) not in ("rmtree", "unlink", "remove"):
+                continue
+            function = node.func
+            is_lists = isinstance(function, ast.Attribute) and function.attr == "remove"
+            owner = function.value if isinstance(function, ast.Attribute) else None
+            if is_lists and not (isinstance(owner, ast.Name) and owner.id == "os"):
+                continue  # A list's.
+            if not any(first <= node.lineno <= last for first, last in inside):
+                return f"{os.path.basename(file)} line {node.lineno}"
+    return ""
 
 
 def _verb_of(mode: Any, flags: Any) -> str:
@@ -156,7 +215,7 @@ def _line_of(frame: types.FrameType | None) -> str:
         if frame is None:
             return ""
         name = str(frame.f_globals.get("__name__", ""))
-        if name.startswith("importlib") or name.startswith("cotenant."):
+        if name.startswith("importlib") or (name.startswith("cotenant.") and name not in _BETWEEN):
             return ""
         if is_scripts_own(name):
             return f"{os.path.basename(frame.f_code.co_filename)} line {frame.f_lineno}"
@@ -172,10 +231,10 @@ def _parents(path: str) -> list[str]:
 
 
 def _open_for_writing() -> list[str]:
-    """The files that this process has open for writing."""
+    """The files that this process has open for writing, beside its output."""
     found = []
     with contextlib.suppress(OSError):
-        for name in os.listdir("/proc/self/fd"):
+        for name in sorted(set(os.listdir("/proc/self/fd")) - {"0", "1", "2"}):
             with contextlib.suppress(OSError):
                 path = os.readlink(f"/proc/self/fd/{name}")
                 with open(f"/proc/self/fdinfo/{name}", encoding="ascii") as file:

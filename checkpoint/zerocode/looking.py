@@ -149,7 +149,7 @@ class FirstLook:
 
 def training_loops() -> dict[str, dict[int, Loop]]:
     """The loops of the script's own modules that may train, by file and by the line where one is reached."""
-    trees = dict(_trees())
+    trees = dict(own_sources())
     calls = {
         name: names
         for tree in trees.values()
@@ -169,7 +169,8 @@ def training_loops() -> dict[str, dict[int, Loop]]:
     return found
 
 
-def _trees() -> Iterator[tuple[str, ast.Module]]:
+def own_sources() -> Iterator[tuple[str, ast.Module]]:
+    """The files of the script's own modules with their text, read."""
     lines_left = SOURCE_LINES_MAX
     for name in own_modules():
         file = getattr(sys.modules.get(name), "__file__", None)

@@ -2,62 +2,85 @@
 
 Rule: the process that has saved goes on for some steps and writes a number for everything it can reach after
 each. The one that resumes makes the same steps and compares. A difference ends it before its next step, with
-the names of what differs.
+what differs and both values.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-NAMES_MAX: Final = 5
+from cotenant.checkpoint.picture import Picture
+
+NAMES_MAX: Final = 4
+
+
+class Shown(NamedTuple):
+    """What a picture shows: a number for each variable, and values that a person can read."""
+
+    digests: dict[str, int]
+    values: dict[str, str]
+
+    @staticmethod
+    def by(picture: Picture) -> Shown:
+        return Shown(picture.digests(), picture.values())
+
+    def difference(self, now: Shown) -> str:
+        """What differs, in words that follow "but"; empty if nothing does."""
+        names = _differing(self.digests, now.digests)
+        if not names:
+            return ""
+        paths = [
+            path for path in _differing(self.values, now.values) if path in self.values and path in now.values
+        ]
+        words = [f"`{path}` was {self.values[path]}, now {now.values[path]}" for path in paths]
+        return _list_some(words or [f"`{name}`" for name in names])
+
+
+def _differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    names = [*then, *(name for name in now if name not in then)]
+    return [name for name in names if then.get(name) != now.get(name)]
+
+
+def _list_some(words: Sequence[str]) -> str:
+    more = f" and {len(words) - NAMES_MAX} more" if len(words) > NAMES_MAX else ""
+    return "; ".join(words[:NAMES_MAX]) + more
 
 
 class Proof:
     """The steps after a save, of one rank."""
 
     def __init__(self, checkpoint: Path, rank: int, steps: int) -> None:
-        self._path = proof_file(checkpoint, rank)
+        self._path = _file_in(checkpoint, rank)
         self._steps = steps
-        self._turns: list[Mapping[str, int]] = []
+        self._turns: list[Shown] = []
 
-    def add(self, digests: Mapping[str, int]) -> None:
-        """What a picture shows after one more step."""
-        self._turns.append(digests)
+    def add(self, shown: Shown) -> None:
+        """What can be seen after one more step."""
+        self._turns.append(shown)
 
     @property
     def is_complete(self) -> bool:
         return len(self._turns) >= self._steps
 
     def write(self) -> None:
-        """Beside the checkpoint, whose manifest does not know it: without it nothing is lost but the proof."""
+        """Beside the checkpoint, whose manifest does not know it: without it nothing is lost but the
+        proof."""
         temporary = self._path.with_suffix(".tmp")
         temporary.write_text(json.dumps(self._turns))
         os.replace(temporary, self._path)
 
 
-def proof_file(checkpoint: Path, rank: int) -> Path:
-    return checkpoint / f"proof-{rank}.json"
-
-
-def read_proof(checkpoint: Path, rank: int) -> list[dict[str, int]]:
-    """The numbers after each step; empty if there are none that can be read."""
+def read_proof(checkpoint: Path, rank: int) -> list[Shown]:
+    """What was seen after each step; empty if there is nothing that can be read."""
     try:
-        found: Any = json.loads(proof_file(checkpoint, rank).read_text())
-    except (OSError, ValueError):
+        return [Shown(*turn) for turn in json.loads(_file_in(checkpoint, rank).read_text())]
+    except (OSError, ValueError, TypeError):
         return []
-    return found if isinstance(found, list) else []
 
 
-def differing(then: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
-    """The names of what is not as it was."""
-    names = [*then, *(name for name in now if name not in then)]
-    return [name for name in names if then.get(name) != now.get(name)]
-
-
-def list_names(names: list[str]) -> str:
-    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
-    return ", ".join(f"`{name}`" for name in names[:NAMES_MAX]) + more
+def _file_in(checkpoint: Path, rank: int) -> Path:
+    return checkpoint / f"proof-{rank}.json"

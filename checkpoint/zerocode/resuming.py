@@ -16,12 +16,12 @@ from typing import Any, Final
 
 from cotenant.checkpoint.guard import describe
 from cotenant.checkpoint.picture import Picture, generator_roots
-from cotenant.checkpoint.rerun import BEFORE, ITEMS, folders_of_newest
+from cotenant.checkpoint.rerun import BEFORE, ITEMS, folders_of_newest, written_of_newest
 from cotenant.checkpoint.resuming import LoadedCheckpoint
 from cotenant.checkpoint.zerocode.epochs import LoaderSkip
 from cotenant.checkpoint.zerocode.files import allow_made_again, put_back_files
 from cotenant.checkpoint.zerocode.looking import roots_of
-from cotenant.checkpoint.zerocode.proof import differing, list_names
+from cotenant.checkpoint.zerocode.proof import Shown
 from cotenant.checkpoint.zerocode.refusals import NotResumable
 from cotenant.checkpoint.zerocode.script_rank import ScriptRank, Watched
 from cotenant.checkpoint.zerocode.sites import LoopSite, script_frames
@@ -50,6 +50,8 @@ class Resumption:
     def begin(self) -> None:
         """Wait for the loops."""
         allow_made_again(folders_of_newest())
+        self._watched.files.written |= written_of_newest()
+        self._watched.files.when_destroyed = self._refuse_to_destroy
         setattr(builtins, BEFORE, self._before)
         setattr(builtins, ITEMS, self._items)
 
@@ -70,7 +72,9 @@ class Resumption:
         if self._sites[number].passed < 0:
             self._guarded(self._put_everything_back, frame)
         elif self._own["epochs"]:  # What the loop goes over may ask its loaders for batches at once.
-            self._watched.epochs.skip = LoaderSkip(self._own["epochs"], self._sites[number], self._generator_at)
+            self._watched.epochs.skip = LoaderSkip(
+                self._own["epochs"], self._sites[number], self._generator_at
+            )
 
     def _items(self, line: int, items: Any) -> Any:
         frame = sys._getframe(1)
@@ -101,6 +105,10 @@ class Resumption:
         except Exception as error:  # noqa: BLE001  # whatever it is, this is not the run that was left
             self._rank.end_attempt(describe(error))
 
+    def _refuse_to_destroy(self, reason: str) -> None:
+        rank = self._rank = self._rank or self._make_rank()
+        rank.end_attempt(reason)
+
     # What happens there.
 
     def _load(self, rank: ScriptRank) -> None:
@@ -111,14 +119,13 @@ class Resumption:
     def _begin_loop(self, frame: types.FrameType, line: int) -> None:
         frames = script_frames(frame)
         picture = Picture(roots_of(frames), digests=True)
-        picture.let_tensors_go()
         self._watched.look.take(picture, frame, line)
         self._watched.files.enter_loop()
         self._reader, self._picture = Reader(self._own["state"], picture), picture
         missing = self._reader.put_back()
         if missing:
             raise NotResumable(
-                f"what comes before its loop came out otherwise: {list_names(missing)} is not there"
+                f"what comes before its loop came out otherwise: {', '.join(missing[:4])} is not there"
             )
 
     def _advance(self, items: Any, passed: int) -> Iterator[Any]:
@@ -139,14 +146,17 @@ class Resumption:
         assert self._reader is not None
         frames = script_frames(frame)
         inner = {path: value.frame for path, value in roots_of(frames) if hasattr(value, "frame")}
+        assert self._picture is not None
+        self._picture.put_back()  # What was done on the way here.
         missing = [*self._reader.put_back(), *self._reader.put_back_frames(inner)]
         if missing:
-            raise NotResumable(f"its loop was reached by another way: {list_names(missing)} is not there")
+            raise NotResumable(f"its loop was reached by another way: {', '.join(missing[:4])} not there")
         put_back_files(self._own["files"])
-        now = Picture(roots_of(frames)).digests()
-        wrong = differing(self._own["digests"], now)
+        wrong = Shown(*self._own["shown"]).difference(Shown.by(Picture(roots_of(frames))))
         if wrong:
-            raise NotResumable(OTHERWISE.format(list_names(wrong)))
+            raise NotResumable(OTHERWISE.format(wrong))
         self._is_back = True
+        self._picture.let_tensors_go()
+        self._watched.epochs.close_group()
         assert self._rank is not None and self._loaded is not None
         self._rank.taken_up(self._loaded)

@@ -7,6 +7,7 @@ step; until then, and for whatever cannot be written, the reason is said.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import types
@@ -19,7 +20,7 @@ from cotenant.checkpoint.guard import SAVING, AttemptEnds
 from cotenant.checkpoint.picture import Picture, PictureTooLarge
 from cotenant.checkpoint.progress.loops import Loaders
 from cotenant.checkpoint.rank import IDLE_S_MAX, KEEP, JobRank
-from cotenant.checkpoint.rerun import FOLDERS, LOOPS
+from cotenant.checkpoint.rerun import FOLDERS, LOOPS, WRITTEN
 from cotenant.checkpoint.resuming import CUDA_NOTE, LoadedCheckpoint, unequal_facts
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.agreement import StepVerdict
@@ -27,7 +28,7 @@ from cotenant.checkpoint.zerocode.boundaries import TurnEnds
 from cotenant.checkpoint.zerocode.epochs import EpochStarts
 from cotenant.checkpoint.zerocode.files import FileWatch
 from cotenant.checkpoint.zerocode.looking import FirstLook, roots_of
-from cotenant.checkpoint.zerocode.proof import Proof, differing, list_names, read_proof
+from cotenant.checkpoint.zerocode.proof import Proof, Shown, read_proof
 from cotenant.checkpoint.zerocode.refusals import NotResumable
 from cotenant.checkpoint.zerocode.sites import LoopSite, Standing, script_frames, stand_at
 from cotenant.checkpoint.zerocode.written import Writer
@@ -65,8 +66,8 @@ class Watched:
     """What follows a script from its start, whether or not it is ever saved."""
 
     def __init__(self) -> None:
-        self.look, self.epochs, self.files = FirstLook(), EpochStarts(), FileWatch()
-        self.loaders = Loaders()
+        self.look, self.files, self.loaders = FirstLook(), FileWatch(), Loaders()
+        self.epochs = EpochStarts(self.loaders)
 
 
 class ScriptRank(JobRank):
@@ -82,7 +83,7 @@ class ScriptRank(JobRank):
         self._standing: Standing | None = None
         self._leaving: Proof | None = None
         """It has saved, and makes some steps more."""
-        self._expected: list[dict[str, int]] = []
+        self._expected: list[Shown] = []
         """What the process before has shown after its last steps, where this one makes them again."""
         self._loops: list[tuple[str, int]] = []
         self._step_began_s = time.perf_counter()
@@ -233,15 +234,16 @@ class ScriptRank(JobRank):
         owner = standing.owners[len(sites) - 1]
         return {
             "state": tree,
-            "digests": now.digests(),
+            "shown": list(Shown.by(now)),
             "sites": [list(site) for site in sites],
             "epochs": self._watched.epochs.of(owner, standing.heads()[id(owner)], before),
             "files": self._watched.files.capture(),
         }
 
     def _facts(self) -> dict[str, Any]:
-        folders = sorted(self._watched.files.made)
-        return {**super()._facts(), LOOPS: self._loops, FOLDERS: folders}
+        files = self._watched.files
+        paths = {FOLDERS: sorted(files.made), WRITTEN: sorted(files.written)}
+        return {**super()._facts(), LOOPS: self._loops, **paths}
 
     # The proof: a few steps more than were saved, made by this process and by the next one.
 
@@ -256,23 +258,25 @@ class ScriptRank(JobRank):
 
     def _show_turn(self, frame: types.FrameType, _: list[LoopSite]) -> None:
         assert self._leaving is not None
-        self._leaving.add(Picture(roots_of(script_frames(frame))).digests())
+        self._leaving.add(Shown.by(Picture(roots_of(script_frames(frame)))))
         if self._leaving.is_complete:
             self._end_proof()
 
     def _end_proof(self) -> None:
+        """Ends this process at once: what the script does on its way out (`finally`, `atexit`) would not be
+        part of a run that nobody has interrupted."""
         proof, self._leaving = self._leaving, None
         if proof is not None:
             proof.write()
             self._say_stopped()
-            raise AttemptEnds(0)
+            os._exit(0)
 
     def _compare_turn(self, frame: types.FrameType, _: list[LoopSite]) -> None:
-        expected = self._expected.pop(0)
-        wrong = differing(expected, Picture(roots_of(script_frames(frame))).digests())
+        now = Shown.by(Picture(roots_of(script_frames(frame))))
+        wrong = self._expected.pop(0).difference(now)
         if wrong:
             self.end_attempt(
-                f"after step {self.step} {list_names(wrong)} came out otherwise than in the attempt that was left"
+                f"step {self.step} was made otherwise than in the attempt that was left: {wrong}"
             )
         if not self._expected:
             self._lineage.proven(self.step)

@@ -12,6 +12,7 @@ import collections
 import enum
 import functools
 import importlib
+import linecache
 import sys
 import types
 from collections.abc import Callable
@@ -121,7 +122,8 @@ class Writer:
         ):
             raise NotResumable(f"`{node.path}` is a sharded, sparse, nested or meta tensor")
         grad = None if state.grad is None else self._refer(state.grad, node)
-        return [value.detach(), bool(state.form[2] and value.is_leaf), grad]
+        hooks = [None if each is None else self._refer(each, node) for each in state.hooks]
+        return [value.detach(), bool(state.form[2] and value.is_leaf), grad, hooks]
 
     def _refer(self, value: Any, holder: Node) -> Any:
         """A reference to an object, as a plain value."""
@@ -204,6 +206,14 @@ class Writer:
             return ["array", type(own.state) is list, self._content(own)]
         if isinstance(kind, GeneratorKind):
             return ["generator", _imported_name(made), self._content(own)]
+        if made is types.FunctionType and not value.__closure__ and is_scripts_own(value.__module__ or ""):
+            code = value.__code__
+            place = [code.co_filename, code.co_name, code.co_firstlineno]
+            return [
+                "function",
+                [value.__module__, *place],
+                [self._refer(each, own) for each in own.state[1][1:]],
+            ]
         if made is types.MethodType:
             return ["method", value.__func__.__name__, self._refer(value.__self__, own)]
         if made is functools.partial:
@@ -371,9 +381,9 @@ class Reader:
     def _state(self, kind: Any, content: Any) -> Any:
         """What was written, in the form in which its kind reads it."""
         if kind is TENSOR:
-            tensor, wants_grad, grad = content
+            tensor, wants_grad, grad, hooks = content
             form = (tensor.dtype, tuple(tensor.shape), wants_grad, tensor.device)
-            return TensorState(0, -1, form, self._resolve(grad), tensor)
+            return TensorState(0, -1, form, self._resolve(grad), tuple(map(self._resolve, hooks)), tensor)
         if kind is ARRAY and len(content) == 3 and isinstance(content[2], bytes):
             return ArrayState((content[1], tuple(content[0])), 0, content[2])
         if isinstance(kind, GeneratorKind):
@@ -408,7 +418,7 @@ class Reader:
         return self._made[number]
 
     def _make_tensor(self, number: int, is_parameter: bool, content: Any) -> None:
-        tensor, wants_grad, grad = content
+        tensor, wants_grad, grad, _ = content
         made = tensor.clone()
         self._made[number] = made = (
             torch.nn.Parameter(made, wants_grad) if is_parameter else made.requires_grad_(wants_grad)
@@ -431,6 +441,12 @@ class Reader:
     def _make_generator(self, number: int, name: str, content: Any) -> None:
         self._made[number] = made = _new_generator(name)
         _GENERATOR.put_back(made, tuple(content))
+
+    def _make_function(self, number: int, place: list[Any], content: Any) -> None:
+        module, *where = place
+        names = vars(sys.modules[module])
+        self._made[number] = made = types.FunctionType(_code_at(*where), names)
+        made.__defaults__, made.__kwdefaults__ = (self._resolve(each) for each in content)
 
     def _make_method(self, number: int, name: str, owner: Any) -> None:
         self._made[number] = getattr(self._resolve(owner), name)
@@ -460,6 +476,16 @@ class Reader:
 
 
 _GENERATOR: Final = GeneratorKind()
+
+
+def _code_at(file: str, name: str, line: int) -> types.CodeType:
+    """The code of a function that is defined within another one, or in a loop."""
+    waiting = [compile("".join(linecache.getlines(file)), file, "exec", dont_inherit=True)]
+    for code in waiting:
+        if (code.co_name, code.co_firstlineno) == (name, line):
+            return code
+        waiting += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    raise NotResumable(f"{name} is not at line {line} of {file}")
 
 
 def _new_object(of: type, extra: Any) -> Any:
