@@ -75,5 +75,6 @@ def describe(error: BaseException) -> str:
 
 
 COUNTING: Final = Guard("counting steps")
+REPORTING: Final = Guard("reporting steps")
 SAVING: Final = Guard("saving and resuming")
 SPLITTING: Final = Guard("splitting batches")

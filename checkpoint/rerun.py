@@ -27,6 +27,8 @@ FOLDERS: Final = "folders"
 """Among them: the folders that were made before the loop."""
 WRITTEN: Final = "written"
 """Among them: the files that the loop has written."""
+SEEDS: Final = "seeds"
+"""Among them: what the script seeded its generators by, before the loop."""
 BEFORE: Final = "__cotenant_before__"
 ITEMS: Final = "__cotenant_items__"
 ENV_RERUN: Final = "COTENANT_RERUN"
@@ -37,7 +39,7 @@ Marks = dict[str, set[int]]
 """By file, the lines of the loops in which a script was left."""
 
 
-def _facts_of_all() -> Iterator[Mapping[str, Any]]:
+def facts_of_all() -> Iterator[Mapping[str, Any]]:
     """The facts of all checkpoints that this attempt may go on from, the newest first."""
     env = JobEnvironment.read(os.environ)
     if env.root is None or env.resume == RESUME_NONE:
@@ -52,7 +54,7 @@ def _facts_of_all() -> Iterator[Mapping[str, Any]]:
 def marks_of_newest() -> Marks:
     """The loops that this attempt may have to take up; empty where there are none."""
     marks: Marks = {}
-    for facts in _facts_of_all():
+    for facts in facts_of_all():
         for file, line in facts.get(LOOPS) or ():
             marks.setdefault(file, set()).add(line)
     return marks
@@ -60,12 +62,12 @@ def marks_of_newest() -> Marks:
 
 def folders_of_newest() -> set[str]:
     """The folders that earlier attempts made before their loops."""
-    return {each for facts in _facts_of_all() for each in facts.get(FOLDERS) or ()}
+    return {each for facts in facts_of_all() for each in facts.get(FOLDERS) or ()}
 
 
 def written_of_newest() -> set[str]:
     """The files that the loops of earlier attempts have written."""
-    return {each for facts in _facts_of_all() for each in facts.get(WRITTEN) or ()}
+    return {each for facts in facts_of_all() for each in facts.get(WRITTEN) or ()}
 
 
 class _Marks(ast.NodeTransformer):

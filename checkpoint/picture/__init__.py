@@ -116,9 +116,8 @@ class Node:
 
     @property
     def key(self) -> str:
-        """The path, which for what stands for a place of an object's is that of the object, made its own."""
-        of = type(self.value)
-        return f"{self.path}@{of.__name__}" if of in (Attributes, SlotsOf, FrameVariables) else self.path
+        """The path, made its own where it is also that of what holds it: of an object's attributes, say."""
+        return self.path if self.step else f"{self.path}@{type(self.value).__name__}"
 
     def path_to(self, step: str) -> str:
         """The path of what lies one step further, for a person."""

@@ -57,6 +57,8 @@ class ArrayKind(Kind):
             value[...] = numpy.frombuffer(before.content, dtype=before.form[0]).reshape(before.form[1])
 
 
+_Unformed: Final = torch.nn.parameter.UninitializedTensorMixin
+"""Of a lazy module, before its first forward pass."""
 HOOKS: Final = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
@@ -76,6 +78,8 @@ class TensorKind(Kind):
     was kept, because some of torch's own kernels (running statistics) write without being counted."""
 
     def read(self, value: Any) -> Any:
+        if isinstance(value, _Unformed):
+            return TensorState(0, 0, (None, (), value.requires_grad, value.device), None, (None, None), None)
         with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
             is_plain = value.layout is torch.strided and not value.is_nested
             form = (value.dtype, tuple(value.shape), value.requires_grad, value.device)
@@ -119,22 +123,26 @@ class TensorKind(Kind):
 
     def put_back(self, value: Any, before: Any) -> None:
         now = self.read(value)
+        if before.content is not None and type(before.content) is not int:
+            with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+                self._fill(value, before)
         if before.grad is not now.grad:
             value.grad = before.grad
         for name, hooks, present in zip(HOOKS, before.hooks, now.hooks):
             if hooks is not present:
                 setattr(value, name, hooks)
-        if before.content is None or type(before.content) is int:
-            return
-        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
-            if value.is_leaf and before.form[2] != value.requires_grad:
-                value.requires_grad_(before.form[2])
-            if before.form[:2] == now.form[:2]:
-                value.copy_(before.content)
-            else:
-                value.data = before.content.to(value.device).clone()
-            if before.version >= 0:
-                _set_version(value, before.version)
+
+    def _fill(self, value: Any, before: TensorState) -> None:
+        if isinstance(value, _Unformed):
+            value.materialize(before.form[1], dtype=before.form[0])  # type: ignore[attr-defined]
+        if value.is_leaf and before.form[2] != value.requires_grad:
+            value.requires_grad_(before.form[2])
+        if before.form[:2] == (value.dtype, tuple(value.shape)):
+            value.copy_(before.content)
+        else:
+            value.data = before.content.to(value.device).clone()
+        if before.version >= 0:
+            _set_version(value, before.version)
 
 
 _BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

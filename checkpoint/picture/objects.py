@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import gc
@@ -27,7 +28,19 @@ from cotenant.checkpoint.training import rng
 
 
 class ObjectKind(Kind):
-    """What has nothing but attributes; what is opaque has none."""
+    """What has nothing but a class and attributes; what is opaque has no attributes."""
+
+    def read(self, value: Any) -> Any:
+        return type(value)
+
+    def is_same(self, before: Any, now: Any) -> bool:
+        return before is now
+
+    def put_back(self, value: Any, before: Any) -> None:
+        """A lazy module becomes another one in its first forward pass."""
+        if type(value) is not before:
+            with contextlib.suppress(TypeError):
+                object.__setattr__(value, "__class__", before)
 
     def parts(self, value: Any, state: Any) -> Iterable[Reached]:
         yield from attributes(value)

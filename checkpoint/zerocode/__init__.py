@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from cotenant.checkpoint.guard import SAVING
 from cotenant.checkpoint.rerun import marks_of_newest
+from cotenant.checkpoint.seeds import end_seeds
 from cotenant.checkpoint.session import Session
 from cotenant.checkpoint.zerocode import hugging_face
 from cotenant.checkpoint.zerocode.resuming import Resumption
@@ -63,7 +64,7 @@ class Reporter:
         if marks_of_newest():
             self._take_up()
         else:
-            watched.look.when_taken.append(watched.files.enter_loop)
+            watched.look.when_taken += [watched.files.enter_loop, end_seeds]
             watched.look.begin()
             SAVING.when_off.append(lambda _: watched.look.end())
 
@@ -78,7 +79,7 @@ class Reporter:
 
     def decide(self, reason: str | None) -> None:
         """Before the first step is counted."""
-        self._watched.look.end()
+        SAVING.run(self._watched.look.end)
         accumulates = True if reason is None else reason
         if self._driving is not None:
             self._driving.accumulation_known(reason)
@@ -88,7 +89,8 @@ class Reporter:
         elif self._rank is not None:
             self._rank.accumulation_known(reason)
         else:
-            self._rank = ScriptRank(self._watched, why_not=self._why_not, leaves_only=self._leaves_only)
+            why_not = self._why_not or SAVING.why
+            self._rank = ScriptRank(self._watched, why_not=why_not, leaves_only=self._leaves_only)
             self._rank.begin(accumulates)
 
     def withdrawn(self, reason: str) -> None:

@@ -234,12 +234,13 @@ def _open_for_writing() -> list[str]:
     """The files that this process has open for writing, beside its output."""
     found = []
     with contextlib.suppress(OSError):
-        for name in sorted(set(os.listdir("/proc/self/fd")) - {"0", "1", "2"}):
+        output = {os.readlink(f"/proc/self/fd/{number}") for number in (1, 2)}
+        for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):
                 path = os.readlink(f"/proc/self/fd/{name}")
                 with open(f"/proc/self/fdinfo/{name}", encoding="ascii") as file:
                     flags = int(file.read().split("flags:")[1].split()[0], 8)
-                if flags & (os.O_WRONLY | os.O_RDWR) and path.startswith("/"):
+                if flags & (os.O_WRONLY | os.O_RDWR) and path.startswith("/") and path not in output:
                     found.append(path)
     return found
 

@@ -18,6 +18,7 @@ from cotenant.checkpoint.guard import describe
 from cotenant.checkpoint.picture import Picture, generator_roots
 from cotenant.checkpoint.rerun import BEFORE, ITEMS, folders_of_newest, written_of_newest
 from cotenant.checkpoint.resuming import LoadedCheckpoint
+from cotenant.checkpoint.seeds import end_seeds
 from cotenant.checkpoint.zerocode.epochs import LoaderSkip
 from cotenant.checkpoint.zerocode.files import allow_made_again, put_back_files
 from cotenant.checkpoint.zerocode.looking import roots_of
@@ -121,6 +122,7 @@ class Resumption:
         picture = Picture(roots_of(frames), digests=True)
         self._watched.look.take(picture, frame, line)
         self._watched.files.enter_loop()
+        end_seeds()
         self._reader, self._picture = Reader(self._own["state"], picture), picture
         missing = self._reader.put_back()
         if missing:

@@ -20,8 +20,9 @@ from cotenant.checkpoint.guard import SAVING, AttemptEnds
 from cotenant.checkpoint.picture import Picture, PictureTooLarge
 from cotenant.checkpoint.progress.loops import Loaders
 from cotenant.checkpoint.rank import IDLE_S_MAX, KEEP, JobRank
-from cotenant.checkpoint.rerun import FOLDERS, LOOPS, WRITTEN
+from cotenant.checkpoint.rerun import FOLDERS, LOOPS, SEEDS, WRITTEN
 from cotenant.checkpoint.resuming import CUDA_NOTE, LoadedCheckpoint, unequal_facts
+from cotenant.checkpoint.seeds import seeds_used
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.agreement import StepVerdict
 from cotenant.checkpoint.zerocode.boundaries import TurnEnds
@@ -90,7 +91,7 @@ class ScriptRank(JobRank):
         self._step_s = 0.0
         self._is_written = False
         """Its state was written once."""
-        SAVING.when_off.append(self.give_up)
+        SAVING.when_off.append(self._fail)
 
     def begin(self, accumulates: bool | str) -> None:
         """Say hello, after the first step of a script that has begun at its beginning."""
@@ -139,16 +140,16 @@ class ScriptRank(JobRank):
         """The script's main optimizer has made a step; the script's frames are above this one."""
         now_s = time.perf_counter()
         self._step_s, self._step_began_s = now_s - self._step_began_s, now_s
-        self._watched.epochs.close_group()
+        SAVING.run(self._watched.epochs.close_group)
         if self._leaving is not None:
-            self._wait(self._show_turn)
+            SAVING.run(self._wait, self._show_turn)
             return
         self._complete()
         if self._verdict is StepVerdict.GO and not self._why_not:
             if not self._is_written:
-                self._wait(self._try_to_write)
+                SAVING.run(self._wait, self._try_to_write)
             elif self._expected:
-                self._wait(self._compare_turn)
+                SAVING.run(self._wait, self._compare_turn)
 
     def give_up(self, reason: str) -> None:
         """This script cannot be saved from now on."""
@@ -186,7 +187,7 @@ class ScriptRank(JobRank):
     def _obey(self, verdict: StepVerdict) -> None:
         """It was agreed to save after this step: at the end of its turn."""
         self._verdict = verdict
-        self._wait(self._leave)
+        SAVING.run(self._wait, self._leave)
 
     def _try_to_write(self, frame: types.FrameType, sites: list[LoopSite]) -> None:
         """Write the state once, and throw it away: what is said to be resumable was shown to be."""
@@ -243,7 +244,7 @@ class ScriptRank(JobRank):
     def _facts(self) -> dict[str, Any]:
         files = self._watched.files
         paths = {FOLDERS: sorted(files.made), WRITTEN: sorted(files.written)}
-        return {**super()._facts(), LOOPS: self._loops, **paths}
+        return {**super()._facts(), LOOPS: self._loops, SEEDS: seeds_used(), **paths}
 
     # The proof: a few steps more than were saved, made by this process and by the next one.
 

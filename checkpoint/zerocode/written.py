@@ -9,6 +9,7 @@ can be neither written nor compared (something half way, code, an object of C's)
 from __future__ import annotations
 
 import collections
+import copyreg
 import enum
 import functools
 import importlib
@@ -30,7 +31,6 @@ from cotenant.checkpoint.picture.kinds import (
     ListedKind,
     NamedKind,
     SlotsOf,
-    VariablesKind,
     attributes,
 )
 from cotenant.checkpoint.picture.objects import (
@@ -47,9 +47,11 @@ from cotenant.checkpoint.picture.objects import (
 from cotenant.checkpoint.picture.ownership import is_scripts_own
 from cotenant.checkpoint.zerocode.refusals import NotResumable
 
-_AT, _MADE, _CONSTANT, _CALL, _COMPLEX = "at", "made", "constant", "call", "complex"
-_SCALARS_MAX: Final = 20_000
-_TEXT_MAX: Final = 1000
+_AT, _MADE, _CONSTANT, _CALL, _COMPLEX, _TUPLE = "at", "made", "constant", "call", "complex", "tuple"
+KEPT_MAX: Final = 200_000
+"""Entries of containers that did not change, and are written so that they can be what they were where a new
+process makes them otherwise: what a clock told, or the order of a set."""
+_CODE: Final = (EnvironmentKind, ClassKind, FunctionKind)
 _TRUSTED: Final = ("torch", "numpy", "builtins")
 """Packages whose objects of C are no state of the training, or are read by a kind of their own."""
 _REDUCED: Final = ("datetime", "decimal", "pathlib", "re", "fractions", "uuid")
@@ -74,7 +76,8 @@ class Writer:
         Raises:
             NotResumable: something that was changed or made cannot be written.
         """
-        changed, scalars, frames = [], [], []
+        changed, kept, frames = [], [], []
+        left = KEPT_MAX
         for node in self._now.nodes:
             old = self._before.node_of(node.value)
             if old is None:
@@ -82,11 +85,15 @@ class Writer:
                     frames.append([node.path, self._content(node)])
                 continue
             if old.kind.is_same(old.state, node.state) and not _is_trained(node.value):
-                scalars += _scalars_of(old, _SCALARS_MAX - len(scalars))
                 self._refuse_opaque(node)
+                if isinstance(node.kind, (ListedKind, NamedKind)) and not isinstance(node.kind, _CODE):
+                    size = len(node.state if isinstance(node.kind, ListedKind) else node.state[0])
+                    if size <= left:
+                        left -= size
+                        kept.append([old.key, self._content(node, old)])
                 continue
             changed.append([old.key, self._content(node, old)])
-        return {"changed": changed, "scalars": scalars, "frames": frames, "made": self._entries}
+        return {"changed": changed, "kept": kept, "frames": frames, "made": self._entries}
 
     def _content(self, node: Node, old: Node | None = None) -> Any:
         """What can change of an object, in the form in which its kind reads it."""
@@ -98,6 +105,8 @@ class Writer:
             return [list(state.form[1]), state.form[0], content]
         if isinstance(kind, GeneratorKind):
             return _as_lists(state)
+        if type(kind) is ObjectKind and old is not None:
+            return self._refer(state, node)
         if isinstance(kind, EnvironmentKind) and old is not None:
             names = dict(zip(*old.state))
             return [
@@ -134,7 +143,9 @@ class Writer:
             return value
         old = self._before.node_of(value)
         if old is not None:
-            return (_AT, old.path)
+            return (_AT, old.key)
+        if kind is tuple and self._now.node_of(value) is None:  # Of atoms.
+            return (_TUPLE, [self._refer(each, holder) for each in value])
         if kind_of(kind) is None:  # type: ignore[arg-type]
             return self._constant(value, holder)
         if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
@@ -166,7 +177,7 @@ class Writer:
         if value is Ellipsis or value is NotImplemented:
             return (_CONSTANT, "name", f"builtins:{value!r}")
         if kind.__module__.partition(".")[0] in _REDUCED:
-            function, arguments = value.__reduce__()[:2]
+            function, arguments = copyreg.dispatch_table.get(kind, kind.__reduce__)(value)[:2]  # type: ignore[arg-type]
             return (_CALL, _imported_name(function), [self._refer(each, holder) for each in arguments])
         if _is_beside(kind):
             return None  # Only shows where a loop is, or logs: the new process has its own.
@@ -264,24 +275,6 @@ def _why_not(node: Node) -> str:
     return f"is a {type(node.value).__module__}.{name}, into which nobody can look"
 
 
-def _scalars_of(node: Node, most: int) -> list[Any]:
-    """The plain values among named things: what a clock told before the loop is another time's in a new
-    process, and matters to nobody as long as it is what it was."""
-    if not isinstance(node.kind, NamedKind) or isinstance(
-        node.kind, (EnvironmentKind, ClassKind, FunctionKind, VariablesKind)
-    ):
-        return []
-    keys, values = node.state
-    found = [
-        [key, each]
-        for key, each in zip(keys, values)
-        if type(key) in (str, int)
-        and type(each) in (int, float, str, bool)
-        and (type(each) is not str or len(each) <= _TEXT_MAX)
-    ]
-    return [[node.key, found]] if found and len(found) <= most else []
-
-
 def _as_lists(tree: Any) -> Any:
     if isinstance(tree, (list, tuple)):
         return [_as_lists(each) for each in tree]
@@ -345,7 +338,11 @@ class Reader:
         self._made: dict[int, Any] = {}
 
     def put_back(self) -> list[str]:
-        """Put everything back that is there; returns the paths that this process has not."""
+        """Put everything back that is there; returns the paths that this process has not.
+
+        Raises:
+            NotResumable: what is to be put back refers to something that is not there.
+        """
         missing = []
         for path, content in self._tree["changed"]:
             node = self._objects.get(path)
@@ -353,13 +350,12 @@ class Reader:
                 missing.append(path)
                 continue
             self._fill(node.kind, node.value, content)
-        for path, values in self._tree["scalars"]:
+        for path, content in self._tree["kept"]:
             node = self._objects.get(path)
             if node is not None:
-                present = dict(zip(*node.kind.read(node.value)))
-                for key, each in values:
-                    if key in present and type(present[key]) is type(each) and present[key] != each:
-                        node.kind.assign(node.value, key, each)  # type: ignore[attr-defined]
+                state = self._state(node.kind, content)
+                if not node.kind.is_same(state, node.kind.read(node.value)):
+                    node.kind.put_back(node.value, state)
         return missing
 
     def put_back_frames(self, frames: dict[str, types.FrameType]) -> list[str]:
@@ -388,6 +384,8 @@ class Reader:
             return ArrayState((content[1], tuple(content[0])), 0, content[2])
         if isinstance(kind, GeneratorKind):
             return tuple(content)
+        if type(kind) is ObjectKind:
+            return self._resolve(content)
         if isinstance(kind, NamedKind):
             return tuple([self._resolve(each) for each in part] for part in content)
         return [self._resolve(each) for each in content]
@@ -401,6 +399,8 @@ class Reader:
             if node is None:
                 raise NotResumable(f"`{reference[1]}` is not there")
             return node.value
+        if what == _TUPLE:
+            return tuple(self._resolve(each) for each in reference[1])
         if what == _MADE:
             return self._object(reference[1])
         if what == _COMPLEX:

@@ -1,8 +1,8 @@
 """Imported by every Python interpreter of a job, before the script: stacks, limits, steps, zero code.
 
 Rule: each part does nothing unless its variable is there. A process that never imports torch must not
-notice. This file is standard library only, imports nothing of ours before torch is there, runs the
-`sitecustomize` that it hides, and lets no error of its own reach the script. The script is started by the
+notice. This file is standard library only, imports of ours what is, runs the `sitecustomize` that it
+hides, and lets no error of its own reach the script. The script is started by the
 user's own command, so arguments, `__main__` and tracebacks are Python's.
 """
 
@@ -40,8 +40,6 @@ ENV_PROTOCOL, ENV_SOCKET, VERSION = "COTENANT_PROTOCOL", "COTENANT_SOCKET", "1"
 _TORCH = ("torch", "torch.nn", "torch.nn.functional", "torch.optim", "torch.utils.data", "torch.distributed")
 """What scripts import of torch, `torch` itself left out by some."""
 _watched: list[Any] = []
-_SEEDS = {"random": "seed", "numpy.random": "seed", "torch": "manual_seed"}
-"""By module with generators that all share: what seeds them."""
 _TELL_S = 0.2
 """The supervisor may be busy for so long; without this word it assumes that the script never steps."""
 _UNLIMITED = "cotenant: this process is not held to its part of the GPU ({})\n"
@@ -134,17 +132,8 @@ class WatchedSpec(importlib.machinery.ModuleSpec):
 def _seed_alike(startup: Startup, job: str) -> None:
     """Before the script does anything, seed what it may not seed: as in the job's other attempts, and unlike
     in any other job. What it makes before its loop, its data for one, is then the same again."""
-    import zlib
-
-    number = zlib.crc32("{}/{}".format(job, os.environ.get("RANK", "0")).encode())
-
-    def seed(module: Any, word: str) -> None:
-        set_seed = getattr(module, word, None)
-        if set_seed is not None:  # A module of that name may be somebody else's.
-            set_seed(number)
-
-    for name, word in _SEEDS.items():
-        startup.when_imported(name, lambda module, word=word: seed(module, word))
+    with contextlib.suppress(Exception):  # Whatever it is, the script must run.
+        importlib.import_module("cotenant.checkpoint.seeds").watch_seeds(job, startup.when_imported)
 
 
 compile_script = None  # type: Any

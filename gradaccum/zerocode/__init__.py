@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from cotenant.checkpoint.guard import SAVING, SPLITTING, door
+from cotenant.checkpoint.guard import REPORTING, SPLITTING, door
 from cotenant.gradaccum.schedule import PROGRESS
 from cotenant.gradaccum.zerocode import adapters, selfcheck
 from cotenant.gradaccum.zerocode.first_batches import FirstBatches
@@ -72,7 +72,7 @@ def _count_steps(standing: AccumulationStanding, first: FirstBatches) -> None:
 
     @door
     def stepped(optimizer: Any, *_: Any) -> None:
-        SAVING.run(note, optimizer)
+        REPORTING.run(note, optimizer)
 
     register_optimizer_step_post_hook(stepped)
 
