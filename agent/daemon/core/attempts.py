@@ -95,7 +95,8 @@ class Attempts:
         if found.alive:
             self._out.add(Adopt(job_id=key[0], attempt=key[1]))
         else:
-            self._teardown.clean(key, "the host restarted" if found.rebooted else "its supervisor was killed")
+            why = "the host restarted" if found.rebooted else "its supervisor was killed"
+            self._teardown.clean(key, why, rebooted=found.rebooted)
 
     def _attempt_of(self, found: FoundAttempt) -> Attempt:
         order = found.order

@@ -82,6 +82,12 @@ class Sampled(Happening, frozen=True, kw_only=True):
     """Private memory of processes beside the worker's own (data loaders), where that is most."""
 
 
+class OutsideSignal(Happening, frozen=True, kw_only=True):
+    """The supervisor itself was signalled, from outside of the job."""
+
+    number: int
+
+
 class OverMemory(Happening, frozen=True, kw_only=True):
     """The processes use more host memory than the job asked for, where no cgroup enforces it."""
 
@@ -125,6 +131,7 @@ AnyHappening = (
     | RankMessageCame
     | RankExited
     | Sampled
+    | OutsideSignal
     | OverMemory
     | Noted
     | ClientsTerminated

@@ -40,6 +40,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     stop: StopWish | None = None
     has_stopped: bool = False
     """The job itself says that it stopped where it was asked to."""
+    outside: int | None = None
+    """The signal that the supervisor got from outside of the job at about the time of the end."""
     silent_s: float = 0.0
     """Without an optimizer step, before it was taken to hang."""
     over_mib: float | None = None
@@ -84,7 +86,8 @@ def _certain(ending: Ending) -> ExitVerdict | None:
         return None
     outcome = _OUTCOMES.get(ending.cause, "stopped")
     code = ending.exits[0].shell_code if ending.exits and outcome == "user-failed" else None
-    return ExitVerdict(outcome=outcome, exit_code=code, detail=text.format(**_words(ending)))
+    detail = text.format(**_words(ending))
+    return ExitVerdict(outcome=outcome, exit_code=code, detail=detail, rule=ending.cause)
 
 
 _TOLD_TO_END: Final[dict[ExitCause, str]] = {
@@ -170,6 +173,7 @@ def _looked_up(ending: Ending) -> ExitVerdict:
         detail=who + row.text.format(**_row_words(exit_, ending)).removesuffix(": "),
         out_of_memory=row.memory == "device" or (row.memory == "host" and not ending.on_cuda),
         cuda_fault=row.is_cuda_fault and ending.on_cuda,
+        rule="" if row.need == "outside" else row.name,
     )
 
 
@@ -184,6 +188,7 @@ def _row_for(exit_: Exit, ending: Ending) -> ExitRule:
         "host-oom": by_host,
         "oom-here": by_host and ending.gone.counts_oom,
         "container": ending.order.runtime is not None,
+        "outside": ending.outside is not None,
     }
     for row in ROWS:
         if not needs[row.need]:
@@ -209,6 +214,8 @@ def _row_words(exit_: Exit, ending: Ending) -> dict[str, object]:
     return {
         "error": "" if ending.order.launch.terminal else error_line(ending.gone.tails.get(exit_.rank, "")),
         "signal": _signal_name(exit_.by_signal),
+        "outside": _signal_name(ending.outside),
+        "status": _signal_name(exit_.signal) if exit_.signal else f"exit code {exit_.exit_code}",
         "code": exit_.shell_code,
         "port": ending.order.start.master_port,
         "host_memory_mib": ending.order.start.host_memory_mib,

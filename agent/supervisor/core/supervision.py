@@ -37,6 +37,7 @@ from cotenant.agent.supervisor.core.edge import (
     DumpStacks,
     Finish,
     Noted,
+    OutsideSignal,
     OverMemory,
     RankExited,
     RankMessageCame,
@@ -191,6 +192,8 @@ class Supervision:
                 self._out.append(WriteWord(text=texts.one_line(text)))
             case GangIn():
                 self._say(self._coordination.hear(event, self._now_s))
+            case OutsideSignal(number=number):
+                self._roll.note_outside(number, self._now_s)
             case OverMemory(used_mib=used_mib):
                 self._over_mib = used_mib
                 self._leave(Leave(cause="memory", grace_s=0.0))
@@ -472,6 +475,7 @@ class Supervision:
             cause=self._cause,
             stop=self._stop,
             has_stopped=self._roll.has_stopped(hellos, is_durable_there=durable),
+            outside=self._roll.outside,
             silent_s=self._watchdog.silent_s,
             over_mib=self._over_mib,
         )

@@ -20,6 +20,7 @@ from cotenant.agent.supervisor.core.edge import (
     EndRanks,
     Finish,
     Noted,
+    OutsideSignal,
     OverMemory,
     Publish,
     RankExited,
@@ -176,6 +177,22 @@ def test_a_rank_that_fails_gives_the_others_time_to_say_why_and_then_ends_the_ga
     result = story.result(tails={1: "ValueError: no such thing"})
     assert (result.verdict.outcome, result.verdict.exit_code) == ("user-failed", 1)
     assert result.verdict.detail == "rank 1: exit code 1: ValueError: no such thing"
+
+
+@pytest.mark.parametrize(
+    ("came_s", "outcome"),
+    [(0.0, "user-failed"), (70.0, "infra-failed"), (100.0, "infra-failed"), (100.05, "infra-failed")],
+    ids=["long before", "before", "with it", "just after"],
+)
+def test_a_signal_to_the_supervisor_explains_only_ends_of_its_time(came_s: float, outcome: str) -> None:
+    story = Story().runs()
+    for at_s in sorted({came_s, 100.0}):
+        story.until(at_s)
+        if at_s == came_s:
+            story.happens(OutsideSignal(number=15))
+        if at_s == 100.0:
+            story.exits(-15)
+    assert story.result().verdict.outcome == outcome
 
 
 def test_what_the_ranks_left_behind_is_ended_before_there_is_a_result() -> None:
