@@ -101,7 +101,8 @@ def test_a_job_that_looks_twice_like_a_failure_of_the_network_fails_and_its_chil
     found = person.show(job)
     assert (found["state"], found["exit_code"], found["attempt"]) == ("failed", 1, 2)
     assert (
-        "NCCL failure: NCCL error; twice in a row after about 0 s, so it is the job's own" in found["reason"]
+        "NCCL failure: NCCL error; twice in a row after about 0 s, so it counts as the job's own"
+        in found["reason"]
     )
     assert [each["outcome"] for each in found["attempts"]] == ["infra-failed", "user-failed"]
 

@@ -45,7 +45,7 @@ from cotenant.controller.submission.options import Options
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import is_system_socket, socket_path
 from cotenant.controller.system.locks import Lock, LockTaken
-from cotenant.controller.wire import SIZE_VARIABLE
+from cotenant.controller.wire import ENV_JOB, SIZE_VARIABLE
 from cotenant.controller.wire import clients as wire
 
 TERMINAL_WORDS: Final = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE")
@@ -94,7 +94,7 @@ def run(
     ensure_controller(endpoint)
     with asking(endpoint, patience_s=PATIENCE_S) as client:
         reply = client.ask(request)
-        return RunWatch(client, reply.job_ids[0], quiet, reply.notes).to_the_end()
+        return RunWatch(client, reply.job_ids[0], quiet, add_outer_job(reply.notes)).to_the_end()
 
 
 def request_with_terminal(request: wire.Submit) -> wire.Submit:
@@ -125,7 +125,14 @@ def watch_terminal(
         reply = client.ask(request)
         (job_id,) = reply.job_ids
         terminal = TerminalSession(client, job_id, ports)
-        return RunWatch(client, job_id, quiet, reply.notes, terminal=terminal).to_the_end()
+        notes = add_outer_job(reply.notes)
+        return RunWatch(client, job_id, quiet, notes, terminal=terminal).to_the_end()
+
+
+def add_outer_job(notes: Sequence[str]) -> tuple[str, ...]:
+    """The notes on a job that is waited for, with that on the job in which this runs, if it does."""
+    job = os.environ.get(ENV_JOB)
+    return (*notes, *([f"job {job}, in which this runs, keeps its devices while it waits"] if job else ()))
 
 
 def request_with_streams(request: wire.Submit, endpoint: str | None) -> wire.Submit:
@@ -344,7 +351,7 @@ def ensure_controller(endpoint: str | None) -> None:
     """Returns once a controller answers; where none does, one is started with an agent.
 
     Raises:
-        Problem: it cannot be started, or is somewhere else and does not answer.
+        Problem: it cannot be started, or is somewhere else and does not answer, or this runs in a job.
     """
     try:
         ask_status(endpoint)
@@ -354,6 +361,12 @@ def ensure_controller(endpoint: str | None) -> None:
         path = socket_path(where)
         if problem.code != "unreachable" or path is None or is_system_socket(path):
             raise
+        if job := os.environ.get(ENV_JOB):
+            raise Problem(
+                "unreachable",
+                f"{problem.message}, and none is started in a job, which holds the devices (job {job})",
+                "its controller may be back soon; --endpoint names another",
+            ) from None
     folder = paths.runtime_dir()
     with one_at_a_time(folder / "start.lock"):
         try:

@@ -166,7 +166,7 @@ def _judge_again(dispatch: Dispatch, job: Job) -> tuple[Outcome, str]:
         return verdict.outcome, verdict.detail
     return (
         "user-failed",
-        f"{verdict.detail}; twice in a row after about {ran_s:.0f} s, so it is the job's own",
+        f"{verdict.detail}; twice in a row after about {ran_s:.0f} s, so it counts as the job's own",
     )
 
 

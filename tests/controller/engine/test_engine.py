@@ -687,7 +687,7 @@ def test_the_same_end_after_the_same_time_twice_in_a_row_is_the_jobs_own() -> No
     run_and_fail(desk, 600.0)
     assert desk.phase(1) == "blocked"
     run_and_fail(desk, 640.0)
-    why = "failed: NCCL failure; twice in a row after about 640 s, so it is the job's own"
+    why = "failed: NCCL failure; twice in a row after about 640 s, so it counts as the job's own"
     assert (desk.phase(1), desk.why(1), desk.job(1).attempt.number) == ("failed", why, 2)
     assert desk.phase(2) == "loading", "who waits for any end goes on"
     assert desk.engine.hosts[A].failures_in_row == 0, "a first step cleared it, and nobody is blamed again"
