@@ -48,7 +48,7 @@ from cotenant.controller.system.locks import Lock, LockTaken
 from cotenant.controller.wire import ENV_JOB, SIZE_VARIABLE
 from cotenant.controller.wire import clients as wire
 
-TERMINAL_WORDS: Final = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE")
+TERMINAL_WORDS: Final = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE", "CONDA_DEFAULT_ENV")
 """What programs on a terminal go by: those of ours."""
 
 
