@@ -66,6 +66,7 @@ from cotenant.agent.supervisor.core import (
     DumpStacks,
     EndRanks,
     Finish,
+    InterruptRanks,
     LaunchStage,
     Noted,
     OutsideSignal,
@@ -103,6 +104,7 @@ from cotenant.agent.supervisor.processes import (
     group_by_pipe,
     has_children,
     host_oom_kills,
+    interrupt,
     keep_files_to_ourselves,
     kill_children,
     leave_to_reaper,
@@ -375,6 +377,11 @@ class Supervisor:
                 self._outputs.write_word(text)
             case SetPace(pace=pace):
                 self._datagrams.set_pace(pace, time.monotonic())
+            case InterruptRanks() if self._order.mps:
+                for pids in self._clients().values():
+                    interrupt(pids)
+            case InterruptRanks():
+                self._ranks.signal(signal.SIGINT)
             case EndRanks(force=False):
                 if self._outputs.terminal is not None:
                     self._outputs.terminal.hang_up()

@@ -49,8 +49,8 @@ _HOMES: Final = {
         "HostReport", "HostRoom", "HostState", "SharingMode", "asks_hosts", "room_left", "sharing_in_words",
     ),
     "commands": (
-        "AgentCommand", "AnyCommand", "ComputeRequest", "ForgetJob", "GangMember", "SaveAttempt",
-        "StartAttempt", "StopAttempt", "TrustDevices",
+        "INTERRUPT_S", "AgentCommand", "AnyCommand", "ComputeRequest", "ForgetJob", "GangMember",
+        "SaveAttempt", "StartAttempt", "StopAttempt", "TrustDevices",
     ),
     "container": ("CONTAINERS", "FILE_SUFFIXES", "RUNTIMES", "Container", "Mount", "is_below"),
     "ids": (

@@ -5,7 +5,7 @@ from cotenant.agent.supervisor.core import rank_messages
 from cotenant.agent.supervisor.core.activity import CORE_SHARE_MIN, LOOK_S, READ_BYTES_MIN, ProcessActivity
 from cotenant.agent.supervisor.core.edge import (
     AllGone, AnySupervisorEffect, AnyHappening, ClearLeftovers, ClientsTerminated, CouldNotStart, DumpStacks,
-    EndRanks, Finish, Noted, OutsideSignal, OverMemory,
+    EndRanks, Finish, InterruptRanks, Noted, OutsideSignal, OverMemory,
     Publish, RankExited, RankMessageCame, Sampled, Started,
     SetPace, SupervisorTicked, TakeSample, TellRank, TerminateClients, WriteWord,
 )
@@ -24,7 +24,7 @@ __all__ = [
     "ASKS_TO_END", "CORE_SHARE_MIN", "LOOK_S", "READ_BYTES_MIN", "TAIL_BYTES", "TERMINATE_S", "AllGone",
     "AnySupervisorEffect", "AnyHappening", "AnyRankWord", "ClearLeftovers",
     "ClientsTerminated", "CouldNotStart", "DumpStacks", "DurableSaid", "EndRanks", "Ending", "Exit",
-    "Finish", "FirstStepReached", "Noted", "OutsideSignal",
+    "Finish", "FirstStepReached", "InterruptRanks", "Noted", "OutsideSignal",
     "OverMemory", "Publish", "RankExited", "RankFailed", "RankHello",
     "ProcessActivity", "RankMessageCame", "Sampled", "Saving", "LaunchStage",
     "StartProblem", "Started", "StepConfirmed", "StepDone",

@@ -172,6 +172,11 @@ class SetPace(SupervisorEffect, frozen=True, kw_only=True):
     pace: PaceNow
 
 
+class InterruptRanks(SupervisorEffect, frozen=True, kw_only=True):
+    """SIGINT to the processes that we started and their groups, as Ctrl-C on a terminal sends it. Of a client
+    of an MPS daemon only those that handle it get it: to any other it is death in the middle of its work."""
+
+
 class EndRanks(SupervisorEffect, frozen=True, kw_only=True):
     """SIGTERM to the processes that we started and their groups; SIGKILL to everything if `force`."""
 
@@ -217,6 +222,7 @@ AnySupervisorEffect = (
     TellRank
     | WriteWord
     | SetPace
+    | InterruptRanks
     | EndRanks
     | TerminateClients
     | DumpStacks

@@ -36,6 +36,7 @@ from cotenant.agent.supervisor.core.edge import (
     CouldNotStart,
     DumpStacks,
     Finish,
+    InterruptRanks,
     Noted,
     OutsideSignal,
     OverMemory,
@@ -282,7 +283,8 @@ class Supervision:
         return self._progress.note_printed(printed.metrics)
 
     def _note_exit(self, event: RankExited) -> None:
-        known = self._roll.note_exit(event, self._now_s, told=self._phase == "leaving")
+        told = self._phase == "leaving" or (self._stop is not None and self._stop.is_interrupted)
+        known = self._roll.note_exit(event, self._now_s, told=told)
         if known and self._order.launch.mode == "worker":
             self._say(self._coordination.note_exit(event.rank, self._now_s))
 
@@ -370,6 +372,8 @@ class Supervision:
             self._leave(verdict)
         elif verdict == "ask":
             self._say(self._coordination.ask_to_stop(self._now_s, finish=self._stop.finish))
+        elif verdict == "interrupt":
+            self._out.append(InterruptRanks())
 
     def _judge_lease(self) -> None:
         lease = self._lease

@@ -16,7 +16,7 @@ from cotenant.agent.supervisor.processes.outputs import Output, Outputs, Unusabl
 from cotenant.agent.supervisor.processes.outside_signals import block_signals, take_outside_signals
 from cotenant.agent.supervisor.processes.ranks import (
     RankStartFailed, abort_others, account_of, become_subreaper, catches, cuda_indices, dump, end_groups,
-    has_children, keep_files_to_ourselves, kill_children, reap, start,
+    has_children, interrupt, keep_files_to_ourselves, kill_children, reap, start,
 )
 from cotenant.agent.supervisor.processes.reaper import end_leftovers, end_others, leave_to_reaper
 from cotenant.agent.supervisor.processes.terminal import Terminal
@@ -29,7 +29,8 @@ __all__ = [
     "group_by_pipe", "catches", "command_of", "cuda_indices", "dump", "end_groups", "end_leftovers",
     "end_others",
     "environment_of", "give_job_folder", "has_children", "host_oom_kills", "keep_files_to_ourselves",
-    "kill_children", "launcher_of", "leave_to_reaper", "log_end", "make_job_folder", "needs_cuda_indices",
+    "interrupt", "kill_children", "launcher_of", "leave_to_reaper", "log_end", "make_job_folder",
+    "needs_cuda_indices",
     "ranks", "read_log", "reap", "remove_short_folder", "start",
     "take_outside_signals", "tree_of",
 ]

@@ -135,13 +135,20 @@ class Records:
         if spell is not None and spell.lends:
             self._phases.asked_for.add("idle")
 
-    def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:
-        """Records that the job is asked to leave its devices."""
+    def stop(
+        self, job: Job, cause: StopCause, reason: Reason, *, save: bool, interrupt: bool = False
+    ) -> None:
+        """Records that the job is asked to leave its devices; `interrupt`: by SIGINT."""
         job.attempt.stop_cause, job.attempt.stop_reason = cause, reason
+        job.attempt.interrupted = interrupt
         if job.phase is LOADING and cause == "preempted":
             job.counts.futile_preemptions += 1
             job.spent.futile_s += self._phases.now_s - job.phase_since_s
         self._phases.change(job, Change.SAVE_AND_STOP if save else Change.STOP, reason)
+
+    def hurry_stop(self, job: Job) -> None:
+        """A job that was sent SIGINT has no more time to end by itself."""
+        job.attempt.interrupted = False
 
     def blame_stop(self, job: Job, cause: StopCause, reason: Reason) -> None:
         """Why its attempt ends, or will have ended."""

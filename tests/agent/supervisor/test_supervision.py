@@ -19,6 +19,7 @@ from cotenant.agent.supervisor.core.edge import (
     CouldNotStart,
     EndRanks,
     Finish,
+    InterruptRanks,
     Noted,
     OutsideSignal,
     OverMemory,
@@ -142,6 +143,62 @@ def hello(rank: int, world_size: int, *, resumable: bool = True, step: int = 0) 
 
 def stop(*, save: bool, deadline_s: float = 60.0) -> StopNow:
     return StopNow(save=save, deadline_s=deadline_s, reason="preempted")
+
+
+# --- Ctrl-C ---------------------------------------------------------------------------------------
+
+INTERRUPT = StopNow(save=False, deadline_s=30.0, reason="cancelled by ann", interrupt=True)
+
+
+def interrupted(ranks: int = 1) -> Story:
+    story = Story(ranks=ranks).runs(resumable=False)
+    story.happens(INTERRUPT)
+    assert (story.of(InterruptRanks), story.signals()) == ([InterruptRanks()], [])
+    return story
+
+
+@pytest.mark.parametrize(("codes", "code"), [((0, 0), 0), ((-2, -2), 130), ((0, 3), 3)])
+def test_a_job_that_ends_after_ctrl_c_is_stopped_with_its_own_exit_code(
+    codes: tuple[int, int], code: int
+) -> None:
+    story = interrupted(ranks=2)
+    story.exits(*codes)
+    verdict = story.result().verdict
+    assert (verdict.outcome, verdict.exit_code) == ("stopped", code)
+    assert verdict.detail == f"ended after SIGINT with exit code {code} (cancelled by ann)"
+
+
+def test_a_rank_that_saves_after_ctrl_c_has_its_time_though_others_have_ended() -> None:
+    story = interrupted(ranks=2)
+    story.exits(-2)
+    story.until(29.9)
+    assert story.signals() == []
+    story.until(30.0)
+    assert story.signals() == ["TERM"]
+    story.until(30.0 + KILL_GRACE_S)
+    assert story.signals() == ["TERM", "KILL"]
+    story.happens(RankExited(rank=1, signal=9))
+    verdict = story.result().verdict
+    assert (verdict.outcome, verdict.exit_code) == ("stopped", None)
+    assert story.of(InterruptRanks) == [InterruptRanks()], "once"
+
+
+def test_a_second_word_cancels_a_job_that_still_ends() -> None:
+    story = interrupted()
+    story.until(3.0)
+    story.happens(INTERRUPT)  # Again, from an agent that started again.
+    assert story.signals() == []
+    story.happens(StopNow(save=False, deadline_s=0.0, reason="cancelled by ann"))
+    assert story.signals() == ["TERM"]
+
+
+def test_ctrl_c_to_a_job_that_is_asked_to_save_is_no_save() -> None:
+    story = Story().runs()
+    story.happens(stop(save=True))
+    story.happens(INTERRUPT)
+    assert story.of(InterruptRanks) == [InterruptRanks()]
+    story.exits(-2)
+    assert story.result().verdict.exit_code == 130
 
 
 # --- Ends by themselves ---------------------------------------------------------------------------

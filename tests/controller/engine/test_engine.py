@@ -102,6 +102,31 @@ def test_a_cancelled_job_that_waits_ends_at_once_and_one_that_runs_when_its_proc
     assert str(desk.job(1).reason) == "cancelled by ann"
 
 
+def test_a_job_that_is_interrupted_may_end_by_itself_until_it_is_cancelled() -> None:
+    desk = Desk("fifo", report("a", 1), report("b", 1))
+    desk.run(1, gpus=2)
+    interrupt = ev.CancelRequested(job_id=JobId("1"), by="ann", interrupt=True)
+    cancel = ev.CancelRequested(job_id=JobId("1"), by="ann")
+    asked = []
+    for event in (interrupt, interrupt, cancel, cancel):
+        desk.tell(event)
+        stops = [each for each in desk.commands if isinstance(each, StopAttempt)]
+        asked.append([(each.host_id, each.interrupt, each.deadline_s) for each in stops])
+    assert asked == [[("a", True, 30.0), ("b", True, 30.0)], [], [("a", False, 0.0), ("b", False, 0.0)], []]
+    desk.end(1, "stopped", exit_code=130)
+    assert (desk.phase(1), desk.job(1).attempt.exit_code) == ("cancelled", 130)
+
+
+def test_a_host_that_comes_back_is_told_again_that_its_job_was_interrupted() -> None:
+    desk = Desk("fifo")
+    desk.run(1)
+    desk.tell(ev.CancelRequested(job_id=JobId("1"), by="ann", interrupt=True))
+    seen = ev.AttemptSeen(job_id=JobId("1"), attempt=AttemptNo(1), running=True)
+    desk.tell(ev.HostJoined(report=report("a"), attempts=(seen,)))
+    (stop,) = [each for each in desk.commands if isinstance(each, StopAttempt)]
+    assert (stop.interrupt, stop.save) == (True, False)
+
+
 @pytest.mark.parametrize("outcome", ["user-failed", "infra-failed"])
 def test_a_job_that_was_cancelled_counts_as_cancelled_however_it_died(outcome: str) -> None:
     desk = Desk("fifo")
