@@ -105,7 +105,7 @@ class CurrentAttempt(msgspec.Struct, kw_only=True):
     """None: it works, or nothing is to be done about it."""
     stop_cause: StopCause = ""
     stop_reason: Reason | None = None
-    interrupted: bool = False
+    sent_sigint: bool = False
     """It was sent SIGINT, and may still end by itself."""
     began_s: float = 0.0
     """When its first processes were started, as far as hosts have said; else when it was launched."""

@@ -191,7 +191,7 @@ class Dispatch:
         if job.phase is STOPPING or (job.phase is CHECKPOINTING and save):
             if cause == "cancelled":
                 self.ledger.records.blame_stop(job, cause, reason)
-                if job.attempt.interrupted and not interrupt:
+                if job.attempt.sent_sigint and not interrupt:
                     self.ledger.records.hurry_stop(job)
                     for host_id in job.attempt.hosts_left:
                         self.send_stop(job, host_id, save=False)
@@ -209,7 +209,7 @@ class Dispatch:
             self.send_stop(job, host_id, save)
 
     def send_stop(self, job: Job, host_id: HostId, save: bool) -> None:
-        interrupt = job.attempt.interrupted and not save
+        interrupt = job.attempt.sent_sigint and not save
         self.out.append(
             StopAttempt(
                 command_id=self.command_id(),

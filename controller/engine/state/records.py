@@ -140,7 +140,7 @@ class Records:
     ) -> None:
         """Records that the job is asked to leave its devices; `interrupt`: by SIGINT."""
         job.attempt.stop_cause, job.attempt.stop_reason = cause, reason
-        job.attempt.interrupted = interrupt
+        job.attempt.sent_sigint = interrupt
         if job.phase is LOADING and cause == "preempted":
             job.counts.futile_preemptions += 1
             job.spent.futile_s += self._phases.now_s - job.phase_since_s
@@ -148,7 +148,7 @@ class Records:
 
     def hurry_stop(self, job: Job) -> None:
         """A job that was sent SIGINT has no more time to end by itself."""
-        job.attempt.interrupted = False
+        job.attempt.sent_sigint = False
 
     def blame_stop(self, job: Job, cause: StopCause, reason: Reason) -> None:
         """Why its attempt ends, or will have ended."""
