@@ -203,8 +203,7 @@ def test_a_script_handles_ctrl_c_and_run_returns_what_it_ended_with(
         running.send_signal(signal.SIGINT)
         assert running.stdout.readline() == "saves\n"
         assert running.wait(WITHIN_S) == code
-    job = json.loads(cotenant("queue", "--ended", "--json").stdout)["jobs"]
-    newest = max(job, key=lambda each: int(each["job"]))
+    newest, *_ = json.loads(cotenant("queue", "--ended", "--json").stdout)["jobs"]
     assert (newest["state"], newest["exit_code"], newest["attempt"]) == ("cancelled", code, 1)
     assert newest["reason"].startswith("cancelled by ")
 
