@@ -173,6 +173,8 @@ def binds_of(order: Order, job_folder: Path) -> list[Bind]:
         found[each.target.rstrip("/")] = Bind(each.source, each.target, each.read_only)
     found |= {path: Bind(path, path) for path in ours}
     found[order.jobside_path] = Bind(order.jobside_path, order.jobside_path, read_only=True)
+    for path in order.runtime.to_controller if order.runtime is not None else ():
+        found.setdefault(path, Bind(path, path, read_only=True))
     return sorted(found.values(), key=lambda bind: (bind.target.count("/"), bind.target))
 
 

@@ -23,6 +23,8 @@ from cotenant.agent.containers import client_environment, client_of, runtime_for
 from cotenant.agent.daemon.core import AttemptKey
 from cotenant.agent.ipc import ContainerRuntime, Order
 from cotenant.controller.domain import Container, JobId, texts
+from cotenant.controller.system.endpoint import socket_path
+from cotenant.controller.wire import ENV_KEY
 
 LINE_CHARS_MAX: Final = 120
 OUTPUT_BYTES_MAX: Final = 64 * 1024
@@ -80,6 +82,7 @@ class Images:
             runtime = self._runtime(order, container)
             async with asyncio.timeout(order.start_deadline_s):
                 await self._check_mounts(order, container)
+                to_controller = await self._paths_to_controller(order)
                 async with lock:
                     image = await self._bring(order, container, runtime)
         except TimeoutError:
@@ -95,7 +98,9 @@ class Images:
         if left_s is not None and left_s <= 0.0:
             raise NoImage("its lease ran out while its image was pulled")
         return msgspec.structs.replace(
-            order, lease_s=left_s, runtime=msgspec.structs.replace(runtime, image=image)
+            order,
+            lease_s=left_s,
+            runtime=msgspec.structs.replace(runtime, image=image, to_controller=to_controller),
         )
 
     def _runtime(self, order: Order, container: Container) -> ContainerRuntime:
@@ -117,9 +122,21 @@ class Images:
     async def _check_mounts(self, order: Order, container: Container) -> None:
         paths = [each.source for each in container.mounts]
         paths += [container.image] if container.is_file else []
-        code, said = await self._run(order, ["/bin/sh", "-c", _IS_READABLE, "sh", *paths])
-        if code:
+        if said := await self._unreadable(order, paths):
             raise NoImage(f"its user cannot read {said} on {order.host_id} (--mount, --image)", is_users=True)
+
+    async def _paths_to_controller(self, order: Order) -> tuple[str, ...]:
+        """What of the host its containers show so that command lines in them can ask the controller; empty:
+        its user has nothing of that here."""
+        socket = socket_path(order.controller) if order.controller else None
+        # The folder, for a controller that starts again has a new socket.
+        path = order.secrets.get(ENV_KEY, "") if socket is None else str(socket.parent)
+        return () if not path or await self._unreadable(order, [path]) else (path,)
+
+    async def _unreadable(self, order: Order, paths: list[str]) -> str:
+        """The first of the paths that the job's user cannot read; empty: there is none."""
+        code, said = await self._run(order, ["/bin/sh", "-c", _IS_READABLE, "sh", *paths])
+        return said if code else ""
 
     # --- Bringing it --------------------------------------------------------------------------------
 

@@ -42,6 +42,8 @@ class StopNow(ChannelMessage, frozen=True, kw_only=True, tag="stop"):
     save: bool
     deadline_s: float
     reason: str
+    interrupt: bool = False
+    """Without `save`: its processes get SIGINT now, and are ended after `deadline_s`."""
     finish: bool = False
     """With `save`: ranks whose loop knows us leave it and go on with their script."""
 

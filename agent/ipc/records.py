@@ -136,6 +136,9 @@ class ContainerRuntime(msgspec.Struct, frozen=True, kw_only=True):
     """A CDI specification names this host's GPUs."""
     image: str = ""
     """The job's image as it is known here, once it has been pulled or loaded."""
+    to_controller: tuple[str, ...] = ()
+    """Paths of the host without which its processes cannot ask the controller: the folder of its socket, or
+    the user's key."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +175,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     start_deadline_s: float
     log_bytes_max: int
     network: str = ""
+    controller: str = ""
+    """Where what runs in the job finds the controller, from this host: endpoints between commas."""
     jobside_path: str
     """Folder for PYTHONPATH that holds only `cotenant/checkpoint` and `cotenant/gradaccum`."""
     warm: WarmOffer = WarmOffer()

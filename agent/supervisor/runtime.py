@@ -7,9 +7,11 @@ Rule: it outlives its agent, needs nobody, and leaves a result. It takes no deci
 does); this loop only waits for something to happen and carries out what follows. One thread, one
 `select`: nothing here may block for long, and every process is started from here.
 
-SIGTERM, SIGINT and SIGHUP are ignored. A session that ends, a Ctrl-C in a terminal that started the
-agent, or systemd stopping it must not take jobs along; whoever wants the job to end says so through the
-agent (`cotenant cancel`), which also saves its state. SIGKILL works, and takes the ranks along.
+SIGTERM, SIGINT, SIGHUP and SIGQUIT end nothing here. A session that ends, a Ctrl-C in a terminal that
+started the agent, or systemd stopping it must not take jobs along; whoever wants the job to end says so
+through the agent (`cotenant cancel`), which also saves its state. SIGKILL works, and takes the ranks along.
+A signal that comes from outside of the job explains an end of the ranks at the same time
+(`processes/outside_signals.py`).
 
 It is started at most once per attempt: if `supervisor.json` is there, an earlier one has run.
 """
@@ -54,6 +56,7 @@ from cotenant.agent.ipc import (
 )
 from cotenant.agent.ipc import SUPERVISOR as SUPERVISOR_FILE
 from cotenant.agent.supervisor.core import (
+    ASKS_TO_END,
     AllGone,
     AnyHappening,
     AnySupervisorEffect,
@@ -63,8 +66,10 @@ from cotenant.agent.supervisor.core import (
     DumpStacks,
     EndRanks,
     Finish,
+    InterruptRanks,
     LaunchStage,
     Noted,
+    OutsideSignal,
     Publish,
     RankExited,
     RankMessageCame,
@@ -90,6 +95,7 @@ from cotenant.agent.supervisor.processes import (
     abort_others,
     account_of,
     become_subreaper,
+    block_signals,
     command_of,
     cuda_indices,
     dump,
@@ -97,11 +103,13 @@ from cotenant.agent.supervisor.processes import (
     group_by_pipe,
     has_children,
     host_oom_kills,
+    interrupt,
     keep_files_to_ourselves,
     kill_children,
     leave_to_reaper,
     needs_cuda_indices,
     remove_short_folder,
+    take_outside_signals,
     tree_of,
 )
 from cotenant.agent.supervisor.ranks import RankProcesses, WantedRank
@@ -138,6 +146,8 @@ class Supervisor:
         self._terminations = Terminations()
         self._clear_s = inf
         self._clearing_since_s = inf
+        self._signalled_s = -inf
+        """When a rank ended by a signal; ours, if the host sent one to all, may come a moment later."""
         self._warn_s = inf
         """When the script is sent the signal before its time limit."""
         self._result: Result | None = None
@@ -176,7 +186,9 @@ class Supervisor:
         self._start_all()
         self._keep(SUPERVISOR_FILE, own_identity())
         while not self._is_over:
-            for key, _ in self._selector.select(self._wait_s()):
+            ready = self._selector.select(self._wait_s())
+            self._take_outside_signals()  # First: they may explain what has ended.
+            for key, _ in ready:
                 key.data()
             self._work_through_timers()
         self._say_farewell()
@@ -270,6 +282,12 @@ class Supervisor:
             pass
         self._ranks.reap()
 
+    def _take_outside_signals(self) -> None:
+        nanny = self._ranks.nanny_pid
+        roots = (os.getpid(), nanny) if nanny is not None else (os.getpid(),)
+        for number in take_outside_signals(self._order.launch.uid, roots):
+            self._handle(OutsideSignal(number=number))
+
     def _hear(self, word: ToSupervisor) -> None:
         if isinstance(word, AskStream):
             self._streams.ask(word, time.monotonic())
@@ -278,6 +296,8 @@ class Supervisor:
 
     def _rank_ended(self, rank: int, code: int) -> None:
         self._outputs.drain(rank, final=True)  # Its last words are in the pipe: they say why.
+        if -code in ASKS_TO_END:
+            self._signalled_s = time.monotonic()
         self._handle(
             RankExited(rank=rank, exit_code=code) if code >= 0 else RankExited(rank=rank, signal=-code)
         )
@@ -356,6 +376,11 @@ class Supervisor:
                 self._outputs.write_word(text)
             case SetPace(pace=pace):
                 self._datagrams.set_pace(pace, time.monotonic())
+            case InterruptRanks() if self._order.mps:
+                for pids in self._clients().values():
+                    interrupt(pids)
+            case InterruptRanks():
+                self._ranks.signal(signal.SIGINT)
             case EndRanks(force=False):
                 if self._outputs.terminal is not None:
                     self._outputs.terminal.hang_up()
@@ -407,6 +432,9 @@ class Supervisor:
         self._cgroup.kill(RANKS)
         kill_children()
         self._children_ended()
+        if now_s < self._signalled_s + CLEAR_PERIOD_S:
+            self._clear_s = self._signalled_s + CLEAR_PERIOD_S
+            return
         if has_children() or self._cgroup.pids(RANKS) or self._has_warm_leftovers(now_s):
             self._clear_s = now_s + CLEAR_PERIOD_S
             if now_s >= self._clearing_since_s + STUBBORN_S:
@@ -419,6 +447,7 @@ class Supervisor:
                 self._handle(Noted(text=why))
             return  # Podman may have left a process of its own, which the next look ends.
         self._clear_s = inf
+        self._take_outside_signals()
         self._keep_modules()
         self._outputs.drain_all()
         own = self._cgroup.memory_kills()
@@ -480,8 +509,7 @@ def main(arguments: list[str]) -> int:
     if (folder / SUPERVISOR_FILE).exists():
         print(f"attempt {order.attempt} of job {order.job_id} was started before", file=sys.stderr)
         return EXIT_HAS_RUN
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    block_signals()
     keep_files_to_ourselves()
     if os.getsid(0) != os.getpid():
         os.setsid()

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from cotenant.controller.api.permissions import (
     jobs_named,
     may_touch,
@@ -20,6 +22,8 @@ from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain import (
     CHANGEABLE,
     ENDED,
+    INTERRUPT_S,
+    ON_DEVICES,
     ChangeVerb,
     Compute,
     HostId,
@@ -111,8 +115,12 @@ def why_not_again(job: Job) -> str:
     return ""
 
 
-def describe_change(verb: str, job: Job) -> str:
+def describe_change(verb: str, job: Job, *, interrupt: bool = False) -> str:
     """The change, described before it is made."""
+    if interrupt and job.phase in ON_DEVICES and job.phase is not Phase.STOPPING:
+        return (
+            f"sent Ctrl-C to job {job.job_id}; it has {INTERRUPT_S:.0f} s to end; press again to cancel now"
+        )
     if verb != "requeue" or job.phase not in ENDED:
         return f"job {job.job_id} {DONE[verb]}"
     start = "from its beginning: there is no save"
@@ -139,9 +147,12 @@ class Changing:
         count = 0
         for job in jobs:
             problem = why_not(verb, job) or ("" if job.job_id in in_memory else TOO_OLD.format(job.job_id))
-            lines.append(problem or describe_change(verb, job))
+            lines.append(problem or describe_change(verb, job, interrupt=request.interrupt))
             if not problem:
-                self._core.happen(EVENTS[verb](job.job_id, who.name))
+                event = EVENTS[verb](job.job_id, who.name)
+                if isinstance(event, ev.CancelRequested):
+                    event = msgspec.structs.replace(event, interrupt=request.interrupt)
+                self._core.happen(event)
                 self._core.audit(who, verb, job.job_id)
                 count += 1
         if not count:

@@ -5,6 +5,7 @@ Rule: only this module turns what the client may raise into a `Problem`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -14,7 +15,8 @@ from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import tell
 from cotenant.controller.system import paths, settings
 from cotenant.controller.system.endpoint import BadEndpoint, socket_path
-from cotenant.controller.system.keys import KeyProblem
+from cotenant.controller.system.keys import KeyProblem, find_key_file
+from cotenant.controller.system.sections import Settings
 from cotenant.controller.wire import BadMessage
 
 PATIENCE_S: Final = 600.0
@@ -27,6 +29,17 @@ def loaded_settings(endpoint: str | None = None) -> settings.LoadedSettings:
         return settings.load({"controller.endpoint": endpoint or None})
     except settings.SettingsError as error:
         raise Problem("config", str(error)) from None
+
+
+def own_key_file(loaded: Settings) -> str:
+    """The file with the key that this account shows its controller; empty: there is none, or none is
+    needed."""
+    if socket_path(paths.client_endpoints(loaded)[0]) is not None:
+        return ""
+    try:
+        return os.path.abspath(find_key_file(paths.keys_dir(loaded)))
+    except KeyProblem:
+        return ""
 
 
 @contextmanager

@@ -49,8 +49,8 @@ _HOMES: Final = {
         "HostReport", "HostRoom", "HostState", "SharingMode", "asks_hosts", "room_left", "sharing_in_words",
     ),
     "commands": (
-        "AgentCommand", "AnyCommand", "ComputeRequest", "ForgetJob", "GangMember", "SaveAttempt",
-        "StartAttempt", "StopAttempt", "TrustDevices",
+        "INTERRUPT_S", "AgentCommand", "AnyCommand", "ComputeRequest", "ForgetJob", "GangMember",
+        "SaveAttempt", "StartAttempt", "StopAttempt", "TrustDevices",
     ),
     "container": ("CONTAINERS", "FILE_SUFFIXES", "RUNTIMES", "Container", "Mount", "is_below"),
     "ids": (
@@ -86,7 +86,7 @@ _HOMES: Final = {
         "NOTICE_KINDS", "NOTIFY_FORMS", "WEBHOOK_VARIABLE", "NoticeKind", "is_mail_address", "notify_problem",
         "read_notify",
     ),
-    "outcomes": ("GpuFaultRole", "Outcome", "ExitVerdict",),
+    "outcomes": ("GpuFaultRole", "Outcome", "ExitVerdict", "FailedEnd",),
     "printed": (
         "LINK_CHARACTERS_MAX", "LINK_FORMS", "METRICS_MAX", "METRIC_CHARACTERS_MAX", "JobMetric", "JobWords",
         "is_link",

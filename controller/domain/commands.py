@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -65,6 +65,10 @@ class StartAttempt(Command, frozen=True, kw_only=True, tag="StartAttempt"):
     """What sharing may cost it; None: anything."""
 
 
+INTERRUPT_S: Final = 30.0
+"""Time that a job which was sent Ctrl-C has to end by itself."""
+
+
 class StopAttempt(Command, frozen=True, kw_only=True, tag="StopAttempt"):
     """End an attempt on this host: after a save at an agreed step if `save`, else at once.
 
@@ -81,6 +85,8 @@ class StopAttempt(Command, frozen=True, kw_only=True, tag="StopAttempt"):
     reason: Reason
     epoch: str = ""
     job_epoch: str = ""
+    interrupt: bool = False
+    """Without `save`: its processes get SIGINT, and are ended `deadline_s` later."""
     finish: bool = False
     """With `save`: a loop over steps that is ours ends there, as if all were done, and the script goes on; it
     has until `deadline_s`."""

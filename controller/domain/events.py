@@ -40,6 +40,8 @@ class JobArrived(Event, frozen=True, kw_only=True, tag="JobArrived"):
 class CancelRequested(Event, frozen=True, kw_only=True, tag="CancelRequested"):
     job_id: JobId
     by: str
+    interrupt: bool = False
+    """Its processes first get SIGINT, and time to end by themselves."""
 
 
 class HoldRequested(Event, frozen=True, kw_only=True, tag="HoldRequested"):

@@ -21,6 +21,7 @@ from cotenant.controller.domain.job_parts import (
 )
 from cotenant.controller.domain.job_spec import JobSpec
 from cotenant.controller.domain.lifecycle import LOADING, RUNNING, Phase
+from cotenant.controller.domain.outcomes import FailedEnd
 from cotenant.controller.domain.placement import CheckpointRecord, Placement
 from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.performance import Gang, perf, sized_gang
@@ -64,6 +65,8 @@ class Job(msgspec.Struct, kw_only=True):
     """It needed more memory than was planned for it, alone on its devices: it runs alone, without a limit."""
     first_start_s: float | None = None
     ended_s: float | None = None
+    failed_end: FailedEnd | None = None
+    """Its last failure of the infrastructure."""
     avoid: tuple[HostId, ...] = ()
     """Hosts of its last infrastructure failures: tried last."""
     visited: tuple[HostId, ...] = ()

@@ -14,6 +14,7 @@ from cotenant.controller.domain.capabilities import Capabilities
 from cotenant.controller.domain.idling import IdleSpell
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job_spec import LaunchKind
+from cotenant.controller.domain.outcomes import ExitVerdict
 from cotenant.controller.domain.placement import CheckpointRecord
 from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.performance import Profile, SeenBatch, SpeedCurve
@@ -104,7 +105,11 @@ class CurrentAttempt(msgspec.Struct, kw_only=True):
     """None: it works, or nothing is to be done about it."""
     stop_cause: StopCause = ""
     stop_reason: Reason | None = None
-    outcome: str = ""
+    sent_sigint: bool = False
+    """It was sent SIGINT, and may still end by itself."""
+    began_s: float = 0.0
+    """When its first processes were started, as far as hosts have said; else when it was launched."""
+    verdict: ExitVerdict | None = None
     """How it ended, as far as its hosts have said: the worst one counts."""
     exit_code: int | None = None
     to_blame: tuple[HostId, ...] = ()

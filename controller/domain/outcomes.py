@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -30,3 +30,26 @@ class ExitVerdict(msgspec.Struct, frozen=True, kw_only=True):
     host_fault: bool = False
     """The host itself failed it, before anything of the job's had run: no process could be started, no file
     of ours be written."""
+    rule: str = ""
+    """Name of the rule that concludes the outcome from how the job's processes ended; empty: the cause was
+    seen, or nothing of the job's ran."""
+
+
+SAME_TIME_S: Final = 10.0
+SAME_TIME_SHARE: Final = 0.1
+
+
+class FailedEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of an attempt that counted as a failure of the infrastructure, to compare the next one with."""
+
+    rule: str
+    exit_code: int | None
+    ran_s: float
+    """Between the start of the attempt's processes and the last host's word of their end."""
+
+    def is_repeated_by(self, later: FailedEnd) -> bool:
+        """Whether a later attempt ended in the same way, after about the same time: a tenth, or ten seconds,
+        apart at most. Hosts do not fail by the clock."""
+        apart_s = max(SAME_TIME_S, SAME_TIME_SHARE * max(self.ran_s, later.ran_s))
+        is_same_way = bool(self.rule) and (self.rule, self.exit_code) == (later.rule, later.exit_code)
+        return is_same_way and abs(self.ran_s - later.ran_s) <= apart_s

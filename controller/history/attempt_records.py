@@ -144,7 +144,8 @@ def outcome_of(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) -> s
         return "cancelled"
     if isinstance(event, ev.AttemptEnded):
         if attempt_record.failed_as and not _went_with_host(attempt_record):
-            return attempt_record.failed_as
+            is_last = job.attempt.number == attempt_record.attempt and job.phase is Phase.FAILED
+            return "user-failed" if is_last and job.reason.code == "user-failed" else attempt_record.failed_as
         if event.verdict.outcome != "stopped" or attempt_record.stop_requested_s is None:
             return event.verdict.outcome
         if job.phase is Phase.FAILED:

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeVar, overload
 
 import msgspec
 
-from cotenant.controller.client.asking import loaded_settings
+from cotenant.controller.client.asking import loaded_settings, own_key_file
 from cotenant.controller.client.own_notify import own_webhook, usual_words
 from cotenant.controller.domain import Dependency, JobId
 from cotenant.controller.domain import texts as domain_texts
@@ -239,7 +239,7 @@ def _submission(words: list[str], options: Options, endpoint: str | None) -> Sub
     where = Submitter(
         folder=Path.cwd(),
         environ=os.environ,
-        endpoint=controller,
+        key_file=own_key_file(loaded.settings),
         same_machine=socket_path(controller) is not None,
         saves_scripts=loaded.settings.checkpoint.scripts == "auto",
         notify=usual_words(loaded.settings.notify),

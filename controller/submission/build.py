@@ -32,6 +32,7 @@ from cotenant.controller.submission.containers import container_of
 from cotenant.controller.submission.options import BY_KEY, BadSubmission, Options, merge_options, read
 from cotenant.controller.submission.quantities import GpuRange
 from cotenant.controller.submission.recording import code_sha256
+from cotenant.controller.wire import ENV_KEY
 from cotenant.controller.wire import clients as wire
 
 YAML_SUFFIXES = (".yaml", ".yml")
@@ -56,8 +57,8 @@ class Submitter(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: Path
     environ: Mapping[str, str]
-    endpoint: str = ""
-    """Of the controller; what runs in a job of a Slurm script asks the same one."""
+    key_file: str = ""
+    """With the submitter's key, which jobs that ask the controller need; empty: they need none."""
     same_machine: bool = True
     """The controller is this user's own: a command that cannot start here cannot start at all."""
     snapshots: Path = Path("snapshots")
@@ -129,9 +130,7 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
     values = {key: given.value for key, given in options.items()}
     workdir = where.folder / _expand_path(values.get("workdir", "."), "workdir")
     container = container_of(values, workdir, source.slurm)
-    environment = recording.record(
-        where.environ, values.get("export", ()), values.get("env", ()), of_host=container is None
-    )
+    environment = _record(values, where, of_host=container is None)
     if (notify := _notify(values.get("notify"), where.notify)) and where.webhook:
         environment.secrets[WEBHOOK_VARIABLE] = where.webhook
     notes = list(source.notes)
@@ -181,6 +180,15 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         promise=_promise(values),
     )
     return Submission(request=request, notes=tuple(notes), full_profile=values.get("profile") == FULL_PROFILE)
+
+
+def _record(values: dict[str, Any], where: Submitter, *, of_host: bool) -> recording.RecordedEnvironment:
+    """The job's variables, with that of the key that it shows the controller."""
+    given = values.get("export", ()), values.get("env", ())
+    environment = recording.record(where.environ, *given, of_host=of_host)
+    if where.key_file:
+        environment.secrets.setdefault(ENV_KEY, where.key_file)
+    return environment
 
 
 def _notify(given: tuple[str, ...] | None, usual: tuple[str, ...]) -> tuple[str, ...]:
@@ -389,7 +397,6 @@ def _add_submit_variables(slurm: SlurmScript, where: Submitter) -> SlurmScript:
     said = {
         "SLURM_SUBMIT_DIR": str(where.folder),
         "SLURM_SUBMIT_HOST": socket.gethostname(),
-        **({"COTENANT_CONTROLLER__ENDPOINT": where.endpoint} if where.endpoint else {}),
     }
     return msgspec.structs.replace(slurm, variables={**slurm.variables, **said})
 

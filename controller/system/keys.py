@@ -190,13 +190,18 @@ def find_key(place: Path, *, host: str = "") -> KeyFile:
     Raises:
         KeyProblem: none, or several and no way to choose.
     """
+    return read_key(find_key_file(place, host=host))
+
+
+def find_key_file(place: Path, *, host: str = "") -> Path:
+    """The file of that key. Raises KeyProblem as well."""
     maker = f"an admin makes it with `cotenant init --{f'host {host}' if host else 'user NAME'}`"
     whose = f"agent {host}" if host else "you"
     setting = "agent.keys_dir" if host else "controller.keys_dir"
     if not place.exists():
         raise KeyProblem(f"no key for {whose} at {place}: {maker}; put it there, or set {setting}")
     if not place.is_dir():
-        return read_key(place)
+        return place
     if host:
         wanted = [place / f"agent-{host}.key", place / "agent.key"]
         found = [path for path in wanted if path.exists()][:1]
@@ -208,7 +213,7 @@ def find_key(place: Path, *, host: str = "") -> KeyFile:
         raise KeyProblem(
             f"no key for {whose} in {place}: {maker}; put it there, or set {setting} to the file"
         )
-    return read_key(found[0])
+    return found[0]
 
 
 class Users:

@@ -73,14 +73,48 @@ def test_a_job_that_kills_itself_fails_at_once(person: Person) -> None:
     assert (again.code, again.out) == (128 + signal.SIGKILL, "alive\n" * 2)
 
 
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("kill -TERM $$", 143),
+        ("kill -INT $$", 130),
+        ("kill -HUP $$", 129),
+        ("(sleep 0.2; kill $$) & sleep 60", 143),
+        ("kill 0", 143),
+        ("exit 143", 143),
+        ("exit 130", 130),
+    ],
+)
+def test_a_signal_that_a_job_sent_itself_is_its_own_failure(person: Person, script: str, code: int) -> None:
+    """Nothing came from outside, so nothing is done twice."""
+    answer = person("run", "--", "bash", "-c", f"echo alive; {script}")
+    assert (answer.code, answer.out) == (code, "alive\n")
+    assert "the job's own: nothing beside it was signalled" in answer.err
+
+
+def test_a_job_that_looks_twice_like_a_failure_of_the_network_fails_and_its_children_go_on(
+    person: Person,
+) -> None:
+    job = person.submit("--", "sh", "-c", "echo 'NCCL error'; exit 1")
+    child = person.submit("--after", f"any:{job}", "--", "true")
+    person.until_state(child, "done")
+    found = person.show(job)
+    assert (found["state"], found["exit_code"], found["attempt"]) == ("failed", 1, 2)
+    assert (
+        "NCCL failure: NCCL error; twice in a row after about 0 s, so it counts as the job's own"
+        in found["reason"]
+    )
+    assert [each["outcome"] for each in found["attempts"]] == ["infra-failed", "user-failed"]
+
+
 def test_a_job_whose_infrastructure_fails_again_and_again_is_held_and_run_says_what_next(
     person: Person,
 ) -> None:
-    answer = person("run", "--", "sh", "-c", "echo alive; kill -TERM $$")
-    assert answer.code == 128 + signal.SIGTERM
-    assert answer.out == "alive\n" * 4, "three retries"
+    words = 'case $COTENANT_ATTEMPT in 1 | 3) echo "NCCL error";; *) echo "address already in use";; esac'
+    answer = person("run", "--", "sh", "-c", f"echo alive; {words} >&2; exit 9")
+    assert (answer.code, answer.out) == (9, "alive\n" * 4), "three retries"
     job = newest(person)
-    assert "held after 4 infrastructure failures in a row; the last: ended by SIGTERM" in answer.err
+    assert "held after 4 infrastructure failures in a row; the last: an address is already in" in answer.err
     assert answer.err.endswith(f"`cotenant release {job}` tries it again, `cotenant cancel {job}` ends it\n")
     assert person("run", "-q", "--", "true").code == 0, "the host is not blamed for it"
     assert person("cancel", job).code == 0

@@ -171,12 +171,52 @@ def test_refusals_have_their_exit_codes(cotenant: Cotenant) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_cancels(cotenant: Cotenant, begun: Begun, number: signal.Signals) -> None:
+def test_a_signal_to_run_ends_a_job_that_does_not_handle_it(
+    cotenant: Cotenant, begun: Begun, number: signal.Signals
+) -> None:
     with begun("run", "--", "sh", "-c", "echo started; sleep 600") as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "started\n"
         running.send_signal(number)
         assert running.wait(WITHIN_S) == 128 + number
+    assert json.loads(cotenant("queue", "--json").stdout)["jobs"] == []
+
+
+SAVES = """
+import sys, time
+try:
+    print("started", flush=True)
+    time.sleep(600)
+except KeyboardInterrupt:
+    print("saves", flush=True)
+    {after}
+"""
+
+
+@pytest.mark.parametrize(("after", "code"), [("print('saved')", 0), ("sys.exit(3)", 3), ("raise", 130)])
+def test_a_script_handles_ctrl_c_and_run_returns_what_it_ended_with(
+    cotenant: Cotenant, begun: Begun, after: str, code: int
+) -> None:
+    with begun("run", "--", sys.executable, "-c", SAVES.format(after=after)) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "started\n"
+        running.send_signal(signal.SIGINT)
+        assert running.stdout.readline() == "saves\n"
+        assert running.wait(WITHIN_S) == code
+    newest, *_ = json.loads(cotenant("queue", "--ended", "--json").stdout)["jobs"]
+    assert (newest["state"], newest["exit_code"], newest["attempt"]) == ("cancelled", code, 1)
+    assert newest["reason"].startswith("cancelled by ")
+
+
+def test_a_second_ctrl_c_cancels_a_script_that_goes_on(cotenant: Cotenant, begun: Begun, home: Path) -> None:
+    after = "time.sleep(600)"
+    with begun("run", "--", sys.executable, "-c", SAVES.format(after=after)) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "started\n"
+        running.send_signal(signal.SIGINT)
+        assert running.stdout.readline() == "saves\n"
+        running.send_signal(signal.SIGINT)
+        assert running.wait(WITHIN_S) == 130
     assert json.loads(cotenant("queue", "--json").stdout)["jobs"] == []
 
 

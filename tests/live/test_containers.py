@@ -239,16 +239,43 @@ def test_exit_codes_signals_and_mounts_are_those_of_the_command(contained: Conta
     contained.await_nothing_left()
 
 
-def test_a_shell_has_a_terminal_in_the_container(contained: Contained) -> None:
-    """Also what is typed or piped before it is there: the end of it ends the shell."""
+def users_environment(contained: Contained) -> dict[str, str]:
+    """Of root, with the user's key."""
     folder = contained.folder / "client"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     shutil.copy(contained.key, folder)
-    env = {
+    shutil.chown(folder / contained.key.name, contained.account.pw_uid)
+    return {
         **os.environ,
         "COTENANT_CONTROLLER__ENDPOINT": contained.endpoint,
         "COTENANT_CONTROLLER__KEYS_DIR": str(folder),
     }
+
+
+def test_a_container_has_its_users_key_and_the_controllers_endpoint(contained: Contained) -> None:
+    ask = (
+        "import os; print(os.environ['COTENANT_CONTROLLER__ENDPOINT']); "
+        "key = os.environ['COTENANT_CONTROLLER__KEYS_DIR']; "
+        "print(key, len(open(key).read()), os.listdir(os.path.dirname(key)))"
+    )
+    submitted = subprocess.run(
+        [*COTENANT, "submit", "--image", "py:1", "--", "python3", "-c", ask],
+        env=users_environment(contained),
+        cwd=contained.home,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    job = JobId(submitted.stdout.strip())
+    contained.await_phase(job, Phase.DONE, Phase.FAILED)
+    key = contained.folder / "client" / contained.key.name
+    size = key.stat().st_size
+    assert contained.log(job) == f"{contained.endpoint}\n{key} {size} {[key.name]}\n"
+
+
+def test_a_shell_has_a_terminal_in_the_container(contained: Contained) -> None:
+    """Also what is typed or piped before it is there: the end of it ends the shell."""
+    env = users_environment(contained)
     words = [*COTENANT, "shell", "--image", "py:1"]
     piped = subprocess.run(
         words,

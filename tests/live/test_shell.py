@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 import sys
+import venv
 from collections.abc import Callable, Iterator
 
 import psutil
@@ -101,6 +103,54 @@ def test_keys_reach_the_programs(opened: Opened) -> None:
     screen.type(b"kill %1; exit\n")
     screen.type(b"exit\n")
     assert screen.ended() in (0, 143)
+
+
+CONDA = """
+if [ "$CONDA_AUTO_ACTIVATE_BASE" != false ]; then PS1="(base) "; fi
+export PATH=/opt/conda/bin:$PATH CONDA_PREFIX=/opt/conda CONDA_DEFAULT_ENV=base
+hello() { echo "hello from the start-up files"; }
+"""
+"""As conda's part of ~/.bashrc does: whichever shell starts, its base comes first."""
+ENVIRONMENTS = {
+    "venv": {"VIRTUAL_ENV": "{env}"},
+    "conda": {"CONDA_PREFIX": "{env}", "CONDA_DEFAULT_ENV": "mine"},
+}
+
+
+@pytest.mark.parametrize("kind", ENVIRONMENTS)
+@pytest.mark.parametrize("name", ["bash", "sh", "zsh", "fish"])
+def test_a_shell_has_the_path_that_it_was_started_with(
+    person: Person, opened: Opened, name: str, kind: str
+) -> None:
+    """What a login reads (/etc/profile here, ~/.profile, ~/.zshrc, ...) is read, and changes no PATH."""
+    program = shutil.which(name)
+    if program is None:
+        pytest.skip(f"{name} is not installed")
+    env = person.home / f"my {kind}"
+    if not env.exists():
+        venv.create(env, symlinks=True)
+    fish = person.home / "config/fish"
+    fish.mkdir(parents=True, exist_ok=True)
+    (fish / "config.fish").write_text("fish_add_path --path --prepend /opt/conda/bin\n")
+    for file in (".profile", ".zshrc"):
+        (person.home / file).write_text(CONDA)
+    more = {key: value.format(env=env) for key, value in ENVIRONMENTS[kind].items()}
+    path = f"{env}/bin:{person.env['PATH']}"
+    with pytest.MonkeyPatch.context() as patched:
+        for key, value in {**more, "PATH": path, "SHELL": program}.items():
+            patched.setitem(person.env, key, value)
+        screen = opened("shell", columns=2_000)
+    line = 'python -c "import os, sys; print(sys.prefix, [os.environ.get(k) for k in sys.argv[1:]])" '
+    screen.until(b"connects to it again")
+    screen.type(f"{line}{' '.join((*more, 'PATH', 'COTENANT_KEPT', 'CONDA_AUTO_ACTIVATE'))}\n".encode())
+    wanted = [*more.values(), path, None, None]
+    screen.until(f"{env} {wanted}".encode())
+    if name != "fish":
+        screen.type(b"hello\n")
+        screen.until(b"hello from the start-up files")
+    assert b"(base)" not in screen.shown
+    screen.type(b"exit 7\n")
+    assert screen.ended() == 7
 
 
 ECHO = """

@@ -110,6 +110,18 @@ def test_a_client_is_taken_back_then_told_then_killed(make: Make, events: Path) 
     )
 
 
+def test_ctrl_c_ends_a_client_that_handles_it_and_no_other(make: Make, events: Path) -> None:
+    """A program that dies of SIGINT would take its co-clients with it."""
+    attempt = ready(make(*rank(events), mps=CLIENT).start(), events)
+    attempt.tell(StopNow(save=False, interrupt=True, deadline_s=WAIT_S, reason="cancelled"))
+    verdict = attempt.result().verdict
+    assert (verdict.outcome, verdict.exit_code) == ("stopped", 130)
+    sleeper = make("sleep", "1000", mps=CLIENT).start()
+    sleeper.tell(StopNow(save=False, interrupt=True, deadline_s=0.5, reason="cancelled"))
+    result = sleeper.result()
+    assert result.status.farewell == ("terminate_client: 1 done", "SIGTERM")
+
+
 def test_a_rank_that_stays_is_killed_in_the_end(make: Make, events: Path) -> None:
     attempt = ready(make(*rank(events, "stubborn"), mps=CLIENT).start(), events)
     # Long enough for a rank on a busy machine to write down that it was told.

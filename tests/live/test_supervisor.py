@@ -541,12 +541,38 @@ def test_terminal_signals_do_not_end_a_job(make: Make, rank_program: str) -> Non
     attempt = make(sys.executable, rank_program).start()
     attempt.until(lambda status: status.first_step is not None)
     assert attempt.process is not None
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         attempt.process.send_signal(number)
     step = attempt.statuses[-1].step
     attempt.until(lambda status: status.step > step)
     attempt.tell(StopNow(save=True, deadline_s=WAIT_S, reason="x"))
     assert attempt.result().verdict.outcome == "stopped"
+
+
+@pytest.mark.parametrize("sender", ["somebody", "the job"])
+def test_only_a_signal_from_outside_to_the_supervisor_as_well_is_a_shutdown(
+    make: Make, tmp_path: Path, sender: str
+) -> None:
+    """A host that shuts down signals both; a job that does has ended itself."""
+    code = f"""
+        import os, signal, time
+        open("ready", "w").close()
+        if {sender == "the job"}:
+            os.kill(os.getppid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+        while True:
+            time.sleep(0.05)
+    """
+    attempt = make(*python(code)).start()
+    attempt.await_file("ready", tmp_path)
+    if sender == "somebody":
+        assert attempt.process is not None
+        (rank,) = attempt.await_pids(1)
+        attempt.process.send_signal(signal.SIGTERM)
+        os.kill(rank, signal.SIGTERM)
+    verdict = attempt.result().verdict
+    wanted = "infra-failed" if sender == "somebody" else "user-failed"
+    assert (verdict.outcome, verdict.exit_code) == (wanted, 128 + signal.SIGTERM), verdict
 
 
 def test_ranks_have_default_signals(make: Make) -> None:

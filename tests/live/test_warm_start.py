@@ -135,6 +135,24 @@ def test_two_ranks_stop_at_one_step_with_their_state_saved(host: Host) -> None:
     assert attempt.log(0) == attempt.log(1) == f"stopped at {result.step}\n"
 
 
+def test_every_rank_handles_ctrl_c(host: Host) -> None:
+    script = """
+        import time
+        try:
+            print("here")
+            time.sleep(1000)
+        except KeyboardInterrupt:
+            print("saved")
+    """
+    attempt = host.attempt(sys.executable, host.script(script), ranks=2).start()
+    assert attempt.until(lambda status: status.started).launch == "warm"
+    await_(lambda: "here" in attempt.log(0) and "here" in attempt.log(1))
+    attempt.tell(StopNow(save=False, interrupt=True, deadline_s=WAIT_S, reason="cancelled"))
+    verdict = attempt.result().verdict
+    assert (verdict.outcome, verdict.exit_code) == ("stopped", 0)
+    assert attempt.log(0) == attempt.log(1) == "here\nsaved\n"
+
+
 def test_one_that_does_not_want_to_go_is_killed(host: Host) -> None:
     script = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('here')\ntime.sleep(1000)\n"
     attempt = host.attempt(sys.executable, host.script(script), ranks=2).start()

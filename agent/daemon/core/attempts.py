@@ -95,7 +95,8 @@ class Attempts:
         if found.alive:
             self._out.add(Adopt(job_id=key[0], attempt=key[1]))
         else:
-            self._teardown.clean(key, "the host restarted" if found.rebooted else "its supervisor was killed")
+            why = "the host restarted" if found.rebooted else "its supervisor was killed"
+            self._teardown.clean(key, why, rebooted=found.rebooted)
 
     def _attempt_of(self, found: FoundAttempt) -> Attempt:
         order = found.order
@@ -200,6 +201,7 @@ class Attempts:
                 save=command.save,
                 deadline_s=command.deadline_s,
                 reason=render(command.reason),
+                interrupt=command.interrupt,
                 finish=command.finish,
             )
             self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, stop=stop)))
@@ -326,5 +328,6 @@ def _differ(*pairs: tuple[str, str]) -> bool:
 
 
 def _covers(asked: StopAsked | None, command: StopAttempt) -> bool:
-    """A stop that was asked for already; one without a save overrides one with."""
-    return asked is not None and (not asked.save or command.save)
+    """Whether a stop that was asked for already is at least as urgent: one without a save overrides one with,
+    and both are overridden by one that leaves no time to end after SIGINT."""
+    return asked is not None and (asked.save, asked.interrupt) <= (command.save, command.interrupt)

@@ -149,6 +149,7 @@ def order_for(
         start_deadline_s=NEVER_S if command.launch.terminal else config.start_deadline_s,
         log_bytes_max=config.log_bytes_max,
         network=config.network,
+        controller=",".join(config.controllers),
         jobside_path=config.jobside_path,
         cgroup=f"{config.cgroup_root}/{command.job_id}-a{command.attempt}" if config.cgroup_root else "",
     )

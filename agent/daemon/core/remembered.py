@@ -32,11 +32,18 @@ class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
     save: bool
     deadline_s: float
     reason: str
+    interrupt: bool = False
     finish: bool = False
 
     def order(self, left_s: float) -> StopNow:
         """The order to the supervisor, when so much of the time is left."""
-        return StopNow(save=self.save, deadline_s=left_s, reason=self.reason, finish=self.finish)
+        return StopNow(
+            save=self.save,
+            deadline_s=left_s,
+            reason=self.reason,
+            interrupt=self.interrupt,
+            finish=self.finish,
+        )
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):

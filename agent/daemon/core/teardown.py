@@ -149,14 +149,17 @@ class Teardown:
         self._out.report(ended, reporting.add_end(attempt, ended))
         self._out.say(f"{name_of(attempt.key)}: {outcome}: {detail}")
 
-    def clean(self, key: AttemptKey, why: str) -> None:
+    def clean(self, key: AttemptKey, why: str, *, rebooted: bool = False) -> None:
         """Cleans up after an attempt whose supervisor is gone: its processes are ended, and the result that
-        is missing is written."""
+        is missing is written. `rebooted`: with all of the host, so it was no process of the job's doing."""
         live = self._tenants.live[key]
         live.cleaning, live.connected = True, False
         status = live.status or Status(job_id=key[0], attempt=key[1])
         result = Result(
-            status=status, verdict=ExitVerdict(outcome="infra-failed", exit_code=None, detail=why)
+            status=status,
+            verdict=ExitVerdict(
+                outcome="infra-failed", detail=why, rule="" if rebooted else "supervisor gone"
+            ),
         )
         self._out.say(f"{name_of(key)}: {why}; ending what is left of it", bad=True)
         self._out.add(EndLeftovers(result=result))

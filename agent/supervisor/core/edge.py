@@ -82,6 +82,12 @@ class Sampled(Happening, frozen=True, kw_only=True):
     """Private memory of processes beside the worker's own (data loaders), where that is most."""
 
 
+class OutsideSignal(Happening, frozen=True, kw_only=True):
+    """The supervisor itself was signalled, from outside of the job."""
+
+    number: int
+
+
 class OverMemory(Happening, frozen=True, kw_only=True):
     """The processes use more host memory than the job asked for, where no cgroup enforces it."""
 
@@ -125,6 +131,7 @@ AnyHappening = (
     | RankMessageCame
     | RankExited
     | Sampled
+    | OutsideSignal
     | OverMemory
     | Noted
     | ClientsTerminated
@@ -163,6 +170,11 @@ class SetPace(SupervisorEffect, frozen=True, kw_only=True):
     """Tell all ranks of this host when they may train."""
 
     pace: PaceNow
+
+
+class InterruptRanks(SupervisorEffect, frozen=True, kw_only=True):
+    """SIGINT to the processes that we started and their groups, as Ctrl-C on a terminal sends it. Of a client
+    of an MPS daemon only those that handle it get it: to any other it is death in the middle of its work."""
 
 
 class EndRanks(SupervisorEffect, frozen=True, kw_only=True):
@@ -206,6 +218,7 @@ AnySupervisorEffect = (
     TellRank
     | WriteWord
     | SetPace
+    | InterruptRanks
     | EndRanks
     | TerminateClients
     | DumpStacks

@@ -40,6 +40,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     stop: StopWish | None = None
     has_stopped: bool = False
     """The job itself says that it stopped where it was asked to."""
+    outside: int | None = None
+    """The signal that the supervisor got from outside of the job at about the time of the end."""
     silent_s: float = 0.0
     """Without an optimizer step, before it was taken to hang."""
     over_mib: float | None = None
@@ -79,12 +81,17 @@ def _certain(ending: Ending) -> ExitVerdict | None:
     if ending.has_stopped:
         step = f" at step {ending.status.stop_step}" if ending.status.stop_step is not None else ""
         return ExitVerdict(outcome="stopped", detail=f"saved and stopped{step}")
+    if ending.stop is not None and ending.stop.is_interrupted and not ending.cause:
+        status = next((each.shell_code for each in ending.exits if not each.is_good), 0)
+        detail = f"ended after SIGINT with exit code {status}{_words(ending)['reason']}"
+        return ExitVerdict(outcome="stopped", exit_code=status, detail=detail)
     text = _TOLD_TO_END.get(ending.cause)
     if text is None:
         return None
     outcome = _OUTCOMES.get(ending.cause, "stopped")
     code = ending.exits[0].shell_code if ending.exits and outcome == "user-failed" else None
-    return ExitVerdict(outcome=outcome, exit_code=code, detail=text.format(**_words(ending)))
+    detail = text.format(**_words(ending))
+    return ExitVerdict(outcome=outcome, exit_code=code, detail=detail, rule=ending.cause)
 
 
 _TOLD_TO_END: Final[dict[ExitCause, str]] = {
@@ -170,6 +177,7 @@ def _looked_up(ending: Ending) -> ExitVerdict:
         detail=who + row.text.format(**_row_words(exit_, ending)).removesuffix(": "),
         out_of_memory=row.memory == "device" or (row.memory == "host" and not ending.on_cuda),
         cuda_fault=row.is_cuda_fault and ending.on_cuda,
+        rule="" if row.need == "outside" else row.name,
     )
 
 
@@ -184,6 +192,7 @@ def _row_for(exit_: Exit, ending: Ending) -> ExitRule:
         "host-oom": by_host,
         "oom-here": by_host and ending.gone.counts_oom,
         "container": ending.order.runtime is not None,
+        "outside": ending.outside is not None,
     }
     for row in ROWS:
         if not needs[row.need]:
@@ -209,6 +218,8 @@ def _row_words(exit_: Exit, ending: Ending) -> dict[str, object]:
     return {
         "error": "" if ending.order.launch.terminal else error_line(ending.gone.tails.get(exit_.rank, "")),
         "signal": _signal_name(exit_.by_signal),
+        "outside": _signal_name(ending.outside),
+        "status": _signal_name(exit_.signal) if exit_.signal else f"exit code {exit_.exit_code}",
         "code": exit_.shell_code,
         "port": ending.order.start.master_port,
         "host_memory_mib": ending.order.start.host_memory_mib,

@@ -27,10 +27,11 @@ class ExitRule(msgspec.Struct, frozen=True, kw_only=True):
     """Searched in the last error of the rank's log."""
     codes: tuple[int, ...] = ()
     signals: tuple[int, ...] = ()
-    need: Literal["", "own-oom", "host-oom", "oom-here", "container"] = ""
+    need: Literal["", "own-oom", "host-oom", "oom-here", "container", "outside"] = ""
     """own-oom: the kernel killed a process of the attempt at the attempt's own limit. host-oom: one was
     killed on the host for lack of memory meanwhile. oom-here: and the control group says that it was one of
-    the attempt's. container: it was to run in one, whose programs keep exit code 125 for themselves."""
+    the attempt's. container: it was to run in one, whose programs keep exit code 125 for themselves. outside:
+    the supervisor was signalled at that time as well, by no process of the job's."""
     chained: bool = False
     """`pattern` is also searched in the errors that the last one came from."""
     is_symptom: bool = False
@@ -40,9 +41,11 @@ class ExitRule(msgspec.Struct, frozen=True, kw_only=True):
     """Which memory there was too little of, if that was it."""
 
 
-SIGNALS_OF_SHELLS: Final = (1, 2, 6, 9, 11, 15)
+SIGNALS_OF_SHELLS: Final = (1, 2, 3, 6, 9, 11, 15)
 """A shell turns these into the exit code 128 + n often enough to read it that way."""
 
+ASKS_TO_END: Final = (1, 2, 3, 15)
+"""SIGHUP, SIGINT, SIGQUIT and SIGTERM: what whoever ends all of an account or of a host sends."""
 _KILLED_PROCESS: Final = (
     r"DataLoader worker \(pid[^)]*\) is killed by signal: Killed"
     r"|died with <Signals\.SIGKILL|terminated with signal SIGKILL|failed \(exitcode: -9\)"
@@ -91,6 +94,15 @@ ROWS: Final[tuple[ExitRule, ...]] = (
         text="one of its processes was killed, and the host ran out of memory (it asked for "
         "{host_memory_mib} MiB; see --host-mem): {error}",
     ),
+    # A host that shuts down, or a person who ends all of an account: the only kind that leaves evidence. A
+    # signal to the job alone may be its watchdog's, and a job that is run again does its work twice.
+    ExitRule(
+        name="ended from outside",
+        outcome="infra-failed",
+        need="outside",
+        text="{outside} was sent to its supervisor too, from outside of the job (a shutdown of the host?); "
+        "it ended with {status}: {error}",
+    ),
     # By its command, a person or a guard against lack of memory in user space: nobody signs a SIGKILL. What
     # the kernel has no record of is tried again as often as --retries says.
     ExitRule(
@@ -107,17 +119,10 @@ ROWS: Final[tuple[ExitRule, ...]] = (
         text="one of its processes was killed, not for memory (the kernel has no record of it): {error}",
     ),
     ExitRule(
-        name="a process ended from outside",
-        outcome="infra-failed",
-        pattern=r"DataLoader worker \(pid[^)]*\) is killed by signal: (Terminated|Hangup|Interrupt|Quit)",
-        chained=True,
-        text="one of its processes was ended by a signal from outside: {error}",
-    ),
-    ExitRule(
-        name="ended from outside",
-        outcome="infra-failed",
-        signals=(1, 2, 3, 15),
-        text="ended by {signal} from outside",
+        name="asked to end",
+        outcome="user-failed",
+        signals=ASKS_TO_END,
+        text="ended with {status}, the job's own: nothing beside it was signalled: {error}",
     ),
     ExitRule(
         name="address in use",

@@ -24,6 +24,8 @@ from cotenant.agent.supervisor.core.stopping import KILL_GRACE_S, Leave
 
 PEER_GRACE_S: Final = 20.0
 """After one rank failed: time for the others to fail by themselves, with their own words in the log."""
+OUTSIDE_S: Final = 30.0
+"""A rank that fails so long after a signal from outside may have failed of it."""
 LINGER_S: Final = 20.0
 """A rank that said `stopped` should exit within this."""
 
@@ -35,7 +37,10 @@ class RankTracker:
         self.exits: list[Exit] = []
         self.stopped: set[int] = set()
         """Ranks that said so."""
-        self._peer_s = inf
+        self._failed_s = inf
+        """When the first one failed."""
+        self._outside: tuple[int, float] | None = None
+        """The last signal from outside, and when it came."""
         self._linger_s = inf
 
     def is_of(self, rank: int) -> bool:
@@ -57,20 +62,32 @@ class RankTracker:
         exit_ = Exit(rank=event.rank, exit_code=event.exit_code, signal=event.signal, was_told=told)
         self.exits.append(exit_)
         if not told and not exit_.is_good and event.rank not in self.stopped:
-            self._peer_s = min(self._peer_s, now_s + PEER_GRACE_S)
+            self._failed_s = min(self._failed_s, now_s)
         return True
+
+    def note_outside(self, number: int, now_s: float) -> None:
+        """The supervisor was signalled, from outside of the job."""
+        self._outside = number, now_s
+
+    @property
+    def outside(self) -> int | None:
+        """The signal from outside that its first failure may have come from; it may be told before or after
+        that."""
+        number, came_s = self._outside or (None, inf)
+        return number if came_s >= self._failed_s - OUTSIDE_S else None
 
     @property
     def has_failed(self) -> bool:
         """A rank has, and the others are waited for."""
-        return self._peer_s < inf
+        return self._failed_s < inf
 
     @property
     def next_alarm_s(self) -> float:
-        return min(self._peer_s, self._linger_s)
+        return min(self._failed_s + PEER_GRACE_S, self._linger_s)
 
     def judge_peers(self, now_s: float) -> Leave | None:
-        return Leave(cause="peer", grace_s=KILL_GRACE_S) if now_s >= self._peer_s else None
+        is_due = now_s >= self._failed_s + PEER_GRACE_S
+        return Leave(cause="peer", grace_s=KILL_GRACE_S) if is_due else None
 
     def judge_linger(self, hellos: Collection[int], now_s: float) -> Leave | None:
         if self.all_stopped(hellos):

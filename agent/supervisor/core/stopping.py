@@ -8,7 +8,10 @@ The supervisor counts the lease down by itself: save at 60 % of it, stop the ran
 controller may start the job elsewhere, so the supervisor ends a job that could start there by then, whatever
 happened to agent and network; it leaves a job alone that could not.
 
-Only the table of `Departure` asks for a signal to a rank; each step has its own deadline, and each is
+A person's Ctrl-C at `cotenant run` reaches a job as SIGINT, which it may handle as on a terminal; it departs
+when its time to end by itself is over.
+
+Only the table of `Departure` asks for any other signal to a rank; each step has its own deadline, and each is
 recorded. A client of an MPS daemon that is killed with work under way may take its co-clients with it, so the
 daemon takes the client's work back first (`terminate_client`); only then come the signals. Where no MPS is in
 use the signals come at once.
@@ -63,6 +66,10 @@ class StopWish(msgspec.Struct, kw_only=True):
     until_s: float
     allowed_s: float
     reason: str
+    interrupt: bool = False
+    """SIGINT comes first, and time until `until_s`."""
+    is_interrupted: bool = False
+    """They have got it."""
     finish: bool = False
     """Ranks whose loop knows us leave it and go on with their script."""
     is_asked: bool = False
@@ -76,13 +83,14 @@ class StopWish(msgspec.Struct, kw_only=True):
             until_s=now_s + word.deadline_s,
             allowed_s=word.deadline_s,
             reason=word.reason,
+            interrupt=word.interrupt,
             finish=word.finish,
         )
 
     def asked_again(self, word: StopNow, now_s: float) -> None:
         self.until_s = min(self.until_s, now_s + word.deadline_s)
         if self.save and not word.save:
-            self.save, self.reason = False, word.reason
+            self.save, self.reason, self.interrupt = False, word.reason, word.interrupt
 
     @property
     def patience_s(self) -> float:
@@ -95,8 +103,13 @@ class StopWish(msgspec.Struct, kw_only=True):
 
     def judge(
         self, coordination: Coordination, now_s: float, *, is_loading: bool
-    ) -> Leave | Literal["ask", "wait"]:
-        """Returns what to do now; `ask`: propose a step to stop at."""
+    ) -> Leave | Literal["ask", "wait", "interrupt"]:
+        """Returns what to do now; `ask`: propose a step to stop at; `interrupt`: send SIGINT."""
+        if self.interrupt:
+            if not self.is_interrupted:
+                self.is_interrupted = True
+                return "interrupt"
+            return "wait" if now_s < self.until_s else Leave(cause="stop", grace_s=KILL_GRACE_S)
         if self.save and coordination.waits_for_members and now_s < self.patience_s:
             return "wait"
         if not self.save or not coordination.can_save:

@@ -36,7 +36,9 @@ from cotenant.agent.supervisor.core.edge import (
     CouldNotStart,
     DumpStacks,
     Finish,
+    InterruptRanks,
     Noted,
+    OutsideSignal,
     OverMemory,
     RankExited,
     RankMessageCame,
@@ -190,6 +192,8 @@ class Supervision:
                 self._out.append(WriteWord(text=texts.one_line(text)))
             case GangIn():
                 self._say(self._coordination.hear(event, self._now_s))
+            case OutsideSignal(number=number):
+                self._roll.note_outside(number, self._now_s)
             case OverMemory(used_mib=used_mib):
                 self._over_mib = used_mib
                 self._leave(Leave(cause="memory", grace_s=0.0))
@@ -276,7 +280,8 @@ class Supervision:
         return self._progress.note_printed(printed.metrics)
 
     def _note_exit(self, event: RankExited) -> None:
-        known = self._roll.note_exit(event, self._now_s, told=self._phase == "leaving")
+        told = self._phase == "leaving" or (self._stop is not None and self._stop.is_interrupted)
+        known = self._roll.note_exit(event, self._now_s, told=told)
         if known and self._order.launch.mode == "worker":
             self._say(self._coordination.note_exit(event.rank, self._now_s))
 
@@ -362,6 +367,8 @@ class Supervision:
             self._leave(verdict)
         elif verdict == "ask":
             self._say(self._coordination.ask_to_stop(self._now_s, finish=self._stop.finish))
+        elif verdict == "interrupt":
+            self._out.append(InterruptRanks())
 
     def _judge_lease(self) -> None:
         lease = self._lease
@@ -467,6 +474,7 @@ class Supervision:
             cause=self._cause,
             stop=self._stop,
             has_stopped=self._roll.has_stopped(hellos, is_durable_there=durable),
+            outside=self._roll.outside,
             silent_s=self._watchdog.silent_s,
             over_mib=self._over_mib,
         )

@@ -13,9 +13,10 @@ from cotenant.agent.supervisor.processes.launchers import NotLaunchable, launche
 from cotenant.agent.supervisor.processes.logs import LogWriter, log_end, read_log
 from cotenant.agent.supervisor.processes.measuring import Measuring, host_oom_kills, tree_of
 from cotenant.agent.supervisor.processes.outputs import Output, Outputs, UnusableOutput
+from cotenant.agent.supervisor.processes.outside_signals import block_signals, take_outside_signals
 from cotenant.agent.supervisor.processes.ranks import (
     RankStartFailed, abort_others, account_of, become_subreaper, catches, cuda_indices, dump, end_groups,
-    has_children, keep_files_to_ourselves, kill_children, reap, start,
+    has_children, interrupt, keep_files_to_ourselves, kill_children, reap, start,
 )
 from cotenant.agent.supervisor.processes.reaper import end_leftovers, end_others, leave_to_reaper
 from cotenant.agent.supervisor.processes.terminal import Terminal
@@ -24,11 +25,13 @@ from cotenant.agent.supervisor.processes.termination import Terminations, group_
 __all__ = [
     "NOT_DIRECT", "STACKS_SIGNAL", "Account", "LogWriter", "Measuring", "NotLaunchable", "Output", "Outputs",
     "RankStartFailed", "Terminal", "Terminations", "UnusableOutput", "abort_others", "account_of",
-    "become_subreaper",
+    "become_subreaper", "block_signals",
     "group_by_pipe", "catches", "command_of", "cuda_indices", "dump", "end_groups", "end_leftovers",
     "end_others",
     "environment_of", "give_job_folder", "has_children", "host_oom_kills", "keep_files_to_ourselves",
-    "kill_children", "launcher_of", "leave_to_reaper", "log_end", "make_job_folder", "needs_cuda_indices",
-    "ranks", "read_log", "reap", "remove_short_folder", "start", "tree_of",
+    "interrupt", "kill_children", "launcher_of", "leave_to_reaper", "log_end", "make_job_folder",
+    "needs_cuda_indices",
+    "ranks", "read_log", "reap", "remove_short_folder", "start",
+    "take_outside_signals", "tree_of",
 ]
 # fmt: on

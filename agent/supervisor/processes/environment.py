@@ -2,9 +2,9 @@
 
 Rule: a job sees what its submission recorded, its secrets, and what this file adds; nothing of the
 agent's own environment. What tells a worker its place (RANK, MASTER_ADDR, COTENANT_JOB, the devices) is
-ours and wins; what only helps (OMP_NUM_THREADS, HOME, the network interface, NCCL's settings) yields to the
-user's own. MPS variables come from the placement alone: a stale pipe directory in the submitter's shell would
-attach a job to a foreign daemon, or silently to none.
+ours and wins; what only helps (OMP_NUM_THREADS, HOME, the network interface, NCCL's settings, where the
+controller is) yields to the user's own. MPS variables come from the placement alone: a stale pipe directory
+in the submitter's shell would attach a job to a foreign daemon, or silently to none.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ def environment_of(
 ) -> dict[str, str]:
     """Everything that a process gets. `cuda_indices` only for launchers that cannot read device UUIDs."""
     helpful = _account_words(account) | _threads(order, rank) | _network(order) | nccl_environment(order)
+    helpful |= {protocol.ENV_ENDPOINT: order.controller} if order.controller else {}
     return {
         "PATH": PATH,
         "LANG": "C.UTF-8",

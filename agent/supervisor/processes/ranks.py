@@ -285,6 +285,12 @@ def dump(pids: Iterable[int]) -> list[int]:
     return [pid for pid in [*dict.fromkeys(pids)][:PROCESSES_MAX] if _send_if_caught(pid, STACKS_SIGNAL)]
 
 
+def interrupt(pids: Iterable[int]) -> None:
+    """SIGINT to each that handles it, as Python does."""
+    for pid in pids:
+        _send_if_caught(pid, signal.SIGINT)
+
+
 def abort_others(pids: Iterable[int]) -> list[int]:
     """Abort those that could not be asked and write their stacks when they are aborted; returns them."""
     others = [pid for pid in list(pids)[:PROCESSES_MAX] if not catches(pid, STACKS_SIGNAL)]

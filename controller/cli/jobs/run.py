@@ -1,9 +1,10 @@
 """`cotenant run`: submit, wait, show the output, return the job's own exit code; with a controller and an
 agent of one's own where none answers.
 
-Rule: the first Ctrl-C cancels the job and waits for its end; the second leaves it to itself. What is started
-is started under a lock, as one detached `cotenant up` that ends by itself after ten idle minutes, and only on
-the user's own socket: where another endpoint is configured, nothing is started behind it.
+Rule: the first Ctrl-C goes to the job's processes, as on a terminal; the second cancels the job, and the
+third leaves it to itself. SIGTERM begins with the second. What is started is started under a lock, as one
+detached `cotenant up` that ends by itself after ten idle minutes, and only on the user's own socket: where
+another endpoint is configured, nothing is started behind it.
 
 The job's process opens our standard input itself, by its place in /proc: no byte goes through us, and the
 pipe's own limit is its flow control. Where standard output and standard error go to one place, the job has
@@ -31,13 +32,13 @@ from cotenant.controller.cli.jobs.forwarding import PortPair
 from cotenant.controller.cli.jobs.submit import prepare_request, takes_job_flags
 from cotenant.controller.cli.jobs.terminal_session import TerminalSession, window_size
 from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings
-from cotenant.controller.client.connection import Client
+from cotenant.controller.client.connection import Client, Refusal
 from cotenant.controller.client.output import ROUND_S, ErrorOutput, Follower, Missing, OutputPiece
 from cotenant.controller.domain import ENDED, HostState, InputFile, JobId, JobSpec, Phase, texts
 from cotenant.controller.present.etas import describe_eta
 from cotenant.controller.present.interruption import ended_by
 from cotenant.controller.present.jobs import devices
-from cotenant.controller.present.problem import FAILED, NEVER_STARTED, OK, Problem
+from cotenant.controller.present.problem import FAILED, INTERRUPTED, NEVER_STARTED, OK, Problem
 from cotenant.controller.present.screen import is_terminal, tell
 from cotenant.controller.present.sharing import closing_lines
 from cotenant.controller.present.terminal import JobOutput, WaitingLine
@@ -45,10 +46,10 @@ from cotenant.controller.submission.options import Options
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import is_system_socket, socket_path
 from cotenant.controller.system.locks import Lock, LockTaken
-from cotenant.controller.wire import SIZE_VARIABLE
+from cotenant.controller.wire import ENV_JOB, SIZE_VARIABLE
 from cotenant.controller.wire import clients as wire
 
-TERMINAL_WORDS: Final = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE")
+TERMINAL_WORDS: Final = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE", "CONDA_DEFAULT_ENV")
 """What programs on a terminal go by: those of ours."""
 
 
@@ -68,14 +69,16 @@ def run(
     """Run a command as a job: wait for its turn, show its output, return its exit code.
 
     Where no controller answers, one is started here together with an agent; it ends after ten idle
-    minutes. Ctrl-C cancels the job; a second Ctrl-C leaves it running and returns.
+    minutes. Ctrl-C goes to the job, which then has 30 seconds to end (a job that waits is cancelled); a
+    second Ctrl-C cancels it at once, a third returns and leaves it to itself.
 
     Standard input from a pipe or a file goes to a job of one rank on this machine; what the job writes to
     standard error comes out there. On a terminal one line says what the job waits for; into a pipe, each
     change is a line. With --pty, as with `cotenant shell`, every key goes to the job.
 
-    Exit code: the job's own; 128 + n after signal n; 125 if it never started; 126 or 127 if its
-    command could not be executed or was not found.
+    Exit code: the job's own, also after Ctrl-C; 128 + n after signal n, and for a job that was cancelled
+    before it ended; 125 if it never started; 126 or 127 if its command could not be executed or was not
+    found.
 
     For example:
 
@@ -94,7 +97,7 @@ def run(
     ensure_controller(endpoint)
     with asking(endpoint, patience_s=PATIENCE_S) as client:
         reply = client.ask(request)
-        return RunWatch(client, reply.job_ids[0], quiet, reply.notes).to_the_end()
+        return RunWatch(client, reply.job_ids[0], quiet, add_outer_job(reply.notes)).to_the_end()
 
 
 def request_with_terminal(request: wire.Submit) -> wire.Submit:
@@ -125,7 +128,14 @@ def watch_terminal(
         reply = client.ask(request)
         (job_id,) = reply.job_ids
         terminal = TerminalSession(client, job_id, ports)
-        return RunWatch(client, job_id, quiet, reply.notes, terminal=terminal).to_the_end()
+        notes = add_outer_job(reply.notes)
+        return RunWatch(client, job_id, quiet, notes, terminal=terminal).to_the_end()
+
+
+def add_outer_job(notes: Sequence[str]) -> tuple[str, ...]:
+    """The notes on a job that is waited for, with that on the job in which this runs, if it does."""
+    job = os.environ.get(ENV_JOB)
+    return (*notes, *([f"job {job}, in which this runs, keeps its devices while it waits"] if job else ()))
 
 
 def request_with_streams(request: wire.Submit, endpoint: str | None) -> wire.Submit:
@@ -171,7 +181,7 @@ class RunWatch:
         cancels: bool = True,
     ) -> None:
         """Creates the watch on a job. `notes`: of its submission; one that its first line says as well is not
-        told twice. `terminal`: what connects to the job's own. `cancels`: the first Ctrl-C cancels it."""
+        told twice. `terminal`: what connects to the job's own. `cancels`: Ctrl-C is for the job."""
         self._notes = notes
         self._terminal = terminal
         self._follower = Follower(
@@ -189,7 +199,9 @@ class RunWatch:
         self._output = JobOutput(raw=terminal is not None)
         self._errors = JobOutput(sys.stderr)
         self._line = WaitingLine()
-        self._cancels, self._cancelled = cancels, False
+        self._cancels = cancels
+        self._pressed = self._passed_on = 0
+        """How often Ctrl-C was, and how often the controller was told so. SIGTERM counts as two."""
         self._told = ("", False)
         """The state that was told last, without numbers that change all the time; and whether with an ETA."""
         self._last: wire.JobView | None = None
@@ -198,6 +210,7 @@ class RunWatch:
     def to_the_end(self) -> int:
         while True:
             try:
+                self._pass_on()
                 for piece in self._follower.pieces():
                     self._take(piece)
                 break
@@ -205,18 +218,18 @@ class RunWatch:
                 tell(str(left))
                 return OK
             except KeyboardInterrupt:
-                if self._cancelled or not self._cancels:
+                self._pressed += 2 if not self._pressed and ended_by() != INTERRUPTED else 1
+                if self._pressed > 2 or not self._cancels:
                     tell(f"\njob {self._job_id} is left to itself: `cotenant logs -f {self._job_id}`")
                     return ended_by()
-                self._cancel()
         self._line.clear()
         self._output.close()
         self._errors.close()
         assert self._last is not None  # follow tells the job before it ends
-        code = exit_code(self._last, self._cancelled)
+        code = exit_code(self._last, self._pressed > 0)
         for line in closing_lines(self._last) if not self._quiet else ():
             tell(f"job {self._job_id} {line}")
-        if code:
+        if code or self._pressed:
             tell(f"job {self._job_id} {why(self._last)}")
         if self._last.is_given_up:
             tell(
@@ -224,10 +237,19 @@ class RunWatch:
             )
         return code
 
-    def _cancel(self) -> None:
-        self._cancelled = True
-        tell(f"\ncancelling job {self._job_id} (Ctrl-C again leaves it to itself)")
-        self._client.ask(wire.ChangeJobs(verb="cancel", job_ids=(self._job_id,)))
+    def _pass_on(self) -> None:
+        """Tells the controller of a Ctrl-C of which it does not know."""
+        if self._passed_on == self._pressed:
+            return
+        self._passed_on = self._pressed
+        request = wire.ChangeJobs(verb="cancel", job_ids=(self._job_id,), interrupt=self._pressed == 1)
+        try:
+            (said,) = self._client.ask(request).lines
+        except Refusal as refusal:
+            if refusal.failure.code != "refused":
+                raise
+            return  # It has ended by itself; how comes next.
+        tell(f"\n{said}{'' if request.interrupt else ' (Ctrl-C again leaves it to itself)'}")
 
     def _take(self, piece: OutputPiece) -> None:
         if isinstance(piece, bytes | ErrorOutput):
@@ -323,10 +345,11 @@ def why(job: wire.JobView) -> str:
 
 
 def exit_code(job: wire.JobView, cancelled_here: bool) -> int:
-    """The exit code of a run: the job's own; 128 + n after signal n; 125 if it never started."""
-    if job.phase is Phase.DONE:
+    """The exit code of a run: the job's own, or what a shell says of a command that was cut short; 125 if it
+    never started."""
+    if job.phase is Phase.DONE or (cancelled_here and job.exit_code == OK):
         return job.exit_code or OK
-    if cancelled_here:
+    if cancelled_here and job.exit_code is None:
         return ended_by()
     if job.exit_code:
         return 128 - job.exit_code if job.exit_code < 0 else min(job.exit_code, 255)
@@ -344,7 +367,7 @@ def ensure_controller(endpoint: str | None) -> None:
     """Returns once a controller answers; where none does, one is started with an agent.
 
     Raises:
-        Problem: it cannot be started, or is somewhere else and does not answer.
+        Problem: it cannot be started, or is somewhere else and does not answer, or this runs in a job.
     """
     try:
         ask_status(endpoint)
@@ -354,6 +377,12 @@ def ensure_controller(endpoint: str | None) -> None:
         path = socket_path(where)
         if problem.code != "unreachable" or path is None or is_system_socket(path):
             raise
+        if job := os.environ.get(ENV_JOB):
+            raise Problem(
+                "unreachable",
+                f"{problem.message}, and none is started in a job, which holds the devices (job {job})",
+                "its controller may be back soon; --endpoint names another",
+            ) from None
     folder = paths.runtime_dir()
     with one_at_a_time(folder / "start.lock"):
         try:

@@ -5,13 +5,12 @@ Rule: a shell is a job like any other, but for what is kept of it: nothing. It s
 
 from __future__ import annotations
 
-import os
-import pwd
 from typing import Annotated, Final
 
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.jobs.forwarding import PortPair, port_pair
+from cotenant.controller.cli.jobs.login_shell import login_shell, shell_of_image
 from cotenant.controller.cli.jobs.run import RunWatch, is_over, request_with_terminal, watch_terminal
 from cotenant.controller.cli.jobs.show import JobArgument
 from cotenant.controller.cli.jobs.submit import prepare_request, takes_job_flags
@@ -73,30 +72,17 @@ def shell(
         )
     ports = ports_of(forward)
     limit_s = loaded_settings(endpoint).settings.shell.time_limit_s
-    said = {key: Given(value=value, where="shell") for key, value in {**OF_SHELLS, "time": limit_s}.items()}
-    request = prepare_request(command or default_command(flags), said | flags, endpoint, command_only=True)
+    usual = {**OF_SHELLS, "time": limit_s}
+    if not command:
+        usual["name"], command = shell_of_image() if "image" in flags else login_shell()
+    said = {key: Given(value=value, where="shell") for key, value in usual.items()}
+    request = prepare_request(command, said | flags, endpoint, command_only=True)
     tell_how_it_ends(request.specs[0].time_limit_s or limit_s)
     return watch_terminal(request_with_terminal(request), False, endpoint, ports)
 
 
 def tell_how_it_ends(limit_s: float) -> None:
     tell(f"a shell is not resumable: it ends for good, at the latest after {duration(limit_s)} (-t TIME)")
-
-
-def default_command(flags: Options) -> list[str]:
-    """The command for a login shell: this user's, or the one that an image has."""
-    if "image" in flags:
-        return ["/bin/sh", "-c", "command -v bash > /dev/null && exec bash -l; exec sh -l"]
-    return login_shell()
-
-
-def login_shell() -> list[str]:
-    """The command for a login shell of this user's."""
-    try:
-        own = pwd.getpwuid(os.getuid()).pw_shell
-    except KeyError:
-        own = ""
-    return [os.environ.get("SHELL") or own or "/bin/sh", "-l"]
 
 
 def ports_of(forward: list[str] | None) -> list[PortPair]:

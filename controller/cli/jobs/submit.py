@@ -20,7 +20,7 @@ import msgspec
 
 from cotenant.controller.cli.frame.command import Declared, argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json, write_lines
-from cotenant.controller.client.asking import asking, loaded_settings
+from cotenant.controller.client.asking import asking, loaded_settings, own_key_file
 from cotenant.controller.client.connection import Client
 from cotenant.controller.client.own_notify import own_webhook, usual_words
 from cotenant.controller.domain import JobId, texts
@@ -136,7 +136,7 @@ def prepared_submission(
     where = Submitter(
         folder=folder,
         environ=os.environ,
-        endpoint=controller,
+        key_file=own_key_file(loaded.settings),
         same_machine=socket_path(controller) is not None,
         saves_scripts=loaded.settings.checkpoint.scripts == "auto",
         notify=usual_words(loaded.settings.notify),

@@ -157,5 +157,5 @@ def _system_lines(daemon: DaemonName, context: UnitContext) -> list[str]:
         lines += [f"ReadWritePaths={unit_value(context.state_dir)}"]
     if context.runtime_name:
         lines += ["# Others have to reach the socket in it.", f"RuntimeDirectory={context.runtime_name}"]
-        lines += ["RuntimeDirectoryMode=0755"]
+        lines += ["RuntimeDirectoryMode=0755", "RuntimeDirectoryPreserve=yes"]  # Containers see the folder.
     return [*lines, *_SANDBOX.splitlines()]

@@ -18,6 +18,7 @@ from cotenant.controller.domain import (
     ON_DEVICES,
     AttemptNo,
     Change,
+    ExitVerdict,
     ForgetJob,
     Host,
     HostId,
@@ -197,7 +198,8 @@ def _skip(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:
     ):
         if not job.attempt.stop_cause:
             ledger.records.blame_stop(job, "lost", because("number-taken", job.attempt.number, host_id))
-        left_host(dispatch, job, host_id, "never-started", "its number was taken")
+        taken = ExitVerdict(outcome="never-started", detail="its number was taken")
+        left_host(dispatch, job, host_id, taken)
 
 
 def _stop(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:

@@ -10,6 +10,9 @@ Rule: what a job does to itself may look like a failure of its host, so the jobs
 a host suspect. It takes jobs of two users, or the host's own report (`AttemptEnded.host_fault`). A suspect
 host is tried again with one attempt, and cleared by a first step.
 
+Rule: an end that was read from exit codes and words, and comes again in the same way after about the same
+time, is the job's own (`FailedEnd.is_repeated_by`), since a job that runs once more does its work once more.
+
 Rule: after a fatal fault of a GPU no job loses more than the time since its last checkpoint, and no job fails
 for another's fault. A job that had its device to itself fails, as with any crash; all others go on later. The
 pair is kept apart for a time that doubles with each fault, since one fault may be chance and ten are not; a
@@ -27,6 +30,8 @@ from cotenant.controller.domain import (
     LEAVE,
     LEAVING,
     Change,
+    ExitVerdict,
+    FailedEnd,
     ForgetJob,
     GpuFaultRole,
     Host,
@@ -54,7 +59,7 @@ from cotenant.controller.planning import why_impossible
 FINISHED = because("finished")
 SETTLED_S = 600.0
 """A job that ran for so long without reporting a first step did start: earlier failures no longer count."""
-_SEVERITY: dict[str, int] = {
+_SEVERITY: dict[Outcome, int] = {
     "finished": 1,
     "never-started": 2,
     "stopped": 3,
@@ -64,22 +69,16 @@ _SEVERITY: dict[str, int] = {
 """Of a gang's hosts the worst outcome counts; a user's failure explains its peers' failures."""
 
 
-def left_host(
-    dispatch: Dispatch,
-    job: Job,
-    host_id: HostId,
-    outcome: Outcome,
-    detail: str,
-    workdir_missing: bool = False,
-) -> None:
+def left_host(dispatch: Dispatch, job: Job, host_id: HostId, verdict: ExitVerdict) -> None:
     """The gang's processes on one host are gone (or count as gone)."""
+    outcome = verdict.outcome
     host = dispatch.ledger.hosts[host_id]
     co_tenants = dispatch.ledger.holdings.partners(job) if dispatch.ledger.holdings.shared_count else ()
     dispatch.vacated += dispatch.ledger.holdings.vacate(job, host_id)
-    is_blamed = outcome == "infra-failed" and not job.attempt.stop_cause and not workdir_missing
-    worst = job.attempt.outcome
-    if not worst or _SEVERITY[outcome] >= _SEVERITY[worst.partition(": ")[0]]:
-        worst = f"{outcome}: {detail}" if detail else outcome
+    is_blamed = outcome == "infra-failed" and not job.attempt.stop_cause and not verdict.workdir_missing
+    worst = job.attempt.verdict
+    if worst is None or _SEVERITY[outcome] >= _SEVERITY[worst.outcome]:
+        worst = verdict
     dispatch.ledger.records.left_host(job, host_id, worst, is_blamed=is_blamed)
     for other_id in co_tenants:
         dispatch.repace(dispatch.ledger.jobs[other_id])
@@ -94,7 +93,7 @@ def left_host(
 
 def _settle(dispatch: Dispatch, job: Job) -> None:
     """All hosts have reported: decide what becomes of the job."""
-    outcome, _, detail = job.attempt.outcome.partition(": ")
+    outcome, detail = _judge_again(dispatch, job)
     cause, reason = job.attempt.stop_cause, job.attempt.stop_reason
     assumed_s = job.attempt.start_assumed_s
     if assumed_s is not None and dispatch.ledger.now_s - assumed_s >= SETTLED_S:
@@ -152,6 +151,23 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         _user_failed(dispatch, job, detail)
     else:
         _infra_failed(dispatch, job, detail or outcome)
+
+
+def _judge_again(dispatch: Dispatch, job: Job) -> tuple[Outcome, str]:
+    """How the whole attempt ended, and its detail, given how the job's last one failed."""
+    verdict, before = job.attempt.verdict, job.failed_end
+    assert verdict is not None
+    if verdict.outcome != "infra-failed" or job.attempt.stop_cause not in ("", "peer"):
+        return verdict.outcome, verdict.detail
+    ran_s = dispatch.ledger.now_s - job.attempt.began_s
+    end = FailedEnd(rule=verdict.rule, exit_code=verdict.exit_code, ran_s=ran_s)
+    dispatch.ledger.records.note_failed_end(job, end)
+    if before is None or not before.is_repeated_by(end):
+        return verdict.outcome, verdict.detail
+    return (
+        "user-failed",
+        f"{verdict.detail}; twice in a row after about {ran_s:.0f} s, so it counts as the job's own",
+    )
 
 
 def _user_failed(dispatch: Dispatch, job: Job, detail: str) -> None:

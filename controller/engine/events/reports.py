@@ -219,14 +219,7 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
         dispatch.ledger.records.blame_stop(job, "unsplit", because("unsplit", event.verdict.detail))
     if event.gpu_fault:
         take_in_fault(dispatch, job, event)
-    left_host(
-        dispatch,
-        job,
-        event.host_id,
-        event.verdict.outcome,
-        event.verdict.detail,
-        event.verdict.workdir_missing,
-    )
+    left_host(dispatch, job, event.host_id, event.verdict)
 
 
 def _never_split(ledger: Ledger, job: Job) -> None:

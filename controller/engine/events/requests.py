@@ -82,7 +82,7 @@ def on_cancel(dispatch: Dispatch, event: ev.CancelRequested) -> None:
         dispatch.ledger.phases.change(job, Change.CANCEL, reason)
         end_job(dispatch, job)
     else:
-        dispatch.stop(job, "cancelled", reason, save=False)
+        dispatch.stop(job, "cancelled", reason, save=False, interrupt=event.interrupt)
 
 
 def on_hold(dispatch: Dispatch, event: ev.HoldRequested) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from cotenant.controller.domain import (
     CHECKPOINTING,
     ENDED,
+    INTERRUPT_S,
     LOADING,
     NO_BOUNDS,
     ON_DEVICES,
@@ -182,14 +183,21 @@ class Dispatch:
         self.ledger.holdings.unclaim(job)
         self.ledger.records.lose_resize(job)
 
-    def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:
-        """Ask a job to leave its devices: with a save if it can and is past loading."""
+    def stop(
+        self, job: Job, cause: StopCause, reason: Reason, *, save: bool, interrupt: bool = False
+    ) -> None:
+        """Ask a job to leave its devices: with a save if it can and is past loading; `interrupt`: by SIGINT,
+        with time to end by itself."""
         if job.phase is STOPPING or (job.phase is CHECKPOINTING and save):
             if cause == "cancelled":
                 self.ledger.records.blame_stop(job, cause, reason)
+                if job.attempt.sent_sigint and not interrupt:
+                    self.ledger.records.hurry_stop(job)
+                    for host_id in job.attempt.hosts_left:
+                        self.send_stop(job, host_id, save=False)
             return
         save = save and job.progress.resumable and job.phase is not LOADING
-        self.ledger.records.stop(job, cause, reason, save=save)
+        self.ledger.records.stop(job, cause, reason, save=save, interrupt=interrupt)
         if save:
             self.wake_at(
                 self.ledger.now_s + self._deadline_s(job) + DEADLINE_SLACK_S,
@@ -201,6 +209,7 @@ class Dispatch:
             self.send_stop(job, host_id, save)
 
     def send_stop(self, job: Job, host_id: HostId, save: bool) -> None:
+        interrupt = job.attempt.sent_sigint and not save
         self.out.append(
             StopAttempt(
                 command_id=self.command_id(),
@@ -208,10 +217,11 @@ class Dispatch:
                 job_id=job.spec.job_id,
                 attempt=job.attempt.number,
                 save=save,
-                deadline_s=self._deadline_s(job) if save else 0.0,
+                deadline_s=self._deadline_s(job) if save else INTERRUPT_S if interrupt else 0.0,
                 reason=job.attempt.stop_reason or job.reason,
                 epoch=job.attempt.epoch,
                 job_epoch=job.epoch,
+                interrupt=interrupt,
                 finish=save and job.attempt.stop_cause == "budget",
             )
         )

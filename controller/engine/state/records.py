@@ -24,6 +24,8 @@ from cotenant.controller.domain import (
     Change,
     CheckpointRecord,
     CurrentAttempt,
+    ExitVerdict,
+    FailedEnd,
     GangMember,
     HostId,
     IdleSpell,
@@ -59,7 +61,7 @@ class Records:
 
     def release(self, job: Job, reason: Reason) -> None:
         """A held job may go on, and whatever it was held for is forgotten."""
-        job.counts.infra_failures, job.workdir_missing = 0, ()
+        job.counts.infra_failures, job.failed_end, job.workdir_missing = 0, None, ()
         self._phases.change(job, Change.RELEASE, reason)
 
     def reserve(self, job: Job, placement: Placement, victims: Sequence[JobId]) -> None:
@@ -114,6 +116,7 @@ class Records:
             hosts_left=hosts,
             start_step=step,
             known_to_resume=step > 0,
+            began_s=now_s,
         )
         job.placement, job.waits_for, job.progress.step = placement, (), step
         job.visited = tuple(dict.fromkeys((*job.visited, *hosts))) if job.visited else hosts
@@ -132,23 +135,30 @@ class Records:
         if spell is not None and spell.lends:
             self._phases.asked_for.add("idle")
 
-    def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:
-        """Records that the job is asked to leave its devices."""
+    def stop(
+        self, job: Job, cause: StopCause, reason: Reason, *, save: bool, interrupt: bool = False
+    ) -> None:
+        """Records that the job is asked to leave its devices; `interrupt`: by SIGINT."""
         job.attempt.stop_cause, job.attempt.stop_reason = cause, reason
+        job.attempt.sent_sigint = interrupt
         if job.phase is LOADING and cause == "preempted":
             job.counts.futile_preemptions += 1
             job.spent.futile_s += self._phases.now_s - job.phase_since_s
         self._phases.change(job, Change.SAVE_AND_STOP if save else Change.STOP, reason)
 
+    def hurry_stop(self, job: Job) -> None:
+        """A job that was sent SIGINT has no more time to end by itself."""
+        job.attempt.sent_sigint = False
+
     def blame_stop(self, job: Job, cause: StopCause, reason: Reason) -> None:
         """Why its attempt ends, or will have ended."""
         job.attempt.stop_cause, job.attempt.stop_reason = cause, reason
 
-    def left_host(self, job: Job, host_id: HostId, outcome: str, *, is_blamed: bool) -> None:
-        """All its processes on a host are gone; `outcome`: how the attempt has ended as far as is known."""
+    def left_host(self, job: Job, host_id: HostId, verdict: ExitVerdict, *, is_blamed: bool) -> None:
+        """All its processes on a host are gone; `verdict`: how the attempt has ended as far as is known."""
         left = job.attempt.hosts_left
         job.attempt.hosts_left = () if left == (host_id,) else tuple([h for h in left if h != host_id])
-        job.attempt.outcome = outcome
+        job.attempt.verdict = verdict
         if is_blamed:
             job.attempt.to_blame = (*job.attempt.to_blame, host_id)
 
@@ -194,11 +204,12 @@ class Records:
         (
             job.ended_s,
             job.attempt.exit_code,
-            job.attempt.outcome,
+            job.attempt.verdict,
             job.attempt.stop_cause,
             job.attempt.stop_reason,
-        ) = None, None, "", "", None
+        ) = None, None, None, "", None
         job.counts.user_failures = job.counts.infra_failures = 0
+        job.failed_end = None
         job.workdir_missing, job.avoid, job.aged, job.spent.queued_s = (), (), False, 0.0
         job.spent.past_limit_s, job.progress.step, job.estimate.remaining_s = (
             job.spent.load_s + job.spent.run_s,
@@ -252,6 +263,8 @@ class Records:
     def started_on(self, job: Job, host_id: HostId, launch: LaunchKind) -> None:
         """Records that the attempt has started on a host; the launch of a job counts as warm if those of all
         hosts are warm."""
+        if not job.attempt.started_hosts:
+            job.attempt.began_s = self._phases.now_s
         if not job.attempt.started_hosts or launch == "cold":
             job.attempt.launched = launch
         job.attempt.started_hosts = (*job.attempt.started_hosts, host_id)
@@ -420,6 +433,10 @@ class Records:
     def avoid(self, job: Job, host_id: HostId) -> None:
         """The job failed on this host, and perhaps the host is why."""
         job.avoid = tuple(dict.fromkeys((*job.avoid, host_id)))[-3:]
+
+    def note_failed_end(self, job: Job, end: FailedEnd) -> None:
+        """An attempt ended like this, for reasons of the infrastructure as far as is known."""
+        job.failed_end = end
 
     def count_failure(self, job: Job, *, by_user: bool) -> int:
         """Counts a failed attempt, of the program or of a host; returns how many there are now."""

@@ -19,13 +19,14 @@ import msgspec
 
 from cotenant.controller.cli.frame.output import write_lines
 from cotenant.controller.cli.jobs.change import wait_until_ended
+from cotenant.controller.cli.jobs.login_shell import login_shell
 from cotenant.controller.cli.jobs.run import (
     RunWatch,
     request_with_streams,
     request_with_terminal,
     watch_terminal,
 )
-from cotenant.controller.cli.jobs.shell import OF_SHELLS, login_shell, tell_how_it_ends
+from cotenant.controller.cli.jobs.shell import OF_SHELLS, tell_how_it_ends
 from cotenant.controller.cli.jobs.submit import SUBMIT_TIMEOUT_S, prepared_submission, whole_array
 from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings
 from cotenant.controller.domain import Phase
@@ -115,7 +116,7 @@ def srun(words: list[str]) -> int:
     if not rest:
         raise Problem("usage", "srun: no command was given", "srun CMD")
     if "--pty" in options:
-        return _on_terminal([word for word in options if word != "--pty"], rest)
+        return _on_terminal([word for word in options if word != "--pty"], rest, Path(rest[0]).name)
     return _watched(options, ["srun", *rest], Path(rest[0]).name)
 
 
@@ -124,7 +125,10 @@ def salloc(words: list[str]) -> int:
     options, rest, _ = sbatch_words(words)
     if "--no-shell" in options:
         raise Problem("usage", "salloc: what is allocated ends with its command", "cotenant reserve")
-    return _watched(options, rest, Path(rest[0]).name) if rest else _on_terminal(options, login_shell())
+    if rest:
+        return _watched(options, rest, Path(rest[0]).name)
+    name, shell = login_shell()
+    return _on_terminal(options, shell, name)
 
 
 def _watched(options: Sequence[str], command: Sequence[str], name: str) -> int:
@@ -134,10 +138,10 @@ def _watched(options: Sequence[str], command: Sequence[str], name: str) -> int:
         return RunWatch(client, reply.job_ids[0], True, reply.notes).to_the_end()
 
 
-def _on_terminal(options: Sequence[str], command: Sequence[str]) -> int:
+def _on_terminal(options: Sequence[str], command: Sequence[str], name: str) -> int:
     """As `cotenant shell` does: it ends at its time limit, and nothing of it is saved. No script stands
     between: a plain sh drops the functions by which a login shell finds our `srun`."""
-    request = _request(options, command, Path(command[0]).name, OF_SHELLS)
+    request = _request(options, command, name, OF_SHELLS)
     (spec,) = request.specs
     limit_s = spec.time_limit_s or loaded_settings(None).settings.shell.time_limit_s
     launch = msgspec.structs.replace(spec.launch, argv=tuple(command))

@@ -71,6 +71,8 @@ class Explain(Question["Explained"], frozen=True, kw_only=True, tag="explain"):
 class ChangeJobs(Question[Done], frozen=True, kw_only=True, tag="change"):
     verb: ChangeVerb
     job_ids: tuple[JobId, ...]
+    interrupt: bool = False
+    """With `cancel`: as Ctrl-C on a terminal does. Jobs on devices get SIGINT and `INTERRUPT_S` to end."""
 
 
 class SetJobs(Question[Done], frozen=True, kw_only=True, tag="set"):

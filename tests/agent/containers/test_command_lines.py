@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,6 +85,19 @@ def test_a_path_of_the_users_own_is_the_containers_and_not_the_programs() -> Non
 def test_a_mount_over_our_own_folders_is_refused(target: str) -> None:
     with pytest.raises(BadContainer, match="would hide"):
         wrapped(order_of("podman", mounts=(Mount(source="/data", target=target),)))
+
+
+def test_the_way_to_the_controller_is_there_unless_a_mount_of_the_users_is() -> None:
+    order, folder = order_of("podman"), "/run/user/5/cotenant"
+    assert order.runtime is not None
+    runtime = msgspec.structs.replace(order.runtime, to_controller=(folder,))
+    shown = f"--mount=type=bind,source={folder},destination={folder},ro"
+    assert shown in wrapped(changed(order, runtime=runtime)).argv
+    assert shown not in wrapped(order).argv
+    own = changed(order_of("podman", mounts=(Mount(source="/data", target=folder),)), runtime=runtime)
+    assert [word for word in wrapped(own).argv if word.endswith(folder)] == [
+        f"--mount=type=bind,source=/data,destination={folder}"
+    ]
 
 
 def test_outer_folders_are_mounted_first() -> None:

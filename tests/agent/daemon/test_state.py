@@ -92,8 +92,8 @@ def start(job: str = "7", attempt: int = 1, command: int = 1, **changes: Any) ->
     return orders.start(job, attempt, command, host=HOST, **{**plain, **changes})
 
 
-def stop(job: str = "7", attempt: int = 1, command: int = 2, *, save: bool = True) -> StopAttempt:
-    return orders.stop(job, attempt, command, host=HOST, save=save)
+def stop(job: str = "7", attempt: int = 1, command: int = 2, **more: Any) -> StopAttempt:
+    return orders.stop(job, attempt, command, host=HOST, **more)
 
 
 def status(job: str = "7", attempt: int = 1, **known: Any) -> Status:
@@ -325,6 +325,18 @@ def test_a_stop_without_save_overrides_one_with() -> None:
     [message] = told(StopNow, agent.obey(stop(command=3, save=False)))
     assert not message.save
     assert told(StopNow, agent.obey(stop(command=4, save=True))) == []
+
+
+def test_a_stop_after_sigint_overrides_one_with_a_save_and_is_overridden_by_one_at_once() -> None:
+    agent = running()
+    agent.obey(stop())
+    gentle: dict[str, Any] = {"save": False, "interrupt": True, "deadline_s": 30.0}
+    [message] = told(StopNow, agent.obey(stop(command=3, **gentle)))
+    assert (message.save, message.interrupt, message.deadline_s) == (False, True, 30.0)
+    assert told(StopNow, agent.obey(stop(command=4, **gentle), stop(command=5))) == []
+    [message] = told(StopNow, agent.obey(stop(command=6, save=False, deadline_s=0.0)))
+    assert (message.interrupt, message.deadline_s) == (False, 0.0)
+    assert told(StopNow, agent.obey(stop(command=7, **gentle))) == []
 
 
 def test_a_stop_survives_a_restart_of_the_agent() -> None:

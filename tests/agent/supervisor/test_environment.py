@@ -156,6 +156,15 @@ def test_the_network_interface() -> None:
     assert "GLOO_SOCKET_IFNAME" not in env_of(order_of())
 
 
+def test_what_runs_in_a_job_finds_the_controller_of_its_host_or_the_one_its_user_names() -> None:
+    order = order_of(controller="tcp://a:7070,tcp://b:7070")
+    assert env_of(order)["COTENANT_CONTROLLER__ENDPOINT"] == "tcp://a:7070,tcp://b:7070"
+    own = {"COTENANT_CONTROLLER__ENDPOINT": "tcp://c:7070"}
+    named = changed(order, launch=launch("x", env=own))
+    assert env_of(named)["COTENANT_CONTROLLER__ENDPOINT"] == "tcp://c:7070"
+    assert "COTENANT_CONTROLLER__ENDPOINT" not in env_of(order_of())
+
+
 def test_what_differs_from_rank_to_rank_comes_last() -> None:
     order = order_of(ranks=(RankOrder(rank=0, local_rank=0, env={"CUDA_MPS_PIPE_DIRECTORY": "/mps"}),))
     assert env_of(order)["CUDA_MPS_PIPE_DIRECTORY"] == "/mps"

@@ -162,7 +162,7 @@ BY_THEMSELVES: dict[str, tuple[int | str, str, str, str, str]] = {
     ),
     "a data loader that was asked to end": (
         1, traceback("RuntimeError: DataLoader worker (pid 812) is killed by signal: Terminated. "),
-        "a process ended from outside", "infra-failed", "one of its processes was ended by a signal",
+        "exit code", "user-failed", "exit code 1: RuntimeError: DataLoader worker (pid 812) is killed by",
     ),
     "a data loader that crashed": (
         1, traceback("RuntimeError: DataLoader worker (pid 812) is killed by signal: Segmentation fault. "),
@@ -181,8 +181,30 @@ BY_THEMSELVES: dict[str, tuple[int | str, str, str, str, str]] = {
         1, TORCHRUN_KILLED, "a process killed", "user-failed", "one of its processes was killed",
     ),
     "SIGKILL seen through a shell": (137, "", "killed", "user-failed", "killed by SIGKILL, not for memory"),
-    "SIGTERM from outside": (
-        "SIGTERM", "", "ended from outside", "infra-failed", "ended by SIGTERM from outside"
+    "a watchdog of its own": (
+        "SIGTERM", "step 9\n", "asked to end", "user-failed",
+        "ended with SIGTERM, the job's own: nothing beside it was signalled: step 9",
+    ),
+    "a KeyboardInterrupt of its own": (
+        "SIGINT", traceback("KeyboardInterrupt"), "asked to end", "user-failed",
+        "ended with SIGINT, the job's own: nothing beside it was signalled: KeyboardInterrupt",
+    ),
+    "SIGHUP": ("SIGHUP", "", "asked to end", "user-failed", "ended with SIGHUP, the job's own"),
+    "SIGQUIT": ("SIGQUIT", "", "asked to end", "user-failed", "ended with SIGQUIT, the job's own"),
+    "an exit code like a signal's": (
+        143, "", "asked to end", "user-failed", "ended with exit code 143, the job's own",
+    ),
+    "such a code, whatever its log says of others": (
+        130, traceback("RuntimeError: gloo: Connection closed by peer [10.0.0.1]:1"), "asked to end",
+        "user-failed", "ended with exit code 130, the job's own",
+    ),
+    "a code between those": (133, "", "exit code", "user-failed", "exit code 133"),
+    "a worker of torchrun's that was asked to end": (
+        1, TORCHRUN_KILLED.replace("-9", "-15"), "exit code", "user-failed", "exit code 1: E1122 api.py",
+    ),
+    "a process of a process that was asked to end": (
+        1, traceback("subprocess.CalledProcessError: Command 'x' died with <Signals.SIGTERM: 15>."),
+        "exit code", "user-failed", "exit code 1",
     ),
     "a crash": (
         "SIGSEGV", "step 9\n", "crash", "user-failed", "crashed with SIGSEGV: step 9"
@@ -232,7 +254,7 @@ def test_who_has_a_terminal_ends_it_whatever_was_on_it(line: tuple[int | str, st
 def test_every_row_of_the_table_has_a_line_here() -> None:
     elsewhere = {"own memory limit", "host out of memory"}
     elsewhere |= {"a process over its memory limit", "a process that the host had no memory for"}
-    elsewhere |= {"a process killed on a host without memory", "container"}
+    elsewhere |= {"a process killed on a host without memory", "container", "ended from outside"}
     assert {row.name for row in ROWS} - {line[2] for line in BY_THEMSELVES.values()} == elsewhere
 
 
@@ -244,6 +266,23 @@ def test_a_container_that_could_not_be_started_is_tried_again() -> None:
     assert (decide(contained).outcome, decide(contained).detail) == (
         "infra-failed",
         "its container could not be started: Error: statfs /x: no such file",
+    )
+
+
+@pytest.mark.parametrize(
+    ("exit_", "status"),
+    [
+        (Exit(rank=0, signal=15), "SIGTERM"),
+        (Exit(rank=0, exit_code=143), "exit code 143"),
+        (Exit(rank=0, exit_code=1), "exit code 1"),
+    ],
+)
+def test_a_signal_that_the_supervisor_got_from_outside_explains_an_end(exit_: Exit, status: str) -> None:
+    verdict = decide(ending_of(exit_, outside=15, gone={"tails": {0: "saving\n"}}))
+    assert (verdict.outcome, verdict.exit_code, verdict.rule) == ("infra-failed", exit_.shell_code, "")
+    assert verdict.detail == (
+        "SIGTERM was sent to its supervisor too, from outside of the job (a shutdown of the host?); it ended "
+        f"with {status}: saving"
     )
 
 

@@ -19,7 +19,9 @@ from cotenant.agent.supervisor.core.edge import (
     CouldNotStart,
     EndRanks,
     Finish,
+    InterruptRanks,
     Noted,
+    OutsideSignal,
     OverMemory,
     Publish,
     RankExited,
@@ -143,6 +145,62 @@ def stop(*, save: bool, deadline_s: float = 60.0) -> StopNow:
     return StopNow(save=save, deadline_s=deadline_s, reason="preempted")
 
 
+# --- Ctrl-C ---------------------------------------------------------------------------------------
+
+INTERRUPT = StopNow(save=False, deadline_s=30.0, reason="cancelled by ann", interrupt=True)
+
+
+def interrupted(ranks: int = 1) -> Story:
+    story = Story(ranks=ranks).runs(resumable=False)
+    story.happens(INTERRUPT)
+    assert (story.of(InterruptRanks), story.signals()) == ([InterruptRanks()], [])
+    return story
+
+
+@pytest.mark.parametrize(("codes", "code"), [((0, 0), 0), ((-2, -2), 130), ((0, 3), 3)])
+def test_a_job_that_ends_after_ctrl_c_is_stopped_with_its_own_exit_code(
+    codes: tuple[int, int], code: int
+) -> None:
+    story = interrupted(ranks=2)
+    story.exits(*codes)
+    verdict = story.result().verdict
+    assert (verdict.outcome, verdict.exit_code) == ("stopped", code)
+    assert verdict.detail == f"ended after SIGINT with exit code {code} (cancelled by ann)"
+
+
+def test_a_rank_that_saves_after_ctrl_c_has_its_time_though_others_have_ended() -> None:
+    story = interrupted(ranks=2)
+    story.exits(-2)
+    story.until(29.9)
+    assert story.signals() == []
+    story.until(30.0)
+    assert story.signals() == ["TERM"]
+    story.until(30.0 + KILL_GRACE_S)
+    assert story.signals() == ["TERM", "KILL"]
+    story.happens(RankExited(rank=1, signal=9))
+    verdict = story.result().verdict
+    assert (verdict.outcome, verdict.exit_code) == ("stopped", None)
+    assert story.of(InterruptRanks) == [InterruptRanks()], "once"
+
+
+def test_a_second_word_cancels_a_job_that_still_ends() -> None:
+    story = interrupted()
+    story.until(3.0)
+    story.happens(INTERRUPT)  # Again, from an agent that started again.
+    assert story.signals() == []
+    story.happens(StopNow(save=False, deadline_s=0.0, reason="cancelled by ann"))
+    assert story.signals() == ["TERM"]
+
+
+def test_ctrl_c_to_a_job_that_is_asked_to_save_is_no_save() -> None:
+    story = Story().runs()
+    story.happens(stop(save=True))
+    story.happens(INTERRUPT)
+    assert story.of(InterruptRanks) == [InterruptRanks()]
+    story.exits(-2)
+    assert story.result().verdict.exit_code == 130
+
+
 # --- Ends by themselves ---------------------------------------------------------------------------
 
 
@@ -176,6 +234,22 @@ def test_a_rank_that_fails_gives_the_others_time_to_say_why_and_then_ends_the_ga
     result = story.result(tails={1: "ValueError: no such thing"})
     assert (result.verdict.outcome, result.verdict.exit_code) == ("user-failed", 1)
     assert result.verdict.detail == "rank 1: exit code 1: ValueError: no such thing"
+
+
+@pytest.mark.parametrize(
+    ("came_s", "outcome"),
+    [(0.0, "user-failed"), (70.0, "infra-failed"), (100.0, "infra-failed"), (100.05, "infra-failed")],
+    ids=["long before", "before", "with it", "just after"],
+)
+def test_a_signal_to_the_supervisor_explains_only_ends_of_its_time(came_s: float, outcome: str) -> None:
+    story = Story().runs()
+    for at_s in sorted({came_s, 100.0}):
+        story.until(at_s)
+        if at_s == came_s:
+            story.happens(OutsideSignal(number=15))
+        if at_s == 100.0:
+            story.exits(-15)
+    assert story.result().verdict.outcome == outcome
 
 
 def test_what_the_ranks_left_behind_is_ended_before_there_is_a_result() -> None:

@@ -645,7 +645,10 @@ ENDS = {
         False,
         125,
     ),
-    "cancelled from here": ({"phase": Phase.CANCELLED, "exit_code": -15}, True, 130),
+    "cancelled from here before it ended": ({"phase": Phase.CANCELLED, "exit_code": None}, True, 130),
+    "ended by Ctrl-C": ({"phase": Phase.CANCELLED, "exit_code": 130}, True, 130),
+    "ended well after Ctrl-C": ({"phase": Phase.CANCELLED, "exit_code": 0}, True, 0),
+    "failed after Ctrl-C": ({"phase": Phase.CANCELLED, "exit_code": 3}, True, 3),
     "failed without a code": ({"phase": Phase.FAILED, "exit_code": None}, False, 1),
 }
 
@@ -655,12 +658,12 @@ def test_runs_exit_code(replies: ModuleType, more: dict[str, Any], cancelled: bo
     assert exit_code(replies.done(**more), cancelled) == code
 
 
-def test_ctrl_c_cancels_and_a_second_one_detaches(
+def test_ctrl_c_goes_to_the_job_then_cancels_it_then_leaves_it(
     controller: StandIn, replies: ModuleType, cotenant: Cotenant
 ) -> None:
     accepts(controller, "7")
     controller.says(wire.GetStatus, replies.status())
-    controller.says(wire.ChangeJobs, wire.Done(request_id=0))
+    controller.says(wire.ChangeJobs, wire.Done(request_id=0, lines=("told so",)))
     output = Output(replies, {1: b"x\n"}, replies.job_view())
     output.of(controller)
 
@@ -673,8 +676,9 @@ def test_ctrl_c_cancels_and_a_second_one_detaches(
     controller.says(wire.ReadJobLog, pressed)
     result = cotenant("run", "--", "python3", "-c", "pass")
     assert result.code == 130
-    assert [each.verb for each in controller.asked_for(wire.ChangeJobs)] == ["cancel"]
-    assert "cancelling job 7" in result.err and "left to itself" in result.err
+    asked = [(each.verb, each.interrupt) for each in controller.asked_for(wire.ChangeJobs)]
+    assert asked == [("cancel", True), ("cancel", False)]
+    assert result.err.count("told so") == 2 and "left to itself" in result.err
 
 
 def test_run_starts_nothing_behind_another_endpoint(at_home: Path, cotenant: Cotenant) -> None:

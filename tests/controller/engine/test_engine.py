@@ -102,6 +102,31 @@ def test_a_cancelled_job_that_waits_ends_at_once_and_one_that_runs_when_its_proc
     assert str(desk.job(1).reason) == "cancelled by ann"
 
 
+def test_a_job_that_is_interrupted_may_end_by_itself_until_it_is_cancelled() -> None:
+    desk = Desk("fifo", report("a", 1), report("b", 1))
+    desk.run(1, gpus=2)
+    interrupt = ev.CancelRequested(job_id=JobId("1"), by="ann", interrupt=True)
+    cancel = ev.CancelRequested(job_id=JobId("1"), by="ann")
+    asked = []
+    for event in (interrupt, interrupt, cancel, cancel):
+        desk.tell(event)
+        stops = [each for each in desk.commands if isinstance(each, StopAttempt)]
+        asked.append([(each.host_id, each.interrupt, each.deadline_s) for each in stops])
+    assert asked == [[("a", True, 30.0), ("b", True, 30.0)], [], [("a", False, 0.0), ("b", False, 0.0)], []]
+    desk.end(1, "stopped", exit_code=130)
+    assert (desk.phase(1), desk.job(1).attempt.exit_code) == ("cancelled", 130)
+
+
+def test_a_host_that_comes_back_is_told_again_that_its_job_was_interrupted() -> None:
+    desk = Desk("fifo")
+    desk.run(1)
+    desk.tell(ev.CancelRequested(job_id=JobId("1"), by="ann", interrupt=True))
+    seen = ev.AttemptSeen(job_id=JobId("1"), attempt=AttemptNo(1), running=True)
+    desk.tell(ev.HostJoined(report=report("a"), attempts=(seen,)))
+    (stop,) = [each for each in desk.commands if isinstance(each, StopAttempt)]
+    assert (stop.interrupt, stop.save) == (True, False)
+
+
 @pytest.mark.parametrize("outcome", ["user-failed", "infra-failed"])
 def test_a_job_that_was_cancelled_counts_as_cancelled_however_it_died(outcome: str) -> None:
     desk = Desk("fifo")
@@ -670,6 +695,63 @@ def test_one_job_that_fails_again_and_again_does_not_take_a_host_from_all_others
     desk.submit(2)
     desk.end(2, "finished")
     assert desk.engine.hosts[A].failures_in_row == 0
+
+
+def run_and_fail(desk: Desk, ran_s: float, *, rule: str = "NCCL", **more: Any) -> None:
+    """The next attempt of job 1 trains for so long, and ends for a reason of the infrastructure."""
+    desk.wait(100.0)
+    desk.start(1)
+    desk.wait(ran_s)
+    desk.end(1, "infra-failed", rule=rule, detail=f"{rule} failure", exit_code=1, **more)
+
+
+def test_the_same_end_after_the_same_time_twice_in_a_row_is_the_jobs_own() -> None:
+    desk = Desk("fifo", infra_retries=3, back_off_s=10.0)
+    desk.submit(1)
+    desk.submit(2, after=(Dependency(job_id=JobId("1"), need="any"),))
+    run_and_fail(desk, 600.0)
+    assert desk.phase(1) == "blocked"
+    run_and_fail(desk, 640.0)
+    why = "failed: NCCL failure; twice in a row after about 640 s, so it counts as the job's own"
+    assert (desk.phase(1), desk.why(1), desk.job(1).attempt.number) == ("failed", why, 2)
+    assert desk.phase(2) == "loading", "who waits for any end goes on"
+    assert desk.engine.hosts[A].failures_in_row == 0, "a first step cleared it, and nobody is blamed again"
+
+
+def test_a_repeated_end_counts_among_the_failures_that_a_user_wants_retried() -> None:
+    desk = Desk("fifo", infra_retries=3, back_off_s=10.0)
+    desk.submit(1, retries=1)
+    for ran_s in (600.0, 610.0):
+        run_and_fail(desk, ran_s)
+    assert desk.phase(1) == "loading"
+    run_and_fail(desk, 605.0)
+    assert (desk.phase(1), desk.job(1).attempt.number) == ("failed", 3)
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        ((600.0, "NCCL"), (900.0, "NCCL"), (600.0, "NCCL")),
+        ((600.0, "NCCL"), (600.0, "lost peer"), (600.0, "NCCL")),
+        ((600.0, ""), (600.0, ""), (600.0, "")),
+    ],
+    ids=["at other times", "in other ways", "seen from outside"],
+)
+def test_other_failures_of_the_infrastructure_are_tried_again(ends: tuple[tuple[float, str], ...]) -> None:
+    desk = Desk("fifo", infra_retries=9, back_off_s=10.0)
+    desk.submit(1)
+    for ran_s, rule in ends:
+        run_and_fail(desk, ran_s, rule=rule)
+        assert desk.phase(1) == "blocked"
+
+
+def test_whoever_releases_a_job_or_runs_it_again_begins_a_new_row_of_ends() -> None:
+    desk = Desk("fifo", infra_retries=0, back_off_s=10.0)
+    desk.submit(1)
+    run_and_fail(desk, 600.0)
+    desk.tell(ev.ReleaseRequested(job_id=JobId("1"), by="ada"))
+    run_and_fail(desk, 600.0)
+    assert desk.phase(1) == "held"
 
 
 def test_failures_of_three_jobs_of_two_users_make_a_host_suspect_until_it_is_tried_again() -> None:
