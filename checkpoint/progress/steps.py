@@ -205,9 +205,9 @@ class StepReporter:
         if now_s < self._memory_s or cuda is None or not cuda.is_initialized():
             return
         self._memory_s = now_s + MEMORY_PERIOD_S
-        from cotenant.checkpoint.device_limit import used_bytes
+        from cotenant.checkpoint.device_limit import peak_bytes
 
-        peak_mib = (used_bytes() - cuda.memory_reserved() + cuda.max_memory_allocated()) / _MIB
+        peak_mib = peak_bytes() / _MIB
         self._say(protocol.STRETCH, first=self._told_memory, step=steps, s=1, memory_mib=peak_mib)
         self._told_memory = steps
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import torch
 
-from cotenant.checkpoint.device_limit import used_bytes
+from cotenant.checkpoint.device_limit import open_devices, peak_bytes
 from cotenant.checkpoint.resuming import Resumed
 from cotenant.checkpoint.talk import gang, protocol
 from cotenant.checkpoint.talk.agreement import Agreement
@@ -237,14 +237,14 @@ class Peak:
         Only true while nobody else uses the device.
         """
         if _is_cuda_initialized():
-            beside = used_bytes() - torch.cuda.memory_reserved()
-            return float(beside + torch.cuda.max_memory_allocated()) / _MIB
+            return float(peak_bytes()) / _MIB
         return _resident_peak_mib() if self._is_whole else None
 
     def restart(self) -> None:
         """The next window begins."""
         if _is_cuda_initialized():
-            torch.cuda.reset_peak_memory_stats()
+            for device in open_devices() or [torch.cuda.current_device()]:
+                torch.cuda.reset_peak_memory_stats(device)
             return
         _give_back()
         try:

@@ -168,6 +168,8 @@ def plan_series(
     nodes = client.ask(wire.ListNodes()).nodes
     hosts = [node for node in nodes if node.state is HostState.OK]
     series = configurations(hosts, spec, gpus_max)
+    if spec.launch.mode == "process":
+        hosts_max = 1
     series = tuple(each for each in series if hosts_max is None or each.hosts <= hosts_max)
     if not series:
         kind = f" of type {spec.gpu_type}" if spec.gpu_type else ""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cotenant.controller.domain.bookings import *  # noqa: F403
     from cotenant.controller.domain.budget_use import *  # noqa: F403
     from cotenant.controller.domain.cluster import *  # noqa: F403
+    from cotenant.controller.domain.command_words import *  # noqa: F403
     from cotenant.controller.domain.commands import *  # noqa: F403
     from cotenant.controller.domain.container import *  # noqa: F403
     from cotenant.controller.domain.ids import *  # noqa: F403
@@ -48,6 +49,7 @@ _HOMES: Final = {
         "DIVIDED", "FOREIGN", "HELD_MIB_MIN", "Device", "DeviceKind", "DeviceState", "Host",
         "HostReport", "HostRoom", "HostState", "SharingMode", "asks_hosts", "room_left", "sharing_in_words",
     ),
+    "command_words": ("SHELLS", "PythonProgram", "is_python", "launcher_of", "own_command", "python_program"),
     "commands": (
         "AgentCommand", "AnyCommand", "ComputeRequest", "ForgetJob", "GangMember", "SaveAttempt",
         "StartAttempt", "StopAttempt", "TrustDevices",

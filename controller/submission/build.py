@@ -21,17 +21,18 @@ from cotenant.controller.domain import (
     JobId,
     JobSpec,
     Launch,
-    LaunchMode,
     SlurmScript,
     job_spec,
+    own_command,
+    python_program,
     texts,
 )
 from cotenant.controller.submission import commands, grids, recording
-from cotenant.controller.submission.commands import spawning
 from cotenant.controller.submission.containers import container_of
 from cotenant.controller.submission.options import BY_KEY, BadSubmission, Options, merge_options, read
 from cotenant.controller.submission.quantities import GpuRange
 from cotenant.controller.submission.recording import code_sha256
+from cotenant.controller.submission.starts import Start, start_of
 from cotenant.controller.wire import clients as wire
 
 YAML_SUFFIXES = (".yaml", ".yml")
@@ -88,7 +89,8 @@ class _Source(msgspec.Struct, frozen=True, kw_only=True):
     options: Options
     notes: tuple[str, ...] = ()
     slurm: SlurmScript | None = None
-    host: bool = False
+    start: Start | None = None
+    """How it is started; None: as its command says."""
 
 
 def submission(
@@ -98,11 +100,13 @@ def submission(
     *,
     command_only: bool = False,
     sbatch: Sbatch | None = None,
+    start: Start | None = None,
 ) -> Submission:
     """Builds the submission that `submit WORDS` means: a YAML file, a script with directives, or a command.
 
     Flags win over what a file says. `command_only` (after `--`, and for `run`) takes words as a command;
-    `sbatch` takes them as a script and its arguments, as that command does.
+    `sbatch` takes them as a script and its arguments, as that command does. `start`: how a command is started
+    whose words do not tell that.
 
     Raises:
         BadSubmission: something in the submission is wrong.
@@ -112,7 +116,8 @@ def submission(
     try:
         if sbatch is not None:
             return _submission(_slurm_source(words, sbatch), flags, where)
-        return _submission(_command(words) if command_only else _source(words), flags, where)
+        source = _Source(argv=tuple(words), options={}, start=start) if command_only else _source(words)
+        return _submission(source, flags, where)
     except OSError as error:  # A name too long for a file, a folder that may not be looked into.
         raise BadSubmission(f"{_file_name(error)}: {error.strerror}", "check the names in it") from None
 
@@ -148,13 +153,16 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
     if doubt is not None:
         notes.append(f"on this machine {doubt.message}")
     argv, snapshot = _take_snapshot(values, source.argv, workdir, where, notes)
+    start = _start(values, source, sweep, workdir, environment.open.get("PYTHONPATH", ""))
+    notes += [start.note(str(_gpus(values).most))] if _gpus(values).most > 1 and start.why else []
     launch = Launch(
         argv=argv,
         workdir=os.path.abspath(workdir),
         env=environment.open,
         secrets=tuple(environment.secrets),
         output=_output(values.get("output"), workdir if snapshot is None else Path()),
-        mode=_mode(values, first, workdir, notes),
+        mode=start.mode,
+        ranked_alone=start.ranked_alone,
         uid=os.getuid(),
         gid=os.getgid(),
         groups=tuple(sorted(os.getgroups())),
@@ -230,17 +238,37 @@ def _promise(values: dict[str, Any]) -> wire.PromiseAsked | None:
     return wire.PromiseAsked(within_s=max(0.0, within_s), is_optional=is_optional)
 
 
-def _mode(values: dict[str, Any], source: _Source, workdir: Path, notes: list[str]) -> LaunchMode:
-    """The mode that was asked for, else the one that suits the command. Adds to the notes."""
-    given: LaunchMode | None = values.get("launch")
-    mode: LaunchMode = given or ("host" if source.host else commands.launch_mode(source.argv))
-    spawns = spawning(source.argv, workdir) if given is None and mode == "worker" else None
-    if spawns is None:
-        return mode
-    script, where = spawns
-    if _gpus(values).most != 1:
-        notes.append(where.note(script))
-    return "host" if where.certain else mode
+def _start(
+    values: dict[str, Any], source: _Source, sweep: grids.Grids, workdir: Path, python_path: str
+) -> Start:
+    """The start that was asked for, else the one that suits the command. One process has one host.
+
+    Raises:
+        BadSubmission: it cannot be started so on what it asks for, or tasks of a sweep not alike.
+    """
+    if given := values.get("launch"):
+        start = Start(mode=given)
+    elif source.start is not None:
+        start = source.start
+    else:
+        commands_ = {sweep.fill(source.argv, at) for at in range(max(1, len(sweep.tasks)))}
+        programs = {python_program(own_command(each)): each for each in commands_}
+        starts = [start_of(each, workdir, python_path) for each in programs.values()]
+        start = starts[0]
+        if len({(each.mode, each.ranked_alone) for each in starts}) > 1:
+            raise BadSubmission("the scripts of this sweep do not start alike", "say how: --launch")
+    gpus, nodes = _gpus(values), values.get("nodes", 0)
+    if start.mode == "process" and gpus.most > 1:
+        why = f": {start.why}" if start.why else ""
+        if gpus.most > gpus.least:
+            message = f"--gpus {gpus.least}-{gpus.most}: one process cannot be elastic{why}"
+            raise BadSubmission(message, "--launch worker starts one process per GPU")
+        if nodes > 1:
+            message = f"--nodes {nodes}: one process uses the GPUs of one host{why}"
+            raise BadSubmission(message, "--launch worker starts one per GPU, --launch host one per host")
+        values["nodes"] = 1
+    is_elastic = gpus.most > gpus.least
+    return msgspec.structs.replace(start, ranked_alone=start.ranked_alone or is_elastic)
 
 
 def _source(words: Sequence[str]) -> _Source:
@@ -268,9 +296,9 @@ def _source(words: Sequence[str]) -> _Source:
             options=script.options,
             notes=script.notes,
             slurm=script.slurm,
-            host=script.runs_per_host,
+            start=Start(mode="host") if script.runs_per_host else None,
         )
-    return _command(words)
+    return _Source(argv=tuple(words), options={})
 
 
 def _slurm_source(words: Sequence[str], sbatch: Sbatch) -> _Source:
@@ -293,12 +321,12 @@ def _slurm_source(words: Sequence[str], sbatch: Sbatch) -> _Source:
     if sbatch.is_shown:
         del usual["output"]
     return _Source(
-        argv=argv, options=usual | script.options, notes=script.notes, slurm=script.slurm, host=True
+        argv=argv,
+        options=usual | script.options,
+        notes=script.notes,
+        slurm=script.slurm,
+        start=Start(mode="host"),
     )
-
-
-def _command(words: Sequence[str]) -> _Source:
-    return _Source(argv=tuple(words), options={})
 
 
 def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:

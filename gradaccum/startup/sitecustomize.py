@@ -241,9 +241,11 @@ def _keep_to_share(torch: Any) -> None:
 
 def note_modules() -> None:
     """Called at the first optimizer step by `checkpoint/session.py`, else at the end: what was imported from
-    the environment, so that a process can be kept that has it. The first rank of a host alone."""
+    the environment, so that a process can be kept that has it. The first rank of a host alone, and not its
+    launcher, which is known by PET_NODE_RANK."""
     path = os.environ.get(ENV_MODULES, "")
-    if not path or os.environ.get("LOCAL_RANK") != "0" or os.getpid() != _PID:
+    first = os.environ.get("LOCAL_RANK", "" if "PET_NODE_RANK" in os.environ else "0")
+    if not path or first != "0" or os.getpid() != _PID:
         return
     del os.environ[ENV_MODULES]
     import json

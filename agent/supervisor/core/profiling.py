@@ -91,11 +91,12 @@ class Profiling:
         if self._inplace is None:
             return False
         is_first_rank = word.rank == self._first_rank
+        memory_mib = None if word.memory_mib is None else word.memory_mib / self._order.slots_each
         self._inplace.window_over(
             first=word.first,
             step=word.step,
             s=word.s,
-            memory_mib=word.memory_mib,
+            memory_mib=memory_mib,
             is_first_rank=is_first_rank,
             now_s=now_s,
         )

@@ -12,7 +12,13 @@ from typing import Annotated, Final
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.jobs.forwarding import PortPair, port_pair
-from cotenant.controller.cli.jobs.run import RunWatch, is_over, request_with_terminal, watch_terminal
+from cotenant.controller.cli.jobs.run import (
+    RunWatch,
+    is_over,
+    request_with_terminal,
+    terminal_launch,
+    watch_terminal,
+)
 from cotenant.controller.cli.jobs.show import JobArgument
 from cotenant.controller.cli.jobs.submit import prepare_request, takes_job_flags
 from cotenant.controller.cli.jobs.terminal_session import TerminalSession
@@ -74,7 +80,9 @@ def shell(
     ports = ports_of(forward)
     limit_s = loaded_settings(endpoint).settings.shell.time_limit_s
     said = {key: Given(value=value, where="shell") for key, value in {**OF_SHELLS, "time": limit_s}.items()}
-    request = prepare_request(command or default_command(flags), said | flags, endpoint, command_only=True)
+    words = command or default_command(flags)
+    said |= terminal_launch(words)
+    request = prepare_request(words, said | flags, endpoint, command_only=True)
     tell_how_it_ends(request.specs[0].time_limit_s or limit_s)
     return watch_terminal(request_with_terminal(request), False, endpoint, ports)
 
