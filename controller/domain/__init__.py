@@ -49,7 +49,10 @@ _HOMES: Final = {
         "DIVIDED", "FOREIGN", "HELD_MIB_MIN", "Device", "DeviceKind", "DeviceState", "Host",
         "HostReport", "HostRoom", "HostState", "SharingMode", "asks_hosts", "room_left", "sharing_in_words",
     ),
-    "command_words": ("SHELLS", "PythonProgram", "is_python", "launcher_of", "own_command", "python_program"),
+    "command_words": (
+        "SHELLS", "PythonProgram", "is_python", "launcher_of", "own_command", "program_name",
+        "python_program",
+    ),
     "commands": (
         "AgentCommand", "AnyCommand", "ComputeRequest", "ForgetJob", "GangMember", "SaveAttempt",
         "StartAttempt", "StopAttempt", "TrustDevices",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import PurePath
 from typing import Final, Literal, NamedTuple
 
 _PYTHON: Final = re.compile(r"python[\d.]*t?")
@@ -34,8 +33,12 @@ class PythonProgram(NamedTuple):
         return "the text behind -c" if self.kind == "text" else self.word
 
 
+def program_name(word: str) -> str:
+    return word.rpartition("/")[2]
+
+
 def is_python(word: str) -> bool:
-    return _PYTHON.fullmatch(PurePath(word).name) is not None
+    return _PYTHON.fullmatch(program_name(word)) is not None
 
 
 def python_program(argv: Sequence[str]) -> PythonProgram | None:
@@ -58,7 +61,7 @@ def python_program(argv: Sequence[str]) -> PythonProgram | None:
 
 def launcher_of(argv: Sequence[str]) -> str:
     """`torchrun`, `accelerate`, `deepspeed`, or empty for anything else."""
-    program = PurePath(argv[0]).name if argv else ""
+    program = program_name(argv[0]) if argv else ""
     if program == "accelerate":
         return program if [*argv[1:2]] == ["launch"] else ""
     if program in ("torchrun", "deepspeed"):
@@ -71,7 +74,7 @@ def own_command(argv: Sequence[str]) -> Sequence[str]:
     """The command without programs that only wrap it, as `env A=1` or `uv run` do: from its launcher, its
     interpreter or its shell on; the whole of it where none of these is in it."""
     for at, word in enumerate(argv):
-        if PurePath(word).name in SHELLS or is_python(word) or launcher_of(argv[at:]):
+        if program_name(word) in SHELLS or is_python(word) or launcher_of(argv[at:]):
             return argv[at:]
         if word.endswith((".py", ".sh")):
             break

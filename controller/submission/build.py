@@ -142,19 +142,16 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
     notes = list(source.notes)
     sweep = grids.grids_of(values, source.argv, workdir)
     first = msgspec.structs.replace(source, argv=sweep.fill(source.argv))
-    commands.refuse_container(first.argv)
-    if container is None:
-        doubt = commands.doubt_of(first.argv, workdir, {**environment.open}.get("PATH", os.defpath))
-    else:  # What its image has is not known here.
-        doubt = commands.workdir_doubt(workdir)
-    doubt = doubt or commands.output_doubt(_output(values.get("output"), workdir))
+    path = environment.open.get("PATH", os.defpath)
+    doubt = _doubt(values, first.argv, workdir, path if container is None else None)
     if doubt is not None and where.same_machine:
         raise doubt
     if doubt is not None:
         notes.append(f"on this machine {doubt.message}")
     argv, snapshot = _take_snapshot(values, source.argv, workdir, where, notes)
     start = _start(values, source, sweep, workdir, environment.open.get("PYTHONPATH", ""))
-    notes += [start.note(str(_gpus(values).most))] if _gpus(values).most > 1 and start.why else []
+    if (count := _gpus(values).most) > 1 and start.why:
+        notes.append(start.note(str(count)))
     launch = Launch(
         argv=argv,
         workdir=os.path.abspath(workdir),
@@ -173,7 +170,6 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         snapshot=snapshot,
         container=container,
     )
-    path = {**environment.open}.get("PATH", os.defpath)
     values |= {"notify": notify} | ({"array": sweep.array} if sweep.tasks else {})
     files = (each for each, word in zip(first.argv, source.argv, strict=True) if each != word)
     has_one_code = container is None and not any((workdir / each).is_file() for each in files)
@@ -189,6 +185,16 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         promise=_promise(values),
     )
     return Submission(request=request, notes=tuple(notes), full_profile=values.get("profile") == FULL_PROFILE)
+
+
+def _doubt(
+    values: dict[str, Any], argv: tuple[str, ...], workdir: Path, path: str | None
+) -> BadSubmission | None:
+    """Why the command would fail on this machine, or None. `path` None: it runs in an image, and what that
+    has is not known here. Raises BadSubmission: it starts a container."""
+    commands.refuse_container(argv)
+    doubt = commands.workdir_doubt(workdir) if path is None else commands.doubt_of(argv, workdir, path)
+    return doubt or commands.output_doubt(_output(values.get("output"), workdir))
 
 
 def _notify(given: tuple[str, ...] | None, usual: tuple[str, ...]) -> tuple[str, ...]:
@@ -241,34 +247,40 @@ def _promise(values: dict[str, Any]) -> wire.PromiseAsked | None:
 def _start(
     values: dict[str, Any], source: _Source, sweep: grids.Grids, workdir: Path, python_path: str
 ) -> Start:
-    """The start that was asked for, else the one that suits the command. One process has one host.
+    """The start that was asked for, else the one that suits the command; one process has one host, which is
+    added to the values.
 
     Raises:
-        BadSubmission: it cannot be started so on what it asks for, or tasks of a sweep not alike.
+        BadSubmission: it is one process and asks for what only several can have.
     """
     if given := values.get("launch"):
         start = Start(mode=given)
-    elif source.start is not None:
-        start = source.start
     else:
-        commands_ = {sweep.fill(source.argv, at) for at in range(max(1, len(sweep.tasks)))}
-        programs = {python_program(own_command(each)): each for each in commands_}
-        starts = [start_of(each, workdir, python_path) for each in programs.values()]
-        start = starts[0]
-        if len({(each.mode, each.ranked_alone) for each in starts}) > 1:
-            raise BadSubmission("the scripts of this sweep do not start alike", "say how: --launch")
+        start = source.start or _start_of_tasks(source.argv, sweep, workdir, python_path)
     gpus, nodes = _gpus(values), values.get("nodes", 0)
-    if start.mode == "process" and gpus.most > 1:
-        why = f": {start.why}" if start.why else ""
-        if gpus.most > gpus.least:
-            message = f"--gpus {gpus.least}-{gpus.most}: one process cannot be elastic{why}"
-            raise BadSubmission(message, "--launch worker starts one process per GPU")
-        if nodes > 1:
-            message = f"--nodes {nodes}: one process uses the GPUs of one host{why}"
-            raise BadSubmission(message, "--launch worker starts one per GPU, --launch host one per host")
-        values["nodes"] = 1
-    is_elastic = gpus.most > gpus.least
-    return msgspec.structs.replace(start, ranked_alone=start.ranked_alone or is_elastic)
+    if gpus.most > gpus.least:  # On one GPU it may be what it was on several.
+        start = msgspec.structs.replace(start, ranked_alone=True)
+    if start.mode != "process" or gpus.most == 1:
+        return start
+    why = f": {start.why}" if start.why else ""
+    if gpus.most > gpus.least:
+        message = f"--gpus {gpus.least}-{gpus.most}: one process cannot be elastic{why}"
+        raise BadSubmission(message, "--launch worker starts one process per GPU")
+    if nodes > 1:
+        message = f"--nodes {nodes}: one process uses the GPUs of one host{why}"
+        raise BadSubmission(message, "--launch worker starts one per GPU, --launch host one per host")
+    values["nodes"] = 1
+    return start
+
+
+def _start_of_tasks(argv: tuple[str, ...], sweep: grids.Grids, workdir: Path, python_path: str) -> Start:
+    """The start that suits all tasks of a sweep, whose scripts may be others."""
+    filled = [sweep.fill(argv, task) for task in range(max(1, len(sweep.tasks)))]
+    programs = {python_program(own_command(each)): each for each in filled}
+    starts = [start_of(each, workdir, python_path) for each in programs.values()]
+    if len({(each.mode, each.ranked_alone) for each in starts}) > 1:
+        raise BadSubmission("the scripts of this sweep do not start alike", "say how: --launch")
+    return starts[0]
 
 
 def _source(words: Sequence[str]) -> _Source:

@@ -84,7 +84,7 @@ class Signs(msgspec.Struct, frozen=True, kw_only=True):
     is_whole: bool = True
     """All was read that there is."""
 
-    def of(self, kind: SignKind) -> Sign | None:
+    def sign_of(self, kind: SignKind) -> Sign | None:
         return next((sign for sign in self.found if sign.kind == kind), None)
 
 

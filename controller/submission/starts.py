@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -29,6 +29,7 @@ from cotenant.controller.domain import (
     PythonProgram,
     launcher_of,
     own_command,
+    program_name,
     python_program,
 )
 from cotenant.controller.submission.script_signs import (
@@ -68,7 +69,7 @@ def choose_start(name: str, signs: Signs | None) -> Start:
     """The start of a script of that name. `signs`: what its text shows; None: it cannot be read here."""
     if signs is None:
         return Start(mode="process", why=f"{name} cannot be read here")
-    spawns, group, library = signs.of("spawns"), signs.of("group"), signs.of("library")
+    spawns, group, library = signs.sign_of("spawns"), signs.sign_of("group"), signs.sign_of("library")
     if spawns is not None:
         return Start(mode="process", why=spawns.text)
     if group is not None and (group.level > CHOICE or signs.asks_first):
@@ -78,7 +79,7 @@ def choose_start(name: str, signs: Signs | None) -> Start:
         return Start(mode="worker", ranked_alone=False, why=library.text)
     if seen := group or library:
         return Start(mode="process", why=f"{seen.text} under a condition")
-    if ranks := signs.of("own-ranks"):
+    if ranks := signs.sign_of("own-ranks"):
         return Start(mode="process", why=f"{ranks.text} with ranks of its own")
     far = "" if signs.is_whole else ", as far as it was read"
     return Start(mode="process", why=f"{name} makes no process group{far}")
@@ -149,7 +150,7 @@ def _is_file_for(word: str, workdir: Path, interpreter: str) -> bool:
 
 def _shell_text(command: Sequence[str], workdir: Path) -> str:
     """What a shell is given to run, as far as it can be read here."""
-    if PurePath(command[0]).name not in SHELLS:
+    if program_name(command[0]) not in SHELLS:
         return (read_text(workdir / command[0]) or "") if _is_file_for(command[0], workdir, "sh") else ""
     words = iter(command[1:])
     for word in words:

@@ -24,7 +24,7 @@ _HAS_RANK: Final = re.compile(
 
 def launch_hint(error: str, order: Order) -> str:
     """What to try; empty: the error is of another kind. `error`: the last one in the log."""
-    if order.launch.mode == "host":
+    if order.launch.mode == "host" or order.launch.terminal:
         return ""
     if order.launch.gives_ranks(order.world_size):
         hint = "it was started once per GPU, with RANK set: --launch process starts it once, without"

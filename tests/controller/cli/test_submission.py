@@ -238,8 +238,10 @@ def test_a_job_of_several_gpus_is_told_how_often_it_is_started_unless_it_was_sai
         "2 processes, one per GPU: t.py line 2 calls init_process_group (--launch process starts it once)",
     )
     assert submitted(tmp_path, *PYTHON, flags=given(gpus="2")).notes == (
-        "one process that sees 2 GPUs of one host: the text behind -c makes no process group "
-        "(--launch worker starts one per GPU)",
+        (
+            "one process that sees 2 GPUs of one host: the text behind -c makes no process group "
+            "(--launch worker starts one per GPU)"
+        ),
     )
     assert submitted(tmp_path, *words).notes == submitted(tmp_path).notes == ()
     for mode in ("worker", "host", "process"):
@@ -328,6 +330,7 @@ def test_too_many_variables_are_refused() -> None:
 
 
 # --- The command ------------------------------------------------------------------------------------
+
 
 def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
     assert "no command 'trian'" in refused(tmp_path, "trian")
