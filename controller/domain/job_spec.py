@@ -198,7 +198,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Above gpus_min for an elastic job: it may be given any number in between (`takes`), and another while
     it trains. What is said of it in time (`expected_s`) is on gpus_min."""
     nodes: int = 0
-    """Pods of equal size, one per host; 0 = as few hosts as possible."""
+    """Pods of equal size, one per host; 0 = as few hosts as possible, which for one process is one."""
     gpu_fraction: float = 1.0
     """Below 1: a part of one device (`domain/tenancy.py`); such a job has gpus_min = gpus_max = 1."""
     gpu_type: str = ""
@@ -255,6 +255,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     launch: Launch = Launch()
 
     def __post_init__(self) -> None:
+        if self.gpus_max > 1 and not self.nodes and self.launch.mode == "process":
+            msgspec.structs.force_setattr(self, "nodes", 1)
         if not _is_plain(self) and (problem := _problem(self)):
             raise ValueError(f"job {self.job_id}: {problem}")
 
@@ -325,7 +327,7 @@ def _is_plain(spec: JobSpec) -> bool:
     quickly. A simulation makes hundreds of thousands of them."""
     return (
         0 < spec.gpus_min == spec.gpus_max
-        and (spec.gpus_max == 1 or not (spec.gpu_type.startswith(MIG_TYPE) or spec.launch.mode == "process"))
+        and (spec.gpus_max == 1 or not spec.gpu_type.startswith(MIG_TYPE))
         and spec.nodes == spec.cpus == spec.host_memory_mib == spec.retries == spec.priority == 0
         and spec.gpu_fraction == 1.0
         and spec.memory_mib is spec.batch_size is spec.time_limit_s is spec.budget_s is None
@@ -453,8 +455,8 @@ def _problem(spec: JobSpec) -> str:
             "one process keeps its GPUs: an elastic job has one per GPU (--launch worker) or per host",
         ),
         (
-            spec.launch.mode == "process" and spec.gpus_max > 1 and spec.nodes != 1,
-            f"one process uses the GPUs of one host, so nodes must be 1, got {spec.nodes}",
+            spec.launch.mode == "process" and spec.nodes > 1,
+            f"one process uses the GPUs of one host, and nodes are {spec.nodes}: see --launch",
         ),
     )
     return next((text for wrong, text in checks if wrong), "")

@@ -247,8 +247,7 @@ def _promise(values: dict[str, Any]) -> wire.PromiseAsked | None:
 def _start(
     values: dict[str, Any], source: _Source, sweep: grids.Grids, workdir: Path, python_path: str
 ) -> Start:
-    """The start that was asked for, else the one that suits the command; one process has one host, which is
-    added to the values.
+    """The start that was asked for, else the one that suits the command.
 
     Raises:
         BadSubmission: it is one process and asks for what only several can have.
@@ -260,16 +259,13 @@ def _start(
     gpus, nodes = _gpus(values), values.get("nodes", 0)
     if gpus.most > gpus.least:  # On one GPU it may be what it was on several.
         start = msgspec.structs.replace(start, ranked_alone=True)
-    if start.mode != "process" or gpus.most == 1:
-        return start
     why = f": {start.why}" if start.why else ""
-    if gpus.most > gpus.least:
+    if start.mode == "process" and gpus.most > gpus.least:
         message = f"--gpus {gpus.least}-{gpus.most}: one process cannot be elastic{why}"
         raise BadSubmission(message, "--launch worker starts one process per GPU")
-    if nodes > 1:
+    if start.mode == "process" and nodes > 1:
         message = f"--nodes {nodes}: one process uses the GPUs of one host{why}"
         raise BadSubmission(message, "--launch worker starts one per GPU, --launch host one per host")
-    values["nodes"] = 1
     return start
 
 

@@ -289,7 +289,7 @@ class _Reader:
 
     def _branches(self, node: ast.If, module: _Module, level: int) -> None:
         self._visit(node.test, module, level)
-        names = {_name(part) for part in ast.walk(node.test)}
+        names = {_name(part) or _option_name(part) for part in ast.walk(node.test)}
         if "__name__" in names:
             if module is self.modules[0]:
                 self._block(node.body, module, level)
@@ -310,7 +310,8 @@ class _Reader:
             self._add(_sign_of_call(node, module.origin(node.func)), node, module, level)
         elif needed := _needed_variable(node):
             if level == SURE:
-                self._add(("group", f"reads {needed.value} from its environment"), node, module, level)
+                what = "reads " + str(needed.value) + " from its environment"
+                self._add(("group", what), node, module, level)
         else:
             self._use(_name(node), module, min(level, OPEN))
 
@@ -334,6 +335,16 @@ class _Reader:
 
 def _name(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _option_name(node: ast.AST) -> str:
+    """The option that a text names: `use_ddp` of `"--use-ddp" in sys.argv`."""
+    return option_name(node.value) if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def option_name(word: str) -> str:
+    """An option as a script spells its variable: `--use-ddp`, `ddp=true`."""
+    return word.lstrip("-").partition("=")[0].replace("-", "_")
 
 
 def _needed_variable(node: ast.AST) -> ast.Constant | None:

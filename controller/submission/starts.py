@@ -38,6 +38,7 @@ from cotenant.controller.submission.script_signs import (
     SURE,
     ScriptText,
     Signs,
+    option_name,
     read_signs,
     read_text,
 )
@@ -138,8 +139,14 @@ def _script_of(
     if text is None:
         return None
     beside = file.parent if file is not None and program.kind == "script" else workdir
-    options = frozenset(_options(words))
-    return ScriptText(name=program.title, text=text, file=file, folders=(beside, *folders), options=options)
+    typed = (option_name(word) for word in words if word.startswith("--") or "=" in word)
+    return ScriptText(
+        name=program.title,
+        text=text,
+        file=file,
+        folders=(beside, *folders),
+        options=frozenset(filter(None, typed)),
+    )
 
 
 def _is_file_for(word: str, workdir: Path, interpreter: str) -> bool:
@@ -174,9 +181,3 @@ def _own_folders(entries: Sequence[str]) -> tuple[Path, ...]:
     """Folders with modules of the user's own."""
     paths = (Path(each) for each in entries if each.startswith("/"))
     return tuple(path for path in paths if not {*_INSTALLED} & {*path.parts})
-
-
-def _options(words: Sequence[str]) -> list[str]:
-    """Names of the options among the words, as a script spells its variables: `--use-ddp`, `ddp=true`."""
-    named = (word for word in words if word.startswith("--") or "=" in word)
-    return [word.lstrip("-").partition("=")[0].replace("-", "_") for word in named]
