@@ -128,7 +128,8 @@ class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True):
         each = f"a load of {duration(self.load_s)} and {duration(self.profile_s)} measured, on each"
         total = f"about {duration(self.estimated_device_s)} of device time"
         noun = "device" if shapes == "1" else "devices"
-        return f"{plural(len(self.series), 'job')} on {shapes} {noun}, {total} ({each})"
+        once = ", each one process" if noun == "devices" and self.spec.launch.mode == "process" else ""
+        return f"{plural(len(self.series), 'job')} on {shapes} {noun}{once}, {total} ({each})"
 
     def account(self, results: tuple[SeriesResult, ...]) -> str:
         spent_s = sum(each.device_s for each in results)

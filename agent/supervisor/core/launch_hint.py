@@ -17,7 +17,7 @@ _LACKS_RANK: Final = re.compile(
     r"|Default process group has not been initialized"
 )
 _HAS_RANK: Final = re.compile(
-    r"ProcessGroupNCCL is only supported with GPUs|Duplicate GPU detected"
+    r"ProcessGroupNCCL is only supported with GPUs|doesn't have NCCL built in|Duplicate GPU detected"
     r"|make the Session after torch\.distributed\.init_process_group"
 )
 

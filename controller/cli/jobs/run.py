@@ -98,7 +98,7 @@ def run(
             "usage", f"run waits for one job: --{key} is for submit", f"cotenant submit --{key} ..."
         )
     if on_terminal:
-        flags = terminal_launch(command or []) | flags
+        flags = terminal_launch(command or [], flags) | flags
     request = prepare_request(command or [], flags, endpoint, command_only=True)
     if on_terminal:
         return watch_terminal(request_with_terminal(request), quiet, endpoint)
@@ -109,10 +109,10 @@ def run(
         return RunWatch(client, reply.job_ids[0], quiet, reply.notes).to_the_end()
 
 
-def terminal_launch(command: Sequence[str]) -> Options:
-    """The option by which a command on a terminal is one process, whatever its script does; a launcher is
-    one."""
-    if launcher_of(own_command(command)):
+def terminal_launch(command: Sequence[str], flags: Options) -> Options:
+    """The option by which a command on a terminal is one process on all its GPUs, whatever its script does; a
+    launcher is one by itself."""
+    if "gpus" not in flags or flags["gpus"].value.most == 1 or launcher_of(own_command(command)):
         return {}
     return {"launch": Given(value="process", where="a terminal")}
 

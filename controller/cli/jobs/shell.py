@@ -81,7 +81,7 @@ def shell(
     limit_s = loaded_settings(endpoint).settings.shell.time_limit_s
     said = {key: Given(value=value, where="shell") for key, value in {**OF_SHELLS, "time": limit_s}.items()}
     words = command or default_command(flags)
-    said |= terminal_launch(words)
+    said |= terminal_launch(words, flags)
     request = prepare_request(words, said | flags, endpoint, command_only=True)
     tell_how_it_ends(request.specs[0].time_limit_s or limit_s)
     return watch_terminal(request_with_terminal(request), False, endpoint, ports)

@@ -140,7 +140,9 @@ def test_a_script_that_is_one_process_is_measured_on_one_host(
     cluster: StandIn, cotenant: Cotenant, at_home: Path
 ) -> None:
     (at_home / "train.py").write_text("print()")
-    assert cotenant("profile", "--", "./python", "train.py").code == 0
+    assert (
+        "3 jobs on 1, 2, 4 devices, each one process" in cotenant("profile", "--", "./python", "train.py").err
+    )
     [submit] = cluster.asked_for(wire.Submit)
     assert [(spec.gpus, spec.nodes) for spec in submit.specs] == [(1, 1), (2, 1), (4, 1)]
 
