@@ -258,12 +258,14 @@ def note_modules() -> None:
         origin = getattr(getattr(module, "__spec__", None), "origin", None)
         if isinstance(origin, str) and origin.startswith(places) and name.partition(".")[0] != "cotenant":
             names.append(name)  # Without ours: in a job they come from beside this file.
+    part = path + ".part"  # Half a list would be taken for the whole one.
     with contextlib.suppress(OSError):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.write(file, json.dumps(names).encode())
         finally:
             os.close(file)
+        os.rename(part, path)
 
 
 def _say(text: str) -> None:
