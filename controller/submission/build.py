@@ -247,7 +247,8 @@ def _promise(values: dict[str, Any]) -> wire.PromiseAsked | None:
 def _start(
     values: dict[str, Any], source: _Source, sweep: grids.Grids, workdir: Path, python_path: str
 ) -> Start:
-    """The start that was asked for, else the one that suits the command.
+    """The start that was asked for, else the one that suits the command. Adds to the values that it has one
+    host where that is so.
 
     Raises:
         BadSubmission: it is one process and asks for what only several can have.
@@ -263,9 +264,11 @@ def _start(
     if start.mode == "process" and gpus.most > gpus.least:
         message = f"--gpus {gpus.least}-{gpus.most}: one process cannot be elastic{why}"
         raise BadSubmission(message, "--launch worker starts one process per GPU")
-    if start.mode == "process" and nodes > 1:
+    if start.has_one_host and nodes > 1:
         message = f"--nodes {nodes}: one process uses the GPUs of one host{why}"
         raise BadSubmission(message, "--launch worker starts one per GPU, --launch host one per host")
+    if start.has_one_host and gpus.most > 1:
+        values["nodes"] = 1
     return start
 
 

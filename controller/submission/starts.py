@@ -5,7 +5,7 @@ Rule, the first row that applies (`--launch` stands above all of them):
 | the command | is started | is told its rank |
 | --- | --- | --- |
 | is a launcher (torchrun, accelerate launch, deepspeed), or its shell script has one | once per host | no |
-| is a script that starts its workers itself | once | no |
+| is a script that starts its workers itself | once, on one host | no |
 | is a script that makes a process group | once per device | on one device where it would end without |
 | is a script that uses Accelerate, Lightning or a Session | once per device | not on one device |
 | is anything else | once | no |
@@ -57,6 +57,11 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     """For the person who submits it; empty: nobody has to be told."""
 
+    @property
+    def has_one_host(self) -> bool:
+        """It is started once and no more: the ranks that it makes know of no other host."""
+        return self.mode == "process" or (self.mode == "host" and bool(self.why))
+
     def note(self, gpus: str) -> str:
         """What is said of it where the job has several GPUs; empty: nothing."""
         if not self.why:
@@ -72,7 +77,7 @@ def choose_start(name: str, signs: Signs | None) -> Start:
         return Start(mode="process", why=f"{name} cannot be read here")
     spawns, group, library = signs.sign_of("spawns"), signs.sign_of("group"), signs.sign_of("library")
     if spawns is not None:
-        return Start(mode="process", why=spawns.text)
+        return Start(mode="host", why=spawns.text)
     if group is not None and (group.level > CHOICE or signs.asks_first):
         alone = group.level == SURE or (group.level == OPEN and not signs.asks_first)
         return Start(mode="worker", ranked_alone=alone, why=group.text)
@@ -81,7 +86,7 @@ def choose_start(name: str, signs: Signs | None) -> Start:
     if seen := group or library:
         return Start(mode="process", why=f"{seen.text} under a condition")
     if ranks := signs.sign_of("own-ranks"):
-        return Start(mode="process", why=f"{ranks.text} with ranks of its own")
+        return Start(mode="host", why=f"{ranks.text} with ranks of its own")
     far = "" if signs.is_whole else ", as far as it was read"
     return Start(mode="process", why=f"{name} makes no process group{far}")
 

@@ -131,10 +131,10 @@ TABLE: dict[str, tuple[str, str, str, dict[str, str]]] = {
         "t.py makes no",
         {"t.py": UNUSED, "helpers.py": HELPERS},
     ),
-    "workers of its own": (ONCE, "python t.py", "line 4 starts its workers itself", {"t.py": SPAWN}),
-    "workers of its own, perhaps": (ONCE, "python t.py", "line 6 starts its workers", {"t.py": MAYBE_SPAWN}),
+    "workers of its own": (HOSTS, "python t.py", "line 4 starts its workers itself", {"t.py": SPAWN}),
+    "workers of its own, perhaps": (HOSTS, "python t.py", "line 6 starts its workers", {"t.py": MAYBE_SPAWN}),
     "ranks of its own": (
-        ONCE,
+        HOSTS,
         "python t.py",
         "line 3 calls init_process_group with",
         {"t.py": OWN_PROCESSES},
@@ -191,7 +191,7 @@ def test_a_command_is_started_as_it_was_typed_unless_its_script_makes_ranks(
     for devices, words in zip((1, 2), wanted, strict=True):
         found = words_of(start, devices)
         assert found >= {*words.split()} and bool(found) == bool(words), "all of them or none"
-    other = {"worker": "--launch process", "process": "--launch worker", "host": ""}[mode]
+    other = "--launch process" if mode == "worker" else "--launch worker" if said else ""
     assert other in start.note("2"), "who wants it otherwise is told how"
 
 

@@ -229,6 +229,9 @@ def test_one_process_has_one_host_and_is_not_elastic(tmp_path: Path) -> None:
         "--gpus 1-4: one process cannot be elastic; --launch worker starts one process per GPU"
     )
     assert spec_of(tmp_path, *PYTHON, gpus="4", nodes="2", launch="host").nodes == 2
+    spawns = ("python3", "-c", "torch.multiprocessing.spawn(f)")
+    assert [spec_of(tmp_path, *spawns, gpus=text).nodes for text in ("1", "2")] == [0, 1]
+    assert "starts its workers itself" in refused(tmp_path, *spawns, gpus="4", nodes="2")
 
 
 def test_a_job_of_several_gpus_is_told_how_often_it_is_started_unless_it_was_said(tmp_path: Path) -> None:
