@@ -74,7 +74,7 @@ def own_command(argv: Sequence[str]) -> Sequence[str]:
     """The command without programs that only wrap it, as `env A=1` or `uv run` do: from its launcher, its
     interpreter or its shell on; the whole of it where none of these is in it."""
     for at, word in enumerate(argv):
-        if program_name(word) in SHELLS or is_python(word) or launcher_of(argv[at:]):
+        if program_name(word) in SHELLS or is_python(word) or launcher_of(argv[at : at + 2]):
             return argv[at:]
         if word.endswith((".py", ".sh")):
             break

@@ -150,8 +150,8 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         notes.append(f"on this machine {doubt.message}")
     argv, snapshot = _take_snapshot(values, source.argv, workdir, where, notes)
     start = _start(values, source, sweep, workdir, environment.open.get("PYTHONPATH", ""))
-    if (count := _gpus(values).most) > 1 and start.why:
-        notes.append(start.note(str(count)))
+    if (gpus := _gpus(values)).most > 1 and start.why:
+        notes.append(start.note("-".join(map(str, sorted({gpus.least, gpus.most})))))
     launch = Launch(
         argv=argv,
         workdir=os.path.abspath(workdir),

@@ -11,6 +11,8 @@ call it); TRIED where the script goes on if it fails; a CHOICE behind a conditio
 from __future__ import annotations
 
 import ast
+import os
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -31,19 +33,16 @@ SignKind = Literal["group", "own-ranks", "spawns", "library"]
 _GROUPS: Final = ("init_process_group", "init_device_mesh")
 _DEEPSPEED: Final = ("deepspeed.initialize", "deepspeed.init_distributed")
 _SPAWNS: Final = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
+_LIGHTNING: Final = ("Trainer", "Fabric", "LightningCLI")
 _LIBRARIES: Final = {
-    **dict.fromkeys((("accelerate", "Accelerator"),), "uses Accelerate"),
-    **dict.fromkeys((("cotenant", "Session"),), "uses a Session"),
-    **dict.fromkeys(
-        (
-            (package, name)
-            for package in ("lightning", "pytorch_lightning", "lightning_fabric")
-            for name in ("Trainer", "Fabric", "LightningCLI")
-        ),
-        "uses Lightning",
-    ),
+    "accelerate": (("Accelerator",), "uses Accelerate"),
+    "cotenant": (("Session",), "uses a Session"),
+    "lightning": (_LIGHTNING, "uses Lightning"),
+    "lightning_fabric": (_LIGHTNING, "uses Lightning"),
+    "pytorch_lightning": (_LIGHTNING, "uses Lightning"),
 }
-_TELLING: Final = (*_GROUPS, "deepspeed", *RANK_WORDS, *(name for _, name in _LIBRARIES))
+"""By package: classes that take part in a process group, or start one."""
+_TELLING: Final = (*_GROUPS, "deepspeed", *RANK_WORDS, *_LIBRARIES)
 """What a file with a sign has in its text."""
 _ALWAYS: Final = frozenset(("is_initialized", "is_available"))
 """In conditions that hold wherever a process group is to be made."""
@@ -107,13 +106,16 @@ def read_signs(script: ScriptText) -> Signs | None:
 
 
 def read_text(file: Path) -> str | None:
-    """The text of a file; None: it cannot be read here, or is too large."""
+    """The text of a file; None: it cannot be read here, is too large, or is a pipe, whose text is for
+    somebody else."""
+    if not os.path.isfile(file):
+        return None
     try:
         with file.open("rb") as opened:
             data = opened.read(FILE_BYTES_MAX + 1)
     except OSError:
         return None
-    return data.decode(errors="replace") if len(data) <= FILE_BYTES_MAX else None
+    return data.decode("utf-8-sig", errors="replace") if len(data) <= FILE_BYTES_MAX else None
 
 
 class _Module:
@@ -200,7 +202,10 @@ class _Reader:
     def _has_enough(self) -> bool:
         """Whether nothing that is read now could change what was seen."""
         asks_first = any(module.asks_first for module in self.modules)
-        return any(sign.level == SURE or (sign.kind == "group" and asks_first) for sign in self.signs)
+        return any(
+            sign.kind == "spawns" or (sign.kind == "group" and (asks_first or sign.level == SURE))
+            for sign in self.signs
+        )
 
     def _enter_all(self) -> None:
         while self._waiting:
@@ -220,7 +225,8 @@ class _Reader:
 
     def _parse(self, name: str, file: Path | None, text: str) -> _Module | None:
         try:
-            module = _Module(name, file, ast.parse(text))
+            with warnings.catch_warnings(action="ignore"):  # They are its author's, at its own start.
+                module = _Module(name, file, ast.parse(text))
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
         self.modules.append(module)
@@ -299,9 +305,15 @@ class _Reader:
             self._block(node.body, module, level if is_open else CHOICE)
             between = len(self.signs)
             self._block(node.orelse, module, CHOICE)
-            parts = (self.signs[before:between], self.signs[between:])
-            if all(any(sign.kind in ("group", "own-ranks") for sign in part) for part in parts):
-                self.signs.append(msgspec.structs.replace(parts[0][0], level=level))  # One way or the other.
+            ways = [
+                [sign for sign in part if sign.kind in ("group", "own-ranks")]
+                for part in (self.signs[before:between], self.signs[between:])
+            ]
+            if all(ways):  # It is made one way or the other.
+                made = min((sign for way in ways for sign in way), key=lambda sign: sign.kind)
+                self.signs.append(msgspec.structs.replace(made, level=level))
+            for name in _called(node.body) & _called(node.orelse):
+                self._use(name, module, level)
 
     def _note(self, node: ast.AST, module: _Module, level: int) -> None:
         """Notes which names a node uses, and whether it is a sign."""
@@ -335,6 +347,12 @@ class _Reader:
 
 def _name(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _called(statements: Iterable[ast.stmt]) -> set[str]:
+    """The names that are called somewhere in these statements."""
+    nodes = (node for statement in statements for node in ast.walk(statement))
+    return {_name(node.func) for node in nodes if isinstance(node, ast.Call)}
 
 
 def _option_name(node: ast.AST) -> str:
@@ -387,17 +405,17 @@ def _sign_of_call(node: ast.Call, origin: str) -> tuple[SignKind, str] | None:
 
 def _library(origin: str) -> tuple[SignKind, str] | None:
     """The sign that a class of a library is, where it is called or is a base."""
-    what = _LIBRARIES.get((origin.partition(".")[0], origin.rpartition(".")[2]))
-    return ("library", what) if what is not None else None
+    classes, what = _LIBRARIES.get(origin.partition(".")[0], ((), ""))
+    return ("library", what) if origin.rpartition(".")[2] in classes else None
 
 
 def _files_of(name: str, folders: Iterable[Path]) -> Iterator[Path]:
     """The files that an import of this name runs, from the first of the folders that has it."""
     parts = name.split(".")
     for folder in folders:
-        if (folder / parts[0]).is_dir() or (folder / f"{parts[0]}.py").is_file():
+        if os.path.isdir(folder / parts[0]) or os.path.isfile(folder / f"{parts[0]}.py"):
             for at in range(1, len(parts) + 1):
                 path = folder.joinpath(*parts[:at])
                 files = (path / "__init__.py", path.with_name(f"{path.name}.py"))
-                yield from (each for each in files if each.is_file())
+                yield from filter(os.path.isfile, files)
             return

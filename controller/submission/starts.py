@@ -16,6 +16,7 @@ for its rank, or the condition was typed as an option.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -177,7 +178,7 @@ def _module_file(name: str, folders: Sequence[Path]) -> Path | None:
     for folder in folders:
         path = folder.joinpath(*name.split("."))
         for file in (path / "__main__.py", path.with_name(f"{path.name}.py")):
-            if file.is_file():
+            if os.path.isfile(file):
                 return file
     return None
 

@@ -122,9 +122,9 @@ def _account_words(account: Account) -> dict[str, str]:
 
 def _threads(order: Order, rank: RankOrder) -> dict[str, str]:
     """Returns a setting for as many threads as the worker has cores: more only get in each other's way."""
-    workers = meeting_of(order).workers_here
-    here = {"worker": 1, "host": workers, "process": 1}[order.launch.mode]
-    cores = len(rank.cores) // here or order.start.cpus // (1 if order.launch.mode == "process" else workers)
+    mode = order.launch.mode
+    workers = 1 if mode == "process" else meeting_of(order).workers_here
+    cores = len(rank.cores) // (workers if mode == "host" else 1) or order.start.cpus // workers
     return {"OMP_NUM_THREADS": str(cores)} if cores > 0 else {}
 
 

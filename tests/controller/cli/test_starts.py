@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +63,12 @@ import torch, torch.distributed as dist
 if torch.backends.mps: dist.init_process_group("gloo")
 else: dist.init_process_group("nccl")
 """
+SET_UP = """
+def join(backend): torch.distributed.init_process_group(backend)
+if torch.backends.mps: join("gloo")
+else: join("nccl")
+"""
+JOINS = "from cotenant.checkpoint import Session\nimport helpers\nhelpers.join()\nSession(model, optimizer)\n"
 OPTION = "if args.use_ddp:\n    import torch\n    torch.distributed.init_process_group()\n"
 UNUSED = "import helpers\nhelpers.log(0)\n"
 HELPERS = "import torch.distributed as dist\nNAME = 'RANK'\ndef join(): dist.init_process_group()\n"
@@ -118,6 +127,13 @@ TABLE: dict[str, tuple[str, str, str, dict[str, str]]] = {
     "one in a module, as in MAE": (GANGS, "python t.py", "misc.py line 9", {"t.py": MAE, "misc.py": MISC}),
     "one in a function of main's": (RANKS, "python t.py", "line 3 calls", {"t.py": IN_MAIN}),
     "one of two backends": (RANKS, "python t.py", "line 3 calls", {"t.py": EITHER}),
+    "one of two ways to set up": (RANKS, "python t.py", "line 2 calls", {"t.py": SET_UP}),
+    "one beside a Session": (
+        RANKS,
+        "python t.py",
+        "helpers.py line 3",
+        {"t.py": JOINS, "helpers.py": HELPERS},
+    ),
     "one that is made once": (RANKS, "python t.py", "line 2 calls", {"t.py": NOT_TWICE}),
     "one that is tried": (GANGS, "python t.py", "line 2 calls", {"t.py": SAFE}),
     "one that a framework calls": (RANKS, "python t.py", "line 4 calls", {"t.py": IN_CLASS}),
@@ -234,6 +250,25 @@ def test_modules_that_import_each_other_and_names_that_mean_themselves_end(tmp_p
     assert start_of(("python", "t.py"), tmp_path).why == "t.py cannot be read here"
     (tmp_path / "t.py").write_text("x = " + "+".join("x" * 3000))
     assert start_of(("python", "t.py"), tmp_path).mode == "process"
+
+
+def test_only_files_are_read_and_a_folder_that_is_closed_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")  # As in `python <(make-script)`: what is read of it nobody else reads.
+    assert start_of(("python", "pipe"), tmp_path).why == "pipe cannot be read here"
+    (tmp_path / "t.py").write_bytes(b"\xef\xbb\xbfimport joins, os\nname = '\\d' + '\xff'\n")
+    monkeypatch.setattr(os, "stat", _closed(os.stat, tmp_path / "closed"))
+    assert start_of(("python", "t.py"), tmp_path, f"{tmp_path}/closed").why == "t.py makes no process group"
+
+
+def _closed(stat: Callable[..., Any], folder: Path) -> Callable[..., Any]:
+    def refuse(path: Any, *more: Any, **named: Any) -> Any:
+        if str(path).startswith(str(folder)):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, *more, **named)
+
+    return refuse
 
 
 def test_of_a_function_only_what_it_calls_counts(tmp_path: Path) -> None:

@@ -206,6 +206,10 @@ def test_a_range_of_gpus_is_an_elastic_job_with_a_batch(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, *joins, gpus="1-4", batch_size="8")
     assert (spec.gpus_min, spec.gpus_max, spec.is_elastic) == (1, 4, True)
     assert spec.launch.gives_ranks(1), "it may have had more before"
+    told = submitted(tmp_path, *joins, flags=given(gpus="1-4", batch_size="8")).notes
+    assert told[0].startswith(
+        "1-4 processes, one per GPU: the text behind -c line 1 calls init_process_group"
+    )
     assert refused(tmp_path, *joins, gpus="1-4") == (
         "--gpus 1-4: an elastic job must say its batch; add --batch-size N, per worker on 4 GPUs: a step "
         "keeps it on fewer"
