@@ -225,16 +225,6 @@ def _sets_without_context() -> bool:
     return new and backend is not None and backend() == "native"  # cudaMallocAsync opens the device.
 
 
-def peak_bytes() -> int:
-    """The most that this process takes of one device: what torch had allocated at most, and what is in use
-    there beside torch. Only true while nobody else uses the device."""
-    cuda = torch.cuda
-    return max(
-        used_bytes(each) - cuda.memory_reserved(each) + cuda.max_memory_allocated(each)
-        for each in open_devices() or [cuda.current_device()]
-    )
-
-
 def used_bytes(device: int) -> int:
     """The bytes in use on a device, whoever uses it. A client of MPS may be shown what is free of its limit
     beside the total of the whole device: then what it does not have is not in use."""

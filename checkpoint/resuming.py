@@ -23,7 +23,6 @@ import torch.distributed as dist
 from cotenant.checkpoint.disk import durable, layout
 from cotenant.checkpoint.disk.layout import CheckpointError, Damaged, Manifest, TooNew
 from cotenant.checkpoint.disk.save import MODEL_FILE, rank_file
-from cotenant.checkpoint.talk.agreement import StepHistory, split_history
 from cotenant.checkpoint.talk.protocol import ENV_RESUME, RESUME_NONE, JobEnvironment
 from cotenant.checkpoint.training import rng
 from cotenant.checkpoint.training.data import Cursor
@@ -251,6 +250,8 @@ class Resumed:
     step: int
     exact: bool
     note: str
+    proven: int = 0
+    """Steps after it that came out as in the attempt before."""
 
 
 @dataclass
@@ -271,7 +272,7 @@ class Lineage:
     def take_over(self, name: str, manifest: Manifest, differences: Iterable[str]) -> Resumed:
         """Makes this attempt go on from a checkpoint."""
         note = "; ".join(differences)
-        self.history = list(split_history(manifest.history, manifest.step)[0])
+        self.history = [entry for entry in manifest.history if entry[0] < manifest.step]
         self.exact = manifest.exact and not note
         self.notes = [manifest.note] if manifest.note else []
         if note:
@@ -289,8 +290,11 @@ class Lineage:
         self.resumed = replace(self.resumed, exact=False, note=joined)
         log.warning("the resume from %s is equivalent, not exact: %s", self.resumed.name, note)
 
-    def manifest_fields(self, ahead: StepHistory = ()) -> dict[str, Any]:
-        """The lineage's fields for a manifest. `ahead`: what is agreed on for later steps, so that a resumed
-        run repeats it."""
-        history = (*self.history, *ahead)
-        return {"history": history, "exact": self.exact, "note": "; ".join(self.notes)}
+    def proven(self, step: int) -> None:
+        """The steps after the resume up to this one came out as in the attempt before."""
+        if self.resumed is not None:
+            self.resumed = replace(self.resumed, proven=step - self.resumed.step)
+
+    def manifest_fields(self) -> dict[str, Any]:
+        """The lineage's fields for a manifest."""
+        return {"history": tuple(self.history), "exact": self.exact, "note": "; ".join(self.notes)}

@@ -6,47 +6,29 @@ next forward pass. Without a root and without a supervisor this is a plain loop 
 
 from __future__ import annotations
 
-import atexit
 import logging
 import sys
-import time
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any
 
 import torch
 
 from cotenant.checkpoint.carried import warn_of_forgotten
-from cotenant.checkpoint.device_limit import SharedLimits, limit_memory
-from cotenant.checkpoint.disk import saver
-from cotenant.checkpoint.disk.layout import CheckpointError, Manifest
-from cotenant.checkpoint.disk.saver import Saver, SaveTarget
-from cotenant.checkpoint.progress.loops import frames_from
-from cotenant.checkpoint.progress.losses import loss_variable
-from cotenant.checkpoint.resuming import Lineage, LoadedCheckpoint, Resumed, facts_now, load_newest, put_back
+from cotenant.checkpoint.disk.layout import CheckpointError
+from cotenant.checkpoint.guard import AttemptEnds
+from cotenant.checkpoint.rank import IDLE_S_MAX, KEEP, JobRank
+from cotenant.checkpoint.resuming import LoadedCheckpoint, put_back
 from cotenant.checkpoint.talk import gang, protocol
-from cotenant.checkpoint.talk.agreement import (
-    Agreement,
-    StepVerdict,
-    WindowPlace,
-    agreed_ahead,
-    split_history,
-)
-from cotenant.checkpoint.talk.channel import SupervisorChannel
-from cotenant.checkpoint.talk.reports import Introduction, ProgressReporter, WindowReports
+from cotenant.checkpoint.talk.agreement import StepVerdict
 from cotenant.checkpoint.training import data
 from cotenant.checkpoint.training.data import Cursor
-from cotenant.checkpoint.training.rng import Sources
 from cotenant.checkpoint.training.state import Extra, TrainingState
-
-KEEP: Final = 2
-IDLE_S_MAX: Final = 120.0
 
 log = logging.getLogger("cotenant.checkpoint")
 
 
-class Session:
+class Session(JobRank):
     """Restores the newest verified checkpoint when made; make it after DDP, optimizer and scheduler.
 
     model, optimizer, lr_scheduler: one object, or a list of them. scaler: a GradScaler. sampler: gets
@@ -58,7 +40,6 @@ class Session:
     the first step, so that background saves stall training less.
     """
 
-    _newest: ClassVar[weakref.ref[Session] | None] = None
     finishing: bool = False
     """The loop ends before all its steps are done: the job's budget is used."""
     _ends_loop: bool = False
@@ -82,56 +63,19 @@ class Session:
     ) -> None:
         if keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
-        self.step = 0
-        self.stopping = False
-        self._env = gang.environment()
-        self._state = TrainingState(model, optimizer, lr_scheduler, scaler, extra)
+        training = TrainingState(model, optimizer, lr_scheduler, scaler, extra)
+        super().__init__(training)
+        self._training = training
         self._sampler = sampler
-        self._lineage = Lineage()
         self._cursor = Cursor(self._lineage.differs)
         self._loops = 0
-        self._loss: Any = None
         self._stage = staging
-        self._first = True
-        self._loaded: LoadedCheckpoint | None = None
-        """What a resume may have to put back twice; until the first step."""
-        self._saver: Saver | None = None
-        self._channel: SupervisorChannel | None = None
-        self._progress: ProgressReporter | None = None
-        self._agreement = Agreement(can_save=False)
-        self._window_reports = WindowReports()
-        self._steps_used = 0
-        self._report_at_s = 0.0
         self._stepped = False
         self._watched = self._watch_optimizers()
-        limit_memory(self._env, self._state.cuda_device)
-        if self._env.socket is not None:
-            self._channel = SupervisorChannel(
-                self._env.socket, self._env.rank, self._agreement, SharedLimits().keep_to
-            )
         path = Path(root) if root is not None else self._env.root
-        self._introduction = Introduction(self._channel, self._agreement, self._env)
-        self._plain = self._channel is None and (path is None or not self._state.models)
-        self._find_counter()
-        if path is not None and self._state.models:
+        if path is not None and training.models:
             self._restore(path, keep, idle_s_max)
-        if self._channel is not None:
-            self._agreement.completed = self.step
-            self._introduction.say(self.step, self.resumed, accumulates, self._state.models, resumable_note)
-            self._progress = ProgressReporter(self._channel, self.step)
-            Session._newest = weakref.ref(self)
-        gang.settle_at_exit()
-        atexit.register(self._close)
-
-    @staticmethod
-    def newest() -> Session | None:
-        """The one that tells a supervisor of this process's steps; None: none does."""
-        return None if Session._newest is None else Session._newest()
-
-    @property
-    def resumed(self) -> Resumed | None:
-        """Which checkpoint this attempt started from, None for a fresh start."""
-        return self._lineage.resumed
+        self._introduce(accumulates, training.models, resumable_note)
 
     @property
     def epoch(self) -> int:
@@ -153,13 +97,6 @@ class Session:
         """Samples this rank has consumed in the current epoch, as far as the loader knows its batch size."""
         return self._cursor.samples
 
-    @property
-    def accumulation_history(self) -> str:
-        """Which s was used from which step on, in the form of COTENANT_ACCUMULATION_SCHEDULE; windows
-        of another s that are agreed on for later steps included.
-        """
-        return ",".join(f"{step}:{s}" for step, s in (*self._lineage.history, *self._ahead()))
-
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs that are left of `count`, from 0."""
         if self._saver is not None and self._env.rank == 0:
@@ -172,7 +109,7 @@ class Session:
             self._cursor.start_epoch(epoch)
             yield epoch
             if self.stopping:
-                raise SystemExit(0)  # the script caught our exit and went on: its peers are gone
+                raise AttemptEnds(0)  # the script caught our exit and went on: its peers are gone
             if self._cursor.batch_is_open:  # Its loop was left with `break`: it wants no more of this epoch.
                 self._cursor.leave_epoch()
                 if self._stepped or not self._watched:
@@ -204,7 +141,7 @@ class Session:
         if skip not in data.SKIPS:
             raise ValueError(f"skip must be one of {', '.join(data.SKIPS)}, got {skip!r}")
         if self.stopping:
-            raise SystemExit(0)
+            raise AttemptEnds(0)
         if self._loops:
             if self.finishing:
                 return
@@ -248,14 +185,6 @@ class Session:
         self._cursor.consume()
         self._complete()
 
-    def report(self, loss: Any = None, **metrics: float) -> None:
-        """The loss to show for this step (a number or a tensor with one element; it is read now and then),
-        and other metrics by name, such as `val_accuracy=0.91`: numbers, at most 16 names."""
-        if loss is not None:
-            self._loss = loss
-        if metrics and self._progress is not None:
-            self._progress.note_metrics({name: float(value) for name, value in metrics.items()})
-
     def save(self, wait: bool = True) -> bool:
         """Saves now; all ranks call it after the same step, last in the iteration or last in the epoch.
 
@@ -270,31 +199,13 @@ class Session:
             self.step_done()
         else:
             self._cursor.finish_epoch_early()
-        return self._save(self._saver, wait=wait)
-
-    def close(self) -> None:
-        """Wait for a save under way, stop listening. Done by itself at the end of the process.
-
-        After a call from the script the watchdog leaves it alone: it may go on without a Session.
-        """
-        self._introduction.stops_looking()
-        self._close()
-
-    def _close(self) -> None:
-        atexit.unregister(self._close)
-        self._introduction.end()
-        if self._saver is not None:
-            self._saver.finish()
-        if self._progress is not None:
-            self._progress.flush(self.step, self._steps_used, self._current_loss())
-        if self._channel is not None:
-            self._channel.close()
+        return self._save(wait=wait)
 
     # The step boundary.
 
     def _boundary(self) -> None:
         if self.stopping:
-            raise SystemExit(0)  # the script caught our exit and went on: its peers are gone
+            raise AttemptEnds(0)  # the script caught our exit and went on: its peers are gone
         if not self._cursor.batch_is_open:
             return
         self._cursor.consume()
@@ -302,121 +213,39 @@ class Session:
             self._complete()
 
     def _complete(self) -> None:
-        """Completes one step of training. Runs in every step, with cold caches: every object touched here
-        counts."""
-        self.step = step = self.step + 1
         self._stepped = False
-        if self._plain:
-            return
-        counter = self._counter
-        counter.completed = step
-        if counter.last_steps != self._steps_used or self._first:
-            self._steps_changed(counter.last_steps)
-        channel = self._channel
-        if channel is None:
-            return
-        now_s = time.perf_counter()
-        if now_s >= self._report_at_s:
-            self._report_progress(now_s)
-        verdict = channel.arrive(step)
-        if verdict is not StepVerdict.GO:
-            self._obey(channel, verdict)
-
-    def _steps_changed(self, steps_used: int) -> None:
-        """s is another one than in the step before, or there was none."""
-        self._steps_used = steps_used
-        self._lineage.used(steps_used, self.step - 1)
-        if self._first:
-            self._first_step_done()
-
-    def _report_progress(self, now_s: float) -> None:
-        assert self._progress is not None
-        self._progress.report(now_s, self.step, self._steps_used, self._current_loss())
-        self._report_at_s = self._progress.due_at_s
+        super()._complete()
 
     def _first_step_done(self) -> None:
-        self._first, self._loaded = False, None
-        self._find_counter()
-        self._state.first_step_done()
-        note = getattr(sys.modules.get("sitecustomize"), "note_modules", None)
-        if note is not None:  # Of `gradaccum/startup`, unless the environment has one of its own.
-            note()
+        super()._first_step_done()
         own = self._own() if self._stage and self._saver is not None else None
         if own is not None and self._saver is not None:  # the optimizer has its state now
             self._saver.prepare(own)
 
-    def _obey(self, channel: SupervisorChannel, verdict: StepVerdict) -> None:
-        windows = tuple(self._agreement.windows)
-        # One that was agreed on before the last one's end is known already when it begins.
-        if self._counter.windows != windows or any(window.start == self.step for window in windows):
-            self._next_window(channel, windows)
-        if verdict is StepVerdict.WINDOW:
-            return
-        assert self._saver is not None, "orders are refused where nothing can be saved"
+    def _obey(self, verdict: StepVerdict) -> None:
         finish = verdict is StepVerdict.FINISH and self._ends_loop
         # After a stop somebody waits for our devices: tidying can wait.
         stop = not finish and verdict in (StepVerdict.STOP, StepVerdict.FINISH)
-        saved = self._save(self._saver, wait=stop or finish, tidy=not stop)
+        saved = self._save(wait=stop or finish, tidy=not stop)
         self.finishing = finish and saved
-        if self._progress is not None:
-            self._progress.exclude_pause()
         if stop and saved:
-            channel.tell(protocol.STOPPED, step=self.step)
-            self.stopping = True
-            gang.leave_together()
-            self._close()
-            raise SystemExit(0)
+            self._say_stopped()
+            raise AttemptEnds(0)
 
-    def _next_window(self, channel: SupervisorChannel, windows: tuple[WindowPlace, ...]) -> None:
-        """A window begins or ends here: tell of the one that is over, begin the next one."""
-        assert self._progress is not None
-        if self.step > self._progress.reported_step:  # No report is about two windows.
-            self._report_progress(time.perf_counter())
-        self._window_reports.report_end(channel, self.step, self._steps_used)
-        self._counter.windows = windows
-        self._progress.exclude_pause()
-
-    def _ahead(self) -> tuple[tuple[int, int], ...]:
-        """What is agreed on for the steps to come, as the history will have it."""
-        windows = self._agreement.windows
-        last = max((window.until for window in windows), default=0)
-        return agreed_ahead(windows, self.step, self._counter.ordered_at(last)) if windows else ()
-
-    def _save(self, saver_: Saver, *, wait: bool, tidy: bool = True) -> bool:
-        if not self._agreement.can_save:  # It was not yet known when this step was agreed on.
-            self._tell(protocol.FAILED, what="save", error="a resume from this step would fail")
-            return False
+    def _save(self, *, wait: bool, tidy: bool = True) -> bool:
         own = self._own()
-        if own is None:
-            return False
-        lineage = self._lineage.manifest_fields(self._ahead())
-        manifest = {"job": self._env.job, "facts": self._facts(), **lineage}
-        return saver_.save(self.step, own, manifest, wait=wait, tidy=tidy)
+        return own is not None and self._save_now(own, wait=wait, tidy=tidy)
 
     def _own(self) -> dict[str, Any] | None:
         """The rank's own state; None, and nothing can be saved, where `extra` holds what no checkpoint
         can."""
         try:
-            return {**self._state.own(self._env.rank), "position": self._cursor.capture()}
+            return {**self._training.own(self._env.rank), "position": self._cursor.capture()}
         except CheckpointError as error:
             log.warning("nothing can be saved: %s", error)
             self._tell(protocol.FAILED, what="save", error=str(error))
             self.cannot_resume(str(error))
             return None
-
-    def _current_loss(self) -> Any:
-        """The current loss as the script or `gradaccum` has told it, else what the script keeps in a variable
-        `loss`."""
-        told = self._counter.last_loss if self._loss is None else self._loss
-        return loss_variable(frames_from(sys._getframe(1))) if told is None else told
-
-    def _find_counter(self) -> None:
-        """Tell `gradaccum` how many steps are complete, if the script has imported it by now."""
-        self._counter = gang.accumulation_counter()
-        self._counter.windows = tuple(self._agreement.windows)
-        if not self._plain:
-            self._counter.counted_for_us = True
-            self._counter.completed = self.step
 
     def _watch_optimizers(self) -> bool:
         """Note each optimizer step: a batch without one (the script's own accumulation) ends no step."""
@@ -424,7 +253,7 @@ class Session:
         def stepped(*_: Any) -> None:
             self._stepped = True
 
-        watchable = [o for o in self._state.optimizers if isinstance(o, torch.optim.Optimizer)]
+        watchable = [o for o in self._training.optimizers if isinstance(o, torch.optim.Optimizer)]
         for optimizer in watchable:
             optimizer.register_step_post_hook(stepped)
         return bool(watchable)
@@ -432,83 +261,26 @@ class Session:
     # Resuming, and telling the supervisor.
 
     def _restore(self, root: Path, keep: int, idle_s_max: float) -> None:
-        env = self._env
+        loaded = self._open_checkpoints(root, keep, idle_s_max)
         try:
-            attempt = gang.attempt_of(env, root)
-            place = SaveTarget(
-                root=root,
-                job=env.job,
-                attempt=attempt,
-                rank=env.rank,
-                world_size=env.world_size,
-                keep=keep,
-                idle_s_max=idle_s_max,
-            )
-            problem = saver.ready(place)  # before reading: older attempts delete nothing from now on
-            loaded = load_newest(
-                root, attempt=attempt, resume=env.resume, rank=env.rank, world_size=env.world_size
-            )
             if loaded is not None:
                 self._take(loaded)
             else:
-                self._state.record_gradient_order(env.world_size)
+                self._training.record_gradient_order(self._env.world_size)
         except CheckpointError as error:
-            self._tell(protocol.FAILED, what="load", error=str(error))
-            self.close()
-            raise
-        if problem is not None:
-            log.warning("cannot save checkpoints in %s: %s; training goes on without", root, problem)
-            self._tell(protocol.FAILED, what="save", error=f"cannot save checkpoints: {problem}")
-        self._agreement.can_save = problem is None
-        self._saver = Saver(place, self._state, self._tell)
+            self._fail_to_load(error)
         self._cursor.remembers = True
 
     def _take(self, loaded: LoadedCheckpoint) -> None:
         """Put a loaded checkpoint into the script's objects, and say what differs."""
-        manifest, env = loaded.manifest, self._env
-        self.step = manifest.step
-        self._window_reports.begin_at(self.step)
-        self._find_counter()
-        self._repeat_windows(manifest)
+        self.step = loaded.manifest.step
         self._find_counter()  # the facts are about the step that comes next
-        differences = put_back(loaded, env, self._state, self._cursor, self._facts)
-        self._loaded = loaded
-        resumed = self._lineage.take_over(loaded.name, manifest, differences)
-        if env.rank == 0:
-            kind = "exact" if resumed.exact else f"equivalent, not exact ({resumed.note})"
-            log.warning("resumed from %s at step %d: %s", resumed.name, resumed.step, kind)
-
-    def _repeat_windows(self, manifest: Manifest) -> None:
-        """Windows that were agreed on before the save hold for the steps to come, except those that need more
-        memory than was planned for this attempt; those are named as a difference.
-        """
-        _, windows = split_history(manifest.history, manifest.step)
-        ordered = self._counter.ordered_at
-        self._agreement.agree(window for window in windows if window.s >= ordered(window.start))
-
-    def put_back_again(self) -> None:
-        """All that the checkpoint holds, once more, in the middle of an epoch: what the script has just done
-        for a new one was not part of it."""
-        loaded, self._loaded = self._loaded, None
-        if loaded is not None:
-            self._state.load(loaded.shared, loaded.own, loaded.own_is_mine)
-
-    def accumulation_known(self, reason: str | None) -> None:
-        """What was not known when the session was made: batches can be split (None), or why not."""
-        self._introduction.accumulation_known(reason)
-
-    def differs(self, note: str) -> None:
-        """The resume is not exact, for a reason that only the caller can know."""
-        self._lineage.differs(note)
+        self._take_over(loaded, put_back(loaded, self._env, self._training, self._cursor, self._facts))
 
     def epoch_ends(self, step: int, batches: int) -> None:
         """After which step the present epoch is over, and how many it has, for loops that do not use
         `batches`."""
         self._agreement.epoch = (step, batches)
-
-    def look_into_data(self, state_of: Callable[[Any], Sources]) -> None:
-        """What has state of its own in a loader, beside random generators."""
-        self._cursor.sources_of = state_of
 
     def keep_within_epochs(self) -> None:
         """Never stop at the last step of an epoch, however short: what follows could need its last batch."""
@@ -519,21 +291,3 @@ class Session:
         background."""
         self._stage = False
         self._introduction.leaves_only()
-
-    def cannot_resume(self, reason: str) -> None:
-        """A resume from what was saved here would fail."""
-        self._agreement.can_save = False
-        self._introduction.cannot_resume(reason)
-
-    def _tell(self, message: str, /, **fields: Any) -> None:
-        if self._channel is not None:
-            self._channel.tell(message, **fields)
-
-    def _facts(self) -> dict[str, Any]:
-        accumulation = gang.accumulation()
-        return facts_now(
-            world_size=self._env.world_size,
-            sub_batch=self._env.sub_batch,
-            accumulation_steps=accumulation.steps_at(self.step) if accumulation is not None else 1,
-            cuda=self._state.on_cuda,
-        )

@@ -13,19 +13,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import sys
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
+from cotenant.checkpoint.guard import AttemptEnds
 from cotenant.gradaccum.protocol import tell_failed
 
 TOLERANCE: Final = {torch.float64: 1e-9, torch.float32: 1e-3}
 TOLERANCE_LOW_PRECISION: Final = 5e-2
 """Of the largest gradient entry. Losses that do not split differ by far more."""
+
+REFUSED: Final = "cotenant.gradaccum.Refused"
+"""Begins the line by which an attempt is known that ended because its batches must not be split."""
 
 log = logging.getLogger("cotenant.gradaccum")
 
@@ -38,6 +43,14 @@ def refuse(reason: str) -> Refused:
     """An error to raise; the supervisor hears of it too."""
     tell_failed(reason)
     return Refused(reason)
+
+
+def end_attempt(reason: str) -> NoReturn:
+    """Ends this process before its next step: the job goes on whole from its last checkpoint."""
+    tell_failed(reason)
+    if sys.__stderr__ is not None:
+        sys.__stderr__.write(f"{REFUSED}: {reason}\n")
+    raise AttemptEnds(1)
 
 
 def refusal(model: Any) -> str | None:
@@ -85,7 +98,7 @@ class Guard:
         self._buffers_checked: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
         self._measured: WeakKeyDictionary[torch.nn.Module, set[str]] = WeakKeyDictionary()
         self._refused: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
-        """What an earlier check or trial found; an order of s raises it again."""
+        """What an earlier check found; the next split raises it again."""
 
     def check_modules(self, model: torch.nn.Module) -> None:
         """Checks that the model's modules can be split exactly. Raises Refused. Looks at all modules once,
@@ -117,21 +130,6 @@ class Guard:
             if not torch.equal(value, before[name]):
                 raise refuse(_stateful(model, name))
         self._buffers_checked[model] = True
-
-    @contextlib.contextmanager
-    def note_buffers(self, model: Any) -> Iterator[None]:
-        """Around a whole batch: a stateful forward pass is remembered, for the first time that s > 1."""
-        is_module = isinstance(model, torch.nn.Module)
-        if not is_module or self._buffers_checked.get(model) or model in self._refused:
-            yield
-            return
-        before = {name: value.clone() for name, value in _saved_buffers(model)}
-        yield
-        changed = next((n for n, v in _saved_buffers(model) if not torch.equal(v, before[n])), None)
-        self._buffers_checked[model] = changed is None
-        if changed is not None:
-            self._refused[model] = _stateful(model, changed)
-            tell_failed(self._refused[model])
 
     def measure_once(self, model: torch.nn.Module, loss: str, check: Callable[[], str | None]) -> None:
         """Run `check` at most once per model and kind of loss; its reason, if any, is raised."""

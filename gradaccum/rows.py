@@ -120,13 +120,22 @@ class Call:
 
     def pick(self, rows: torch.Tensor) -> Call:
         """A small call with copies of the given rows."""
-        few = object.__new__(Call)
-        few._spec, few.rows = self._spec, len(rows)
-        few.leaves = [
-            leaf.detach()[rows.to(leaf.device)].requires_grad_(leaf.requires_grad) if _is_cut(leaf) else leaf
-            for leaf in self.leaves
-        ]
+        few = self.with_leaves(
+            [
+                leaf.detach()[rows.to(leaf.device)].requires_grad_(leaf.requires_grad)
+                if _is_cut(leaf)
+                else leaf
+                for leaf in self.leaves
+            ]
+        )
+        few.rows = len(rows)
         return few
+
+    def with_leaves(self, leaves: list[Any]) -> Call:
+        """The same call with other leaves in place of these."""
+        other = object.__new__(Call)
+        other._spec, other.rows, other.leaves = self._spec, self.rows, leaves
+        return other
 
     def arguments(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         args, kwargs = pytree.tree_unflatten(list(leaves), self._spec)

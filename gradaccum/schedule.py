@@ -17,12 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cotenant.gradaccum.protocol import (
-    ENV_ACCUMULATION_SCHEDULE,
-    ENV_ACCUMULATION_STEPS,
-    ENV_STEP_BATCH,
-    ENV_TRIALS,
-)
+from cotenant.gradaccum.protocol import ENV_ACCUMULATION_SCHEDULE, ENV_ACCUMULATION_STEPS, ENV_STEP_BATCH
 
 STEPS_MAX: Final = 4096
 
@@ -81,9 +76,6 @@ class Progress:
     """The process-wide state of accumulation. `cotenant.checkpoint`, if used, counts the steps in it."""
 
     schedule: Schedule | None = None
-    windows: tuple[Any, ...] = ()
-    """Steps for which the supervisor has agreed on another s: `start`, `until`, `s` each. A checkpoint
-    Session keeps them up to date."""
     completed: int = 0
     counted_for_us: bool = False
     """Someone else counts steps (a checkpoint Session); else the end of each `split` is one."""
@@ -93,28 +85,22 @@ class Progress:
     last_loss: Any = None
     between_parts: Callable[[], None] | None = None
     """Called between the parts of a split batch, where the process may have to wait for a co-tenant."""
+    before_save: Callable[[], None] | None = None
+    """Called before what was trained is saved: it may end the attempt instead."""
     explicit: bool = False
     """The script splits its batches itself with `split` or `backward`: nobody else may."""
 
-    trials: bool = field(default_factory=lambda: os.environ.get(ENV_TRIALS) == "1")
-    """The supervisor may try other s: what is not exact then is left alone instead of being an error."""
+    @property
+    def splits(self) -> bool:
+        """More than one micro-batch is ordered for some step of this process."""
+        self.steps_now()
+        return self.schedule is not None and any(s > 1 for _, s in self.schedule.entries)
 
     def steps_now(self) -> int:
         return self.steps_at(self.completed)
 
     def steps_at(self, completed: int) -> int:
-        """s for the step that follows `completed` ones: a window's, else the ordered one."""
-        for window in self.windows:
-            if window.start <= completed < window.until:
-                return int(window.s)
-        return self.ordered_at(completed)
-
-    @property
-    def is_trial(self) -> bool:
-        """s is only tried out now: nobody ordered more than one micro-batch."""
-        return self.trials and self.ordered_at(self.completed) == 1
-
-    def ordered_at(self, completed: int) -> int:
+        """s for the step that follows `completed` ones."""
         if self.schedule is None:
             self.schedule = Schedule.from_environment(os.environ)
         return self.schedule.steps_at(completed)

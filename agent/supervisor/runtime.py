@@ -73,7 +73,6 @@ from cotenant.agent.supervisor.core import (
     StartProblem,
     Supervision,
     SupervisorTicked,
-    TakeSample,
     TellRank,
     TerminateClients,
     WriteWord,
@@ -380,8 +379,6 @@ class Supervisor:
                 self._conversations.say(StatusNow(status=status))
             case GangOut():
                 self._conversations.say(effect)
-            case TakeSample():
-                self._sample(time.monotonic())
             case ClearLeftovers():
                 self._clearing_since_s = self._clear_s = time.monotonic()
             case Finish(result=result):

@@ -81,6 +81,10 @@ class Saver:
                 self._note_failure(self._order, error)
         return self._ok
 
+    def directory_of(self, step: int) -> Path:
+        """Where the checkpoint of a step is, once it is durable."""
+        return self._new_order(step).final
+
     def join(self, timeout_s: float | None = None) -> None:
         """Wait for this rank's part of the save that is under way."""
         if self._running is not None:

@@ -66,11 +66,11 @@ class Names:
             found = _entry(self.value(node.value), self.value(node.slice))
         elif isinstance(node, ast.BinOp):
             found = _arithmetic(node.op, self.number(node.left), self.number(node.right))
-        elif isinstance(node, ast.Call) and _called_name(node) in ("len", "int") and len(node.args) == 1:
+        elif isinstance(node, ast.Call) and called_name(node) in ("len", "int") and len(node.args) == 1:
             value = self.value(node.args[0])
             found = (
                 _length(value)
-                if _called_name(node) == "len"
+                if called_name(node) == "len"
                 else int(value)
                 if _is_number(value)
                 else _MISSING
@@ -91,7 +91,7 @@ class Names:
         """What is between `in` and `:`. Raises NotSeen."""
         if not isinstance(node, ast.Call):
             return _count_object(self.value(node), node)
-        name = _called_name(node)
+        name = called_name(node)
         if name in RANGES and 1 <= len(node.args) <= 3:
             numbers = range(*(self.number(each) for each in node.args))
             return Counted(numbers, len(numbers))
@@ -114,7 +114,7 @@ class Names:
 
     def source(self, node: ast.expr) -> Any:
         """What gives a loop its items, whether or not it says its length. Raises NotSeen."""
-        while isinstance(node, ast.Call) and node.args and _called_name(node) in (*WRAPPERS, "islice"):
+        while isinstance(node, ast.Call) and node.args and called_name(node) in (*WRAPPERS, "islice"):
             node = node.args[0]
         return _unwrap_bar(self.value(node))
 
@@ -129,7 +129,7 @@ class Names:
         return type(owner).__module__.partition(".")[0] in OPTIONS and value in (False, None, 0)
 
 
-def _called_name(node: ast.Call) -> str:
+def called_name(node: ast.Call) -> str:
     """The last part of the called name."""
     function = node.func
     if isinstance(function, ast.Attribute):

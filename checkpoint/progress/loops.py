@@ -25,13 +25,13 @@ __all__ = ["Loaders", "NotSeen", "Turns", "frames_from", "loops_at", "turns_in"]
 
 FRAMES_MAX: Final = 64
 SOURCE_LINES_MAX: Final = 20_000
-_Loop = Union[ast.For, ast.While, ast.AsyncFor]
+Loop = Union[ast.For, ast.While, ast.AsyncFor]
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _LIBRARY: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
 _PACKAGES: Final = tuple(os.sep + name + os.sep for name in ("site-packages", "dist-packages"))
 """Also packages of the environment that a virtual environment was made from."""
 _STANDARD: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
-_OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def frames_from(frame: types.FrameType | None) -> Iterator[types.FrameType]:
         is_library = name.startswith(_LIBRARY) or any(each in name for each in _PACKAGES)
         is_torch = str(frame.f_globals.get("__name__")).partition(".")[0] == "torch"
         is_standard = name.startswith(("<frozen", *_STANDARD)) and not is_library
-        if not (is_torch or is_standard or name.startswith(_OURS)) and not (is_library and own):
+        if not (is_torch or is_standard or name.startswith(OURS)) and not (is_library and own):
             own = own or not is_library
             yield frame
         frame = frame.f_back
@@ -122,7 +122,7 @@ class _Seen:
 
 
 def _read_loop(
-    loop: _Loop, frame: types.FrameType, names: Names, loaders: Loaders, session: Any, *, is_innermost: bool
+    loop: Loop, frame: types.FrameType, names: Names, loaders: Loaders, session: Any, *, is_innermost: bool
 ) -> _Seen:
     file = frame.f_code.co_filename
     where = f"{os.path.basename(file)} line {loop.lineno}"
@@ -178,10 +178,10 @@ class _Scope:
     name: str
     first: int
     last: int
-    loops: tuple[_Loop, ...]
+    loops: tuple[Loop, ...]
 
 
-def loops_at(frame: types.FrameType) -> list[_Loop]:
+def loops_at(frame: types.FrameType) -> list[Loop]:
     """The loops in whose bodies a frame stands, the innermost first."""
     code, line = frame.f_code, frame.f_lineno
     scopes = _scopes(code.co_filename, id(frame.f_globals.get("__loader__")))
@@ -210,7 +210,7 @@ def _scopes(file: str, _: int) -> tuple[_Scope, ...]:
     return tuple(found)
 
 
-def _loops(body: Sequence[ast.AST]) -> Iterator[_Loop]:
+def _loops(body: Sequence[ast.AST]) -> Iterator[Loop]:
     for node in body:
         if isinstance(node, _Function):
             continue

@@ -32,11 +32,9 @@ from cotenant.checkpoint.talk.pace import pace_here
 
 TURNS_MIN: Final = 16
 """So many turns of the innermost loop say how many steps one has, where that is no whole number."""
-MEMORY_PERIOD_S: Final = 5.0
 FLUSH_S_MAX: Final = 0.2
 """The last report may wait so long for room."""
-_MIB: Final = 1024 * 1024
-_SESSION: Final = "cotenant.checkpoint.session"
+_RANK: Final = "cotenant.checkpoint.rank"
 
 
 class Length:
@@ -95,13 +93,13 @@ class StepReporter:
         self._address = ""
         self._rank = 0
         self._look_at = 1
-        self._due_s = self._memory_s = 0.0
+        self._due_s = 0.0
+        self._memory: Any = None
         self._told_first = False
         self._told = (0, 0.0)
         """Step and time of the last report."""
         self._told_length: tuple[int | None, str] = (None, "")
         self._told_batch = False
-        self._told_memory = 0
 
     def _hook(self) -> Callable[..., None]:
         torch = sys.modules["torch"]
@@ -153,7 +151,7 @@ class StepReporter:
             loss = loss_number(loss_variable(loops.frames_from(sys._getframe(1))))
             self._tell_step(steps, steps - before if before else 0, elapsed_s, loss)
             self._told = steps, now_s
-            self._tell_memory(steps, now_s)
+            self._memory.report_if_due(now_s, steps, self._steps_used())
         if self._told_length != (self.length.total, self.length.note):
             told = self.length.total, self.length.note
             if self._say(protocol.LENGTH, total=told[0], note=told[1]):
@@ -170,7 +168,9 @@ class StepReporter:
             self.pace.speak_for_host()
         self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._out.setblocking(False)
-        self._memory_s = now_s + MEMORY_PERIOD_S / 5
+        from cotenant.checkpoint.talk.memory import MemoryReports
+
+        self._memory = MemoryReports(self._say, self.steps)
         # Not `atexit`, which processes of `multiprocessing` do without.
         util.Finalize(None, self._flush, exitpriority=10)
         return True
@@ -184,32 +184,23 @@ class StepReporter:
         return True
 
     def _tell_step(self, steps: int, count: int, elapsed_s: float, loss: float | None = None) -> None:
-        accumulation = sys.modules.get("cotenant.gradaccum")
-        s = accumulation.PROGRESS.last_steps if accumulation is not None else 1
         waited_s, longest_s = self.pace.take()
         self._say(
             protocol.STEP,
             step=steps,
             count=count,
             elapsed_s=round(elapsed_s, 6),
-            s=s,
+            s=self._steps_used(),
             loss=loss,
             waited_s=round(waited_s, 6),
             longest_s=round(longest_s, 6),
         )
 
-    def _tell_memory(self, steps: int, now_s: float) -> None:
-        """Tells the memory of a CUDA device, on which nobody else can tell what is whose; true while nobody
-        shares it."""
-        cuda = sys.modules.get("torch.cuda")
-        if now_s < self._memory_s or cuda is None or not cuda.is_initialized():
-            return
-        self._memory_s = now_s + MEMORY_PERIOD_S
-        from cotenant.checkpoint.device_limit import peak_bytes
-
-        peak_mib = peak_bytes() / _MIB
-        self._say(protocol.STRETCH, first=self._told_memory, step=steps, s=1, memory_mib=peak_mib)
-        self._told_memory = steps
+    @staticmethod
+    def _steps_used() -> int:
+        """Into how many parts the last step's batch was split."""
+        accumulation = sys.modules.get("cotenant.gradaccum")
+        return accumulation.PROGRESS.last_steps if accumulation is not None else 1
 
     def _flush(self) -> None:
         """A job that ends well is seen at its last step."""
@@ -255,8 +246,8 @@ class StepReporter:
 
 def speaking() -> Any:
     """The checkpoint Session that counts for this process, if the script has one."""
-    module = sys.modules.get(_SESSION)
-    return None if module is None else module.Session.newest()
+    module = sys.modules.get(_RANK)
+    return None if module is None else module.JobRank.newest()
 
 
 def _rank(before: int) -> int:

@@ -1,67 +1,17 @@
-"""This rank's side of the two-phase agreement on a step: to stop or save at, or to use another s from.
+"""This rank's side of the two-phase agreement on a step to stop or to save at.
 
 Rule: no sockets, no clocks, no threads here. The caller holds one lock around every call. A rank that
 has said "ok" to step N does not pass N before it knows the decision (or has given up, and says so).
-
-For so many steps another s than what was ordered is an accumulation window. It ends by itself, so nobody has
-to be alive to revoke it. Its record is enough to repeat it: a checkpoint's history holds the past and, behind
-it, the windows of the steps to come.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from cotenant.checkpoint.talk.protocol import (
-    ACCUMULATE_AT,
-    PHASE_COMMIT,
-    PHASE_PROPOSE,
-    STOP_AT,
-    SupervisorDatagram,
-)
-
-StepHistory = Sequence[tuple[int, int]]
-"""(from step, s), ascending."""
-
-
-@dataclass(frozen=True)
-class WindowPlace:
-    """After `start` completed steps use s; after `until` no longer."""
-
-    start: int
-    until: int
-    s: int
-
-
-def agreed_ahead(windows: Iterable[WindowPlace], step: int, ordered: int) -> tuple[tuple[int, int], ...]:
-    """What the history says behind `step`: the windows that are not over, with the ordered s between them."""
-    entries: dict[int, int] = {}
-    for window in windows:
-        if window.start >= step:
-            entries[window.start] = window.s
-        entries[window.until] = ordered
-    return tuple(sorted((start, s) for start, s in entries.items() if start >= step))
-
-
-def split_history(history: StepHistory, step: int) -> tuple[StepHistory, tuple[WindowPlace, ...]]:
-    """A recorded history, cut at `step`: what was used before it, and what a resumed run repeats.
-
-    An entry for `step` itself or later can only have been agreed beforehand. The last of them ends the last
-    window; from there on the order of the resumed attempt holds.
-    """
-    past = [entry for entry in history if entry[0] < step]
-    ahead = [entry for entry in history if entry[0] >= step]
-    if not ahead:
-        return past, ()
-    if ahead[0][0] > step and past:
-        ahead.insert(0, (step, past[-1][1]))
-    windows = [WindowPlace(start, until, s) for (start, s), (until, _) in zip(ahead, ahead[1:])]
-    return past, tuple(windows)
-
+from cotenant.checkpoint.talk.protocol import PHASE_COMMIT, PHASE_PROPOSE, STOP_AT, SupervisorDatagram
 
 OPEN_MAX: Final = 8
 """More proposals than this at once are refused: a supervisor needs one of each kind."""
@@ -81,8 +31,6 @@ class StepVerdict(Enum):
     STOP = "stop"
     FINISH = "finish"
     """Save, and end the loop as if all steps were done; where that cannot be, a stop."""
-    WINDOW = "window"
-    """Go on; an accumulation window begins or ends here (also told beside a save or a stop)."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +48,6 @@ class _Promise:
     proposal: int
     step: int
     committed: bool = False
-    s: int = 1
-    until: int = 0
     finish: bool = False
 
 
@@ -121,8 +67,6 @@ class Agreement:
     _obeyed: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=2 * OPEN_MAX))
     attention_step: int = _NEVER
     """Nothing is asked of this rank before it."""
-    windows: list[WindowPlace] = field(default_factory=list)
-    """Agreed and not over, in order; the caller may put those of a resumed run in before it starts."""
 
     def receive(self, order: SupervisorDatagram) -> Confirm | None:
         """Take in one order; obeying it twice changes nothing."""
@@ -150,20 +94,10 @@ class Agreement:
             self._forget(promise)
             if promise.committed:
                 self._obeyed.append((promise.kind, promise.proposal))
-        at_edge = any(window.start == step or window.until <= step for window in self.windows)
-        self.windows = [window for window in self.windows if window.until > step]
-        self._look_out()
         if stops:
             finish = all(promise.finish for promise in due if promise.kind == STOP_AT)
             return StepVerdict.FINISH if finish else StepVerdict.STOP
-        if any(promise.kind != ACCUMULATE_AT for promise in due):
-            return StepVerdict.SAVE
-        return StepVerdict.WINDOW if at_edge else StepVerdict.GO
-
-    def agree(self, windows: Iterable[WindowPlace]) -> None:
-        """Windows that a checkpoint has recorded: this run repeats them."""
-        self.windows = sorted((*self.windows, *windows), key=lambda window: window.start)
-        self._look_out()
+        return StepVerdict.SAVE if due else StepVerdict.GO
 
     def give_up(self) -> list[Confirm]:
         """No decision came in time: take back what was promised for this step, and tell the supervisor."""
@@ -177,24 +111,15 @@ class Agreement:
         if known is not None:
             return self._answer(order.proposal, ok=known.step == order.step)
         full = len(self._promises) >= OPEN_MAX
-        if order.kind == ACCUMULATE_AT:
-            possible = all(window.until <= order.step for window in self.windows)
-        else:
-            possible = self.can_save and not self._ends_epoch(order.step)
+        possible = self.can_save and not self._ends_epoch(order.step)
         if not possible or full or order.step <= self.completed:
             return self._answer(order.proposal, ok=False)
-        self._remember(
-            _Promise(
-                order.kind, order.proposal, order.step, s=order.s, until=order.until, finish=order.finish
-            )
-        )
+        self._remember(_Promise(order.kind, order.proposal, order.step, finish=order.finish))
         return self._answer(order.proposal, ok=True)
 
     def _commit_promise(self, order: SupervisorDatagram) -> Confirm | None:
         promise = self._promises.get((order.kind, order.proposal))
         if promise is not None:
-            if promise.kind == ACCUMULATE_AT and not promise.committed:
-                self.agree([WindowPlace(promise.step, promise.until, promise.s)])
             promise.committed = True
             return None
         # We had given up (or never promised) and went on: a stop at that step would split the gang.
@@ -216,11 +141,4 @@ class Agreement:
 
     def _forget(self, promise: _Promise) -> None:
         del self._promises[promise.kind, promise.proposal]
-        self._look_out()
-
-    def _look_out(self) -> None:
-        steps = [promise.step for promise in self._promises.values()]
-        steps += [
-            step for window in self.windows for step in (window.start, window.until) if step > self.completed
-        ]
-        self.attention_step = min(steps, default=_NEVER)
+        self.attention_step = min((each.step for each in self._promises.values()), default=_NEVER)

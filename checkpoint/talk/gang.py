@@ -69,13 +69,9 @@ class NoAccumulation:
     """Stands in for `gradaccum`'s state where the script does not use it."""
 
     completed = 0
-    windows: Any = ()
     last_steps = 1
     last_loss = None
     counted_for_us = True
-
-    def ordered_at(self, _: int) -> int:
-        return 1
 
 
 def accumulation_counter() -> Any:

@@ -26,7 +26,6 @@ ENV_SOCKET: Final = "COTENANT_SOCKET"
 ENV_RESUME: Final = "COTENANT_RESUME"
 ENV_MEMORY_FRACTION: Final = "COTENANT_MEMORY_FRACTION"
 ENV_MEMORY_MIB: Final = "COTENANT_MEMORY_MIB"
-ENV_TRIALS: Final = "COTENANT_TRIALS"
 ENV_ZERO_CODE: Final = "COTENANT_ZERO_CODE"
 ENV_MODULES: Final = "COTENANT_MODULES"
 ENV_STACKS_SIGNAL: Final = "COTENANT_STACKS_SIGNAL"
@@ -56,7 +55,6 @@ FAILED: Final = "failed"
 
 STOP_AT: Final = "stop_at"
 SAVE_AT: Final = "save_at"
-ACCUMULATE_AT: Final = "accumulate_at"
 LOOK: Final = "look"
 ROOM: Final = "room"
 
@@ -79,7 +77,7 @@ FROM_RANK: Final = (
     STANDING,
     FAILED,
 )
-TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT, LOOK, ROOM)
+TO_RANK: Final = (STOP_AT, SAVE_AT, LOOK, ROOM)
 PHASES: Final = (PHASE_PROPOSE, PHASE_COMMIT, PHASE_WITHDRAW)
 
 MANIFEST_VERSION: Final = 1
@@ -90,7 +88,6 @@ RESUME_NONE: Final = "none"
 TEXT_MAX: Final = 1000
 INTEGER_MAX: Final = 2**53
 """Larger step and proposal numbers are not believed."""
-ACCUMULATION_STEPS_MAX: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -101,9 +98,6 @@ class SupervisorDatagram:
     proposal: int
     step: int
     phase: str
-    s: int = 1
-    until: int = 0
-    """The step at which a window of s ends; 0 for other orders."""
     finish: bool = False
     """With a stop: a loop that is ours ends there, and the script goes on."""
 
@@ -137,15 +131,8 @@ def decode(data: bytes) -> SupervisorDatagram | None:
     proposal, step = message.get("proposal"), message.get("step")
     if kind not in TO_RANK or phase not in PHASES or not _whole(proposal, 0) or not _whole(step, 1):
         return None
-    s, until = message.get("s", 1), message.get("until", 0)
-    if kind == ACCUMULATE_AT and not (
-        _whole(s, 1) and s <= ACCUMULATION_STEPS_MAX and _whole(until, int(str(step)) + 1)
-    ):
-        return None
-    window = (int(s), int(until)) if kind == ACCUMULATE_AT else (1, 0)
-    return SupervisorDatagram(
-        str(kind), int(str(proposal)), int(str(step)), str(phase), *window, message.get("finish") is True
-    )
+    finish = message.get("finish") is True
+    return SupervisorDatagram(str(kind), int(str(proposal)), int(str(step)), str(phase), finish)
 
 
 def look_in(data: bytes) -> int | None:

@@ -1,32 +1,25 @@
-"""What a rank tells its supervisor: who it is, how many steps took how long, and what each window of s
-needed.
+"""What a rank tells its supervisor: who it is, how many steps took how long, and what memory they needed.
 
-Rule: each hello is complete: whoever heard only the last one knows everything. It promises (to resume, to
-take another s) only while a listener hears the orders.
+Rule: each hello is complete: whoever heard only the last one knows everything. It promises to resume only
+while a listener hears the orders.
 
 Rule: training waits for nothing here, neither a device (a loss on a GPU is copied in the background and
-reported when it has arrived, one report later) nor a supervisor, which then has less of a profile. What
-cannot be measured is None, never 0. A window's peak of memory is its own: asking starts anew, and freed
-memory is given back to the system first, so that what an earlier, larger sub-batch left in the heap does not
-count for a smaller one.
+reported when it has arrived, one report later) nor a supervisor, which then has less of a profile.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import math
 import time
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from cotenant.checkpoint.device_limit import open_devices, peak_bytes
 from cotenant.checkpoint.resuming import Resumed
 from cotenant.checkpoint.talk import gang, protocol
 from cotenant.checkpoint.talk.agreement import Agreement
 from cotenant.checkpoint.talk.channel import SupervisorChannel
+from cotenant.checkpoint.talk.memory import MemoryReports
 from cotenant.checkpoint.talk.pace import pace_here
 from cotenant.checkpoint.talk.protocol import JobEnvironment
 
@@ -57,8 +50,7 @@ class Introduction:
             return
         fields: dict[str, Any] = {"world_size": self._env.world_size, "step": step}
         is_open = channel.open()
-        fields["turns"] = fields["looks"] = is_open
-        fields["trials"] = is_open
+        fields["looks"] = is_open
         fields["resumable"] = is_open and self._agreement.can_save
         fields["accumulates"], fields["accumulates_note"] = _accumulates(accumulates, models)
         if resumed is not None:
@@ -75,6 +67,10 @@ class Introduction:
 
     def cannot_resume(self, reason: str) -> None:
         self._correct(resumable=False, resumable_note=reason)
+
+    def can_resume(self) -> None:
+        """What was not known when this was said: a resume would go well."""
+        self._correct(resumable=True, resumable_note="")
 
     def leaves_only(self) -> None:
         """Says that the job need not be saved now and then."""
@@ -115,6 +111,7 @@ class ProgressReporter:
         self._first = True
         self._reported_step = step
         self._reported_at_s = time.perf_counter()
+        self._memory = MemoryReports(channel.report, step)
         self._loss = _LossReader()
         self._metrics: dict[str, float] = {}
         self._has_new_metrics = False
@@ -132,12 +129,9 @@ class ProgressReporter:
             self._first, steps, elapsed_s = False, 0, 0.0
             self._channel.tell(protocol.FIRST_STEP, step=step)
         self._say(step, steps, elapsed_s, steps_used, loss)
+        self._memory.report_if_due(now_s, step, steps_used)
         self._reported_at_s = now_s
         self.due_at_s = now_s + protocol.STEP_REPORT_PERIOD_S
-
-    @property
-    def reported_step(self) -> int:
-        return self._reported_step
 
     def flush(self, step: int, steps_used: int, loss: Any) -> None:
         """Say what the rate limit held back: a job that ends well is seen at its last step."""
@@ -195,78 +189,3 @@ class _LossReader:
             self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrived.record()
         return value
-
-
-class WindowReports:
-    def __init__(self) -> None:
-        self._peak = Peak()
-        self._first = 0
-        """The step after which the present one began."""
-
-    def begin_at(self, step: int) -> None:
-        """Training goes on from here, not from step 0."""
-        self._first = step
-
-    def report_end(self, channel: SupervisorChannel, step: int, steps_used: int) -> None:
-        """A window begins or ends after this step; `steps_used`: s until here."""
-        channel.report(
-            protocol.STRETCH, first=self._first, step=step, s=steps_used, memory_mib=self._peak.read_mib()
-        )
-        self._first = step
-        self._peak.restart()
-
-
-_MIB: Final = 1024 * 1024
-_STATUS: Final = Path("/proc/self/status")
-_CLEAR_REFS: Final = Path("/proc/self/clear_refs")
-_RESET_PEAK: Final = "5"
-"""Sets the kernel's record of the peak back to what is resident now (proc(5))."""
-
-
-class Peak:
-    """The memory peak of one process, window by window."""
-
-    def __init__(self) -> None:
-        self._is_whole = True
-        """Nothing of what is measured now was left over from before (true until a restart failed)."""
-
-    def read_mib(self) -> float | None:
-        """What it takes of its device: on CUDA what torch had allocated at most, and what is in use there
-        beside torch (the context, the driver); else what was resident. None if that is not known.
-
-        Only true while nobody else uses the device.
-        """
-        if _is_cuda_initialized():
-            return float(peak_bytes()) / _MIB
-        return _resident_peak_mib() if self._is_whole else None
-
-    def restart(self) -> None:
-        """The next window begins."""
-        if _is_cuda_initialized():
-            for device in open_devices() or [torch.cuda.current_device()]:
-                torch.cuda.reset_peak_memory_stats(device)
-            return
-        _give_back()
-        try:
-            _CLEAR_REFS.write_text(_RESET_PEAK)
-            self._is_whole = True
-        except OSError:  # Some sandboxes forbid it: a peak of before would be taken for this window's.
-            self._is_whole = False
-
-
-def _is_cuda_initialized() -> bool:
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-
-
-def _give_back() -> None:
-    """Free heap pages go to the system; a C library without the call keeps them, and the peak is a bound."""
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def _resident_peak_mib() -> float | None:
-    try:
-        lines = _STATUS.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), None)

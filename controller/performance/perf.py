@@ -55,11 +55,14 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     """How many optimizer steps were measured."""
     accumulates: bool | None = None
-    """Whether more than one micro-batch is exact for it. True: measured so; False: it was seen to refuse,
-    whatever it says of itself; None: not tried."""
+    """Whether its batches can be split. True: measured so, or its library has said so; False: it has refused;
+    None: not known."""
     memory_mib_peak: float | None = None
     """The most that one worker was seen to hold at the sub-batch it was started with; also of jobs that say
     nothing of their steps. None: not measured."""
+    static_mib: float | None = None
+    """What of that was in use whatever the sub-batch: between two steps, or before the first one. None: not
+    measured."""
     indicators: Indicators | None = None
     """Means and variances of Table 2 while it ran alone; None: not sampled."""
     step_s: float | None = None

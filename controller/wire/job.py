@@ -17,9 +17,6 @@ only ever compares two integers per step:
    it hears more waits there, for at most `DECISION_TIMEOUT_S`, then carries on;
 3. all ok: `phase: "commit"`; any refusal: `phase: "withdraw"` and a new proposal with a later step.
 
-An accumulation window (`accumulate_at`) is agreed on in the same way: from that step on, and up
-to `until`, every step uses s micro-batches; afterwards the ordered s holds again.
-
 `step` counts completed optimizer steps since the job began, over all attempts. "Stop at N" means:
 after N completed steps, before the next forward pass.
 """
@@ -49,9 +46,6 @@ ENV_MEMORY_FRACTION: Final = "COTENANT_MEMORY_FRACTION"
 """Optional: this process's share of each of its CUDA devices' memory, where MEMORY_MIB does not say it."""
 ENV_MEMORY_MIB: Final = "COTENANT_MEMORY_MIB"
 """Optional: how much of the memory of each of its CUDA devices this process may take, in MiB."""
-ENV_TRIALS: Final = "COTENANT_TRIALS"
-"""Optional: `1` where the supervisor may try other accumulation steps for a while, to profile the job. What
-would not be exact is then not accumulated, instead of being an error."""
 
 ENV_ZERO_CODE: Final = "COTENANT_ZERO_CODE"
 """Optional: what the hook does for scripts without our libraries: `accumulate`, `mean`, `checkpoint`,
@@ -78,7 +72,6 @@ ENVIRONMENT: Final = (
     ENV_RESUME,
     ENV_MEMORY_FRACTION,
     ENV_MEMORY_MIB,
-    ENV_TRIALS,
     ENV_ZERO_CODE,
     ENV_STACKS_SIGNAL,
     ENV_COLLECTIVE_SCALE,
@@ -106,8 +99,7 @@ STEP_REPORT_PERIOD_S: Final = 0.1
 HELLO: Final = "hello"
 """{world_size, resumable: bool, accumulates: bool, step}: the library is in use; `step` was resumed from.
 Optional: resumed_from (directory), exact: bool, note (what differs), accumulates_note and resumable_note (why
-it cannot), turns: bool (it understands `accumulate_at`), trials: bool (an s may be tried merely to measure
-it), looks: bool (it answers `look`)."""
+it cannot), looks: bool (it answers `look`)."""
 WATCHED: Final = "watched"
 """{}: this process imports torch and its optimizer steps are counted, so `first_step` comes with the first.
 May come without a hello, and more than once."""
@@ -135,9 +127,9 @@ STANDING: Final = "standing"
 """{look, place}: the answer to a look; `place` is a number that stands for where the training thread is,
 equal as long as it has not moved."""
 STRETCH: Final = "stretch"
-"""{first, step, s, memory_mib: float | null}: the steps after `first` up to `step` are over, between two
-agreed windows of s; `memory_mib` is this process's own peak in them (resident; on a CUDA device what it takes
-there)."""
+"""{first, step, s, memory_mib: float | null, static_mib: float | null}: now and then: the steps after `first`
+up to `step` are over, all of them at s. `memory_mib` is this process's own peak (resident; on a CUDA device
+what it takes there), `static_mib` what of it is in use after a step."""
 FAILED: Final = "failed"
 """{what: "save" | "load" | "accumulate", error}: the named thing failed; the process may go on."""
 
@@ -146,9 +138,6 @@ STOP_AT: Final = "stop_at"
 """{proposal, step, phase}: stop at that step, state saved."""
 SAVE_AT: Final = "save_at"
 """{proposal, step, phase}: save at that step and go on."""
-ACCUMULATE_AT: Final = "accumulate_at"
-"""{proposal, step, phase, s, until}: after `step` completed steps use s, after `until` the ordered s
-again."""
 
 LOOK: Final = "look"
 """{look}: say where your training thread is. Not a step of any agreement; needs no answer."""
@@ -176,7 +165,7 @@ FROM_RANK: Final = (
     STANDING,
     FAILED,
 )
-TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT, LOOK, ROOM)
+TO_RANK: Final = (STOP_AT, SAVE_AT, LOOK, ROOM)
 
 MANIFEST_VERSION: Final = 1
 MANIFEST_NAME: Final = "manifest.json"

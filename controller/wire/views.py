@@ -55,6 +55,8 @@ class ProfileView(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[ProfilePoint, ...] = ()
     accumulates: bool | None = None
     memory_mib_peak: float | None = None
+    static_mib: float | None = None
+    """What of it no smaller sub-batch saves."""
     duty_cycle: float | None = None
     load_s: float | None = None
     steps: int = 0
@@ -84,6 +86,7 @@ class ProfileView(msgspec.Struct, frozen=True, kw_only=True):
             points=self.points,
             accumulates=self.accumulates,
             memory_mib_peak=self.memory_mib_peak,
+            static_mib=self.static_mib,
             duty_cycle=self.duty_cycle,
             load_s=self.load_s,
             steps=self.steps,
@@ -100,6 +103,7 @@ def profile_view(profile: Profile | None) -> ProfileView:
         points=known.points,
         accumulates=known.accumulates,
         memory_mib_peak=known.memory_mib_peak,
+        static_mib=known.static_mib,
         duty_cycle=known.duty_cycle,
         load_s=known.load_s,
         steps=known.steps,

@@ -35,6 +35,7 @@ ENV_MEMORY_MIB = "COTENANT_MEMORY_MIB"
 ENV_MODULES = "COTENANT_MODULES"
 """A file to write the names of imported packages to, once: at the first step, or at the end."""
 ENV_JOB = "COTENANT_JOB"
+ENV_ROOT = "COTENANT_CHECKPOINT_ROOT"
 ENV_PROTOCOL, ENV_SOCKET, VERSION = "COTENANT_PROTOCOL", "COTENANT_SOCKET", "1"
 _TORCH = ("torch", "torch.nn", "torch.nn.functional", "torch.optim", "torch.utils.data", "torch.distributed")
 """What scripts import of torch, `torch` itself left out by some."""
@@ -144,6 +145,18 @@ def _seed_alike(startup: Startup, job: str) -> None:
 
     for name, word in _SEEDS.items():
         startup.when_imported(name, lambda module, word=word: seed(module, word))
+
+
+compile_script = None  # type: Any
+"""Makes the code of a script in a process that was there before it; None: as Python does."""
+
+
+def _take_up_script(env: Any) -> None:
+    """If the job has checkpoints, mark the loops in which its script was left."""
+    global compile_script
+    with contextlib.suppress(Exception):  # Whatever it is, the script must run: it says what it lacks.
+        if any(name[:1] == "a" for name in os.listdir(env.get(ENV_ROOT, ""))):
+            compile_script = importlib.import_module("cotenant.checkpoint.rerun").mark_script()
 
 
 def _watch(startup: Startup) -> None:
@@ -306,6 +319,7 @@ def _main() -> None:
     if scale:
         startup.when_imported("torch.distributed.distributed_c10d", _scale_time_limits(scale))
     if env.get(ENV_JOB) and {"checkpoint", "leave"} & set(wanted):
+        _take_up_script(env)
         _seed_alike(startup, env[ENV_JOB])
     if wanted:
         startup.when_imported("torch", _torch_is_there(startup, wanted))

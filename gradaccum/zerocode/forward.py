@@ -1,16 +1,13 @@
-"""The split forward pass, and whether the loss uses its outputs only.
-
-Rows go through the module part by part, and only one part's activations are kept.
+"""The forward pass in parts: rows go through the module part by part, and one part's activations are kept.
 
 Rule: the script must not be able to tell. It gets one output with all rows and calls backward once; each part
 but the last is computed again when its turn comes. The last part's activations are kept, since its backward
-pass is the first, so s parts cost (s - 1) / s of one more forward pass. DistributedDataParallel
-around the module sees one forward and one backward pass and exchanges gradients once.
+pass is the first, so s parts cost (s - 1) / s of one more forward pass. DistributedDataParallel around the
+module sees one forward and one backward pass and exchanges gradients once.
 
-Rule: with a batch in parts, whatever a forward pass hands on besides its outputs (a loss kept in an
-attribute, features in a global list) is of one part. Such a value has its node inside the forward pass; a
-way from the loss to such a node that does not lead through an output is an error, and found before the
-gradient is computed. A penalty on the parameters themselves is fine: their nodes are nobody's.
+Rule: what is computed again is shown to be what it was. Generators of random numbers stand where they stood,
+modules and their modes are the same, and the outputs agree with those that the script got. Where they do not,
+the attempt ends before the gradient is used.
 
 Sources: Chen et al., "Training Deep Nets with Sublinear Memory Cost", section 3 (recomputation); the idea of
 splitting by samples instead of by layers is Gao et al., "Scaling Deep Contrastive Learning Batch Size under
@@ -20,20 +17,24 @@ Memory Limited Setup", section 3.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from cotenant.gradaccum.exactness import refuse
+from cotenant.checkpoint.picture import generator_roots
+from cotenant.checkpoint.training import rng
+from cotenant.gradaccum.exactness import end_attempt
+from cotenant.gradaccum.modules import parameters_of, parts_of
 from cotenant.gradaccum.rows import Call, join_outputs, sizes_of, tensors_of
 from cotenant.gradaccum.schedule import PROGRESS
 
 Forward = Callable[..., Any]
 """`forward(module, *args, **kwargs)`."""
+AGREES: Final = 1e-4
+"""Of the mean size of a part's outputs: kernels of a GPU that add in no fixed order differ by less."""
 
 
 class Depth(threading.local):
@@ -54,133 +55,171 @@ def inside() -> Iterator[None]:
         DEPTH.inside -= 1
 
 
-def split_forward(forward: Forward, module: torch.nn.Module, call: Call, steps: int) -> Any:
-    """`forward` on all rows of `call` in `steps` parts, as one output.
+def is_in_backward() -> bool:
+    """Whether autograd is calling: a module that is called now is called again, for what it did before."""
+    return int(torch._C._current_graph_task_id()) != -1
 
-    Raises:
-        Uncut: the output does not consist of rows.
-    """
-    sizes = sizes_of(call.rows, steps)
-    outputs, start = [], 0
-    for position, size in enumerate(sizes):
-        if position:
-            PROGRESS.part_ended()
-        leaves = call.part(start, start + size)
-        part = _Part(forward, module, call)
-        if position == len(sizes) - 1:
-            outputs.append(part(*leaves))
-        else:
-            # The leaves go in one by one: that is how the devices are found whose random state is kept.
-            outputs.append(checkpoint(part, *leaves, use_reentrant=False))
-        start += size
-    return join_outputs(outputs, sizes)
+
+def node_number() -> int:
+    """The number that the next node of this thread's graph gets."""
+    return int(torch._C._autograd._get_sequence_nr())
+
+
+class SplitForward:
+    """One forward pass of a module in parts, and its second look at each of them."""
+
+    def __init__(
+        self,
+        forward: Forward,
+        module: torch.nn.Module,
+        call: Call,
+        steps: int,
+        generators: Sequence[Any] = (),
+    ) -> None:
+        """`generators`: that the forward pass may draw from; they are set back for the second pass."""
+        self._forward, self._module, self.whole_call, self.steps = forward, module, call, steps
+        self._generators = generators
+        self._others = [each for each in generator_roots() if not any(each[1] is g for g in generators)]
+        self.draws_more = ""
+        """The name of a generator that the forward pass has drawn from, and was not seen to before."""
+        self.raised: BaseException | None = None
+        """By the script's own forward pass."""
+        self.nodes: set[int] = set()
+        """How many nodes of a graph each part has made: another way through the code makes other nodes."""
+        self.differs = ""
+        self._unread: list[torch.Tensor] = []
+        """Comparisons on a device, which nobody has waited for yet."""
+
+    def run(self) -> Any:
+        """All rows in parts, as one output.
+
+        Raises:
+            Uncut: the output does not consist of rows.
+        """
+        sizes = sizes_of(self.whole_call.rows, self.steps)
+        outputs, start = [], 0
+        before = [rng.generator_state(each) for _, each in self._others]
+        for position, size in enumerate(sizes):
+            if position:
+                PROGRESS.part_ended()
+            leaves = self.whole_call.part(start, start + size)
+            part = _Part(self)
+            if position == len(sizes) - 1:
+                outputs.append(part(*leaves))
+            else:
+                # The leaves go in one by one: that is how torch finds the devices that they are on.
+                with set_checkpoint_early_stop(False):  # Else nobody would see all that is computed again.
+                    outputs.append(checkpoint(part, *leaves, use_reentrant=False, preserve_rng_state=False))
+            start += size
+        after = [rng.generator_state(each) for _, each in self._others]
+        changed = (name for (name, _), a, b in zip(self._others, before, after) if not _equal_states(a, b))
+        self.draws_more = next(changed, "")
+        return join_outputs(outputs, sizes)
+
+    def call(self, leaves: tuple[Any, ...]) -> Any:
+        args, kwargs = self.whole_call.arguments(leaves)
+        began = node_number()
+        try:
+            with inside():
+                output = self._forward(self._module, *args, **kwargs)
+        except BaseException as error:
+            self.raised = error
+            raise
+        self.nodes.add(node_number() - began)
+        return output
+
+    def form(self) -> list[tuple[int, bool]]:
+        return form_of(self._module)
+
+    def versions(self, leaves: tuple[Any, ...]) -> list[int]:
+        """Changes in place raise these; a view shares its tensor's."""
+        tensors = [*parameters_of(self._module), *(each for each in leaves if isinstance(each, torch.Tensor))]
+        return [tensor._version for tensor in tensors if not tensor.is_inference()]
+
+    def drawn(self) -> list[Any]:
+        return [rng.generator_state(each) for each in self._generators]
+
+    @contextmanager
+    def drawing_again(self, states: list[Any]) -> Iterator[None]:
+        """Inside, the generators give the numbers that they gave after these states."""
+        now = self.drawn()
+        self._set(states)
+        try:
+            yield
+        finally:
+            self._set(now)
+
+    def _set(self, states: list[Any]) -> None:
+        for each, (kind, state) in zip(self._generators, states):
+            rng.set_generator(each, kind, state)
+
+    def compare(self, first: list[torch.Tensor], again: list[torch.Tensor]) -> None:
+        """Notes whether outputs that were computed again are what they were."""
+        if len(first) != len(again):
+            self.differs = "other outputs"
+            return
+        for before, now in zip(first, again):
+            far = (before - now).abs() > AGREES * before[1].clamp(min=torch.finfo(before.dtype).tiny)
+            self._unread.append(far.any() | (before.isfinite() != now.isfinite()).any())
+
+    def difference(self) -> str:
+        """What is not as it was in the first pass, once the backward pass is over; empty: all is."""
+        for each in self._unread:
+            if bool(each):
+                self.differs = self.differs or "other values"
+        self._unread.clear()
+        return self.differs
+
+
+def _equal_states(left: Any, right: Any) -> bool:
+    if isinstance(left[1], torch.Tensor):
+        return bool(torch.equal(left[1], right[1]))
+    return bool(left == right)
+
+
+def form_of(module: torch.nn.Module) -> list[tuple[int, bool]]:
+    """The modules, by identity, and their modes."""
+    return [(id(part.module), part.is_training) for part in parts_of(module)]
+
+
+SAMPLED: Final = 65_536
+"""Entries of an output whose order is looked at."""
+
+
+def _summary(tensor: torch.Tensor) -> torch.Tensor:
+    """Numbers that tell two outputs apart: the mean, the mean size, and a mean that depends on order."""
+    flat = tensor.detach().reshape(-1)
+    flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+    if not flat.numel():
+        return torch.zeros(3, dtype=torch.float64, device=flat.device)
+    sample = flat[:: max(1, flat.numel() // SAMPLED)].double()
+    turned = sample * torch.arange(sample.numel(), device=flat.device, dtype=torch.float64).cos()
+    return torch.stack([flat.mean(dtype=torch.float64), flat.double().abs().mean(), turned.mean()])
 
 
 class _Part:
     """A part of the batch on its way through the module; called again in the backward pass."""
 
-    def __init__(self, forward: Forward, module: torch.nn.Module, call: Call) -> None:
-        self._forward = forward
-        self._module = module
-        self._call = call
-        self._versions: list[int] | None = None
+    def __init__(self, split: SplitForward) -> None:
+        self._split = split
+        self._first: tuple[list[int], list[Any], list[tuple[int, bool]], list[torch.Tensor]] | None = None
 
     def __call__(self, *leaves: Any) -> Any:
-        versions = _versions(self._module, leaves)
-        if self._versions is None:
-            self._versions = versions
-        elif versions != self._versions:
-            raise refuse(
-                f"parameters or inputs of {type(self._module).__name__} were changed in place between its "
-                "forward and its backward pass: a part of the batch that is computed again would differ. "
-                "Submit this job with --accumulate never"
+        split = self._split
+        if self._first is None:
+            versions, states, form = split.versions(leaves), split.drawn(), split.form()
+            output = split.call(leaves)
+            self._first = versions, states, form, [_summary(each) for each in tensors_of(output)]
+            return output
+        versions, states, form, outputs = self._first
+        if split.versions(leaves) != versions:
+            end_attempt(
+                "parameters or inputs of the model were changed in place between its forward and its "
+                "backward pass: a part of the batch that is computed again would differ"
             )
-        args, kwargs = self._call.arguments(leaves)
-        with inside():
-            return self._forward(self._module, *args, **kwargs)
-
-
-def _versions(module: torch.nn.Module, leaves: tuple[Any, ...]) -> list[int]:
-    """Changes in place raise these; a view shares its tensor's."""
-    tensors = [*module.parameters(), *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))]
-    return [tensor._version for tensor in tensors if not tensor.is_inference()]
-
-
-PASSES_MAX: Final = 256
-"""Forward passes remembered at most, and half as many at least; a loss that reaches further back is not
-followed."""
-
-SIDE_CHANNEL: Final = (
-    "the loss uses something that the forward pass of {0} leaves beside its outputs (a loss kept in an "
-    "attribute, features kept by a hook): in parts it would be that of one part"
-)
-TWICE: Final = "a gradient is differentiated again (create_graph=True), which is not checked for exactness"
-
-
-class _Pass(NamedTuple):
-    """The numbers of the nodes that one forward pass made, `began` to before `ended`."""
-
-    began: int
-    ended: int
-    outputs: frozenset[int]
-    name: str
-    ours: bool
-
-
-class Audit:
-    """Remembers which graph nodes belong to which forward pass, by their numbers; keeps no tensor alive."""
-
-    def __init__(self) -> None:
-        # Kept up to date per pass: every step asks, and most have one.
-        self._passes: list[_Pass] = []
-        self._starts: list[int] = []
-        self._outputs: set[int] = set()
-
-    def begin(self) -> int:
-        return _number_now()
-
-    def end(self, began: int, name: str, output: Any, *, ours: bool) -> None:
-        """A forward pass that began at `began` has returned `output`. ours: in parts, or a check."""
-        outputs = frozenset(
-            int(each.grad_fn._sequence_nr()) for each in tensors_of(output) if each.grad_fn is not None
-        )
-        if len(self._passes) == PASSES_MAX:  # The older half goes.
-            del self._passes[: PASSES_MAX // 2], self._starts[: PASSES_MAX // 2]
-            self._outputs = set().union(*(each.outputs for each in self._passes))
-        self._passes.append(_Pass(began, _number_now(), outputs, name, ours))
-        self._starts.append(began)
-        self._outputs |= outputs
-
-    def twice(self) -> tuple[str, bool] | None:
-        """A gradient that is differentiated again reaches into the forward passes; the audit does not follow
-        it."""
-        return (TWICE, any(each.ours for each in self._passes)) if self._passes else None
-
-    def side_channel(self, losses: Iterable[torch.Tensor]) -> tuple[str, bool] | None:
-        """What the losses use besides outputs, and whether their gradient is wrong by it; None if nothing."""
-        if not self._passes:
-            return None
-        passes, starts, outputs = self._passes, self._starts, self._outputs
-        waiting = [loss.grad_fn for loss in losses if loss.grad_fn is not None]
-        seen = set(waiting)
-        found: _Pass | None = None
-        while waiting:
-            node = waiting.pop()
-            number = int(node._sequence_nr())
-            if number in outputs:
-                continue
-            at = bisect_right(starts, number) - 1
-            if at >= 0 and number < passes[at].ended:
-                found = found or passes[at]
-                if passes[at].ours:
-                    return SIDE_CHANNEL.format(passes[at].name), True
-            for following, _ in node.next_functions:
-                if following is not None and following not in seen:
-                    seen.add(following)
-                    waiting.append(following)
-        return None if found is None else (SIDE_CHANNEL.format(found.name), False)
-
-
-def _number_now() -> int:
-    """The number that the next node of this thread's graph gets."""
-    return int(torch._C._autograd._get_sequence_nr())
+        if split.form() != form:
+            end_attempt("the model's modules or modes changed between its forward and its backward pass")
+        with split.drawing_again(states):
+            output = split.call(leaves)
+        split.compare(outputs, [_summary(each) for each in tensors_of(output)])
+        return output

@@ -1,259 +1,275 @@
-"""Where the torch of the script is changed, and how it is changed back.
+"""Where the torch of a script is changed whose batches are to be split, and how it is changed back.
 
-Rule: four places, each restored by `leave`: `Module.__call__` (to see the outermost forward pass),
-`torch.autograd.backward` and `grad` (to audit the loss before its gradient is computed) and `torch.compile`
-(which does not go with any of it). Steps are counted by torch's own global hook. Loaders, optimizers,
-schedulers, clipping and scalers are not touched: they see whole batches, once.
+Rule: nothing of this is in a process whose s is 1. Three places are changed: `Module.__call__` (to see the
+outermost forward pass), `torch.autograd.backward` and `grad` (to audit the loss before its gradient is
+computed, and to read what the second pass through the parts showed), and `torch.compile` (which does not go
+with any of it). Loaders, optimizers, schedulers, clipping and scalers are not touched: they see whole
+batches, once.
 
-With s = 1 the first step is left alone: its graph is audited, and the check on a few of its rows comes after
-it, so that a script whose forward pass has side effects is refused before it was called once more than it
-would have been. With s > 1 from the start (such a script has been seen before) the check comes first.
-
-Rule: a verdict may only get worse. After a refusal we take the patches out again and leave every batch whole.
+Rule: a split is proven when it begins, again after 2, 4, 8, ... steps, whenever the modules, their modes or
+the way through their code change, and before what it led to is saved or the script ends. Where the proof
+fails, the step is not taken.
 """
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import functools
 import inspect
-import logging
-from collections.abc import Callable, Iterator
+import os
+import sys
+from collections.abc import Callable
 from typing import Any, Final
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from cotenant.gradaccum import exactness
-from cotenant.gradaccum.rows import Call, Uncut
+from cotenant.checkpoint.guard import SPLITTING, AttemptEnds, door
+from cotenant.gradaccum.exactness import end_attempt
+from cotenant.gradaccum.modules import trains
+from cotenant.gradaccum.rows import Call, Uncut, sizes_of
 from cotenant.gradaccum.schedule import PROGRESS
 from cotenant.gradaccum.zerocode import selfcheck
-from cotenant.gradaccum.zerocode.forward import DEPTH, Audit, inside, split_forward
+from cotenant.gradaccum.zerocode.audit import Audit
+from cotenant.gradaccum.zerocode.forward import (
+    DEPTH,
+    SplitForward,
+    form_of,
+    inside,
+    is_in_backward,
+    node_number,
+)
+from cotenant.gradaccum.zerocode.replacing import Replacements
 from cotenant.gradaccum.zerocode.standing import AccumulationStanding
 
-log = logging.getLogger("cotenant.gradaccum")
-
-
-SEARCH_STEPS: Final = 8
-"""After so many steps no new module is looked for: every call of every module would go on paying for it."""
-
-ROWS_SEEN: Final = 4
-"""Batches of which the number of rows is kept."""
-
+WAYS_MAX: Final = 32
+"""Ways through a module's code, told apart by how many graph nodes a part makes; more cannot be checked."""
 WITHOUT_ROWS: Final = "it is called without a tensor that has rows"
 
 
-class Patches:
-    """The changes of one process."""
+class Proof:
+    """What was shown of one module, and when it has to be shown again."""
 
-    def __init__(self, *, is_quiet: bool = False) -> None:
-        self.standing = AccumulationStanding(self.leave, is_quiet=is_quiet)
-        self.audit = Audit()
-        self._to_check: dict[torch.nn.Module, _Kept] = {}
-        self._originals: list[tuple[Any, str, Any, Any]] = []
-        self._steps = 0
-        self._hook: Any = None
+    def __init__(self, original: Any, module: torch.nn.Module, *, allows_noise: bool) -> None:
+        self._check = selfcheck.RowCheck(original, module, allows_noise=allows_noise)
+        self._form: list[tuple[int, bool]] = []
+        self._due_at = 0
+        self._ways: set[int] = set()
+        self._last: Call | None = None
+        self.steps = 0
+        """Forward passes in parts so far."""
+
+    @property
+    def generators(self) -> list[Any]:
+        return self._check.generators
+
+    def is_due(self, form: list[tuple[int, bool]]) -> bool:
+        return self.steps >= self._due_at or form != self._form
+
+    def prove(self, call: Call, steps: int, form: list[tuple[int, bool]]) -> str | None:
+        """Why this module's batches must not be split; None: they may be."""
+        reason = self._check.objection(self._few(call, steps))
+        if reason is None:
+            self._form, self._due_at = form, max(1, 2 * self.steps)
+        return reason
+
+    def note_pass(self, call: Call, steps: int, ways: set[int]) -> str | None:
+        """A forward pass in parts was made, in these ways. Proves again what is new about it."""
+        self.steps += 1
+        self._last = self._few(call, steps)
+        if ways <= self._ways:
+            return None
+        if len(self._ways | ways) > WAYS_MAX:
+            return f"its forward pass took more than {WAYS_MAX} different ways, which cannot all be checked"
+        reason = self._check.objection(self._last) if self._ways else None
+        self._ways |= ways
+        return reason
+
+    def prove_last(self) -> str | None:
+        """Why what was made in parts so far must not count; None: it may."""
+        return None if self._last is None else self._check.objection(self._last)
+
+    @staticmethod
+    def _few(call: Call, steps: int) -> Call:
+        return call.pick(selfcheck.rows_to_check(call.rows, max(sizes_of(call.rows, steps))))
+
+
+class Patches:
+    """The changes of one process whose batches are to be split."""
+
+    def __init__(self, standing: AccumulationStanding, *, allows_noise: bool = False) -> None:
+        self.standing = standing
+        self._allows_noise = allows_noise
+        self._audit = Audit()
+        self._replaced = Replacements()
+        self._proofs: WeakKeyDictionary[torch.nn.Module, Proof] = WeakKeyDictionary()
+        self._open: WeakSet[SplitForward] = WeakSet()
+        """Forward passes in parts whose graph is still there."""
+        standing.when_refused.append(self.leave)
 
     def enter(self) -> None:
-        """Raises ValueError for a schedule that cannot be read."""
-        PROGRESS.steps_now()
-        self._replace(torch.nn.Module, "__call__", self._calls)
-        self._replace(torch.autograd, "backward", self._audits)
-        self._replace(torch.autograd, "grad", self._audits)
-        self._replace(torch, "compile", self._refuses)
-        self.count_steps()
-
-    def count_steps(self) -> None:
-        self._hook = register_optimizer_step_post_hook(self._note_step)
+        self._replaced.replace(torch.nn.Module, "__call__", self._calls)
+        self._replaced.replace(torch.autograd, "backward", self._audits)
+        self._replaced.replace(torch.autograd, "grad", self._audits)
+        self._replaced.replace(torch, "compile", self._refuses)
+        PROGRESS.before_save = self.prove_all
+        atexit.register(self._prove_at_exit)
 
     def leave(self) -> None:
-        """What others have put on top of our changes stays; ours then pass everything on.
+        """The audit of the present step goes on: it may have been split."""
+        self._replaced.restore("__call__", "compile")
 
-        The audit of the current step goes on: a check may have been part of it.
-        """
-        self._restore("__call__", "compile")
-        self._to_check.clear()
-
-    def _restore(self, *names: str) -> None:
-        for holder, name, ours, own in self._originals:
-            if name not in names or vars(holder).get(name) is not ours:
-                continue
-            if own is None:
-                delattr(holder, name)
-            else:
-                setattr(holder, name, own)
-
-    def _replace(self, holder: Any, name: str, around: Callable[[Any], Any]) -> None:
-        ours = around(getattr(holder, name))
-        own = vars(holder).get(name)  # None: a class that inherits it
-        setattr(holder, name, ours)
-        self._originals.append((holder, name, ours, own))
+    def objection(self) -> str | None:
+        """What speaks against a split after the first step: nothing was there to be split."""
+        if self._proofs or self.standing.steps_now() == 1:
+            return None
+        return "no forward pass with more than one row was seen before the first optimizer step"
 
     # What stands in each place.
 
     def _calls(self, original: Any) -> Any:
-        depth, whole_call = DEPTH, self._outermost
+        depth, begin, end = DEPTH, self._begin, self._end
 
+        @door
         @functools.wraps(original)
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if depth.inside or not torch.is_grad_enabled():
                 return original(module, *args, **kwargs)
-            return whole_call(original, module, args, kwargs)
+            split = SPLITTING.run(begin, original, module, args, kwargs)
+            if split is None:
+                return original(module, *args, **kwargs)
+            if split is WHOLE:
+                with inside():
+                    return original(module, *args, **kwargs)
+            began = node_number()
+            output = _run_split(split)
+            _run_or_end(end, module, split, output, began)
+            return output
 
         return __call__
 
     def _audits(self, original: Any) -> Any:
         signature = inspect.signature(original)
 
+        @door
         @functools.wraps(original)
-        def audit_losses(*args: Any, **kwargs: Any) -> Any:
-            if not DEPTH.inside:
-                given = signature.bind(*args, **kwargs).arguments
-                self._check_losses(next(iter(given.values())), bool(given.get("create_graph")))
-            return original(*args, **kwargs)
+        def with_audit(*args: Any, **kwargs: Any) -> Any:
+            if DEPTH.inside or is_in_backward():
+                return original(*args, **kwargs)
+            _run_or_end(self._check_losses, signature, args, kwargs)
+            found = original(*args, **kwargs)
+            _run_or_end(self._check_second_pass)
+            return found
 
-        return audit_losses
+        return with_audit
 
     def _refuses(self, original: Any) -> Any:
+        @door
         @functools.wraps(original)
         def compile_(*args: Any, **kwargs: Any) -> Any:
-            self.standing.refuse("torch.compile fixes the batch it was compiled for")
+            SPLITTING.run(self.standing.refuse, "torch.compile fixes the batch it was compiled for")
             return original(*args, **kwargs)
 
         return compile_
 
-    def _note_step(self, optimizer: Any, *_: Any) -> None:
-        if self.standing.refused is not None:
-            self._restore("backward", "grad")
-        self._check_kept()
-        self.standing.optimizer_stepped(optimizer)
-        self._steps += 1
-        if self._steps == SEARCH_STEPS and self.standing.refused is None:
-            self._end_search()
-
-    def _end_search(self) -> None:
-        """Ends the search: from now on only calls of the classes that were found come by here."""
-        self._restore("__call__")
-        for kind in {type(module) for module in self.standing.good}:
-            self._replace(kind, "__call__", self._calls)
-
-    def _check_kept(self) -> None:
-        """The modules that were seen in this step for the first time, on the rows kept of their batches."""
-        waiting, self._to_check = self._to_check, {}
-        for module, kept in waiting.items():
-            if self.standing.refused is not None:
-                return
-            with kept.autocast():
-                self._check(kept.original, module, kept.call)
-
     # A forward pass.
 
-    def _outermost(
-        self, original: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        standing = self.standing
-        if PROGRESS.explicit or standing.by_framework:  # batches come split already
-            self._restore("__call__", "compile", "backward", "grad")
-            return original(module, *args, **kwargs)
-        if isinstance(module, DistributedDataParallel) or standing.refused is not None:
-            return original(module, *args, **kwargs)  # inside DDP is the module we are looking for
-        if not any(parameter.requires_grad for parameter in module.parameters()):
-            return original(module, *args, **kwargs)
-        call = self._call(original, module, args, kwargs)
-        steps = self.standing.steps_now() if call is not None and call.rows > 1 else 1
-        PROGRESS.last_steps = steps
-        began = self.audit.begin()
-        output, ours = None, False
-        if call is not None and steps > 1:
-            try:
-                output, ours = split_forward(original, module, call, steps), True
-            except Uncut as error:
-                self._refuse(module, str(error))  # nothing was lost: the whole batch follows
-        if not ours:
-            with inside():
-                output = original(module, *args, **kwargs)
-        self.audit.end(began, type(module).__name__, output, ours=ours)
-        return output
-
-    def _call(
-        self, original: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Call | None:
-        """The call as something that can be cut, if the module is known to stand it. Of a module that was
-        checked, or will be, only where it is to be cut: looking costs some of every step."""
-        is_known = module in self.standing.good or module in self._to_check
-        if is_known and self.standing.steps_now() == 1 and len(PROGRESS.first_rows) >= ROWS_SEEN:
+    def _begin(self, original: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        """The pass in parts; `WHOLE` for an outermost one that stays whole; None for any other."""
+        if PROGRESS.explicit or self.standing.by_framework or is_in_backward():
             return None
+        if issubclass(type(module), DistributedDataParallel) or not trains(module):
+            return None  # Inside DDP is the module that we are looking for.
+        steps = self.standing.steps_now()
+        PROGRESS.last_steps = 1
+        if steps == 1:
+            return WHOLE
         try:
             call = Call(args, kwargs)
         except Uncut as error:
             if str(error) != WITHOUT_ROWS:
                 self._refuse(module, str(error))
-            return None
-        if len(PROGRESS.first_rows) < ROWS_SEEN:
-            PROGRESS.first_rows.append(call.rows)
-        if module in self.standing.good:
-            reason = _mode_objection(module)
+            return WHOLE
+        if call.rows < 2:
+            return WHOLE
+        proof = self._proofs.get(module)
+        if proof is None:
+            proof = self._proofs[module] = Proof(original, module, allows_noise=self._allows_noise)
+        form = form_of(module)
+        if proof.is_due(form):
+            reason = proof.prove(call, steps, form)
             if reason is not None:
                 self._refuse(module, reason)
-            return call if reason is None else None
-        if call.rows < 2:
-            self.standing.postponed = True
-            return None
-        few = call.pick(selfcheck.rows_to_check(call.rows))
-        if self.standing.steps_now() == 1:
-            self._to_check[module] = _Kept(original, few)
-            return None
-        return call if self._check(original, module, few) else None
+                return WHOLE
+        PROGRESS.last_steps = steps
+        return SplitForward(original, module, call, steps, proof.generators)
 
-    def _check(self, original: Any, module: torch.nn.Module, few: Call) -> bool:
-        began = self.audit.begin()
-        reason = selfcheck.objection(original, module, few)
-        self.audit.end(began, type(module).__name__, None, ours=True)
+    def _end(self, module: torch.nn.Module, split: SplitForward, output: Any, began: int) -> None:
+        self._audit.note_pass(began, type(module).__name__, output)
+        self._open.add(split)
+        if split.draws_more:
+            end_attempt(f"{type(module).__name__}: {selfcheck.DRAWS.format(split.draws_more)}")
+        reason = self._proofs[module].note_pass(split.whole_call, split.steps, split.nodes)
         if reason is not None:
-            self._refuse(module, reason)
-            return False
-        self.standing.good.add(module)
-        return True
+            end_attempt(f"{type(module).__name__}: {reason}")
 
     def _refuse(self, module: torch.nn.Module, reason: str) -> None:
         self.standing.refuse(f"{type(module).__name__}: {reason}")
 
-    def _check_losses(self, tensors: Any, again: bool) -> None:
+    def _check_losses(self, signature: inspect.Signature, args: Any, kwargs: Any) -> None:
+        given = signature.bind(*args, **kwargs).arguments
+        tensors = next(iter(given.values()))
         losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         losses = [loss for loss in losses if isinstance(loss, torch.Tensor)]
-        found = self.audit.twice() if again else self.audit.side_channel(losses)
-        if found is None:
+        reason = self._audit.objection(losses, again=bool(given.get("create_graph")))
+        if reason is not None:
+            end_attempt(reason)
+
+    def _check_second_pass(self) -> None:
+        for split in list(self._open):
+            differs = split.difference()
+            if differs:
+                end_attempt(f"a part of the batch that was computed again in the backward pass had {differs}")
+
+    # The whole script.
+
+    def prove_all(self) -> None:
+        """Before what was trained in parts is saved: every module once more."""
+        for module, proof in list(self._proofs.items()):
+            reason = proof.prove_last()
+            if reason is not None:
+                end_attempt(f"{type(module).__name__}: {reason}")
+
+    def _prove_at_exit(self) -> None:
+        if self.standing.refused is not None or getattr(sys, "last_value", None) is not None:
             return
-        reason, is_wrong = found
-        if is_wrong:
-            raise exactness.refuse(f"{reason}. Submit this job with --accumulate never")
-        self.standing.refuse(reason)
+        try:
+            SPLITTING.run(self.prove_all)
+        except AttemptEnds as ends:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(int(ends.code or 1))
 
 
-class _Kept:
-    """A few rows of a call and the autocast in force, for a check after the step."""
-
-    def __init__(self, original: Any, call: Call) -> None:
-        self.original = original
-        self.call = call
-        kinds = {leaf.device.type for leaf in call.leaves if isinstance(leaf, torch.Tensor)}
-        self._autocast = {
-            kind: torch.get_autocast_dtype(kind) for kind in sorted(kinds) if torch.is_autocast_enabled(kind)
-        }
-
-    @contextlib.contextmanager
-    def autocast(self) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            for kind, dtype in self._autocast.items():
-                stack.enter_context(torch.autocast(kind, dtype=dtype))
-            yield
+WHOLE: Final = object()
 
 
-def _mode_objection(module: torch.nn.Module) -> str | None:
-    """A module that was fine may have been put into training mode since."""
+def _run_split(split: SplitForward) -> Any:
+    """The script's forward pass in parts. An error of its own is the script's; one of ours, in the middle of
+    it, ends the attempt."""
     try:
-        exactness.GUARD.check_modules(module)
-    except exactness.Refused as error:
-        return str(error)
-    return None
+        return split.run()
+    except AttemptEnds:
+        raise
+    except BaseException as error:
+        if error is split.raised or not isinstance(error, Exception):
+            raise
+        end_attempt(f"its batch could not be split: {type(error).__name__}: {error}")
+
+
+def _run_or_end(function: Callable[..., None], *args: Any) -> None:
+    """Run what belongs to a step that is split: it must not fail, or the step must not count."""
+    SPLITTING.run(function, *args)
+    if SPLITTING.why:
+        end_attempt(SPLITTING.why)

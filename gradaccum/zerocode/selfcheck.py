@@ -1,14 +1,17 @@
-"""Do a few real rows give the same outputs and gradients at once and in parts? Asked before the first s > 1.
+"""Do a few real rows give the same outputs and gradients at once and in parts? Asked when a split is about to
+begin, and again while it lasts.
 
 Rule: we refuse what we cannot show to be exact. The module is called as the script calls it, in training
 mode, on rows of the script's own batch, through the very code that will split its batches, in float64 where
 its parameters can be replaced, and the gradient is pulled back from random weights on every output, so that
 no entry escapes because this batch's loss happens not to look at it.
 
-The module runs on the side, without noise and without a trace: whoever looks at it afterwards finds it as it
-was: random state, attributes, buffers, gradients. Noise that is independent for each element (dropout,
-stochastic depth, added noise) is replaced by a constant, because it differs between a whole batch and its
-parts without being wrong; noise that could mix rows (a permutation) is left alone, so that it is found.
+Rule: the check leaves no trace. Everything that the script can reach is pictured before, put back after each
+call, and compared; a forward pass that changes anything is refused, because in parts it would do so more
+often, and one whose changes cannot be undone ends the attempt. A forward pass that draws random numbers is
+not the same run in parts. Only where the user allows an equivalent run is it split; noise that is independent
+for each element is then replaced by a constant for the comparison, and noise that could mix rows (a
+permutation) is left alone, so that it is found.
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ import math
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -26,12 +28,17 @@ from torch.func import functional_call
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
+from cotenant.checkpoint.picture import Picture, PictureTooLarge, process_roots
+from cotenant.checkpoint.picture.objects import GeneratorKind
+from cotenant.checkpoint.picture.ownership import own_thread
 from cotenant.gradaccum import exactness
+from cotenant.gradaccum.exactness import end_attempt
+from cotenant.gradaccum.modules import ModuleParts, parts_of
 from cotenant.gradaccum.rows import Call, Uncut, tensors_of
-from cotenant.gradaccum.zerocode.forward import Forward, inside, split_forward
+from cotenant.gradaccum.zerocode.forward import Forward, SplitForward, inside
 
-ROWS_MAX: Final = 5
-"""An odd number, so that the two parts differ in size."""
+ROWS_MAX: Final = 64
+"""Never more than a part of the split may hold, so that the check takes no more memory than the split."""
 DOUBLED_BYTES_MAX: Final = 1 << 30
 """A larger model's parameters are not copied to float64; its own precision must do."""
 
@@ -41,167 +48,188 @@ _UNSUPPORTED: Final = {
     "DeepSpeedEngine": "DeepSpeed runs the backward pass itself",
     "OptimizedModule": "torch.compile fixes the batch it was compiled for",
 }
-_HARMLESS_HOOKS: Final = ("WeightNorm", "BasePruningMethod", "LazyModuleMixin")
-
-
-def rows_to_check(rows: int) -> torch.Tensor:
-    """A few rows from all over a batch."""
-    return torch.linspace(0, rows - 1, min(ROWS_MAX, rows)).round().long()
-
-
-def objection(forward: Forward, module: torch.nn.Module, few: Call) -> str | None:
-    """Why this module's batches must not be split; None if these few rows (two at least) speak for it.
-
-    Leaves parameters, gradients, buffers, attributes and random state as they were.
-    """
-    reason = structure(module)
-    if reason:
-        return reason
-    quiet = _Quiet(forward)
-    with keep_untouched(module), torch.enable_grad():
-        reason = _check_in_double(quiet, module, few)
-        if reason is None:
-            return None
-        if reason != _NOT_IN_DOUBLE:
-            return reason
-    with keep_untouched(module), torch.enable_grad():
-        return _check_own_precision(quiet, module, few)
+_HARMLESS_HOOKS: Final = ("WeightNorm", "BasePruningMethod")
+CHANGES: Final = "its forward pass changes {}: in parts it would change more often"
+DRAWS: Final = (
+    "its forward pass draws random numbers ({}), which would be others in parts: --accumulate equivalent "
+    "allows that"
+)
+_NOT_IN_DOUBLE: Final = "cannot be called in float64"
 
 
 def structure(module: torch.nn.Module) -> str | None:
     """What is known to be inexact or unsupported from the kinds of modules alone."""
-    for name, each in module.named_modules():
-        reason = _kind(each) or _hooks(each)
+    for part in parts_of(module):
+        reason = _kind(part) or _hooks(part)
         if reason:
-            return f"{name or type(module).__name__}: {reason}"
+            return f"{part.name or type(module).__name__}: {reason}"
     return exactness.refusal(module)
 
 
-def _kind(module: torch.nn.Module) -> str | None:
-    for base in type(module).__mro__:
+def _kind(part: ModuleParts) -> str | None:
+    kind = type(part.module)
+    for base in kind.__mro__:
         if base.__name__ in _UNSUPPORTED:
             return _UNSUPPORTED[base.__name__]
-    if isinstance(module, DataParallel):
+    if issubclass(kind, DataParallel):
         return "DataParallel splits batches itself: use DistributedDataParallel"
-    if isinstance(module, DistributedDataParallel):
+    if issubclass(kind, DistributedDataParallel):
         return "DistributedDataParallel inside another module is not supported"
-    if isinstance(module, torch.jit.ScriptModule):
+    if issubclass(kind, torch.jit.ScriptModule):
         return "it is a TorchScript module"
-    if getattr(module, "_compiled_call_impl", None) is not None:
+    if part.module.__dict__.get("_compiled_call_impl") is not None:
         return _UNSUPPORTED["OptimizedModule"]
+    tensors = (*part.table("_parameters").values(), *part.table("_buffers").values())
+    if any(isinstance(each, torch.nn.parameter.UninitializedTensorMixin) for each in tensors):
+        return "its parameters get their shapes in its first forward pass"
     return None
 
 
-def _hooks(module: torch.nn.Module) -> str | None:
+def _hooks(part: ModuleParts) -> str | None:
     """A hook would run more often than the script expects, and see parts of batches."""
-    hooks = [*module._forward_hooks.values(), *module._backward_hooks.values()]
-    for hook in (*module._forward_pre_hooks.values(), *module._backward_pre_hooks.values()):
+    hooks = [*part.table("_forward_hooks").values(), *part.table("_backward_hooks").values()]
+    for hook in (*part.table("_forward_pre_hooks").values(), *part.table("_backward_pre_hooks").values()):
         kinds = {base.__name__ for base in type(getattr(hook, "__self__", hook)).__mro__}
         hooks += [] if kinds & set(_HARMLESS_HOOKS) else [hook]
     names = [getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks]
     return f"has a hook ({', '.join(names)}) that would see parts of batches" if names else None
 
 
-CHANGES: Final = "the forward pass changes {}: in parts it would change more often"
-_NOT_IN_DOUBLE: Final = "cannot be called in float64"
+def rows_to_check(rows: int, part_rows: int) -> torch.Tensor:
+    """Rows from all over a batch of which the largest part has `part_rows`."""
+    return torch.linspace(0, rows - 1, max(2, min(ROWS_MAX, rows, part_rows))).round().long()
 
 
-class _Quiet:
-    """The script's forward pass without noise, on its own parameters or on others in their place."""
+class RowCheck:
+    """The check of one module. `generators`: which generators its forward pass was seen to draw from."""
 
-    def __init__(self, forward: Forward) -> None:
-        self._forward = forward
-        self.replaced: dict[str, torch.Tensor] | None = None
+    def __init__(self, forward: Forward, module: torch.nn.Module, *, allows_noise: bool) -> None:
+        self._forward, self._module = forward, module
+        self._allows_noise, self._has_noise = allows_noise, False
+        self.generators: list[Any] = []
 
-    def buffer_versions(self, module: torch.nn.Module) -> dict[str, int]:
-        """The versions of the float64 stand-ins: footprints of the module say nothing about them."""
-        replaced = self.replaced or {}
-        return {name: replaced[name]._version for name, _ in module.named_buffers() if name in replaced}
+    def objection(self, few: Call) -> str | None:
+        """Why this module's batches must not be split; None if these few rows (two at least) speak for it.
 
-    def __call__(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        with Still(), inside():
-            if self.replaced is None:
-                return self._forward(module, *args, **kwargs)
-            with _no_autocast(args):
-                return functional_call(module, self.replaced, args, kwargs)
+        Everything that the script can reach is as it was afterwards, or the attempt ends here.
+        """
+        reason = structure(self._module)
+        if reason:
+            return reason
+        thread = own_thread()
+        if thread:
+            return f"nobody can tell what it changes beside what the script's thread {thread} does"
+        name = type(self._module).__name__
+        try:
+            self._picture = Picture([(name, self._module), *process_roots()], copies=True)
+        except PictureTooLarge as error:
+            return f"it cannot be checked without a trace: {error}"
+        try:
+            with torch.enable_grad(), inside(), _watching_files() as written:
+                reason = self._check(few) or _file_objection(written)
+        finally:
+            self._undo()
+            torch.clear_autocast_cache()
+        return reason
 
+    def _undo(self) -> None:
+        left = self._picture.put_back()
+        if left:
+            end_attempt(
+                f"{type(self._module).__name__}: its forward pass changes {left[0]}, which cannot be undone"
+            )
 
-@contextlib.contextmanager
-def _no_autocast(args: tuple[Any, ...]) -> Iterator[None]:
-    kinds = {arg.device.type for arg in args if isinstance(arg, torch.Tensor)} | {"cpu"}
-    with contextlib.ExitStack() as stack:
-        for kind in sorted(kinds):
-            stack.enter_context(torch.autocast(kind, enabled=False))
-        yield
+    def _check(self, few: Call) -> str | None:
+        """Calls the module. Raises nothing: what goes wrong in a call is a reason."""
+        try:
+            reason = self._look_for_changes(few)
+            if reason is None:
+                reason = self._compare_in_double(few)
+            return self._compare_in_own_precision(few) if reason == _NOT_IN_DOUBLE else reason
+        except Uncut as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001  # the script's own code; whatever it is, it is no proof
+            return f"it could not be checked on a few rows of a batch ({type(error).__name__}: {error})"
 
+    def _look_for_changes(self, few: Call) -> str | None:
+        """One call as the script makes it: what is not as it was before?"""
+        before = [leaf._version for leaf in few.leaves if isinstance(leaf, torch.Tensor)]
+        args, kwargs = few.arguments(few.leaves)
+        self._forward(self._module, *args, **kwargs)
+        changes = [each for each in self._picture.changes() if not each.path.endswith("__warningregistry__")]
+        drawn = [each for each in changes if isinstance(each.kind, GeneratorKind)]
+        self.generators = [each.value for each in drawn]
+        self._has_noise = bool(drawn)
+        stays = next((each for each in changes if not isinstance(each.kind, GeneratorKind)), None)
+        self._undo()
+        if stays is not None:
+            return CHANGES.format(stays.path)
+        if before != [leaf._version for leaf in few.leaves if isinstance(leaf, torch.Tensor)]:
+            return "its forward pass changes its inputs in place"
+        return DRAWS.format(drawn[0].path) if drawn and not self._allows_noise else None
 
-def _check_in_double(quiet: _Quiet, module: torch.nn.Module, few: Call) -> str | None:
-    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    floating = [value for value in state.values() if value.is_floating_point()]
-    size = sum(8 * value.numel() for value in floating)
-    if all(value.dtype == torch.float64 for value in floating) or size > DOUBLED_BYTES_MAX:
-        return _NOT_IN_DOUBLE
-    quiet.replaced = {
-        name: (
-            value.detach().double() if value.is_floating_point() else value.detach().clone()
-        ).requires_grad_(value.requires_grad)
-        for name, value in state.items()
-    }
-    doubled = object.__new__(Call)
-    doubled.__dict__.update(vars(few))
-    doubled.leaves = [
-        leaf.detach().double().requires_grad_(leaf.requires_grad)
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-        else leaf
-        for leaf in few.leaves
-    ]
-    wanted = [quiet.replaced[name] for name, p in module.named_parameters() if p.requires_grad]
-    try:
-        return _compare_parts(quiet, module, doubled, wanted, exactness.TOLERANCE[torch.float64])
-    except Uncut as error:
-        return str(error)
-    except Exception:  # noqa: BLE001  # The module is foreign, and the script never asked for float64.
-        return _NOT_IN_DOUBLE
-    finally:
-        quiet.replaced = None
+    def _compare_in_double(self, few: Call) -> str | None:
+        module = self._module
+        state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        floating = [value for value in state.values() if value.is_floating_point()]
+        size = sum(8 * value.numel() for value in floating)
+        if all(value.dtype == torch.float64 for value in floating) or size > DOUBLED_BYTES_MAX:
+            return _NOT_IN_DOUBLE
+        replaced = {
+            name: (
+                value.detach().double() if value.is_floating_point() else value.detach().clone()
+            ).requires_grad_(value.requires_grad)
+            for name, value in state.items()
+        }
+        doubled = few.with_leaves(
+            [
+                leaf.detach().double().requires_grad_(leaf.requires_grad) if _is_floating(leaf) else leaf
+                for leaf in few.leaves
+            ]
+        )
 
+        def forward(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            with _no_autocast(doubled.leaves), _double_by_default():
+                return functional_call(module, replaced, args, kwargs)
 
-def _check_own_precision(quiet: _Quiet, module: torch.nn.Module, few: Call) -> str | None:
-    wanted = [p for p in module.parameters() if p.requires_grad]
-    low = exactness.TOLERANCE_LOW_PRECISION
-    tolerance = max((exactness.TOLERANCE.get(p.dtype, low) for p in wanted), default=low)
-    if any(torch.is_autocast_enabled(kind) for kind in {p.device.type for p in wanted}):
-        tolerance = low
-    try:
-        return _compare_parts(quiet, module, few, wanted, tolerance)
-    except Uncut as error:
-        return str(error)
-    except Exception as error:  # noqa: BLE001  # A check must not end the script, whatever it meets.
-        return f"it could not be checked on a few rows of a batch ({type(error).__name__}: {error})"
+        wanted = [value for value in replaced.values() if value.requires_grad]
+        try:
+            return self._compare(forward, doubled, wanted, exactness.TOLERANCE[torch.float64])
+        except Uncut:
+            raise
+        except Exception:  # noqa: BLE001  # a constant of another precision, say: its own is tried next
+            self._undo()
+            return _NOT_IN_DOUBLE
 
+    def _compare_in_own_precision(self, few: Call) -> str | None:
+        wanted = [each for each in self._module.parameters() if each.requires_grad]
+        kinds = {leaf.device.type for leaf in few.leaves if isinstance(leaf, torch.Tensor)}
+        low = any(torch.is_autocast_enabled(kind) for kind in kinds)
+        precisions = [exactness.TOLERANCE.get(p.dtype, exactness.TOLERANCE_LOW_PRECISION) for p in wanted]
+        tolerance = exactness.TOLERANCE_LOW_PRECISION if low else max(precisions, default=0.0)
+        return self._compare(self._forward, few, wanted, tolerance)
 
-def _compare_parts(
-    quiet: _Quiet, module: torch.nn.Module, few: Call, wanted: Sequence[torch.Tensor], tolerance: float
-) -> str | None:
-    args, kwargs = few.arguments(few.leaves)
-    _seed_again()
-    quiet(module, *args, **kwargs)  # what is only computed at the first call is there from now on
-    before = footprints(module)
-    buffers = quiet.buffer_versions(module)
-    versions = [leaf._version for leaf in few.leaves if isinstance(leaf, torch.Tensor)]
-    _seed_again()
-    whole = quiet(module, *args, **kwargs)
-    for name, now in footprints(module).items():
-        if before.get(name) != now:
-            return CHANGES.format(name)
-    for name, version in quiet.buffer_versions(module).items():
-        if buffers[name] != version:
-            return CHANGES.format(name)
-    if versions != [leaf._version for leaf in few.leaves if isinstance(leaf, torch.Tensor)]:
-        return "the forward pass changes its inputs in place"
-    _seed_again()
-    parts = split_forward(quiet, module, few, 2)
-    return _difference(tensors_of(whole), tensors_of(parts), wanted, tolerance)
+    def _compare(
+        self, forward: Forward, few: Call, wanted: Sequence[torch.Tensor], tolerance: float
+    ) -> str | None:
+        """The rows at once against the same rows in two parts of different sizes."""
+
+        def still(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            with Still() if self._has_noise else contextlib.nullcontext():
+                return forward(module, *args, **kwargs)
+
+        wanted = [
+            *wanted,
+            *(leaf for leaf in few.leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad),
+        ]
+        args, kwargs = few.arguments(few.leaves)
+        _seed_again()
+        whole = still(self._module, *args, **kwargs)
+        self._undo()
+        _seed_again()
+        parts = SplitForward(still, self._module, few, 2).run()
+        self._undo()
+        return _difference(tensors_of(whole), tensors_of(parts), wanted, tolerance)
 
 
 def _difference(
@@ -262,13 +290,107 @@ def _apart(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> tuple
 
 def _seed_again() -> None:
     """Noise that is left draws the same numbers for the whole and for the parts."""
-    import random
-
     torch.manual_seed(0)
     random.seed(0)
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        numpy.seed(0)
 
 
-# --- On the side, without a trace ------------------------------------------------------------------
+def _is_floating(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+
+
+@contextlib.contextmanager
+def _double_by_default() -> Iterator[None]:
+    """What the forward pass makes itself is made in float64 as well."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
+def _no_autocast(leaves: Sequence[Any]) -> Iterator[None]:
+    kinds = {leaf.device.type for leaf in leaves if isinstance(leaf, torch.Tensor)} | {"cpu"}
+    with contextlib.ExitStack() as stack:
+        for kind in sorted(kinds):
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
+# --- What a forward pass does besides computing -----------------------------------------------------
+
+
+class _Silence:
+    """Stands for a stream, and keeps that something was written to it."""
+
+    def __init__(self, stream: Any, written: list[str], what: str) -> None:
+        self._stream, self._written, self._what = stream, written, what
+
+    def write(self, text: str) -> int:
+        self._written.append(self._what)
+        return len(text)
+
+    def flush(self) -> None:
+        return
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+_ACTIONS: Final = frozenset(
+    (
+        "os.remove",
+        "os.rename",
+        "os.mkdir",
+        "os.rmdir",
+        "subprocess.Popen",
+        "socket.connect",
+        "socket.sendto",
+        "os.system",
+    )
+)
+_noted: list[list[str]] = []
+"""Where what the process does is noted, while a check runs."""
+_listening: list[bool] = []
+"""Not empty: the process has our audit hook, which cannot be taken away again."""
+
+
+def _note_event(event: str, args: tuple[Any, ...]) -> None:
+    if not _noted:
+        return
+    if event in _ACTIONS:
+        _noted[-1].append(event)
+    elif event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+"):
+        _noted[-1].append(f"writes {args[0]}")
+
+
+@contextlib.contextmanager
+def _watching_files() -> Iterator[list[str]]:
+    """Keeps what is printed from the script's output, and lists what else leaves the process."""
+    if not _listening:
+        _listening.append(True)
+        sys.addaudithook(_note_event)
+    written: list[str] = []
+    before = sys.stdout, sys.stderr
+    sys.stdout = _Silence(before[0], written, "prints")  # type: ignore[assignment]
+    sys.stderr = _Silence(before[1], written, "prints")  # type: ignore[assignment]
+    _noted.append(written)
+    try:
+        yield written
+    finally:
+        _noted.pop()
+        sys.stdout, sys.stderr = before
+
+
+def _file_objection(written: Sequence[str]) -> str | None:
+    return f"its forward pass {written[0]}: in parts it would do so more often" if written else None
+
+
+# --- Noise ------------------------------------------------------------------------------------------
 
 
 _DROPOUTS: Final = frozenset(
@@ -310,44 +432,3 @@ class Still(TorchFunctionMode):
         if name in _NOISE and isinstance(made, torch.Tensor) and made.dim() != 1:
             return made.detach().fill_(_NOISE[name])
         return made
-
-
-@contextmanager
-def keep_untouched(module: torch.nn.Module) -> Iterator[None]:
-    """Undo what happens to the module inside, and put the random state back."""
-    attributes = {each: dict(vars(each)) for each in module.modules()}
-    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    python, numpy = random.getstate(), sys.modules.get("numpy")
-    drawn = numpy.random.get_state() if numpy is not None else None
-    devices = sorted({p.get_device() for p in module.parameters() if p.is_cuda})
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        random.setstate(python)
-        if numpy is not None:
-            numpy.random.set_state(drawn)
-        for each, before in attributes.items():
-            vars(each).clear()
-            vars(each).update(before)
-        with torch.no_grad():
-            for buffer, value in buffers:
-                if buffer.shape == value.shape and not torch.equal(buffer, value):
-                    buffer.copy_(value)
-
-
-def footprints(module: torch.nn.Module) -> dict[str, object]:
-    """What a forward pass could leave behind: attributes by identity, containers by length, buffers by
-    version."""
-    found: dict[str, object] = {}
-    for prefix, each in module.named_modules():
-        for name, value in vars(each).items():
-            if name in ("_parameters", "_modules", "_buffers"):
-                continue
-            length = len(value) if isinstance(value, (list, dict, set)) else None
-            plain = isinstance(value, (bool, int, float, str, type(None)))
-            found[f"{prefix}.{name}".lstrip(".")] = (value if plain else id(value), length)
-        for name, buffer in each._buffers.items():
-            if buffer is not None:
-                found[f"{prefix}.{name}".lstrip(".")] = (id(buffer), buffer._version)
-    return found

@@ -1,6 +1,7 @@
 """Whether the batches of a script may be split, with whoever wants to hear of it.
 
-Rule: a verdict may only get worse.
+Rule: a verdict may only get worse. As long as nobody has ordered a split, "may be split" says that nothing is
+known against it: the check comes when a split is about to begin.
 """
 
 from __future__ import annotations
@@ -9,18 +10,15 @@ import logging
 import os
 from collections.abc import Callable
 from typing import Any, Final
-from weakref import WeakSet
 
-import torch
-
-from cotenant.gradaccum.protocol import tell_failed
+from cotenant.checkpoint.guard import SPLITTING
+from cotenant.gradaccum.exactness import end_attempt
+from cotenant.gradaccum.protocol import ENV_SOCKET, tell_failed
 from cotenant.gradaccum.schedule import PROGRESS, Schedule
 
 log = logging.getLogger("cotenant.gradaccum")
 
-NOTHING_SEEN: Final = "no forward pass of a module with parameters was seen before the first optimizer step"
 NOT_ASKED: Final = "--accumulate never, or --share never"
-ONE_ROW: Final = "its batches have a single row"
 
 
 class Observer:
@@ -37,37 +35,39 @@ class Observer:
 
 
 class AccumulationStanding:
-    """The verdict about one process. `leave` takes the patches out."""
+    """The verdict about one process. `objection`: what speaks against a split, after the first step."""
 
-    def __init__(self, leave: Callable[[], None], *, is_quiet: bool = False) -> None:
+    def __init__(self, objection: Callable[[], str | None], *, is_quiet: bool = False) -> None:
         self.observers: list[Observer] = []
         self.refused: str | None = None
         self.is_quiet = is_quiet
         """Nobody asked for any of it: only the supervisor hears why batches stay whole."""
         self.by_framework = False
         """The framework's own accumulation was set instead: batches are whole as far as we see them."""
-        self.good: WeakSet[torch.nn.Module] = WeakSet()
-        """Modules that passed the check."""
-        self.postponed = False
-        """A module could not be checked yet: its batch had one row."""
-        self._leave = leave
+        self.when_refused: list[Callable[[], None]] = []
+        self.objection = objection
         self._main: int | None = None
         self._decided = False
 
     def steps_now(self) -> int:
         """s for the forward pass that comes next."""
-        if self.refused is not None or self.by_framework:
+        if self.refused is not None or self.by_framework or PROGRESS.explicit:
             return 1
         return PROGRESS.steps_now()
 
     def refuse(self, reason: str) -> None:
-        """Leave batches whole from now on."""
+        """Leave batches whole from now on. Where a split was ordered, memory was planned for its parts: the
+        attempt ends, and the job goes on whole."""
         if self.refused is not None:
             return
+        is_ordered = self.steps_now() > 1
         self.refused = reason
+        for leave in self.when_refused:
+            leave()
+        if is_ordered and os.environ.get(ENV_SOCKET):
+            end_attempt(reason)
         PROGRESS.schedule = Schedule()
         PROGRESS.last_steps = 1
-        self._leave()
         self.note(f"this script's batches stay whole: {reason}")
         if self._decided:
             tell_failed(reason)
@@ -79,7 +79,7 @@ class AccumulationStanding:
         if not self.is_quiet and os.environ.get("RANK", "0") == "0":
             log.warning("cotenant: %s", text)
 
-    def optimizer_stepped(self, optimizer: Any, *_: Any) -> None:
+    def note_step(self, optimizer: Any) -> None:
         """After every step of every optimizer; the first one to step is the one that counts."""
         if self._main is None:
             self._main = id(optimizer)
@@ -93,8 +93,11 @@ class AccumulationStanding:
             observer.note_step(optimizer)
 
     def _decide(self) -> None:
-        if self.refused is None and not self.good and not (self.by_framework or PROGRESS.explicit):
-            self.refuse(ONE_ROW if self.postponed else NOTHING_SEEN)
+        reason = None
+        if self.refused is None and not (self.by_framework or PROGRESS.explicit):
+            reason = SPLITTING.run(self.objection)
+        if reason is not None:
+            self.refuse(reason)
         self._decided = True
         for observer in self.observers:
             observer.decide(self.refused)

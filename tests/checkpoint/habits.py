@@ -188,9 +188,8 @@ def _last_line(output: str) -> str:
 
 
 def _waits(supervisor: Supervisor) -> bool:
-    """Whether the rank has made a step since it called itself resumable, and so waits to be stopped."""
-    names = ["resumable" if word.get("resumable") is True else word["m"] for word in supervisor.heard]
-    return "resumable" in names and "first_step" in names[names.index("resumable") :]
+    """Whether the rank has called itself resumable, and so waits at its next step to be stopped."""
+    return any(word.get("resumable") is True for word in supervisor.heard)
 
 
 def _has_ended(_: Supervisor) -> bool:

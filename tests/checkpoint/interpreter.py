@@ -77,12 +77,15 @@ def main() -> None:
     steps = StepCount()
     if os.environ.get(HOLD):
         hold_for_a_proposal()
+    make_code: Any = None
     if os.environ.get("COTENANT_ZERO_CODE"):
-        runpy.run_path(str(STARTUP / "sitecustomize.py"))
+        make_code = runpy.run_path(str(STARTUP / "sitecustomize.py"))["compile_script"]
     else:
         register_optimizer_step_post_hook(steps.stepped)
     try:
-        exec(compile(Path(sys.argv[0]).read_text(), sys.argv[0], "exec"), vars(script))
+        source = Path(sys.argv[0]).read_bytes()
+        make_code = make_code or (lambda source, file: compile(source, file, "exec"))
+        exec(make_code(source, sys.argv[0]), vars(script))
     finally:
         print(json.dumps({"result": {"steps": steps.count}}), flush=True)
 

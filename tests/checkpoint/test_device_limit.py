@@ -22,7 +22,7 @@ from cotenant.checkpoint.device_limit import (
     limits_of,
     mps_limit_bytes,
 )
-from cotenant.checkpoint.talk import reports
+from cotenant.checkpoint.talk.memory import memory_in_use_mib
 from cotenant.checkpoint.talk.protocol import JobEnvironment
 from cotenant.mps.environment import PINNED_DEVICE_MEM_LIMIT
 from tests.building.limits import within_s
@@ -58,6 +58,7 @@ class Gpus:
             "get_device_properties": lambda no=0: SimpleNamespace(total_memory=self.wholes[no]),
             "memory_reserved": lambda no: self.reserved,
             "max_memory_allocated": lambda no: self.reserved,
+            "memory_allocated": lambda no: 0,
             "set_per_process_memory_fraction": self.set,
         }
         for name, value in cuda.items():
@@ -298,7 +299,8 @@ def test_the_peak_is_what_is_used_whatever_a_limit_makes_of_the_free_memory(
         if in_force:
             expected = used if counts_context else gpu.reserved
             gpu.free = limit_gib * GIB - expected
-    assert reports.Peak().read_mib() == expected / (1 << 20)
+    peak_mib, static_mib = memory_in_use_mib()
+    assert (peak_mib, static_mib) == (expected / (1 << 20), (expected - gpu.reserved) / (1 << 20))
 
 
 @pytest.mark.parametrize(("opened", "peak_gib"), [({0}, 20), ({1}, 30), ({0, 1}, 30), (set(), 20)], ids=str)
@@ -308,4 +310,4 @@ def test_the_peak_of_a_process_with_two_devices_is_that_of_the_fuller_one_it_has
     used = {0: 20 * GIB, 1: 30 * GIB}
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda no: (gpu.wholes[no] - used[no], gpu.wholes[no]))
     gpu.opened = set(opened)
-    assert reports.Peak().read_mib() == peak_gib * 1024
+    assert memory_in_use_mib() == (peak_gib * 1024, peak_gib * 1024)

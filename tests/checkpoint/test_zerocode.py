@@ -54,7 +54,6 @@ def test_a_stopped_script_resumes_bit_for_bit(warm: Warm, tmp_path: Path, name: 
         hellos = supervisor.wait_for("hello", 3, gang=second)
         second.wait()
     assert [hello["resumable"] for hello in hellos] == [True] * 3
-    assert all(hello["trials"] for hello in hellos)
     resumed = hellos[-1]
     assert (resumed["step"], resumed["exact"], resumed["note"]) == (stopped_at, True, "")
     assert stopped_at == stop

@@ -24,7 +24,7 @@ FOLDERS = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler")
 TABLE = """\
 # Inside the user's process: nothing of ours.
 checkpoint
-gradaccum
+gradaccum                       checkpoint
 # Values, messages, one machine: every process may use them.
 controller.faces
 controller.performance          controller.faces

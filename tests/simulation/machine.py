@@ -53,10 +53,8 @@ from cotenant.agent.supervisor.core import (
     Finish,
     Publish,
     RankExited,
-    Sampled,
     Started,
     Supervision,
-    TakeSample,
     TellRank,
 )
 from cotenant.agent.supervisor.core import RankMessageCame as RankHeard
@@ -147,8 +145,6 @@ class Supervisor:
                 job_id, attempt = self.key
                 said = GangMessageCame(job_id=job_id, attempt=attempt, to_host=to_host, payload=payload)
                 machine.from_supervisor(self, said)
-            case TakeSample():
-                self.handle(Sampled(memory_mib=100.0))
             case ClearLeftovers():
                 clock.soon(0.2, self.handle, AllGone())
             case Finish(result=result):

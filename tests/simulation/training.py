@@ -22,7 +22,6 @@ from cotenant.agent.supervisor.core import (
     StepConfirmed,
     StepDone,
     Stopped,
-    WindowReport,
 )
 from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
 from cotenant.checkpoint.talk.protocol import decode
@@ -150,8 +149,6 @@ class Training:
                     resumable=True,
                     accumulates=True,
                     step=self.step,
-                    windows=True,
-                    trials=True,
                 )
                 self._clock.soon(0.5, rank.say, hello)
         self._go_on()
@@ -184,15 +181,7 @@ class Training:
         for rank in self.ranks.values():
             rank.waits_since_s = None
             rank.verdict = rank.agreement.arrive(self.step)
-            self._turn(rank)
         self.look_again()
-
-    def _turn(self, rank: Rank) -> None:
-        """A turn of s begins or ends here: nothing to wait for."""
-        if rank.verdict is StepVerdict.WINDOW:
-            assert self.step is not None
-            rank.verdict = StepVerdict.GO
-            rank.say(WindowReport(v=1, rank=rank.number, first=0, step=self.step, s=1, memory_mib=None))
 
     def _say_step(self, rank: Rank) -> None:
         assert self.step is not None
@@ -241,7 +230,6 @@ class Training:
                     )
                 )
             rank.verdict = rank.agreement.arrive(self.step)
-        self._turn(rank)
         self._world.waited(self.key, self._clock.now_s - rank.waits_since_s)
 
     # --- Saving ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Agreeing with all ranks on a step at which to stop, to save or to change s, ahead of every one of them.
+"""Agreeing with all ranks on a step at which to stop or to save, ahead of every one of them.
 
 Rule: pure, and the coordinator commits only when every rank has promised, for this very proposal, that it has
 not reached the step. A promise binds a rank for `DECISION_TIMEOUT_S` (it waits at the step), so the
@@ -23,8 +23,8 @@ from cotenant.controller.wire import DECISION_TIMEOUT_S
 RESEND_S: Final = 0.5
 PROPOSAL_TIMEOUT_S: Final = DECISION_TIMEOUT_S / 3
 """Far below what a promise binds for: a commit must still arrive in time."""
-ROUNDS_MAX: Final[dict[RequestKind, int]] = {"stop": 8, "save": 3, "accumulate": 3}
-_ORDER: Final[dict[RequestKind, int]] = {"stop": 0, "save": 1, "accumulate": 2}
+ROUNDS_MAX: Final[dict[RequestKind, int]] = {"stop": 8, "save": 3}
+_ORDER: Final[dict[RequestKind, int]] = {"stop": 0, "save": 1}
 RESENDS_MAX: Final = 20
 RELEASES: Final = 4
 """How often to send a withdrawal: a rank that misses it waits in vain, and the others wait for that rank."""
@@ -39,11 +39,9 @@ Words = list[tuple[int, ToRank]]
 
 
 class ProposalWish(msgspec.Struct, frozen=True, kw_only=True):
-    """The proposal that is wanted; for a window, which s for how many steps."""
+    """The proposal that is wanted."""
 
     kind: RequestKind
-    s: int = 1
-    count: int = 0
     finish: bool = False
 
 
@@ -79,7 +77,7 @@ class WithdrawnProposal(msgspec.Struct, kw_only=True):
 
 
 class AgreementCoordinator:
-    """The coordinator of one attempt: at most one proposal at a time; stops, then saves, then windows."""
+    """The coordinator of one attempt: at most one proposal at a time; stops, then saves."""
 
     def __init__(self) -> None:
         self._near: set[int] = set()
@@ -116,20 +114,14 @@ class AgreementCoordinator:
     def note_pace(self, step_s: float | None) -> None:
         self._step_s = step_s
 
-    def ask(
-        self, kind: RequestKind, now_s: float, *, s: int = 1, count: int = 0, finish: bool = False
-    ) -> Words:
-        """Start towards an agreement, or queue behind the one under way. Asking again changes nothing.
-
-        A window ("accumulate") is for `s` during `count` steps; one that is agreed on is behind us.
-        """
+    def ask(self, kind: RequestKind, now_s: float, *, finish: bool = False) -> Words:
+        """Start towards an agreement, or queue behind the one under way. Asking again changes nothing."""
         self.gave_up.discard(kind)
         busy = {wish.kind for wish in self._wanted}
         busy |= {self._pause.wish.kind} if self._pause is not None else set()
-        if self._now is not None and not (kind == "accumulate" and self._now.committed):
-            busy.add(self._now.wish.kind)
+        busy |= {self._now.wish.kind} if self._now is not None else set()
         if kind not in busy:
-            self._wanted.append(ProposalWish(kind=kind, s=s, count=count, finish=finish))
+            self._wanted.append(ProposalWish(kind=kind, finish=finish))
         return self._next(now_s)
 
     def drop(self, kind: RequestKind, now_s: float) -> Words:
@@ -301,8 +293,7 @@ class AgreementCoordinator:
         return self._next(now_s)
 
     def _not_there(self, now: Proposal) -> set[int]:
-        """A rank that is past the step of a save or a window must have heard of it: else it would wait
-        there."""
+        """A rank that is past the step of a save must have heard of it: else it would wait there."""
         goes_on = now.wish.kind != "stop"
         past = {rank for rank, (step, _) in self._seen.items() if step > now.step and goes_on}
         return self._ranks - now.reached - past
@@ -323,8 +314,6 @@ class AgreementCoordinator:
         assert now is not None
         wish = now.wish
         fields = {"kind": wish.kind, "proposal": now.number, "step": now.step, "phase": phase}
-        if wish.kind == "accumulate":
-            fields |= {"s": wish.s, "until": now.step + wish.count}
         if wish.finish:
             fields["finish"] = True
         return msgspec.convert(fields, ToRank)

@@ -115,8 +115,6 @@ class Coordination:
         self._newest = 0
         self.stop_step: int | None = None
         """The step to stop at, once every rank has promised."""
-        self.window: ToRank | None = None
-        """The newest accumulation window that every rank has promised."""
         self.alone = True
         """Nobody shares this host's devices with the job."""
         self._far_alone: dict[HostId, bool] = {}
@@ -155,19 +153,6 @@ class Coordination:
     def is_alone(self) -> bool:
         """Whether the job is alone on its devices on all hosts that have said so."""
         return self.alone and all(self._far_alone.values())
-
-    @property
-    def can_change_s(self) -> bool:
-        """Whether every rank of the gang has said hello here or elsewhere, and those here can change s."""
-        here = self._progress.hellos
-        if not self.is_first or not here or not all(each.windows for each in here.values()):
-            return False
-        return len(here.keys() | self._far.keys()) >= max(each.world_size for each in here.values())
-
-    @property
-    def may_try(self) -> bool:
-        """Whether all ranks here let another s than the ordered one be tried."""
-        return all(each.trials for each in self._progress.hellos.values())
 
     @property
     def next_alarm_s(self) -> float:
@@ -216,17 +201,11 @@ class Coordination:
         return self._voice(self._agreement.ask("save", now_s)) if self.is_first else []
 
     def ask_to_stop(self, now_s: float, *, finish: bool = False) -> Voice:
-        """A stop comes before all other wishes, and cancels them. A member waits for the coordinator."""
+        """A stop comes before a save, and cancels it. A member waits for the coordinator."""
         if not self.is_first:
             return []
-        dropped = self._agreement.drop("save", now_s) + self._agreement.drop("accumulate", now_s)
+        dropped = self._agreement.drop("save", now_s)
         return self._voice(dropped + self._agreement.ask("stop", now_s, finish=finish))
-
-    def ask_for_window(self, s: int, count: int, now_s: float) -> Voice:
-        """Use s for `count` steps, from the next step that all can agree on; then `window` says which."""
-        if not self.is_first:
-            return []
-        return self._voice(self._agreement.ask("accumulate", now_s, s=s, count=count))
 
     def gave_up(self, kind: RequestKind) -> bool:
         """Whether the last wish of this kind came to nothing; asking clears it."""
@@ -302,8 +281,6 @@ class Coordination:
         for rank, word in words:
             if word.kind == "stop" and word.phase == "commit":
                 self.stop_step = word.step
-            if word.kind == "accumulate" and word.phase == "commit":
-                self.window = word
             if rank in self._far:
                 far.setdefault((self._far[rank][0], word), []).append(rank)
             else:

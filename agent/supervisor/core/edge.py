@@ -192,10 +192,6 @@ class Publish(SupervisorEffect, frozen=True, kw_only=True):
     keep: bool
 
 
-class TakeSample(SupervisorEffect, frozen=True, kw_only=True):
-    """Measure now, beside the usual times: answer `Sampled`."""
-
-
 class ClearLeftovers(SupervisorEffect, frozen=True, kw_only=True):
     """All that we started is gone: end whatever else is left, then answer `AllGone`."""
 
@@ -214,7 +210,6 @@ AnySupervisorEffect = (
     | TerminateClients
     | DumpStacks
     | Publish
-    | TakeSample
     | ClearLeftovers
     | Finish
     | GangOut

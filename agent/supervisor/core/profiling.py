@@ -1,8 +1,7 @@
-"""The supervisor's part in the profile in place: agrees with the ranks on windows, and reports the
-measurements.
+"""The supervisor's part in the profile in place: passes on what the ranks say, and reports the measurements.
 
-Rule: pure, and only the gang's first host measures: its ranks stand for all. Nothing here ever stops, fails
-or delays a job; where ranks cannot agree, or words are lost, there is less of a profile.
+Rule: pure, and only the gang's first host measures: its ranks stand for all. Nothing here ever asks, stops,
+fails or delays a job; where words are lost there is less of a profile.
 """
 
 from __future__ import annotations
@@ -14,15 +13,16 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.ipc import Order
-from cotenant.agent.supervisor.core.coordination import Coordination, Voice
+from cotenant.agent.supervisor.core.coordination import Coordination
 from cotenant.agent.supervisor.core.progress import RankProgress
-from cotenant.agent.supervisor.core.rank_messages import StepDone, ToRank, WindowReport
+from cotenant.agent.supervisor.core.rank_messages import MemorySeen, StepDone
+from cotenant.controller.domain import Capabilities
 from cotenant.controller.performance import Profile, SeenBatch
 from cotenant.profiler.indicators.sources import Timed
-from cotenant.profiler.inplace import BLIND_AFTER_S, AccumulationWindow, InPlace
+from cotenant.profiler.inplace import BLIND_AFTER_S, InPlace
 
 LOOK_PERIOD_S: Final = 0.25
-"""How often it is looked whether the next window is due, if nothing else happens."""
+"""How often it is looked whether there is something to tell, if nothing else happens."""
 
 
 class Profiling:
@@ -36,12 +36,10 @@ class Profiling:
         self._started_s = inf
         self._clock_s = -inf
         self._first_step_s: float | None = None
-        self._window: ToRank | None = None
+        self._load_mib: float | None = None
         self._others_mib = 0.0
         self._was_alone = True
         self._told_first = self._told_complete = False
-        self._awaits_hello = order.launch.may_be_split
-        """The hook in its processes says hello once the check after the first step is over."""
         self._is_wanted = order.start.profile_s > 0 and order.is_first_host
 
     def begin(self, now_s: float) -> None:
@@ -68,39 +66,37 @@ class Profiling:
         inplace = self._inplace
         if inplace is None or inplace.is_complete:
             return inf
-        if self._first_step_s is not None or inplace.is_outside:
-            return self._clock_s + LOOK_PERIOD_S
-        return inf if self._progress.hellos else self._started_s + BLIND_AFTER_S
+        return self._clock_s + LOOK_PERIOD_S if inplace.is_watching else self._blind_s
+
+    @property
+    def _blind_s(self) -> float:
+        """From when on a job whose ranks say nothing (more) is watched from outside."""
+        since_s = self._started_s if self._first_step_s is None else self._first_step_s
+        return inf if self._progress.hellos else since_s + BLIND_AFTER_S
 
     # --- What is heard --------------------------------------------------------------------------------
 
     def first_step(self, now_s: float) -> None:
         if self._first_step_s is None:
-            self._first_step_s = now_s
-            if self._inplace is not None and not self._progress.hellos and not self._awaits_hello:
-                self._inplace.watch_steps()
+            self._first_step_s, self._load_mib = now_s, self._progress.status.memory_mib
 
     def note_step(self, word: StepDone, now_s: float) -> None:
-        if self._inplace is not None and word.rank == self._first_rank:
+        if self._inplace is not None and word.rank == min(self._progress.steps):
             self._inplace.note_step(
                 step=word.step, count=word.count, elapsed_s=word.elapsed_s, s=word.s, now_s=now_s
             )
 
-    def window_over(self, word: WindowReport, now_s: float) -> bool:
-        """Whether now is the time for a sample: a window begins or ends."""
-        if self._inplace is None:
-            return False
-        is_first_rank = word.rank == self._first_rank
-        memory_mib = None if word.memory_mib is None else word.memory_mib / self._order.slots_each
-        self._inplace.window_over(
-            first=word.first,
-            step=word.step,
-            s=word.s,
-            memory_mib=memory_mib,
-            is_first_rank=is_first_rank,
-            now_s=now_s,
-        )
-        return is_first_rank and not self._inplace.is_complete
+    def note_memory(self, word: MemorySeen, now_s: float) -> None:
+        slots = self._order.slots_each
+        if self._inplace is not None:
+            self._inplace.note_memory(
+                first=word.first,
+                step=word.step,
+                s=word.s,
+                memory_mib=None if word.memory_mib is None else word.memory_mib / slots,
+                static_mib=None if word.static_mib is None else word.static_mib / slots,
+                now_s=now_s,
+            )
 
     def note_samples(self, samples: Iterable[Timed], others_mib: float) -> None:
         self._others_mib = max(self._others_mib, others_mib)
@@ -108,48 +104,21 @@ class Profiling:
             for sample in samples:
                 self._inplace.note_sample(sample)
 
-    @property
-    def _first_rank(self) -> int:
-        return min(self._progress.hellos or self._progress.steps, default=-1)
-
     # --- What follows ---------------------------------------------------------------------------------
 
-    def advance(self, now_s: float, *, may_ask: bool) -> Voice:
-        """Let time pass, take in what was agreed, ask for the next window."""
-        inplace = self._inplace
-        if inplace is None:
-            return []
+    def advance(self, now_s: float) -> None:
+        """Lets time pass."""
+        if self._inplace is None:
+            return
         self._clock_s = now_s
-        inplace.learn_batch(self._progress.status.batch.rows)
-        hellos = self._progress.hellos
-        if hellos:
-            inplace.watch_from_inside()
-        elif self._awaits_hello and self._first_step_s is not None:
-            if not inplace.is_outside and now_s >= self._first_step_s + BLIND_AFTER_S:
-                inplace.watch_steps()
-        elif self._first_step_s is None and now_s >= self._started_s + BLIND_AFTER_S:
-            inplace.watch_from_outside()
-        alone = self._coordination.is_alone
-        trains = self._first_step_s is not None and (bool(hellos) or not self._awaits_hello)
-        inplace.clock(now_s, alone=alone, is_training=trains or inplace.is_outside)
-        self._take_window(inplace)
-        if not may_ask or not alone or self._first_step_s is None or not self._coordination.can_change_s:
-            return []
-        accumulates = self._progress.status.capabilities.accumulates and self._coordination.may_try
-        wish = inplace.wish(self._progress.step_s, accumulates=accumulates)
-        return [] if wish is None else self._coordination.ask_for_window(wish.s, wish.count, now_s)
-
-    def _take_window(self, inplace: InPlace) -> None:
-        if self._coordination.gave_up("accumulate"):
-            inplace.not_agreed()
-        window = self._coordination.window
-        if window is not None and window != self._window:
-            self._window = window
-            inplace.note_agreement(AccumulationWindow(start=window.step, until=window.until, s=window.s))
+        self._inplace.learn_batch(self._progress.status.batch.rows)
+        if now_s >= self._blind_s:
+            self._inplace.watch_from_outside()
+        self._inplace.clock(now_s, alone=self._coordination.is_alone)
 
     def take_result(self, *, is_over: bool = False) -> Profile | None:
-        """The profile where there is something new to tell: the ordered s was measured, all is complete, the
-        job has a co-tenant, or its attempt is over."""
+        """The profile where there is something new to tell: enough was measured for a first result, all is
+        complete, the job has a co-tenant, or its attempt is over."""
         inplace = self._inplace
         if inplace is None or self._told_complete:
             return None
@@ -161,11 +130,25 @@ class Profiling:
             return None
         self._told_first, self._told_complete = inplace.has_first, complete
         status = self._progress.status
-        load_s = None if self._first_step_s is None else self._first_step_s - self._started_s
-        found = inplace.profile(load_s=load_s, peak_mib=status.memory_mib, others_mib=self._others_mib)
+        found = inplace.profile(
+            load_s=None if self._first_step_s is None else self._first_step_s - self._started_s,
+            load_mib=self._load_mib,
+            peak_mib=status.memory_mib,
+            others_mib=self._others_mib,
+        )
         batch = SeenBatch() if status.batch.rows is None else status.batch
-        return msgspec.structs.replace(found, total_steps=status.length.steps, batch=batch)
+        return msgspec.structs.replace(
+            found,
+            total_steps=status.length.steps,
+            batch=batch,
+            accumulates=_may_be_split(status.capabilities),
+        )
 
     @property
     def is_complete(self) -> bool:
         return self._inplace is not None and self._inplace.is_complete
+
+
+def _may_be_split(can: Capabilities) -> bool | None:
+    """What the job's library has said; None: nothing."""
+    return True if can.accumulates else False if can.refuses_to_split else None

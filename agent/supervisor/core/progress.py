@@ -46,8 +46,6 @@ class RankProgress:
 
     def __init__(self, order: Order) -> None:
         self.status = Status(job_id=order.job_id, attempt=order.attempt, step=order.start.resume_step)
-        self._ordered = order.start.accumulation_steps if order.start.profile_s > 0 else None
-        """s as ordered, where the profile in place may use another for a while."""
         self.hellos: dict[int, RankHello] = {}
         self.steps: dict[int, int] = {}
         self._step_times: deque[float] = deque(maxlen=REPORTS_KEPT)
@@ -91,7 +89,7 @@ class RankProgress:
     def step(self, word: StepDone) -> bool:
         """Takes the progress of a rank; a step is not worth a durable record by itself."""
         self._note_step(word.rank, word.step)
-        if word.count > 0 and word.elapsed_s > 0.0 and self._ordered in (None, word.s):
+        if word.count > 0 and word.elapsed_s > 0.0:
             self._step_times.append(word.elapsed_s / word.count)
         fields: dict[str, object] = {"step": max(self.status.step, word.step), "step_s": self.step_s}
         if word.count > 0 and word.rank <= self._clock_rank:

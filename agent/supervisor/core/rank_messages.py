@@ -19,7 +19,7 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 RankNo = Annotated[int, Meta(ge=0, le=1_000_000)]
 BoundedSeconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 
-RequestKind = Literal["stop", "save", "accumulate"]
+RequestKind = Literal["stop", "save"]
 AgreementPhase = Literal["propose", "commit", "withdraw"]
 
 
@@ -39,12 +39,8 @@ class RankHello(RankMessage, frozen=True, kw_only=True, tag=protocol.HELLO):
     """After a resume: whether nothing that matters differs. None: it began at the beginning."""
     note: Annotated[str, Meta(max_length=1000)] = ""
     """What differs."""
-    windows: bool = msgspec.field(default=False, name="turns")
-    """It can be asked to use an s for a while."""
     looks: bool = False
     """It says where its training thread is when it is asked."""
-    trials: bool = False
-    """Also another one than was ordered, merely to measure it."""
     leaves_only: bool = False
     """It is saved when it is asked to leave, or when somebody says so, and not now and then."""
     accumulates_note: Annotated[str, Meta(max_length=1000)] = ""
@@ -118,11 +114,16 @@ class Stopped(RankMessage, frozen=True, kw_only=True, tag=protocol.STOPPED):
     step: Count
 
 
-class WindowReport(RankMessage, frozen=True, kw_only=True, tag=protocol.STRETCH):
+class MemorySeen(RankMessage, frozen=True, kw_only=True, tag=protocol.STRETCH):
+    """What the rank's process had in use in the steps after `first` up to `step`."""
+
     first: Count
     step: Count
     s: Count
     memory_mib: Annotated[float, Meta(ge=0.0, le=1e9)] | None = None
+    """At most."""
+    static_mib: Annotated[float, Meta(ge=0.0, le=1e9)] | None = None
+    """Between two steps."""
 
 
 class StackReply(RankMessage, frozen=True, kw_only=True, tag=protocol.STANDING):
@@ -147,7 +148,7 @@ AnyRankWord = (
     | DurableSaid
     | StepConfirmed
     | Stopped
-    | WindowReport
+    | MemorySeen
     | StackReply
     | RankFailed
 )
@@ -171,9 +172,6 @@ class ToRank(msgspec.Struct, frozen=True, kw_only=True):
     proposal: int
     step: int
     phase: AgreementPhase
-    s: int = 1
-    until: int = 0
-    """Only with `accumulate`: s, and the step at which the window ends."""
     finish: bool = False
     """Only with `stop`: the script goes on after its loop."""
 
@@ -189,11 +187,7 @@ def room(memory_mib: int | None) -> bytes:
     return msgspec.json.encode(message)
 
 
-_NAMES: dict[RequestKind, str] = {
-    "stop": protocol.STOP_AT,
-    "save": protocol.SAVE_AT,
-    "accumulate": protocol.ACCUMULATE_AT,
-}
+_NAMES: dict[RequestKind, str] = {"stop": protocol.STOP_AT, "save": protocol.SAVE_AT}
 
 
 def datagram(word: ToRank) -> bytes:
@@ -204,8 +198,6 @@ def datagram(word: ToRank) -> bytes:
         "step": word.step,
         "phase": word.phase,
     }
-    if word.kind == "accumulate":
-        message |= {"s": word.s, "until": word.until}
     if word.finish:
         message["finish"] = True
     return msgspec.json.encode(message)

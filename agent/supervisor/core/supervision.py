@@ -43,7 +43,6 @@ from cotenant.agent.supervisor.core.edge import (
     Sampled,
     SetPace,
     Started,
-    TakeSample,
     TellRank,
     WriteWord,
 )
@@ -58,6 +57,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     DurableSaid,
     FirstStepReached,
     LengthSeen,
+    MemorySeen,
     RankFailed,
     RankHello,
     RankWatched,
@@ -66,7 +66,6 @@ from cotenant.agent.supervisor.core.rank_messages import (
     StepConfirmed,
     StepDone,
     Stopped,
-    WindowReport,
     look,
     room,
 )
@@ -238,10 +237,8 @@ class Supervision:
                 self._publishing.note_progress(progress.length(word))
             case BatchSeen():
                 self._publishing.note_progress(progress.batch(word))
-            case WindowReport(rank=rank, step=step):
-                self._say(coordination.note_arrival(rank, step, now_s))
-                if self._profiling.window_over(word, now_s):
-                    self._out.append(TakeSample())
+            case MemorySeen():
+                self._profiling.note_memory(word, now_s)
             case StackReply(rank=rank, look=number, place=place):
                 self._watchdog.stands(rank, number, place)
             case Saving(rank=rank, step=step):
@@ -332,9 +329,7 @@ class Supervision:
         ):
             if self._phase == "running":
                 judge()
-        self._say(
-            self._profiling.advance(self._now_s, may_ask=self._phase == "running" and self._stop is None)
-        )
+        self._profiling.advance(self._now_s)
         self._tell_profile(is_over=self._phase == "clearing")
         self._out += self._departure.advance(self._now_s)
         if self._progress.change(farewell=self._departure.record):

@@ -212,8 +212,6 @@ def _protocol_words(order: Order, socket: Path) -> dict[str, str]:
         words[protocol.ENV_COLLECTIVE_SCALE] = str(order.collective_scale)
     if order.warm.learns:
         words[protocol.ENV_MODULES] = str(socket.parent / MODULES)
-    if order.start.profile_s > 0:
-        words[protocol.ENV_TRIALS] = "1"
     if order.start.sub_batch is not None:
         words[protocol.ENV_SUB_BATCH] = str(order.start.sub_batch)
     if order.start.step_batch:

@@ -316,7 +316,15 @@ def _run_script(path: str, source: bytes) -> None:
     )
     _customize()
     with _own_frames_hidden():
-        exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+        exec(_compile(source, path), main.__dict__)
+
+
+def _compile(source: bytes, path: str) -> Any:
+    """The code of a script; where it goes on from a checkpoint, the start-up hook knows how to make it."""
+    compile_script = getattr(sys.modules.get("sitecustomize"), "compile_script", None)
+    if compile_script is not None:
+        return compile_script(source, path)
+    return compile(source, path, "exec", dont_inherit=True)
 
 
 def _run_module(name: str) -> None:

@@ -189,6 +189,7 @@ class KnownProfile(JsonView, frozen=True, kw_only=True, tag="known-profile/1"):
     points: tuple[ProfilePoint, ...]
     accumulates: bool | None
     memory_mib_peak: float | None
+    static_mib: float | None = None
     duty_cycle: float | None
     load_s: float | None
     steps: int

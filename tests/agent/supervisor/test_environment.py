@@ -104,17 +104,12 @@ def test_the_protocols_variables() -> None:
         protocol.ENV_MEMORY_FRACTION: None,
         protocol.ENV_ACCUMULATION_SCHEDULE: None,
         protocol.ENV_RESUME: None,
-        protocol.ENV_TRIALS: None,
         protocol.ENV_ZERO_CODE: None,
         protocol.ENV_STACKS_SIGNAL: None,
         protocol.ENV_COLLECTIVE_SCALE: None,
         protocol.ENV_MODULES: None,
     }
     assert protocol.ENV_SUB_BATCH not in env_of(order_of())
-
-
-def test_a_job_that_is_profiled_knows_that_other_s_may_be_tried() -> None:
-    assert env_of(order_of(profile_s=60.0))[protocol.ENV_TRIALS] == "1"
 
 
 def test_the_agents_own_environment_never_leaks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from cotenant.agent.ipc import CoTenantsChanged, Order, Status, StopNow
+from cotenant.agent.ipc import CoTenantsChanged, Order, Status
 from cotenant.agent.supervisor.core.edge import (
     AllGone,
     AnyHappening,
@@ -17,17 +15,16 @@ from cotenant.agent.supervisor.core.edge import (
     Sampled,
     Started,
     SupervisorTicked,
-    TakeSample,
     TellRank,
 )
 from cotenant.agent.supervisor.core.rank_messages import (
     BatchSeen,
     FirstStepReached,
     LengthSeen,
+    MemorySeen,
+    RankFailed,
     RankHello,
-    StepConfirmed,
     StepDone,
-    WindowReport,
 )
 from cotenant.agent.supervisor.core.supervision import Supervision
 from cotenant.controller.domain import HostId, Launch, SeenLength
@@ -37,7 +34,8 @@ from tests.building import orders
 
 HOST = HostId("h")
 STEP_S = 0.1
-"""At s = 1; another s takes half as long again per further micro-batch."""
+TELL_STEPS = 10
+"""How often memory is told."""
 
 
 def order_of(**fields: Any) -> Order:
@@ -47,13 +45,11 @@ def order_of(**fields: Any) -> Order:
 class Job:
     """Two ranks in lock step below one supervision, and its clock."""
 
-    def __init__(self, *, accumulates: bool = True, trials: bool = True, **fields: Any) -> None:
+    def __init__(self, *, accumulates: bool = True, note: str = "", **fields: Any) -> None:
         self.supervision = Supervision(order_of(**fields), 0.0)
-        self.accumulates, self.trials = accumulates, trials
-        self.now_s, self.step, self.first = 0.0, 0, 0
-        self.promised: dict[int, dict[str, Any]] = {}
-        self.windows: list[tuple[int, int, int]] = []
-        self.samples = 0
+        self.accumulates, self.note = accumulates, note
+        self.now_s, self.step, self.told = 0.0, 0, 0
+        self.orders = 0
         self.sampled_s = 0.0
         self.statuses: list[Status] = []
         self.finish: Finish | None = None
@@ -76,10 +72,8 @@ class Job:
         effects = self.supervision.handle(event, self.now_s)
         for effect in effects:
             match effect:
-                case TellRank(rank=rank, data=data):
-                    self._obey(rank, msgspec.json.decode(data))
-                case TakeSample():
-                    self._sample()
+                case TellRank():
+                    self.orders += 1
                 case Publish(status=status):
                     self.statuses.append(status)
                 case Finish():
@@ -87,30 +81,16 @@ class Job:
                 case _:
                     pass
 
-    def _obey(self, rank: int, word: dict[str, Any]) -> None:
-        if word["m"] != "accumulate_at":
-            return
-        number, step = word["proposal"], word["step"]
-        if word["phase"] == "propose":
-            self.promised[number] = word
-            ok = step > self.step
-            self.happens(
-                RankMessageCame(word=StepConfirmed(v=1, rank=rank, proposal=number, step=self.step, ok=ok))
-            )
-        elif word["phase"] == "commit" and rank == 0:
-            window = (step, word["until"], word["s"])
-            self.windows += [] if window in self.windows else [window]
-
-    def _sample(self) -> None:
-        self.samples += 1
+    def _sample(self, memory_mib: float = 500.0) -> None:
         values = {Indicator.SMACT: Reading(value=0.75, source="cpu")}
         since_s, self.sampled_s = self.sampled_s, self.now_s
         timed = Timed(since_s=since_s, at_s=self.now_s, period_s=0.5, values=values)
         samples = (timed,) if since_s < self.now_s else ()
-        self.happens(Sampled(memory_mib=500.0, samples=samples, others_mib=7.0))
+        self.happens(Sampled(memory_mib=memory_mib, samples=samples, others_mib=7.0))
 
     def loads(self, after_s: float = 2.0) -> Job:
         self.now_s += after_s
+        self._sample(90.0)
         for rank in (0, 1):
             hello = RankHello(
                 v=1,
@@ -118,9 +98,8 @@ class Job:
                 world_size=2,
                 resumable=True,
                 accumulates=self.accumulates,
+                accumulates_note=self.note,
                 step=0,
-                windows=True,
-                trials=self.trials,
             )
             self.happens(RankMessageCame(word=hello))
         return self
@@ -132,26 +111,30 @@ class Job:
         return self
 
     def _one_step(self) -> None:
-        s = next((s for start, until, s in self.windows if start <= self.step < until), 1)
-        elapsed_s = STEP_S * (1 + 0.5 * (s - 1))
         before_s = self.now_s
-        self.now_s += elapsed_s
+        self.now_s += STEP_S
         if int(self.now_s / 0.5) > int(before_s / 0.5):
             self._sample()
         self.step += 1
         for rank in (0, 1):
             if self.step == 1:
                 self.happens(RankMessageCame(word=FirstStepReached(v=1, rank=rank, step=1)))
-            word = StepDone(v=1, rank=rank, step=self.step, count=1, elapsed_s=elapsed_s, s=s)
+            count = 0 if self.step == 1 else 1
+            word = StepDone(v=1, rank=rank, step=self.step, count=count, elapsed_s=STEP_S * count)
             self.happens(RankMessageCame(word=word))
-        if any(self.step in (start, until) for start, until, _ in self.windows):
+        if self.step % TELL_STEPS == 0:
             for rank in (0, 1):
-                memory_mib = 100.0 + 80.0 / s + rank
-                word_ = WindowReport(
-                    v=1, rank=rank, first=self.first, step=self.step, s=s, memory_mib=memory_mib
+                told = MemorySeen(
+                    v=1,
+                    rank=rank,
+                    first=self.told,
+                    step=self.step,
+                    s=1,
+                    memory_mib=400.0 + rank,
+                    static_mib=120.0 + rank,
                 )
-                self.happens(RankMessageCame(word=word_))
-            self.first = self.step
+                self.happens(RankMessageCame(word=told))
+            self.told = self.step
         self.happens(SupervisorTicked())
 
     def ends(self) -> Finish:
@@ -166,25 +149,27 @@ def is_over(job: Job) -> bool:
     return job.status.profile_complete
 
 
-def test_within_t_prof_every_s_is_measured_while_the_job_trains_for_itself() -> None:
-    job = Job().loads().trains(60.0)
+def test_within_t_prof_the_step_is_measured_while_the_job_trains_for_itself() -> None:
+    job = Job().loads().trains(40.0)
     assert job.status.profile_complete
     profile = job.status.profile
     assert profile is not None
-    assert [point.accumulation_steps for point in profile.points] == [1, 2, 4, 8]
-    for point in profile.points:
-        assert abs(point.step_s - STEP_S * (1 + 0.5 * (point.accumulation_steps - 1))) < 1e-9
-    assert [point.memory_mib for point in profile.points[1:]] == [101.0 + 80.0 / s + 7.0 for s in (2, 4, 8)]
-    assert profile.points[0].memory_mib == 500.0, "the highest ever seen is the whole batch's"
+    (point,) = profile.points
+    assert (point.accumulation_steps, point.sub_batch) == (1, 8)
+    assert abs(point.step_s - STEP_S) < 1e-9
+    assert point.memory_mib == 500.0, "the highest ever seen is the whole batch's"
+    assert profile.static_mib == 121.0 + 7.0, "of the rank that needs most, with its data loaders"
     assert profile.indicators is not None and profile.indicators.SMACT.mean == 0.75
     assert profile.load_s is not None and 2.0 <= profile.load_s < 2.5
+    assert profile.accumulates is True
     assert not job.supervision.is_profiling
     told = {status.profile_no for status in job.statuses}
-    assert told == {0, 1, 2}, "told when the whole batch is known, and when all is"
+    assert told == {0, 1, 2}, "told when there is a first result, and when all is known"
+    assert job.orders == 0, "nothing is asked of the job"
     assert job.ends().result.status.profile == profile
 
 
-def test_the_whole_batch_is_known_before_its_parts() -> None:
+def test_a_first_result_comes_early() -> None:
     job = Job().loads()
     while job.status.profile is None:
         job.trains(STEP_S)
@@ -193,39 +178,26 @@ def test_the_whole_batch_is_known_before_its_parts() -> None:
     assert job.now_s < 10.0, "a part of the 30 s"
 
 
-def test_a_batch_that_cannot_be_split_is_told_as_soon() -> None:
-    job = Job(accumulates=False).loads().trains(20.0)
-    assert job.status.profile is not None and not is_over(job)
-    assert [point.accumulation_steps for point in job.status.profile.points] == [1]
-
-
-def test_the_measured_pace_of_the_job_is_that_at_the_ordered_s() -> None:
-    job = Job().loads()
-    for _ in range(200):
-        job.trains(0.3)
-        if job.status.step_s is not None:
-            assert abs(job.status.step_s - STEP_S) < 1e-9
-
-
-def test_a_script_in_which_s_must_not_be_tried_is_measured_at_its_own() -> None:
-    job = Job(trials=False).loads().trains(120.0)
-    assert is_over(job)
-    profile = job.status.profile
-    assert profile is not None
-    assert [point.accumulation_steps for point in profile.points] == [1]
-    assert profile.indicators is not None
-    assert {s for _, _, s in job.windows} == {1}
+def test_what_the_job_says_of_splitting_goes_with_the_profile() -> None:
+    assert [
+        found.accumulates
+        for job in (Job(accumulates=False), Job(accumulates=False, note="BatchNorm"))
+        if (found := job.loads().trains(40.0).status.profile) is not None
+    ] == [None, False]
+    job = Job().loads().trains(10.0)
+    job.happens(RankMessageCame(word=RankFailed(v=1, rank=1, what="accumulate", error="rows mix")))
+    job.trains(30.0)
+    assert is_over(job) and job.status.profile is not None and job.status.profile.accumulates is False
 
 
 def test_a_co_tenant_interrupts_and_what_was_measured_until_then_is_told() -> None:
     job = Job().loads().trains(20.0)
-    windows = len(job.windows)
     job.happens(CoTenantsChanged(alone=False))
     profile = job.status.profile
     assert profile is not None and not is_over(job) and job.status.profile_no == 2
     assert profile.points and profile.points[0].accumulation_steps == 1
     job.trains(60.0)
-    assert len(job.windows) == windows, "beside a co-tenant nothing is tried"
+    assert job.status.profile_no == 2, "beside a co-tenant nothing is measured"
     job.happens(CoTenantsChanged(alone=True))
     job.trains(60.0)
     assert is_over(job) and job.status.profile_no == 3
@@ -234,22 +206,12 @@ def test_a_co_tenant_interrupts_and_what_was_measured_until_then_is_told() -> No
 def test_a_job_that_ends_early_leaves_what_was_measured() -> None:
     result = Job().loads().trains(12.0).ends().result
     assert result.status.profile is not None and not result.status.profile_complete
-    assert [point.accumulation_steps for point in result.status.profile.points][:1] == [1]
+    assert [point.accumulation_steps for point in result.status.profile.points] == [1]
 
 
-def test_without_t_prof_nothing_is_asked_and_nothing_told() -> None:
+def test_without_t_prof_nothing_is_told() -> None:
     job = Job(profile_s=0.0).loads().trains(30.0)
-    assert job.windows == [] and job.status.profile is None and not job.supervision.is_profiling
-
-
-def test_a_job_that_is_to_stop_is_not_asked_to_turn() -> None:
-    job = Job().loads().trains(1.0)
-    job.happens(StopNow(save=True, deadline_s=60.0, reason="preempted"))
-    asked = len(job.promised)
-    for _ in range(50):
-        job.now_s += 0.1
-        job.happens(SupervisorTicked())
-    assert len(job.promised) == asked
+    assert job.status.profile is None and not job.supervision.is_profiling
 
 
 def test_a_job_without_the_library_is_watched_from_outside() -> None:
@@ -279,7 +241,7 @@ def test_steps_without_a_hello_are_a_profile_of_their_own() -> None:
     assert (profile.source, profile.points, profile.total_steps) == ("in place", (), 500)
     assert profile.step_s is not None and abs(profile.step_s - STEP_S) < 1e-9
     assert (profile.memory_mib_peak, profile.duty_cycle) == (500.0, 0.75)
-    assert job.windows == [] and job.status.resumable is None, "nobody has said what it can do"
+    assert job.status.resumable is None, "nobody has said what it can do"
 
 
 def test_steps_beside_a_co_tenant_say_nothing_of_the_pace_alone() -> None:
@@ -302,7 +264,7 @@ def test_a_job_that_loads_for_long_is_profiled_all_the_same() -> None:
     job.loads(1.0).trains(60.0)
     profile = job.status.profile
     assert profile is not None and profile.source == "in place"
-    assert [point.accumulation_steps for point in profile.points] == [1, 2, 4, 8]
+    assert [point.accumulation_steps for point in profile.points] == [1]
 
 
 def test_a_member_host_of_a_gang_leaves_the_measuring_to_the_first() -> None:
@@ -321,7 +283,7 @@ def test_no_alarm_rings_for_ever_whatever_the_job_has_said() -> None:
     job.rings(100.0)
 
 
-def test_a_batch_that_was_seen_is_measured_in_parts_as_one_that_was_said() -> None:
+def test_a_batch_that_was_seen_is_measured_as_one_that_was_said() -> None:
     job = Job(sub_batch=None)
     job.now_s += 1.0
     for rank, rows in ((1, 16), (0, 8), (1, 4)):
@@ -330,7 +292,7 @@ def test_a_batch_that_was_seen_is_measured_in_parts_as_one_that_was_said() -> No
     assert job.status.batch == SeenBatch(rows=8, note="line 41"), "the lowest rank's word counts"
     found = job.status.profile
     assert found is not None and found.batch == job.status.batch
-    assert [(p.accumulation_steps, p.sub_batch) for p in found.points] == [(1, 8), (2, 4), (4, 2), (8, 1)]
+    assert [(p.accumulation_steps, p.sub_batch) for p in found.points] == [(1, 8)]
 
 
 def test_a_batch_of_unknown_size_has_no_points() -> None:
@@ -338,22 +300,6 @@ def test_a_batch_of_unknown_size_has_no_points() -> None:
     job.happens(RankMessageCame(word=BatchSeen(v=1, rank=0, rows=None, note="its first batches differ")))
     found = job.loads().trains(120.0).status.profile
     assert found is not None and (found.points, found.batch) == ((), SeenBatch())
-
-
-def test_the_check_after_the_first_step_takes_nothing_from_the_profile() -> None:
-    """The hook says hello when its check is over: until then nothing is taken for a profile."""
-    job = Job(sub_batch=None, launch=Launch(argv=("x",), zero_code=("accumulate", "progress")))
-    job.now_s += 1.0
-    job.happens(RankMessageCame(word=BatchSeen(v=1, rank=0, rows=8, note="line 41")))
-    for rank in (0, 1):
-        job.happens(RankMessageCame(word=FirstStepReached(v=1, rank=rank, step=1)))
-    job.rings(40.0)
-    assert job.status.profile is None, "longer than the time of a profile"
-    job.loads()
-    for rank in (0, 1):
-        job.happens(RankMessageCame(word=StepDone(v=1, rank=rank, step=1)))
-    found = job.trains(120.0).status.profile
-    assert found is not None and [p.accumulation_steps for p in found.points] == [1, 2, 4, 8]
 
 
 def test_a_hook_that_never_says_hello_is_watched_from_outside() -> None:

@@ -35,7 +35,7 @@ def test_every_word_of_the_protocol_is_understood() -> None:
         protocol.DURABLE: {"step": 3, "name": "a1-s3", "exact": True, "note": ""},
         protocol.CONFIRM: {"proposal": 1, "step": 3, "ok": True},
         protocol.STOPPED: {"step": 3},
-        protocol.STRETCH: {"first": 1, "step": 3, "s": 2, "memory_mib": None},
+        protocol.STRETCH: {"first": 1, "step": 3, "s": 2, "memory_mib": None, "static_mib": 80.5},
         protocol.STANDING: {"look": 3, "place": 2**32 - 1},
         protocol.FAILED: {"what": "save", "error": "No space left on device"},
     }

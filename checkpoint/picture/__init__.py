@@ -1,0 +1,301 @@
+"""A picture of everything that a script can reach: what has changed since, and how to undo it.
+
+Rule: the objects are asked, not the text of the script. From some roots the walk goes through containers,
+attributes, closures and classes, and notes of each object what can change of it. A picture keeps every object
+alive that it has met, so that an object's identity stays true.
+
+Rule: nothing of the script runs while a picture is taken, compared or put back (see `kinds.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import os
+import random
+import re
+import sys
+import time
+import weakref
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from cotenant.checkpoint.picture.arrays import ARRAY, KEPT_BYTES_MAX, TENSOR
+from cotenant.checkpoint.picture.atoms import ATOMS, BASES
+from cotenant.checkpoint.picture.digest import digest_tensor, name_of_constant
+from cotenant.checkpoint.picture.kinds import (
+    CONTAINERS,
+    Attributes,
+    FrameVariables,
+    Kind,
+    ListedKind,
+    NamedKind,
+    SlotsOf,
+)
+from cotenant.checkpoint.picture.objects import DRAWS, OBJECT, OBJECTS
+from cotenant.checkpoint.picture.ownership import own_modules
+
+BESIDE: Final = (
+    "multiprocessing",
+    "threading",
+    "queue",
+    "concurrent",
+    "asyncio",
+    "logging",
+    "tqdm",
+    "rich",
+    "cotenant",
+)
+"""Packages whose objects change beside the script, by threads of their own, or only show where it is."""
+OBJECTS_MAX: Final = 3_000_000
+SECONDS_MAX: Final = 5.0
+_LOOK_AT_CLOCK: Final = 4096
+COPIED_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of all tensors whose content is kept to be put back."""
+
+
+_TABLES: Final = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
+"""Where a module of torch keeps its parts: a person names them by attributes."""
+_VARIABLE: Final = re.compile(r"(?:\w+\(\)\.)*\w+")
+"""The beginning of a path that is the name of a variable."""
+
+
+class PictureTooLarge(Exception):
+    """More can be reached than a picture may hold."""
+
+
+class PictureChange(NamedTuple):
+    """An object that is not as it was. `path`: where it was met first."""
+
+    path: str
+    kind: Kind
+    value: Any
+
+    def __repr__(self) -> str:
+        return self.path
+
+
+class Node:
+    """An object that was met: by which way, and what was read of it."""
+
+    __slots__ = ("_held", "_is_weak", "_path", "kind", "parent", "state", "step")
+
+    def __init__(self, value: Any, kind: Kind, parent: Node | None, step: str) -> None:
+        self._held, self.kind, self.parent, self.step = value, kind, parent, step
+        self.state: Any = None
+        self._path, self._is_weak = "", False
+
+    @property
+    def value(self) -> Any:
+        """The object; None, if it was let go and is gone."""
+        return self._held() if self._is_weak else self._held
+
+    @property
+    def is_gone(self) -> bool:
+        """The object was let go, and its place in memory may be another one's."""
+        return self._is_weak and self._held() is None
+
+    def let_go(self) -> None:
+        """Keep the object no longer alive."""
+        self._held, self._is_weak = weakref.ref(self._held), True
+
+    @property
+    def path(self) -> str:
+        """The path by which it was met first. What stands for an object has the path of the object."""
+        if not self._path:
+            self._path = self.step if self.parent is None else self.parent.path + self.step
+        return self._path
+
+    @property
+    def key(self) -> str:
+        """The path, which for what stands for a place of an object's is that of the object, made its own."""
+        of = type(self.value)
+        return f"{self.path}@{of.__name__}" if of in (Attributes, SlotsOf, FrameVariables) else self.path
+
+    def path_to(self, step: str) -> str:
+        """The path of what lies one step further, for a person."""
+        return _TABLES.sub(r".\1", self.path + step)
+
+
+class Picture:
+    """Everything that can be reached from some roots, as it is when the picture is made."""
+
+    def __init__(
+        self, roots: Iterable[tuple[str, Any]], *, copies: bool = False, digests: bool = False
+    ) -> None:
+        """Looks at everything at once.
+
+        Args:
+            roots: objects by the names that their paths begin with.
+            copies: keep the content of small tensors, so that it can be put back.
+            digests: keep a number for the content of small tensors, so that its changes are seen.
+
+        Raises:
+            PictureTooLarge: there are more than `OBJECTS_MAX` objects, or it takes longer than `SECONDS_MAX`.
+        """
+        self.nodes: list[Node] = []
+        self._known: dict[int, Node] = {}
+        self._copies, self._digests, self._copied_bytes = copies, digests, 0
+        for name, value in roots:
+            self._add(value, None, name)
+        give_up_at_s = time.monotonic() + SECONDS_MAX
+        with _without_collection():
+            for number, node in enumerate(self.nodes):  # It grows meanwhile: the nearest come first.
+                if not number % _LOOK_AT_CLOCK and time.monotonic() > give_up_at_s:
+                    raise PictureTooLarge(f"more can be reached than can be looked at in {SECONDS_MAX:.0f} s")
+                node.state = self._read(node)
+                for step, part in node.kind.parts(node.value, node.state):
+                    self._add(part, node, step)
+
+    def _add(self, value: Any, parent: Node | None, step: str) -> None:
+        kind = kind_of(type(value))  # type: ignore[arg-type]
+        if kind is None:
+            return
+        mark = kind.mark(value)
+        if mark in self._known:
+            return
+        if len(self.nodes) >= OBJECTS_MAX:
+            raise PictureTooLarge(f"more than {OBJECTS_MAX:,} objects can be reached")
+        self._known[mark] = node = Node(value, kind, parent, step)
+        self.nodes.append(node)
+
+    def _read(self, node: Node) -> Any:
+        state = node.kind.read(node.value)
+        if node.kind is not TENSOR or state.content is None:
+            return state
+        size = state.content.numel() * state.content.element_size()
+        if self._digests and size <= KEPT_BYTES_MAX:
+            return state._replace(content=digest_tensor(state.content))
+        if not self._copies or size > KEPT_BYTES_MAX or self._copied_bytes + size > COPIED_BYTES_MAX:
+            return state._replace(content=None)
+        self._copied_bytes += size
+        return TENSOR.copy(state)
+
+    def let_tensors_go(self) -> None:
+        """Keep no tensor alive that the script lets go of: a batch of the loop's beginning, say."""
+        for node in self.nodes:
+            if node.kind is TENSOR:
+                node.let_go()
+                if node.state.grad is not None:
+                    node.state = node.state._replace(grad=weakref.ref(node.state.grad))
+            elif isinstance(node.kind, ListedKind) and node.state:
+                _weaken(node.state)
+            elif isinstance(node.kind, NamedKind) and node.state:
+                _weaken(node.state[1])
+
+    def node_of(self, value: Any) -> Node | None:
+        """The object as it was met; None: it was not, or never changes."""
+        kind = kind_of(type(value))  # type: ignore[arg-type]
+        node = None if kind is None else self._known.get(kind.mark(value))
+        return None if node is None or node.is_gone else node
+
+    def name_of(self, value: Any) -> str:
+        """How a reference to an object is written, so that two processes can compare it."""
+        node = self.node_of(value)
+        return name_of_constant(value) if node is None else node.path
+
+    def digests(self) -> dict[str, int]:
+        """A number for everything that can be reached by way of each variable, as it is now."""
+        found: dict[str, int] = {}
+        with _without_collection():
+            for node in self.nodes:
+                content = node.kind.digest(node.kind.read(node.value), self.name_of)
+                match = _VARIABLE.match(node.path)
+                group = node.path if match is None else match[0]
+                line = f"{node.path} {type(node.value).__qualname__} {content}"
+                found[group] = zlib.crc32(line.encode(), found.get(group, 0))
+        return found
+
+    def changes(self) -> list[PictureChange]:
+        """What is not as it was, the nearest to the roots first."""
+        found = []
+        with _without_collection():
+            for node in self.nodes:
+                value = node.value
+                if value is None:
+                    continue  # It was let go, and what held it has changed.
+                now = node.kind.read(value)
+                if not node.kind.is_same(node.state, now):
+                    step = node.kind.first_difference(node.value, node.state, now)
+                    found.append(PictureChange(node.path_to(step), node.kind, node.value))
+        return found
+
+    def put_back(self) -> list[str]:
+        """Give every object what it held; returns the paths of those that could not get it back."""
+        for node in self.nodes:
+            if not node.kind.is_same(node.state, node.kind.read(node.value)):
+                node.kind.put_back(node.value, node.state)
+        return [change.path for change in self.changes()]
+
+
+def _weaken(items: list[Any]) -> None:
+    if any(issubclass(kind, torch.Tensor) for kind in set(map(type, items))):
+        items[:] = [weakref.ref(each) if isinstance(each, torch.Tensor) else each for each in items]
+
+
+@functools.lru_cache(maxsize=8192)
+def kind_of(made: type) -> Kind | None:
+    """The kind of the objects of a type; None: they never change and hold nothing that does."""
+    if made in (Attributes, SlotsOf, FrameVariables):
+        return dict(CONTAINERS)[made]
+    if made in ATOMS or issubclass(made, BASES) or made.__module__.partition(".")[0] in BESIDE:
+        return None
+    if issubclass(made, torch.Tensor):
+        return TENSOR
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and issubclass(made, (numpy.generic, numpy.dtype)):
+        return None
+    if numpy is not None and issubclass(made, numpy.ndarray):
+        return ARRAY
+    if numpy is not None and issubclass(made, (numpy.random.Generator, numpy.random.RandomState)):
+        return DRAWS
+    return next((kind for base, kind in (*CONTAINERS, *OBJECTS) if issubclass(made, base)), OBJECT)
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Reading makes many objects and no circles: the collector would look through all of them for nothing."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def process_roots() -> list[tuple[str, Any]]:
+    """What code of the script can reach without being handed it: the names of the script's modules, the
+    random generators of the process, and torch's hooks on all modules."""
+    roots: list[tuple[str, Any]] = []
+    known: set[int] = set()
+    for name in own_modules():
+        names = getattr(sys.modules.get(name), "__dict__", None)
+        if names is not None and id(names) not in known:
+            known.add(id(names))
+            roots.append(("" if name == "__main__" else f"{name}.", Attributes(names, "{}")))
+    hooks = torch.nn.modules.module
+    for word in ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks"):
+        roots.append((f"torch.nn.modules.module.{word}", getattr(hooks, word, {})))
+    return [*roots, ("os.environ", os.environ), *generator_roots()]
+
+
+def generator_roots() -> list[tuple[str, Any]]:
+    """The generators that all code of the process shares."""
+    found: list[tuple[str, Any]] = [
+        ("torch's random numbers", torch.default_generator),
+        ("random's numbers", getattr(random, "_inst", None)),
+    ]
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        found.append(("numpy's random numbers", getattr(numpy.mtrand, "_rand", None)))
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        found += [
+            (f"CUDA device {number}'s random numbers", each)
+            for number, each in enumerate(torch.cuda.default_generators)
+        ]
+    return found

@@ -1,0 +1,340 @@
+"""What a picture asks of the objects of one kind: what can change, what it holds, how it gets that back.
+
+Rule: only what lies in memory is read. No method, property or operator of the script's own classes runs:
+attributes are taken from `__dict__` and slots, items by the methods of the builtin type below.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import inspect
+import operator
+import os
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from cotenant.checkpoint.picture.atoms import ATOMS, ATOMS_AND_TUPLES, PLAIN, holds_only, is_tuple
+from cotenant.checkpoint.picture.digest import digest_items, digest_plain
+
+Reached = tuple[str, Any]
+"""How a path goes on, and the object there."""
+
+
+class Kind:
+    """One kind of object. `read` gives what can change of an object, to be compared by `is_same`."""
+
+    def mark(self, value: Any) -> int:
+        """Two objects with one mark are the same."""
+        return id(value)
+
+    def read(self, value: Any) -> Any:
+        return None
+
+    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+        """What else can be reached from an object, given what was read of it."""
+        return ()
+
+    def is_same(self, before: Any, now: Any) -> bool:
+        return bool(before == now)
+
+    def first_difference(self, value: Any, before: Any, now: Any) -> str:
+        """How the path goes on to the first thing that differs."""
+        return ""
+
+    def put_back(self, value: Any, before: Any) -> None:
+        """Give an object what it held, as far as that can be done."""
+
+    def digest(self, state: Any, name_of: Callable[[Any], str]) -> int:
+        """A number for what was read. `name_of`: how an object is written that is no plain value."""
+        return 0
+
+
+def same(before: Any, now: Any) -> bool:
+    """Whether two references are to one object, or to equal plain values. The first may be a weak one."""
+    kind = type(before)
+    if kind is weakref.ref and type(now) is not weakref.ref:
+        before = before()
+        kind = type(before)
+    if before is now:
+        return True
+    if kind is not type(now) or kind not in PLAIN:
+        return False
+    return bool(before == now) or (before != before and now != now)
+
+
+def all_same(before: list[Any], now: list[Any]) -> bool:
+    if len(before) != len(now):
+        return False
+    return all(map(operator.is_, before, now)) or all(map(same, before, now))
+
+
+def worth_a_look(items: list[Any]) -> Iterator[tuple[int, Any]]:
+    """The items that may change or hold what does."""
+    kinds = set(map(type, items))
+    if kinds <= ATOMS or (kinds <= ATOMS_AND_TUPLES and holds_only(ATOMS, filter(is_tuple, items))):
+        return
+    for number, each in enumerate(items):
+        kind = type(each)
+        if kind not in ATOMS and not (kind is tuple and holds_only(ATOMS, (each,))):
+            yield number, each
+
+
+# --- Containers ------------------------------------------------------------------------------------
+
+
+class ListedKind(Kind):
+    """Lists, deques, tuples and sets, and what is derived from them."""
+
+    def __init__(self, base: Any, form: str = "[{}]") -> None:
+        self._base, self._form = base, form
+
+    def read(self, value: Any) -> Any:
+        return list(self._base.__iter__(value))
+
+    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+        for number, each in worth_a_look(state):
+            yield self._form.format(number), each
+        if type(value) is not self._base:
+            yield from attributes(value)
+
+    def is_same(self, before: Any, now: Any) -> bool:
+        return all_same(before, now)
+
+    def first_difference(self, value: Any, before: Any, now: Any) -> str:
+        if len(before) != len(now) or self._base in (set, frozenset):
+            return ""
+        return next((f"[{i}]" for i, (a, b) in enumerate(zip(before, now)) if not same(a, b)), "")
+
+    def digest(self, state: Any, name_of: Callable[[Any], str]) -> int:
+        if self._base in (set, frozenset) and set(map(type, state)) <= PLAIN:
+            state = sorted(state, key=lambda each: (type(each).__name__, repr(each)))
+        return digest_items(state, name_of)
+
+    def put_back(self, value: Any, before: Any) -> None:
+        """A set with its old members may have another order than before, which counts as a difference."""
+        fill = getattr(self._base, "extend", None) or getattr(self._base, "update", None)
+        if fill is not None:
+            self._base.clear(value)
+            fill(value, before)
+
+
+class NamedKind(Kind):
+    """Things under names or other keys, in an order: dictionaries, and what is derived from them.
+
+    The classes derived from this one say by which keys their things go, and how one is set or removed.
+    """
+
+    def __init__(self, base: Any = dict, form: str = "[{!r}]") -> None:
+        self._base, self._form = base, form
+
+    def read(self, value: Any) -> Any:
+        return list(self._base.__iter__(value)), list(self._base.values(value))
+
+    def assign(self, value: Any, key: Any, each: Any) -> None:
+        self._base.__setitem__(value, key, each)
+
+    def remove(self, value: Any, key: Any) -> None:
+        self._base.__delitem__(value, key)
+
+    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+        keys, values = state
+        for number, each in worth_a_look(values):
+            yield self._step(value, keys, number), each
+        for number, each in worth_a_look(keys):
+            yield f".key{number}", each
+        if type(value) is not self._base and isinstance(value, self._base):
+            yield from attributes(value)
+
+    def is_same(self, before: Any, now: Any) -> bool:
+        return all_same(before[0], now[0]) and all_same(before[1], now[1])
+
+    def first_difference(self, value: Any, before: Any, now: Any) -> str:
+        old, new = (dict(zip(map(_key, keys), values)) for keys, values in (before, now))
+        for keys in (before[0], now[0]):
+            for number, key in enumerate(map(_key, keys)):
+                if key not in old or key not in new or not same(old[key], new[key]):
+                    return self._step(value, keys, number)
+        return ""
+
+    def digest(self, state: Any, name_of: Callable[[Any], str]) -> int:
+        return digest_plain([digest_items(each, name_of) for each in state])
+
+    def put_back(self, value: Any, before: Any) -> None:
+        keys, values = self.read(value)
+        present = dict(zip(map(_key, keys), values))
+        if not all_same(keys, before[0]):  # Their order counts: all are set anew.
+            for key in keys:
+                self.remove(value, key)
+            present = {}
+        for key, each in zip(*before):
+            if _key(key) not in present or not same(each, present[_key(key)]):
+                self.assign(value, key, each)
+
+    def _step(self, value: Any, keys: list[Any], number: int) -> str:
+        key = keys[number]
+        form = value.form if type(value) is Attributes else self._form
+        return form.format(key) if type(key) in PLAIN else f"[{type(key).__name__} {number}]"
+
+
+def _key(key: Any) -> Any:
+    return (type(key), key) if type(key) in PLAIN else id(key)
+
+
+class EnvironmentKind(NamedKind):
+    """`os.environ`, whose changes reach the C library. What a process is started with is its own: only what
+    changes in it counts."""
+
+    def digest(self, state: Any, name_of: Callable[[Any], str]) -> int:
+        return 0
+
+    def read(self, value: Any) -> Any:
+        return list(value), list(value.values())
+
+    def assign(self, value: Any, key: Any, each: Any) -> None:
+        value[key] = each
+
+    def remove(self, value: Any, key: Any) -> None:
+        del value[key]
+
+
+# --- Where objects keep their attributes -----------------------------------------------------------
+
+
+class Attributes:
+    """Stands for the `__dict__` of an object, or for the global names of a module."""
+
+    __slots__ = ("entries", "form")
+
+    def __init__(self, entries: dict[str, Any], form: str = ".{}") -> None:
+        self.entries, self.form = entries, form
+
+
+class SlotsOf:
+    """Stands for the slots of an object."""
+
+    __slots__ = ("members", "owner")
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+        self.members = {
+            name: member
+            for base in type(owner).__mro__
+            for name, member in base.__dict__.items()
+            if type(member) is types.MemberDescriptorType
+        }
+
+
+def attributes(value: Any) -> Iterator[Reached]:
+    """The places where an object keeps its attributes."""
+    has_slots = False
+    for base in type(value).__mro__:
+        found = base.__dict__.get("__dict__")
+        if type(found) is types.GetSetDescriptorType:
+            yield "", Attributes(found.__get__(value))
+            break
+        has_slots |= "__slots__" in base.__dict__
+    if has_slots:
+        yield "", SlotsOf(value)
+
+
+class AttributeKind(NamedKind):
+    """Names between double underscores are Python's."""
+
+    def mark(self, value: Any) -> int:
+        return id(value.entries)
+
+    def read(self, value: Any) -> Any:
+        entries = value.entries
+        names = [name for name in entries if not (type(name) is str and name[:2] == "__" == name[-2:])]
+        return names, [entries[name] for name in names]
+
+    def assign(self, value: Any, key: Any, each: Any) -> None:
+        value.entries[key] = each
+
+    def remove(self, value: Any, key: Any) -> None:
+        del value.entries[key]
+
+
+class SlotsKind(NamedKind):
+    """A slot that is not set has no entry."""
+
+    def mark(self, value: Any) -> int:
+        return -id(value.owner)
+
+    def read(self, value: Any) -> Any:
+        found = {}
+        for name, member in value.members.items():
+            try:
+                found[name] = member.__get__(value.owner)
+            except AttributeError:
+                continue
+        return list(found), list(found.values())
+
+    def assign(self, value: Any, key: Any, each: Any) -> None:
+        value.members[key].__set__(value.owner, each)
+
+    def remove(self, value: Any, key: Any) -> None:
+        value.members[key].__delete__(value.owner)
+
+
+class FrameVariables:
+    """Stands for the local variables of a running function. `read_again` sees what they are now."""
+
+    __slots__ = ("frame", "variables")
+
+    def __init__(self, frame: types.FrameType) -> None:
+        self.frame = frame
+        self.variables: dict[str, Any] = {}
+        self.read_again()
+
+    def read_again(self) -> None:
+        self.variables = dict(self.frame.f_locals)
+
+    def release(self) -> None:
+        """Let go of all of them. Before Python 3.13 a frame keeps the copy of its variables that it gives
+        out. Not to be called from a trace function of this frame: what it finds there is written back."""
+        self.variables = {}
+        if sys.version_info < (3, 13) and self.frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            self.frame.f_locals.clear()
+
+    def bind(self, variables: dict[str, Any]) -> None:
+        """Set the variables to these, and leave the others without a value."""
+        found = self.frame.f_locals
+        for name in [name for name in found if name not in variables]:
+            del found[name]
+        found.update(variables)
+        if sys.version_info < (3, 13):
+            # Before PEP 667 a frame's variables are a copy; this is how debuggers write them back.
+            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self.frame), ctypes.c_int(1))
+
+
+class VariablesKind(NamedKind):
+    def mark(self, value: Any) -> int:
+        return id(value.frame)
+
+    def read(self, value: Any) -> Any:
+        value.read_again()
+        return list(value.variables), list(value.variables.values())
+
+    def put_back(self, value: Any, before: Any) -> None:
+        value.bind(dict(zip(*before)))
+
+
+LIST: Final = ListedKind(list)
+CONTAINERS: Final[tuple[tuple[type, Kind], ...]] = (
+    (list, LIST),
+    (tuple, ListedKind(tuple)),
+    (collections.deque, ListedKind(collections.deque)),
+    (set, ListedKind(set, "{{{}}}")),
+    (frozenset, ListedKind(frozenset, "{{{}}}")),
+    (collections.OrderedDict, NamedKind(collections.OrderedDict)),
+    (dict, NamedKind()),
+    (type(os.environ), EnvironmentKind()),
+    (Attributes, AttributeKind(form=".{}")),
+    (SlotsOf, SlotsKind(form=".{}")),
+    (FrameVariables, VariablesKind(form="{}")),
+)

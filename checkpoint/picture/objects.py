@@ -1,0 +1,203 @@
+"""Functions, classes, iterators and generators of random numbers: how a picture looks into them."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import gc
+import itertools
+import random
+import types
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import torch
+
+from cotenant.checkpoint.picture.kinds import (
+    Attributes,
+    Kind,
+    ListedKind,
+    NamedKind,
+    Reached,
+    attributes,
+)
+from cotenant.checkpoint.picture.ownership import is_scripts_own
+from cotenant.checkpoint.training import rng
+
+
+class ObjectKind(Kind):
+    """What has nothing but attributes; what is opaque has none."""
+
+    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+        yield from attributes(value)
+        if is_scripts_own(type(value).__module__):
+            yield f" class {type(value).__qualname__}", type(value)
+
+
+class CellKind(ListedKind):
+    """The place of a variable that functions share; empty until it is set."""
+
+    def __init__(self) -> None:
+        super().__init__(list, "")
+
+    def read(self, value: Any) -> Any:
+        try:
+            return [value.cell_contents]
+        except ValueError:
+            return []
+
+    def first_difference(self, value: Any, before: Any, now: Any) -> str:
+        return ""
+
+    def put_back(self, value: Any, before: Any) -> None:
+        if before:
+            value.cell_contents = before[0]
+        elif self.read(value):
+            del value.cell_contents
+
+
+class FunctionKind(NamedKind):
+    """A function of the script with its code and defaults; of others what their closures hold."""
+
+    _NAMES: Final = ("__code__", "__defaults__", "__kwdefaults__")
+
+    def read(self, value: Any) -> Any:
+        names = self._NAMES if is_scripts_own(value.__module__ or "") else ()
+        return list(names), [getattr(value, name) for name in names]
+
+    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
+            yield f"<{name}>", cell
+        yield from super().parts(value, state)
+        if value.__dict__:
+            yield "", Attributes(value.__dict__)
+
+    def assign(self, value: Any, key: Any, each: Any) -> None:
+        setattr(value, key, each)
+
+
+class ClassKind(NamedKind):
+    """The attributes of a class of the script."""
+
+    _LEFT_OUT: Final = frozenset(("__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl"))
+
+    def read(self, value: Any) -> Any:
+        if not is_scripts_own(value.__module__) or issubclass(value, enum.Enum):
+            return [], []
+        names = [name for name in vars(value) if name not in self._LEFT_OUT]
+        return names, [vars(value)[name] for name in names]
+
+    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+        yield from super().parts(value, state)
+        for base in value.__bases__:
+            if is_scripts_own(base.__module__):
+                yield f" base {base.__qualname__}", base
+
+    def assign(self, value: Any, key: Any, each: Any) -> None:
+        type.__setattr__(value, key, each)
+
+    def remove(self, value: Any, key: Any) -> None:
+        type.__delattr__(value, key)
+
+
+class MadeKind(Kind):
+    """Methods, partials, properties and the like: what they are made of never changes."""
+
+    _NAMES: Final = ("__self__", "__func__", "func", "args", "keywords", "fget", "fset")
+
+    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+        for name in self._NAMES:
+            member: Any = getattr(type(value), name, None)
+            if type(member) in (types.MemberDescriptorType, types.GetSetDescriptorType):
+                yield f".{name}", member.__get__(value)
+        yield from attributes(value)
+
+
+class GeneratorKind(Kind):
+    """A generator of random numbers."""
+
+    def read(self, value: Any) -> Any:
+        try:
+            kind, state = rng.generator_state(value)
+        except (NotImplementedError, RuntimeError):  # The operating system's, or one of a graph's capture.
+            return None
+        return kind, state.tolist() if isinstance(state, torch.Tensor) else state
+
+    def digest(self, state: Any, name_of: Callable[[Any], str]) -> int:
+        return zlib.crc32(repr(state).encode())
+
+    def put_back(self, value: Any, before: Any) -> None:
+        if before is not None:
+            kind, state = before
+            rng.set_generator(
+                value, kind, torch.tensor(state, dtype=torch.uint8) if kind == "torch" else state
+            )
+
+
+class CacheKind(Kind):
+    """`functools.lru_cache`: what it keeps cannot be seen, only that it has changed."""
+
+    def read(self, value: Any) -> Any:
+        return tuple(value.cache_info())
+
+    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+        return ((".__wrapped__", value.__wrapped__),)
+
+
+class IterationKind(Kind):
+    """A builtin iterator, half way: how many items are left, and what it goes over."""
+
+    def read(self, value: Any) -> Any:
+        text = repr(value) if type(value) is itertools.count else ""
+        left = getattr(type(value), "__length_hint__", lambda _: -1)(value)
+        return left, text
+
+    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+        return ((f"<{number}>", each) for number, each in enumerate(gc.get_referents(value)))
+
+
+class CoroutineKind(Kind):
+    """A Python generator, half way: where it stands, and its variables."""
+
+    def read(self, value: Any) -> Any:
+        return -1 if value.gi_frame is None else value.gi_frame.f_lasti
+
+    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+        if value.gi_frame is not None and not value.gi_running:
+            for name, each in value.gi_frame.f_locals.items():
+                yield f"<{name}>", each
+
+
+_ITERATORS: Final = (
+    *(type(iter(each)) for each in ([], (), {}, {}.values(), {}.items(), set(), "", b"", range(0))),  # type: ignore[var-annotated]
+    type(iter(range(1 << 70))),
+    type(reversed([])),
+    enumerate,
+    zip,
+    map,
+    filter,
+    *(each for each in vars(itertools).values() if isinstance(each, type)),
+)
+_MADE: Final = (
+    types.MethodType,
+    types.BuiltinFunctionType,
+    types.MethodWrapperType,
+    functools.partial,
+    functools.cached_property,
+    property,
+    staticmethod,
+    classmethod,
+)
+OBJECT: Final = ObjectKind()
+DRAWS: Final = GeneratorKind()
+OBJECTS: Final[tuple[tuple[Any, Kind], ...]] = (
+    (types.FunctionType, FunctionKind(form=".{}")),
+    (types.CellType, CellKind()),
+    (types.GeneratorType, CoroutineKind()),
+    (functools._lru_cache_wrapper, CacheKind()),
+    (type, ClassKind(form=".{}")),
+    ((torch.Generator, random.Random), DRAWS),
+    (_MADE, MadeKind()),
+    (_ITERATORS, IterationKind()),
+)

@@ -1,0 +1,48 @@
+"""Whose code a module is: the user's own, or that of an installed package."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import sysconfig
+import threading
+from pathlib import Path
+
+_MAIN = "__main__"
+
+
+def is_scripts_own(module: str) -> bool:
+    """Whether a module's code is the user's: it is in no installed package."""
+    return module == _MAIN or _is_outside_packages(module, getattr(sys.modules.get(module), "__file__", None))
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_outside_packages(module: str, file: str | None) -> bool:
+    if file is None or module.partition(".")[0] == "cotenant":
+        return False
+    path = Path(file).resolve()
+    if {"site-packages", "dist-packages"} & set(path.parts):
+        return False
+    return not any(folder in path.parents for folder in _installed())
+
+
+@functools.lru_cache(maxsize=1)
+def _installed() -> tuple[Path, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple({Path(sysconfig.get_path(name)).resolve() for name in names})
+
+
+def own_modules() -> list[str]:
+    """The names of the script's own modules that are imported now."""
+    return [name for name in list(sys.modules) if name != "__mp_main__" and is_scripts_own(name)]
+
+
+def own_thread() -> str:
+    """The name of a thread of the script's beside this one; empty: there is none. What such a thread changes
+    cannot be told from what this one does."""
+    for thread in threading.enumerate():
+        target = thread.__dict__.get("_target")
+        code = type(thread) if target is None else target
+        if thread is not threading.current_thread() and is_scripts_own(str(getattr(code, "__module__", ""))):
+            return thread.name
+    return ""

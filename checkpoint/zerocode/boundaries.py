@@ -1,0 +1,74 @@
+"""Where a script may be left: at the end of a turn of a training loop, before its next one.
+
+Rule: nothing is there until somebody asks. Then Python's own tracing says when the next line is reached at
+which a turn of one of the loops begins: all that the present turn does is done, and nothing of the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, Final
+
+from cotenant.checkpoint.guard import SAVING
+from cotenant.checkpoint.zerocode.refusals import NotResumable
+from cotenant.checkpoint.zerocode.sites import LoopSite, Standing, head_lines
+
+WHERE_NEXT_MAX: Final = 64
+
+
+class TurnEnds:
+    """Calls back when the present turn of a loop is over: once for each time that it is asked."""
+
+    def __init__(self) -> None:
+        self._standing: Standing | None = None
+        self._heads: dict[int, set[int]] = {}
+        self._callback: Callable[[types.FrameType, list[LoopSite]], None] | None = None
+
+    def wait(self, standing: Standing, callback: Callable[[types.FrameType, list[LoopSite]], None]) -> None:
+        """`callback(frame, sites)` when a turn of one of these loops ends: `sites` are the loops around it,
+        of which the last is the one that comes to its next turn.
+
+        Raises:
+            NotResumable: another tracer (a debugger) runs in the script.
+        """
+        if sys.gettrace() not in (None, self._called):
+            raise NotResumable("another tracer (a debugger, coverage) runs in it")
+        self._standing, self._heads, self._callback = standing, standing.heads(), callback
+        sys.settrace(self._called)
+        for owner in standing.owners:
+            owner.f_trace = self._line
+
+    def forget(self) -> None:
+        """Nobody waits any more."""
+        standing, self._standing = self._standing, None
+        if sys.gettrace() == self._called:
+            sys.settrace(None)
+        for owner in standing.owners if standing is not None else ():
+            with contextlib.suppress(AttributeError):
+                del owner.f_trace
+
+    def _called(self, *_: Any) -> None:
+        """Functions that are called meanwhile are none of ours."""
+
+    def _line(self, frame: types.FrameType, event: str, _: Any) -> Any:
+        if event == "line" and frame.f_lineno in self._heads.get(id(frame), ()):
+            SAVING.run(self._reached, frame)
+        return self._line if self._standing is not None else None
+
+    def _reached(self, frame: types.FrameType) -> None:
+        standing, callback = self._standing, self._callback
+        if standing is None or callback is None:
+            return
+        at = max(
+            number
+            for number, (owner, loop) in enumerate(zip(standing.owners, standing.loops))
+            if owner is frame and frame.f_lineno in head_lines(loop)
+        )
+        sites = standing.sites[: at + 1]
+        if sites[-1].passed >= 0:
+            sites = [*sites[:-1], sites[-1]._replace(passed=sites[-1].passed + 1)]
+        self.forget()
+        callback(frame, sites)

@@ -1,0 +1,193 @@
+"""The picture at the loop's begin: taken when the loop that will train is reached, before its first turn.
+
+Rule: a script cannot tell. From the first optimizer that is made until the first step is done, Python's own
+tracing says when a line is reached at which a loop begins; after that nothing of it is left. Which loops may
+train is guessed from the text, so that no picture is taken for the others; whether the right one was met is
+seen at the first step.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import linecache
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from cotenant.checkpoint.guard import SAVING, door
+from cotenant.checkpoint.picture import Picture, PictureTooLarge, process_roots
+from cotenant.checkpoint.picture.kinds import FrameVariables
+from cotenant.checkpoint.picture.ownership import is_scripts_own, own_modules
+from cotenant.checkpoint.progress.loops import Loop, loops_at
+from cotenant.checkpoint.zerocode.refusals import NotResumable
+from cotenant.checkpoint.zerocode.sites import Standing, head_lines, script_frames
+
+TRAINS: Final = frozenset(("backward", "step", "manual_backward"))
+"""A loop that calls none of these, nor a function of the script that does, is no training loop."""
+SOURCE_LINES_MAX: Final = 50_000
+
+
+def roots_of(frames: list[types.FrameType]) -> list[tuple[str, Any]]:
+    """Everything that the running functions of a script can reach, by the names that a person would use."""
+    roots: list[tuple[str, Any]] = []
+    prefix = ""
+    for frame in frames:
+        if frame.f_locals is not frame.f_globals:
+            prefix += f"{frame.f_code.co_name}()."
+            roots.append((prefix, FrameVariables(frame)))
+    return [*process_roots(), *roots]
+
+
+class FirstLook:
+    """Waits for the loop that trains, and takes the picture."""
+
+    def __init__(self) -> None:
+        self.picture: Picture | None = None
+        self.at: tuple[types.FrameType, int] | None = None
+        """The frame and the line of the loop at which the picture was taken."""
+        self.why_not = "no loop that trains was met between its optimizer and its first step"
+        self.when_taken: list[Callable[[], None]] = []
+        self._heads: dict[str, dict[int, Loop]] = {}
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Wait for the first optimizer."""
+        optimizer = sys.modules["torch.optim.optimizer"].Optimizer
+        begin, arm = optimizer.__init__, self._arm
+
+        @door
+        @functools.wraps(begin)
+        def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
+            begin(made, *args, **kwargs)
+            SAVING.run(arm, sys._getframe(1))
+
+        optimizer.__init__ = __init__
+        self._undo = lambda: setattr(optimizer, "__init__", begin)
+
+    def end(self) -> None:
+        """The first step is done: nothing is left of this."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._undo()
+        if sys.gettrace() == self._called:
+            sys.settrace(None)
+        for node in self.picture.nodes if self.picture is not None else ():
+            if type(node.value) is FrameVariables:
+                with contextlib.suppress(AttributeError):
+                    del node.value.frame.f_trace
+                node.value.release()
+
+    def take(self, picture: Picture, frame: types.FrameType, line: int) -> None:
+        """The picture that somebody else has taken at the loop's begin."""
+        self.picture, self.at, self._is_over = picture, (frame, line), True
+
+    def check(self, standing: Standing) -> Picture:
+        """The picture, if it was taken where this step's outermost loop began.
+
+        Raises:
+            NotResumable: it was not.
+        """
+        if self.picture is None or self.at is None:
+            raise NotResumable(self.why_not)
+        frame, line = self.at
+        if standing.owners[0] is not frame or standing.sites[0].line != line:
+            raise NotResumable(f"{standing.sites[0].place}: this loop began before its optimizer was made")
+        return self.picture
+
+    def _arm(self, frame: types.FrameType) -> None:
+        if self._is_over or sys.gettrace() is not None:
+            if not self._is_over and sys.gettrace() != self._called:
+                self.why_not = "another tracer (a debugger, coverage) runs in it"
+            return
+        self._heads = training_loops()
+        if not any(self._heads.values()):
+            self.why_not = "no loop of the script calls backward() or step()"
+            return
+        sys.settrace(self._called)
+        for each in script_frames(frame):
+            if self._heads.get(each.f_code.co_filename):
+                each.f_trace = self._line
+
+    def _called(self, frame: types.FrameType, event: str, _: Any) -> Any:
+        heads = self._heads.get(frame.f_code.co_filename)
+        if not heads:
+            return None
+        code = frame.f_code
+        last = max((line for _, _, line in code.co_lines() if line), default=0)
+        return self._line if any(code.co_firstlineno <= line <= last for line in heads) else None
+
+    def _line(self, frame: types.FrameType, event: str, _: Any) -> Any:
+        if event == "line" and not self._is_over:
+            loop = self._heads.get(frame.f_code.co_filename, {}).get(frame.f_lineno)
+            if loop is not None:
+                SAVING.run(self._look, frame, loop)
+        return self._line
+
+    def _look(self, frame: types.FrameType, loop: Loop) -> None:
+        """A loop is reached that may train: if it is the outermost one, this is the loop's begin."""
+        if self.at is not None and self.at[0] is frame and self.at[1] == loop.lineno:
+            return  # One of its turns.
+        frames = script_frames(frame)
+        if any(
+            each.lineno in self._heads.get(f.f_code.co_filename, ()) for f in frames for each in loops_at(f)
+        ):
+            return
+        self.at = frame, loop.lineno
+        try:
+            self.picture = Picture(roots_of(frames), digests=True)
+        except PictureTooLarge as error:
+            self.picture, self.why_not = None, str(error)
+            return
+        self.picture.let_tensors_go()
+        for tell in self.when_taken:
+            tell()
+
+
+def training_loops() -> dict[str, dict[int, Loop]]:
+    """The loops of the script's own modules that may train, by file and by the line where one is reached."""
+    trees = dict(_trees())
+    calls = {
+        name: names
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for name, names in [(node.name, _called_in(node))]
+    }
+    trains = set(TRAINS)
+    while more := {name for name, names in calls.items() if name not in trains and names & trains}:
+        trains |= more
+    found: dict[str, dict[int, Loop]] = {}
+    for file, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.For, ast.While)) and _called_in(node) & trains:
+                for line in head_lines(node):
+                    found.setdefault(file, {}).setdefault(line, node)
+    return found
+
+
+def _trees() -> Iterator[tuple[str, ast.Module]]:
+    lines_left = SOURCE_LINES_MAX
+    for name in own_modules():
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if not isinstance(file, str) or not is_scripts_own(name):
+            continue
+        lines = linecache.getlines(file)
+        lines_left -= len(lines)
+        if lines and lines_left > 0:
+            try:
+                yield file, ast.parse("".join(lines))
+            except (SyntaxError, ValueError, RecursionError):
+                continue
+
+
+def _called_in(node: ast.AST) -> set[str]:
+    found = set()
+    for each in ast.walk(node):
+        if isinstance(each, ast.Call):
+            function = each.func
+            found.add(function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", ""))
+    return found

@@ -1,0 +1,278 @@
+"""A rank whose script knows nothing of us: saved at the end of a turn of its loop, by two pictures.
+
+Rule: the script is asked for nothing. What differs between the picture at the loop's begin and one at the end
+of a turn is its state. "Resumable" is said once that state was written for the first time, after the first
+step; until then, and for whatever cannot be written, the reason is said.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import types
+from typing import Any, Final, NoReturn
+
+import torch
+
+from cotenant.checkpoint.disk.layout import CheckpointError
+from cotenant.checkpoint.guard import SAVING, AttemptEnds
+from cotenant.checkpoint.picture import Picture, PictureTooLarge
+from cotenant.checkpoint.progress.loops import Loaders
+from cotenant.checkpoint.rank import IDLE_S_MAX, KEEP, JobRank
+from cotenant.checkpoint.rerun import FOLDERS, LOOPS
+from cotenant.checkpoint.resuming import CUDA_NOTE, LoadedCheckpoint, unequal_facts
+from cotenant.checkpoint.talk import protocol
+from cotenant.checkpoint.talk.agreement import StepVerdict
+from cotenant.checkpoint.zerocode.boundaries import TurnEnds
+from cotenant.checkpoint.zerocode.epochs import EpochStarts
+from cotenant.checkpoint.zerocode.files import FileWatch
+from cotenant.checkpoint.zerocode.looking import FirstLook, roots_of
+from cotenant.checkpoint.zerocode.proof import Proof, differing, list_names, read_proof
+from cotenant.checkpoint.zerocode.refusals import NotResumable
+from cotenant.checkpoint.zerocode.sites import LoopSite, Standing, script_frames, stand_at
+from cotenant.checkpoint.zerocode.written import Writer
+
+PROOF_STEPS: Final = 2
+"""Made by a process that has saved, before it leaves: the next one shows that it makes the same."""
+PROOF_STEP_S_MAX: Final = 1.0
+"""A longer step is not made for the proof's sake alone: somebody waits for the devices."""
+
+
+class ScriptState:
+    """What the disk asks of a state: here all of it is each rank's own."""
+
+    ranks_are_alike = True
+    cuda_device: torch.device | None = None
+
+    def __init__(self) -> None:
+        self.named: dict[str, torch.Tensor] = {}
+
+    @property
+    def on_cuda(self) -> bool:
+        return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+    def shared_state(self) -> dict[str, Any]:
+        return {}
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        return self.named
+
+    def first_step_done(self) -> None:
+        return
+
+
+class Watched:
+    """What follows a script from its start, whether or not it is ever saved."""
+
+    def __init__(self) -> None:
+        self.look, self.epochs, self.files = FirstLook(), EpochStarts(), FileWatch()
+        self.loaders = Loaders()
+
+
+class ScriptRank(JobRank):
+    """Watches one script from its first step on, or from the loop in which it is taken up."""
+
+    def __init__(self, watched: Watched, *, why_not: str, leaves_only: bool) -> None:
+        """`why_not`: why it is not to be saved; empty: it is. leaves_only: only when it is asked to leave."""
+        self._script = ScriptState()
+        super().__init__(self._script)
+        self._watched, self._why_not, self._leaves_only = watched, why_not, leaves_only
+        self._turns = TurnEnds()
+        self._verdict = StepVerdict.GO
+        self._standing: Standing | None = None
+        self._leaving: Proof | None = None
+        """It has saved, and makes some steps more."""
+        self._expected: list[dict[str, int]] = []
+        """What the process before has shown after its last steps, where this one makes them again."""
+        self._loops: list[tuple[str, int]] = []
+        self._step_began_s = time.perf_counter()
+        self._step_s = 0.0
+        self._is_written = False
+        """Its state was written once."""
+        SAVING.when_off.append(self.give_up)
+
+    def begin(self, accumulates: bool | str) -> None:
+        """Say hello, after the first step of a script that has begun at its beginning."""
+        if not self._why_not and self._env.root is None:
+            self._why_not = "there is no folder for its checkpoints"
+        if not self._why_not and self._open_checkpoints(self._env.root, KEEP, IDLE_S_MAX) is not None:
+            self.end_attempt(
+                "there are checkpoints of this job, but the script has not come to the loop they are of"
+            )
+        self._say_hello(accumulates)
+
+    def take_up(self) -> LoadedCheckpoint:
+        """Read the checkpoint that the script is to go on from."""
+        assert self._env.root is not None
+        loaded = self._open_checkpoints(self._env.root, KEEP, IDLE_S_MAX)
+        assert loaded is not None, "a script is taken up where there are checkpoints"
+        if loaded.manifest.world_size != self._env.world_size:
+            self.end_attempt(
+                f"it was saved by {loaded.manifest.world_size} ranks, and {self._env.world_size} run now: a script "
+                "without a Session goes on with as many"
+            )
+        self.step = loaded.manifest.step
+        self._find_counter()
+        return loaded
+
+    def taken_up(self, loaded: LoadedCheckpoint) -> None:
+        """Everything is back where it was, and was compared."""
+        differences = unequal_facts(loaded.manifest.facts, self._facts())
+        if self._script.on_cuda and not torch.are_deterministic_algorithms_enabled():
+            differences.append(CUDA_NOTE)
+        self._take_over(loaded, differences)
+        assert self._env.root is not None
+        if not differences:
+            self._expected = read_proof(self._env.root / loaded.name, self._env.rank)
+        self._is_written = True
+        self._say_hello("it is not known before the first step")
+        self._allow_saves()
+
+    def _say_hello(self, accumulates: bool | str) -> None:
+        self._agreement.can_save = False  # Until its state was written once.
+        self._introduce(accumulates, [], self._why_not or "its state was not written yet")
+        if self._leaves_only:
+            self._introduction.leaves_only()
+
+    def note_step(self) -> None:
+        """The script's main optimizer has made a step; the script's frames are above this one."""
+        now_s = time.perf_counter()
+        self._step_s, self._step_began_s = now_s - self._step_began_s, now_s
+        self._watched.epochs.close_group()
+        if self._leaving is not None:
+            self._wait(self._show_turn)
+            return
+        self._complete()
+        if self._verdict is StepVerdict.GO and not self._why_not:
+            if not self._is_written:
+                self._wait(self._try_to_write)
+            elif self._expected:
+                self._wait(self._compare_turn)
+
+    def give_up(self, reason: str) -> None:
+        """This script cannot be saved from now on."""
+        if not self._why_not:
+            self._why_not = reason
+            self._turns.forget()
+            self.cannot_resume(reason)
+
+    def end_attempt(self, reason: str) -> NoReturn:
+        """This is not the run that was left: it must not go on."""
+        self._tell(protocol.FAILED, what="load", error=reason)
+        if sys.__stderr__ is not None:
+            sys.__stderr__.write(f"{CheckpointError.__module__}.CheckpointError: {reason}\n")
+        self._close()
+        raise AttemptEnds(1)
+
+    def _wait(self, callback: Any) -> None:
+        """Call back at the end of this turn of the loop."""
+        try:
+            standing = stand_at(sys._getframe(1), self._watched.loaders)
+            self._watched.look.check(standing)
+            self._standing = standing
+            self._turns.wait(standing, callback)
+        except NotResumable as error:
+            self._fail(str(error))
+
+    def _fail(self, reason: str) -> None:
+        if self._verdict is not StepVerdict.GO:
+            self._verdict = StepVerdict.GO
+            self._tell(protocol.FAILED, what="save", error=reason)
+        self.give_up(reason)
+
+    # At the end of a turn.
+
+    def _obey(self, verdict: StepVerdict) -> None:
+        """It was agreed to save after this step: at the end of its turn."""
+        self._verdict = verdict
+        self._wait(self._leave)
+
+    def _try_to_write(self, frame: types.FrameType, sites: list[LoopSite]) -> None:
+        """Write the state once, and throw it away: what is said to be resumable was shown to be."""
+        try:
+            self._write(frame, sites)
+        except (NotResumable, PictureTooLarge) as error:
+            self.give_up(str(error))
+            return
+        self._is_written = True
+        self._allow_saves()
+
+    def _allow_saves(self) -> None:
+        files = self._watched.files
+        files.when_refused = self.give_up
+        if files.refused:
+            self.give_up(files.refused)
+        elif self._saver is not None and self._can_open:
+            self._agreement.can_save = True
+            self._introduction.can_resume()
+
+    def _leave(self, frame: types.FrameType, sites: list[LoopSite]) -> None:
+        stop = self._verdict in (StepVerdict.STOP, StepVerdict.FINISH)
+        try:
+            own = self._write(frame, sites)
+            self._loops = [(site.file, site.line) for site in sites]
+            saved = self._save_now(own, wait=stop, tidy=not stop)
+        except (NotResumable, PictureTooLarge, CheckpointError) as error:
+            self._fail(str(error))
+            return
+        self._verdict = StepVerdict.GO
+        if saved and stop:
+            self._tell(protocol.STOPPED, step=self.step)
+            self.stopping = True
+            self._show_where_it_stands()
+
+    def _write(self, frame: types.FrameType, sites: list[LoopSite]) -> dict[str, Any]:
+        """This rank's state at the end of a turn, as a tree of plain values and tensors."""
+        standing, before = self._standing, self._watched.look.picture
+        assert standing is not None and before is not None
+        now = Picture(roots_of(script_frames(frame)), digests=True)
+        tree = Writer(before, now).write()
+        self._script.named = {
+            node.path: node.value for node in now.nodes if isinstance(node.value, torch.nn.Parameter)
+        }
+        owner = standing.owners[len(sites) - 1]
+        return {
+            "state": tree,
+            "digests": now.digests(),
+            "sites": [list(site) for site in sites],
+            "epochs": self._watched.epochs.of(owner, standing.heads()[id(owner)], before),
+            "files": self._watched.files.capture(),
+        }
+
+    def _facts(self) -> dict[str, Any]:
+        folders = sorted(self._watched.files.made)
+        return {**super()._facts(), LOOPS: self._loops, FOLDERS: folders}
+
+    # The proof: a few steps more than were saved, made by this process and by the next one.
+
+    def _show_where_it_stands(self) -> None:
+        root = self._env.root
+        assert root is not None and self._saver is not None
+        steps = PROOF_STEPS if self._step_s <= PROOF_STEP_S_MAX else 0
+        self._leaving = Proof(self._saver.directory_of(self.step), self._env.rank, steps)
+        self._watched.files.forbid(self._end_proof)
+        if not steps:
+            self._end_proof()
+
+    def _show_turn(self, frame: types.FrameType, _: list[LoopSite]) -> None:
+        assert self._leaving is not None
+        self._leaving.add(Picture(roots_of(script_frames(frame))).digests())
+        if self._leaving.is_complete:
+            self._end_proof()
+
+    def _end_proof(self) -> None:
+        proof, self._leaving = self._leaving, None
+        if proof is not None:
+            proof.write()
+            self._say_stopped()
+            raise AttemptEnds(0)
+
+    def _compare_turn(self, frame: types.FrameType, _: list[LoopSite]) -> None:
+        expected = self._expected.pop(0)
+        wrong = differing(expected, Picture(roots_of(script_frames(frame))).digests())
+        if wrong:
+            self.end_attempt(
+                f"after step {self.step} {list_names(wrong)} came out otherwise than in the attempt that was left"
+            )
+        if not self._expected:
+            self._lineage.proven(self.step)

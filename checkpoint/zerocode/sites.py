@@ -1,0 +1,167 @@
+"""Which loops stand around a training step: in the script's own frames, from the outermost to the innermost.
+
+Rule: where a loop stands is read from its variables and its loader, and nothing of the script runs. A loop
+that does not say in which turn it is cannot be left and taken up again.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from cotenant.checkpoint.picture.ownership import is_scripts_own
+from cotenant.checkpoint.progress.expressions import RANGES, WRAPPERS, Names, NotSeen, called_name
+from cotenant.checkpoint.progress.loops import OURS, Loaders, Loop, loops_at
+from cotenant.checkpoint.zerocode.refusals import NotResumable
+
+FRAMES_MAX: Final = 200
+
+
+class LoopSite(NamedTuple):
+    """One loop. `passed`: how many items it had been given before its present turn; of a `while`, -1."""
+
+    file: str
+    function: str
+    line: int
+    passed: int = -1
+
+    @property
+    def place(self) -> str:
+        return f"{os.path.basename(self.file)} line {self.line}"
+
+
+class Standing(NamedTuple):
+    """Where a step is made: the frames of the script, and the loops in them, with the frame of each."""
+
+    frames: list[types.FrameType]
+    sites: list[LoopSite]
+    owners: list[types.FrameType]
+    loops: list[Loop]
+
+    def heads(self) -> dict[int, set[int]]:
+        """The lines of the heads, by the identity of their frame."""
+        found: dict[int, set[int]] = {}
+        for owner, loop in zip(self.owners, self.loops):
+            found.setdefault(id(owner), set()).update(head_lines(loop))
+        return found
+
+
+def script_frames(frame: types.FrameType | None) -> list[types.FrameType]:
+    """The frames of the script's own code, the outermost first. The script begins at `__main__`: who runs it
+    there is none of it."""
+    found = []
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            break
+        is_ours = frame.f_code.co_filename.startswith(OURS)
+        if not is_ours and is_scripts_own(str(frame.f_globals.get("__name__", ""))):
+            found.append(frame)
+        frame = frame.f_back
+    names = getattr(sys.modules.get("__main__"), "__dict__", None)
+    first = next((number for number, each in enumerate(reversed(found)) if each.f_globals is names), 0)
+    return found[::-1][first:]
+
+
+def head_lines(loop: Loop) -> set[int]:
+    """The lines at which a new turn begins. The test of an endless loop is no instruction: its turns begin at
+    its first statement."""
+    lines = {loop.lineno}
+    if isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant):
+        lines.add(loop.body[0].lineno)
+    return lines
+
+
+def stand_at(frame: types.FrameType, loaders: Loaders) -> Standing:
+    """Where a step is made whose optimizer is called in this frame.
+
+    Raises:
+        NotResumable: a loop does not say where it is, or there is none.
+    """
+    standing = Standing(script_frames(frame), [], [], [])
+    for each in standing.frames:
+        for loop in reversed(loops_at(each)):
+            names = Names(each)
+            try:
+                passed = _passed(loop, names, loaders)
+            except NotSeen as error:
+                place = f"{os.path.basename(each.f_code.co_filename)} line {loop.lineno}"
+                raise NotResumable(f"{place}: {error}") from None
+            finally:
+                names.release()
+            code = each.f_code
+            standing.sites.append(LoopSite(code.co_filename, code.co_name, loop.lineno, passed))
+            standing.owners.append(each)
+            standing.loops.append(loop)
+    if not standing.sites:
+        raise NotResumable("no loop of the script stands around its steps")
+    return standing
+
+
+def _passed(loop: Loop, names: Names, loaders: Loaders) -> int:
+    if isinstance(loop, ast.While):
+        return -1
+    if not isinstance(loop, ast.For):
+        raise NotSeen("the loop is asynchronous")
+    return _turn(loop, loop.iter, loop.target, names, loaders)
+
+
+def _turn(loop: ast.For, items: ast.expr, target: ast.expr, names: Names, loaders: Loaders) -> int:
+    """The number of the present turn of a loop over these items, from 0."""
+    if isinstance(items, ast.Call):
+        word = called_name(items)
+        if word in RANGES:
+            return _place_in(range(*(names.number(each) for each in items.args[:3])), loop, target, names)
+        if word == "enumerate" and isinstance(target, (ast.Tuple, ast.List)) and target.elts:
+            starts = [*items.args[1:2], *(each.value for each in items.keywords if each.arg == "start")]
+            _check_kept(loop, target.elts[0])
+            return names.number(target.elts[0]) - (names.number(starts[0]) if starts else 0)
+        if word in WRAPPERS or word in ("zip", "islice"):
+            inner = target.elts[0] if word == "zip" and isinstance(target, ast.Tuple) else target
+            return _turn(loop, items.args[0], inner, names, loaders) if items.args else _unknown(items)
+    value = names.source(items)
+    if isinstance(value, range):
+        return _place_in(value, loop, target, names)
+    if type(value) in (list, tuple) and isinstance(target, ast.Name):
+        _check_kept(loop, target)
+        item = names.value(target)
+        places = [at for at, each in enumerate(value) if each is item]
+        return places[0] if len(places) == 1 else _unknown(items)
+    given = loaders.count_given(value)
+    return _unknown(items) if given is None else given - 1
+
+
+def _unknown(items: ast.expr) -> Any:
+    raise NotSeen(f"nothing says in which turn the loop over `{ast.unparse(items)}` is")
+
+
+def _place_in(numbers: range, loop: ast.For, target: ast.expr, names: Names) -> int:
+    _check_kept(loop, target)
+    value = names.value(target) if isinstance(target, ast.Name) else None
+    if isinstance(value, int) and value in numbers:
+        return numbers.index(value)
+    raise NotSeen(f"nothing says in which turn the loop over {numbers} is")
+
+
+def _check_kept(loop: ast.For, target: ast.expr) -> None:
+    """What counts the turns must not be set in the loop."""
+    counts = {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
+    for statement in loop.body:
+        for each in _own_nodes(statement):
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store) and each.id in counts:
+                raise NotSeen(f"`{each.id}` counts the turns of this loop, and is set in it")
+
+
+def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """A statement, without functions and comprehensions in it, whose names are their own."""
+    own = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.comprehension)
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, own):
+            continue
+        yield each
+        waiting.extend(ast.iter_child_nodes(each))

@@ -1,0 +1,124 @@
+"""`python -m tests.unchanged`: runs every script that we have by itself and as a job; prints what differs.
+
+Rule: with default settings, a job that nobody asks for anything ends as `python script.py` does: the same
+parameters, files, output, exit code and random draws. The exit code is 0 only if nothing differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from typing import Final
+
+from tests.unchanged.collection import Script, chosen_for_quick, scripts
+from tests.unchanged.runs import Runner, one_runner
+from tests.unchanged.verdicts import Kind, Verdict, judge
+
+AT_ONCE: Final = 2 * min(2, len(os.sched_getaffinity(0)))
+"""Jobs mostly wait: for a profile, as short as it is."""
+QUICK: Final = 120
+"""Scripts of others in the quick version."""
+
+
+class Judges:
+    """Each thread has a runner of its own."""
+
+    def __init__(self) -> None:
+        self._own = threading.local()
+        self._lock = threading.Lock()
+        self._open = ExitStack()
+
+    def judge(self, script: Script) -> Verdict:
+        runner: Runner | None = getattr(self._own, "runner", None)
+        if runner is None:
+            with self._lock:
+                runner = self._own.runner = self._open.enter_context(one_runner())
+        return judge(runner, script)
+
+    def close(self) -> None:
+        self._open.close()
+
+
+def run(chosen: Sequence[Script], at_once: int) -> Iterator[Verdict]:
+    """What became of each, as they end."""
+    judges = Judges()
+    pool = ThreadPoolExecutor(at_once)
+    try:
+        waiting: list[Future[Verdict]] = [pool.submit(judges.judge, each) for each in chosen]
+        for future in as_completed(waiting):
+            yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        judges.close()
+
+
+def show(verdicts: Iterator[Verdict], total: int) -> list[Verdict]:
+    """Prints what differs as it is found."""
+    ended: list[Verdict] = []
+    terminal = sys.stderr.isatty()
+    for verdict in verdicts:
+        ended.append(verdict)
+        if terminal:
+            print(
+                f"\r\033[K{len(ended)} of {total}: {verdict.script.name}", end="", file=sys.stderr, flush=True
+            )
+        if verdict.kind not in (Kind.SAME, Kind.SKIPPED):
+            print("\r\033[K" * terminal + verdict.line(), flush=True)
+    if terminal:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    return ended
+
+
+def summary(ended: Sequence[Verdict]) -> Iterator[str]:
+    counts = Counter(each.kind for each in ended)
+    for reason, number in Counter(each.said for each in ended if each.kind is Kind.SKIPPED).items():
+        yield f"skipped {number}: {reason}"
+    paths = Counter(path for each in ended for path in each.traces)
+    for path, number in paths.most_common(5):
+        yield f"trace of ours in {number} scripts: {path}"
+    ran = len(ended) - counts[Kind.SKIPPED]
+    others = "".join(f", {counts[kind]} {text}" for kind, text in OTHERS.items() if counts[kind])
+    yield f"{ran} scripts, {counts[Kind.DIFFERS]} differ{others}"
+
+
+OTHERS: Final = {Kind.UNLIKE: "are not alike twice by themselves", Kind.BROKEN: "fail by themselves"}
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.unchanged", description=__doc__)
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="scripts with this in their names"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the generated loops and of what is drawn for --quick"
+    )
+    parser.add_argument("--loops", type=int, help="how many loops are generated: 300, or 25 with --quick")
+    parser.add_argument("--quick", action="store_true", help="the version of two minutes")
+    parser.add_argument("--list", action="store_true", help="print the names and leave")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = arguments(argv)
+    chosen = list(scripts())
+    if options.only:
+        chosen = [each for each in chosen if any(word in each.name for word in options.only)]
+    elif options.quick:
+        chosen = chosen_for_quick(chosen, options.seed, QUICK)
+    if options.list:
+        print("\n".join(each.name for each in chosen))
+        return 0
+    print(f"{len(chosen)} scripts, seed {options.seed}", flush=True)
+    ended = show(run(chosen, AT_ONCE), len(chosen))
+    print("\n".join(summary(ended)))
+    return int(any(each.kind not in (Kind.SAME, Kind.SKIPPED) for each in ended))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

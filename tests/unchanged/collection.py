@@ -1,0 +1,197 @@
+"""Every script that we have, and how each is run.
+
+Rule: a script is run as its author would run it, from its own place; nothing is copied. What is not there (a
+package, the folder beside the checkout) is skipped with its reason.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tests.checkpoint import habits
+from tests.checkpoint.interpreter import INSTALLED
+from tests.unchanged.compare import Rules
+from tests.unchanged.runs import Command
+
+TESTS: Final = Path(__file__).resolve().parents[1]
+OWN: Final = TESTS / "unchanged" / "scripts"
+SHARED: Final = Path(os.environ.get("COTENANT_SHARED_DATA") or TESTS.parents[1] / "shared") / "inputs"
+SAVED: Final = "saved.pt"
+REFUSED: Final = (
+    "none",
+    "batchnorm",
+    "centred",
+    "shared",
+    "shuffled",
+    "counting",
+    "attribute",
+    "buffer",
+    "states",
+    "inplace",
+    "scalar",
+    "hook",
+    "compiled",
+    "dropout",
+    "droppath",
+)
+"""What `tests/gradaccum/scripts/refused.py` is asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    name: str
+    command: Command
+    rules: Rules = field(default_factory=Rules)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of its job (`Runner.job`)."""
+    skipped: str = ""
+    """Why it is not run; empty: it is."""
+    slow: bool = False
+    """Too long for the quick version."""
+    generated: bool = False
+
+
+def scripts() -> Iterator[Script]:
+    """All but the generated ones."""
+    yield from _own()
+    yield from _habits()
+    yield from _gradaccum()
+    yield from _checkpoint()
+    yield from _shared()
+
+
+# --- In the repository ---------------------------------------------------------------------------------
+
+COLD: Final = frozenset[str]()
+"""Of our own scripts, those that look at the start or the end of their interpreter."""
+
+
+def _own() -> Iterator[Script]:
+    for path in sorted(OWN.glob("*.py")):
+        command = Command(script=path, args=(SAVED,), cold=path.stem in COLD)
+        yield Script(name=f"own/{path.stem}", command=command, rules=OWN_RULES.get(path.stem, Rules()))
+
+
+OWN_RULES: Final[dict[str, Rules]] = {}
+
+
+def _habits() -> Iterator[Script]:
+    for name in habits.NAMES:
+        command = Command(
+            script=habits.SCRIPTS / f"{name}.py", args=(SAVED,), env={"PYTHONPATH": str(INSTALLED)}
+        )
+        yield Script(name=f"habits/{name}", command=command, rules=HABITS_RULES.get(name, Rules()))
+
+
+CLOCK: Final = r"\d+(\.\d+)? ?(s|ms)\b"
+BARS: Final = Rules(masks=(r"(\r[^\r\n]*)+",))
+"""What a progress bar writes depends on the time."""
+HABITS_RULES: Final[dict[str, Rules]] = {
+    "context_manager": Rules(masks=(CLOCK,)),
+    "log_file": Rules(masks=(CLOCK,)),
+    "logging_module": Rules(masks=(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+",)),
+    "progress_bar": BARS,
+    "progress_bar_enumerate": BARS,
+    "progress_bar_plain": BARS,
+    "phases": Rules(masks=(CLOCK,)),
+    "timing": Rules(masks=(CLOCK,)),
+    "trange_epochs": BARS,
+}
+
+
+def _gradaccum() -> Iterator[Script]:
+    folder = TESTS / "gradaccum" / "scripts"
+    needs = {
+        "accelerate_loop": "accelerate",
+        "lightning_fit": "lightning",
+        "transformers_trainer": "transformers",
+    }
+    more: dict[str, list[tuple[str, ...]]] = {
+        "adversaries": [(), ("--penalty",)],
+        "mixed": [(), ("--float32",)],
+        "refused": [(kind,) for kind in REFUSED],
+    }
+    for path in sorted(folder.glob("*.py")):
+        if path.stem == "gang":  # It needs two ranks.
+            continue
+        for words in more.get(path.stem, [()]):
+            name = "/".join(("gradaccum", path.stem, *(word.strip("-") for word in words)))
+            command = Command(script=path, args=(SAVED, *words))
+            package = needs.get(path.stem, "")
+            rules = FRAMEWORK_RULES if package else Rules()
+            yield Script(name=name, command=command, rules=rules, skipped=_missing(package))
+
+
+def _checkpoint() -> Iterator[Script]:
+    folder = TESTS / "checkpoint" / "scripts"
+    table: dict[str, tuple[tuple[str, ...], str]] = {
+        "plain_loop": (("3", SAVED), ""),
+        "image_classes": (("--num-workers", "1"), ""),
+        "hf_trainer": (("2",), "transformers"),
+        "lightning_trainer": (("3",), "lightning"),
+        "accelerate_loop": (("3",), "accelerate"),
+    }
+    for name, (args, package) in table.items():
+        command = Command(script=folder / f"{name}.py", args=args)
+        rules = FRAMEWORK_RULES if package else Rules()
+        yield Script(name=f"checkpoint/{name}", command=command, rules=rules, skipped=_missing(package))
+
+
+FRAMEWORK_RULES: Final = Rules(
+    masks=(r"'train_(runtime|samples_per_second|steps_per_second)': '[^']*'", *BARS.masks)
+)
+
+
+def _missing(package: str) -> str:
+    if not package or importlib.util.find_spec(package) is not None:
+        return ""
+    return f"{package} is not installed: pip install -r tests/requirements-frameworks.txt"
+
+
+# --- Beside the checkout -------------------------------------------------------------------------------
+
+NOT_ALONE: Final = frozenset(
+    ("drive", "drive_at", "split", "splitfuzz", "gen_fuzz", "hf", "resume_ddp_powersgd")
+)
+"""Drivers, and scripts that need more than one argument or more than one process."""
+EXPLICIT: Final = "explicit"
+"""Begins the names of those that know us."""
+SHARED_NEEDS: Final = {"accelerate_prepared": "accelerate", "trainer_own_counter": "transformers"}
+LONG: Final = frozenset(("dropout_profiled", "trainer_own_counter"))
+
+
+def _shared() -> Iterator[Script]:
+    if not SHARED.is_dir():
+        nothing = Command(script=SHARED)
+        yield Script(name="shared", command=nothing, skipped=f"there is no folder {SHARED}")
+        return
+    for path in sorted((*(SHARED / "train").glob("*.py"), *(SHARED / "scripts").glob("*.py"))):
+        if path.stem in NOT_ALONE or path.stem.startswith(EXPLICIT):
+            continue
+        command = Command(script=path, args=(SAVED,))
+        yield Script(
+            name=f"shared/{path.stem}",
+            command=command,
+            rules=SHARED_RULES.get(path.stem, Rules()),
+            skipped=_missing(SHARED_NEEDS.get(path.stem, "")),
+            settings=SHARED_SETTINGS.get(path.stem, {}),
+            slow=path.stem in LONG,
+        )
+
+
+SHARED_RULES: Final[dict[str, Rules]] = {"trainer_own_counter": FRAMEWORK_RULES}
+SHARED_SETTINGS: Final[dict[str, Mapping[str, Any]]] = {"dropout_profiled": {"profile_s": 3.0}}
+
+
+def chosen_for_quick(found: list[Script], seed: int, most: int) -> list[Script]:
+    """So many of the scripts that are not slow, drawn by the seed; all of our own."""
+    own = [each for each in found if each.name.startswith("own/") and not each.slow]
+    others = [each for each in found if not each.slow and each not in own]
+    drawn = random.Random(seed).sample(others, min(most, len(others)))
+    return [*own, *(each for each in others if each in drawn)]

@@ -1,0 +1,72 @@
+"""What became of one script: run by itself and as a job, and once more by itself where the two differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from tests.unchanged.collection import Script
+from tests.unchanged.compare import Difference, differences, stable, traces
+from tests.unchanged.runs import Ended, Runner, TooLong
+
+
+class Kind(Enum):
+    SAME = "same"
+    DIFFERS = "differs"
+    UNLIKE = "is not alike twice by itself: it needs a rule"
+    BROKEN = "fails by itself: the generator's fault"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    script: Script
+    kind: Kind
+    found: tuple[Difference, ...] = ()
+    said: str = ""
+    traces: frozenset[str] = field(default_factory=frozenset)
+    """Where the script could find us, though nothing became another thing by it."""
+
+    def line(self) -> str:
+        told = "; ".join(map(str, self.found)) or self.said
+        return f"{self.script.name}: {self.kind.value}{': ' if told else ''}{told}"
+
+
+def judge(runner: Runner, script: Script, **settings: Any) -> Verdict:
+    """Runs the script; `settings` are those of its job."""
+    if script.skipped:
+        return Verdict(script=script, kind=Kind.SKIPPED, said=script.skipped)
+    try:
+        return _run(runner, script, settings)
+    finally:
+        runner.forget()
+
+
+def _run(runner: Runner, script: Script, settings: Mapping[str, Any]) -> Verdict:
+    bare = runner.bare(script.command)
+    if script.generated and bare.code != 0:
+        last = (bare.err.splitlines() or ["nothing"])[-1]
+        return Verdict(script=script, kind=Kind.BROKEN, said=last)
+    try:
+        job = runner.job(script.command, **{**script.settings, **settings})
+    except TooLong as late:
+        hangs = Difference(kind="exit", where="code", bare=str(bare.code), job=f"does not end: {late}")
+        return Verdict(script=script, kind=Kind.DIFFERS, found=(hangs,))
+    found = differences(bare, job, script.rules)
+    if found:
+        return _judge_again(runner, script, bare, job)
+    return Verdict(script=script, kind=Kind.SAME, traces=frozenset(traces(bare, job)))
+
+
+def _judge_again(runner: Runner, script: Script, bare: Ended, job: Ended) -> Verdict:
+    """What two runs by itself do not have in common says nothing about the job."""
+    again = runner.bare(script.command)
+    unlike = differences(bare, replace(again, state=bare.state), script.rules)
+    if unlike:
+        return Verdict(script=script, kind=Kind.UNLIKE, found=tuple(unlike))
+    states = stable(bare.state, again.state, bare.state, job.state)
+    found = differences(replace(bare, state=states[0]), replace(job, state=states[1]), script.rules)
+    kind = Kind.DIFFERS if found else Kind.SAME
+    return Verdict(script=script, kind=kind, found=tuple(found), traces=frozenset(traces(bare, job)))
