@@ -183,7 +183,7 @@ class SharedLimits:
         if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             return
         try:
-            for no in _open_devices():
+            for no in open_devices():
                 before = self._before.setdefault(no, _fraction_now(no))
                 room = 1.0 if memory_mib is None else memory_mib * _MIB / torch.cuda.mem_get_info(no)[1]
                 torch.cuda.set_per_process_memory_fraction(min(before, room), no)
@@ -191,7 +191,7 @@ class SharedLimits:
             say_unlimited(error)
 
 
-def _open_devices() -> list[int]:
+def open_devices() -> list[int]:
     """Devices on which this process has a context."""
     count = torch.cuda.device_count()
     is_open = getattr(torch._C, "_cuda_hasPrimaryContext", None)
@@ -225,11 +225,11 @@ def _sets_without_context() -> bool:
     return new and backend is not None and backend() == "native"  # cudaMallocAsync opens the device.
 
 
-def used_bytes() -> int:
-    """The bytes in use on the current device, whoever uses it. A client of MPS may be shown what is free of
-    its limit beside the total of the whole device: then what it does not have is not in use."""
-    free, total = torch.cuda.mem_get_info()
+def used_bytes(device: int) -> int:
+    """The bytes in use on a device, whoever uses it. A client of MPS may be shown what is free of its limit
+    beside the total of the whole device: then what it does not have is not in use."""
+    free, total = torch.cuda.mem_get_info(device)
     limit = mps_limit_bytes(os.environ)
-    if limit is not None and limit < total and limit - free >= torch.cuda.memory_reserved():
+    if limit is not None and limit < total and limit - free >= torch.cuda.memory_reserved(device):
         return int(limit - free)
     return int(total - free)

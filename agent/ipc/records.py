@@ -73,7 +73,7 @@ RECORD_VERSION: Final = 1
 
 
 class RankOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """A process to start: a worker, or the host's one launcher when `launch.mode` is host."""
+    """A process to start: a worker, or the only one of its host where `launch.mode` is host or process."""
 
     rank: int
     local_rank: int
@@ -204,6 +204,14 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gang(self) -> tuple[GangMember, ...]:
         return self.start.gang
+
+    @property
+    def slots_each(self) -> int:
+        """CPU slots of each process here. The main memory of one that has several counts on them in equal
+        parts."""
+        if self.launch.mode != "process" or any(rank.cuda_uuids for rank in self.ranks):
+            return 1
+        return sum(len(member.devices) for member in self.gang)
 
     @property
     def is_first_host(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from cotenant.checkpoint.device_limit import used_bytes
+from cotenant.checkpoint.device_limit import open_devices, used_bytes
 from cotenant.checkpoint.talk import protocol
 
 FIRST_S: Final = 1.0
@@ -55,13 +55,14 @@ def memory_in_use_mib() -> tuple[float | None, float | None]:
     """The peak of this process, and what it has in use now.
 
     On CUDA what torch had or has allocated, and what is in use there beside torch (the context, the driver),
-    which is only true while nobody else uses the device; else what was or is resident.
+    which is only true while nobody else uses the device: of the fullest, if it has opened several. Else what
+    was or is resident.
     """
     try:
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            beside = used_bytes() - torch.cuda.memory_reserved()
-            allocated = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
-            return (beside + allocated[0]) / _MIB, (beside + allocated[1]) / _MIB
+            devices = open_devices() or [torch.cuda.current_device()]
+            peak_mib, static_mib = max(_device_mib(device) for device in devices)
+            return peak_mib, static_mib
         if os.environ.get("CUDA_VISIBLE_DEVICES"):  # Main memory says nothing about a GPU's.
             return None, None
         lines = _STATUS.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -69,6 +70,15 @@ def memory_in_use_mib() -> tuple[float | None, float | None]:
         return None, None
     sizes = {name: text for name, _, text in (line.partition(":") for line in lines)}
     return _status_mib(sizes.get("VmHWM")), _status_mib(sizes.get("VmRSS"))
+
+
+def _device_mib(device: int) -> tuple[float, float]:
+    cuda = torch.cuda
+    beside = used_bytes(device) - cuda.memory_reserved(device)
+    return (
+        (beside + cuda.max_memory_allocated(device)) / _MIB,
+        (beside + cuda.memory_allocated(device)) / _MIB,
+    )
 
 
 def _status_mib(text: str | None) -> float | None:

@@ -128,7 +128,8 @@ class SeriesPlan(msgspec.Struct, frozen=True, kw_only=True):
         each = f"a load of {duration(self.load_s)} and {duration(self.profile_s)} measured, on each"
         total = f"about {duration(self.estimated_device_s)} of device time"
         noun = "device" if shapes == "1" else "devices"
-        return f"{plural(len(self.series), 'job')} on {shapes} {noun}, {total} ({each})"
+        once = ", each one process" if noun == "devices" and self.spec.launch.mode == "process" else ""
+        return f"{plural(len(self.series), 'job')} on {shapes} {noun}{once}, {total} ({each})"
 
     def account(self, results: tuple[SeriesResult, ...]) -> str:
         spent_s = sum(each.device_s for each in results)
@@ -168,6 +169,8 @@ def plan_series(
     nodes = client.ask(wire.ListNodes()).nodes
     hosts = [node for node in nodes if node.state is HostState.OK]
     series = configurations(hosts, spec, gpus_max)
+    if spec.launch.mode == "process":
+        hosts_max = 1
     series = tuple(each for each in series if hosts_max is None or each.hosts <= hosts_max)
     if not series:
         kind = f" of type {spec.gpu_type}" if spec.gpu_type else ""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cotenant.controller.domain.bookings import *  # noqa: F403
     from cotenant.controller.domain.budget_use import *  # noqa: F403
     from cotenant.controller.domain.cluster import *  # noqa: F403
+    from cotenant.controller.domain.command_words import *  # noqa: F403
     from cotenant.controller.domain.commands import *  # noqa: F403
     from cotenant.controller.domain.container import *  # noqa: F403
     from cotenant.controller.domain.ids import *  # noqa: F403
@@ -47,6 +48,10 @@ _HOMES: Final = {
     "cluster": (
         "DIVIDED", "FOREIGN", "HELD_MIB_MIN", "Device", "DeviceKind", "DeviceState", "Host",
         "HostReport", "HostRoom", "HostState", "SharingMode", "asks_hosts", "room_left", "sharing_in_words",
+    ),
+    "command_words": (
+        "SHELLS", "PythonProgram", "is_python", "launcher_of", "own_command", "program_name",
+        "python_program",
     ),
     "commands": (
         "INTERRUPT_S", "AgentCommand", "AnyCommand", "ComputeRequest", "ForgetJob", "GangMember",

@@ -27,8 +27,9 @@ SHARE_MAX_MIN: Final = 1.01
 SHARE_MAX_MAX: Final = 10.0
 SHARE_FORMS: Final = "auto, never, max=none, or max=X with X from 1.01 to 10"
 
-LaunchMode = Literal["worker", "host"]
-
+LaunchMode = Literal["worker", "host", "process"]
+"""How often a command is started: once per device, as a rank of a gang; once per host, as torchrun is; or
+once, as it was typed."""
 
 LaunchKind = Literal["", "warm", "cold"]
 """How processes were started: forked from one that had imported their packages, or each from nothing; empty:
@@ -122,7 +123,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     output: str = ""
     """Extra file (a pattern with %j, %a, %r) that receives the rank's output; empty = agent's logs only."""
     mode: LaunchMode = "worker"
-    """worker: once per device; host: once per host (torchrun, accelerate, deepspeed)."""
+    ranked_alone: bool = True
+    """A worker that is the only one gets RANK and its kin as well; False: it is started as it was typed."""
     zero_code: tuple[str, ...] = ()
     """What the hook does for a script that knows nothing of cotenant: accumulate, mean, checkpoint,
     progress."""
@@ -152,6 +154,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     def secret_variables(self) -> tuple[str, ...]:
         """The secrets that its processes get: all but the one by which its owner is told."""
         return tuple(name for name in self.secrets if name != WEBHOOK_VARIABLE)
+
+    def gives_ranks(self, workers: int) -> bool:
+        """Whether each of so many workers finds its rank in its environment."""
+        return self.mode == "worker" and (workers > 1 or self.ranked_alone)
 
     @property
     def may_be_split(self) -> bool:
@@ -192,7 +198,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Above gpus_min for an elastic job: it may be given any number in between (`takes`), and another while
     it trains. What is said of it in time (`expected_s`) is on gpus_min."""
     nodes: int = 0
-    """Pods of equal size, one per host; 0 = as few hosts as possible."""
+    """Pods of equal size, one per host; 0 = as few hosts as possible, which for one process is one."""
     gpu_fraction: float = 1.0
     """Below 1: a part of one device (`domain/tenancy.py`); such a job has gpus_min = gpus_max = 1."""
     gpu_type: str = ""
@@ -249,6 +255,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     launch: Launch = Launch()
 
     def __post_init__(self) -> None:
+        if self.gpus_max > 1 and not self.nodes and self.launch.mode == "process":
+            msgspec.structs.force_setattr(self, "nodes", 1)
         if not _is_plain(self) and (problem := _problem(self)):
             raise ValueError(f"job {self.job_id}: {problem}")
 
@@ -439,8 +447,16 @@ def _problem(spec: JobSpec) -> str:
         (
             spec.launch.terminal
             and spec.gpus_max > 1
-            and (spec.is_elastic or spec.nodes != 1 or spec.launch.mode != "host"),
+            and (spec.is_elastic or spec.nodes != 1 or spec.launch.mode == "worker"),
             "a job with a terminal has one rank, on one host",
+        ),
+        (
+            spec.launch.mode == "process" and spec.is_elastic,
+            "one process keeps its GPUs: an elastic job has one per GPU (--launch worker) or per host",
+        ),
+        (
+            spec.launch.mode == "process" and spec.nodes > 1,
+            f"one process uses the GPUs of one host, and nodes are {spec.nodes}: see --launch",
         ),
     )
     return next((text for wrong, text in checks if wrong), "")

@@ -79,7 +79,7 @@ def job_options(parameters: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "nodes": nodes,
         "gpus": nodes * gpus,
-        "launch": "worker" if tasks == gpus else "host",
+        "launch": "process" if nodes * tasks == 1 else "worker" if tasks == gpus else "host",
     }
     if "name" in parameters:
         found["name"] = parameters["name"]

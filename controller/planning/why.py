@@ -91,7 +91,8 @@ def why_impossible(view: View, job: Job) -> Reason | None:
         return too_large
     largest = view.sizes.ever(scheduling_class)
     if largest < scheduling_class.gpus:
-        on = f" on {scheduling_class.nodes} nodes" if scheduling_class.nodes else ""
+        nodes = scheduling_class.nodes
+        on = f" on {nodes} nodes" if nodes > 1 else " on one host" if nodes else ""
         return because("never-fits", scheduling_class.gpus, on, largest)
     if not any(h.state == "ok" for h in hosts):
         states = ", ".join(f"{h.host_id} is {h.state}" for h in hosts)

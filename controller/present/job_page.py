@@ -79,6 +79,8 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
     )
     yield "budget", _budget(job)
     yield "steps", "none are seen: it counts as running" if job.start_assumed else ""
+    if job.spec.gpus_max > 1:
+        yield "processes", _PROCESSES[job.spec.launch.mode]
     yield "launch", _launch(job.attempts)
     yield "next time", _overheads(job)
     yield "speed", _speed(job)
@@ -105,6 +107,13 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
     yield "profile", _profile(job)
     yield "resumable", _resumable(job)
     yield "told", job.told or ""
+
+
+_PROCESSES: Final = {
+    "worker": "one per GPU, each with its RANK (--launch worker)",
+    "host": "one per host, which starts the others itself (--launch host)",
+    "process": "one, which sees all its GPUs (--launch process)",
+}
 
 
 def _budget(job: wire.JobView) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import io
 import os
 import pickle
 import re
 import sys
 import sysconfig
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +27,7 @@ from cotenant.controller.python import folders
 from cotenant.controller.python.errors import BadCall, CotenantError
 from cotenant.controller.python.folders import CallPlace, ResultReference
 from cotenant.controller.python.inside import EACH_RANK, MODULE, WORK_DIR
+from cotenant.controller.submission.starts import Start, start_of_function
 
 WITHOUT_CLOUDPICKLE: Final = "pip install '.[api]' in cotenant's source folder"
 NAME_MAX: Final = 64
@@ -45,6 +48,8 @@ class PackedCalls(NamedTuple):
     sha256: str
     """Of what the function does, without its arguments."""
     calls: int
+    start: Start
+    """How the function is started on several GPUs."""
 
     def argv(self, at: int, each_rank: bool) -> tuple[str, ...]:
         flags = (EACH_RANK,) if each_rank else ()
@@ -103,7 +108,7 @@ def pack_calls(
         if isinstance(error, Exception):
             raise BadCall(f"{name} or its arguments cannot be pickled: {error}") from error
         raise
-    return PackedCalls(folder, name, sha256, len(calls))
+    return PackedCalls(folder, name, sha256, len(calls), _start_of(function))
 
 
 def fingerprint(value: Any, reference_of: Callable[[Any], Any] = lambda value: None) -> str:
@@ -202,6 +207,20 @@ def _inner(function: Any) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
     return function
+
+
+def _start_of(function: Callable[..., Any]) -> Start:
+    """How a function is started, as the text says in which it was defined."""
+    inner = _inner(function)
+    place = inner if hasattr(inner, "__code__") else type(inner)
+    name, file, text = str(getattr(place, "__name__", "")), None, ""
+    try:
+        found = Path(inspect.getsourcefile(place) or "")
+        file = found if found.is_file() else None
+        text = "" if file is not None else textwrap.dedent(inspect.getsource(place))
+    except (OSError, TypeError):  # Typed at a prompt, or not written in Python.
+        pass
+    return start_of_function(name, file, text, (os.getcwd(), *os.environ.get("PYTHONPATH", "").split(":")))
 
 
 def _path() -> list[str]:

@@ -32,6 +32,7 @@ from cotenant.controller.python.results import home
 from cotenant.controller.python.sending import JobDraft, is_keyed, submit_drafts
 from cotenant.controller.submission.build import Submission, Submitter, submission
 from cotenant.controller.submission.options import BY_KEY, OPTIONS, BadSubmission, Option, Options, read
+from cotenant.controller.submission.starts import Start
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
 
@@ -99,10 +100,11 @@ def submit(
 
     Keywords that are options of `cotenant submit` are the job's, all others the function's. A name that is
     both stands in `options={}` or in `kwargs={}`; with `options={}` every keyword is the function's. A job
-    among the arguments becomes its result, and is waited for. The function runs once per GPU, as a script
-    would, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. `results="all"` keeps what every rank
-    returned, else that of rank 0. `key`: a second submission of the same with the same key is the first one's
-    job. `folder`: where function and results lie, on every host (default: in your home).
+    among the arguments becomes its result, and is waited for. The function runs once and sees all its GPUs;
+    where it makes a process group, or with `launch="worker"`, it runs once per GPU, with RANK, WORLD_SIZE,
+    MASTER_ADDR and MASTER_PORT set, and the result is rank 0's. `results="all"` runs it once per GPU and
+    keeps what every rank returned. `key`: a second submission of the same with the same key is the first
+    one's job. `folder`: where function and results lie, on every host (default: in your home).
 
     Raises:
         BadCall: something in it is wrong; nothing was sent.
@@ -231,7 +233,9 @@ def _base_options(given: dict[str, Any]) -> tuple[Options, tuple[JobHandle[Any],
     return options, pending
 
 
-def _submission(words: list[str], options: Options, endpoint: str | None) -> Submission:
+def _submission(
+    words: list[str], options: Options, endpoint: str | None, start: Start | None = None
+) -> Submission:
     with translate_problems():
         loaded = loaded_settings(endpoint)
         webhook = own_webhook(loaded.settings.notify)
@@ -248,7 +252,7 @@ def _submission(words: list[str], options: Options, endpoint: str | None) -> Sub
         snapshot_size_max_mib=loaded.settings.snapshot.size_max_mib,
     )
     try:
-        return submission(words, options, where, command_only=True)
+        return submission(words, options, where, command_only=True, start=start)
     except BadSubmission as error:
         raise _bad_call(error) from None
 
@@ -272,7 +276,8 @@ def _drafts_of(
         discard(calls.folder)
         raise BadCall(f'results= must be "first" or "all", got {results!r}')
     try:
-        made = _submission(list(calls.argv(0, each_rank)), options, endpoint)
+        start = Start(mode="worker") if each_rank else calls.start
+        made = _submission(list(calls.argv(0, each_rank)), options, endpoint, start)
     except BaseException:
         discard(calls.folder)
         raise

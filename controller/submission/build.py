@@ -21,17 +21,18 @@ from cotenant.controller.domain import (
     JobId,
     JobSpec,
     Launch,
-    LaunchMode,
     SlurmScript,
     job_spec,
+    own_command,
+    python_program,
     texts,
 )
 from cotenant.controller.submission import commands, grids, recording
-from cotenant.controller.submission.commands import spawning
 from cotenant.controller.submission.containers import container_of
 from cotenant.controller.submission.options import BY_KEY, BadSubmission, Options, merge_options, read
 from cotenant.controller.submission.quantities import GpuRange
 from cotenant.controller.submission.recording import code_sha256
+from cotenant.controller.submission.starts import Start, start_of
 from cotenant.controller.wire import ENV_KEY
 from cotenant.controller.wire import clients as wire
 
@@ -89,7 +90,8 @@ class _Source(msgspec.Struct, frozen=True, kw_only=True):
     options: Options
     notes: tuple[str, ...] = ()
     slurm: SlurmScript | None = None
-    host: bool = False
+    start: Start | None = None
+    """How it is started; None: as its command says."""
 
 
 def submission(
@@ -99,11 +101,13 @@ def submission(
     *,
     command_only: bool = False,
     sbatch: Sbatch | None = None,
+    start: Start | None = None,
 ) -> Submission:
     """Builds the submission that `submit WORDS` means: a YAML file, a script with directives, or a command.
 
     Flags win over what a file says. `command_only` (after `--`, and for `run`) takes words as a command;
-    `sbatch` takes them as a script and its arguments, as that command does.
+    `sbatch` takes them as a script and its arguments, as that command does. `start`: how a command is started
+    whose words do not tell that.
 
     Raises:
         BadSubmission: something in the submission is wrong.
@@ -113,7 +117,8 @@ def submission(
     try:
         if sbatch is not None:
             return _submission(_slurm_source(words, sbatch), flags, where)
-        return _submission(_command(words) if command_only else _source(words), flags, where)
+        source = _Source(argv=tuple(words), options={}, start=start) if command_only else _source(words)
+        return _submission(source, flags, where)
     except OSError as error:  # A name too long for a file, a folder that may not be looked into.
         raise BadSubmission(f"{_file_name(error)}: {error.strerror}", "check the names in it") from None
 
@@ -136,24 +141,24 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
     notes = list(source.notes)
     sweep = grids.grids_of(values, source.argv, workdir)
     first = msgspec.structs.replace(source, argv=sweep.fill(source.argv))
-    commands.refuse_container(first.argv)
-    if container is None:
-        doubt = commands.doubt_of(first.argv, workdir, {**environment.open}.get("PATH", os.defpath))
-    else:  # What its image has is not known here.
-        doubt = commands.workdir_doubt(workdir)
-    doubt = doubt or commands.output_doubt(_output(values.get("output"), workdir))
+    path = environment.open.get("PATH", os.defpath)
+    doubt = _doubt(values, first.argv, workdir, path if container is None else None)
     if doubt is not None and where.same_machine:
         raise doubt
     if doubt is not None:
         notes.append(f"on this machine {doubt.message}")
     argv, snapshot = _take_snapshot(values, source.argv, workdir, where, notes)
+    start = _start(values, source, sweep, workdir, environment.open.get("PYTHONPATH", ""))
+    if (gpus := _gpus(values)).most > 1 and start.why:
+        notes.append(start.note("-".join(map(str, sorted({gpus.least, gpus.most})))))
     launch = Launch(
         argv=argv,
         workdir=os.path.abspath(workdir),
         env=environment.open,
         secrets=tuple(environment.secrets),
         output=_output(values.get("output"), workdir if snapshot is None else Path()),
-        mode=_mode(values, first, workdir, notes),
+        mode=start.mode,
+        ranked_alone=start.ranked_alone,
         uid=os.getuid(),
         gid=os.getgid(),
         groups=tuple(sorted(os.getgroups())),
@@ -164,7 +169,6 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         snapshot=snapshot,
         container=container,
     )
-    path = {**environment.open}.get("PATH", os.defpath)
     values |= {"notify": notify} | ({"array": sweep.array} if sweep.tasks else {})
     files = (each for each, word in zip(first.argv, source.argv, strict=True) if each != word)
     has_one_code = container is None and not any((workdir / each).is_file() for each in files)
@@ -189,6 +193,16 @@ def _record(values: dict[str, Any], where: Submitter, *, of_host: bool) -> recor
     if where.key_file:
         environment.secrets.setdefault(ENV_KEY, where.key_file)
     return environment
+
+
+def _doubt(
+    values: dict[str, Any], argv: tuple[str, ...], workdir: Path, path: str | None
+) -> BadSubmission | None:
+    """Why the command would fail on this machine, or None. `path` None: it runs in an image, and what that
+    has is not known here. Raises BadSubmission: it starts a container."""
+    commands.refuse_container(argv)
+    doubt = commands.workdir_doubt(workdir) if path is None else commands.doubt_of(argv, workdir, path)
+    return doubt or commands.output_doubt(_output(values.get("output"), workdir))
 
 
 def _notify(given: tuple[str, ...] | None, usual: tuple[str, ...]) -> tuple[str, ...]:
@@ -238,17 +252,42 @@ def _promise(values: dict[str, Any]) -> wire.PromiseAsked | None:
     return wire.PromiseAsked(within_s=max(0.0, within_s), is_optional=is_optional)
 
 
-def _mode(values: dict[str, Any], source: _Source, workdir: Path, notes: list[str]) -> LaunchMode:
-    """The mode that was asked for, else the one that suits the command. Adds to the notes."""
-    given: LaunchMode | None = values.get("launch")
-    mode: LaunchMode = given or ("host" if source.host else commands.launch_mode(source.argv))
-    spawns = spawning(source.argv, workdir) if given is None and mode == "worker" else None
-    if spawns is None:
-        return mode
-    script, where = spawns
-    if _gpus(values).most != 1:
-        notes.append(where.note(script))
-    return "host" if where.certain else mode
+def _start(
+    values: dict[str, Any], source: _Source, sweep: grids.Grids, workdir: Path, python_path: str
+) -> Start:
+    """The start that was asked for, else the one that suits the command. Adds to the values that it has one
+    host where that is so.
+
+    Raises:
+        BadSubmission: it is one process and asks for what only several can have.
+    """
+    if given := values.get("launch"):
+        start = Start(mode=given)
+    else:
+        start = source.start or _start_of_tasks(source.argv, sweep, workdir, python_path)
+    gpus, nodes = _gpus(values), values.get("nodes", 0)
+    if gpus.most > gpus.least:  # On one GPU it may be what it was on several.
+        start = msgspec.structs.replace(start, ranked_alone=True)
+    why = f": {start.why}" if start.why else ""
+    if start.mode == "process" and gpus.most > gpus.least:
+        message = f"--gpus {gpus.least}-{gpus.most}: one process cannot be elastic{why}"
+        raise BadSubmission(message, "--launch worker starts one process per GPU")
+    if start.has_one_host and nodes > 1:
+        message = f"--nodes {nodes}: one process uses the GPUs of one host{why}"
+        raise BadSubmission(message, "--launch worker starts one per GPU, --launch host one per host")
+    if start.has_one_host and gpus.most > 1:
+        values["nodes"] = 1
+    return start
+
+
+def _start_of_tasks(argv: tuple[str, ...], sweep: grids.Grids, workdir: Path, python_path: str) -> Start:
+    """The start that suits all tasks of a sweep, whose scripts may be others."""
+    filled = [sweep.fill(argv, task) for task in range(max(1, len(sweep.tasks)))]
+    programs = {python_program(own_command(each)): each for each in filled}
+    starts = [start_of(each, workdir, python_path) for each in programs.values()]
+    if len({(each.mode, each.ranked_alone) for each in starts}) > 1:
+        raise BadSubmission("the scripts of this sweep do not start alike", "say how: --launch")
+    return starts[0]
 
 
 def _source(words: Sequence[str]) -> _Source:
@@ -276,9 +315,9 @@ def _source(words: Sequence[str]) -> _Source:
             options=script.options,
             notes=script.notes,
             slurm=script.slurm,
-            host=script.runs_per_host,
+            start=Start(mode="host") if script.runs_per_host else None,
         )
-    return _command(words)
+    return _Source(argv=tuple(words), options={})
 
 
 def _slurm_source(words: Sequence[str], sbatch: Sbatch) -> _Source:
@@ -301,12 +340,12 @@ def _slurm_source(words: Sequence[str], sbatch: Sbatch) -> _Source:
     if sbatch.is_shown:
         del usual["output"]
     return _Source(
-        argv=argv, options=usual | script.options, notes=script.notes, slurm=script.slurm, host=True
+        argv=argv,
+        options=usual | script.options,
+        notes=script.notes,
+        slurm=script.slurm,
+        start=Start(mode="host"),
     )
-
-
-def _command(words: Sequence[str]) -> _Source:
-    return _Source(argv=tuple(words), options={})
 
 
 def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:

@@ -27,15 +27,13 @@ from cotenant.controller.submission.options import (
     read,
     refuse_all,
 )
+from cotenant.controller.submission.starts import starts_launcher
 
 SLURM: Final = "cotenant.controller.slurm.sbatch"
 SCRIPT_BYTES_MAX: Final = 4 * 1024 * 1024
 SUFFIXES: Final = (".sh", ".bash", ".slurm", ".sbatch", ".job")
 _DIRECTIVE: Final = re.compile(r"#(COTENANT|SBATCH)\s+(.*)")
-_HOST_LAUNCHER: Final = re.compile(
-    r"^\s*(exec\s+)?(torchrun|deepspeed|accelerate\s+launch|python3?\s+-m\s+torch\.distributed\.(run|launch))\b"
-)
-_SLURM_LAUNCHER: Final = re.compile(r"^\s*(exec\s+)?(srun|mpirun|mpiexec)\b")
+_SRUN: Final = re.compile(r"^\s*(exec\s+)?srun\b")
 _STARTS_RANKS: Final = re.compile(
     r"\b(srun|mpirun|mpiexec|torchrun|deepspeed|accelerate\s+launch|torch\.distributed\.(run|launch))\b"
 )
@@ -134,7 +132,7 @@ def script_of(lines: list[str], path: Path, sbatch: Sequence[str] | None = None)
         options=options,
         notes=tuple(notes),
         slurm=slurm.script(numbers_devices=is_deepspeed) if slurm else None,
-        runs_per_host=has_slurm or any(_HOST_LAUNCHER.match(line) for line in lines),
+        runs_per_host=has_slurm or starts_launcher("\n".join(lines)),
     )
 
 
@@ -157,10 +155,8 @@ def _late(path: Path, lines: list[str], end: int) -> list[str]:
 
 
 def _notes(path: Path, lines: list[str]) -> list[str]:
-    at = next((number for number, line in enumerate(lines, start=1) if _SLURM_LAUNCHER.match(line)), None)
-    if at is None:
-        return []
-    return [f"{path}:{at}: take out srun or mpirun: the script itself is started once per GPU"]
+    at = next((number for number, line in enumerate(lines, start=1) if _SRUN.match(line)), None)
+    return [] if at is None else [f"{path}:{at}: srun is only there for scripts with #SBATCH lines"]
 
 
 def _slurm_notes(options: Options, lines: list[str]) -> list[str]:

@@ -353,7 +353,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
         f"when you are told, and where: {NOTIFY_FORMS} (default: as `notify.kinds` says)",
         listed=True,
     ),
-    Option("launch", "worker|host", choice("worker", "host"), "start the command per GPU or per host"),
+    Option(
+        "launch",
+        "worker|host|process",
+        choice("worker", "host", "process"),
+        "start the command per GPU, per host, or once (default: as the script needs it)",
+    ),
     Option("cold", "", yes_or_no, "do not fork its ranks from one that has its packages", switch=True),
     Option(
         "begin",

@@ -24,8 +24,11 @@ from cotenant.controller.submission.options import BadSubmission
 
 ALWAYS: Final = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH")
 HOSTS_OWN: Final = (*ALWAYS, "PYTHONHOME", "LD_PRELOAD", "HOME", "SHELL", "TMPDIR")
-NEVER: Final = re.compile(r"_|PWD|OLDPWD|SHLVL|XDG_RUNTIME_DIR|COTENANT_.*|SLURM_.*")
-"""Of this shell, not of the job; left out even by `--export ALL`."""
+NEVER: Final = re.compile(
+    r"_|PWD|OLDPWD|SHLVL|XDG_RUNTIME_DIR|COTENANT_.*|SLURM_.*"
+    r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|PET_.*|TORCHELASTIC_.*"
+)
+"""Of this shell, or of the rank that submits, not of the job; left out even by `--export ALL`."""
 SECRET: Final = re.compile(r"TOKEN|SECRET|KEY|PASSWORD", re.IGNORECASE)
 ENVIRONMENT_BYTES_MAX: Final = 512 * 1024
 

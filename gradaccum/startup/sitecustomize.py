@@ -243,9 +243,11 @@ def _keep_to_share(torch: Any) -> None:
 
 def note_modules() -> None:
     """Called at the first optimizer step by `checkpoint/session.py`, else at the end: what was imported from
-    the environment, so that a process can be kept that has it. The first rank of a host alone."""
+    the environment, so that a process can be kept that has it. The first rank of a host alone, and not its
+    launcher, which is known by PET_NODE_RANK."""
     path = os.environ.get(ENV_MODULES, "")
-    if not path or os.environ.get("LOCAL_RANK") != "0" or os.getpid() != _PID:
+    first = os.environ.get("LOCAL_RANK", "" if "PET_NODE_RANK" in os.environ else "0")
+    if not path or first != "0" or os.getpid() != _PID:
         return
     del os.environ[ENV_MODULES]
     import json
@@ -258,12 +260,14 @@ def note_modules() -> None:
         origin = getattr(getattr(module, "__spec__", None), "origin", None)
         if isinstance(origin, str) and origin.startswith(places) and name.partition(".")[0] != "cotenant":
             names.append(name)  # Without ours: in a job they come from beside this file.
+    part = path + ".part"  # Half a list would be taken for the whole one.
     with contextlib.suppress(OSError):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.write(file, json.dumps(names).encode())
         finally:
             os.close(file)
+        os.rename(part, path)
 
 
 def _say(text: str) -> None:

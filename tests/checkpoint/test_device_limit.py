@@ -56,9 +56,9 @@ class Gpus:
             "current_device": lambda: 0,
             "mem_get_info": self._info,
             "get_device_properties": lambda no=0: SimpleNamespace(total_memory=self.wholes[no]),
-            "memory_reserved": lambda: self.reserved,
-            "max_memory_allocated": lambda: self.reserved,
-            "memory_allocated": lambda: 0,
+            "memory_reserved": lambda no: self.reserved,
+            "max_memory_allocated": lambda no: self.reserved,
+            "memory_allocated": lambda no: 0,
             "set_per_process_memory_fraction": self.set,
         }
         for name, value in cuda.items():
@@ -301,3 +301,13 @@ def test_the_peak_is_what_is_used_whatever_a_limit_makes_of_the_free_memory(
             gpu.free = limit_gib * GIB - expected
     peak_mib, static_mib = memory_in_use_mib()
     assert (peak_mib, static_mib) == (expected / (1 << 20), (expected - gpu.reserved) / (1 << 20))
+
+
+@pytest.mark.parametrize(("opened", "peak_gib"), [({0}, 20), ({1}, 30), ({0, 1}, 30), (set(), 20)], ids=str)
+def test_the_peak_of_a_process_with_two_devices_is_that_of_the_fuller_one_it_has_opened(
+    gpu: Gpus, monkeypatch: pytest.MonkeyPatch, opened: set[int], peak_gib: int
+) -> None:
+    used = {0: 20 * GIB, 1: 30 * GIB}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda no: (gpu.wholes[no] - used[no], gpu.wholes[no]))
+    gpu.opened = set(opened)
+    assert memory_in_use_mib() == (peak_gib * 1024, peak_gib * 1024)

@@ -37,9 +37,9 @@ def spec(job_id: str | int, **more: Any) -> JobSpec:
         more |= {"gpus_min": gpus, "gpus_max": gpus}
     uid = more.pop("uid", 1000)
     argv = more.pop("argv", ("python", f"train-{job_id}.py"))
-    zero_code = more.pop("zero_code", ())
+    zero_code, mode = more.pop("zero_code", ()), more.pop("mode", "worker")
     more.setdefault("user", "ann")
-    launch = Launch(argv=argv, uid=uid, zero_code=zero_code)
+    launch = Launch(argv=argv, uid=uid, zero_code=zero_code, mode=mode)
     return JobSpec(job_id=JobId(str(job_id)), launch=launch, **more)
 
 

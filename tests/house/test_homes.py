@@ -23,6 +23,7 @@ HOMES: dict[str, dict[str, str]] = {
         "controller/cli/demo/workloads/training.py": f"{ALONE}: it is a user's program",
         "controller/store/sqlite.py": "the new file is sqlite's, which writes and flushes it",
         "controller/python/folders.py": "steps from an open folder, also in the user's process",
+        "gradaccum/startup/sitecustomize.py": f"{ALONE}: it runs in the user's process, before anything else",
         "agent/daemon/spool.py": "appends to a file that is there",
         "agent/host/jobside.py": "renames a folder",
         "agent/host/trees.py": "renames a folder",

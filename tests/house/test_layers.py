@@ -59,7 +59,7 @@ agent.supervisor                controller.wire agent.ipc agent.host agent.warm 
                                 agent.supervisor.core
                                 agent.supervisor.processes
 agent.daemon.core               controller.performance controller.domain controller.planning controller.wire
-                                mps profiler.indicators agent.ipc agent.supervisor.processes
+                                mps profiler.indicators agent.ipc
 agent.gpus                      controller.domain controller.wire controller.system mps profiler.driver
                                 agent.ipc agent.host agent.daemon.core
 agent.daemon                    controller.domain controller.wire controller.system profiler.driver

@@ -83,8 +83,12 @@ def test_a_wrong_line_of_a_script_is_named(person: Person) -> None:
 
 
 NEVER = {
-    "too many GPUs": (("-g", "3"), "needs 3 devices; the largest possible placement here has 2"),
-    "too many hosts": (("-N", "2"), "on 2 nodes"),
+    "too many GPUs": (("-g", "3", "--launch", "worker"), "needs 3 devices; the largest possible placement"),
+    "too many GPUs of a host": (
+        ("-g", "3", "--launch", "process"),
+        "needs 3 devices on one host; the largest",
+    ),
+    "too many hosts": (("-N", "2", "--launch", "host"), "on 2 nodes"),
     "device memory": (("--mem", "9999G"), "the largest device offers"),
     "feature": (("--constraint", "fast"), "no host has the feature fast"),
     "cores": (("--cpus", "5000"), "needs 5000 cores on one host"),

@@ -11,8 +11,8 @@ is wholly a client or not at all; where it cannot be one, it says why and time-s
 A process talks to one daemon. One for all devices of the host, of the job's user, is the default: every
 worker sees all devices of its gang here and has its true LOCAL_RANK. With one daemon per device each worker
 sees its own device alone and is LOCAL_RANK 0, as under `torchrun --virtual-local-rank`, which is said at its
-start; a launcher that starts several workers itself gives all of them one environment, so they cannot be
-clients of several daemons.
+start. One process with several devices has one environment, and so have the workers that a launcher starts
+itself: they cannot be clients of several daemons.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ import msgspec
 from cotenant.agent.daemon.core.edge import AgentConfig
 from cotenant.agent.daemon.core.remembered import Attempt
 from cotenant.agent.ipc import MpsClient, Order, RankOrder, WatchRule
-from cotenant.agent.supervisor.processes import launcher_of
-from cotenant.controller.domain import Device, DeviceId, GangMember, HostId, StartAttempt
+from cotenant.controller.domain import Device, DeviceId, GangMember, HostId, StartAttempt, launcher_of
 from cotenant.controller.planning import ROUNDING, cores_of
 from cotenant.mps.environment import (
     PRIORITY_BELOW_NORMAL,
@@ -180,7 +179,7 @@ def _ranks(
     command: StartAttempt, part: GangMember, devices: tuple[Device, ...], clients: Clients
 ) -> tuple[RankOrder, ...]:
     uuids = tuple(device.local for device in devices if device.kind == "cuda")
-    if command.launch.mode == "host":
+    if command.launch.mode != "worker":
         cores = tuple(sorted({core for device in devices for core in device.cores}))
         return (RankOrder(rank=part.first_rank, local_rank=0, cores=cores, cuda_uuids=uuids),)
     each = clients.one_device_each
@@ -281,15 +280,15 @@ def _obstacle(command: StartAttempt, config: AgentConfig, devices: tuple[Device,
     if shared < len(devices):
         without = next(device.device_id for device in devices if device.sharing != "mps")
         return f"{without} has no MPS daemon, and a job uses MPS on all its devices of a host or on none"
-    if launch.mode != "host":
+    if launch.mode == "worker":
         return ""
     if launcher_of(launch.argv) == "deepspeed":
         return "deepspeed numbers its devices itself, which goes wrong where an MPS daemon numbers them anew"
     if len(devices) > 1 and not config.mps_host_devices:
         return (
-            f"its command starts {len(devices)} workers here itself, and each device has an MPS daemon of "
-            "its own (mps.mode = per-device): let cotenant start the workers (--launch worker with the plain "
-            "script)"
+            f"its one process here has {len(devices)} devices, and each has an MPS daemon of its own "
+            "(mps.mode = per-device): let cotenant start one worker per device (--launch worker with the "
+            "plain script)"
         )
     return ""
 

@@ -126,9 +126,9 @@ def task_words(plan: Layout, host: int, local: int, step_id: int) -> dict[str, s
 
 
 def rank_words(plan: Layout, host: int, local: int, devices: int) -> dict[str, str]:
-    """Returns the variables that torch asks for; nothing where one task per host with more devices starts its
-    ranks itself."""
-    if plan.total == len(plan.used) < devices:
+    """Returns the variables that torch asks for; nothing for a task that is alone, and nothing where one task
+    per host with more devices starts its ranks itself."""
+    if plan.total == 1 or plan.total == len(plan.used) < devices:
         return {}
     return {
         "RANK": str(plan.first(host) + local),

@@ -179,7 +179,11 @@ class Run:
             env = {name: value for name, value in env.items() if speaks or name not in PROTOCOL}
             env.update(layouts.task_words(self._plan, self._host, local, step_id))
             env.update(layouts.rank_words(self._plan, self._host, local, self._devices))
-            if port and "RANK" in env and env.get("MASTER_PORT") == self._env.get("PET_MASTER_PORT"):
+            if (
+                port
+                and ("RANK" in env or self._plan.total == 1)
+                and env.get("MASTER_PORT") == self._env.get("PET_MASTER_PORT")
+            ):
                 env["MASTER_PORT"] = port
             if visible is not None:
                 each = self._gpus.each

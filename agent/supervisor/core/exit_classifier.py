@@ -18,6 +18,7 @@ from cotenant.agent.ipc import Order, Status
 from cotenant.agent.supervisor.core.edge import AllGone
 from cotenant.agent.supervisor.core.exit_rules import ROWS, ExitRule
 from cotenant.agent.supervisor.core.exits import Exit, ExitCause, StartProblem
+from cotenant.agent.supervisor.core.launch_hint import launch_hint
 from cotenant.agent.supervisor.core.stopping import StopWish
 from cotenant.controller.domain import ExitVerdict, Outcome, texts
 
@@ -68,8 +69,16 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 def decide(ending: Ending) -> ExitVerdict:
     """The verdict on a whole attempt, as far as this host knows."""
     verdict = _certain(ending) or _looked_up(ending)
-    detail = texts.one_line(" ".join(verdict.detail.split()))[:DETAIL_CHARS]
+    hint = _launch_hint(ending) if verdict.outcome == "user-failed" else ""
+    room = DETAIL_CHARS - len(hint)
+    detail = texts.one_line(" ".join(verdict.detail.split()))[:room] + hint
     return msgspec.structs.replace(verdict, detail=detail)
+
+
+def _launch_hint(ending: Ending) -> str:
+    errors = (last_error(tail) for tail in ending.gone.tails.values())
+    hints = (launch_hint(error, ending.order) for error in errors)
+    return next((f" ({hint})" for hint in hints if hint), "")
 
 
 # --- What is certain -------------------------------------------------------------------------------

@@ -87,13 +87,14 @@ class Profiling:
             )
 
     def note_memory(self, word: MemorySeen, now_s: float) -> None:
+        slots = self._order.slots_each
         if self._inplace is not None:
             self._inplace.note_memory(
                 first=word.first,
                 step=word.step,
                 s=word.s,
-                memory_mib=word.memory_mib,
-                static_mib=word.static_mib,
+                memory_mib=None if word.memory_mib is None else word.memory_mib / slots,
+                static_mib=None if word.static_mib is None else word.static_mib / slots,
                 now_s=now_s,
             )
 

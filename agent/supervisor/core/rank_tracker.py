@@ -44,7 +44,8 @@ class RankTracker:
         self._linger_s = inf
 
     def is_of(self, rank: int) -> bool:
-        """Whether that rank can be here. A launcher starts ranks that we do not know."""
+        """Whether that rank can be here. Launchers, and scripts that start their workers, have ranks that we
+        do not know."""
         order = self._order
         return order.launch.mode != "worker" or any(each.rank == rank for each in order.ranks)
 

@@ -282,7 +282,7 @@ class Supervision:
     def _note_exit(self, event: RankExited) -> None:
         told = self._phase == "leaving" or (self._stop is not None and self._stop.is_interrupted)
         known = self._roll.note_exit(event, self._now_s, told=told)
-        if known and self._order.launch.mode == "worker":
+        if known and self._order.launch.mode != "host":
             self._say(self._coordination.note_exit(event.rank, self._now_s))
 
     def _asked_to_stop(self, word: StopNow) -> None:

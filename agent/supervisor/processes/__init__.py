@@ -9,7 +9,7 @@ from cotenant.agent.supervisor.processes.environment import (
     STACKS_SIGNAL, Account, command_of, environment_of, needs_cuda_indices,
 )
 from cotenant.agent.supervisor.processes.nccl import NOT_DIRECT
-from cotenant.agent.supervisor.processes.launchers import NotLaunchable, launcher_of
+from cotenant.agent.supervisor.processes.launchers import NotLaunchable
 from cotenant.agent.supervisor.processes.logs import LogWriter, log_end, read_log
 from cotenant.agent.supervisor.processes.measuring import Measuring, host_oom_kills, tree_of
 from cotenant.agent.supervisor.processes.outputs import Output, Outputs, UnusableOutput
@@ -29,7 +29,7 @@ __all__ = [
     "group_by_pipe", "catches", "command_of", "cuda_indices", "dump", "end_groups", "end_leftovers",
     "end_others",
     "environment_of", "give_job_folder", "has_children", "host_oom_kills", "keep_files_to_ourselves",
-    "interrupt", "kill_children", "launcher_of", "leave_to_reaper", "log_end", "make_job_folder",
+    "interrupt", "kill_children", "leave_to_reaper", "log_end", "make_job_folder",
     "needs_cuda_indices",
     "ranks", "read_log", "reap", "remove_short_folder", "start",
     "take_outside_signals", "tree_of",

@@ -1,10 +1,11 @@
 """The environment of each process of an attempt.
 
 Rule: a job sees what its submission recorded, its secrets, and what this file adds; nothing of the
-agent's own environment. What tells a worker its place (RANK, MASTER_ADDR, COTENANT_JOB, the devices) is
-ours and wins; what only helps (OMP_NUM_THREADS, HOME, the network interface, NCCL's settings, where the
-controller is) yields to the user's own. MPS variables come from the placement alone: a stale pipe directory
-in the submitter's shell would attach a job to a foreign daemon, or silently to none.
+agent's own environment. A command that is started once, as it was typed, gets no word from which a script
+could take it for a rank of a distributed run. What tells a worker its place (RANK, MASTER_ADDR, COTENANT_JOB,
+the devices) is ours and wins; what only helps (OMP_NUM_THREADS, HOME, the network interface, NCCL's settings,
+where the controller is) yields to the user's own. MPS variables come from the placement alone: a stale pipe
+directory in the submitter's shell would attach a job to a foreign daemon, or silently to none.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from cotenant.agent.ipc import MODULES, MpsClient, Order, RankOrder
 from cotenant.agent.supervisor.processes.launchers import (
     Meeting,
     host_command,
-    launcher_of,
     meeting_environment,
 )
 from cotenant.agent.supervisor.processes.nccl import nccl_environment
+from cotenant.controller.domain import launcher_of
 from cotenant.controller.wire import job as protocol
 from cotenant.mps.environment import ClientLimits, MemoryLimit, client_environment, drop_mps_variables
 
@@ -122,12 +123,9 @@ def _account_words(account: Account) -> dict[str, str]:
 
 def _threads(order: Order, rank: RankOrder) -> dict[str, str]:
     """Returns a setting for as many threads as the worker has cores: more only get in each other's way."""
-    workers = meeting_of(order).workers_here
-    if order.launch.mode == "host":
-        cores = len(rank.cores) // workers
-    else:
-        cores = len(rank.cores)
-    cores = cores or order.start.cpus // workers
+    mode = order.launch.mode
+    workers = 1 if mode == "process" else meeting_of(order).workers_here
+    cores = len(rank.cores) // (workers if mode == "host" else 1) or order.start.cpus // workers
     return {"OMP_NUM_THREADS": str(cores)} if cores > 0 else {}
 
 
@@ -182,12 +180,15 @@ def _mps(order: Order, rank: RankOrder) -> dict[str, str]:
 
 def _place(order: Order, rank: RankOrder) -> dict[str, str]:
     meeting = meeting_of(order)
+    launch = order.launch
+    if launch.mode != "host" and not launch.gives_ranks(order.world_size):
+        return {}
     common = {
         "MASTER_ADDR": order.start.master_address,
         "MASTER_PORT": str(order.start.master_port),
         "GROUP_RANK": str(meeting.host_no),
     }
-    if order.launch.mode == "host":  # The launcher numbers its workers itself.
+    if launch.mode == "host":  # The launcher numbers its workers itself.
         return common | meeting_environment(meeting)
     return common | {
         "RANK": str(rank.rank),

@@ -7,10 +7,11 @@ untouched.
 
 from __future__ import annotations
 
-import re
 from pathlib import PurePath
 
 import msgspec
+
+from cotenant.controller.domain import launcher_of
 
 
 class NotLaunchable(ValueError):
@@ -27,25 +28,6 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
     workers_here: int
     address: str
     port: int
-
-
-def launcher_of(argv: tuple[str, ...]) -> str:
-    """`torchrun`, `accelerate`, `deepspeed`, or empty for anything else."""
-    if not argv:
-        return ""
-    program, rest = PurePath(argv[0]).name, argv[1:]
-    if re.fullmatch(r"python[\d.]*", program):
-        flags = [each for each in rest if each not in ("-u", "-O", "-B", "-s", "-E", "-I")]
-        module = flags[1] if flags[:1] == ["-m"] and len(flags) > 1 else ""
-        return {
-            "torch.distributed.run": "torchrun",
-            "torch.distributed.launch": "torchrun",
-            "accelerate.commands.launch": "accelerate",
-            "deepspeed.launcher.runner": "deepspeed",
-        }.get(module, "")
-    if program == "accelerate":
-        return program if rest[:1] == ("launch",) else ""
-    return program if program in ("torchrun", "deepspeed") else ""
 
 
 def meeting_environment(meeting: Meeting) -> dict[str, str]:

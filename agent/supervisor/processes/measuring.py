@@ -224,8 +224,10 @@ class Measuring:
             self.collect(now_s)
         samples, self._collected = tuple(self._collected), []
         on_cpu = not any(rank.cuda_uuids for rank in self._order.ranks)
+        slots = self._order.slots_each
+        memory_mib = sampler.memory_mib if on_cpu else None
         sampled = Sampled(
-            memory_mib=sampler.memory_mib if on_cpu else None,
+            memory_mib=None if memory_mib is None else memory_mib / slots,
             duty_cycle=sampler.duty_cycle if on_cpu else None,
             cpu_s=sampler.cpu_s,
             read_bytes=sampler.read_bytes,
@@ -234,7 +236,7 @@ class Measuring:
             printed=printed,
             samples=samples,
             is_stopped=sampler.is_stopped,
-            others_mib=sampler.others_mib if on_cpu else 0.0,  # Of main memory, which is no GPU's.
+            others_mib=sampler.others_mib / slots if on_cpu else 0.0,  # Of main memory, which is no GPU's.
         )
         return [sampled, *self._find_over_memory(sampler)]
 

@@ -34,7 +34,17 @@ from cotenant.controller.cli.jobs.terminal_session import TerminalSession, windo
 from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings
 from cotenant.controller.client.connection import Client, Refusal
 from cotenant.controller.client.output import ROUND_S, ErrorOutput, Follower, Missing, OutputPiece
-from cotenant.controller.domain import ENDED, HostState, InputFile, JobId, JobSpec, Phase, texts
+from cotenant.controller.domain import (
+    ENDED,
+    HostState,
+    InputFile,
+    JobId,
+    JobSpec,
+    Phase,
+    launcher_of,
+    own_command,
+    texts,
+)
 from cotenant.controller.present.etas import describe_eta
 from cotenant.controller.present.interruption import ended_by
 from cotenant.controller.present.jobs import devices
@@ -42,7 +52,7 @@ from cotenant.controller.present.problem import FAILED, INTERRUPTED, NEVER_START
 from cotenant.controller.present.screen import is_terminal, tell
 from cotenant.controller.present.sharing import closing_lines
 from cotenant.controller.present.terminal import JobOutput, WaitingLine
-from cotenant.controller.submission.options import Options
+from cotenant.controller.submission.options import Given, Options
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import is_system_socket, socket_path
 from cotenant.controller.system.locks import Lock, LockTaken
@@ -90,6 +100,8 @@ def run(
         raise Problem(
             "usage", f"run waits for one job: --{key} is for submit", f"cotenant submit --{key} ..."
         )
+    if on_terminal:
+        flags = terminal_launch(command or [], flags) | flags
     request = prepare_request(command or [], flags, endpoint, command_only=True)
     if on_terminal:
         return watch_terminal(request_with_terminal(request), quiet, endpoint)
@@ -100,18 +112,28 @@ def run(
         return RunWatch(client, reply.job_ids[0], quiet, add_outer_job(reply.notes)).to_the_end()
 
 
+def terminal_launch(command: Sequence[str], flags: Options) -> Options:
+    """The option by which a command on a terminal is one process on all its GPUs, whatever its script does; a
+    launcher is one by itself."""
+    if "gpus" not in flags or flags["gpus"].value.most == 1 or launcher_of(own_command(command)):
+        return {}
+    return {"launch": Given(value="process", where="a terminal")}
+
+
 def request_with_terminal(request: wire.Submit) -> wire.Submit:
     """The request for a job whose one rank has a terminal like ours."""
     (spec,) = request.specs
-    if spec.is_elastic or spec.nodes > 1:
-        raise Problem("usage", "a job with a terminal is on one host, with a fixed number of GPUs")
+    several = spec.launch.mode == "worker" and spec.gpus_max > 1
+    if several or spec.is_elastic or spec.nodes > 1:
+        raise Problem(
+            "usage", "a job with a terminal is one process on one host, with a fixed number of GPUs"
+        )
     rows, columns = window_size()
     words = {name: os.environ[name] for name in TERMINAL_WORDS if os.environ.get(name)}
     words |= {SIZE_VARIABLE: f"{rows}x{columns}"} if rows else {}
     launch = msgspec.structs.replace(
         spec.launch,
         terminal=True,
-        mode="host" if spec.gpus_max > 1 else spec.launch.mode,
         env={"TERM": "dumb", **words, **spec.launch.env},
         warm=False,
     )
@@ -157,8 +179,9 @@ def standard_input(stream: int, spec: JobSpec, endpoint: str | None) -> tuple[In
         return None, "it is a socket, which another process cannot open (`cat | cotenant run ...`)"
     if not stat.S_ISFIFO(found.st_mode) and not stat.S_ISREG(found.st_mode):
         return None, ""
-    if spec.gpus_max > 1 or spec.launch.mode == "host":
-        return None, "only a job of one rank, without a launcher such as torchrun, has one"
+    mode = spec.launch.mode
+    if mode == "host" or (mode == "worker" and spec.gpus_max > 1):
+        return None, "only a job of one process, without a launcher such as torchrun, has one"
     if socket_path(paths.client_endpoint(loaded_settings(endpoint).settings)) is None:
         return None, "the controller is on another machine (a file there: `-- sh -c 'CMD < FILE'`)"
     offset = os.lseek(stream, 0, os.SEEK_CUR) if stat.S_ISREG(found.st_mode) else 0

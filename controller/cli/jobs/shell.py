@@ -11,7 +11,13 @@ from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.jobs.forwarding import PortPair, port_pair
 from cotenant.controller.cli.jobs.login_shell import login_shell, shell_of_image
-from cotenant.controller.cli.jobs.run import RunWatch, is_over, request_with_terminal, watch_terminal
+from cotenant.controller.cli.jobs.run import (
+    RunWatch,
+    is_over,
+    request_with_terminal,
+    terminal_launch,
+    watch_terminal,
+)
 from cotenant.controller.cli.jobs.show import JobArgument
 from cotenant.controller.cli.jobs.submit import prepare_request, takes_job_flags
 from cotenant.controller.cli.jobs.terminal_session import TerminalSession
@@ -76,6 +82,7 @@ def shell(
     if not command:
         usual["name"], command = shell_of_image() if "image" in flags else login_shell()
     said = {key: Given(value=value, where="shell") for key, value in usual.items()}
+    said |= terminal_launch(command, flags)
     request = prepare_request(command, said | flags, endpoint, command_only=True)
     tell_how_it_ends(request.specs[0].time_limit_s or limit_s)
     return watch_terminal(request_with_terminal(request), False, endpoint, ports)

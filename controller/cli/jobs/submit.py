@@ -197,8 +197,9 @@ def submit(
     """Queue a job and print its id.
 
     The job is a command, a YAML file, or a script with #COTENANT (or #SBATCH) lines. The command
-    runs once per GPU with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; torchrun, accelerate
-    launch and deepspeed run once per host. Flags stand before it and win over what a file says.
+    runs once and sees all its GPUs; a Python script that makes a process group runs once per GPU, with
+    RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; torchrun, accelerate launch and deepspeed run
+    once per host. --launch says it otherwise. Flags stand before it and win over what a file says.
 
     For example:
 
@@ -232,14 +233,17 @@ def submit(
         if full:
             request = request_with_series(client, request)
         if dry_run:
-            show_dry_run(client, msgspec.structs.replace(request, dry_run=True), what_if_policy, as_json)
+            asked = msgspec.structs.replace(request, dry_run=True)
+            show_dry_run(client, asked, what_if_policy, as_json, made.notes)
         else:
-            submit_request(client, request, series=full, as_json=as_json)
+            submit_request(client, request, made.notes, series=full, as_json=as_json)
     return OK
 
 
-def show_dry_run(client: Client, request: wire.Submit, policy: str, as_json: bool) -> None:
-    """Says what the controller would do, under `policy` too if one is named."""
+def show_dry_run(
+    client: Client, request: wire.Submit, policy: str, as_json: bool, notes: Sequence[str]
+) -> None:
+    """Says what the controller would do, under `policy` too if one is named. `notes`: of the submission."""
     from cotenant.controller.cli.jobs.arrival import (
         FORESEEN_COLUMNS,
         foreseen_json,
@@ -251,7 +255,7 @@ def show_dry_run(client: Client, request: wire.Submit, policy: str, as_json: boo
     foreseen = foresight(client, request, policy)
     tasks = [dict(spec.parameters) for spec in request.specs if spec.parameters]
     if as_json:
-        document = submission_document(reply, (), foreseen and foreseen_json(foreseen), dry_run=True)
+        document = submission_document(reply, (), foreseen and foreseen_json(foreseen), notes, dry_run=True)
         write_json({**document, "tasks": tasks} if tasks else document)
         return
     for at, values in enumerate(tasks):
@@ -265,12 +269,15 @@ def show_dry_run(client: Client, request: wire.Submit, policy: str, as_json: boo
     screen.tell(f"{units.plural(len(request.specs), 'job')} would be accepted; nothing was changed")
 
 
-def submit_request(client: Client, request: wire.Submit, *, series: bool, as_json: bool) -> None:
-    """Submits and prints the id; `series`: only that of the last job, which waits for the others."""
+def submit_request(
+    client: Client, request: wire.Submit, notes: Sequence[str], *, series: bool, as_json: bool
+) -> None:
+    """Submits and prints the id; `series`: only that of the last job, which waits for the others. `notes`: of
+    the submission."""
     reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
     ids = [str(each) for each in (reply.job_ids[-1:] if series else reply.job_ids)]
     if as_json:
-        write_json(submission_document(reply, ids, None, dry_run=False))
+        write_json(submission_document(reply, ids, None, notes, dry_run=False))
         return
     eta = "" if len(reply.job_ids) != 1 else first_eta(client, reply.job_ids[0])
     _tell_reply(reply, "promised")
@@ -280,10 +287,10 @@ def submit_request(client: Client, request: wire.Submit, *, series: bool, as_jso
 
 
 def submission_document(
-    reply: wire.Submitted, ids: Sequence[str], foreseen: Any, *, dry_run: bool
+    reply: wire.Submitted, ids: Sequence[str], foreseen: Any, notes: Sequence[str], *, dry_run: bool
 ) -> dict[str, Any]:
     """What `--json` prints of a submission; `foreseen`: when it would end, if that was asked."""
-    known = {"schema": "submission/1", "jobs": list(ids), "notes": list(reply.notes)}
+    known = {"schema": "submission/1", "jobs": list(ids), "notes": [*notes, *reply.notes]}
     return {**known, "dry_run": dry_run, "promised_at": reply.promised_at, "foreseen": foreseen}
 
 

@@ -28,6 +28,8 @@ import msgspec
 import cotenant
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import tell
+from cotenant.controller.submission import recording
+from cotenant.controller.submission.starts import start_of
 from cotenant.controller.wire import BadMessage, Json, decode_json
 from cotenant.controller.wire import job as protocol
 
@@ -182,8 +184,8 @@ def _start_command(
     own = os.environ.get("PYTHONPATH", "")
     parts = [str(jobside / "cotenant" / "gradaccum" / "startup"), str(jobside), *([own] if own else [])]
     env = {
-        **os.environ,
-        **alone(),
+        **{name: value for name, value in os.environ.items() if not recording.NEVER.fullmatch(name)},
+        **rank_alone(argv),
         "PWD": str(cwd),
         "PYTHONPATH": os.pathsep.join(parts),
         protocol.ENV_PROTOCOL: str(protocol.PROTOCOL_VERSION),
@@ -207,8 +209,11 @@ def _start_command(
         inbox.close()
 
 
-def alone() -> dict[str, str]:
-    """What a job's only worker finds: a DDP script makes its process group from these."""
+def rank_alone(argv: Sequence[str]) -> dict[str, str]:
+    """What a job's only worker finds of its rank: a script that makes a process group takes it from these."""
+    start = start_of(argv, Path.cwd(), os.environ.get("PYTHONPATH", ""))
+    if not (start.mode == "worker" and start.ranked_alone):
+        return {}
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -56,11 +56,10 @@ def submit(
     trial = structs.replace(made.request, dry_run=True)
     reply = client.ask(trial, SUBMIT_TIMEOUT_S)
     foreseen = foresight(client, trial, "")
-    document = submission_document(reply, (), foreseen and foreseen_json(foreseen), dry_run=True)
+    document = submission_document(reply, (), foreseen and foreseen_json(foreseen), made.notes, dry_run=True)
     launch = made.request.specs[0].launch
     what = {"jobs": len(made.request.specs), "command": launch.argv, "workdir": launch.workdir}
-    document |= {"notes": (*made.notes, *reply.notes), "would_submit": what}
-    return PlannedChange(document, made.request, None)
+    return PlannedChange({**document, "would_submit": what}, made.request, None)
 
 
 def cancel(client: Client, jobs: questions.JobNumbers) -> PlannedChange:
@@ -137,7 +136,7 @@ class TokenHolder:
             raise _refusal(plan, "what its preview said does not hold any more")
         reply = client.ask(planned.request, SUBMIT_TIMEOUT_S)
         if isinstance(reply, wire.Submitted):
-            return submission_document(reply, reply.job_ids, None, dry_run=False)
+            return submission_document(reply, reply.job_ids, None, (), dry_run=False)
         return {"schema": "change/1", "verb": plan.__name__, **arguments, "lines": reply.lines}
 
 

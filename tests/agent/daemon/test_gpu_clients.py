@@ -134,7 +134,13 @@ def test_everywhere_else_all_devices_are_visible_and_the_local_rank_is_the_true_
             "torchrun with two",
             start("torchrun", "t.py", mode="host"),
             config(),
-            "starts 2 workers here itself",
+            "its one process here has 2 devices",
+        ),
+        (
+            "a process with two",
+            start(mode="process"),
+            config(),
+            "its one process here has 2 devices",
         ),
         (
             "torchrun with two, one daemon",

@@ -10,8 +10,8 @@ import pytest
 
 from cotenant.agent.ipc import Order, RankOrder
 from cotenant.agent.supervisor.processes.environment import Account, command_of, environment_of, meeting_of
-from cotenant.agent.supervisor.processes.launchers import NotLaunchable, launcher_of
-from cotenant.controller.domain import AttemptNo, Launch
+from cotenant.agent.supervisor.processes.launchers import NotLaunchable
+from cotenant.controller.domain import AttemptNo, Launch, launcher_of
 from cotenant.controller.wire import job as protocol
 from tests.building import orders
 from tests.building.orders import changed
@@ -60,6 +60,33 @@ def test_a_worker_knows_its_place() -> None:
         "LOCAL_WORLD_SIZE": "2",
     }
     assert (env["GROUP_RANK"], env["MASTER_ADDR"], env["MASTER_PORT"]) == ("1", "10.0.0.1", "29511")
+
+
+@pytest.mark.parametrize(
+    ("mode", "ranked_alone", "devices", "is_ranked"),
+    [
+        ("process", True, 1, False),
+        ("process", True, 2, False),
+        ("worker", True, 1, True),
+        ("worker", False, 1, False),
+        ("worker", False, 2, True),
+    ],
+)
+def test_a_command_that_is_started_as_it_was_typed_is_no_rank(
+    mode: str, ranked_alone: bool, devices: int, is_ranked: bool
+) -> None:
+    order = order_of(each=devices, launch=launch("x", mode=mode, ranked_alone=ranked_alone))
+    place = {
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    }
+    assert place & env_of(order).keys() == (place if is_ranked else set())
+    assert not any(name.startswith("PET_") for name in env_of(order))
 
 
 def test_the_protocols_variables() -> None:
@@ -126,6 +153,10 @@ def test_as_many_threads_as_cores_unless_the_user_says_otherwise() -> None:
     assert env_of(changed(gpu, cpus=8))["OMP_NUM_THREADS"] == "8"
     host = order_of(launch=launch("torchrun"), ranks=(RankOrder(rank=0, local_rank=0, cores=(0, 1, 2, 3)),))
     assert env_of(host)["OMP_NUM_THREADS"] == "2"
+    once = order_of(launch=launch("x", mode="process"), ranks=host.ranks)
+    assert env_of(once)["OMP_NUM_THREADS"] == "4", "one process has the cores of all its slots"
+    on_gpus = order_of(launch=launch("x", mode="process"), ranks=(RankOrder(rank=0, local_rank=0),))
+    assert env_of(changed(on_gpus, cpus=8))["OMP_NUM_THREADS"] == "8"
 
 
 def test_devices_are_named_by_uuid_and_a_job_without_any_sees_none() -> None:

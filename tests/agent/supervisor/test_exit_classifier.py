@@ -14,6 +14,7 @@ from cotenant.agent.supervisor.core.exit_classifier import DETAIL_CHARS, decide,
 from cotenant.agent.supervisor.core.exit_rules import ROWS
 from cotenant.agent.supervisor.core.exits import Exit, StartProblem
 from tests.building.endings import ending_of
+from tests.building.orders import changed
 
 
 def traceback(*lines: str, frames: str = '  File "train.py", line 3, in <module>\n    main()\n') -> str:
@@ -249,6 +250,45 @@ def test_who_has_a_terminal_ends_it_whatever_was_on_it(line: tuple[int | str, st
     assert verdict.outcome == "user-failed"
     assert verdict.exit_code == exit_.shell_code
     assert not verdict.out_of_memory and not verdict.cuda_fault
+
+
+NO_RANK = traceback("ValueError: Error initializing torch.distributed using env:// rendezvous: environment "
+                    "variable RANK expected, but not set")  # fmt: skip
+NO_KEY = traceback("KeyError: 'LOCAL_RANK'")
+NO_GROUP = traceback(
+    "ValueError: Default process group has not been initialized, please make sure to call it"
+)
+NO_GPUS = traceback("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!")
+ONE_GPU = traceback(
+    "torch.distributed.DistBackendError: NCCL error: ncclInvalidUsage: Duplicate GPU detected"
+)
+WORKER, PROCESS = "--launch worker starts it once per GPU", "--launch process starts it once, without"
+
+
+@pytest.mark.parametrize(
+    ("mode", "ranked_alone", "log", "hint"),
+    [
+        ("process", True, NO_RANK, WORKER),
+        ("process", True, NO_KEY, WORKER),
+        ("process", True, NO_GROUP, WORKER),
+        ("process", True, traceback("KeyError: 'lr'"), ""),
+        ("process", True, NO_RANK + "again\n" + traceback("ValueError: x"), ""),
+        ("process", True, NO_GPUS, ""),
+        ("worker", False, NO_RANK, WORKER),
+        ("worker", True, NO_RANK, ""),
+        ("worker", True, NO_GPUS, PROCESS),
+        ("worker", True, ONE_GPU, PROCESS),
+        ("host", True, NO_RANK, ""),
+    ],
+)
+def test_who_ends_for_a_rank_too_few_or_too_many_is_told_of_launch(
+    mode: Any, ranked_alone: bool, log: str, hint: str
+) -> None:
+    ended = ending_of(Exit(rank=0, exit_code=1), gone={"tails": {0: log}})
+    launch = msgspec.structs.replace(ended.order.launch, mode=mode, ranked_alone=ranked_alone)
+    verdict = decide(msgspec.structs.replace(ended, order=changed(ended.order, launch=launch)))
+    assert hint in verdict.detail and ("--launch" in verdict.detail) == bool(hint)
+    assert len(verdict.detail) <= DETAIL_CHARS
 
 
 def test_every_row_of_the_table_has_a_line_here() -> None:

@@ -78,7 +78,7 @@ def known_list(*profiles: wire.KnownProfile, profile_s: float = 60.0) -> wire.Kn
 @pytest.fixture
 def cluster(controller: StandIn, replies: ModuleType, at_home: Path) -> StandIn:
     """Two hosts that reach each other, with four and two devices; every job ends measured."""
-    (at_home / "train.py").write_text("print()")
+    (at_home / "train.py").write_text("torch.distributed.init_process_group()")
     (at_home / "python").write_text("#!/bin/sh\n")
     (at_home / "python").chmod(0o755)
     views = []
@@ -134,6 +134,17 @@ def test_the_full_series_is_one_job_for_each_power_of_two_and_two_hosts_at_most(
     assert "without --batch-size" not in result.err
     assert result.out.splitlines()[0].split()[:5] == ["GPUS", "HOSTS", "JOB", "S", "SUB-BATCH"]
     assert len(result.out.splitlines()) == 1 + 5 * len(POINTS)
+
+
+def test_a_script_that_is_one_process_is_measured_on_one_host(
+    cluster: StandIn, cotenant: Cotenant, at_home: Path
+) -> None:
+    (at_home / "train.py").write_text("print()")
+    assert (
+        "3 jobs on 1, 2, 4 devices, each one process" in cotenant("profile", "--", "./python", "train.py").err
+    )
+    [submit] = cluster.asked_for(wire.Submit)
+    assert [(spec.gpus, spec.nodes) for spec in submit.specs] == [(1, 1), (2, 1), (4, 1)]
 
 
 def test_the_series_as_json_says_all_that_was_measured_and_names_what_was_not(

@@ -190,7 +190,8 @@ def test_a_wrong_flag_is_refused(tmp_path: Path, key: str, text: str, says: str)
 
 
 def test_gpus_that_do_not_divide_over_the_hosts(tmp_path: Path) -> None:
-    assert "gpus 3 is not a multiple of nodes 2" in refused(tmp_path, *PYTHON, gpus="3", nodes="2")
+    asked = {"gpus": "3", "nodes": "2", "launch": "worker"}
+    assert "gpus 3 is not a multiple of nodes 2" in refused(tmp_path, *PYTHON, **asked)
 
 
 def test_less_than_a_gpu_is_a_part_of_one(tmp_path: Path) -> None:
@@ -201,18 +202,69 @@ def test_less_than_a_gpu_is_a_part_of_one(tmp_path: Path) -> None:
 
 
 def test_a_range_of_gpus_is_an_elastic_job_with_a_batch(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, *PYTHON, gpus="1-4", batch_size="8")
+    joins = ("python3", "-c", "if args.ddp: torch.distributed.init_process_group()  # RANK", "--ddp")
+    spec = spec_of(tmp_path, *joins, gpus="1-4", batch_size="8")
     assert (spec.gpus_min, spec.gpus_max, spec.is_elastic) == (1, 4, True)
-    assert refused(tmp_path, *PYTHON, gpus="1-4") == (
+    assert spec.launch.gives_ranks(1), "it may have had more before"
+    told = submitted(tmp_path, *joins, flags=given(gpus="1-4", batch_size="8")).notes
+    assert told[0].startswith(
+        "1-4 processes, one per GPU: the text behind -c line 1 calls init_process_group"
+    )
+    assert refused(tmp_path, *joins, gpus="1-4") == (
         "--gpus 1-4: an elastic job must say its batch; add --batch-size N, per worker on 4 GPUs: a step "
         "keeps it on fewer"
     )
-    assert "must be a number or MIN-MAX" in refused(tmp_path, *PYTHON, gpus="4-1", batch_size="8")
-    assert "cannot be divided equally among 2" in refused(tmp_path, *PYTHON, gpus="2-3", batch_size="5")
+    assert "must be a number or MIN-MAX" in refused(tmp_path, *joins, gpus="4-1", batch_size="8")
+    assert "cannot be divided equally among 2" in refused(tmp_path, *joins, gpus="2-3", batch_size="5")
 
 
 def test_nodes_alone_mean_one_gpu_on_each(tmp_path: Path) -> None:
-    assert spec_of(tmp_path, *PYTHON, nodes="2").gpus_min == 2
+    assert spec_of(tmp_path, *PYTHON, nodes="2", launch="worker").gpus_min == 2
+
+
+def test_one_process_has_one_host_and_is_not_elastic(tmp_path: Path) -> None:
+    assert [spec_of(tmp_path, *PYTHON, gpus=text).nodes for text in ("1", "2", "0.5")] == [0, 1, 0]
+    assert spec_of(tmp_path, *PYTHON, gpus="2", nodes="1").nodes == 1
+    assert refused(tmp_path, *PYTHON, gpus="4", nodes="2") == (
+        "--nodes 2: one process uses the GPUs of one host: the text behind -c makes no process group; "
+        "--launch worker starts one per GPU, --launch host one per host"
+    )
+    assert refused(tmp_path, *PYTHON, gpus="1-4", launch="process") == (
+        "--gpus 1-4: one process cannot be elastic; --launch worker starts one process per GPU"
+    )
+    assert spec_of(tmp_path, *PYTHON, gpus="4", nodes="2", launch="host").nodes == 2
+    spawns = ("python3", "-c", "torch.multiprocessing.spawn(f)")
+    assert [spec_of(tmp_path, *spawns, gpus=text).nodes for text in ("1", "2")] == [0, 1]
+    assert "starts its workers itself" in refused(tmp_path, *spawns, gpus="4", nodes="2")
+
+
+def test_a_job_of_several_gpus_is_told_how_often_it_is_started_unless_it_was_said(tmp_path: Path) -> None:
+    file(tmp_path / "t.py", "import torch.distributed as dist\ndist.init_process_group()\n")
+    words = ("python3", "t.py")
+    assert submitted(tmp_path, *words, flags=given(gpus="2")).notes == (
+        "2 processes, one per GPU: t.py line 2 calls init_process_group (--launch process starts it once)",
+    )
+    assert submitted(tmp_path, *PYTHON, flags=given(gpus="2")).notes == (
+        (
+            "one process that sees 2 GPUs of one host: the text behind -c makes no process group "
+            "(--launch worker starts one per GPU)"
+        ),
+    )
+    assert submitted(tmp_path, *words).notes == submitted(tmp_path).notes == ()
+    for mode in ("worker", "host", "process"):
+        made = submitted(tmp_path, *words, flags=given(gpus="2", launch=mode))
+        assert (made.request.specs[0].launch.mode, made.notes) == (mode, ())
+
+
+def test_scripts_of_one_sweep_start_alike(tmp_path: Path) -> None:
+    for name, text in {"a": "", "b": "pass", "ddp": "torch.distributed.init_process_group()"}.items():
+        file(tmp_path / f"{name}.py", text)
+    words = ("python3", "{s}.py")
+    assert spec_of(tmp_path, *words, grid="s=a,b").launch.mode == "process"
+    assert refused(tmp_path, *words, grid="s=a,ddp") == (
+        "the scripts of this sweep do not start alike; say how: --launch"
+    )
+    assert spec_of(tmp_path, *words, grid="s=a,ddp", launch="worker").launch.gives_ranks(1)
 
 
 def test_an_array_is_one_task_per_index(tmp_path: Path) -> None:
@@ -285,61 +337,6 @@ def test_too_many_variables_are_refused() -> None:
 
 
 # --- The command ------------------------------------------------------------------------------------
-
-MODES = {
-    ("torchrun", "train.py"): "host",
-    ("accelerate", "launch", "train.py"): "host",
-    ("accelerate", "config"): "worker",
-    ("deepspeed", "train.py"): "host",
-    ("/opt/bin/torchrun", "train.py"): "host",
-    ("python", "-m", "torch.distributed.run", "train.py"): "host",
-    ("python3.11", "-u", "-m", "torch.distributed.launch", "train.py"): "host",
-    ("python", "train.py", "-m", "torch.distributed.run"): "worker",
-    ("python", "train.py"): "worker",
-}
-
-
-@pytest.mark.parametrize(("argv", "mode"), MODES.items(), ids=lambda value: str(value))
-def test_launchers_run_once_per_host(tmp_path: Path, argv: tuple[str, ...], mode: str) -> None:
-    made = submitted(tmp_path, *argv, same_machine=False)
-    assert made.request.specs[0].launch.mode == mode
-
-
-SPAWN = "import torch.multiprocessing as mp\ndef main(rank): pass\nif __name__ == '__main__':\n    CALL\n"
-SPAWNS = {
-    "as the tutorial has it": ("mp.spawn(main, nprocs=2)", "host", "line 4: it starts its workers itself"),
-    "in a function": ("run(lambda: mp.start_processes(main))", "host", "line 4: it starts its workers"),
-    "under a condition": ("if args.many: mp.spawn(main)", "worker", "give --launch host where it does"),
-    "something else's": ("other.spawn(main)", "worker", ""),
-    "none": ("main(0)", "worker", ""),
-}
-
-
-@pytest.mark.parametrize(("call", "mode", "said"), SPAWNS.values(), ids=SPAWNS.keys())
-@pytest.mark.parametrize(
-    "imported", ["import torch.multiprocessing as mp", "from torch import multiprocessing as mp"]
-)
-def test_a_script_that_spawns_its_own_workers_runs_once_per_host(
-    tmp_path: Path, imported: str, call: str, mode: str, said: str
-) -> None:
-    file(
-        tmp_path / "t.py", SPAWN.replace("import torch.multiprocessing as mp", imported).replace("CALL", call)
-    )
-    made = submitted(tmp_path, "python3", "t.py", flags=given(gpus="2"))
-    assert made.request.specs[0].launch.mode == mode
-    assert bool(made.notes) == bool(said)
-    assert said in "".join(made.notes)
-    alone = submitted(tmp_path, "python3", "t.py")
-    assert (alone.request.specs[0].launch.mode, alone.notes) == (mode, ()), "one worker is one either way"
-    asked = submitted(tmp_path, "python3", "t.py", flags=given(gpus="2", launch="worker"))
-    assert (asked.request.specs[0].launch.mode, asked.notes) == ("worker", ())
-
-
-def test_names_of_the_spawning_function_alone_are_known_too(tmp_path: Path) -> None:
-    file(tmp_path / "t.py", "from torch.multiprocessing import spawn as begin\nbegin(print)\n")
-    assert spec_of(tmp_path, "python3", "-u", "t.py").launch.mode == "host"
-    file(tmp_path / "u.py", "import torch.multiprocessing\ntorch.multiprocessing.spawn(print)\n")
-    assert spec_of(tmp_path, "python3", "u.py").launch.mode == "host"
 
 
 def test_a_command_that_does_not_exist(tmp_path: Path) -> None:

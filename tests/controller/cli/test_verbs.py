@@ -242,7 +242,11 @@ def test_submit_prints_the_id_alone(controller: StandIn, cotenant: Cotenant) -> 
     accepts(controller, "41", notes=("it needs 1 device, and 0 are free",))
     result = cotenant("submit", "-g", "2", "-t", "4h", "--", "python3", "-c", "pass", "--gpus", "9")
     assert (result.code, result.out) == (0, "41\n")
-    assert result.err == "note: it needs 1 device, and 0 are free\n"
+    assert result.err == (
+        "note: one process that sees 2 GPUs of one host: the text behind -c makes no process group "
+        "(--launch worker starts one per GPU)\n"
+        "note: it needs 1 device, and 0 are free\n"
+    )
     (request,) = controller.asked_for(wire.Submit)
     (spec,) = request.specs
     assert (spec.gpus_min, spec.time_limit_s) == (2, 14_400)
@@ -616,7 +620,10 @@ def test_what_run_passes_on_of_its_standard_input(at_home: Path, monkeypatch: py
         assert isinstance(source, InputFile) and not problem
         assert (os.path.realpath(source.path), source.offset) == (str(at_home / "words"), 4)
         assert standard_input(nothing.fileno(), spec_on(), here) == (None, "")
-        assert "a job of one rank" in standard_input(file.fileno(), spec_on(gpus_min=2, gpus_max=2), here)[1]
+        two = spec_on(gpus_min=2, gpus_max=2, nodes=1)
+        assert "a job of one process" in standard_input(file.fileno(), two, here)[1]
+        once = msgspec.structs.replace(two, launch=Launch(argv=("cat",), mode="process"))
+        assert standard_input(file.fileno(), once, here)[0] == source
         assert "on another machine" in standard_input(file.fileno(), spec_on(), there)[1]
         assert "it is a socket" in standard_input(ours.fileno(), spec_on(), here)[1]
 

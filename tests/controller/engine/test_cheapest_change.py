@@ -36,6 +36,7 @@ def told(desk: Desk) -> str:
     [
         ({"gpus": 2, "gpu_type": "T4"}, "cotenant set 9 gpus=1"),
         ({"gpus": 2, "nodes": 1}, "cotenant set 9 gpus=1"),
+        ({"gpus": 2, "mode": "process"}, "cotenant set 9 gpus=1"),
         ({"gpus": 2, "nodes": 2, "gpu_type": "T4"}, ""),
     ],
 )

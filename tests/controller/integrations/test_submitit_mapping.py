@@ -19,7 +19,7 @@ from cotenant.controller.integrations.submitit_executor import (
 from cotenant.controller.python.errors import BadCall
 
 PARAMETERS = {
-    "nothing asked": ({}, {"nodes": 1, "gpus": 1, "launch": "worker"}),
+    "nothing asked": ({}, {"nodes": 1, "gpus": 1, "launch": "process"}),
     "a task for each GPU": (
         {"nodes": 2, "tasks_per_node": 4, "gpus_per_node": 4},
         {"nodes": 2, "gpus": 8, "launch": "worker"},

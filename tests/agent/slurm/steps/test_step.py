@@ -98,6 +98,8 @@ def test_a_task_that_starts_the_ranks_of_its_host_is_no_rank() -> None:
     assert layout.rank_words(launcher, 0, 0, 8) == {}
     assert layout.rank_words(launcher, 1, 0, 2)["RANK"] == "1", "with a device on each host it is one"
     assert layout.may_speak(launcher, 8)
+    alone = layout.layout(step.read(["-n", "1", "x"]), TWO)
+    assert layout.rank_words(alone, 0, 0, 1) == {}, "a task that is alone is no rank, as under Slurm"
 
 
 def test_only_the_whole_gang_speaks_for_the_job() -> None:
