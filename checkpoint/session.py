@@ -95,6 +95,7 @@ class Session:
         self._agreement = Agreement(can_save=False)
         self._steps_used = 0
         self._report_at_s = 0.0
+        self._s_changes_at: int | None = None
         self._stepped = False
         self._watched = self._watch_optimizers()
         limit_memory(self._env, self._state.cuda_device)
@@ -307,7 +308,7 @@ class Session:
         if channel is None:
             return
         now_s = time.perf_counter()
-        if now_s >= self._report_at_s:
+        if now_s >= self._report_at_s or step == self._s_changes_at:
             self._report_progress(now_s)
         verdict = channel.arrive(step)
         if verdict is not StepVerdict.GO:
@@ -322,8 +323,10 @@ class Session:
 
     def _report_progress(self, now_s: float) -> None:
         assert self._progress is not None
-        self._progress.report(now_s, self.step, self._steps_used, self._current_loss())
+        s_ends = self.step == self._s_changes_at
+        self._progress.report(now_s, self.step, self._steps_used, self._current_loss(), s_ends=s_ends)
         self._report_at_s = self._progress.due_at_s
+        self._s_changes_at = self._counter.change_after(self.step)
 
     def _first_step_done(self) -> None:
         self._first, self._loaded = False, None
@@ -383,6 +386,7 @@ class Session:
     def _find_counter(self) -> None:
         """Tell `gradaccum` how many steps are complete, if the script has imported it by now."""
         self._counter = gang.accumulation_counter()
+        self._s_changes_at = self._counter.change_after(self.step)
         if not self._plain:
             self._counter.counted_for_us = True
             self._counter.completed = self.step

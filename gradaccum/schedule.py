@@ -17,7 +17,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cotenant.gradaccum.protocol import ENV_ACCUMULATION_SCHEDULE, ENV_ACCUMULATION_STEPS, ENV_STEP_BATCH
+from cotenant.gradaccum.protocol import (
+    ENV_ACCUMULATION_SCHEDULE,
+    ENV_ACCUMULATION_STEPS,
+    ENV_PROFILING,
+    ENV_STEP_BATCH,
+)
 
 STEPS_MAX: Final = 4096
 
@@ -43,6 +48,10 @@ class Schedule:
                 break
             steps = s
         return steps
+
+    def change_after(self, completed: int) -> int | None:
+        """The first step count above `completed` from which another s holds; None: there is none."""
+        return next((start for start, _ in self.entries if start > completed), None)
 
     @staticmethod
     def parse(text: str) -> Schedule:
@@ -93,9 +102,21 @@ class Progress:
 
     def steps_at(self, completed: int) -> int:
         """s for the step that follows `completed` ones."""
+        return self._schedule().steps_at(completed)
+
+    def change_after(self, completed: int) -> int | None:
+        """After how many completed steps, more than these, another s holds; None: never."""
+        return self._schedule().change_after(completed)
+
+    @property
+    def is_only_measured(self) -> bool:
+        """This run is there to be measured: what is not exact is left whole instead of being an error."""
+        return os.environ.get(ENV_PROFILING) == "1"
+
+    def _schedule(self) -> Schedule:
         if self.schedule is None:
             self.schedule = Schedule.from_environment(os.environ)
-        return self.schedule.steps_at(completed)
+        return self.schedule
 
     def part_ended(self) -> None:
         """A part of a batch is done, and another follows."""

@@ -47,6 +47,10 @@ ENV_MEMORY_FRACTION: Final = "COTENANT_MEMORY_FRACTION"
 ENV_MEMORY_MIB: Final = "COTENANT_MEMORY_MIB"
 """Optional: how much of the memory of each of its CUDA devices this process may take, in MiB."""
 
+ENV_PROFILING: Final = "COTENANT_PROFILING"
+"""Optional: `1` in a run that is only there to be measured. Where its batches cannot be split exactly they
+stay whole, instead of that being an error, and counters of memory begin anew with each s."""
+
 ENV_ZERO_CODE: Final = "COTENANT_ZERO_CODE"
 """Optional: what the hook does for scripts without our libraries: `accumulate`, `mean`, `checkpoint`,
 `progress`."""
@@ -72,6 +76,7 @@ ENVIRONMENT: Final = (
     ENV_RESUME,
     ENV_MEMORY_FRACTION,
     ENV_MEMORY_MIB,
+    ENV_PROFILING,
     ENV_ZERO_CODE,
     ENV_STACKS_SIGNAL,
     ENV_COLLECTIVE_SCALE,

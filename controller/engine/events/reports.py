@@ -44,8 +44,8 @@ from cotenant.controller.engine.state.ledger import Ledger
 from cotenant.controller.performance import Profile, fitting
 
 REFUSED: Final = "gradaccum.exactness.Refused"
-"""The error by which an attempt ends before a gradient of a batch in parts would be wrong. Where nobody asked
-for parts, that is no failure of the program's."""
+"""The error by which an attempt ends before a gradient of a batch in parts would be wrong. Where the program
+did not ask for parts, that is no failure of the program's."""
 
 
 def on_started(dispatch: Dispatch, event: ev.AttemptStarted) -> None:
@@ -209,14 +209,8 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
         crowded_out = blame_memory(dispatch.ledger, job)
         if crowded_out is not None:
             dispatch.ledger.records.blame_stop(job, "crowded", crowded_out)
-    if (
-        REFUSED in event.verdict.detail
-        and not job.attempt.stop_cause
-        and job.can_accumulate
-        and job.spec.batch_size is None
-    ):
-        _never_split(dispatch.ledger, job)
-        dispatch.ledger.records.blame_stop(job, "unsplit", because("unsplit", event.verdict.detail))
+    if REFUSED in event.verdict.detail and not job.attempt.stop_cause:
+        _go_on_whole(dispatch.ledger, job, event.verdict.detail)
     if event.gpu_fault:
         take_in_fault(dispatch, job, event)
     left_host(
@@ -229,12 +223,21 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
     )
 
 
-def _never_split(ledger: Ledger, job: Job) -> None:
-    """A batch in parts was refused: the job and its like get whole ones from now on."""
+def _go_on_whole(ledger: Ledger, job: Job, detail: str) -> None:
+    """Where the scheduler split a batch and that was refused, the job and its like get whole ones from now
+    on. A job that is there to be measured has been measured by that."""
+    is_measured = job.spec.profiling == "only"
+    is_split = job.placement is not None and job.placement.accumulation_steps > 1
+    if not (is_measured or (is_split and job.can_accumulate)):
+        return  # The script itself has asked for parts.
     before = job.measured.profile or Profile()
     whole = msgspec.structs.replace(before, accumulates=False)
     ledger.profiles.revise(before, whole)
     ledger.records.refine_profile(job, whole)
+    if is_measured:
+        ledger.records.blame_stop(job, "profiled", because("profiled-whole", detail))
+    else:
+        ledger.records.blame_stop(job, "unsplit", because("unsplit", detail))
 
 
 def on_profile(dispatch: Dispatch, event: ev.ProfileLearned) -> None:

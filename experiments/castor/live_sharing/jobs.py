@@ -22,8 +22,7 @@ from cotenant.controller.cli.demo.measuring import job_environment, measure_prof
 from cotenant.controller.cli.demo.plan import CHECKPOINT_SLACK_MIB, WORKLOADS
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch
-from cotenant.controller.performance import Profile, duty_cycle_rule
-from cotenant.profiler.inplace import CHOICES_MAX
+from cotenant.controller.performance import CHOICES_MAX, Profile, duty_cycle_rule
 from experiments.shared.live.run import DEVICES, WARM_STEPS, warm_up_each
 from experiments.shared.live.schedule import Arrival, Kind, Pace
 
