@@ -132,9 +132,9 @@ STANDING: Final = "standing"
 """{look, place}: the answer to a look; `place` is a number that stands for where the training thread is,
 equal as long as it has not moved."""
 STRETCH: Final = "stretch"
-"""{first, step, s, memory_mib: float | null, static_mib: float | null}: now and then: the steps after `first`
-up to `step` are over, all of them at s. `memory_mib` is this process's own peak (resident; on a CUDA device
-what it takes there), `static_mib` what of it is in use after a step."""
+"""{first, step, s, memory_mib: float | null, static_mib: float | null}: now and then, and where the schedule
+changes s: the steps after `first` up to `step` are over, all of them at s. `memory_mib` is this process's own
+peak (resident; on a CUDA device what it takes there), `static_mib` what of it is in use after a step."""
 FAILED: Final = "failed"
 """{what: "save" | "load" | "accumulate", error}: the named thing failed; the process may go on."""
 
