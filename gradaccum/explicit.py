@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from cotenant.gradaccum import exactness
 from cotenant.gradaccum.rows import cut, pick, rows_of, sizes_of
-from cotenant.gradaccum.schedule import PROGRESS, Schedule
+from cotenant.gradaccum.schedule import PROGRESS
 
 LOSSES: Final = ("mean", "sum", "token_mean", "token_sum")
 SELF_CHECK_ROWS: Final = 5
@@ -47,26 +47,13 @@ def split(
     PROGRESS.explicit = True
     wanted = PROGRESS.steps_now() if steps is None else steps
     if wanted > 1:
-        wanted = _allowed_steps(wanted, steps, lambda: exactness.GUARD.check_modules(model))
+        exactness.GUARD.check_modules(model)
     PROGRESS.last_steps = wanted
     if wanted == 1:
         yield (*batch, _weight_of_all(model, batch, loss, tokens))
     else:
         yield from _parts(model, batch, loss, tokens, wanted)
     PROGRESS.split_ended()
-
-
-def _allowed_steps(wanted: int, said: int | None, check: Callable[[], None]) -> int:
-    """s if nothing speaks against it; 1, from now on, in a run that is only measured. Elsewhere raises
-    Refused. The ranks of a gang need not agree: each exchanges gradients once."""
-    try:
-        check()
-    except exactness.Refused:
-        if said is not None or not PROGRESS.is_only_measured:
-            raise
-        PROGRESS.schedule = Schedule()
-        return 1
-    return wanted
 
 
 def backward(
@@ -87,9 +74,7 @@ def backward(
     wanted = PROGRESS.steps_now() if steps is None else steps
     if wanted > 1:
         _check_arguments(loss, tokens)
-        wanted = _allowed_steps(
-            wanted, steps, lambda: _check_all(model, loss_of, batch, loss, tokens, wanted)
-        )
+        _check_all(model, loss_of, batch, loss, tokens, wanted)
     total: torch.Tensor | None = None
     for *part, weight in split(model, *batch, loss=loss, tokens=tokens, steps=wanted):
         value = loss_of(*part)

@@ -17,12 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cotenant.gradaccum.protocol import (
-    ENV_ACCUMULATION_SCHEDULE,
-    ENV_ACCUMULATION_STEPS,
-    ENV_PROFILING,
-    ENV_STEP_BATCH,
-)
+from cotenant.gradaccum.protocol import ENV_ACCUMULATION_SCHEDULE, ENV_ACCUMULATION_STEPS, ENV_STEP_BATCH
 
 STEPS_MAX: Final = 4096
 
@@ -107,11 +102,6 @@ class Progress:
     def change_after(self, completed: int) -> int | None:
         """After how many completed steps, more than these, another s holds; None: never."""
         return self._schedule().change_after(completed)
-
-    @property
-    def is_only_measured(self) -> bool:
-        """This run is there to be measured: what is not exact is left whole instead of being an error."""
-        return os.environ.get(ENV_PROFILING) == "1"
 
     def _schedule(self) -> Schedule:
         if self.schedule is None:

@@ -20,11 +20,11 @@ import msgspec
 
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import ENDED, Dependency, HostState, JobId, JobSpec, is_type_for
-from cotenant.controller.performance import plan_visits, schedule_text
+from cotenant.controller.performance import SCHEDULE_VARIABLE, plan_visits, schedule_text
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import tell
 from cotenant.controller.present.units import duration, plural
-from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE, ENV_PROFILING, ProfileView
+from cotenant.controller.wire import ENV_PROFILING, ProfileView
 from cotenant.controller.wire import clients as wire
 
 BLIND_S: Final = 60.0
@@ -78,7 +78,7 @@ def job_of_series(spec: JobSpec, series: Sequence[JobSpec]) -> JobSpec:
 def measured_only(spec: JobSpec, profile_s: float) -> JobSpec:
     """The job as one that is there for its profile, and leaves with it; it visits several s."""
     schedule = schedule_text(plan_visits(spec.batch_size))
-    env = {**spec.launch.env, ENV_PROFILING: "1", ENV_ACCUMULATION_SCHEDULE: schedule}
+    env = {**spec.launch.env, ENV_PROFILING: "1", SCHEDULE_VARIABLE: schedule}
     return msgspec.structs.replace(
         spec,
         share="never",

@@ -330,7 +330,6 @@ TEMPLATES: Final[dict[str, str]] = {
     "checkpoint-deadline": "no checkpoint within {0} s after the stop request; goes back to step {1}",
     "finished": "finished",
     "profiled": "its profile is complete, which is all it ran for",
-    "profiled-whole": "measured with whole batches, which is all it ran for: they cannot be split ({0})",
     "user-failed": "failed: {0}",
     "infra-failed": "the infrastructure failed it: {0}",
     "stopped-as": "{0}",

@@ -35,8 +35,8 @@ _HOMES: Final = {
         "curve_of", "sized_gang",
     ),
     "visits": (
-        "CHOICES_MAX", "COUNTED_STEPS_MIN", "WARM_UP_STEPS", "Visit", "parse_schedule", "plan_visits",
-        "schedule_text",
+        "CHOICES_MAX", "COUNTED_STEPS_MIN", "SCHEDULE_VARIABLE", "WARM_UP_STEPS", "Visit", "parse_schedule",
+        "plan_visits", "schedule_text",
     ),
 }
 # fmt: on

@@ -11,6 +11,8 @@ from __future__ import annotations
 from math import inf
 from typing import Final, NamedTuple
 
+SCHEDULE_VARIABLE: Final = "COTENANT_ACCUMULATION_SCHEDULE"
+"""Of a job's environment, by which it is told."""
 CHOICES_MAX: Final = 5
 """Different s at most: 1, 2, 4, 8, 16."""
 WARM_UP_STEPS: Final = 2

@@ -48,8 +48,7 @@ ENV_MEMORY_MIB: Final = "COTENANT_MEMORY_MIB"
 """Optional: how much of the memory of each of its CUDA devices this process may take, in MiB."""
 
 ENV_PROFILING: Final = "COTENANT_PROFILING"
-"""Optional: `1` in a run that is only there to be measured. Where its batches cannot be split exactly they
-stay whole, instead of that being an error, and counters of memory begin anew with each s."""
+"""Optional: `1` in a run that is only there to be measured: counters of memory begin anew with each s."""
 
 ENV_ZERO_CODE: Final = "COTENANT_ZERO_CODE"
 """Optional: what the hook does for scripts without our libraries: `accumulate`, `mean`, `checkpoint`,

@@ -168,23 +168,3 @@ def test_the_supervisor_hears_of_a_refusal(tmp_path: Path, monkeypatch: pytest.M
         message = json.loads(supervisor.recv(4096))
     assert (message["m"], message["what"], message["rank"]) == ("failed", "accumulate", 3)
     assert "BatchNorm1d" in message["error"]
-
-
-def test_a_run_that_is_only_measured_goes_on_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COTENANT_PROFILING", "1")
-    monkeypatch.setenv("COTENANT_ACCUMULATION_SCHEDULE", "0:1,1:2,3:4")
-    net = network(nn.BatchNorm1d(6))
-    with pytest.raises(Refused):  # What the script itself asks for is its own affair.
-        gradaccum.backward(net, mean_loss(net), *rows(), steps=2)
-    used = []
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
-        supervisor.bind(str(tmp_path / "s.sock"))
-        supervisor.setblocking(False)
-        monkeypatch.setenv("COTENANT_SOCKET", str(tmp_path / "s.sock"))
-        for _ in range(5):
-            gradaccum.backward(net, mean_loss(net), *rows())
-            used.append(gradaccum.PROGRESS.last_steps)
-        assert "BatchNorm1d" in json.loads(supervisor.recv(4096))["error"]
-        with pytest.raises(BlockingIOError):
-            supervisor.recv(4096)  # It was told once.
-    assert used == [1] * 5

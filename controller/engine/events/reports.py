@@ -5,6 +5,7 @@ measurements), and alarms that ring. Rule: a report about any attempt but the pr
 from __future__ import annotations
 
 import heapq
+import re
 from typing import Final
 
 import msgspec
@@ -41,11 +42,11 @@ from cotenant.controller.engine.state.estimating import (
     remaining_from,
 )
 from cotenant.controller.engine.state.ledger import Ledger
-from cotenant.controller.performance import Profile, fitting
+from cotenant.controller.performance import SCHEDULE_VARIABLE, Profile, fitting
 
-REFUSED: Final = "gradaccum.exactness.Refused"
-"""The error by which an attempt ends before a gradient of a batch in parts would be wrong. Where the program
-did not ask for parts, that is no failure of the program's."""
+REFUSED: Final = re.compile(r"\bgradaccum\.(exactness\.)?Refused\b")
+"""The error, or the last words, by which an attempt ends before a gradient of a batch in parts would be
+wrong. Where the program did not ask for parts, that is no failure of the program's."""
 
 
 def on_started(dispatch: Dispatch, event: ev.AttemptStarted) -> None:
@@ -209,7 +210,7 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
         crowded_out = blame_memory(dispatch.ledger, job)
         if crowded_out is not None:
             dispatch.ledger.records.blame_stop(job, "crowded", crowded_out)
-    if REFUSED in event.verdict.detail and not job.attempt.stop_cause:
+    if REFUSED.search(event.verdict.detail) and not job.attempt.stop_cause:
         _go_on_whole(dispatch.ledger, job, event.verdict.detail)
     if event.gpu_fault:
         take_in_fault(dispatch, job, event)
@@ -221,23 +222,34 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
         event.verdict.detail,
         event.verdict.workdir_missing,
     )
+    if job.phase is Phase.QUEUED and job.reason.code == "unsplit" and _visits_parts(job):
+        _stay_whole(dispatch.ledger, job)
 
 
 def _go_on_whole(ledger: Ledger, job: Job, detail: str) -> None:
-    """Where the scheduler split a batch and that was refused, the job and its like get whole ones from now
-    on. A job that is there to be measured has been measured by that."""
-    is_measured = job.spec.profiling == "only"
-    is_split = job.placement is not None and job.placement.accumulation_steps > 1
-    if not (is_measured or (is_split and job.can_accumulate)):
-        return  # The script itself has asked for parts.
+    """Where a batch was split that the script did not split itself, and that was refused, the job and its
+    like get whole ones from now on."""
+    is_split = job.placement is not None and job.placement.accumulation_steps > 1 and job.can_accumulate
+    if not (is_split or _visits_parts(job)):
+        return
     before = job.measured.profile or Profile()
     whole = msgspec.structs.replace(before, accumulates=False)
     ledger.profiles.revise(before, whole)
     ledger.records.refine_profile(job, whole)
-    if is_measured:
-        ledger.records.blame_stop(job, "profiled", because("profiled-whole", detail))
-    else:
-        ledger.records.blame_stop(job, "unsplit", because("unsplit", detail))
+    ledger.records.blame_stop(job, "unsplit", because("unsplit", detail))
+
+
+def _visits_parts(job: Job) -> bool:
+    """Whether it is there to be measured, with its batch in parts as well."""
+    return job.spec.profiling == "only" and SCHEDULE_VARIABLE in job.spec.launch.env
+
+
+def _stay_whole(ledger: Ledger, job: Job) -> None:
+    """The next attempt of a job that is there to be measured has whole batches alone."""
+    launch = job.spec.launch
+    env = {name: value for name, value in launch.env.items() if name != SCHEDULE_VARIABLE}
+    launch = msgspec.structs.replace(launch, env=env)
+    ledger.records.respecify(job, msgspec.structs.replace(job.spec, launch=launch))
 
 
 def on_profile(dispatch: Dispatch, event: ev.ProfileLearned) -> None:

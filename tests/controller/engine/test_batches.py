@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import StartAttempt
+from cotenant.controller.client.profile_series import measured_only
+from cotenant.controller.domain import Launch, StartAttempt
 from cotenant.controller.domain import events as ev
 from cotenant.controller.performance import Profile, SeenBatch
-from tests.controller.building import Desk, profile, report
+from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE, ENV_PROFILING
+from tests.controller.building import Desk, profile, report, spec
 
 TYPE = next(iter(report().devices)).type
 SEEN = SeenBatch(rows=8, note="read from its loader, train.py line 41")
@@ -22,6 +24,7 @@ SEEN_WHOLE = msgspec.structs.replace(
     profile(8, (1, 1.0, 600.0), duty=0.2), batch=SEEN, accumulates=True, static_mib=100.0
 )
 REFUSED = "exit code 1: cotenant.gradaccum.exactness.Refused: the loss uses something else"
+ENDED = "exit code 1: cotenant.gradaccum.Refused: its rows depend on each other"
 CODE: dict[str, Any] = {"argv": ("python", "x.py"), "code_sha256": "c", "expected_s": 1000.0}
 
 
@@ -66,15 +69,15 @@ def test_it_stays_whole_while_its_size_is_not_known() -> None:
     assert "its whole batch does not fit" in desk.why(2)
 
 
-@pytest.mark.parametrize("said", [{}, {"batch_size": 8}])
+@pytest.mark.parametrize(("said", "detail"), [({}, REFUSED), ({"batch_size": 8}, ENDED)])
 def test_a_job_that_refuses_parts_nobody_asked_for_goes_on_whole_and_so_does_its_like(
-    said: dict[str, int],
+    said: dict[str, int], detail: str
 ) -> None:
     desk = Desk("castor")
     desk.run(1, **CODE, profile=LIKE)
     desk.submit(2, **{**CODE, "expected_s": 100.0}, profile=LIKE, **said)
     desk.start(2)
-    desk.end(2, "user-failed", exit_code=1, detail=REFUSED)
+    desk.end(2, "user-failed", exit_code=1, detail=detail)
     job = desk.job(2)
     assert (job.phase, job.can_accumulate, job.counts.user_failures) == ("queued", False, 0)
     assert job.reason.code == "unsplit"
@@ -87,13 +90,25 @@ def test_who_asked_for_parts_hears_of_the_refusal() -> None:
     assert desk.phase(1) == "failed", "it was started with its whole batch: the script itself split it"
 
 
-def test_a_job_that_is_there_to_be_measured_has_been_when_it_refuses() -> None:
+def test_a_job_that_is_there_to_be_measured_is_measured_whole_when_it_refuses_parts() -> None:
     desk = Desk("castor")
-    desk.run(1, **CODE, batch_size=8, profiling="only")
+    desk.tell(ev.JobArrived(spec=measured_only(spec(1, batch_size=8), 60.0)))
+    assert ENV_ACCUMULATION_SCHEDULE in started(desk).env
+    desk.start(1)
+    seen = msgspec.structs.replace(profile(8, (1, 1.0, 600.0)), accumulates=False)
+    found = ev.ProfileLearned(job_id=desk.job(1).job_id, profile=seen, device_type=TYPE, is_complete=False)
+    desk.tell(found)
     desk.end(1, "user-failed", exit_code=1, detail=REFUSED)
-    job = desk.job(1)
-    assert (job.phase, job.reason.code) == ("done", "profiled-whole")
-    assert job.measured.profile is not None and job.measured.profile.accumulates is False
+    assert desk.job(1).attempt.number == 2
+    assert ENV_ACCUMULATION_SCHEDULE not in started(desk).env and ENV_PROFILING in started(desk).env
+    desk.start(1)
+    desk.end(1, "user-failed", exit_code=1, detail=REFUSED)
+    assert desk.phase(1) == "failed", "what it refuses now it has asked for itself"
+
+
+def started(desk: Desk) -> Launch:
+    (start,) = (each for each in desk.commands if isinstance(each, StartAttempt))
+    return start.launch
 
 
 # --- Parts that nobody has measured -----------------------------------------------------------------
