@@ -73,6 +73,7 @@ class JobRank:
         """Checkpoints can be written where they are to be."""
         self._steps_used = 0
         self._report_at_s = 0.0
+        self._s_changes_at: int | None = None
         limit_memory(self._env, state.cuda_device)
         if self._env.socket is not None:
             self._channel = SupervisorChannel(
@@ -203,7 +204,7 @@ class JobRank:
         if channel is None:
             return
         now_s = time.perf_counter()
-        if now_s >= self._report_at_s:
+        if now_s >= self._report_at_s or step == self._s_changes_at:
             self._report_progress(now_s)
         verdict = channel.arrive(step)
         if verdict is not StepVerdict.GO:
@@ -230,8 +231,10 @@ class JobRank:
 
     def _report_progress(self, now_s: float) -> None:
         assert self._progress is not None
-        self._progress.report(now_s, self.step, self._steps_used, self._current_loss())
+        s_ends = self.step == self._s_changes_at
+        self._progress.report(now_s, self.step, self._steps_used, self._current_loss(), s_ends=s_ends)
         self._report_at_s = self._progress.due_at_s
+        self._s_changes_at = self._counter.change_after(self.step)
 
     def _save_now(self, own: dict[str, Any], *, wait: bool, tidy: bool = True) -> bool:
         """Save this rank's state, of which `own` is no other rank's."""
@@ -274,6 +277,7 @@ class JobRank:
     def _find_counter(self) -> None:
         """Tell `gradaccum` how many steps are complete, if the script has imported it by now."""
         self._counter = gang.accumulation_counter()
+        self._s_changes_at = self._counter.change_after(self.step)
         if not self._plain:
             self._counter.counted_for_us = True
             self._counter.completed = self.step

@@ -44,6 +44,10 @@ class Schedule:
             steps = s
         return steps
 
+    def change_after(self, completed: int) -> int | None:
+        """The first step count above `completed` from which another s holds; None: there is none."""
+        return next((start for start, _ in self.entries if start > completed), None)
+
     @staticmethod
     def parse(text: str) -> Schedule:
         """`0:2,120:1`: s = 2 from step 0, s = 1 from step 120."""
@@ -101,9 +105,16 @@ class Progress:
 
     def steps_at(self, completed: int) -> int:
         """s for the step that follows `completed` ones."""
+        return self._schedule().steps_at(completed)
+
+    def change_after(self, completed: int) -> int | None:
+        """After how many completed steps, more than these, another s holds; None: never."""
+        return self._schedule().change_after(completed)
+
+    def _schedule(self) -> Schedule:
         if self.schedule is None:
             self.schedule = Schedule.from_environment(os.environ)
-        return self.schedule.steps_at(completed)
+        return self.schedule
 
     def part_ended(self) -> None:
         """A part of a batch is done, and another follows."""

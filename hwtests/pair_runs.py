@@ -19,9 +19,8 @@ from cotenant.controller.cli.demo.measuring import NotMeasured, measure_profiles
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.engine import LAG_REPORTS, LAG_S
-from cotenant.controller.performance import Indicators
+from cotenant.controller.performance import CHOICES_MAX, Indicators
 from cotenant.controller.wire import clients as wire
-from cotenant.profiler.inplace import CHOICES_MAX
 from hwtests import clusters
 from hwtests.device import Device
 from hwtests.jobs import Job

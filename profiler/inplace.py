@@ -1,8 +1,9 @@
-"""The profile of a job in place: what a step of it takes, watched while it trains. Pure.
+"""The profile of a job: what a step of it takes, watched while it trains. Pure.
 
-Rule: the job is only watched, and makes the steps that it would make without us. A step counts if it was
-made while nobody shared the job's devices, behind the first ones of its attempt. What was not measured is
-absent: nothing here is a default or a guess.
+Rule: the job is only watched, and makes the steps that it would make without us, at its own s. Only a run
+that is there to be measured visits several s, by a schedule that is fixed before it starts. A step counts if
+it was made while nobody shared the job's devices, behind the first ones of the attempt or of a visit. What
+was not measured is absent: nothing here is a default or a guess.
 
 Source: Castor section 7, which profiles each job for T_prof before it is admitted to the queue. Departs from
 it in that the job's own first attempt is the run (nobody's script is started twice), and in that T_prof
@@ -12,37 +13,56 @@ counts only time alone, so that a co-tenant interrupts the profile and does not 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Final
 
-from cotenant.controller.performance import INDICATOR_NAMES, Indicators, IndicatorStats, Profile, ProfilePoint
+import msgspec
+
+from cotenant.controller.performance import (
+    COUNTED_STEPS_MIN,
+    INDICATOR_NAMES,
+    WARM_UP_STEPS,
+    Indicators,
+    IndicatorStats,
+    Profile,
+    ProfilePoint,
+    Visit,
+)
 from cotenant.profiler.indicators.sources import Indicator, Summary, Timed, Windows
 
 SAMPLE_PERIOD_S: Final = 0.5
 """How often a source is asked for its samples; some take several in that time."""
-WARM_UP_STEPS: Final = 2
-"""At an attempt's beginning, not counted: allocators and caches settle, and what is made once is made."""
-COUNTED_STEPS_MIN: Final = 3
-"""A job with slow steps is watched for longer than T_prof, until it has made so many."""
 FIRST_PART: Final = 0.1
 """The share of T_prof after which there is a first result."""
 REPORTS_MAX: Final = 10_000
-"""Kept; a profile of any length has a bounded number."""
-CHOICES_MAX: Final = 5
-"""Different s of one profile at most: 1, 2, 4, 8, 16."""
+"""Kept per s; a profile of any length has a bounded number."""
 BLIND_AFTER_S: Final = 60.0
 """A job that has not said a word so long after its start is watched from outside, until it does."""
 EDGES_KEPT: Final = 4
 
 
+class _Measured(msgspec.Struct, kw_only=True):
+    """What one s was seen to need."""
+
+    step_times: list[float] = []
+    """Seconds per step, one per report."""
+    steps: int = 0
+    memory_mib: float | None = None
+    """Of the process that needed most."""
+
+
 class InPlace:
     """The profile of one attempt. The caller passes on what it hears."""
 
-    def __init__(self, *, budget_s: float, ordered: int, batch_size: int | None, started_s: float) -> None:
-        """`budget_s` is T_prof, in seconds alone from the first steps on; `ordered` is the attempt's s."""
+    def __init__(
+        self, *, budget_s: float, visits: tuple[Visit, ...], batch_size: int | None, started_s: float
+    ) -> None:
+        """`budget_s` is T_prof, in seconds alone from the first steps on. `visits`: which s the job uses
+        when, without gaps; the first one's is the s that it was started with."""
         self._budget_s = budget_s
-        self._ordered = ordered
+        self._visits = visits
+        self._ordered = visits[0].s
         self._batch_size, self._is_said = batch_size, batch_size is not None
         self._spent_s = 0.0
         self._clock_s = started_s
@@ -51,10 +71,9 @@ class InPlace:
         """The first step that was heard of."""
         self._step = 0
         self._is_training = self._is_outside = False
-        self._step_times: list[float] = []
-        """Seconds per step, one per report."""
-        self._steps = 0
-        self._memory_mib: float | None = None
+        self._steady_since_s: float | None = None
+        """Since when only steps at the s of the start were made."""
+        self._measured = {visit.s: _Measured() for visit in visits}
         self._static_mib: float | None = None
         """Of the process that needed most."""
         self._indicators = Windows()
@@ -84,6 +103,8 @@ class InPlace:
             self._alone_since_s = now_s
         if self._spent_s >= self._budget_s and (self._is_outside or self._has_steps):
             self.is_complete = True
+        if len(self._visits) > 1 and self._step >= self._visits[-1].start:
+            self.is_complete = True
 
     @property
     def is_watching(self) -> bool:
@@ -98,7 +119,11 @@ class InPlace:
     @property
     def has_first(self) -> bool:
         """Enough was seen for a first result."""
-        return len(self._step_times) > 0 and self._spent_s >= FIRST_PART * self._budget_s
+        return bool(self._base.step_times) and self._spent_s >= FIRST_PART * self._budget_s
+
+    @property
+    def _base(self) -> _Measured:
+        return self._measured[self._ordered]
 
     # --- What is heard --------------------------------------------------------------------------------
 
@@ -115,11 +140,21 @@ class InPlace:
             self._indicators, self._spent_s, self._clock_s = Windows(), 0.0, now_s
             self._news = False
         alone = self._alone_since_s is not None and self._alone_since_s <= now_s - elapsed_s
-        counts = first >= warm_step and s == self._ordered and count > 0 and elapsed_s > 0
-        if alone and counts and not self.is_complete and len(self._step_times) < REPORTS_MAX:
-            self._step_times.append(elapsed_s / count)
-            self._steps += count
+        visit, kept = self._visit_of(first, step), self._measured.get(s)
+        if s != self._ordered or visit is None:
+            self._steady_since_s = None
+        if visit is None or kept is None or first < max(warm_step, visit.start + WARM_UP_STEPS) or not count:
+            return
+        if s == self._ordered and self._steady_since_s is None:
+            self._steady_since_s = now_s
+        if alone and elapsed_s > 0 and not self.is_complete and len(kept.step_times) < REPORTS_MAX:
+            kept.step_times.append(elapsed_s / count)
+            kept.steps += count
             self._news = True
+
+    def _visit_of(self, first: int, step: int) -> Visit | None:
+        """The visit in which all steps after `first` up to `step` lie."""
+        return next((each for each in self._visits if each.start <= first and step <= each.until), None)
 
     def note_memory(
         self,
@@ -138,14 +173,19 @@ class InPlace:
         while len(self._edges) > EDGES_KEPT:
             del self._edges[next(iter(self._edges))]
         alone = self._alone_since_s is not None and self._alone_since_s <= began_s
-        if alone and s == self._ordered:
-            self._memory_mib = _larger(self._memory_mib, memory_mib)
-            self._static_mib = _larger(self._static_mib, static_mib)
+        visit, kept = self._visit_of(first, step), self._measured.get(s)
+        if visit is None or step == visit.until:
+            self._steady_since_s = None
+        if alone and visit is not None and kept is not None:
+            kept.memory_mib = _larger(kept.memory_mib, memory_mib)
+            if s == self._ordered:  # In main memory others leave pieces behind that it would not.
+                self._static_mib = _larger(self._static_mib, static_mib)
 
     def note_sample(self, sample: Timed) -> None:
         """Indicators over some time."""
         alone = self._alone_since_s is not None and self._alone_since_s <= sample.since_s < sample.at_s
-        if alone and self.is_watching and not self.is_complete:
+        steady = self._steady_since_s is not None and self._steady_since_s <= sample.since_s
+        if alone and (steady or self._is_outside) and not self.is_complete:
             self._indicators.add(sample)
             self._news = True
 
@@ -160,7 +200,6 @@ class InPlace:
         self,
         *,
         load_s: float | None,
-        load_mib: float | None,
         peak_mib: float | None,
         others_mib: float = 0.0,
     ) -> Profile:
@@ -168,33 +207,40 @@ class InPlace:
 
         Args:
             load_s: Launch to first step.
-            load_mib: The most that a worker had resident before its first step.
-            peak_mib: The same at any time, all its processes together.
+            peak_mib: The most that a worker had resident at any time, all its processes together.
             others_mib: What processes other than the worker's own add to it (data loaders).
         """
         summaries = self._indicators.summaries()
-        step_s = median(self._step_times) if self._step_times else None
-        memory_mib = _larger(_sum(self._memory_mib, others_mib), peak_mib)
-        points: tuple[ProfilePoint, ...] = ()
-        if step_s is not None and memory_mib is not None and self._batch_size is not None:
-            point = ProfilePoint(
-                sub_batch=-(-self._batch_size // self._ordered),
-                accumulation_steps=self._ordered,
-                step_s=step_s,
-                memory_mib=memory_mib,
-            )
-            points = (point,)
+        base_s = median(self._base.step_times) if self._base.step_times else None
+        peak_mib = _larger(_sum(self._base.memory_mib, others_mib), peak_mib)
+        points = tuple(self._points(peak_mib, others_mib))
         return Profile(
             points=points,
             duty_cycle=duty_cycle_of(summaries),
             load_s=load_s,
-            steps=self._steps,
+            steps=sum(measured.steps for measured in self._measured.values()),
             indicators=indicators_of(summaries) if summaries else None,
-            memory_mib_peak=memory_mib,
-            static_mib=_larger(_sum(self._static_mib, others_mib), load_mib),
-            step_s=step_s if not points else None,
+            memory_mib_peak=peak_mib,
+            static_mib=_sum(self._static_mib, others_mib),
+            step_s=base_s if not points else None,
             source="from outside" if self._is_outside else "in place",
         )
+
+    def _points(self, peak_mib: float | None, others_mib: float) -> Iterable[ProfilePoint]:
+        """What was measured at each s, where the batch divides evenly. The highest peak ever is that of the s
+        of the start: nothing else was used while the job loaded."""
+        for s, kept in sorted(self._measured.items()):
+            memory_mib = peak_mib if s == self._ordered else _sum(kept.memory_mib, others_mib)
+            if not kept.step_times or memory_mib is None or self._batch_size is None:
+                continue
+            if s != self._ordered and self._batch_size % s:
+                continue
+            yield ProfilePoint(
+                sub_batch=-(-self._batch_size // s),
+                accumulation_steps=s,
+                step_s=median(kept.step_times),
+                memory_mib=memory_mib,
+            )
 
 
 def _larger(one: float | None, other: float | None) -> float | None:

@@ -93,6 +93,7 @@ class StepReporter:
         self._address = ""
         self._rank = 0
         self._look_at = 1
+        self._s_changes_at: int | None = None
         self._due_s = 0.0
         self._memory: Any = None
         self._told_first = False
@@ -116,7 +117,7 @@ class StepReporter:
             return
         self.pace.end_step()
         self.steps = steps = self.steps + 1
-        if steps >= self._look_at or time.perf_counter() >= self._due_s:
+        if steps >= self._look_at or steps == self._s_changes_at or time.perf_counter() >= self._due_s:
             try:
                 self._speak(steps)
             except Exception as error:  # noqa: BLE001  # whatever it is, the script must go on
@@ -150,8 +151,10 @@ class StepReporter:
             elapsed_s = now_s - before_s if before else 0.0
             loss = loss_number(loss_variable(loops.frames_from(sys._getframe(1))))
             self._tell_step(steps, steps - before if before else 0, elapsed_s, loss)
-            self._told = steps, now_s
-            self._memory.report_if_due(now_s, steps, self._steps_used())
+            s_ends = steps == self._s_changes_at
+            self._memory.report_if_due(now_s, steps, self._steps_used(), s_ends=s_ends)
+            self._told = steps, time.perf_counter() if s_ends else now_s
+        self._s_changes_at = self._s_change_after(steps)
         if self._told_length != (self.length.total, self.length.note):
             told = self.length.total, self.length.note
             if self._say(protocol.LENGTH, total=told[0], note=told[1]):
@@ -195,6 +198,12 @@ class StepReporter:
             waited_s=round(waited_s, 6),
             longest_s=round(longest_s, 6),
         )
+
+    @staticmethod
+    def _s_change_after(steps: int) -> int | None:
+        accumulation = sys.modules.get("cotenant.gradaccum")
+        found: int | None = None if accumulation is None else accumulation.PROGRESS.change_after(steps)
+        return found
 
     @staticmethod
     def _steps_used() -> int:

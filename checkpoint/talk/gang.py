@@ -73,6 +73,9 @@ class NoAccumulation:
     last_loss = None
     counted_for_us = True
 
+    def change_after(self, _: int) -> None:
+        return None
+
 
 def accumulation_counter() -> Any:
     """The object in which `gradaccum` keeps its count of steps, the latest s and the latest loss."""

@@ -122,15 +122,16 @@ class ProgressReporter:
         self._metrics = dict(list({**self._metrics, **finite}.items())[-METRICS_MAX:])
         self._has_new_metrics = True
 
-    def report(self, now_s: float, step: int, steps_used: int, loss: Any) -> None:
-        """`step` steps are complete, and a report is due."""
+    def report(self, now_s: float, step: int, steps_used: int, loss: Any, *, s_ends: bool = False) -> None:
+        """`step` steps are complete, and a report is due. s_ends: the next step uses another s: no report is
+        about both."""
         steps, elapsed_s = step - self._reported_step, now_s - self._reported_at_s
         if self._first:  # No times: this session may have been made at the end of that step.
             self._first, steps, elapsed_s = False, 0, 0.0
             self._channel.tell(protocol.FIRST_STEP, step=step)
         self._say(step, steps, elapsed_s, steps_used, loss)
-        self._memory.report_if_due(now_s, step, steps_used)
-        self._reported_at_s = now_s
+        self._memory.report_if_due(now_s, step, steps_used, s_ends=s_ends)
+        self._reported_at_s = time.perf_counter() if s_ends else now_s
         self.due_at_s = now_s + protocol.STEP_REPORT_PERIOD_S
 
     def flush(self, step: int, steps_used: int, loss: Any) -> None:

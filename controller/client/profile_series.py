@@ -3,8 +3,9 @@ from the hosts there are, watched to its end.
 
 Rule: every configuration is an ordinary job in the queue, placed by the controller like any other: no device
 is emptied for it and nobody is preempted for it by us. It shares with nobody, knows that it is only measured
-(COTENANT_PROFILING=1), and ends when its profile is complete. The first Ctrl-C cancels the jobs that are
-left, and what was measured is still shown.
+(COTENANT_PROFILING=1), splits its batches into 1, 2, 4, 8 and 16 parts in turns (in a run of its own that
+harms nobody), and ends when its profile is complete. The first Ctrl-C cancels the jobs that are left, and
+what was measured is still shown.
 
 Source: Castor section 7: powers of two within a node; over nodes not more than two, so that short jobs do not
 queue for long and the cost of crossing hosts is still seen.
@@ -19,13 +20,13 @@ import msgspec
 
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import ENDED, Dependency, HostState, JobId, JobSpec, is_type_for
+from cotenant.controller.performance import SCHEDULE_VARIABLE, plan_visits, schedule_text
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import tell
 from cotenant.controller.present.units import duration, plural
-from cotenant.controller.wire import ProfileView
+from cotenant.controller.wire import ENV_PROFILING, ProfileView
 from cotenant.controller.wire import clients as wire
 
-PROFILING_VARIABLE: Final = "COTENANT_PROFILING"
 BLIND_S: Final = 60.0
 """How long to wait, on top of T_prof, for a job that does not report its progress."""
 
@@ -75,8 +76,9 @@ def job_of_series(spec: JobSpec, series: Sequence[JobSpec]) -> JobSpec:
 
 
 def measured_only(spec: JobSpec, profile_s: float) -> JobSpec:
-    """The job as one that is there for its profile, and leaves with it."""
-    env = {**spec.launch.env, PROFILING_VARIABLE: "1"}
+    """The job as one that is there for its profile, and leaves with it; it visits several s."""
+    schedule = schedule_text(plan_visits(spec.batch_size))
+    env = {**spec.launch.env, ENV_PROFILING: "1", SCHEDULE_VARIABLE: schedule}
     return msgspec.structs.replace(
         spec,
         share="never",

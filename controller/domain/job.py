@@ -114,13 +114,16 @@ class Job(msgspec.Struct, kw_only=True):
 
     @property
     def can_accumulate(self) -> bool:
-        """Seen live, or measured with more than one accumulation step; and never seen to refuse."""
+        """Nothing speaks against it so far, as its library or that of its like has said, or it was measured
+        in parts; and it was never seen to refuse."""
         profile = self.measured.profile
         if self.progress.capabilities.refuses_to_split:
             return False  # Its own check has the last word, whatever was measured of its like.
         if (profile is not None and profile.accumulates is False) or self.spec.is_elastic:
             return False  # What an elastic one accumulates follows from its number of devices.
-        return self.progress.capabilities.accumulates or (profile is not None and profile.s_max > 1)
+        return self.progress.capabilities.accumulates or (
+            profile is not None and (profile.accumulates is True or profile.measured_s[-1:] > (1,))
+        )
 
     def split_slowdown(self, accumulation_steps: int, devices: int | None = None) -> float:
         """Step time at s / step time at the whole batch, alone; 1 where nothing is known. Of an elastic job:

@@ -296,6 +296,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "goes on alone",
     "outgrown": "ran out of the {0} MiB of device memory that were planned for it so that others may share "
     "its devices; it goes on alone, without a limit",
+    "outmodelled": "ran out of the {0} MiB of device memory that its batch in {1} parts was thought to need, "
+    "which nobody had measured; parts are taken to save nothing from now on",
     "unsplit": "its batches cannot be split after all ({0}); it goes on with whole ones",
     "gpu-fault": "{0}",
     "mps-limit": "each of its processes that opens a GPU may use its part of the {0} MiB that were planned "

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from statistics import median
 from typing import Final
 
 import msgspec
 
 from cotenant.controller.domain import JobId, JobSpec
-from cotenant.controller.performance import Profile
+from cotenant.controller.performance import Profile, part_share
 
 OUTPUTS: Final = """
     out out_dir out_file out_path outdir outfile output output_dir output_file output_folder output_path
@@ -129,7 +130,8 @@ def base_key(spec: JobSpec) -> str:
 NOT_CONFIGURATION = frozenset((
     "COLUMNS", "DISPLAY", "HISTFILE", "HOSTNAME", "LINES", "MAIL", "OLDPWD", "PWD", "SHLVL", "SSH_AUTH_SOCK",
     "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "TERM", "TMPDIR", "WINDOWID", "XDG_RUNTIME_DIR",
-    "XDG_SESSION_ID", "COTENANT_ARRAY_INDEX", "COTENANT_PROFILING", "SLURM_ARRAY_TASK_ID",
+    "XDG_SESSION_ID", "COTENANT_ACCUMULATION_SCHEDULE", "COTENANT_ARRAY_INDEX", "COTENANT_PROFILING",
+    "SLURM_ARRAY_TASK_ID",
 ))  # fmt: skip
 """Variables of a shell, a session or a task, which say nothing about what is computed."""
 
@@ -196,6 +198,18 @@ class Profiles(msgspec.Struct, kw_only=True):
         self.known[key] = known
         while len(self.known) > PROFILES_MAX:
             del self.known[next(iter(self.known))]
+
+    def part_share(self, device_type: str) -> float | None:
+        """What a further part adds to a step, in steps: the median of the kinds that were measured in parts
+        on this type of device; None without any."""
+        found = [
+            share
+            for known in self.known.values()
+            if known.device_type == device_type
+            and known.batch_size
+            and (share := part_share(known.profile, known.batch_size)) is not None
+        ]
+        return median(found) if found else None
 
     def revise(self, before: Profile, after: Profile) -> None:
         """More has become known of what was measured."""

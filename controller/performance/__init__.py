@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cotenant.controller.performance.interference import *  # noqa: F403
     from cotenant.controller.performance.perf import *  # noqa: F403
     from cotenant.controller.performance.throughput import *  # noqa: F403
+    from cotenant.controller.performance.visits import *  # noqa: F403
 
 # fmt: off
 _HOMES: Final = {
@@ -26,11 +27,16 @@ _HOMES: Final = {
     ),
     "perf": (
         "DEFAULT_XI", "Interference", "Profile", "ProfilePoint", "SeenBatch", "XiSource", "alone_step_s",
-        "duty_cycle_rule", "fit_step_model", "gain_of", "memory_mib", "pair_timing", "shared_ends", "step_s",
+        "duty_cycle_rule", "fit_step_model", "gain_of", "memory_mib", "modelled_from", "modelled_points",
+        "pair_timing", "part_share", "shared_ends", "step_s",
     ),
     "throughput": (
         "OVERLAP", "Coefficients", "Gang", "MeasuredStep", "Reach", "SpeedCurve", "ThroughputModel",
         "curve_of", "sized_gang",
+    ),
+    "visits": (
+        "CHOICES_MAX", "COUNTED_STEPS_MIN", "SCHEDULE_VARIABLE", "WARM_UP_STEPS", "Visit", "parse_schedule",
+        "plan_visits", "schedule_text",
     ),
 }
 # fmt: on

@@ -6,7 +6,7 @@ seconds, memory in MiB, batch sizes per worker (one worker per device).
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -61,8 +61,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """The most that one worker was seen to hold at the sub-batch it was started with; also of jobs that say
     nothing of their steps. None: not measured."""
     static_mib: float | None = None
-    """What of that was in use whatever the sub-batch: between two steps, or before the first one. None: not
-    measured."""
+    """What of that was in use between two steps, and so is whatever the sub-batch. None: not measured."""
     indicators: Indicators | None = None
     """Means and variances of Table 2 while it ran alone; None: not sampled."""
     step_s: float | None = None
@@ -74,6 +73,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     batch: SeenBatch = SeenBatch()
     """Of that job."""
     source: str = "unknown"
+    part_share: float | None = None
+    """What each further part of a batch adds to a step, in steps, where other kinds were measured in parts on
+    this type of device; None: none was."""
     throughput: ThroughputModel | None = None
     """Fitted to the points, where they determine it."""
 
@@ -84,8 +86,23 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def s_max(self) -> int:
-        """The most micro-batches that it was measured with."""
-        return max((point.accumulation_steps for point in self.points), default=1)
+        """The most micro-batches of which something is known: those that it was measured with; what more
+        would take is modelled where only one s was measured."""
+        measured = self.measured_s
+        return max(measured[-1], MODELLED_MAX) if len(measured) == 1 else measured[-1] if measured else 1
+
+    @property
+    def measured_s(self) -> tuple[int, ...]:
+        """The numbers of micro-batches that it was measured with, ascending."""
+        return tuple(sorted({point.accumulation_steps for point in self.points}))
+
+    def add_points(self, points: tuple[ProfilePoint, ...]) -> Profile:
+        """The same profile with further points, which win over those of the same s; a law fitted to fewer is
+        dropped."""
+        new = {point.accumulation_steps for point in points}
+        kept = tuple(point for point in self.points if point.accumulation_steps not in new)
+        every = sorted((*kept, *points), key=lambda point: point.accumulation_steps)
+        return msgspec.structs.replace(self, points=tuple(every), throughput=None)
 
     def point_at(self, accumulation_steps: int, gang: Gang | None = None) -> ProfilePoint | None:
         """The measured point for exactly this s (and this gang, if one is named), or None."""
@@ -95,6 +112,17 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
             ):
                 return point
         return None
+
+
+MODELLED_MAX: Final = 16
+"""The most micro-batches of a job that was measured at one s."""
+RECOMPUTED_SHARE: Final = 1 / 3
+"""Of a step, by the forward pass: a backward pass takes twice as long as a forward pass (the usual count of
+operations, 2 and 4 per parameter and row). In s parts (s - 1) / s of it are done twice, unless the script
+splits its batches itself; then a modelled step is too long."""
+PART_SHARE: Final = 0.035
+"""Of a step, by each further part (Castor eq. 3's `a`), where no kind was measured in parts: the median of
+the four jobs of experiments/results/throughput.md."""
 
 
 def alone_step_s(profile: Profile | None, gang: Gang) -> float | None:
@@ -152,6 +180,37 @@ def fit_step_model(profile: Profile, batch_size: int) -> StepModel | None:
     )
 
 
+def part_share(profile: Profile, batch_size: int) -> float | None:
+    """What each further part adds to a step, in steps; None where fewer than two s were measured."""
+    model, whole = fit_step_model(profile, batch_size), profile.point_at(1)
+    if model is None or whole is None or len(profile.measured_s) < 2:
+        return None
+    return model.fixed_s / whole.step_s
+
+
+def modelled_from(profile: Profile | None, accumulation_steps: int) -> str:
+    """The source of what is known of s parts, for people; empty: it was measured, or nothing is known."""
+    if profile is None or not profile.points or profile.point_at(accumulation_steps) is not None:
+        return ""
+    return f"modelled from s = {', '.join(map(str, profile.measured_s))}"
+
+
+def modelled_points(profile: Profile) -> tuple[ProfilePoint, ...]:
+    """What the parts of a batch would take that were not measured; none of a job that refuses to be split."""
+    whole = profile.point_at(1)
+    if whole is None or profile.accumulates is False:
+        return ()
+    batch_size, found = whole.sub_batch, list[ProfilePoint]()
+    for s in (s for s in (2, 4, 8, 16) if s <= min(batch_size, profile.s_max)):
+        time_s, needed_mib = step_s(profile, batch_size, s), memory_mib(profile, s)
+        if profile.point_at(s) is None and time_s is not None and needed_mib is not None:
+            sub_batch = -(-batch_size // s)
+            found.append(
+                ProfilePoint(sub_batch=sub_batch, accumulation_steps=s, step_s=time_s, memory_mib=needed_mib)
+            )
+    return tuple(found)
+
+
 def step_s(
     profile: Profile, batch_size: int, accumulation_steps: int, gang: Gang | None = None
 ) -> float | None:
@@ -159,7 +218,7 @@ def step_s(
 
     The fitted law says how a step of this gang scales from the nearest s that was measured on it; without
     such a point it is taken as it is. Without a law, or where it does not know the gang, the small model
-    serves, through points of this gang alone.
+    serves, through points of this gang alone; where these are of one s, what parts cost is a prior.
 
     Args:
         gang: what the job runs on; None where every point is of the job's own.
@@ -171,8 +230,18 @@ def step_s(
     law = profile.throughput
     if law is not None and gang is not None and law.knows(gang):
         return _law_step_s(law, own, batch_size, accumulation_steps, gang)
+    if len(own.measured_s) == 1:
+        (known,) = own.measured_s[:1]
+        scale = _in_parts(accumulation_steps, profile) / _in_parts(known, profile)
+        return own.points[0].step_s * scale
     model = fit_step_model(own, batch_size)
     return None if model is None else model.step_s(accumulation_steps)
+
+
+def _in_parts(s: int, profile: Profile) -> float:
+    """A step in s parts / one of the whole batch, where it was not measured."""
+    share = PART_SHARE if profile.part_share is None else profile.part_share
+    return 1.0 + RECOMPUTED_SHARE * (s - 1) / s + share * (s - 1)
 
 
 def _own(profile: Profile, gang: Gang | None) -> Profile:
@@ -194,7 +263,8 @@ def _law_step_s(law: ThroughputModel, own: Profile, batch_size: int, s: int, gan
 def memory_mib(profile: Profile, accumulation_steps: int) -> float | None:
     """Peak memory per device at s: measured, else interpolated over the sub-batch, else None.
 
-    Outside the measured range the nearest measured *larger* sub-batch counts: a bound, not a guess.
+    Outside the measured range the nearest measured *larger* sub-batch counts: what is in use beside its
+    activations stays, where that was measured, and they shrink with the sub-batch; else all of it.
     """
     for point in profile.points:
         if point.accumulation_steps == accumulation_steps:
@@ -207,7 +277,12 @@ def memory_mib(profile: Profile, accumulation_steps: int) -> float | None:
         batch = hi.sub_batch * hi.accumulation_steps
         share = (batch / accumulation_steps - lo.sub_batch) / max(1, hi.sub_batch - lo.sub_batch)
         return lo.memory_mib + min(1.0, max(0.0, share)) * (hi.memory_mib - lo.memory_mib)
-    return below[-1].memory_mib if below else None if points else profile.memory_mib_peak
+    if not below:
+        return None if points else profile.memory_mib_peak
+    near, static_mib = below[-1], profile.static_mib
+    if static_mib is None or static_mib >= near.memory_mib:
+        return near.memory_mib
+    return static_mib + (near.memory_mib - static_mib) * near.accumulation_steps / accumulation_steps
 
 
 class Interference(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -210,12 +210,14 @@ def _left(job: wire.JobView) -> str:
     return f"{expected} ({SOURCES.get(known, known)}{longer})"
 
 
-def _accumulation(job: wire.JobView) -> str:
+def _accumulation(job: wire.JobDetails) -> str:
     if job.accumulation_steps == 1:
         whole = f"none, the whole batch of {job.sub_batch} at once" if job.sub_batch else ""
         return "; ".join(part for part in (whole, _cannot(job)) if part)
     of = f" of {job.sub_batch}" if job.sub_batch else ""
-    return f"{job.accumulation_steps} micro-batches{of} per step"
+    modelled = job.profile.modelled if job.profile is not None else ()
+    guess = any(point.accumulation_steps == job.accumulation_steps for point in modelled)
+    return f"{job.accumulation_steps} micro-batches{of} per step{', planned by a model' if guess else ''}"
 
 
 def _profile(job: wire.JobDetails) -> str:

@@ -51,6 +51,9 @@ ENV_MEMORY_FRACTION: Final = "COTENANT_MEMORY_FRACTION"
 ENV_MEMORY_MIB: Final = "COTENANT_MEMORY_MIB"
 """Optional: how much of the memory of each of its CUDA devices this process may take, in MiB."""
 
+ENV_PROFILING: Final = "COTENANT_PROFILING"
+"""Optional: `1` in a run that is only there to be measured: counters of memory begin anew with each s."""
+
 ENV_ZERO_CODE: Final = "COTENANT_ZERO_CODE"
 """Optional: what the hook does for scripts without our libraries: `accumulate`, `mean`, `checkpoint`,
 `progress`."""
@@ -76,6 +79,7 @@ ENVIRONMENT: Final = (
     ENV_RESUME,
     ENV_MEMORY_FRACTION,
     ENV_MEMORY_MIB,
+    ENV_PROFILING,
     ENV_ZERO_CODE,
     ENV_STACKS_SIGNAL,
     ENV_COLLECTIVE_SCALE,
@@ -131,9 +135,9 @@ STANDING: Final = "standing"
 """{look, place}: the answer to a look; `place` is a number that stands for where the training thread is,
 equal as long as it has not moved."""
 STRETCH: Final = "stretch"
-"""{first, step, s, memory_mib: float | null, static_mib: float | null}: now and then: the steps after `first`
-up to `step` are over, all of them at s. `memory_mib` is this process's own peak (resident; on a CUDA device
-what it takes there), `static_mib` what of it is in use after a step."""
+"""{first, step, s, memory_mib: float | null, static_mib: float | null}: now and then, and where the schedule
+changes s: the steps after `first` up to `step` are over, all of them at s. `memory_mib` is this process's own
+peak (resident; on a CUDA device what it takes there), `static_mib` what of it is in use after a step."""
 FAILED: Final = "failed"
 """{what: "save" | "load" | "accumulate", error}: the named thing failed; the process may go on."""
 

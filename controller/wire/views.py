@@ -25,6 +25,7 @@ from cotenant.controller.performance import (
     ProfilePoint,
     Reach,
     XiSource,
+    modelled_points,
 )
 from cotenant.controller.wire.times import Utc
 
@@ -53,6 +54,9 @@ class ProfileView(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of a job. Every indicator is there, missing ones with nulls."""
 
     points: tuple[ProfilePoint, ...] = ()
+    """As measured."""
+    modelled: tuple[ProfilePoint, ...] = ()
+    """What other parts of the batch would take, by a model of what was measured."""
     accumulates: bool | None = None
     memory_mib_peak: float | None = None
     static_mib: float | None = None
@@ -101,6 +105,7 @@ def profile_view(profile: Profile | None) -> ProfileView:
     known = profile if profile is not None else Profile()
     return ProfileView(
         points=known.points,
+        modelled=modelled_points(known),
         accumulates=known.accumulates,
         memory_mib_peak=known.memory_mib_peak,
         static_mib=known.static_mib,

@@ -66,11 +66,19 @@ class FirstBatches:
             return False  # Inside DDP is the module that counts.
         if not any(known() is module for known in self.modules):
             self.modules.append(weakref.ref(module))
-        rows = next(_rows_in((*args, *kwargs.values())), None)
-        if rows is not None and len(PROGRESS.first_rows) < ROWS_SEEN:
-            PROGRESS.first_rows.append(rows)
-            self.has_rows |= rows > 1
+        self.has_rows |= note_rows(args, kwargs) > 1
         return True
+
+
+def note_rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Notes the rows of one of the first batches; 0 for a later one, or one without any."""
+    if len(PROGRESS.first_rows) >= ROWS_SEEN:
+        return 0
+    rows = next(_rows_in((*args, *kwargs.values())), None)
+    if rows is None:
+        return 0
+    PROGRESS.first_rows.append(rows)
+    return rows
 
 
 def _rows_in(values: Iterable[Any]) -> Iterator[int]:

@@ -32,6 +32,7 @@ from cotenant.gradaccum.rows import Call, Uncut, sizes_of
 from cotenant.gradaccum.schedule import PROGRESS
 from cotenant.gradaccum.zerocode import selfcheck
 from cotenant.gradaccum.zerocode.audit import Audit
+from cotenant.gradaccum.zerocode.first_batches import note_rows
 from cotenant.gradaccum.zerocode.forward import (
     DEPTH,
     SplitForward,
@@ -181,6 +182,7 @@ class Patches:
             return None
         if issubclass(type(module), DistributedDataParallel) or not trains(module):
             return None  # Inside DDP is the module that we are looking for.
+        note_rows(args, kwargs)
         steps = self.standing.steps_now()
         PROGRESS.last_steps = 1
         if steps == 1:

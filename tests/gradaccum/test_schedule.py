@@ -63,3 +63,8 @@ def test_a_batch_that_cannot_be_divided_is_an_error(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(ValueError, match="cannot be divided equally among 3"):
         batch_size(8)
+
+
+def test_a_schedule_says_when_s_changes_next() -> None:
+    schedule = Schedule.parse("0:1,5:4,12:2")
+    assert [schedule.change_after(step) for step in (0, 4, 5, 11, 12)] == [5, 5, 12, 12, None]

@@ -127,7 +127,8 @@ controller.training             controller.performance controller.domain control
 # The floor under every face, without click: what a submission is, asking a
 # controller, comparing policies.
 controller.submission           controller.performance controller.domain controller.wire controller.present
-controller.client               controller.domain controller.wire controller.system controller.present
+controller.client               controller.performance controller.domain controller.wire controller.system
+                                controller.present
 controller.whatif               controller.store controller.sim controller.present controller.submission
 # The faces: none of them imports another. A verb that computes by itself, on files, is in `cli.offline`.
 controller.cli.demo.workloads   checkpoint gradaccum

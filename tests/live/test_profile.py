@@ -21,6 +21,8 @@ from tests.live.cluster import EAGER, PATIENCE_S, Cluster
 
 SCRIPT = Path(__file__).with_name("profiled.py")
 T_PROF_S = 7.0
+TRIES = 3
+"""A profile takes what its seconds give; where others want the cores as well, that may be one s alone."""
 
 
 def submit(cluster: Cluster, name: str, kind: int) -> JobId:
@@ -78,13 +80,24 @@ def test_a_job_is_profiled_while_it_trains_and_the_next_of_its_kind_is_not(
     known = next(each for each in cluster.client.ask(wire.ListProfiles()).profiles if each.job_id == job_id)
     assert (known.used, known.device_type, known.is_complete) == (1, "cpu", True)
 
-    # The series: one job per configuration, told that it is only measured, ended when it is.
-    document = series(cluster)
+    # The series: one job per configuration, told that it is only measured, ended when it is; it visits more.
+    document = series_of_several(cluster)
     assert document["schema"] == "profile/1"
     [one] = document["configurations"]
     assert (one["gpus"], one["hosts"], one["state"]) == (1, 1, "done")
-    assert 1 in {point["accumulation_steps"] for point in one["points"]}
+    measured = {point["accumulation_steps"] for point in one["points"]}
+    assert {1, 2} <= measured, "how many more there is time for, the machine decides"
     assert document["device_time_s"]["measured"] > T_PROF_S
+
+
+def series_of_several(cluster: Cluster) -> dict[str, Any]:
+    """One in which the only configuration was measured at several s, or the last try."""
+    for _ in range(TRIES - 1):
+        document = series(cluster)
+        if len(document["configurations"][0]["points"]) > 1:
+            return document
+        print(f"once more, because of {document}")
+    return series(cluster)
 
 
 def series(cluster: Cluster) -> dict[str, Any]:

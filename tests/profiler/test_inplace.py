@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -9,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.performance import Profile
+from cotenant.controller.performance import (
+    COUNTED_STEPS_MIN,
+    WARM_UP_STEPS,
+    Profile,
+    Visit,
+    parse_schedule,
+    plan_visits,
+    schedule_text,
+)
 from cotenant.profiler.indicators.sources import (
     Indicator,
     Reading,
@@ -18,14 +27,7 @@ from cotenant.profiler.indicators.sources import (
     Timed,
     missing,
 )
-from cotenant.profiler.inplace import (
-    COUNTED_STEPS_MIN,
-    FIRST_PART,
-    WARM_UP_STEPS,
-    InPlace,
-    duty_cycle_of,
-    indicators_of,
-)
+from cotenant.profiler.inplace import FIRST_PART, InPlace, duty_cycle_of, indicators_of
 from tests.building.samples import summarise
 
 STEP_S = 0.12
@@ -45,7 +47,10 @@ class Trainer:
 
     def begin(self, budget_s: float, ordered: int = 1) -> InPlace:
         self.s = ordered
-        return InPlace(budget_s=budget_s, ordered=ordered, batch_size=self.batch, started_s=0.0)
+        return self.visit((Visit(0, math.inf, ordered),), budget_s)
+
+    def visit(self, visits: tuple[Visit, ...], budget_s: float) -> InPlace:
+        return InPlace(budget_s=budget_s, visits=visits, batch_size=self.batch, started_s=0.0)
 
     def train(self, inplace: InPlace, steps: int) -> None:
         for _ in range(steps):
@@ -77,10 +82,8 @@ def is_over(inplace: InPlace) -> bool:
     return inplace.is_complete
 
 
-def result(
-    inplace: InPlace, peak_mib: float | None = None, load_mib: float | None = None, others_mib: float = 0.0
-) -> Profile:
-    return inplace.profile(load_s=1.0, load_mib=load_mib, peak_mib=peak_mib, others_mib=others_mib)
+def result(inplace: InPlace, peak_mib: float | None = None, others_mib: float = 0.0) -> Profile:
+    return inplace.profile(load_s=1.0, peak_mib=peak_mib, others_mib=others_mib)
 
 
 def test_the_step_is_measured_exactly_and_the_first_ones_do_not_count() -> None:
@@ -161,14 +164,13 @@ def test_a_batch_that_was_seen_does_not_overrule_one_that_was_said() -> None:
     assert [result(each, peak_mib=1.0).points[0].sub_batch for each in (said, seen)] == [16, 8]
 
 
-def test_what_data_loaders_hold_and_what_loading_took_is_no_sub_batchs() -> None:
+def test_what_data_loaders_hold_is_there_whatever_the_sub_batch() -> None:
     trainer = Trainer()
     inplace = trainer.begin(20.0)
     trainer.train(inplace, 50)
     trainer.tell_memory(inplace)
     profile = result(inplace, others_mib=40.0)
     assert (profile.memory_mib_peak, profile.static_mib) == (MEMORY_MIB + 40.0, STATIC_MIB + 40.0)
-    assert result(inplace, load_mib=200.0).static_mib == 200.0, "each attempt loads whole"
     assert result(inplace, peak_mib=500.0).points[0].memory_mib == 500.0
 
 
@@ -218,6 +220,126 @@ def test_memory_of_a_time_that_was_not_all_alone_does_not_count() -> None:
     assert result(inplace).memory_mib_peak == 300.0
 
 
+# --- A run that is there to be measured ----------------------------------------------------------
+
+
+class Measured(Trainer):
+    """It keeps to its schedule, reports now and then and where s changes; t(s) = fixed * s + rest."""
+
+    def __init__(self, *, fixed_s: float, rest_s: float, batch: int | None = 16, known: bool = True) -> None:
+        super().__init__(batch=batch)
+        self.fixed_s, self.rest_s = fixed_s, rest_s
+        self.visits = parse_schedule(schedule_text(plan_visits(batch if known else None)))
+        self.refuses = False
+        self.step_told, self.told_s = 0, 0.0
+
+    def time_s(self, s: int) -> float:
+        return self.fixed_s * s + self.rest_s
+
+    def to_the_end(self, inplace: InPlace) -> None:
+        while not inplace.is_complete:
+            visit = next(each for each in self.visits if each.start <= self.step < each.until)
+            used = 1 if self.refuses else visit.s
+            warm_up_s = 0.7 if self.step < visit.start + WARM_UP_STEPS else 0.0
+            self.now_s += self.time_s(used) + warm_up_s
+            self.step += 1
+            if self.step == visit.until or self.now_s - self.told_s >= 0.1 or self.step == 1:
+                inplace.note_step(
+                    step=self.step,
+                    count=self.step - self.step_told if self.step_told else 0,
+                    elapsed_s=self.now_s - self.told_s if self.step_told else 0.0,
+                    s=used,
+                    now_s=self.now_s,
+                )
+                self.step_told, self.told_s = self.step, self.now_s
+            if self.step == visit.until:
+                self.s = used
+                self.tell_memory(inplace, 100.0 + 160.0 / used)
+            inplace.clock(self.now_s, alone=self.alone)
+
+
+@pytest.mark.parametrize(("rest_s", "budget_s"), [(0.001, 60.0), (0.1, 60.0), (2.0, 400.0)])
+def test_every_s_is_measured_exactly_whatever_a_step_takes(rest_s: float, budget_s: float) -> None:
+    job = Measured(fixed_s=rest_s / 5, rest_s=rest_s)
+    inplace = job.visit(job.visits, budget_s)
+    job.to_the_end(inplace)
+    assert job.now_s < budget_s + 10.0 + rest_s * 10
+    profile = result(inplace)
+    assert [(p.accumulation_steps, p.sub_batch) for p in profile.points] == [
+        (1, 16), (2, 8), (4, 4), (8, 2), (16, 1),
+    ]  # fmt: skip
+    for point in profile.points:
+        assert point.step_s == pytest.approx(job.time_s(point.accumulation_steps))
+        assert point.memory_mib == 100.0 + 160.0 / point.accumulation_steps
+    assert profile.memory_mib_peak == 260.0
+
+
+def test_slow_steps_are_measured_at_few_s_instead_of_for_ever() -> None:
+    job = Measured(fixed_s=2.0, rest_s=8.0)
+    inplace = job.visit(job.visits, 60.0)
+    job.to_the_end(inplace)
+    assert [point.accumulation_steps for point in result(inplace, peak_mib=9.0).points] == [1]
+    assert job.now_s < 60.0 + 5 * 10.0
+
+
+def test_a_batch_of_unknown_size_is_visited_at_all_and_counted_where_it_divides() -> None:
+    job = Measured(fixed_s=0.01, rest_s=0.1, batch=12, known=False)
+    inplace = job.visit(job.visits, 120.0)
+    job.to_the_end(inplace)
+    assert {visit.s for visit in job.visits} == {1, 2, 4, 8, 16}
+    assert [point.accumulation_steps for point in result(inplace).points] == [1, 2, 4]
+    assert {visit.s for visit in plan_visits(12)} == {1, 2, 4}
+    assert plan_visits(7) == (Visit(0, math.inf, 1),)
+
+
+def test_a_job_that_refuses_is_measured_whole_in_all_visits() -> None:
+    job = Measured(fixed_s=0.01, rest_s=0.1)
+    job.refuses = True
+    inplace = job.visit(job.visits, 60.0)
+    job.to_the_end(inplace)
+    (point,) = result(inplace).points
+    assert point.accumulation_steps == 1
+    assert point.step_s == pytest.approx(0.11)
+
+
+def test_the_schedule_grows_from_round_to_round_and_has_no_gaps() -> None:
+    visits = plan_visits(64)
+    assert [(visit.start, visit.s) for visit in visits[:7]] == [
+        (0, 1), (8, 2), (13, 4), (18, 8), (23, 16), (28, 1), (38, 2),
+    ]  # fmt: skip
+    assert all(one.until == other.start for one, other in itertools.pairwise(visits))
+    assert parse_schedule(schedule_text(visits)) == visits
+    assert len(schedule_text(visits)) < 1000
+
+
+@pytest.mark.parametrize("text", ["", "0", "0:1:2", "a:b"])
+def test_a_text_that_is_no_schedule_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"schedule|literal"):
+        parse_schedule(text)
+
+
+def test_samples_count_where_all_of_them_is_at_the_whole_batch() -> None:
+    job = Trainer()
+    inplace = job.visit((Visit(0, 10, 1), Visit(10, 20, 2), Visit(20, 40, 1), Visit(40, math.inf, 1)), 1000.0)
+
+    def trains(s: int, steps: int) -> None:
+        job.s = s
+        job.train(inplace, steps)
+
+    trains(1, 5)
+    sampled(inplace, 0.4, job.now_s + 0.5)
+    trains(1, 5)
+    job.tell_memory(inplace)
+    sampled(inplace, 0.9, job.now_s + 0.3)  # Began before the change.
+    trains(2, 10)
+    sampled(inplace, 0.9, job.now_s)
+    job.tell_memory(inplace)
+    trains(1, 4)
+    sampled(inplace, 0.6, job.now_s + 0.5)
+    profile = result(inplace)
+    assert profile.duty_cycle == pytest.approx(0.5)
+
+
 # --- Indicators -----------------------------------------------------------------------------------
 
 
@@ -238,7 +360,7 @@ def test_samples_count_once_the_job_trains() -> None:
     inplace.watch_from_outside()
     sampled(inplace, 0.9, 1.0)  # It has said nothing for long: perhaps it trains.
     trainer.now_s = 1.0
-    trainer.train(inplace, 1 + WARM_UP_STEPS)  # It does now.
+    trainer.train(inplace, 2 + WARM_UP_STEPS)  # It does now.
     for at_s, smact in ((2.0, 0.4), (2.5, 0.6)):
         sampled(inplace, smact, at_s)
     inplace.clock(2.6, alone=False)

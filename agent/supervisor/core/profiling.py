@@ -7,6 +7,7 @@ fails or delays a job; where words are lost there is less of a profile.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from math import inf
 from typing import Final
 
@@ -17,7 +18,8 @@ from cotenant.agent.supervisor.core.coordination import Coordination
 from cotenant.agent.supervisor.core.progress import RankProgress
 from cotenant.agent.supervisor.core.rank_messages import MemorySeen, StepDone
 from cotenant.controller.domain import Capabilities
-from cotenant.controller.performance import Profile, SeenBatch
+from cotenant.controller.performance import Profile, SeenBatch, Visit, parse_schedule
+from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE, ENV_PROFILING
 from cotenant.profiler.indicators.sources import Timed
 from cotenant.profiler.inplace import BLIND_AFTER_S, InPlace
 
@@ -36,7 +38,6 @@ class Profiling:
         self._started_s = inf
         self._clock_s = -inf
         self._first_step_s: float | None = None
-        self._load_mib: float | None = None
         self._others_mib = 0.0
         self._was_alone = True
         self._told_first = self._told_complete = False
@@ -50,7 +51,7 @@ class Profiling:
             batch = None if start.sub_batch is None else start.sub_batch * start.accumulation_steps
             self._inplace = InPlace(
                 budget_s=start.profile_s,
-                ordered=start.accumulation_steps,
+                visits=_visits_of(self._order),
                 batch_size=batch,
                 started_s=now_s,
             )
@@ -78,7 +79,7 @@ class Profiling:
 
     def first_step(self, now_s: float) -> None:
         if self._first_step_s is None:
-            self._first_step_s, self._load_mib = now_s, self._progress.status.memory_mib
+            self._first_step_s = now_s
 
     def note_step(self, word: StepDone, now_s: float) -> None:
         if self._inplace is not None and word.rank == min(self._progress.steps):
@@ -132,7 +133,6 @@ class Profiling:
         status = self._progress.status
         found = inplace.profile(
             load_s=None if self._first_step_s is None else self._first_step_s - self._started_s,
-            load_mib=self._load_mib,
             peak_mib=status.memory_mib,
             others_mib=self._others_mib,
         )
@@ -147,6 +147,15 @@ class Profiling:
     @property
     def is_complete(self) -> bool:
         return self._inplace is not None and self._inplace.is_complete
+
+
+def _visits_of(order: Order) -> tuple[Visit, ...]:
+    """The s that the job visits: its own, or several where it is there to be measured."""
+    env = order.launch.env
+    if env.get(ENV_PROFILING) == "1":
+        with suppress(ValueError):  # The script has the same text, and will say what is wrong with it.
+            return parse_schedule(env.get(ENV_ACCUMULATION_SCHEDULE, ""))
+    return (Visit(0, inf, order.start.accumulation_steps),)
 
 
 def _may_be_split(can: Capabilities) -> bool | None:

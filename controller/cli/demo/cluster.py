@@ -48,8 +48,7 @@ class PrivateCluster:
         """`devices` and `slot_memory_mib` as in the agent's settings (`cpu:2`, `cuda:0`, `auto`).
 
         Args:
-            profile_s: of each job; 0: none is profiled, for what is compared bit for bit with runs that
-                nobody profiled.
+            profile_s: of each job; 0: none is profiled, as where all come with their profiles.
         """
         self.folder = folder
         self.endpoint = f"ipc://{folder / 'c.sock'}"

@@ -73,8 +73,9 @@ def measure(
 ) -> int:
     """Measure a command on 1, 2, 4, ... devices of a host, then over two hosts.
 
-    Each is a job in the queue, with COTENANT_PROFILING=1 set, that shares with nobody and ends when it has
-    been measured; no device is emptied for it. -g and -N are upper limits here. Ctrl-C cancels what is left.
+    Each is a job in the queue, with COTENANT_PROFILING=1 set, that shares with nobody, trains with its batch
+    whole and in parts in turns, and ends when it has been measured; no device is emptied for it. -g and -N
+    are upper limits here. Ctrl-C cancels what is left.
     """
     if form not in (None, "json", "table"):
         raise Problem("usage", f"profile has no format {form!r}", "formats are table and json")

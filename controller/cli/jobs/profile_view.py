@@ -133,17 +133,21 @@ def known_page(known: wire.KnownProfile) -> str:
         f"  load      {duration(known.load_s)}; {units.plural(known.steps, 'step')} counted",
     ]
     if known.points:
-        lines += ["", screen.table(POINT_COLUMNS, known.points, None)]
+        rows = [(point, "measured") for point in known.points]
+        rows += [(point, "modelled") for point in known.modelled]
+        rows.sort(key=lambda row: row[0].accumulation_steps)
+        lines += ["", screen.table(POINT_COLUMNS, rows, None)]
     lines += throughput_lines(known.points, known.throughput, known.batch_size)
     lines += ["", screen.table(INDICATOR_COLUMNS, list(known.indicators.items()), None)]
     return "\n".join(lines)
 
 
 POINT_COLUMNS: Final = (
-    Column("S", lambda p: str(p.accumulation_steps), right=True),
-    Column("SUB-BATCH", lambda p: str(p.sub_batch), right=True),
-    Column("STEP", lambda p: seconds(p.step_s), right=True),
-    Column("MEMORY", lambda p: size(p.memory_mib), right=True),
+    Column("S", lambda row: str(row[0].accumulation_steps), right=True),
+    Column("SUB-BATCH", lambda row: str(row[0].sub_batch), right=True),
+    Column("STEP", lambda row: seconds(row[0].step_s), right=True),
+    Column("MEMORY", lambda row: size(row[0].memory_mib), right=True),
+    Column("SOURCE", lambda row: row[1]),
 )
 
 

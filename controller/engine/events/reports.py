@@ -5,6 +5,7 @@ measurements), and alarms that ring. Rule: a report about any attempt but the pr
 from __future__ import annotations
 
 import heapq
+import re
 from typing import Final
 
 import msgspec
@@ -41,11 +42,11 @@ from cotenant.controller.engine.state.estimating import (
     remaining_from,
 )
 from cotenant.controller.engine.state.ledger import Ledger
-from cotenant.controller.performance import Profile, fitting
+from cotenant.controller.performance import SCHEDULE_VARIABLE, Profile, fitting
 
-REFUSED: Final = "gradaccum.exactness.Refused"
-"""The error by which an attempt ends before a gradient of a batch in parts would be wrong. Where nobody asked
-for parts, that is no failure of the program's."""
+REFUSED: Final = re.compile(r"\bgradaccum\.(exactness\.)?Refused\b")
+"""The error, or the last words, by which an attempt ends before a gradient of a batch in parts would be
+wrong. Where the program did not ask for parts, that is no failure of the program's."""
 
 
 def on_started(dispatch: Dispatch, event: ev.AttemptStarted) -> None:
@@ -209,25 +210,39 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
         crowded_out = blame_memory(dispatch.ledger, job)
         if crowded_out is not None:
             dispatch.ledger.records.blame_stop(job, "crowded", crowded_out)
-    if (
-        REFUSED in event.verdict.detail
-        and not job.attempt.stop_cause
-        and job.can_accumulate
-        and job.spec.batch_size is None
-    ):
-        _never_split(dispatch.ledger, job)
-        dispatch.ledger.records.blame_stop(job, "unsplit", because("unsplit", event.verdict.detail))
+    if REFUSED.search(event.verdict.detail) and not job.attempt.stop_cause:
+        _go_on_whole(dispatch.ledger, job, event.verdict.detail)
     if event.gpu_fault:
         take_in_fault(dispatch, job, event)
     left_host(dispatch, job, event.host_id, event.verdict)
+    if job.phase is Phase.QUEUED and job.reason.code == "unsplit" and _visits_parts(job):
+        _stay_whole(dispatch.ledger, job)
 
 
-def _never_split(ledger: Ledger, job: Job) -> None:
-    """A batch in parts was refused: the job and its like get whole ones from now on."""
+def _go_on_whole(ledger: Ledger, job: Job, detail: str) -> None:
+    """Where a batch was split that the script did not split itself, and that was refused, the job and its
+    like get whole ones from now on."""
+    is_split = job.placement is not None and job.placement.accumulation_steps > 1 and job.can_accumulate
+    if not (is_split or _visits_parts(job)):
+        return
     before = job.measured.profile or Profile()
     whole = msgspec.structs.replace(before, accumulates=False)
     ledger.profiles.revise(before, whole)
     ledger.records.refine_profile(job, whole)
+    ledger.records.blame_stop(job, "unsplit", because("unsplit", detail))
+
+
+def _visits_parts(job: Job) -> bool:
+    """Whether it is there to be measured, with its batch in parts as well."""
+    return job.spec.profiling == "only" and SCHEDULE_VARIABLE in job.spec.launch.env
+
+
+def _stay_whole(ledger: Ledger, job: Job) -> None:
+    """The next attempt of a job that is there to be measured has whole batches alone."""
+    launch = job.spec.launch
+    env = {name: value for name, value in launch.env.items() if name != SCHEDULE_VARIABLE}
+    launch = msgspec.structs.replace(launch, env=env)
+    ledger.records.respecify(job, msgspec.structs.replace(job.spec, launch=launch))
 
 
 def on_profile(dispatch: Dispatch, event: ev.ProfileLearned) -> None:

@@ -48,7 +48,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.engine.state.estimating import give_profile, known_profile
 from cotenant.controller.engine.state.ledger import ASIDE, Ledger
-from cotenant.controller.performance import UNBOUNDED, InterferenceModel
+from cotenant.controller.performance import UNBOUNDED, InterferenceModel, modelled_from
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -350,17 +350,23 @@ def hosts_of(ledger: Ledger, job: Job) -> tuple[HostId, ...]:
     return tuple(member.host_id for member in ledger.holdings.gang(job.placement.devices))
 
 
-def is_profiled(job: Job, shared: bool) -> bool:
-    """Whether this attempt is profiled in place: the job's own first one, on devices it has to itself.
+def is_profiled(ledger: Ledger, job: Job, shared: bool) -> bool:
+    """Whether this attempt is profiled in place: the job's own first one, on devices it has to itself, unless
+    a profile of its like is complete; and one in parts of which the needs are only modelled, as soon as it is
+    alone.
 
     Of an elastic job the steps on each number of devices are learned as it trains. A job that is there for
     its profile is measured in whichever attempt; it has nothing else to do.
     """
-    if job.spec.profiling == "never" or shared or job.spec.is_elastic:
+    profile, is_only = job.measured.profile, job.spec.profiling == "only"
+    if job.spec.profiling == "never" or job.spec.is_elastic:
         return False
-    if job.spec.gpu_fraction < 1.0 and job.spec.profiling != "only":
+    if job.spec.gpu_fraction < 1.0 and not is_only:
         return False  # What it takes on a part of a device says little of its like.
-    return job.attempt.number == 1 or job.spec.profiling == "only"
+    if job.placement is not None and modelled_from(profile, job.placement.accumulation_steps):
+        return True
+    is_known = job.measured.profile_given and not ledger.profiles.is_unfinished(profile)
+    return not shared and not is_known and (job.attempt.number == 1 or is_only)
 
 
 def memory_cap_mib(job: Job) -> int | None:
@@ -387,8 +393,7 @@ def start_commands(
     port = first.port_first + (job.number * 31 + job.attempt.number) % first.port_count
     newest = job.newest_checkpoint if job.progress.checkpoints else None
     is_capped = shared or placement.capped or placement.beside
-    is_known = job.measured.profile_given and not ledger.profiles.is_unfinished(job.measured.profile)
-    profile_s = config.profile_s if not is_known and is_profiled(job, shared) else 0.0
+    profile_s = config.profile_s if is_profiled(ledger, job, shared) else 0.0
     limit_left_s = job.limit_left_s(ledger.now_s) if job.spec.launch.slurm else None
     bound = ledger.pairs.bound_of(job) if ledger.pairs.has_bounds else UNBOUNDED
     step_batch = (

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from statistics import median
 
+import msgspec
+
 from cotenant.controller.domain import (
     GUESS,
     LOAD_S,
@@ -32,7 +34,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.state.ledger import Estimates, Ledger
 from cotenant.controller.knowledge import OBSERVATIONS, StoredProfile, base_key, beginning, key_of, signature
-from cotenant.controller.performance import Profile, SpeedCurve, curve_of, step_s
+from cotenant.controller.performance import Profile, SpeedCurve, curve_of, modelled_from, step_s
 
 KEPT_PER_COMMAND = 20
 KEPT_RECENT = 200
@@ -309,6 +311,12 @@ def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
     assert job.placement is not None
     if job.placement.fraction < 1.0:
         return None  # It had what it asked for.
+    profile = job.measured.profile
+    if profile is not None and modelled_from(profile, job.placement.accumulation_steps):
+        bound = msgspec.structs.replace(profile, static_mib=None)
+        ledger.profiles.revise(profile, bound)
+        ledger.records.refine_profile(job, bound)
+        return because("outmodelled", job.placement.memory_mib or 0, job.placement.accumulation_steps)
     beside = ledger.holdings.partners(job) or job.placement.beside
     known = [ledger.jobs[other_id] for other_id in beside if other_id in ledger.jobs]
     if not known:
@@ -364,12 +372,12 @@ def give_profile(ledger: Ledger, job: Job, profile: Profile) -> None:
 
 def learn_profile(ledger: Ledger, job: Job, event: ev.ProfileLearned) -> None:
     """Take in what was measured."""
-    ledger.records.learn_profile(job, event.profile)
     placement = job.placement
-    if placement is None:
-        hosts = max(1, job.spec.nodes)
-    else:
-        hosts = len(ledger.holdings.gang(placement.devices))
+    hosts = max(1, job.spec.nodes) if placement is None else len(ledger.holdings.gang(placement.devices))
+    key = key_of(job.spec, hosts, event.device_type)
+    profile = _with_known(ledger, job, event, key)
+    ledger.records.learn_profile(job, profile)
+    if placement is not None:
         needed = job.needed_mib(placement.accumulation_steps)
         unclaimed = all(ledger.holdings.claimed_by(device_id) is None for device_id in placement.devices)
         is_alone = placement.fraction == 1.0 and not ledger.holdings.partners(
@@ -377,8 +385,26 @@ def learn_profile(ledger: Ledger, job: Job, event: ev.ProfileLearned) -> None:
         )  # A part's memory is its limit.
         if needed is not None and unclaimed and is_alone:
             ledger.records.plan_memory(job, needed)
-    _keep_profile(ledger, job, event, hosts)
+    if key:
+        _keep_profile(ledger, job, event, profile, hosts, key)
     _give_its_like(ledger, job)
+
+
+def _with_known(ledger: Ledger, job: Job, event: ev.ProfileLearned, key: str) -> Profile:
+    """What was measured, beside what is known: an attempt was measured at its own s alone, its like perhaps
+    at others. What none was measured at is modelled with what parts cost elsewhere."""
+    before, measured = job.measured.profile, event.profile
+    if before is not None and before.points and measured.point_at(1) is None:
+        known = before.add_points(measured.points) if measured.points else before
+        return msgspec.structs.replace(known, accumulates=False) if measured.accumulates is False else known
+    stored = ledger.profiles.known.get(key)
+    if stored is not None and measured.points:
+        others = stored.profile.points
+        missing = tuple(each for each in others if measured.point_at(each.accumulation_steps) is None)
+        measured = measured.add_points(missing) if missing else measured
+    if len(measured.measured_s) != 1:
+        return measured
+    return msgspec.structs.replace(measured, part_share=ledger.profiles.part_share(event.device_type))
 
 
 def learn_whole_life(ledger: Ledger, job: Job) -> None:
@@ -407,10 +433,9 @@ def _give_its_like(ledger: Ledger, job: Job) -> None:
             give_profile(ledger, other, profile)
 
 
-def _keep_profile(ledger: Ledger, job: Job, event: ev.ProfileLearned, hosts: int) -> None:
-    key = key_of(job.spec, hosts, event.device_type)
-    if not key:
-        return
+def _keep_profile(
+    ledger: Ledger, job: Job, event: ev.ProfileLearned, profile: Profile, hosts: int, key: str
+) -> None:
     spec = job.spec
     known = StoredProfile(
         base=base_key(spec),
@@ -421,9 +446,9 @@ def _keep_profile(ledger: Ledger, job: Job, event: ev.ProfileLearned, hosts: int
         hosts=hosts,
         device_type=event.device_type,
         batch_size=job.batch_size,
-        profile=event.profile,
+        profile=profile,
         learned_s=ledger.now_s,
         job_id=job.job_id,
-        is_complete=event.is_complete and bool(event.profile.points or event.profile.indicators),
+        is_complete=event.is_complete and bool(profile.points or profile.indicators),
     )
     ledger.profiles.keep(key, known)

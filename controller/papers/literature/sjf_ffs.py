@@ -74,7 +74,7 @@ class SjfFfs(Colocation):
         reason = because(
             "sharing-first-fit",
             names,
-            choice.size or "all",
+            choice.told,
             choice.accumulation_steps,
             choice.needed_mib,
             left_mib,

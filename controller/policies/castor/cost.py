@@ -117,7 +117,7 @@ class Set(NamedTuple):
         names = ", ".join(dict.fromkeys(p.slot.partner.job_id for p in self.partners))
         ends_s, waits_s, alone_s, cost_s = self.together
         s = self.split.accumulation_steps
-        told = (names, ends_s, waits_s, alone_s, cost_s, self.split.size or "all", s, self.pace)
+        told = (names, ends_s, waits_s, alone_s, cost_s, self.split.told, s, self.pace)
         return CoTenant(self.devices, s, because("sharing-gains", *told))
 
 

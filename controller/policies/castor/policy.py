@@ -143,7 +143,7 @@ def share_reason(best: SharingChoice) -> Reason:
         best.partner.job_id,
         best.shared_s,
         best.sequential_s,
-        best.sub_batch or "all",
+        best.sub_batch,
         best.accumulation_steps,
         best.newcomer_xi,
         best.partner_xi,

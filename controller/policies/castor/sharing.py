@@ -129,7 +129,8 @@ class SharingChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     partner: Job
     accumulation_steps: int
-    sub_batch: int
+    sub_batch: int | str
+    """As a reason says it."""
     shared_s: float
     """Average completion time of the pair when shared."""
     sequential_s: float
@@ -173,18 +174,18 @@ def best_sharing(view: View, newcomer: Job, partner: Job, left_mib: int) -> Shar
     xi = view.pairs.interference(newcomer, partner)
     best: SharingChoice | None = None
     choices = sub_batches(newcomer)
-    for s, size, needed, slower in choices:
-        if needed > left_mib:
+    for choice in choices:
+        if choice.needed_mib > left_mib:
             continue
-        timing = pair_timing(mine_s, theirs_s, xi.first, xi.second, slower)
+        timing = pair_timing(mine_s, theirs_s, xi.first, xi.second, choice.slowdown)
         if best is None or timing.shared_s < best.shared_s:
             best = SharingChoice(
                 partner=partner,
-                accumulation_steps=s,
-                sub_batch=size,
+                accumulation_steps=choice.accumulation_steps,
+                sub_batch=choice.told,
                 shared_s=timing.shared_s,
                 sequential_s=timing.sequential_s,
-                newcomer_xi=xi.first * slower,
+                newcomer_xi=xi.first * choice.slowdown,
                 partner_xi=xi.second,
                 source=xi.source,
             )

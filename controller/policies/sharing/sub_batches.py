@@ -1,7 +1,7 @@
 """Ways to split a batch (Castor's Algorithm 2, line 2), with what each needs and costs.
 
-Rule: only those count of which memory and step time are known; a job whose whole batch is not known is not
-split.
+Rule: only those count of which memory and step time are known, measured or modelled; a job whose whole batch
+is not known is not split.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.domain import Job
-from cotenant.controller.performance import step_s
+from cotenant.controller.performance import modelled_from, step_s
 from cotenant.controller.planning import (
     peak_mib,
 )
@@ -38,7 +38,7 @@ def accumulation_choices(job: Job) -> Iterator[int]:
 
 
 def slowdown(job: Job, accumulation_steps: int) -> float | None:
-    """Step time at s / step time at the whole batch; None beyond the greatest s that was measured."""
+    """Step time at s / step time at the whole batch; None beyond the greatest s of which it is known."""
     if accumulation_steps == 1:
         return 1.0
     if (
@@ -60,6 +60,13 @@ class SubBatch(NamedTuple):
     """0 if the batch is not known, and so not split."""
     needed_mib: int
     slowdown: float
+    source: str = ""
+    """Of the two, where they were not measured."""
+
+    @property
+    def told(self) -> int | str:
+        """Its size, as a reason says it."""
+        return f"{self.size} as {self.source}" if self.source else self.size or "all"
 
 
 def sub_batches(job: Job) -> tuple[SubBatch, ...]:
@@ -69,7 +76,8 @@ def sub_batches(job: Job) -> tuple[SubBatch, ...]:
     for s in accumulation_choices(job):
         needed, slower = peak_mib(job, s), slowdown(job, s)
         if needed is not None and slower is not None:
-            found.append(SubBatch(s, -(-batch // s) if batch else 0, needed, slower))
+            source = modelled_from(job.measured.profile, s)
+            found.append(SubBatch(s, -(-batch // s) if batch else 0, needed, slower, source))
     return tuple(found)
 
 

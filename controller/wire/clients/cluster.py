@@ -187,6 +187,7 @@ class KnownProfile(JsonView, frozen=True, kw_only=True, tag="known-profile/1"):
     used: int
     job_id: JobId = field(name="job")
     points: tuple[ProfilePoint, ...]
+    modelled: tuple[ProfilePoint, ...] = ()
     accumulates: bool | None
     memory_mib_peak: float | None
     static_mib: float | None = None

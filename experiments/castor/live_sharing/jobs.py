@@ -23,7 +23,6 @@ from cotenant.controller.cli.demo.plan import CHECKPOINT_SLACK_MIB, WORKLOADS
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch
 from cotenant.controller.performance import Profile, duty_cycle_rule
-from cotenant.profiler.inplace import CHOICES_MAX
 from experiments.shared.live.run import DEVICES, WARM_STEPS, warm_up_each
 from experiments.shared.live.schedule import Arrival, Kind, Pace
 
@@ -48,8 +47,6 @@ ABOUT: Final[Mapping[str, str]] = {
 ENVIRONMENT: Final[Mapping[str, dict[str, str]]] = {"starved": {"DEMO_LINK_KIB_PER_S": "32"}}
 ENDLESS: Final = "1000000"
 PROFILE_S: Final = 20.0
-EACH_S: Final = PROFILE_S / CHOICES_MAX
-"""Of each sub-batch."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):

@@ -235,7 +235,7 @@ def _how(sides: Sequence[Side], planned: jobs.Planned) -> list[str]:
     others = ", ".join(f"{side.run.others_ratio:.1%}" for side in sides)
     commits = ", ".join(dict.fromkeys(str(side.run.machine["commit"]) for side in sides))
     lines = [
-        said(texts.HOW, plan_s=jobs.EACH_S, memory_mib=sides[0].run.slot_memory_mib),
+        said(texts.HOW, plan_s=jobs.PROFILE_S, memory_mib=sides[0].run.slot_memory_mib),
         "",
         said(texts.BUSY, others=others),
     ]

@@ -36,8 +36,8 @@ split batches beside others, slowdowns learned from step times, and later decisi
 
 HOW: Final = """\
 `python experiments/castor/live_castor.py` ran the jobs and made this page; `--page-only` makes the page
-again from the kept runs. The product's profiler first measured each kind of job alone ({plan_s:.0f} s of
-steps for each split), and each submission came with its profile. Slots declare {memory_mib} MiB: any two
+again from the kept runs. The product's profiler first measured each kind of job alone ({plan_s:.0f} s,
+divided among the splits), and each submission came with its profile. Slots declare {memory_mib} MiB: any two
 jobs fit, but of two heavy ones one must split its batch. All times are those of the controller's journal."""
 
 TOLD: Final = """\

@@ -21,7 +21,7 @@ from cotenant.controller.performance import Gang, Profile, fit_step_model, measu
 from cotenant.profiler.throughput import fit, hold_out
 
 PROFILE_S: Final = 20.0
-"""T_prof of each; the profiler visits s = 1, 2, 4, 8 and 16."""
+"""T_prof of each, in which it visits s = 1, 2, 4, 8 and 16."""
 JOBS: Final = (
     ("language_model", 32, 1),
     ("compute_bound", 64, 1),

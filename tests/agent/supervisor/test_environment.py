@@ -104,6 +104,7 @@ def test_the_protocols_variables() -> None:
         protocol.ENV_MEMORY_FRACTION: None,
         protocol.ENV_ACCUMULATION_SCHEDULE: None,
         protocol.ENV_RESUME: None,
+        protocol.ENV_PROFILING: None,
         protocol.ENV_ZERO_CODE: None,
         protocol.ENV_STACKS_SIGNAL: None,
         protocol.ENV_COLLECTIVE_SCALE: None,

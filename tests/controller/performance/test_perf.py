@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -13,7 +14,10 @@ from cotenant.controller.performance.perf import (
     duty_cycle_rule,
     fit_step_model,
     memory_mib,
+    modelled_from,
+    modelled_points,
     pair_timing,
+    part_share,
     shared_ends,
     step_s,
 )
@@ -143,10 +147,29 @@ def test_a_measured_point_is_believed_over_the_model() -> None:
     assert step_s(measured, 8, 2) == 9.0
 
 
-def test_one_point_says_nothing_of_accumulation_and_none_says_nothing() -> None:
-    assert step_s(profile(8, (1, 1.5, 1.0)), 8, 4) == 1.5
+@pytest.mark.parametrize(("share", "each"), [(None, 0.035), (0.2, 0.2), (0.0, 0.0)])
+def test_one_point_is_carried_to_other_parts_by_what_these_cost_elsewhere(
+    share: float | None, each: float
+) -> None:
+    """A forward pass is a third of a step, and three of four parts go through it twice."""
+    known = msgspec.structs.replace(profile(8, (1, 1.5, 1.0)), part_share=share)
+    assert step_s(known, 8, 4) == pytest.approx(1.5 * (1.0 + 0.25 + 3 * each))
+    assert modelled_from(known, 4) == "modelled from s = 1"
+    assert (step_s(known, 8, 1), modelled_from(known, 1)) == (1.5, "")
+    back = msgspec.structs.replace(profile(8, (4, step_s(known, 8, 4) or 0.0, 1.0)), part_share=share)
+    assert step_s(back, 8, 1) == pytest.approx(1.5), "and back"
+
+
+def test_without_points_nothing_is_known() -> None:
     assert fit_step_model(Profile(), 8) is None
     assert step_s(Profile(), 8, 1) is None
+    assert modelled_from(Profile(), 2) == modelled_from(None, 2) == ""
+
+
+def test_what_a_part_costs_is_learned_where_several_s_were_measured() -> None:
+    assert part_share(profile(8, (1, 2.0, 1.0), (8, 2.7, 1.0)), 8) == pytest.approx(0.05)
+    assert part_share(profile(8, (1, 2.0, 1.0)), 8) is None
+    assert part_share(profile(8, (2, 2.0, 1.0), (4, 2.5, 1.0)), 8) is None, "of what?"
 
 
 def test_noise_that_makes_smaller_batches_faster_is_not_extrapolated() -> None:
@@ -167,6 +190,25 @@ def test_memory_between_measured_points_is_on_the_line(
 ) -> None:
     measured = profile(batch, *((s, 1.0, base + slope * batch / s) for s in (1, 8)))
     assert memory_mib(measured, wanted) == pytest.approx(base + slope * batch / wanted)
+
+
+def test_what_is_in_use_between_steps_stays_and_the_rest_shrinks_with_the_sub_batch() -> None:
+    known = msgspec.structs.replace(profile(64, (1, 1.0, 900.0)), static_mib=100.0)
+    assert [memory_mib(known, s) for s in (1, 2, 4, 16)] == [900.0, 500.0, 300.0, 150.0]
+    both = known.add_points((ProfilePoint(sub_batch=16, accumulation_steps=4, step_s=1.2, memory_mib=400.0),))
+    assert memory_mib(both, 4) == 400.0, "what was measured wins"
+    assert memory_mib(both, 8) == 250.0, "and is what the model goes on from"
+    for static_mib in (None, 900.0, 1000.0):
+        assert memory_mib(msgspec.structs.replace(known, static_mib=static_mib), 4) == 900.0
+
+
+def test_how_far_the_model_goes() -> None:
+    one, two = profile(64, (1, 1.0, 9.0)), profile(64, (1, 1.0, 9.0), (2, 1.0, 5.0))
+    assert (one.s_max, two.s_max, Profile().s_max) == (16, 2, 1)
+    assert [point.accumulation_steps for point in modelled_points(one)] == [2, 4, 8, 16]
+    assert [point.accumulation_steps for point in modelled_points(profile(6, (1, 1.0, 9.0)))] == [2, 4]
+    assert modelled_points(two) == () == modelled_points(Profile())
+    assert modelled_points(msgspec.structs.replace(one, accumulates=False)) == ()
 
 
 def test_memory_outside_the_measured_range_is_bounded_and_never_guessed_lower() -> None:
