@@ -16,7 +16,7 @@ import importlib
 import linecache
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -47,7 +47,15 @@ from cotenant.checkpoint.picture.objects import (
 from cotenant.checkpoint.picture.ownership import is_scripts_own
 from cotenant.checkpoint.zerocode.refusals import NotResumable
 
-_AT, _MADE, _CONSTANT, _CALL, _COMPLEX, _TUPLE = "at", "made", "constant", "call", "complex", "tuple"
+_AT, _MADE, _CONSTANT, _CALL, _COMPLEX, _TUPLE, _OWN = (
+    "at",
+    "made",
+    "constant",
+    "call",
+    "complex",
+    "tuple",
+    "own",
+)
 KEPT_MAX: Final = 200_000
 """Entries of containers that did not change, and are written so that they can be what they were where a new
 process makes them otherwise: what a clock told, or the order of a set."""
@@ -179,11 +187,7 @@ class Writer:
         if kind.__module__.partition(".")[0] in _REDUCED:
             function, arguments = copyreg.dispatch_table.get(kind, kind.__reduce__)(value)[:2]  # type: ignore[arg-type]
             return (_CALL, _imported_name(function), [self._refer(each, holder) for each in arguments])
-        if _is_beside(kind):
-            return None  # Only shows where a loop is, or logs: the new process has its own.
-        raise NotResumable(
-            f"`{holder.path}` holds a {kind.__module__}.{kind.__qualname__} that was made in the loop"
-        )
+        return (_OWN,)  # It shows where a loop is, logs, or points to something: the new process has one.
 
     def _make(self, value: Any, holder: Node) -> int:
         """Write an object that was made since the first picture; its number."""
@@ -286,10 +290,6 @@ def _is_trained(value: Any) -> bool:
     return isinstance(value, torch.nn.Parameter)
 
 
-def _is_beside(kind: type) -> bool:
-    return kind_of(kind) is None  # type: ignore[arg-type]
-
-
 @functools.lru_cache(maxsize=4096)
 def _is_pure(kind: type) -> bool:
     """Whether the instances of a class are made of attributes alone, and of nothing that C keeps."""
@@ -353,8 +353,9 @@ class Reader:
         for path, content in self._tree["kept"]:
             node = self._objects.get(path)
             if node is not None:
-                state = self._state(node.kind, content)
-                if not node.kind.is_same(state, node.kind.read(node.value)):
+                present = node.kind.read(node.value)
+                state = self._state(node.kind, content, present)
+                if not node.kind.is_same(state, present):
                     node.kind.put_back(node.value, state)
         return missing
 
@@ -372,10 +373,10 @@ class Reader:
             for key, each in zip(*content):
                 value[key] = each
             return
-        kind.put_back(value, self._state(kind, content))
+        kind.put_back(value, self._state(kind, content, kind.read(value)))
 
-    def _state(self, kind: Any, content: Any) -> Any:
-        """What was written, in the form in which its kind reads it."""
+    def _state(self, kind: Any, content: Any, present: Any) -> Any:
+        """What was written, in the form in which its kind reads it; `present`: what is there."""
         if kind is TENSOR:
             tensor, wants_grad, grad, hooks = content
             form = (tensor.dtype, tuple(tensor.shape), wants_grad, tensor.device)
@@ -387,13 +388,24 @@ class Reader:
         if type(kind) is ObjectKind:
             return self._resolve(content)
         if isinstance(kind, NamedKind):
-            return tuple([self._resolve(each) for each in part] for part in content)
-        return [self._resolve(each) for each in content]
+            keys, values = self._resolve_all(content[0], ()), content[1]
+            there = dict(zip(map(_hashed, present[0]), present[1]))
+            return keys, self._resolve_all(values, [there.get(_hashed(key)) for key in keys])
+        return self._resolve_all(content, present)
+
+    def _resolve_all(self, references: list[Any], present: Sequence[Any]) -> list[Any]:
+        """What these stand for; in the place of an object that each process has of its own, that of this one."""
+        return [
+            (present[at] if at < len(present) else None) if each == (_OWN,) else self._resolve(each)
+            for at, each in enumerate(references)
+        ]
 
     def _resolve(self, reference: Any) -> Any:
         if type(reference) is not tuple:
             return reference
         what = reference[0]
+        if what == _OWN:
+            return None
         if what == _AT:
             node = self._objects.get(reference[1])
             if node is None:
@@ -476,6 +488,10 @@ class Reader:
 
 
 _GENERATOR: Final = GeneratorKind()
+
+
+def _hashed(key: Any) -> Any:
+    return (type(key), key) if type(key) in PLAIN else id(key)
 
 
 def _code_at(file: str, name: str, line: int) -> types.CodeType:
