@@ -39,8 +39,9 @@ class EpochStarts:
 
     def __init__(self, loaders: Loaders) -> None:
         self._loaders = loaders
-        self._starts: dict[tuple[int, int], list[States]] = {}
-        self._is_closed = True
+        self._starts: dict[tuple[int, int], tuple[int, list[States]]] = {}
+        """By frame and line: after which step the loop there began, and what its loaders drew from."""
+        self._steps = 0
         self.skip: LoaderSkip | None = None
         """In a resumed process: where the loop that begins now was left."""
 
@@ -60,9 +61,9 @@ class EpochStarts:
 
         DataLoader.__iter__ = __iter__  # type: ignore[method-assign]
 
-    def close_group(self) -> None:
-        """A step was made: what begins now belongs to another pass."""
-        self._is_closed = True
+    def note_step(self) -> None:
+        """A loop that begins now at the same place is another pass."""
+        self._steps += 1
 
     def of(self, frame: types.FrameType, lines: set[int], before: Picture) -> list[Any]:
         """What the loaders of the loop at these lines of this frame drew their order from, each generator by
@@ -71,9 +72,8 @@ class EpochStarts:
         Raises:
             NotResumable: a generator was made in the loop.
         """
-        starts = next(
-            (found for (at, line), found in self._starts.items() if at == id(frame) and line in lines), []
-        )
+        here = (each for (at, line), each in self._starts.items() if at == id(frame) and line in lines)
+        _, starts = next(here, (0, []))
         if len(starts) > STARTS_MAX:
             raise NotResumable(f"one loop goes through more than {STARTS_MAX} loaders")
         written = []
@@ -92,11 +92,9 @@ class EpochStarts:
         if not frames:
             return
         key = id(frames[-1]), frames[-1].f_lineno
-        if self._is_closed:
-            self._starts.pop(key, None)
-            self._is_closed = False
         states = [(name, each, rng.generator_state(each)) for name, each in _generators(loader)]
-        self._starts.setdefault(key, []).append(states)
+        since, before = self._starts.get(key, (-1, []))
+        self._starts[key] = self._steps, [*(before if since == self._steps else []), states]
 
 
 def _generators(loader: Any) -> Iterator[tuple[str, Any]]:

@@ -159,6 +159,6 @@ class Resumption:
             raise NotResumable(OTHERWISE.format(wrong))
         self._is_back = True
         self._picture.let_tensors_go()
-        self._watched.epochs.close_group()
+        self._watched.epochs.note_step()
         assert self._rank is not None and self._loaded is not None
         self._rank.taken_up(self._loaded)

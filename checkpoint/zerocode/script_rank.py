@@ -140,7 +140,7 @@ class ScriptRank(JobRank):
         """The script's main optimizer has made a step; the script's frames are above this one."""
         now_s = time.perf_counter()
         self._step_s, self._step_began_s = now_s - self._step_began_s, now_s
-        SAVING.run(self._watched.epochs.close_group)
+        SAVING.run(self._watched.epochs.note_step)
         if self._leaving is not None:
             SAVING.run(self._wait, self._show_turn)
             return
