@@ -1,16 +1,12 @@
 """`python -m cotenant.checkpoint.rerun SCRIPT ARGS`: a script that goes on from a checkpoint.
 
 Rule: standard library only; this runs before the script's torch. The script is compiled from its own source,
-with two calls put in at each of the loops that it was left in: one before the loop, one around what it goes
-over. Lines, names, arguments and `__main__` are those of `python SCRIPT ARGS`. A script that begins at its
-beginning never comes by here.
+with marks where it was left (`marks.py`). Arguments and `__main__` are those of `python SCRIPT ARGS`. A script
+that begins at its beginning never comes by here.
 """
 
 from __future__ import annotations
 
-import ast
-import importlib.abc
-import importlib.machinery
 import os
 import sys
 import types
@@ -19,24 +15,21 @@ from typing import Any, Final
 
 from cotenant.checkpoint.disk import layout
 from cotenant.checkpoint.disk.layout import CheckpointError
+from cotenant.checkpoint.marks import MarkedImports, Marks, Place, compile_marked
 from cotenant.checkpoint.talk.protocol import RESUME_NONE, JobEnvironment
 
 LOOPS: Final = "loops"
 """Among the facts of a manifest: file and line of each loop in which the script was left."""
+CALLS: Final = "calls"
+"""Among them: file and line of each call in progress, from the outermost of these loops to the innermost."""
 FOLDERS: Final = "folders"
 """Among them: the folders that were made before the loop."""
 WRITTEN: Final = "written"
 """Among them: the files that the loop has written."""
 SEEDS: Final = "seeds"
 """Among them: what the script seeded its generators by, before the loop."""
-BEFORE: Final = "__cotenant_before__"
-ITEMS: Final = "__cotenant_items__"
 ENV_RERUN: Final = "COTENANT_RERUN"
 """Set for the process that is started anew, so that this happens once."""
-
-
-Marks = dict[str, set[int]]
-"""By file, the lines of the loops in which a script was left."""
 
 
 def facts_of_all() -> Iterator[Mapping[str, Any]]:
@@ -55,8 +48,10 @@ def marks_of_newest() -> Marks:
     """The loops that this attempt may have to take up; empty where there are none."""
     marks: Marks = {}
     for facts in facts_of_all():
-        for file, line in facts.get(LOOPS) or ():
-            marks.setdefault(file, set()).add(line)
+        for word in (LOOPS, CALLS):
+            for file, line in facts.get(word) or ():
+                place = marks.get(file, Place(frozenset(), frozenset()))
+                marks[file] = place._replace(**{word: getattr(place, word) | {line}})
     return marks
 
 
@@ -68,58 +63,6 @@ def folders_of_newest() -> set[str]:
 def written_of_newest() -> set[str]:
     """The files that the loops of earlier attempts have written."""
     return {each for facts in facts_of_all() for each in facts.get(WRITTEN) or ()}
-
-
-class _Marks(ast.NodeTransformer):
-    def __init__(self, lines: set[int]) -> None:
-        self._lines = lines
-
-    def visit_For(self, node: ast.For) -> Any:
-        self.generic_visit(node)
-        if node.lineno not in self._lines:
-            return node
-        node.iter = ast.copy_location(_call(ITEMS, node.lineno, node.iter), node.iter)
-        return [_before(node), node]
-
-    def visit_While(self, node: ast.While) -> Any:
-        self.generic_visit(node)
-        return [_before(node), node] if node.lineno in self._lines else node
-
-
-def _before(loop: ast.stmt) -> ast.stmt:
-    return ast.copy_location(ast.Expr(_call(BEFORE, loop.lineno)), loop)
-
-
-def _call(name: str, line: int, *more: ast.expr) -> ast.Call:
-    return ast.Call(ast.Name(name, ast.Load()), [ast.Constant(line), *more], [])
-
-
-class MarkedImports(importlib.abc.MetaPathFinder):
-    """Compiles the modules of a script that have loops in which it was left."""
-
-    def __init__(self, marks: Marks) -> None:
-        self._marks = marks
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                is_file = isinstance(spec.loader, importlib.machinery.SourceFileLoader)
-                if is_file and str(spec.origin) in self._marks:
-                    spec.loader = _MarkedLoader(spec.loader.name, str(spec.origin), self._marks)
-                return spec
-        return None
-
-
-class _MarkedLoader(importlib.machinery.SourceFileLoader):
-    def __init__(self, name: str, path: str, marks: Marks) -> None:
-        super().__init__(name, path)
-        self._marks = marks
-
-    def get_code(self, fullname: str) -> Any:
-        return compile_marked(self.get_data(self.path), self.path, self._marks)
 
 
 def mark_script() -> Callable[[bytes, str], Any] | None:
@@ -141,15 +84,6 @@ def mark_script() -> Callable[[bytes, str], Any] | None:
         here = [sys.executable, *words[1:at], "-m", "cotenant.checkpoint.rerun", *words[at:]]
         os.execv(sys.executable, here)
     return None
-
-
-def compile_marked(source: bytes, file: str, marks: Marks) -> Any:
-    """The code of a file, with its marks if it has any."""
-    lines = marks.get(file)
-    if not lines:
-        return compile(source, file, "exec", dont_inherit=True)
-    tree = _Marks(lines).visit(ast.parse(source, file))
-    return compile(ast.fix_missing_locations(tree), file, "exec", dont_inherit=True)
 
 
 def _original_words() -> list[str] | None:

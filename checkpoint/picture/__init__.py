@@ -128,7 +128,12 @@ class Picture:
     """Everything that can be reached from some roots, as it is when the picture is made."""
 
     def __init__(
-        self, roots: Iterable[tuple[str, Any]], *, copies: bool = False, digests: bool = False
+        self,
+        roots: Iterable[tuple[str, Any]],
+        *,
+        copies: bool = False,
+        digests: bool = False,
+        without: Iterable[Any] = (),
     ) -> None:
         """Looks at everything at once.
 
@@ -136,6 +141,7 @@ class Picture:
             roots: objects by the names that their paths begin with.
             copies: keep the content of small tensors, so that it can be put back.
             digests: keep a number for the content of small tensors, so that its changes are seen.
+            without: objects that are left out, and what can be reached through them alone.
 
         Raises:
             PictureTooLarge: there are more than `OBJECTS_MAX` objects, or it takes longer than `SECONDS_MAX`.
@@ -143,6 +149,10 @@ class Picture:
         self.nodes: list[Node] = []
         self._known: dict[int, Node] = {}
         self._copies, self._digests, self._copied_bytes = copies, digests, 0
+        for value in without:
+            kind = kind_of(type(value))
+            if kind is not None:
+                self._known[kind.mark(value)] = Node(value, kind, None, "")
         for name, value in roots:
             self._add(value, None, name)
         give_up_at_s = time.monotonic() + SECONDS_MAX

@@ -321,7 +321,8 @@ class VariablesKind(NamedKind):
 
     def read(self, value: Any) -> Any:
         value.read_again()
-        return list(value.variables), list(value.variables.values())
+        names = sorted(value.variables)  # In which order they were set is nothing that a function can see.
+        return names, [value.variables[name] for name in names]
 
     def put_back(self, value: Any, before: Any) -> None:
         value.bind(dict(zip(*before)))

@@ -170,6 +170,19 @@ class IterationKind(Kind):
         return ((f"<{number}>", each) for number, each in enumerate(gc.get_referents(value)))
 
 
+class BatchesKind(Kind):
+    """What gives the batches of a loader: how many it has given, and of which data."""
+
+    def read(self, value: Any) -> Any:
+        return value._num_yielded
+
+    def digest(self, state: Any, name_of: Callable[[Any], str]) -> int:
+        return int(state)
+
+    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+        return (("._dataset", value._dataset),)
+
+
 class CoroutineKind(Kind):
     """A Python generator, half way: where it stands, and its variables."""
 
@@ -211,6 +224,7 @@ OBJECTS: Final[tuple[tuple[Any, Kind], ...]] = (
     (functools._lru_cache_wrapper, CacheKind()),
     (type, ClassKind(form=".{}")),
     ((torch.Generator, random.Random), DRAWS),
+    (torch.utils.data.dataloader._BaseDataLoaderIter, BatchesKind()),
     (_MADE, MadeKind()),
     (_ITERATORS, IterationKind()),
 )

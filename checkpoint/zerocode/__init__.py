@@ -4,7 +4,7 @@ Rule: one rank per process speaks. The script's own Session comes first, then th
 trainer drives; a script with neither gets one that watches it.
 
 Reading order: `looking.py` (the picture at the loop's begin), `sites.py` and `boundaries.py` (where a script
-stands, and where it may be left), `written.py` (its state), `epochs.py` and `files.py` (its data and files),
+stands, and where it may be left), `written.py` (its state), `passes.py` and `files.py` (its data and files),
 `script_rank.py` (saves and leaves), `resuming.py` (goes on), `proof.py` (shows that it does).
 """
 
@@ -59,7 +59,7 @@ class Reporter:
         if self._why_not:
             return
         watched = self._watched
-        watched.epochs.begin()
+        watched.passes.begin()
         watched.files.begin()
         if marks_of_newest():
             self._take_up()

@@ -20,18 +20,18 @@ from cotenant.checkpoint.guard import SAVING, AttemptEnds
 from cotenant.checkpoint.picture import Picture, PictureTooLarge
 from cotenant.checkpoint.progress.loops import Loaders
 from cotenant.checkpoint.rank import IDLE_S_MAX, KEEP, JobRank
-from cotenant.checkpoint.rerun import FOLDERS, LOOPS, SEEDS, WRITTEN
+from cotenant.checkpoint.rerun import CALLS, FOLDERS, LOOPS, SEEDS, WRITTEN
 from cotenant.checkpoint.resuming import CUDA_NOTE, LoadedCheckpoint, unequal_facts
 from cotenant.checkpoint.seeds import seeds_used
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.agreement import StepVerdict
 from cotenant.checkpoint.zerocode.boundaries import TurnEnds
-from cotenant.checkpoint.zerocode.epochs import EpochStarts
+from cotenant.checkpoint.zerocode.passes import Passes
 from cotenant.checkpoint.zerocode.files import FileWatch
 from cotenant.checkpoint.zerocode.looking import FirstLook, roots_of
 from cotenant.checkpoint.zerocode.proof import Proof, Shown, read_proof
 from cotenant.checkpoint.zerocode.refusals import NotResumable
-from cotenant.checkpoint.zerocode.sites import LoopSite, Standing, script_frames, stand_at
+from cotenant.checkpoint.zerocode.sites import LoopSite, Standing, head_lines, script_frames, stand_at
 from cotenant.checkpoint.zerocode.written import Writer
 
 PROOF_STEPS: Final = 2
@@ -68,7 +68,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.look, self.files, self.loaders = FirstLook(), FileWatch(), Loaders()
-        self.epochs = EpochStarts(self.loaders)
+        self.passes = Passes(self.loaders)
 
 
 class ScriptRank(JobRank):
@@ -86,7 +86,8 @@ class ScriptRank(JobRank):
         """It has saved, and makes some steps more."""
         self._expected: list[Shown] = []
         """What the process before has shown after its last steps, where this one makes them again."""
-        self._loops: list[tuple[str, int]] = []
+        self._way: dict[str, list[tuple[str, int]]] = {}
+        """The loops and the calls in which the script was left, by file and line."""
         self._step_began_s = time.perf_counter()
         self._step_s = 0.0
         self._is_written = False
@@ -140,7 +141,7 @@ class ScriptRank(JobRank):
         """The script's main optimizer has made a step; the script's frames are above this one."""
         now_s = time.perf_counter()
         self._step_s, self._step_began_s = now_s - self._step_began_s, now_s
-        SAVING.run(self._watched.epochs.note_step)
+        SAVING.run(self._watched.passes.note_step)
         if self._leaving is not None:
             SAVING.run(self._wait, self._show_turn)
             return
@@ -156,6 +157,7 @@ class ScriptRank(JobRank):
         if not self._why_not:
             self._why_not = reason
             self._turns.forget()
+            self._watched.passes.end()
             self.cannot_resume(reason)
 
     def end_attempt(self, reason: str) -> NoReturn:
@@ -169,7 +171,7 @@ class ScriptRank(JobRank):
     def _wait(self, callback: Any) -> None:
         """Call back at the end of this turn of the loop."""
         try:
-            standing = stand_at(sys._getframe(1), self._watched.loaders)
+            standing = stand_at(sys._getframe(1), self._watched.loaders, self._watched.passes.of_loop)
             self._watched.look.check(standing)
             self._standing = standing
             self._turns.wait(standing, callback)
@@ -212,7 +214,6 @@ class ScriptRank(JobRank):
         stop = self._verdict in (StepVerdict.STOP, StepVerdict.FINISH)
         try:
             own = self._write(frame, sites)
-            self._loops = [(site.file, site.line) for site in sites]
             saved = self._save_now(own, wait=stop, tidy=not stop)
         except (NotResumable, PictureTooLarge, CheckpointError) as error:
             self._fail(str(error))
@@ -228,23 +229,32 @@ class ScriptRank(JobRank):
         standing, before = self._standing, self._watched.look.picture
         assert standing is not None and before is not None
         now = Picture(roots_of(script_frames(frame)), digests=True)
-        tree = Writer(before, now).write()
+        passes = self._watched.passes
+        tree = Writer(before, now, passes).write()
         self._script.named = {
             node.path: node.value for node in now.nodes if isinstance(node.value, torch.nn.Parameter)
         }
-        owner = standing.owners[len(sites) - 1]
+        loops = [(site.file, site.line) for site in sites]
+        frames = script_frames(frame)
+        above = frames[frames.index(standing.owners[0]) : -1]
+        calls = [(each.f_code.co_filename, each.f_lineno) for each in above]
+        self._way = {LOOPS: loops, CALLS: calls}
         return {
             "state": tree,
             "shown": list(Shown.by(now)),
             "sites": [list(site) for site in sites],
-            "epochs": self._watched.epochs.of(owner, standing.heads()[id(owner)], before),
+            "way": [*loops, *calls],
+            "passes": [
+                [list(each.write(before)) for each in passes.of_loop(owner, head_lines(loop))]
+                for owner, loop, _ in zip(standing.owners, standing.loops, sites)
+            ],
             "files": self._watched.files.capture(),
         }
 
     def _facts(self) -> dict[str, Any]:
         files = self._watched.files
         paths = {FOLDERS: sorted(files.made), WRITTEN: sorted(files.written)}
-        return {**super()._facts(), LOOPS: self._loops, SEEDS: seeds_used(), **paths}
+        return {**super()._facts(), **self._way, SEEDS: seeds_used(), **paths}
 
     # The proof: a few steps more than were saved, made by this process and by the next one.
 

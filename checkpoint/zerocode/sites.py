@@ -10,19 +10,24 @@ import ast
 import os
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+from cotenant.checkpoint.picture.atoms import PLAIN
 from cotenant.checkpoint.picture.ownership import is_scripts_own
 from cotenant.checkpoint.progress.expressions import RANGES, WRAPPERS, Names, NotSeen, called_name
 from cotenant.checkpoint.progress.loops import OURS, Loaders, Loop, loops_at
 from cotenant.checkpoint.zerocode.refusals import NotResumable
 
 FRAMES_MAX: Final = 200
+GIVEN: Final = -2
+"""In the place of a turn's number: as far as the loop's only loader has given its batches."""
+HELD: Final = -3
+"""In the place of a turn's number: the loop goes over an iterator that the script holds."""
 
 
 class LoopSite(NamedTuple):
-    """One loop. `passed`: how many items it had been given before its present turn; of a `while`, -1."""
+    """One loop. `passed`: how many items it had been given before its present turn; of a `while`, -1; `GIVEN`, `HELD`."""
 
     file: str
     function: str
@@ -75,8 +80,11 @@ def head_lines(loop: Loop) -> set[int]:
     return lines
 
 
-def stand_at(frame: types.FrameType, loaders: Loaders) -> Standing:
-    """Where a step is made whose optimizer is called in this frame.
+def stand_at(
+    frame: types.FrameType, loaders: Loaders, passes_of: Callable[[types.FrameType, set[int]], list[Any]]
+) -> Standing:
+    """Where a step is made whose optimizer is called in this frame. `passes_of(frame, lines)`: the passes
+    through loaders that began at the loop at these lines.
 
     Raises:
         NotResumable: a loop does not say where it is, or there is none.
@@ -85,11 +93,13 @@ def stand_at(frame: types.FrameType, loaders: Loaders) -> Standing:
     for each in standing.frames:
         for loop in reversed(loops_at(each)):
             names = Names(each)
+            place = f"{os.path.basename(each.f_code.co_filename)} line {loop.lineno}"
             try:
                 passed = _passed(loop, names, loaders)
             except NotSeen as error:
-                place = f"{os.path.basename(each.f_code.co_filename)} line {loop.lineno}"
-                raise NotResumable(f"{place}: {error}") from None
+                if len(passes_of(each, head_lines(loop))) != 1 or _goes_round(loop):
+                    raise NotResumable(f"{place}: {error}") from None
+                passed = GIVEN
             finally:
                 names.release()
             code = each.f_code
@@ -99,6 +109,12 @@ def stand_at(frame: types.FrameType, loaders: Loaders) -> Standing:
     if not standing.sites:
         raise NotResumable("no loop of the script stands around its steps")
     return standing
+
+
+def _goes_round(loop: Loop) -> bool:
+    """Whether a loop takes from its loader what was given already."""
+    calls = [each for each in ast.walk(loop.iter) if isinstance(each, ast.Call)] if isinstance(loop, ast.For) else []
+    return any(called_name(each) in ("cycle", "repeat", "chain", "tee") for each in calls)
 
 
 def _passed(loop: Loop, names: Names, loaders: Loaders) -> int:
@@ -125,13 +141,25 @@ def _turn(loop: ast.For, items: ast.expr, target: ast.expr, names: Names, loader
     value = names.source(items)
     if isinstance(value, range):
         return _place_in(value, loop, target, names)
-    if type(value) in (list, tuple) and isinstance(target, ast.Name):
+    if type(value) in (list, tuple):
         _check_kept(loop, target)
-        item = names.value(target)
-        places = [at for at, each in enumerate(value) if each is item]
+        places = [at for at, each in enumerate(value) if _is_bound(each, target, names)]
         return places[0] if len(places) == 1 else _unknown(items)
+    if hasattr(type(value), "__next__"):
+        return HELD
     given = loaders.count_given(value)
     return _unknown(items) if given is None else given - 1
+
+
+def _is_bound(item: Any, target: ast.expr, names: Names) -> bool:
+    """Whether the loop's variables hold this item."""
+    if isinstance(target, ast.Name):
+        value = names.value(target)
+        return value is item or (type(value) in PLAIN and type(value) is type(item) and value == item)
+    parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
+    if type(item) not in (list, tuple) or not parts or len(parts) != len(item):
+        return False
+    return all(_is_bound(each, part, names) for each, part in zip(item, parts))
 
 
 def _unknown(items: ast.expr) -> Any:

@@ -31,9 +31,11 @@ from cotenant.checkpoint.picture.kinds import (
     ListedKind,
     NamedKind,
     SlotsOf,
+    VariablesKind,
     attributes,
 )
 from cotenant.checkpoint.picture.objects import (
+    BatchesKind,
     CacheKind,
     CellKind,
     ClassKind,
@@ -45,6 +47,7 @@ from cotenant.checkpoint.picture.objects import (
     ObjectKind,
 )
 from cotenant.checkpoint.picture.ownership import is_scripts_own
+from cotenant.checkpoint.zerocode.passes import Passes, WrittenPass
 from cotenant.checkpoint.zerocode.refusals import NotResumable
 
 _AT, _MADE, _CONSTANT, _CALL, _COMPLEX, _TUPLE, _OWN = (
@@ -69,9 +72,9 @@ _REDUCED: Final = ("datetime", "decimal", "pathlib", "re", "fractions", "uuid")
 class Writer:
     """Writes one state."""
 
-    def __init__(self, before: Picture, now: Picture) -> None:
+    def __init__(self, before: Picture, now: Picture, passes: Passes) -> None:
         """`before`: at the loop's begin. `now`: at the end of a step."""
-        self._before, self._now = before, now
+        self._before, self._now, self._passes = before, now, passes
         self._made: dict[int, int] = {}
         self._entries: list[Any] = []
         self._storages = {
@@ -113,6 +116,11 @@ class Writer:
             return [list(state.form[1]), state.form[0], content]
         if isinstance(kind, GeneratorKind):
             return _as_lists(state)
+        if isinstance(kind, BatchesKind):
+            begun = self._passes.of(node.value)
+            if begun is None:
+                raise NotResumable(f"`{node.path}` gives batches of a loader, and nobody saw it begin")
+            return list(begun.write(self._before))
         if type(kind) is ObjectKind and old is not None:
             return self._refer(state, node)
         if isinstance(kind, EnvironmentKind) and old is not None:
@@ -221,6 +229,9 @@ class Writer:
             return ["array", type(own.state) is list, self._content(own)]
         if isinstance(kind, GeneratorKind):
             return ["generator", _imported_name(made), self._content(own)]
+        if isinstance(kind, BatchesKind):
+            content = self._content(own)
+            return ["batches", self._refer(self._passes.of(value).loader, own), content]  # type: ignore[union-attr]
         if made is types.FunctionType and not value.__closure__ and is_scripts_own(value.__module__ or ""):
             code = value.__code__
             place = [code.co_filename, code.co_name, code.co_firstlineno]
@@ -332,10 +343,37 @@ def import_name(name: str) -> Any:
 class Reader:
     """Puts a written state back into the objects that a new process has made."""
 
-    def __init__(self, tree: dict[str, Any], picture: Picture) -> None:
-        """`picture`: at the loop's begin, in this process."""
+    def __init__(
+        self,
+        tree: dict[str, Any],
+        picture: Picture,
+        passes: Passes,
+        generator_at: Callable[[str], Any],
+    ) -> None:
+        """`picture`: at the loop's begin, in this process. `generator_at(path)`: a generator of random numbers."""
+        self._passes, self._generator_at = passes, generator_at
         self._tree, self._objects = tree, {node.key: node for node in picture.nodes}
         self._made: dict[int, Any] = {}
+        self._live: dict[str, Any] = {}
+        """What containers held that hold something of each process's own, by their paths."""
+        self.of_each_process = {
+            key
+            for _, content in (*tree["changed"], *tree["frames"])
+            if isinstance(content, list) and len(content) == 2 and type(content[0]) is list is type(content[1])
+            for key, each in zip(*content)
+            if each == (_OWN,)
+        }
+        """Variables and attributes that hold such a thing: each process makes it itself."""
+
+    def keep_of_each_process(self, frames: dict[str, types.FrameType]) -> None:
+        """What each process has of its own stays what it is now, whatever is put back before the rest."""
+        for path, _ in self._tree["changed"]:
+            node = self._objects.get(path)
+            if node is not None and isinstance(node.kind, (NamedKind, ListedKind)):
+                self._live[path] = node.kind.read(node.value)
+        for path, frame in frames.items():
+            variables = FrameVariables(frame).variables
+            self._live[path] = list(variables), list(variables.values())
 
     def put_back(self) -> list[str]:
         """Put everything back that is there; returns the paths that this process has not.
@@ -344,12 +382,16 @@ class Reader:
             NotResumable: what is to be put back refers to something that is not there.
         """
         missing = []
+        draws = []
         for path, content in self._tree["changed"]:
             node = self._objects.get(path)
             if node is None or node.value is None:
                 missing.append(path)
                 continue
-            self._fill(node.kind, node.value, content)
+            if isinstance(node.kind, GeneratorKind):
+                draws.append((node, content))  # The last: what is made again may draw.
+                continue
+            self._fill(node.kind, node.value, content, self._live.get(path))
         for path, content in self._tree["kept"]:
             node = self._objects.get(path)
             if node is not None:
@@ -357,23 +399,28 @@ class Reader:
                 state = self._state(node.kind, content, present)
                 if not node.kind.is_same(state, present):
                     node.kind.put_back(node.value, state)
+        for node, content in draws:
+            self._fill(node.kind, node.value, content)
         return missing
 
     def put_back_frames(self, frames: dict[str, types.FrameType]) -> list[str]:
-        """Put the variables of functions back that the loop has called; returns the paths of those that do
-        not run here."""
+        """Put the variables of these functions back, which the loop has called; returns the paths of those
+        that do not run here."""
         for path, content in self._tree["frames"]:
             if path in frames:
-                keys, values = ([self._resolve(each) for each in part] for part in content)
-                FrameVariables(frames[path]).bind(dict(zip(keys, values)))
+                state = self._state(_VARIABLES, content, self._live[path])
+                FrameVariables(frames[path]).bind(dict(zip(*state)))
         return [path for path, _ in self._tree["frames"] if path not in frames]
 
-    def _fill(self, kind: Any, value: Any, content: Any) -> None:
+    def _fill(self, kind: Any, value: Any, content: Any, live: Any = None) -> None:
         if isinstance(kind, EnvironmentKind):
             for key, each in zip(*content):
                 value[key] = each
             return
-        kind.put_back(value, self._state(kind, content, kind.read(value)))
+        if isinstance(kind, BatchesKind):
+            self._passes.go_on(value, WrittenPass(*content), self._generator_at)
+            return
+        kind.put_back(value, self._state(kind, content, kind.read(value) if live is None else live))
 
     def _state(self, kind: Any, content: Any, present: Any) -> Any:
         """What was written, in the form in which its kind reads it; `present`: what is there."""
@@ -467,6 +514,10 @@ class Reader:
         function, arguments, words = (self._resolve(each) for each in content)
         self._made[number] = functools.partial(function, *arguments, **words)
 
+    def _make_batches(self, number: int, loader: Any, content: Any) -> None:
+        written = WrittenPass(*content)
+        self._made[number] = self._passes.make_again(self._resolve(loader), written, self._generator_at)
+
     def _make_object(self, number: int, kind: Any, content: Any) -> None:
         made_of, inside, extra = content
         of = self._resolve(kind)
@@ -488,6 +539,7 @@ class Reader:
 
 
 _GENERATOR: Final = GeneratorKind()
+_VARIABLES: Final = VariablesKind(form="{}")
 
 
 def _hashed(key: Any) -> Any:

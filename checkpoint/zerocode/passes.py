@@ -1,0 +1,342 @@
+"""The passes of a script through its loaders: what the order of each was drawn from, and how far each is.
+
+Rule: a loader draws when it is asked for its batches, and again when it gives the first. A new process draws
+the same from the states in which the generators of random numbers were then, goes past the batches that were
+used, and only then gets back the states of the moment that was saved. Batches that are gone past are not
+loaded, where nothing but display stands between the loop and its loader, and no worker process keeps a state
+of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from cotenant.checkpoint.guard import SAVING, door
+from cotenant.checkpoint.picture import Picture, generator_roots
+from cotenant.checkpoint.picture.kinds import Attributes, attributes
+from cotenant.checkpoint.picture.objects import GeneratorKind
+from cotenant.checkpoint.picture.ownership import is_scripts_own
+from cotenant.checkpoint.progress.loops import Loaders
+from cotenant.checkpoint.training import rng
+from cotenant.checkpoint.zerocode.refusals import NotResumable
+from cotenant.checkpoint.zerocode.sites import GIVEN, LoopSite, script_frames
+
+PASSES_MAX: Final = 4
+"""Loaders that one loop goes through side by side."""
+DISPLAYS: Final = ("tqdm", "rich", "cotenant")
+FRAMES_BETWEEN_MAX: Final = 8
+
+States = list[tuple[str, Any, Any]]
+"""(name, generator, state): the name is for those that the whole process shares."""
+
+
+class WrittenPass(NamedTuple):
+    """One pass as it is saved, each generator by its path."""
+
+    created: list[Any]
+    """The states when the loader was asked for its batches."""
+    order: list[Any]
+    """The states when it was asked for the first one; empty: its workers draw at once, or none was asked for."""
+    given: int
+
+
+class Pass:
+    """One pass through a loader, as long as it lasts."""
+
+    def __init__(self, loader: Any, since: int, heads: set[tuple[int, int]]) -> None:
+        """`since`: the step after which it began. `heads`: the identities of the script's frames, each with
+        the line at which it stood."""
+        self.since, self.heads = since, heads
+        self.loader = loader
+        self.taken_up: Callable[[], None] | None = None
+        """In a resumed process: sets the generators to where they stood when the order was drawn."""
+        self.created = _states_of(loader)
+        self.order: States = []
+        self.sampler: Picture | None = None
+        self.is_renewed = False
+        """Worker processes go on from the pass before."""
+        self.batches: Callable[[], Any] = lambda: None
+
+    def began(self, batches: Any) -> None:
+        """The loader has made what gives its batches."""
+        self.batches = weakref.ref(batches)
+        if batches.__dict__.get("_num_workers") == 0 and "_sampler_iter" in vars(batches):
+            batches._sampler_iter = _FirstIndex(self, batches._sampler_iter)
+        else:
+            self._look_at_sampler()
+
+    def begin_order(self) -> None:
+        """The first index is about to be drawn."""
+        if self.taken_up is not None:
+            self.taken_up()
+        self.order = _states_of(self.loader)
+        self._look_at_sampler()
+
+    def _look_at_sampler(self) -> None:
+        parts = [(word, self.loader.__dict__.get(word)) for word in ("sampler", "batch_sampler")]
+        data = [self.loader.dataset, *(_attributes(each).get("data_source") for _, each in parts)]
+        self.sampler = Picture(parts, without=data)
+        self.sampler.let_tensors_go()
+
+    def write(self, before: Picture) -> WrittenPass:
+        """What a new process needs to make this pass again.
+
+        Raises:
+            NotResumable: it cannot be made again.
+        """
+        batches = self.batches()
+        given = batches._num_yielded
+        if self.is_renewed:
+            raise NotResumable("the workers of a loader live longer than an epoch, and what they keep is theirs")
+        changed = self.sampler.changes() if self.sampler is not None else []
+        for each in changed:
+            if not isinstance(each.kind, GeneratorKind):
+                raise NotResumable(f"a loader's `{each.path}` has changed since its order was drawn from it")
+        return WrittenPass(_named(self.created, before), _named(self.order, before), given)
+
+
+class _FirstIndex:
+    """Stands for a loader's indices until the first one is drawn."""
+
+    def __init__(self, begun: Pass, indices: Any) -> None:
+        self._pass, self._indices = begun, indices
+
+    @door
+    def __iter__(self) -> Any:
+        return self
+
+    @door
+    def __next__(self) -> Any:
+        batches = self._pass.batches()
+        if batches is not None:
+            batches._sampler_iter = self._indices
+        SAVING.run(self._pass.begin_order)
+        return next(self._indices)
+
+
+class Passes:
+    """All passes that a script is in the middle of."""
+
+    def __init__(self, loaders: Loaders) -> None:
+        self._loaders = loaders
+        self._by_batches: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
+        self._steps = 0
+        self._iterate: Callable[[Any], Any] = DataLoader.__iter__
+        self.skip: LoaderSkip | None = None
+        """In a resumed process: where the loop that begins now was left."""
+        self._is_over = False
+
+    def end(self) -> None:
+        """Nobody will ask."""
+        self._is_over = True
+        self._by_batches.clear()
+
+    def begin(self) -> None:
+        self._iterate = original = DataLoader.__iter__
+
+        @door
+        @functools.wraps(original)
+        def __iter__(loader: DataLoader[Any]) -> Any:
+            return self._begin_pass(loader)
+
+        DataLoader.__iter__ = __iter__  # type: ignore[method-assign]
+
+    @door
+    def _begin_pass(self, loader: DataLoader[Any]) -> Any:
+        skip = self.skip
+        taken_up = None if skip is None else skip.set_back()
+        begun = SAVING.run(self._note, loader)
+        batches = self._iterate(loader)
+        if begun is not None:
+            begun.taken_up = taken_up
+            SAVING.run(self._began, begun, batches)
+        SAVING.run(self._loaders.began, loader, batches)
+        return batches if taken_up is None or skip is None else skip.go_past(loader, batches)
+
+    def note_step(self) -> None:
+        """A loop that begins now at the same place is another pass."""
+        self._steps += 1
+
+    def of_loop(self, frame: types.FrameType, lines: set[int]) -> list[Pass]:
+        """Those of the loop at these lines of this frame.
+
+        Raises:
+            NotResumable: there are too many.
+        """
+        heads = {(id(frame), line) for line in lines}
+        found = [
+            each
+            for each in self._by_batches.values()
+            if each.batches() is not None and each.heads & heads
+        ]
+        since = max((each.since for each in found), default=0)
+        found = [each for each in found if each.since == since]
+        if len(found) > PASSES_MAX:
+            raise NotResumable(f"one loop goes through more than {PASSES_MAX} loaders")
+        return found
+
+    def of(self, batches: Any) -> Pass | None:
+        """The pass whose batches these give."""
+        return self._by_batches.get(batches)
+
+    def make_again(self, loader: Any, written: WrittenPass, generator_at: Callable[[str], Any]) -> Any:
+        """What gives a loader's batches, from where it was left."""
+        _set_back(written.created, generator_at)
+        batches = self._begin_pass(loader)
+        self.go_on(batches, written, generator_at)
+        return batches
+
+    def go_on(self, batches: Any, written: WrittenPass, generator_at: Callable[[str], Any]) -> None:
+        """Go past what was given before."""
+        begun = self.of(batches)
+        if begun is None:
+            raise NotResumable("a loader's iterator is not there")
+        begun.taken_up = functools.partial(_set_back, written.order, generator_at)
+        while batches._num_yielded < written.given:
+            if _is_plain(begun.loader):
+                go_past_one(batches)
+            else:
+                next(batches)
+
+    def _note(self, loader: Any) -> Pass | None:
+        if self._is_over:
+            return None
+        frames = script_frames(sys._getframe(3))
+        return Pass(loader, self._steps, {(id(each), each.f_lineno) for each in frames})
+
+    def _began(self, begun: Pass, batches: Any) -> None:
+        begun.is_renewed = batches in self._by_batches
+        begun.began(batches)
+        self._by_batches[batches] = begun
+
+
+def _states_of(loader: Any) -> States:
+    return [(name, each, rng.generator_state(each)) for name, each in _generators(loader)]
+
+
+def _generators(loader: Any) -> Iterator[tuple[str, Any]]:
+    """Those of the process, and those that the loader and its samplers hold."""
+    yield from generator_roots()
+    parts = [loader, *(vars(loader).get(name) for name in ("sampler", "batch_sampler", "dataset"))]
+    parts.append(_attributes(parts[2]).get("sampler"))
+    seen: set[int] = set()
+    for part in parts:
+        for each in _attributes(part).values():
+            if id(each) not in seen and rng.is_generator(each):
+                seen.add(id(each))
+                yield "", each
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """What is there; nothing of the script runs."""
+    found = next(attributes(value), None)
+    return found[1].entries if found is not None and type(found[1]) is Attributes else {}
+
+
+def _named(states: States, before: Picture) -> list[Any]:
+    named = []
+    for name, generator, state in states:
+        node = before.node_of(generator)
+        if node is None and not name:
+            raise NotResumable("a loader draws from a generator that was made in the loop")
+        named.append([name or node.path, _plain(state)])  # type: ignore[union-attr]
+    return named
+
+
+def _set_back(named: list[Any], generator_at: Callable[[str], Any]) -> None:
+    for name, (kind, state) in named:
+        generator = generator_at(name)
+        if generator is not None:
+            torch_state = torch.tensor(state, dtype=torch.uint8) if kind == "torch" else state
+            rng.set_generator(generator, kind, torch_state)
+
+
+def _plain(state: Any) -> Any:
+    if isinstance(state, torch.Tensor):
+        return state.tolist()
+    if isinstance(state, dict):
+        return {key: _plain(each) for key, each in state.items()}
+    return [_plain(each) for each in state] if isinstance(state, (list, tuple)) else state
+
+
+def _is_plain(loader: Any) -> bool:
+    return loader.num_workers == 0 and not isinstance(loader.dataset, IterableDataset)
+
+
+def go_past_one(batches: Any) -> None:
+    """Draw the index of a batch, and load nothing."""
+    next(batches._sampler_iter, None)
+    batches._num_yielded += 1
+
+
+class LoaderSkip:
+    """Gives the loaders of one loop their batches from where they were left."""
+
+    def __init__(
+        self, passes: list[WrittenPass], site: LoopSite, generator_at: Callable[[str], Any]
+    ) -> None:
+        self._passes, self._site, self._generator_at = list(passes), site, generator_at
+        self.batches: list[Any] = []
+        """What gives the batches of the loaders that were asked."""
+
+    def set_back(self) -> Callable[[], None] | None:
+        """Sets the generators to where they stood when the loop's next loader was asked for its batches;
+        returns what sets them to where they stood when its order was drawn. None: this loader is another
+        loop's."""
+        if not self._passes:
+            return None
+        written = self._passes.pop(0)
+        _set_back(written.created, self._generator_at)
+        return functools.partial(_set_back, written.order, self._generator_at)
+
+    def go_past(self, loader: DataLoader[Any], batches: Any) -> Any:
+        """The loader's batches from where the loop was left."""
+        self.batches.append(batches)
+        passed = self._site.passed
+        if passed <= 0 or not _is_plain(loader) or not self._is_shown_only(sys._getframe(3)):
+            return batches  # What is between loads each batch, as it did.
+        return PassedBatches(batches, passed)
+
+    def _is_shown_only(self, frame: types.FrameType | None) -> bool:
+        """Whether nothing but display stands between the loop and its loader."""
+        for _ in range(FRAMES_BETWEEN_MAX):
+            if frame is None:
+                return False
+            code, name = frame.f_code, str(frame.f_globals.get("__name__", ""))
+            if (code.co_filename, code.co_name, frame.f_lineno) == self._site[:3]:
+                return True
+            if is_scripts_own(name) or name.partition(".")[0] not in DISPLAYS:
+                return False
+            frame = frame.f_back
+        return False
+
+
+class PassedBatches:
+    """A loader's iterator behind so many batches that nobody looks at."""
+
+    def __init__(self, batches: _BaseDataLoaderIter, passed: int) -> None:
+        self.behind, self._left = batches, passed
+
+    def __iter__(self) -> PassedBatches:
+        return self
+
+    def __next__(self) -> Any:
+        if self._left:
+            self._left -= 1
+            return go_past_one(self.behind)
+        return next(self.behind)
+
+    def __len__(self) -> int:
+        return len(self.behind)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.behind, name)
