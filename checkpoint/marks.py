@@ -15,13 +15,19 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 BEFORE: Final = "__cotenant_before__"
-"""`(line)`: a loop that was left begins."""
+"""`(line)`: a loop on the way begins."""
 ITEMS: Final = "__cotenant_items__"
 """`(line, items)`: what such a loop goes over."""
+TURN: Final = "__cotenant_turn__"
+"""`(line)`: whether a `while` loop on the way asks its test."""
 RUNS: Final = "__cotenant_runs__"
 """`(first, last, *names)`: whether the statement at these lines runs, which sets these names."""
 TAKES: Final = "__cotenant_takes__"
 """`(first, last, end)`: whether an `if` takes the branch at the first two lines; None: its test says so."""
+PASSED_OVER: Final = "__cotenant_passed_over__"
+"""Raised where a script was on its first way, to go on elsewhere."""
+GOES_ON: Final = "__cotenant_goes_on__"
+"""`(first, last)`: returns where the block at these lines is left for that; else raises it again."""
 _ALWAYS_RUN: Final = (
     ast.Import,
     ast.ImportFrom,
@@ -35,7 +41,7 @@ _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Place(NamedTuple):
-    """Where a script was left, in one file."""
+    """Where a script was left, and where its first loop began, in one file."""
 
     loops: frozenset[int]
     """The lines of the loops in which it was."""
@@ -53,7 +59,7 @@ def compile_marked(source: bytes, file: str, marks: Marks) -> Any:
     if place is None:
         return compile(source, file, "exec", dont_inherit=True)
     tree = ast.parse(source, file)
-    _Marking(place).mark_block(tree.body, can_skip=False)
+    _Marking(place).mark_block(tree.body)
     return compile(ast.fix_missing_locations(tree), file, "exec", dont_inherit=True)
 
 
@@ -63,39 +69,40 @@ class _Marking:
     def __init__(self, place: Place) -> None:
         self._loops, self._lines = place.loops, place.loops | place.calls
 
-    def mark_block(self, block: list[ast.stmt], *, can_skip: bool) -> None:
-        """`can_skip`: what comes here before the way goes on may have been done before the script was left."""
-        last = max((number for number, each in enumerate(block) if self._leads_on(each)), default=-1)
+    def mark_block(self, block: list[ast.stmt]) -> None:
+        """Beside what leads on, nothing in a block runs while the script is taken up."""
+        is_on_the_way = any(map(self._leads_on, block))
+        first, last = block[0].lineno, _lines_of(block[-1])[1]
         for number, each in reversed(list(enumerate(block))):
-            if isinstance(each, _SCOPES):
-                # What is in front of an outermost loop is not skipped either: that is seen when it runs.
-                self.mark_block(each.body, can_skip=True)  # type: ignore[union-attr]
-                continue
-            marked = self._mark_statement(each, can_skip) if self._leads_on(each) else [each]
-            if number <= last and can_skip and not isinstance(each, _ALWAYS_RUN) and not _is_text(each):
+            leads_on = self._leads_on(each)
+            marked = self._mark_statement(each) if leads_on else [each]
+            for inner in _blocks(each):
+                self.mark_block(inner)
+            if leads_on:
+                goes_on = _like(each, ast.Expr(_call(GOES_ON, first, last)))
+                handler = ast.ExceptHandler(ast.Name(PASSED_OVER, ast.Load()), None, [goes_on])
+                marked = [_like(each, ast.Try(marked, [_like(each, handler)], [], []))]
+            if is_on_the_way and not isinstance(each, _ALWAYS_RUN) and not _is_text(each):
                 names = [ast.Constant(name) for name in _names_set(each)]
                 marked = [_like(each, ast.If(_call(RUNS, *_lines_of(each), *names), marked, []))]
             block[number : number + 1] = marked
-            if not self._leads_on(each):
-                for inner in _blocks(each):
-                    self.mark_block(inner, can_skip=False)
 
-    def _mark_statement(self, statement: Any, can_skip: bool) -> list[ast.stmt]:
+    def _mark_statement(self, statement: Any) -> list[ast.stmt]:
         """One that leads to an innermost loop."""
-        marked = [statement]
-        is_loop = isinstance(statement, (ast.For, ast.While)) and statement.lineno in self._loops
-        if is_loop:
-            marked.insert(0, _like(statement, ast.Expr(_call(BEFORE, statement.lineno))))
-        if is_loop and isinstance(statement, ast.For):
-            statement.iter = _like(statement.iter, _call(ITEMS, statement.lineno, statement.iter))
-        elif isinstance(statement, ast.If) and can_skip:
+        line = statement.lineno
+        if isinstance(statement, ast.If):
             last = statement.body[-1].end_lineno or 0
             takes = _call(TAKES, statement.body[0].lineno, last, statement.end_lineno or 0)
             is_open = ast.Compare(takes, [ast.Is()], [ast.Constant(None)])
             statement.test = _like(statement.test, ast.IfExp(is_open, statement.test, takes))
-        for block in _blocks(statement):
-            self.mark_block(block, can_skip=can_skip or is_loop)
-        return marked
+        if line not in self._loops or not isinstance(statement, (ast.For, ast.While)):
+            return [statement]
+        if isinstance(statement, ast.For):
+            statement.iter = _like(statement.iter, _call(ITEMS, line, statement.iter))
+        else:
+            asks = ast.BoolOp(ast.And(), [_call(TURN, line), statement.test])
+            statement.test = _like(statement.test, asks)
+        return [_like(statement, ast.Expr(_call(BEFORE, line))), statement]
 
     def _leads_on(self, statement: ast.stmt) -> bool:
         if isinstance(statement, _SCOPES):
@@ -119,7 +126,9 @@ def _blocks(statement: ast.stmt) -> list[list[ast.stmt]]:
 
 
 def _names_set(statement: ast.stmt) -> list[str]:
-    """The variables that a statement sets."""
+    """The variables that an assignment sets."""
+    if not isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        return []
     return sorted(
         {
             each.id

@@ -20,6 +20,8 @@ from cotenant.checkpoint.talk.protocol import RESUME_NONE, JobEnvironment
 
 LOOPS: Final = "loops"
 """Among the facts of a manifest: file and line of each loop in which the script was left."""
+BEGAN: Final = "began"
+"""Among them: file and line of the loop at which the first picture was taken."""
 CALLS: Final = "calls"
 """Among them: file and line of each call in progress, from the outermost of these loops to the innermost."""
 FOLDERS: Final = "folders"
@@ -48,11 +50,16 @@ def marks_of_newest() -> Marks:
     """The loops that this attempt may have to take up; empty where there are none."""
     marks: Marks = {}
     for facts in facts_of_all():
-        for word in (LOOPS, CALLS):
-            for file, line in facts.get(word) or ():
+        for word, places in ((LOOPS, facts.get(LOOPS)), (CALLS, facts.get(CALLS)), (LOOPS, facts.get(BEGAN))):
+            for file, line in places or ():
                 place = marks.get(file, Place(frozenset(), frozenset()))
                 marks[file] = place._replace(**{word: getattr(place, word) | {line}})
     return marks
+
+
+def first_loops() -> set[tuple[str, int]]:
+    """File and line of each loop at which earlier attempts took their first picture."""
+    return {(file, line) for facts in facts_of_all() for file, line in facts.get(BEGAN) or ()}
 
 
 def folders_of_newest() -> set[str]:

@@ -17,7 +17,6 @@ import random
 import re
 import sys
 import time
-import weakref
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
@@ -37,6 +36,7 @@ from cotenant.checkpoint.picture.kinds import (
     NamedKind,
     SlotsOf,
 )
+from cotenant.checkpoint.picture.nodes import Node, hold, let_go
 from cotenant.checkpoint.picture.objects import DRAWS, OBJECT, OBJECTS
 from cotenant.checkpoint.picture.ownership import own_modules
 
@@ -62,8 +62,6 @@ COPIED_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of all tensors whose content is kept to be put back."""
 
 
-_TABLES: Final = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
-"""Where a module of torch keeps its parts: a person names them by attributes."""
 _VARIABLE: Final = re.compile(r"(?:\w+\(\)\.)*\w+")
 """The beginning of a path that is the name of a variable."""
 
@@ -81,47 +79,6 @@ class PictureChange(NamedTuple):
 
     def __repr__(self) -> str:
         return self.path
-
-
-class Node:
-    """An object that was met: by which way, and what was read of it."""
-
-    __slots__ = ("_held", "_is_weak", "_path", "kind", "parent", "state", "step")
-
-    def __init__(self, value: Any, kind: Kind, parent: Node | None, step: str) -> None:
-        self._held, self.kind, self.parent, self.step = value, kind, parent, step
-        self.state: Any = None
-        self._path, self._is_weak = "", False
-
-    @property
-    def value(self) -> Any:
-        """The object; None, if it was let go and is gone."""
-        return self._held() if self._is_weak else self._held
-
-    @property
-    def is_gone(self) -> bool:
-        """The object was let go, and its place in memory may be another one's."""
-        return self._is_weak and self._held() is None
-
-    def let_go(self) -> None:
-        """Keep the object no longer alive."""
-        self._held, self._is_weak = weakref.ref(self._held), True
-
-    @property
-    def path(self) -> str:
-        """The path by which it was met first. What stands for an object has the path of the object."""
-        if not self._path:
-            self._path = self.step if self.parent is None else self.parent.path + self.step
-        return self._path
-
-    @property
-    def key(self) -> str:
-        """The path, made its own where it is also that of what holds it: of an object's attributes, say."""
-        return self.path if self.step else f"{self.path}@{type(self.value).__name__}"
-
-    def path_to(self, step: str) -> str:
-        """The path of what lies one step further, for a person."""
-        return _TABLES.sub(r".\1", self.path + step)
 
 
 class Picture:
@@ -188,23 +145,28 @@ class Picture:
         self._copied_bytes += size
         return TENSOR.copy(state)
 
-    def let_tensors_go(self) -> None:
-        """Keep no tensor alive that the script lets go of: a batch of the loop's beginning, say."""
-        for node in self.nodes:
-            if node.kind is TENSOR:
-                node.let_go()
-                if node.state.grad is not None:
-                    node.state = node.state._replace(grad=weakref.ref(node.state.grad))
-            elif isinstance(node.kind, ListedKind) and node.state:
-                _weaken(node.state)
-            elif isinstance(node.kind, NamedKind) and node.state:
-                _weaken(node.state[1])
+    def let_go(self) -> None:
+        """Keep nothing alive that the script lets go of."""
+        let_go(self.nodes, self._known)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """What is still there stays there, and can be compared."""
+        hold(self.nodes)
+        try:
+            yield
+        finally:
+            let_go(self.nodes, self._known)
 
     def node_of(self, value: Any) -> Node | None:
         """The object as it was met; None: it was not, or never changes."""
         kind = kind_of(type(value))  # type: ignore[arg-type]
         node = None if kind is None else self._known.get(kind.mark(value))
-        return None if node is None or node.is_gone else node
+        if node is None:
+            return None
+        held = node.value
+        is_it = held is value or (node.kind.is_part and type(held) is type(value))
+        return node if is_it else None
 
     def name_of(self, value: Any) -> str:
         """How a reference to an object is written, so that two processes can compare it."""
@@ -245,31 +207,28 @@ class Picture:
                 break
         return found
 
-    def changes(self) -> list[PictureChange]:
+    def changed_nodes(self) -> Iterator[Node]:
         """What is not as it was, the nearest to the roots first."""
-        found = []
         with _without_collection():
             for node in self.nodes:
                 value = node.value
-                if value is None:
-                    continue  # It was let go, and what held it has changed.
-                now = node.kind.read(value)
-                if not node.kind.is_same(node.state, now):
-                    step = node.kind.first_difference(node.value, node.state, now)
-                    found.append(PictureChange(node.path_to(step), node.kind, node.value))
+                if value is not None and not node.kind.is_same(node.state, node.kind.read(value)):
+                    yield node  # What was let go is not there: what held it has changed.
+
+    def changes(self) -> list[PictureChange]:
+        """The same, each with the path to what has changed of it."""
+        found = []
+        for node in self.changed_nodes():
+            now = node.kind.read(node.value)
+            step = node.kind.first_difference(node.value, node.state, now)
+            found.append(PictureChange(node.path_to(step), node.kind, node.value))
         return found
 
     def put_back(self) -> list[str]:
         """Give every object what it held; returns the paths of those that could not get it back."""
-        for node in self.nodes:
-            if not node.kind.is_same(node.state, node.kind.read(node.value)):
-                node.kind.put_back(node.value, node.state)
+        for node in self.changed_nodes():
+            node.kind.put_back(node.value, node.state)
         return [change.path for change in self.changes()]
-
-
-def _weaken(items: list[Any]) -> None:
-    if any(issubclass(kind, torch.Tensor) for kind in set(map(type, items))):
-        items[:] = [weakref.ref(each) if isinstance(each, torch.Tensor) else each for each in items]
 
 
 @functools.lru_cache(maxsize=8192)

@@ -41,6 +41,9 @@ class ArrayKind(Kind):
             yield from LIST.parts(state, state)
         yield from attributes(value)
 
+    def replace(self, state: Any, by: Callable[[Any], Any]) -> Any:
+        return LIST.replace(state, by) if type(state) is list else state
+
     def is_same(self, before: Any, now: Any) -> bool:
         if type(before) is list is type(now):
             return LIST.is_same(before, now)
@@ -104,6 +107,15 @@ class TensorKind(Kind):
         for name, hooks in zip(HOOKS, state.hooks):
             if hooks is not None:
                 yield f".{name}", hooks
+
+    def places(self, state: Any) -> Iterable[tuple[Any, Any]]:
+        return (("grad", state.grad), *zip(HOOKS, state.hooks))
+
+    def part_at(self, value: Any, place: Any) -> Any:
+        return getattr(value, place, None)
+
+    def replace(self, state: Any, by: Callable[[Any], Any]) -> Any:
+        return state._replace(grad=by(state.grad), hooks=tuple(map(by, state.hooks)))
 
     def is_same(self, before: Any, now: Any) -> bool:
         if before[:3] != now[:3] or not same(before.grad, now.grad):

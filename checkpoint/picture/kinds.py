@@ -27,6 +27,9 @@ Reached = tuple[str, Any]
 class Kind:
     """One kind of object. `read` gives what can change of an object, to be compared by `is_same`."""
 
+    is_part = False
+    """Its objects are made by us, each time anew, and stand for a part of the object that holds them."""
+
     def mark(self, value: Any) -> int:
         """Two objects with one mark are the same."""
         return id(value)
@@ -52,15 +55,33 @@ class Kind:
         """A number for what was read. `name_of`: how an object is written that is no plain value."""
         return 0
 
+    # How an object is found again that a picture keeps no longer alive.
+
+    def places(self, state: Any) -> Iterable[tuple[Any, Any]]:
+        """Where `part_at` finds what was read, and what it is."""
+        return ()
+
+    def part_at(self, value: Any, place: Any) -> Any:
+        """What an object holds at a place; None: nothing."""
+        return None
+
+    def replace(self, state: Any, by: Callable[[Any], Any]) -> Any:
+        """What was read, with something else in the place of each object in it."""
+        return state
+
+    def let_go(self, value: Any) -> None:
+        """Keep nothing alive that is not ours."""
+
+    def hold(self, value: Any) -> bool:
+        """Undo that; whether what it stands for is still there."""
+        return True
+
 
 def same(before: Any, now: Any) -> bool:
-    """Whether two references are to one object, or to equal plain values. The first may be a weak one."""
-    kind = type(before)
-    if kind is weakref.ref and type(now) is not weakref.ref:
-        before = before()
-        kind = type(before)
+    """Whether two references are to one object, or to equal plain values."""
     if before is now:
         return True
+    kind = type(before)
     if kind is not type(now) or kind not in PLAIN:
         return False
     return bool(before == now) or (before != before and now != now)
@@ -70,6 +91,10 @@ def all_same(before: list[Any], now: list[Any]) -> bool:
     if len(before) != len(now):
         return False
     return all(map(operator.is_, before, now)) or all(map(same, before, now))
+
+
+def _all_plain(items: list[Any]) -> bool:
+    return PLAIN.issuperset(map(type, items))
 
 
 def worth_a_look(items: list[Any]) -> Iterator[tuple[int, Any]]:
@@ -108,6 +133,15 @@ class ListedKind(Kind):
         if len(before) != len(now) or self._base in (set, frozenset):
             return ""
         return next((f"[{i}]" for i, (a, b) in enumerate(zip(before, now)) if not same(a, b)), "")
+
+    def places(self, state: Any) -> Iterable[tuple[Any, Any]]:
+        return () if _all_plain(state) or self._base in (set, frozenset) else enumerate(state)
+
+    def part_at(self, value: Any, place: Any) -> Any:
+        return self._base.__getitem__(value, place) if place < self._base.__len__(value) else None
+
+    def replace(self, state: Any, by: Callable[[Any], Any]) -> Any:
+        return state if _all_plain(state) else [by(each) for each in state]
 
     def digest(self, state: Any, name_of: Callable[[Any], str]) -> int:
         if self._base in (set, frozenset) and set(map(type, state)) <= PLAIN:
@@ -162,6 +196,16 @@ class NamedKind(Kind):
 
     def digest(self, state: Any, name_of: Callable[[Any], str]) -> int:
         return digest_plain([digest_items(each, name_of) for each in state])
+
+    def places(self, state: Any) -> Iterable[tuple[Any, Any]]:
+        return ((key, each) for key, each in zip(*state) if type(key) in PLAIN)
+
+    def part_at(self, value: Any, place: Any) -> Any:
+        return self._base.get(value, place)
+
+    def replace(self, state: Any, by: Callable[[Any], Any]) -> Any:
+        keys, values = state
+        return keys, values if _all_plain(values) else [by(each) for each in values]
 
     def put_back(self, value: Any, before: Any) -> None:
         keys, values = self.read(value)
@@ -247,6 +291,11 @@ def attributes(value: Any) -> Iterator[Reached]:
 class AttributeKind(NamedKind):
     """Names between double underscores are Python's."""
 
+    is_part = True
+
+    def part_at(self, value: Any, place: Any) -> Any:
+        return value.entries.get(place)
+
     def mark(self, value: Any) -> int:
         return id(value.entries)
 
@@ -264,6 +313,11 @@ class AttributeKind(NamedKind):
 
 class SlotsKind(NamedKind):
     """A slot that is not set has no entry."""
+
+    is_part = True
+
+    def part_at(self, value: Any, place: Any) -> Any:
+        return self.read(value)[1][self.read(value)[0].index(place)] if place in self.read(value)[0] else None
 
     def mark(self, value: Any) -> int:
         return -id(value.owner)
@@ -287,42 +341,91 @@ class SlotsKind(NamedKind):
 class FrameVariables:
     """Stands for the local variables of a running function. `read_again` sees what they are now."""
 
-    __slots__ = ("frame", "variables")
+    __slots__ = ("_code", "_frame", "_ident", "_running", "variables")
 
     def __init__(self, frame: types.FrameType) -> None:
-        self.frame = frame
+        self._frame: types.FrameType | None = frame
+        self._ident, self._code = id(frame), frame.f_code
+        self._running: Any = None
+        """A weak reference to what lives as long as the frame."""
         self.variables: dict[str, Any] = {}
         self.read_again()
 
-    def read_again(self) -> None:
-        self.variables = dict(self.frame.f_locals)
+    @property
+    def ident(self) -> int:
+        return self._ident
 
-    def release(self) -> None:
-        """Let go of all of them. Before Python 3.13 a frame keeps the copy of its variables that it gives
-        out. Not to be called from a trace function of this frame: what it finds there is written back."""
-        self.variables = {}
-        if sys.version_info < (3, 13) and self.frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-            self.frame.f_locals.clear()
+    @property
+    def frame(self) -> types.FrameType | None:
+        """The frame; None: its function is over."""
+        if self._frame is not None or self._running is None or self._running() is None:
+            return self._frame
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None and (id(frame) != self._ident or frame.f_code is not self._code):
+            frame = frame.f_back
+        return frame
+
+    def read_again(self) -> None:
+        frame = self.frame
+        self.variables = {} if frame is None else dict(frame.f_locals)
+
+    def let_go(self) -> None:
+        """Keep neither the frame nor its variables alive. A frame that somebody keeps would keep all of its
+        function's variables when the function is over; what is in its `f_trace` lives as long as it runs."""
+        frame, self._frame, self.variables = self.frame, None, {}
+        if frame is None:
+            return
+        if type(frame.f_trace) is not _Running:
+            frame.f_trace = _Running()
+        self._running = weakref.ref(frame.f_trace)  # type: ignore[arg-type]
 
     def bind(self, variables: dict[str, Any]) -> None:
         """Set the variables to these, and leave the others without a value."""
-        found = self.frame.f_locals
+        frame = self.frame
+        if frame is None:
+            return
+        found = frame.f_locals
         for name in [name for name in found if name not in variables]:
             del found[name]
         found.update(variables)
         if sys.version_info < (3, 13):
             # Before PEP 667 a frame's variables are a copy; this is how debuggers write them back.
-            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self.frame), ctypes.c_int(1))
+            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(1))
+
+
+def release_variables(frames: Iterable[types.FrameType]) -> None:
+    """Let go of what reading the variables of these frames has copied: before Python 3.13 the copy stays with
+    the frame. Not to be called from a trace function of one of them: what it finds there is written back."""
+    for frame in frames:
+        if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            frame.f_locals.clear()
+
+
+class _Running:
+    """Traces nothing. It lives as long as the frame that has it."""
+
+    def __call__(self, *_: Any) -> None:
+        return
 
 
 class VariablesKind(NamedKind):
     def mark(self, value: Any) -> int:
-        return id(value.frame)
+        return int(value.ident)
 
     def read(self, value: Any) -> Any:
         value.read_again()
         names = sorted(value.variables)  # In which order they were set is nothing that a function can see.
         return names, [value.variables[name] for name in names]
+
+    def part_at(self, value: Any, place: Any) -> Any:
+        return value.variables.get(place)
+
+    def let_go(self, value: Any) -> None:
+        value.let_go()
+
+    def hold(self, value: Any) -> bool:
+        value.read_again()
+        return value.frame is not None
 
     def put_back(self, value: Any, before: Any) -> None:
         value.bind(dict(zip(*before)))

@@ -63,6 +63,9 @@ class CellKind(ListedKind):
     def first_difference(self, value: Any, before: Any, now: Any) -> str:
         return ""
 
+    def part_at(self, value: Any, place: Any) -> Any:
+        return next(iter(self.read(value)), None)
+
     def put_back(self, value: Any, before: Any) -> None:
         if before:
             value.cell_contents = before[0]
@@ -89,6 +92,9 @@ class FunctionKind(NamedKind):
     def assign(self, value: Any, key: Any, each: Any) -> None:
         setattr(value, key, each)
 
+    def part_at(self, value: Any, place: Any) -> Any:
+        return getattr(value, place)
+
 
 class ClassKind(NamedKind):
     """The attributes of a class of the script."""
@@ -112,6 +118,9 @@ class ClassKind(NamedKind):
 
     def remove(self, value: Any, key: Any) -> None:
         type.__delattr__(value, key)
+
+    def part_at(self, value: Any, place: Any) -> Any:
+        return vars(value).get(place)
 
 
 class MadeKind(Kind):

@@ -17,7 +17,6 @@ import socket
 import sys
 import time
 import types
-import weakref
 from collections.abc import Callable, Iterable
 from multiprocessing import util
 from typing import Any, Final
@@ -27,6 +26,7 @@ from cotenant.checkpoint.progress.batches import BatchRows, rows_seen
 from cotenant.checkpoint.progress.expressions import Names
 from cotenant.checkpoint.progress.loops import Loaders, NotSeen, Turns
 from cotenant.checkpoint.progress.losses import loss_number, loss_variable
+from cotenant.checkpoint.progress.main_optimizer import MainOptimizer
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.pace import pace_here
 
@@ -87,8 +87,7 @@ class StepReporter:
         self.pace = pace_here()
         self.length = Length()
         self.batch: BatchRows | None = None
-        self._main: weakref.ref[Any] | None = None
-        self._main_id = 0
+        self._main = MainOptimizer()
         self._out: socket.socket | None = None
         self._address = ""
         self._rank = 0
@@ -113,7 +112,7 @@ class StepReporter:
         return stepped
 
     def note_step(self, optimizer: Any) -> None:
-        if id(optimizer) != self._main_id and not self._is_main(optimizer):
+        if not self._main.counts(optimizer):
             return
         self.pace.end_step()
         self.steps = steps = self.steps + 1
@@ -122,14 +121,6 @@ class StepReporter:
                 self._speak(steps)
             except Exception as error:  # noqa: BLE001  # whatever it is, the script must go on
                 self._give_up(error)
-
-    def _is_main(self, optimizer: Any) -> bool:
-        """Whether the optimizer counts; another one takes over when the first is gone: the next fold, the
-        next phase."""
-        if self._main is not None and self._main() is not None:
-            return False
-        self._main, self._main_id = weakref.ref(optimizer), id(optimizer)
-        return True
 
     # --- Telling ------------------------------------------------------------------------------------
 

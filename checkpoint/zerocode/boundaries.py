@@ -6,7 +6,6 @@ which a turn of one of the loops begins: all that the present turn does is done,
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import types
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import Any, Final
 
 from cotenant.checkpoint.guard import SAVING
 from cotenant.checkpoint.zerocode.refusals import NotResumable
-from cotenant.checkpoint.zerocode.sites import LoopSite, Standing, head_lines
+from cotenant.checkpoint.zerocode.sites import Standing, head_lines
 
 WHERE_NEXT_MAX: Final = 64
 
@@ -24,12 +23,14 @@ class TurnEnds:
 
     def __init__(self) -> None:
         self._standing: Standing | None = None
+        self._traced: list[tuple[types.FrameType, Any]] = []
+        """The frames, each with what it was traced by before."""
         self._heads: dict[int, set[int]] = {}
-        self._callback: Callable[[types.FrameType, list[LoopSite]], None] | None = None
+        self._callback: Callable[[types.FrameType, Standing], None] | None = None
 
-    def wait(self, standing: Standing, callback: Callable[[types.FrameType, list[LoopSite]], None]) -> None:
-        """`callback(frame, sites)` when a turn of one of these loops ends: `sites` are the loops around it,
-        of which the last is the one that comes to its next turn.
+    def wait(self, standing: Standing, callback: Callable[[types.FrameType, Standing], None]) -> None:
+        """`callback(frame, standing)` when a turn of one of these loops ends: of the loops around it, the last
+        is the one that comes to its next turn.
 
         Raises:
             NotResumable: another tracer (a debugger) runs in the script.
@@ -38,17 +39,18 @@ class TurnEnds:
             raise NotResumable("another tracer (a debugger, coverage) runs in it")
         self._standing, self._heads, self._callback = standing, standing.heads(), callback
         sys.settrace(self._called)
-        for owner in standing.owners:
+        self._traced = [(owner, owner.f_trace) for owner in dict.fromkeys(standing.owners)]
+        for owner, _ in self._traced:
             owner.f_trace = self._line
 
     def forget(self) -> None:
         """Nobody waits any more."""
-        standing, self._standing = self._standing, None
+        self._standing = None
         if sys.gettrace() == self._called:
             sys.settrace(None)
-        for owner in standing.owners if standing is not None else ():
-            with contextlib.suppress(AttributeError):
-                del owner.f_trace
+        for owner, before in self._traced:
+            owner.f_trace = before
+        self._traced = []
 
     def _called(self, *_: Any) -> None:
         """Functions that are called meanwhile are none of ours."""
@@ -71,4 +73,4 @@ class TurnEnds:
         if sites[-1].passed >= 0:
             sites = [*sites[:-1], sites[-1]._replace(passed=sites[-1].passed + 1)]
         self.forget()
-        callback(frame, sites)
+        callback(frame, standing._replace(sites=sites))

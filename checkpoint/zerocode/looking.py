@@ -9,7 +9,6 @@ seen at the first step.
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
 import linecache
 import sys
@@ -19,11 +18,11 @@ from typing import Any, Final
 
 from cotenant.checkpoint.guard import SAVING, door
 from cotenant.checkpoint.picture import Picture, PictureTooLarge, process_roots
-from cotenant.checkpoint.picture.kinds import FrameVariables
+from cotenant.checkpoint.picture.kinds import FrameVariables, release_variables
 from cotenant.checkpoint.picture.ownership import is_scripts_own, own_modules
 from cotenant.checkpoint.progress.loops import Loop, loops_at
 from cotenant.checkpoint.zerocode.refusals import NotResumable
-from cotenant.checkpoint.zerocode.sites import Standing, head_lines, script_frames
+from cotenant.checkpoint.zerocode.sites import Call, calls_in, head_lines, script_frames
 
 TRAINS: Final = frozenset(("backward", "step", "manual_backward"))
 """A loop that calls none of these, nor a function of the script that does, is no training loop."""
@@ -46,8 +45,11 @@ class FirstLook:
 
     def __init__(self) -> None:
         self.picture: Picture | None = None
-        self.at: tuple[types.FrameType, int] | None = None
-        """The frame and the line of the loop at which the picture was taken."""
+        self.began: list[Call] = []
+        """The script's way to the loop at which the picture was taken."""
+        self._at: tuple[types.FrameType, int] | None = None
+        self._under_way: set[tuple[int, int]] | None = None
+        """The loops that began before the first optimizer was made, each by its frame and line."""
         self.why_not = "no loop that trains was met between its optimizer and its first step"
         self.when_taken: list[Callable[[], None]] = []
         self._heads: dict[str, dict[int, Loop]] = {}
@@ -75,28 +77,18 @@ class FirstLook:
         self._undo()
         if sys.gettrace() == self._called:
             sys.settrace(None)
-        for node in self.picture.nodes if self.picture is not None else ():
-            if type(node.value) is FrameVariables:
-                with contextlib.suppress(AttributeError):
-                    del node.value.frame.f_trace
-                node.value.release()
+        frames = script_frames(sys._getframe(1))
+        for frame in frames:
+            if frame.f_trace == self._line:
+                del frame.f_trace
+        release_variables(frames)
+        if self.picture is not None:
+            self.picture.let_go()
+        self._at = None
 
-    def take(self, picture: Picture, frame: types.FrameType, line: int) -> None:
+    def take(self, picture: Picture, began: list[Call]) -> None:
         """The picture that somebody else has taken at the loop's begin."""
-        self.picture, self.at, self._is_over = picture, (frame, line), True
-
-    def check(self, standing: Standing) -> Picture:
-        """The picture, if it was taken where this step's outermost loop began.
-
-        Raises:
-            NotResumable: it was not.
-        """
-        if self.picture is None or self.at is None:
-            raise NotResumable(self.why_not)
-        frame, line = self.at
-        if standing.owners[0] is not frame or standing.sites[0].line != line:
-            raise NotResumable(f"{standing.sites[0].place}: this loop began before its optimizer was made")
-        return self.picture
+        self.picture, self.began, self._is_over = picture, began, True
 
     def _arm(self, frame: types.FrameType) -> None:
         if self._is_over or sys.gettrace() is not None:
@@ -104,11 +96,14 @@ class FirstLook:
                 self.why_not = "another tracer (a debugger, coverage) runs in it"
             return
         self._heads = training_loops()
+        frames = script_frames(frame)
+        if self._under_way is None:
+            self._under_way = {(id(each), loop.lineno) for each in frames for loop in loops_at(each)}
         if not any(self._heads.values()):
             self.why_not = "no loop of the script calls backward() or step()"
             return
         sys.settrace(self._called)
-        for each in script_frames(frame):
+        for each in frames:
             if self._heads.get(each.f_code.co_filename):
                 each.f_trace = self._line
 
@@ -129,22 +124,24 @@ class FirstLook:
 
     def _look(self, frame: types.FrameType, loop: Loop) -> None:
         """A loop is reached that may train: if it is the outermost one, this is the loop's begin."""
-        if self.at is not None and self.at[0] is frame and self.at[1] == loop.lineno:
+        if self._at is not None and self._at[0] is frame and self._at[1] == loop.lineno:
             return  # One of its turns.
         frames = script_frames(frame)
-        if any(
-            each.lineno in self._heads.get(f.f_code.co_filename, ()) for f in frames for each in loops_at(f)
-        ):
+        if any(self._is_later(each, around) for each in frames for around in loops_at(each)):
             return
-        self.at = frame, loop.lineno
+        self._at, self.began = (frame, loop.lineno), calls_in(frames, loop.lineno)
         try:
             self.picture = Picture(roots_of(frames), digests=True)
         except PictureTooLarge as error:
             self.picture, self.why_not = None, str(error)
             return
-        self.picture.let_tensors_go()
         for tell in self.when_taken:
             tell()
+
+    def _is_later(self, frame: types.FrameType, loop: Loop) -> bool:
+        """Whether a loop may train, and began after the first optimizer was made."""
+        began_before = (id(frame), loop.lineno) in (self._under_way or ())
+        return not began_before and loop.lineno in self._heads.get(frame.f_code.co_filename, ())
 
 
 def training_loops() -> dict[str, dict[int, Loop]]:

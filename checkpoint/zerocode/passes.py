@@ -14,7 +14,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -23,6 +23,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from cotenant.checkpoint.guard import SAVING, door
 from cotenant.checkpoint.picture import Picture, generator_roots
 from cotenant.checkpoint.picture.kinds import Attributes, attributes
+from cotenant.checkpoint.picture.nodes import Node
 from cotenant.checkpoint.picture.objects import GeneratorKind
 from cotenant.checkpoint.picture.ownership import is_scripts_own
 from cotenant.checkpoint.progress.loops import Loaders
@@ -34,6 +35,22 @@ PASSES_MAX: Final = 4
 """Loaders that one loop goes through side by side."""
 DISPLAYS: Final = ("tqdm", "rich", "cotenant")
 FRAMES_BETWEEN_MAX: Final = 8
+
+class StateWriter(Protocol):
+    """What a pass needs of `written.Writer`."""
+
+    before: Picture
+
+    def write_as_it_was(self, node: Node) -> Any: ...
+
+
+class StateReader(Protocol):
+    """What it needs of `written.Reader`."""
+
+    def generator_at(self, path: str) -> Any: ...
+
+    def put_one_back(self, path: str, content: Any) -> None: ...
+
 
 States = list[tuple[str, Any, Any]]
 """(name, generator, state): the name is for those that the whole process shares."""
@@ -47,6 +64,8 @@ class WrittenPass(NamedTuple):
     order: list[Any]
     """The states when it was asked for the first one; empty: its workers draw at once, or none was asked for."""
     given: int
+    sampler: list[Any]
+    """What its samplers held when the order was drawn, and hold no more, each with its path."""
 
 
 class Pass:
@@ -78,30 +97,36 @@ class Pass:
         """The first index is about to be drawn."""
         if self.taken_up is not None:
             self.taken_up()
+            self.taken_up = None
         self.order = _states_of(self.loader)
         self._look_at_sampler()
 
     def _look_at_sampler(self) -> None:
         parts = [(word, self.loader.__dict__.get(word)) for word in ("sampler", "batch_sampler")]
         data = [self.loader.dataset, *(_attributes(each).get("data_source") for _, each in parts)]
-        self.sampler = Picture(parts, without=data)
-        self.sampler.let_tensors_go()
+        self.sampler = Picture(parts, without=data, copies=True)
+        self.sampler.let_go()
 
-    def write(self, before: Picture) -> WrittenPass:
+    def write(self, writer: StateWriter) -> WrittenPass:
         """What a new process needs to make this pass again.
 
         Raises:
             NotResumable: it cannot be made again.
         """
-        batches = self.batches()
-        given = batches._num_yielded
         if self.is_renewed:
             raise NotResumable("the workers of a loader live longer than an epoch, and what they keep is theirs")
-        changed = self.sampler.changes() if self.sampler is not None else []
-        for each in changed:
-            if not isinstance(each.kind, GeneratorKind):
-                raise NotResumable(f"a loader's `{each.path}` has changed since its order was drawn from it")
-        return WrittenPass(_named(self.created, before), _named(self.order, before), given)
+        changed = []
+        if self.sampler is not None:
+            with self.sampler.held():
+                changed = [
+                    writer.write_as_it_was(node)
+                    for node in self.sampler.changed_nodes()
+                    if not isinstance(node.kind, GeneratorKind)
+                ]
+        before = writer.before
+        return WrittenPass(
+            _named(self.created, before), _named(self.order, before), self.batches()._num_yielded, changed
+        )
 
 
 class _FirstIndex:
@@ -188,19 +213,19 @@ class Passes:
         """The pass whose batches these give."""
         return self._by_batches.get(batches)
 
-    def make_again(self, loader: Any, written: WrittenPass, generator_at: Callable[[str], Any]) -> Any:
+    def make_again(self, loader: Any, written: WrittenPass, reader: StateReader) -> Any:
         """What gives a loader's batches, from where it was left."""
-        _set_back(written.created, generator_at)
+        _set_back(written.created, reader)
         batches = self._begin_pass(loader)
-        self.go_on(batches, written, generator_at)
+        self.go_on(batches, written, reader)
         return batches
 
-    def go_on(self, batches: Any, written: WrittenPass, generator_at: Callable[[str], Any]) -> None:
+    def go_on(self, batches: Any, written: WrittenPass, reader: StateReader) -> None:
         """Go past what was given before."""
         begun = self.of(batches)
         if begun is None:
             raise NotResumable("a loader's iterator is not there")
-        begun.taken_up = functools.partial(_set_back, written.order, generator_at)
+        begun.taken_up = functools.partial(_begin_order, written, reader)
         while batches._num_yielded < written.given:
             if _is_plain(begun.loader):
                 go_past_one(batches)
@@ -252,9 +277,15 @@ def _named(states: States, before: Picture) -> list[Any]:
     return named
 
 
-def _set_back(named: list[Any], generator_at: Callable[[str], Any]) -> None:
+def _begin_order(written: WrittenPass, reader: StateReader) -> None:
+    for path, content in written.sampler:
+        reader.put_one_back(path, content)
+    _set_back(written.order, reader)
+
+
+def _set_back(named: list[Any], reader: StateReader) -> None:
     for name, (kind, state) in named:
-        generator = generator_at(name)
+        generator = reader.generator_at(name)
         if generator is not None:
             torch_state = torch.tensor(state, dtype=torch.uint8) if kind == "torch" else state
             rng.set_generator(generator, kind, torch_state)
@@ -282,9 +313,9 @@ class LoaderSkip:
     """Gives the loaders of one loop their batches from where they were left."""
 
     def __init__(
-        self, passes: list[WrittenPass], site: LoopSite, generator_at: Callable[[str], Any]
+        self, passes: list[WrittenPass], site: LoopSite, reader: StateReader
     ) -> None:
-        self._passes, self._site, self._generator_at = list(passes), site, generator_at
+        self._passes, self._site, self._reader = list(passes), site, reader
         self.batches: list[Any] = []
         """What gives the batches of the loaders that were asked."""
 
@@ -295,8 +326,8 @@ class LoaderSkip:
         if not self._passes:
             return None
         written = self._passes.pop(0)
-        _set_back(written.created, self._generator_at)
-        return functools.partial(_set_back, written.order, self._generator_at)
+        _set_back(written.created, self._reader)
+        return functools.partial(_begin_order, written, self._reader)
 
     def go_past(self, loader: DataLoader[Any], batches: Any) -> Any:
         """The loader's batches from where the loop was left."""

@@ -1,9 +1,10 @@
 """A script that goes on from a checkpoint: its loops are taken up where they were left.
 
-Rule: the script runs up to the loop as it did, and there gets back what it had. First at the outermost loop,
-so that the functions that lead to the innermost one are called with what they were called with; then, in the
-innermost loop, everything once more, because what the script has just done on its way was not part of what
-was left. Then everything that it can reach is compared with what was saved. What differs ends this attempt.
+Rule: the script runs up to its first loop as it did, and there gets back what it had. From there it is led to
+where it was left: what is beside the way does not run, functions on it get their variables when they are
+called, loops are given the items of the turn that was left. In the innermost loop everything is put back once
+more, because going there may have changed something. Then everything that the script can reach is compared
+with what was saved. What differs ends this attempt.
 """
 
 from __future__ import annotations
@@ -14,29 +15,33 @@ import contextlib
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+from cotenant.checkpoint import marks
 from cotenant.checkpoint.guard import AttemptEnds, describe
-from cotenant.checkpoint.picture import Picture, generator_roots
+from cotenant.checkpoint.picture import Picture
 from cotenant.checkpoint.picture.kinds import FrameVariables
-from cotenant.checkpoint.marks import BEFORE, ITEMS, RUNS, TAKES
-from cotenant.checkpoint.rerun import folders_of_newest, written_of_newest
+from cotenant.checkpoint.rerun import first_loops, folders_of_newest, written_of_newest
 from cotenant.checkpoint.resuming import LoadedCheckpoint
 from cotenant.checkpoint.seeds import end_seeds
-from cotenant.checkpoint.zerocode.passes import LoaderSkip, WrittenPass
 from cotenant.checkpoint.zerocode.files import allow_made_again, put_back_files
 from cotenant.checkpoint.zerocode.looking import roots_of
+from cotenant.checkpoint.zerocode.passes import LoaderSkip, WrittenPass
 from cotenant.checkpoint.zerocode.proof import Shown
 from cotenant.checkpoint.zerocode.refusals import NotResumable
 from cotenant.checkpoint.zerocode.script_rank import ScriptRank, Watched
-from cotenant.checkpoint.zerocode.sites import GIVEN, LoopSite, script_frames
+from cotenant.checkpoint.zerocode.sites import GIVEN, Call, LoopSite, calls_in, script_frames
 from cotenant.checkpoint.zerocode.written import Reader
 
 OTHERWISE: Final = (
     "what comes before its loop came out otherwise than in the attempt that was left: {}. Seed what it draws, and "
     "leave out what depends on the time, the folder or the order of a set"
 )
+
+
+class PassedOver(BaseException):
+    """The script was left elsewhere than in its first loop."""
 
 
 class Resumption:
@@ -48,10 +53,15 @@ class Resumption:
         self._rank: ScriptRank | None = None
         self._loaded: LoadedCheckpoint | None = None
         self._own: dict[str, Any] = {}
+        self._first_loops = first_loops()
+        self._began: list[Call] = []
+        self._way: list[Call] = []
         self._sites: list[LoopSite] = []
         self._reader: Reader | None = None
         self._picture: Picture | None = None
         self._skips: dict[int, LoaderSkip] = {}
+        self._under_way: dict[tuple[int, int], _Turns] = {}
+        """The loops that began before the first picture, by depth and line."""
         self._bound: dict[int, types.FrameType] = {}
         self._is_back = False
 
@@ -60,48 +70,62 @@ class Resumption:
         allow_made_again(folders_of_newest())
         self._watched.files.written |= written_of_newest()
         self._watched.files.when_destroyed = self._refuse_to_destroy
-        for name, mark in (
-            (BEFORE, self._before),
-            (ITEMS, self._items),
-            (RUNS, self._runs),
-            (TAKES, self._takes),
-        ):
+        for name, mark in {
+            marks.BEFORE: self._before,
+            marks.ITEMS: self._items,
+            marks.TURN: self._turn,
+            marks.RUNS: self._runs,
+            marks.TAKES: self._takes,
+            marks.GOES_ON: self._goes_on,
+            marks.PASSED_OVER: PassedOver,
+        }.items():
             setattr(builtins, name, mark)
         atexit.register(self._end)
 
     def _end(self) -> None:
         """The script is over, and was not taken up: that is not its end."""
-        if not self._is_back:
-            rank = self._rank or self._make_rank()
+        if self._is_back:
+            return
+        rank = self._rank or self._make_rank()
+        if not rank.has_ended:
             with contextlib.suppress(AttemptEnds):
                 rank.end_attempt("the script has not come to the loop in which it was left")
-            os._exit(1)
+        os._exit(1)
+
+    @property
+    def is_led(self) -> bool:
+        """The script is between its first loop and where it was left."""
+        return self._reader is not None and not self._is_back
 
     # What the marks call.
 
     def _before(self, line: int) -> None:
+        if self._is_back:
+            return
         frame = sys._getframe(1)
-        if self._rank is None:
+        frames = script_frames(frame)
+        if self._rank is None and self._is_first_loop(frame, line):
             self._rank = self._make_rank()
-            self._guarded(self._load, self._rank)
-        number = None if self._is_back else self._number(frame, line)
-        if number is None:
-            return
-        if number == 0 and self._reader is None:
-            self._guarded(self._begin_loop, frame, line)
-        if self._reader is None:
-            return
-        self._guarded(self._bind, frame)
-        passes = [WrittenPass(*each) for each in self._own["passes"][number]]
-        # What a loop goes over may ask its loaders for batches at once.
-        self._skips[number] = skip = LoaderSkip(passes, self._sites[number], self._generator_at)
-        self._watched.passes.skip = skip if passes else None
-        if number == len(self._sites) - 1 and self._sites[number].passed == -1:
-            self._guarded(self._put_everything_back, frame)
+            self._guarded(self._load)
+        if self._rank is not None and self._reader is None and calls_in(frames, line) == self._began:
+            self._guarded(self._begin_loop, frames)
+            number = self._number(frames, line)
+            if number is None or not self._is_in_turn(self._sites[:number]):
+                raise PassedOver
+        if self._reader is not None:
+            number = self._number(frames, line)
+            if number is not None:
+                self._guarded(self._prepare, frame, number)
 
     def _items(self, line: int, items: Any) -> Any:
+        if self._is_back:
+            return items
         frame = sys._getframe(1)
-        number = None if self._is_back or self._reader is None else self._number(frame, line)
+        frames = script_frames(frame)
+        if self._reader is None:
+            self._under_way[len(frames) - 1, line] = turns = _Turns(self, line, iter(items))
+            return turns
+        number = self._number(frames, line)
         if number is None:
             return items
         iterator = self._guarded(self._advance, items, number)
@@ -110,34 +134,73 @@ class Resumption:
             self._guarded(self._put_everything_back, frame)
         return iterator
 
+    def _turn(self, line: int) -> bool:
+        if self.is_led:
+            frame = sys._getframe(1)
+            number = self._number(script_frames(frame), line)
+            if number == len(self._sites) - 1:
+                self._guarded(self._put_everything_back, frame)
+            return number is not None
+        return True
+
     def _runs(self, first: int, last: int, *names: str) -> bool:
-        """Whether a statement runs: not if it was done before the script was left. What shows where a loop is,
-        or goes over its items, is made anew."""
-        frame = sys._getframe(1)
+        """Whether a statement runs: not if it is beside the way. What shows where a loop is is made anew."""
         if self._is_back or self._reader is None:
             return True
-        if self._leads_on(frame, first, last):
+        frame = sys._getframe(1)
+        frames = script_frames(frame)
+        if self._leads_on(frames, first, last):
             self._guarded(self._bind, frame)
             return True
-        return not self._reader.of_each_process.isdisjoint(names)
+        depth = len(frames) - 1
+        is_before = self._has_come(frames) and last < self._way[depth].line
+        around = (each for each in self._sites if each.depth < depth or each.line < first)
+        return is_before and not self._reader.of_each_process.isdisjoint(names) and self._is_in_turn(around)
 
     def _takes(self, first: int, last: int, end: int) -> bool | None:
-        frame = sys._getframe(1)
-        if self._is_back or self._reader is None or not self._leads_on(frame, first, end):
+        frames = script_frames(sys._getframe(1))
+        if not self.is_led or not self._leads_on(frames, first, end):
             return None
-        return self._leads_on(frame, first, last)
+        return self._leads_on(frames, first, last)
 
-    def _leads_on(self, frame: types.FrameType, first: int, last: int) -> bool:
-        """Whether the script was left somewhere at these lines."""
-        file = frame.f_code.co_filename
-        return any(file == at and first <= line <= last for at, line in self._own["way"])
+    def _goes_on(self, first: int, last: int) -> None:
+        """A block is left by `PassedOver`: the way may go on after the statement that was left."""
+        frames = script_frames(sys._getframe(1))
+        depth = len(frames) - 1
+        above = (each for each in self._sites if each.depth < depth)
+        if not (self._has_come(frames) and self._is_in_turn(above) and first <= self._way[depth].line <= last):
+            raise
 
-    def _number(self, frame: types.FrameType, line: int) -> int | None:
+    # Where the script is, on the way.
+
+    def _has_come(self, frames: list[types.FrameType]) -> bool:
+        """Whether the way leads through the innermost of these functions, called from where it was."""
+        depth = len(frames) - 1
+        return depth < len(self._way) and (
+            calls_in(frames, self._way[depth].line) == self._way[: depth + 1]
+        )
+
+    def _leads_on(self, frames: list[types.FrameType], first: int, last: int) -> bool:
+        """Whether the script was left somewhere at these lines, in this turn of the loops around them."""
+        depth = len(frames) - 1
+        if not self._has_come(frames) or not first <= self._way[depth].line <= last:
+            return False
+        return self._is_in_turn(each for each in self._sites if each.depth < depth or each.line < first)
+
+    def _is_in_turn(self, around: Iterable[LoopSite]) -> bool:
+        """Whether these loops are in the turns in which they were left."""
+        turns = ((self._under_way.get((each.depth, each.line)), each.passed) for each in around)
+        return all(each is None or passed < 0 or each.turn == passed for each, passed in turns)
+
+    def _number(self, frames: list[types.FrameType], line: int) -> int | None:
         """Which of the loops that were left begins at this line; None: none of them."""
-        code = frame.f_code
-        places = [(site.file, site.function, site.line) for site in self._sites]
-        place = (code.co_filename, code.co_name, line)
-        return places.index(place) if place in places else None
+        depth = len(frames) - 1
+        here = [n for n, each in enumerate(self._sites) if (each.depth, each.line) == (depth, line)]
+        return here[0] if here and self._has_come(frames) else None
+
+    def _is_first_loop(self, frame: types.FrameType, line: int) -> bool:
+        """Whether a loop may be the one at which the first picture was taken."""
+        return (frame.f_code.co_filename, line) in self._first_loops
 
     def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
         """What goes wrong here must not end in a run that looks resumed."""
@@ -155,20 +218,20 @@ class Resumption:
 
     # What happens there.
 
-    def _load(self, rank: ScriptRank) -> None:
-        self._loaded = rank.take_up()
+    def _load(self) -> None:
+        assert self._rank is not None
+        self._loaded = self._rank.take_up()
         self._own = self._loaded.own
+        self._began = [Call(*call) for call in self._own["began"]]
+        self._way = [Call(*call) for call in self._own["way"]]
         self._sites = [LoopSite(*site) for site in self._own["sites"]]
 
-    def _begin_loop(self, frame: types.FrameType, line: int) -> None:
-        frames = script_frames(frame)
-        picture = Picture(roots_of(frames), digests=True)
-        self._watched.look.take(picture, frame, line)
+    def _begin_loop(self, frames: list[types.FrameType]) -> None:
+        self._picture = Picture(roots_of(frames), digests=True)
+        self._watched.look.take(self._picture, self._began)
         self._watched.files.enter_loop()
         end_seeds()
-        self._reader, self._picture = Reader(
-            self._own["state"], picture, self._watched.passes, self._generator_at
-        ), picture
+        self._reader = Reader(self._own["state"], self._picture, self._watched.passes)
         missing = self._reader.put_back()
         if missing:
             raise NotResumable(
@@ -184,29 +247,49 @@ class Resumption:
             self._reader.keep_of_each_process({path: frame})
             self._reader.put_back_frames({path: frame})
 
+    def _prepare(self, frame: types.FrameType, number: int) -> None:
+        """What a loop goes over may ask its loaders for batches at once."""
+        assert self._reader is not None
+        self._bind(frame)
+        passes = [WrittenPass(*each) for each in self._own["passes"][number]]
+        self._skips[number] = skip = LoaderSkip(passes, self._sites[number], self._reader)
+        self._watched.passes.skip = skip if passes else None
+
     def _advance(self, items: Any, number: int) -> Iterator[Any]:
         """An iterator that has given what was used before."""
         iterator, passed, skip = iter(items), self._sites[number].passed, self._skips[number]
         for _ in range(passed):
             next(iterator, None)
         if passed == GIVEN:
-            given = WrittenPass(*self._own["passes"][number][0]).given
-            while not skip.batches or skip.batches[0]._num_yielded < given:
+            while not skip.batches or skip.batches[0]._num_yielded < self._given(number):
                 next(iterator)
         return iterator
 
-    def _generator_at(self, name: str) -> Any:
-        shared = dict(generator_roots())
-        if name in shared:
-            return shared[name]
-        nodes = self._picture.nodes if self._picture is not None else []
-        return next((node.value for node in nodes if node.path == name), None)
+    def _given(self, number: int) -> int:
+        return WrittenPass(*self._own["passes"][number][0]).given
+
+    def go_to_turn(self, turns: _Turns, frame: types.FrameType) -> None:
+        """A loop that is under way comes to its next turn: go past those before the one that was left."""
+        self._guarded(self._go_to_turn, turns, frame)
+
+    def _go_to_turn(self, turns: _Turns, frame: types.FrameType) -> None:
+        number = self._number(script_frames(frame), turns.line)
+        if number is None:
+            raise NotResumable(f"line {turns.line}: this loop was over when the script was left")
+        passed = self._sites[number].passed
+        if passed == GIVEN:
+            given = self._watched.passes.of_loop(frame, {turns.line})[0].batches
+            while given()._num_yielded < self._given(number):
+                turns.go_past_one()
+        while turns.turn + 1 < passed:
+            turns.go_past_one()
+        if number == len(self._sites) - 1:
+            self._put_everything_back(frame)
 
     def _put_everything_back(self, frame: types.FrameType) -> None:
-        assert self._reader is not None
+        assert self._reader is not None and self._picture is not None
         frames = script_frames(frame)
         inner = {path: value.frame for path, value in roots_of(frames) if hasattr(value, "frame")}
-        assert self._picture is not None
         self._reader.keep_of_each_process(inner)
         self._picture.put_back()  # What was done on the way here.
         missing = [*self._reader.put_back(), *self._reader.put_back_frames(inner)]
@@ -217,8 +300,32 @@ class Resumption:
         if wrong:
             raise NotResumable(OTHERWISE.format(wrong))
         self._is_back = True
-        self._bound.clear()
-        self._picture.let_tensors_go()
+        self._picture.let_go()
+        for kept in (self._bound, self._under_way, self._skips, self._own):
+            kept.clear()
+        self._reader = self._picture = None  # They would keep what the script lets go of.
         self._watched.passes.note_step()
         assert self._rank is not None and self._loaded is not None
         self._rank.taken_up(self._loaded)
+
+
+class _Turns:
+    """The items of a loop that began before the first picture was taken."""
+
+    def __init__(self, resumption: Resumption, line: int, items: Iterator[Any]) -> None:
+        self._resumption, self._items, self.line = resumption, items, line
+        self.turn = -1
+        """The number of the present one."""
+
+    def __iter__(self) -> _Turns:
+        return self
+
+    def __next__(self) -> Any:
+        if self._resumption.is_led:
+            self._resumption.go_to_turn(self, sys._getframe(1))
+        self.turn += 1
+        return next(self._items)
+
+    def go_past_one(self) -> None:
+        next(self._items)
+        self.turn += 1

@@ -20,7 +20,7 @@ from cotenant.checkpoint.guard import SAVING, AttemptEnds
 from cotenant.checkpoint.picture import Picture, PictureTooLarge
 from cotenant.checkpoint.progress.loops import Loaders
 from cotenant.checkpoint.rank import IDLE_S_MAX, KEEP, JobRank
-from cotenant.checkpoint.rerun import CALLS, FOLDERS, LOOPS, SEEDS, WRITTEN
+from cotenant.checkpoint.rerun import BEGAN, CALLS, FOLDERS, LOOPS, SEEDS, WRITTEN
 from cotenant.checkpoint.resuming import CUDA_NOTE, LoadedCheckpoint, unequal_facts
 from cotenant.checkpoint.seeds import seeds_used
 from cotenant.checkpoint.talk import protocol
@@ -31,7 +31,7 @@ from cotenant.checkpoint.zerocode.files import FileWatch
 from cotenant.checkpoint.zerocode.looking import FirstLook, roots_of
 from cotenant.checkpoint.zerocode.proof import Proof, Shown, read_proof
 from cotenant.checkpoint.zerocode.refusals import NotResumable
-from cotenant.checkpoint.zerocode.sites import LoopSite, Standing, head_lines, script_frames, stand_at
+from cotenant.checkpoint.zerocode.sites import Call, Standing, calls_in, head_lines, script_frames, stand_at
 from cotenant.checkpoint.zerocode.written import Writer
 
 PROOF_STEPS: Final = 2
@@ -80,14 +80,16 @@ class ScriptRank(JobRank):
         super().__init__(self._script)
         self._watched, self._why_not, self._leaves_only = watched, why_not, leaves_only
         self._turns = TurnEnds()
+        self.has_ended = False
+        """This attempt was ended, and said why."""
         self._verdict = StepVerdict.GO
-        self._standing: Standing | None = None
         self._leaving: Proof | None = None
         """It has saved, and makes some steps more."""
         self._expected: list[Shown] = []
         """What the process before has shown after its last steps, where this one makes them again."""
-        self._way: dict[str, list[tuple[str, int]]] = {}
-        """The loops and the calls in which the script was left, by file and line."""
+        self._way: list[Call] = []
+        self._loops: list[Call] = []
+        """Where the script was left, and the loops on the way there."""
         self._step_began_s = time.perf_counter()
         self._step_s = 0.0
         self._is_written = False
@@ -162,6 +164,7 @@ class ScriptRank(JobRank):
 
     def end_attempt(self, reason: str) -> NoReturn:
         """This is not the run that was left: it must not go on."""
+        self.has_ended = True
         self._tell(protocol.FAILED, what="load", error=reason)
         if sys.__stderr__ is not None:
             sys.__stderr__.write(f"{CheckpointError.__module__}.CheckpointError: {reason}\n")
@@ -172,8 +175,6 @@ class ScriptRank(JobRank):
         """Call back at the end of this turn of the loop."""
         try:
             standing = stand_at(sys._getframe(1), self._watched.loaders, self._watched.passes.of_loop)
-            self._watched.look.check(standing)
-            self._standing = standing
             self._turns.wait(standing, callback)
         except NotResumable as error:
             self._fail(str(error))
@@ -191,10 +192,10 @@ class ScriptRank(JobRank):
         self._verdict = verdict
         SAVING.run(self._wait, self._leave)
 
-    def _try_to_write(self, frame: types.FrameType, sites: list[LoopSite]) -> None:
+    def _try_to_write(self, frame: types.FrameType, standing: Standing) -> None:
         """Write the state once, and throw it away: what is said to be resumable was shown to be."""
         try:
-            self._write(frame, sites)
+            self._write(frame, standing)
         except (NotResumable, PictureTooLarge) as error:
             self.give_up(str(error))
             return
@@ -210,10 +211,10 @@ class ScriptRank(JobRank):
             self._agreement.can_save = True
             self._introduction.can_resume()
 
-    def _leave(self, frame: types.FrameType, sites: list[LoopSite]) -> None:
+    def _leave(self, frame: types.FrameType, standing: Standing) -> None:
         stop = self._verdict in (StepVerdict.STOP, StepVerdict.FINISH)
         try:
-            own = self._write(frame, sites)
+            own = self._write(frame, standing)
             saved = self._save_now(own, wait=stop, tidy=not stop)
         except (NotResumable, PictureTooLarge, CheckpointError) as error:
             self._fail(str(error))
@@ -224,37 +225,41 @@ class ScriptRank(JobRank):
             self.stopping = True
             self._show_where_it_stands()
 
-    def _write(self, frame: types.FrameType, sites: list[LoopSite]) -> dict[str, Any]:
+    def _write(self, frame: types.FrameType, standing: Standing) -> dict[str, Any]:
         """This rank's state at the end of a turn, as a tree of plain values and tensors."""
-        standing, before = self._standing, self._watched.look.picture
-        assert standing is not None and before is not None
+        look, passes, sites = self._watched.look, self._watched.passes, standing.sites
+        if look.picture is None:
+            raise NotResumable(look.why_not)
         now = Picture(roots_of(script_frames(frame)), digests=True)
-        passes = self._watched.passes
-        tree = Writer(before, now, passes).write()
+        with look.picture.held():
+            writer = Writer(look.picture, now, passes)
+            written = [
+                [list(each.write(writer)) for each in passes.of_loop(owner, head_lines(loop))]
+                for owner, loop, _ in zip(standing.owners, standing.loops, sites)
+            ]
+            state = writer.write()
         self._script.named = {
             node.path: node.value for node in now.nodes if isinstance(node.value, torch.nn.Parameter)
         }
-        loops = [(site.file, site.line) for site in sites]
-        frames = script_frames(frame)
-        above = frames[frames.index(standing.owners[0]) : -1]
-        calls = [(each.f_code.co_filename, each.f_lineno) for each in above]
-        self._way = {LOOPS: loops, CALLS: calls}
+        self._way = calls_in(script_frames(frame), sites[-1].line)
+        self._loops = [Call(*site[:3]) for site in sites]
         return {
-            "state": tree,
+            "state": state,
             "shown": list(Shown.by(now)),
+            "began": [list(call) for call in look.began],
+            "way": [list(call) for call in self._way],
             "sites": [list(site) for site in sites],
-            "way": [*loops, *calls],
-            "passes": [
-                [list(each.write(before)) for each in passes.of_loop(owner, head_lines(loop))]
-                for owner, loop, _ in zip(standing.owners, standing.loops, sites)
-            ],
+            "passes": written,
             "files": self._watched.files.capture(),
         }
 
     def _facts(self) -> dict[str, Any]:
         files = self._watched.files
-        paths = {FOLDERS: sorted(files.made), WRITTEN: sorted(files.written)}
-        return {**super()._facts(), **self._way, SEEDS: seeds_used(), **paths}
+        began = self._watched.look.began
+        places = {BEGAN: began[-1:], LOOPS: self._loops, CALLS: [*began, *self._way]}
+        paths = {word: [[call.file, call.line] for call in calls] for word, calls in places.items()}
+        paths |= {FOLDERS: sorted(files.made), WRITTEN: sorted(files.written)}
+        return {**super()._facts(), SEEDS: seeds_used(), **paths}
 
     # The proof: a few steps more than were saved, made by this process and by the next one.
 
@@ -267,7 +272,7 @@ class ScriptRank(JobRank):
         if not steps:
             self._end_proof()
 
-    def _show_turn(self, frame: types.FrameType, _: list[LoopSite]) -> None:
+    def _show_turn(self, frame: types.FrameType, _: Standing) -> None:
         assert self._leaving is not None
         self._leaving.add(Shown.by(Picture(roots_of(script_frames(frame)))))
         if self._leaving.is_complete:
@@ -282,7 +287,7 @@ class ScriptRank(JobRank):
             self._say_stopped()
             os._exit(0)
 
-    def _compare_turn(self, frame: types.FrameType, _: list[LoopSite]) -> None:
+    def _compare_turn(self, frame: types.FrameType, _: Standing) -> None:
         now = Shown.by(Picture(roots_of(script_frames(frame))))
         wrong = self._expected.pop(0).difference(now)
         if wrong:

@@ -32,11 +32,28 @@ class LoopSite(NamedTuple):
     file: str
     function: str
     line: int
+    depth: int
+    """Of the script's frames, the outermost is 0."""
     passed: int = -1
 
     @property
     def place(self) -> str:
         return f"{os.path.basename(self.file)} line {self.line}"
+
+
+class Call(NamedTuple):
+    """A function of the script that runs, and the line at which it is."""
+
+    file: str
+    function: str
+    line: int
+
+
+def calls_in(frames: list[types.FrameType], line: int) -> list[Call]:
+    """The script's way from its outermost function to this line of its innermost one."""
+    codes = [each.f_code for each in frames]
+    lines = [*(each.f_lineno for each in frames[:-1]), line]
+    return [Call(code.co_filename, code.co_name, at) for code, at in zip(codes, lines)]
 
 
 class Standing(NamedTuple):
@@ -90,7 +107,7 @@ def stand_at(
         NotResumable: a loop does not say where it is, or there is none.
     """
     standing = Standing(script_frames(frame), [], [], [])
-    for each in standing.frames:
+    for depth, each in enumerate(standing.frames):
         for loop in reversed(loops_at(each)):
             names = Names(each)
             place = f"{os.path.basename(each.f_code.co_filename)} line {loop.lineno}"
@@ -103,7 +120,7 @@ def stand_at(
             finally:
                 names.release()
             code = each.f_code
-            standing.sites.append(LoopSite(code.co_filename, code.co_name, loop.lineno, passed))
+            standing.sites.append(LoopSite(code.co_filename, code.co_name, loop.lineno, depth, passed))
             standing.owners.append(each)
             standing.loops.append(loop)
     if not standing.sites:

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import torch
 
-from cotenant.checkpoint.picture import Node, Picture, kind_of
+from cotenant.checkpoint.picture import Picture, generator_roots, kind_of
 from cotenant.checkpoint.picture.arrays import ARRAY, TENSOR, ArrayState, TensorState
 from cotenant.checkpoint.picture.atoms import PLAIN
 from cotenant.checkpoint.picture.kinds import (
@@ -34,6 +34,7 @@ from cotenant.checkpoint.picture.kinds import (
     VariablesKind,
     attributes,
 )
+from cotenant.checkpoint.picture.nodes import Node
 from cotenant.checkpoint.picture.objects import (
     BatchesKind,
     CacheKind,
@@ -74,11 +75,11 @@ class Writer:
 
     def __init__(self, before: Picture, now: Picture, passes: Passes) -> None:
         """`before`: at the loop's begin. `now`: at the end of a step."""
-        self._before, self._now, self._passes = before, now, passes
+        self.before, self._now, self._passes = before, now, passes
         self._made: dict[int, int] = {}
         self._entries: list[Any] = []
         self._storages = {
-            _storage(node.value): node for node in before.nodes if node.kind is TENSOR and not node.is_gone
+            _storage(node.value): node for node in before.nodes if node.kind is TENSOR and node.value is not None
         }
 
     def write(self) -> dict[str, Any]:
@@ -90,7 +91,7 @@ class Writer:
         changed, kept, frames = [], [], []
         left = KEPT_MAX
         for node in self._now.nodes:
-            old = self._before.node_of(node.value)
+            old = self.before.node_of(node.value)
             if old is None:
                 if type(node.value) is FrameVariables:
                     frames.append([node.path, self._content(node)])
@@ -106,6 +107,18 @@ class Writer:
             changed.append([old.key, self._content(node, old)])
         return {"changed": changed, "kept": kept, "frames": frames, "made": self._entries}
 
+    def write_as_it_was(self, node: Node) -> Any:
+        """What a picture between the two has read of an object, with its path.
+
+        Raises:
+            NotResumable: the object was made since the first picture, or what was read of it is not kept.
+        """
+        old = self.before.node_of(node.value)
+        is_kept = not isinstance(node.state, (TensorState, ArrayState)) or node.state.content is not None
+        if old is None or not is_kept:
+            raise NotResumable(f"a loader's `{node.path}` has changed since its order was drawn from it")
+        return [old.key, self._content(node, old)]
+
     def _content(self, node: Node, old: Node | None = None) -> Any:
         """What can change of an object, in the form in which its kind reads it."""
         kind, state = node.kind, node.state
@@ -120,7 +133,7 @@ class Writer:
             begun = self._passes.of(node.value)
             if begun is None:
                 raise NotResumable(f"`{node.path}` gives batches of a loader, and nobody saw it begin")
-            return list(begun.write(self._before))
+            return list(begun.write(self))
         if type(kind) is ObjectKind and old is not None:
             return self._refer(state, node)
         if isinstance(kind, EnvironmentKind) and old is not None:
@@ -148,7 +161,8 @@ class Writer:
             raise NotResumable(f"`{node.path}` is a sharded, sparse, nested or meta tensor")
         grad = None if state.grad is None else self._refer(state.grad, node)
         hooks = [None if each is None else self._refer(each, node) for each in state.hooks]
-        return [value.detach(), bool(state.form[2] and value.is_leaf), grad, hooks]
+        kept = state.content if type(state.content) is torch.Tensor else value.detach()
+        return [kept, bool(state.form[2] and value.is_leaf), grad, hooks]
 
     def _refer(self, value: Any, holder: Node) -> Any:
         """A reference to an object, as a plain value."""
@@ -157,7 +171,7 @@ class Writer:
             return (_COMPLEX, value.real, value.imag)
         if kind in PLAIN:
             return value
-        old = self._before.node_of(value)
+        old = self.before.node_of(value)
         if old is not None:
             return (_AT, old.key)
         if kind is tuple and self._now.node_of(value) is None:  # Of atoms.
@@ -348,10 +362,9 @@ class Reader:
         tree: dict[str, Any],
         picture: Picture,
         passes: Passes,
-        generator_at: Callable[[str], Any],
     ) -> None:
-        """`picture`: at the loop's begin, in this process. `generator_at(path)`: a generator of random numbers."""
-        self._passes, self._generator_at = passes, generator_at
+        """`picture`: at the loop's begin, in this process."""
+        self._passes = passes
         self._tree, self._objects = tree, {node.key: node for node in picture.nodes}
         self._made: dict[int, Any] = {}
         self._live: dict[str, Any] = {}
@@ -403,6 +416,23 @@ class Reader:
             self._fill(node.kind, node.value, content)
         return missing
 
+    def put_one_back(self, path: str, content: Any) -> None:
+        """Put back what one object held.
+
+        Raises:
+            NotResumable: it is not there.
+        """
+        node = self._objects.get(path)
+        if node is None or node.value is None:
+            raise NotResumable(f"`{path}` is not there")
+        self._fill(node.kind, node.value, content)
+
+    def generator_at(self, path: str) -> Any:
+        """A generator of random numbers; None: it is not there."""
+        shared = dict(generator_roots())
+        node = self._objects.get(path)
+        return shared.get(path, None if node is None else node.value)
+
     def put_back_frames(self, frames: dict[str, types.FrameType]) -> list[str]:
         """Put the variables of these functions back, which the loop has called; returns the paths of those
         that do not run here."""
@@ -418,7 +448,7 @@ class Reader:
                 value[key] = each
             return
         if isinstance(kind, BatchesKind):
-            self._passes.go_on(value, WrittenPass(*content), self._generator_at)
+            self._passes.go_on(value, WrittenPass(*content), self)
             return
         kind.put_back(value, self._state(kind, content, kind.read(value) if live is None else live))
 
@@ -516,7 +546,7 @@ class Reader:
 
     def _make_batches(self, number: int, loader: Any, content: Any) -> None:
         written = WrittenPass(*content)
-        self._made[number] = self._passes.make_again(self._resolve(loader), written, self._generator_at)
+        self._made[number] = self._passes.make_again(self._resolve(loader), written, self)
 
     def _make_object(self, number: int, kind: Any, content: Any) -> None:
         made_of, inside, extra = content

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cotenant.checkpoint.guard import SPLITTING
+from cotenant.checkpoint.progress.main_optimizer import MainOptimizer
 from cotenant.gradaccum.exactness import end_attempt
 from cotenant.gradaccum.protocol import ENV_SOCKET, tell_failed
 from cotenant.gradaccum.schedule import PROGRESS, Schedule
@@ -46,7 +47,7 @@ class AccumulationStanding:
         """The framework's own accumulation was set instead: batches are whole as far as we see them."""
         self.when_refused: list[Callable[[], None]] = []
         self.objection = objection
-        self._main: int | None = None
+        self._main = MainOptimizer()
         self._decided = False
 
     def steps_now(self) -> int:
@@ -80,10 +81,8 @@ class AccumulationStanding:
             log.warning("cotenant: %s", text)
 
     def note_step(self, optimizer: Any) -> None:
-        """After every step of every optimizer; the first one to step is the one that counts."""
-        if self._main is None:
-            self._main = id(optimizer)
-        if id(optimizer) != self._main:
+        """After every step of every optimizer."""
+        if not self._main.counts(optimizer):
             return
         if not self._decided:
             self._decide()

@@ -13,6 +13,7 @@ import random
 import runpy
 import sys
 import types
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +52,13 @@ class StepCount:
 
     def __init__(self) -> None:
         self.count = 0
-        self._stepped: list[Any] = []
+        self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def stepped(self, optimizer: Any, *_: Any) -> None:
-        if not self.count or any(optimizer is each for each in self._stepped):
+        if not self._stepped or optimizer in self._stepped:
             self.count += 1
             self._stepped.clear()
-        self._stepped.append(optimizer)
+        self._stepped.add(optimizer)
 
 
 def seed_all(seed: int) -> None:

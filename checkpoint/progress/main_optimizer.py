@@ -1,0 +1,34 @@
+"""Which of a script's optimizers counts the steps of its training."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Final
+
+OTHERS_MAX: Final = 32
+"""So many steps of others in a row, and the training goes on with another one."""
+
+
+class MainOptimizer:
+    """The first one to step counts; another one takes over when it is gone or rests: the next fold, the next
+    phase."""
+
+    def __init__(self) -> None:
+        self._main: weakref.ref[Any] | None = None
+        self._ident, self._others = 0, 0
+
+    def counts(self, optimizer: Any) -> bool:
+        """Whether a step of this optimizer is a step of the training."""
+        if id(optimizer) == self._ident:
+            self._others = 0
+            return True
+        if self._main is not None and self._main() is not None and self._others < OTHERS_MAX:
+            self._others += 1
+            return False
+        self._main, self._ident, self._others = weakref.ref(optimizer, self._gone), id(optimizer), 0
+        return True
+
+    def _gone(self, which: Any) -> None:
+        """Another object may get its place in memory."""
+        if which is self._main:
+            self._ident = 0
