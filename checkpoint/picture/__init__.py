@@ -90,6 +90,7 @@ class Picture:
         *,
         copies: bool = False,
         digests: bool = False,
+        aliases: bool = False,
         without: Iterable[Any] = (),
     ) -> None:
         """Looks at everything at once.
@@ -98,12 +99,15 @@ class Picture:
             roots: objects by the names that their paths begin with.
             copies: keep the content of small tensors, so that it can be put back.
             digests: keep a number for the content of small tensors, so that its changes are seen.
+            aliases: know of every way to an object, and not only of the first one.
             without: objects that are left out, and what can be reached through them alone.
 
         Raises:
             PictureTooLarge: there are more than `OBJECTS_MAX` objects, or it takes longer than `SECONDS_MAX`.
         """
         self.nodes: list[Node] = []
+        self.aliases: dict[str, Node] | None = {} if aliases else None
+        """By their paths, the further ways."""
         self._known: dict[int, Node] = {}
         self._copies, self._digests, self._copied_bytes = copies, digests, 0
         for value in without:
@@ -127,6 +131,8 @@ class Picture:
             return
         mark = kind.mark(value)
         if mark in self._known:
+            if self.aliases is not None:
+                self.aliases.setdefault("" if parent is None else parent.path + step, self._known[mark])
             return
         if len(self.nodes) >= OBJECTS_MAX:
             raise PictureTooLarge(f"more than {OBJECTS_MAX:,} objects can be reached")

@@ -10,6 +10,8 @@ of its own.
 from __future__ import annotations
 
 import functools
+import gc
+import itertools
 import sys
 import types
 import weakref
@@ -191,12 +193,15 @@ class Passes:
         """A loop that begins now at the same place is another pass."""
         self._steps += 1
 
-    def of_loop(self, frame: types.FrameType, lines: set[int]) -> list[Pass]:
-        """Those of the loop at these lines of this frame.
+    def of_loop(self, frame: types.FrameType, lines: set[int], source: Any = None) -> list[Pass]:
+        """Those of the loop at these lines of this frame, which goes over a source that the script holds.
 
         Raises:
             NotResumable: there are too many.
         """
+        held = [self._by_batches[each] for each in _batches_in(source) if each in self._by_batches]
+        if held:
+            return held
         heads = {(id(frame), line) for line in lines}
         found = [
             each
@@ -242,6 +247,22 @@ class Passes:
         begun.is_renewed = batches in self._by_batches
         begun.began(batches)
         self._by_batches[batches] = begun
+
+
+def _batches_in(source: Any) -> list[Any]:
+    """What gives a loader's batches, inside of builtin iterators and displays."""
+    found, waiting = [], [source]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, _BaseDataLoaderIter):
+            found.append(each)
+        elif isinstance(each, (enumerate, zip, map, itertools.islice)):
+            waiting += gc.get_referents(each)
+        elif type(each).__module__.partition(".")[0] in DISPLAYS:
+            waiting.append(_attributes(each).get("iterable"))
+        elif type(each) is tuple and len(each) < FRAMES_BETWEEN_MAX:
+            waiting += each
+    return found
 
 
 def _states_of(loader: Any) -> States:

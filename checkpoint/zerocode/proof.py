@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from cotenant.checkpoint.picture import Picture
+from cotenant.checkpoint.zerocode.clocks import AlikeClocks, read_clocks
 
 NAMES_MAX: Final = 4
 
@@ -57,6 +58,8 @@ class Proof:
         self._path = _file_in(checkpoint, rank)
         self._steps = steps
         self._turns: list[Shown] = []
+        self._clocks_ns = read_clocks()
+        AlikeClocks(self._clocks_ns).begin()
 
     def add(self, shown: Shown) -> None:
         """What can be seen after one more step."""
@@ -70,16 +73,32 @@ class Proof:
         """Beside the checkpoint, whose manifest does not know it: without it nothing is lost but the
         proof."""
         temporary = self._path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(self._turns))
+        temporary.write_text(json.dumps({"clocks_ns": self._clocks_ns, "turns": self._turns}))
         os.replace(temporary, self._path)
 
 
-def read_proof(checkpoint: Path, rank: int) -> list[Shown]:
-    """What was seen after each step; empty if there is nothing that can be read."""
-    try:
-        return [Shown(*turn) for turn in json.loads(_file_in(checkpoint, rank).read_text())]
-    except (OSError, ValueError, TypeError):
-        return []
+class Expected:
+    """The same steps, made again by the next process."""
+
+    def __init__(self, checkpoint: Path, rank: int) -> None:
+        """Nothing is expected if there is nothing that can be read."""
+        self.turns: list[Shown] = []
+        self._clocks: AlikeClocks | None = None
+        try:
+            read = json.loads(_file_in(checkpoint, rank).read_text())
+            self.turns = [Shown(*turn) for turn in read["turns"]]
+            if self.turns:
+                self._clocks = AlikeClocks(read["clocks_ns"])
+                self._clocks.begin()
+        except (OSError, ValueError, TypeError, KeyError):
+            return
+
+    def compare(self, now: Shown) -> str:
+        """What differs after the next step, in words that follow "but"; empty: nothing."""
+        wrong = self.turns.pop(0).difference(now)
+        if not self.turns and self._clocks is not None:
+            self._clocks.end()
+        return wrong
 
 
 def _file_in(checkpoint: Path, rank: int) -> Path:

@@ -59,7 +59,8 @@ class Resumption:
         self._sites: list[LoopSite] = []
         self._reader: Reader | None = None
         self._picture: Picture | None = None
-        self._skips: dict[int, LoaderSkip] = {}
+        self._skip: LoaderSkip | None = None
+        """Where the next loop on the way was left."""
         self._under_way: dict[tuple[int, int], _Turns] = {}
         """The loops that began before the first picture, by depth and line."""
         self._bound: dict[int, types.FrameType] = {}
@@ -112,10 +113,9 @@ class Resumption:
             number = self._number(frames, line)
             if number is None or not self._is_in_turn(self._sites[:number]):
                 raise PassedOver
+            self._go_for(number)
         if self._reader is not None:
-            number = self._number(frames, line)
-            if number is not None:
-                self._guarded(self._prepare, frame, number)
+            self._guarded(self._bind, frame)
 
     def _items(self, line: int, items: Any) -> Any:
         if self._is_back:
@@ -129,7 +129,7 @@ class Resumption:
         if number is None:
             return items
         iterator = self._guarded(self._advance, items, number)
-        self._watched.passes.skip = None
+        self._go_for(number + 1)
         if number == len(self._sites) - 1:
             self._guarded(self._put_everything_back, frame)
         return iterator
@@ -138,6 +138,8 @@ class Resumption:
         if self.is_led:
             frame = sys._getframe(1)
             number = self._number(script_frames(frame), line)
+            if number is not None:
+                self._go_for(number + 1)
             if number == len(self._sites) - 1:
                 self._guarded(self._put_everything_back, frame)
             return number is not None
@@ -227,7 +229,7 @@ class Resumption:
         self._sites = [LoopSite(*site) for site in self._own["sites"]]
 
     def _begin_loop(self, frames: list[types.FrameType]) -> None:
-        self._picture = Picture(roots_of(frames), digests=True)
+        self._picture = Picture(roots_of(frames), digests=True, aliases=True)
         self._watched.look.take(self._picture, self._began)
         self._watched.files.enter_loop()
         end_seeds()
@@ -247,20 +249,22 @@ class Resumption:
             self._reader.keep_of_each_process({path: frame})
             self._reader.put_back_frames({path: frame})
 
-    def _prepare(self, frame: types.FrameType, number: int) -> None:
-        """What a loop goes over may ask its loaders for batches at once."""
-        assert self._reader is not None
-        self._bind(frame)
-        passes = [WrittenPass(*each) for each in self._own["passes"][number]]
-        self._skips[number] = skip = LoaderSkip(passes, self._sites[number], self._reader)
-        self._watched.passes.skip = skip if passes else None
+    def _go_for(self, number: int) -> None:
+        """From now on loaders that are asked for batches are those of this loop, or of none."""
+        passes = self._own["passes"][number] if number < len(self._sites) else []
+        skip = None
+        if passes:
+            assert self._reader is not None
+            skip = LoaderSkip([WrittenPass(*each) for each in passes], self._sites[number], self._reader)
+        self._skip = self._watched.passes.skip = skip
 
     def _advance(self, items: Any, number: int) -> Iterator[Any]:
         """An iterator that has given what was used before."""
-        iterator, passed, skip = iter(items), self._sites[number].passed, self._skips[number]
+        iterator, passed, skip = iter(items), self._sites[number].passed, self._skip
         for _ in range(passed):
             next(iterator, None)
         if passed == GIVEN:
+            assert skip is not None
             while not skip.batches or skip.batches[0]._num_yielded < self._given(number):
                 next(iterator)
         return iterator
@@ -278,11 +282,12 @@ class Resumption:
             raise NotResumable(f"line {turns.line}: this loop was over when the script was left")
         passed = self._sites[number].passed
         if passed == GIVEN:
-            given = self._watched.passes.of_loop(frame, {turns.line})[0].batches
+            given = self._watched.passes.of_loop(frame, {turns.line}, turns.items)[0].batches
             while given()._num_yielded < self._given(number):
                 turns.go_past_one()
         while turns.turn + 1 < passed:
             turns.go_past_one()
+        self._go_for(number + 1)
         if number == len(self._sites) - 1:
             self._put_everything_back(frame)
 
@@ -301,9 +306,9 @@ class Resumption:
             raise NotResumable(OTHERWISE.format(wrong))
         self._is_back = True
         self._picture.let_go()
-        for kept in (self._bound, self._under_way, self._skips, self._own):
+        for kept in (self._bound, self._under_way, self._own):
             kept.clear()
-        self._reader = self._picture = None  # They would keep what the script lets go of.
+        self._reader = self._picture = self._skip = self._watched.passes.skip = None  # They would keep what the script lets go of.
         self._watched.passes.note_step()
         assert self._rank is not None and self._loaded is not None
         self._rank.taken_up(self._loaded)
@@ -313,7 +318,7 @@ class _Turns:
     """The items of a loop that began before the first picture was taken."""
 
     def __init__(self, resumption: Resumption, line: int, items: Iterator[Any]) -> None:
-        self._resumption, self._items, self.line = resumption, items, line
+        self._resumption, self.items, self.line = resumption, items, line
         self.turn = -1
         """The number of the present one."""
 
@@ -324,8 +329,8 @@ class _Turns:
         if self._resumption.is_led:
             self._resumption.go_to_turn(self, sys._getframe(1))
         self.turn += 1
-        return next(self._items)
+        return next(self.items)
 
     def go_past_one(self) -> None:
-        next(self._items)
+        next(self.items)
         self.turn += 1

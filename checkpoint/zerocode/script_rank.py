@@ -29,9 +29,9 @@ from cotenant.checkpoint.zerocode.boundaries import TurnEnds
 from cotenant.checkpoint.zerocode.passes import Passes
 from cotenant.checkpoint.zerocode.files import FileWatch
 from cotenant.checkpoint.zerocode.looking import FirstLook, roots_of
-from cotenant.checkpoint.zerocode.proof import Proof, Shown, read_proof
+from cotenant.checkpoint.zerocode.proof import Expected, Proof, Shown
 from cotenant.checkpoint.zerocode.refusals import NotResumable
-from cotenant.checkpoint.zerocode.sites import Call, Standing, calls_in, head_lines, script_frames, stand_at
+from cotenant.checkpoint.zerocode.sites import Call, Standing, calls_in, script_frames, stand_at
 from cotenant.checkpoint.zerocode.written import Writer
 
 PROOF_STEPS: Final = 2
@@ -85,7 +85,7 @@ class ScriptRank(JobRank):
         self._verdict = StepVerdict.GO
         self._leaving: Proof | None = None
         """It has saved, and makes some steps more."""
-        self._expected: list[Shown] = []
+        self._expected: Expected | None = None
         """What the process before has shown after its last steps, where this one makes them again."""
         self._way: list[Call] = []
         self._loops: list[Call] = []
@@ -128,7 +128,7 @@ class ScriptRank(JobRank):
         self._take_over(loaded, differences)
         assert self._env.root is not None
         if not differences:
-            self._expected = read_proof(self._env.root / loaded.name, self._env.rank)
+            self._expected = Expected(self._env.root / loaded.name, self._env.rank)
         self._is_written = True
         self._say_hello("it is not known before the first step")
         self._allow_saves()
@@ -144,15 +144,16 @@ class ScriptRank(JobRank):
         now_s = time.perf_counter()
         self._step_s, self._step_began_s = now_s - self._step_began_s, now_s
         SAVING.run(self._watched.passes.note_step)
-        if self._leaving is not None:
-            SAVING.run(self._wait, self._show_turn)
-            return
-        self._complete()
-        if self._verdict is StepVerdict.GO and not self._why_not:
-            if not self._is_written:
-                SAVING.run(self._wait, self._try_to_write)
-            elif self._expected:
-                SAVING.run(self._wait, self._compare_turn)
+        if self._leaving is None:
+            self._complete()
+        is_due = not self._is_written or self._is_compared or self._verdict is not StepVerdict.GO
+        if self._leaving is not None or (is_due and not self._why_not):
+            SAVING.run(self._wait)
+
+    @property
+    def _is_compared(self) -> bool:
+        """The process before has shown how the next step ends."""
+        return self._expected is not None and bool(self._expected.turns)
 
     def give_up(self, reason: str) -> None:
         """This script cannot be saved from now on."""
@@ -171,15 +172,19 @@ class ScriptRank(JobRank):
         self._close()
         raise AttemptEnds(1)
 
-    def _wait(self, callback: Any) -> None:
-        """Call back at the end of this turn of the loop."""
+    def _wait(self) -> None:
+        """Do what is due at the end of this turn of the loop."""
         try:
             standing = stand_at(sys._getframe(1), self._watched.loaders, self._watched.passes.of_loop)
-            self._turns.wait(standing, callback)
+            self._turns.wait(standing, self._end_turn)
         except NotResumable as error:
             self._fail(str(error))
 
     def _fail(self, reason: str) -> None:
+        """This script cannot be saved, or not at this place."""
+        self._end_proof()
+        if self._is_compared:
+            self.end_attempt(f"step {self.step} was made otherwise than in the attempt that was left: {reason}")
         if self._verdict is not StepVerdict.GO:
             self._verdict = StepVerdict.GO
             self._tell(protocol.FAILED, what="save", error=reason)
@@ -190,17 +195,22 @@ class ScriptRank(JobRank):
     def _obey(self, verdict: StepVerdict) -> None:
         """It was agreed to save after this step: at the end of its turn."""
         self._verdict = verdict
-        SAVING.run(self._wait, self._leave)
 
-    def _try_to_write(self, frame: types.FrameType, standing: Standing) -> None:
-        """Write the state once, and throw it away: what is said to be resumable was shown to be."""
-        try:
-            self._write(frame, standing)
-        except (NotResumable, PictureTooLarge) as error:
-            self.give_up(str(error))
+    def _end_turn(self, frame: types.FrameType, standing: Standing) -> None:
+        if self._leaving is not None:
+            self._show_turn(frame)
             return
-        self._is_written = True
-        self._allow_saves()
+        try:
+            if self._is_compared:
+                self._compare_turn(frame)
+            elif not self._is_written:
+                self._write(frame, standing)
+                self._is_written = True
+                self._allow_saves()
+            if self._verdict is not StepVerdict.GO:
+                self._leave(frame, standing)
+        except (NotResumable, PictureTooLarge, CheckpointError) as error:
+            self._fail(str(error))
 
     def _allow_saves(self) -> None:
         files = self._watched.files
@@ -213,12 +223,8 @@ class ScriptRank(JobRank):
 
     def _leave(self, frame: types.FrameType, standing: Standing) -> None:
         stop = self._verdict in (StepVerdict.STOP, StepVerdict.FINISH)
-        try:
-            own = self._write(frame, standing)
-            saved = self._save_now(own, wait=stop, tidy=not stop)
-        except (NotResumable, PictureTooLarge, CheckpointError) as error:
-            self._fail(str(error))
-            return
+        own = self._write(frame, standing)
+        saved = self._save_now(own, wait=stop, tidy=not stop)
         self._verdict = StepVerdict.GO
         if saved and stop:
             self._tell(protocol.STOPPED, step=self.step)
@@ -234,8 +240,8 @@ class ScriptRank(JobRank):
         with look.picture.held():
             writer = Writer(look.picture, now, passes)
             written = [
-                [list(each.write(writer)) for each in passes.of_loop(owner, head_lines(loop))]
-                for owner, loop, _ in zip(standing.owners, standing.loops, sites)
+                [list(each.write(writer)) for each in through if each.batches() is not None]
+                for through, _ in zip(standing.passes, sites)
             ]
             state = writer.write()
         self._script.named = {
@@ -272,7 +278,7 @@ class ScriptRank(JobRank):
         if not steps:
             self._end_proof()
 
-    def _show_turn(self, frame: types.FrameType, _: Standing) -> None:
+    def _show_turn(self, frame: types.FrameType) -> None:
         assert self._leaving is not None
         self._leaving.add(Shown.by(Picture(roots_of(script_frames(frame)))))
         if self._leaving.is_complete:
@@ -287,12 +293,17 @@ class ScriptRank(JobRank):
             self._say_stopped()
             os._exit(0)
 
-    def _compare_turn(self, frame: types.FrameType, _: Standing) -> None:
+    def _compare_turn(self, frame: types.FrameType) -> None:
         now = Shown.by(Picture(roots_of(script_frames(frame))))
-        wrong = self._expected.pop(0).difference(now)
+        assert self._expected is not None
+        wrong = self._expected.compare(now)
         if wrong:
             self.end_attempt(
                 f"step {self.step} was made otherwise than in the attempt that was left: {wrong}"
             )
-        if not self._expected:
+        if not self._is_compared:
             self._lineage.proven(self.step)
+
+    def _close(self) -> None:
+        self._end_proof()
+        super()._close()

@@ -7,6 +7,7 @@ that does not say in which turn it is cannot be left and taken up again.
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import sys
 import types
@@ -63,6 +64,8 @@ class Standing(NamedTuple):
     sites: list[LoopSite]
     owners: list[types.FrameType]
     loops: list[Loop]
+    passes: list[list[Any]]
+    """Through loaders, of each of the loops."""
 
     def heads(self) -> dict[int, set[int]]:
         """The lines of the heads, by the identity of their frame."""
@@ -98,23 +101,25 @@ def head_lines(loop: Loop) -> set[int]:
 
 
 def stand_at(
-    frame: types.FrameType, loaders: Loaders, passes_of: Callable[[types.FrameType, set[int]], list[Any]]
+    frame: types.FrameType, loaders: Loaders, passes_of: Callable[[types.FrameType, set[int], Any], list[Any]]
 ) -> Standing:
-    """Where a step is made whose optimizer is called in this frame. `passes_of(frame, lines)`: the passes
-    through loaders that began at the loop at these lines.
+    """Where a step is made whose optimizer is called in this frame. `passes_of(frame, lines, source)`: the
+    passes through loaders of the loop at these lines, which goes over a source that a variable holds.
 
     Raises:
         NotResumable: a loop does not say where it is, or there is none.
     """
-    standing = Standing(script_frames(frame), [], [], [])
+    standing = Standing(script_frames(frame), [], [], [], [])
     for depth, each in enumerate(standing.frames):
         for loop in reversed(loops_at(each)):
             names = Names(each)
+            source = _held_source(loop, names)
+            passes = passes_of(each, head_lines(loop), source)
             place = f"{os.path.basename(each.f_code.co_filename)} line {loop.lineno}"
             try:
                 passed = _passed(loop, names, loaders)
             except NotSeen as error:
-                if len(passes_of(each, head_lines(loop))) != 1 or _goes_round(loop):
+                if len(passes) != 1 or _goes_round(loop):
                     raise NotResumable(f"{place}: {error}") from None
                 passed = GIVEN
             finally:
@@ -123,9 +128,18 @@ def stand_at(
             standing.sites.append(LoopSite(code.co_filename, code.co_name, loop.lineno, depth, passed))
             standing.owners.append(each)
             standing.loops.append(loop)
+            standing.passes.append(passes)
     if not standing.sites:
         raise NotResumable("no loop of the script stands around its steps")
     return standing
+
+
+def _held_source(loop: Loop, names: Names) -> Any:
+    """What a loop goes over, where a variable holds it."""
+    if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Name):
+        with contextlib.suppress(NotSeen):
+            return names.value(loop.iter)
+    return None
 
 
 def _goes_round(loop: Loop) -> bool:
@@ -163,7 +177,7 @@ def _turn(loop: ast.For, items: ast.expr, target: ast.expr, names: Names, loader
         places = [at for at, each in enumerate(value) if _is_bound(each, target, names)]
         return places[0] if len(places) == 1 else _unknown(items)
     if hasattr(type(value), "__next__"):
-        return HELD
+        return HELD if isinstance(items, ast.Name) and names.value(items) is value else _unknown(items)
     given = loaders.count_given(value)
     return _unknown(items) if given is None else given - 1
 

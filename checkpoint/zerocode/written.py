@@ -13,10 +13,14 @@ import copyreg
 import enum
 import functools
 import importlib
+import io
 import linecache
+import os
+import queue
 import sys
 import types
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import torch
@@ -63,6 +67,15 @@ _AT, _MADE, _CONSTANT, _CALL, _COMPLEX, _TUPLE, _OWN = (
 KEPT_MAX: Final = 200_000
 """Entries of containers that did not change, and are written so that they can be what they were where a new
 process makes them otherwise: what a clock told, or the order of a set."""
+_SHOWN: Final = ("tqdm", "rich", "logging", "cotenant", "threading", "concurrent", "asyncio")
+_CLOSED: Final = {
+    io.TextIOWrapper: "r",
+    io.BufferedReader: "rb",
+    io.BufferedWriter: "wb",
+    io.BufferedRandom: "r+b",
+}
+"""Types of files, and how one is opened."""
+_DEAD: Final = (_CONSTANT, "dead")
 _CODE: Final = (EnvironmentKind, ClassKind, FunctionKind)
 _TRUSTED: Final = ("torch", "numpy", "builtins")
 """Packages whose objects of C are no state of the training, or are read by a kind of their own."""
@@ -78,9 +91,17 @@ class Writer:
         self.before, self._now, self._passes = before, now, passes
         self._made: dict[int, int] = {}
         self._entries: list[Any] = []
-        self._storages = {
-            _storage(node.value): node for node in before.nodes if node.kind is TENSOR and node.value is not None
+        self._storages: dict[int, Any] = {
+            _storage(node.value): (_AT, node.key)
+            for node in before.nodes if node.kind is TENSOR and node.value is not None
         }
+        self._constants = {
+            id(each)
+            for node in before.nodes
+            for each in _values_in(node)
+            if kind_of(type(each)) is None  # type: ignore[arg-type]
+        }
+        """What no picture looks into, and was there before."""
 
     def write(self) -> dict[str, Any]:
         """The state as a tree of plain values and tensors.
@@ -209,7 +230,24 @@ class Writer:
         if kind.__module__.partition(".")[0] in _REDUCED:
             function, arguments = copyreg.dispatch_table.get(kind, kind.__reduce__)(value)[:2]  # type: ignore[arg-type]
             return (_CALL, _imported_name(function), [self._refer(each, holder) for each in arguments])
-        return (_OWN,)  # It shows where a loop is, logs, or points to something: the new process has one.
+        if isinstance(value, weakref.ref):
+            return (_CALL, "weakref:ref", [self._refer(value(), holder)]) if value() is not None else _DEAD
+        if isinstance(value, io.IOBase) and getattr(value, "closed", False) and kind in _CLOSED:
+            return (_CONSTANT, "closed", _CLOSED[kind])
+        is_shown = kind.__module__.partition(".")[0] in _SHOWN
+        if not self._is_shared(value) and (is_shown or id(value) in self._constants):
+            return (_OWN,)  # It shows where a loop is, or logs, or was there: the new process makes its own.
+        if _owner_is_packages(holder):
+            return (_OWN,)
+        words = f"holds a {kind.__module__}.{kind.__qualname__}, which cannot be written"
+        raise NotResumable(f"`{holder.path_to('')}` {words}")
+
+    @staticmethod
+    def _is_shared(value: Any) -> bool:
+        """Whether an object holds what other threads or processes see at once."""
+        if isinstance(value, queue.Queue):
+            return bool(value.queue)
+        return type(value).__module__ == "multiprocessing.sharedctypes"
 
     def _make(self, value: Any, holder: Node) -> int:
         """Write an object that was made since the first picture; its number."""
@@ -229,15 +267,7 @@ class Writer:
     def _made_entry(self, own: Node, holder: Node) -> list[Any]:
         value, kind = own.value, own.kind
         if kind is TENSOR:
-            base = self._storages.get(_storage(value))
-            if base is not None and base.value is not value:
-                return [
-                    "view",
-                    self._refer(base.value, own),
-                    [list(value.shape), list(value.stride()), value.storage_offset()],
-                ]
-            self._storages[_storage(value)] = own
-            return ["tensor", isinstance(value, torch.nn.Parameter), self._tensor(own)]
+            return self._made_tensor(own)
         made = type(value)
         if kind is ARRAY:
             return ["array", type(own.state) is list, self._content(own)]
@@ -274,6 +304,21 @@ class Writer:
             extra = self._refer(value.default_factory, own)
         return ["object", self._refer(made, own), [content, [each for each in inside if each], extra]]
 
+    def _made_tensor(self, own: Node) -> list[Any]:
+        """A tensor whole; where it shares its memory, as a view of what the memory belongs to."""
+        value, at = own.value, _storage(own.value)
+        base = self._storages.get(at) if at else None
+        if base is None and at and value.untyped_storage().nbytes() != value.numel() * value.element_size():
+            self._storages[at] = base = (_MADE, len(self._entries))
+            memory = torch.empty(0, dtype=torch.uint8, device=value.device).set_(value.untyped_storage())
+            self._entries.append(["tensor", False, [memory, False, None, [None, None]]])
+        content = self._tensor(own)
+        if base is None:
+            self._storages[at] = (_MADE, self._made[id(value)])
+            return ["tensor", isinstance(value, torch.nn.Parameter), content]
+        form = [str(value.dtype).replace("torch.", "torch:"), list(value.shape), list(value.stride())]
+        return ["view", [base, isinstance(value, torch.nn.Parameter)], [form, value.storage_offset(), content[1:3]]]
+
     def _attributes(self, place: Any) -> Any:
         node = self._now.node_of(place)
         if node is None:
@@ -288,6 +333,21 @@ class Writer:
         file = getattr(sys.modules.get(package), "__file__", None) or ""
         if package not in _TRUSTED and "-packages" in file:
             raise NotResumable(f"`{node.path}` {_why_not(node)}")
+
+
+def _values_in(node: Node) -> Iterable[Any]:
+    if isinstance(node.kind, NamedKind):
+        return node.state[1]
+    return node.state if isinstance(node.kind, ListedKind) else ()
+
+
+def _owner_is_packages(holder: Node) -> bool:
+    """Whether what holds a thing is an object of an installed package, which has it for itself."""
+    owner = holder.parent.value if holder.kind.is_part and holder.parent is not None else holder.value
+    made = type(owner)
+    return made.__module__ not in ("builtins", "collections") and not (
+        is_scripts_own(made.__module__) or holder.parent is None or made is FrameVariables
+    )
 
 
 def _why_not(node: Node) -> str:
@@ -364,8 +424,8 @@ class Reader:
         passes: Passes,
     ) -> None:
         """`picture`: at the loop's begin, in this process."""
-        self._passes = passes
-        self._tree, self._objects = tree, {node.key: node for node in picture.nodes}
+        self._passes, self._tree = passes, tree
+        self._objects, self._aliases = {node.key: node for node in picture.nodes}, picture.aliases or {}
         self._made: dict[int, Any] = {}
         self._live: dict[str, Any] = {}
         """What containers held that hold something of each process's own, by their paths."""
@@ -381,7 +441,7 @@ class Reader:
     def keep_of_each_process(self, frames: dict[str, types.FrameType]) -> None:
         """What each process has of its own stays what it is now, whatever is put back before the rest."""
         for path, _ in self._tree["changed"]:
-            node = self._objects.get(path)
+            node = self._find(path)
             if node is not None and isinstance(node.kind, (NamedKind, ListedKind)):
                 self._live[path] = node.kind.read(node.value)
         for path, frame in frames.items():
@@ -397,7 +457,7 @@ class Reader:
         missing = []
         draws = []
         for path, content in self._tree["changed"]:
-            node = self._objects.get(path)
+            node = self._find(path)
             if node is None or node.value is None:
                 missing.append(path)
                 continue
@@ -406,7 +466,7 @@ class Reader:
                 continue
             self._fill(node.kind, node.value, content, self._live.get(path))
         for path, content in self._tree["kept"]:
-            node = self._objects.get(path)
+            node = self._find(path)
             if node is not None:
                 present = node.kind.read(node.value)
                 state = self._state(node.kind, content, present)
@@ -416,13 +476,23 @@ class Reader:
             self._fill(node.kind, node.value, content)
         return missing
 
+    def _find(self, key: str) -> Node | None:
+        """What was at a path; it may be met first by another way here."""
+        if key in self._objects:
+            return self._objects[key]
+        for at in range(len(key), 0, -1):
+            known = self._aliases.get(key[:at])
+            if known is not None and (at == len(key) or key[at] in ".[<@ {"):
+                return self._objects.get(known.path + key[at:])
+        return None
+
     def put_one_back(self, path: str, content: Any) -> None:
         """Put back what one object held.
 
         Raises:
             NotResumable: it is not there.
         """
-        node = self._objects.get(path)
+        node = self._find(path)
         if node is None or node.value is None:
             raise NotResumable(f"`{path}` is not there")
         self._fill(node.kind, node.value, content)
@@ -430,7 +500,7 @@ class Reader:
     def generator_at(self, path: str) -> Any:
         """A generator of random numbers; None: it is not there."""
         shared = dict(generator_roots())
-        node = self._objects.get(path)
+        node = self._find(path)
         return shared.get(path, None if node is None else node.value)
 
     def put_back_frames(self, frames: dict[str, types.FrameType]) -> list[str]:
@@ -484,7 +554,7 @@ class Reader:
         if what == _OWN:
             return None
         if what == _AT:
-            node = self._objects.get(reference[1])
+            node = self._find(reference[1])
             if node is None:
                 raise NotResumable(f"`{reference[1]}` is not there")
             return node.value
@@ -514,9 +584,16 @@ class Reader:
         )
         made.grad = self._resolve(grad)
 
-    def _make_view(self, number: int, base: Any, content: Any) -> None:
-        shape, stride, offset = content
-        self._made[number] = self._resolve(base).detach().as_strided(shape, stride, offset)
+    def _make_view(self, number: int, of: Any, content: Any) -> None:
+        (base, is_parameter), (form, offset, (wants_grad, grad)) = of, content
+        dtype, shape, stride = form
+        storage = self._resolve(base).untyped_storage()
+        made = torch.empty(0, dtype=import_name(dtype), device=storage.device)
+        made = made.set_(storage, offset, shape, stride)
+        if is_parameter:
+            made = torch.nn.Parameter(made, wants_grad)
+        self._made[number] = made.requires_grad_(wants_grad)
+        made.grad = self._resolve(grad)
 
     def _make_array(self, number: int, of_objects: bool, content: Any) -> None:
         numpy: Any = importlib.import_module("numpy")
@@ -617,7 +694,14 @@ def _new_generator(name: str) -> Any:
     return kind(0)
 
 
+def _closed_file(mode: str) -> Any:
+    with open(os.devnull, mode) as file:  # noqa: PLW1514  # nothing is read
+        return file
+
+
 _CONSTANTS: Final[dict[str, Callable[..., Any]]] = {
+    "closed": _closed_file,
+    "dead": lambda: weakref.ref(type("", (), {})()),
     "size": lambda sizes: torch.Size(sizes),
     "name": import_name,
     "device": torch.device,
