@@ -246,6 +246,21 @@ def gradient_orders(models: Iterable[torch.nn.Module], world_size: int) -> list[
     return [GradientOrder(ddp) for ddp in found if not ddp.find_unused_parameters]
 
 
+def order_matters(ddp: DistributedDataParallel, world_size: int) -> bool:
+    """Whether it matters in which order a DDP adds gradients up: what hooks on its communication keep, they
+    keep for each group."""
+    if ddp.find_unused_parameters:
+        return False
+    return world_size >= ORDER_MATTERS_FROM or bool(vars(ddp).get("_comm_hooks"))
+
+
+def order_of(ddp: DistributedDataParallel) -> list[str]:
+    """The order in which a DDP has grouped its parameters, by name; empty before its second forward pass."""
+    told = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")  # type: ignore[operator]
+    names = [name for name, parameter in ddp.named_parameters() if parameter.requires_grad]
+    return [names[int(number)] for bucket in told.split(",") for number in bucket.split()]
+
+
 class GradientOrder:
     """The order in which one DDP's gradients come, by parameter name."""
 

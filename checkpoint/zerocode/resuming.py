@@ -25,6 +25,7 @@ from cotenant.checkpoint.picture.kinds import FrameVariables
 from cotenant.checkpoint.rerun import first_loops, folders_of_newest, written_of_newest
 from cotenant.checkpoint.resuming import LoadedCheckpoint
 from cotenant.checkpoint.seeds import end_seeds
+from cotenant.checkpoint.training.state import GradientOrder
 from cotenant.checkpoint.zerocode.files import allow_made_again, put_back_files
 from cotenant.checkpoint.zerocode.looking import roots_of
 from cotenant.checkpoint.zerocode.passes import LoaderSkip, WrittenPass
@@ -233,7 +234,11 @@ class Resumption:
         self._watched.look.take(self._picture, self._began)
         self._watched.files.enter_loop()
         end_seeds()
-        self._reader = Reader(self._own["state"], self._picture, self._watched.passes)
+        self._reader = reader = Reader(self._own["state"], self._picture, self._watched.passes)
+        for key, names in self._own["gradient_orders"]:
+            wrong = GradientOrder(reader.object_at(key)).replay(names)
+            if wrong:
+                raise NotResumable(wrong)
         missing = self._reader.put_back()
         if missing:
             raise NotResumable(

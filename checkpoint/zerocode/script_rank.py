@@ -14,6 +14,7 @@ import types
 from typing import Any, Final, NoReturn
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.guard import SAVING, AttemptEnds
@@ -25,12 +26,13 @@ from cotenant.checkpoint.resuming import CUDA_NOTE, LoadedCheckpoint, unequal_fa
 from cotenant.checkpoint.seeds import seeds_used
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.agreement import StepVerdict
+from cotenant.checkpoint.training.state import order_matters, order_of
 from cotenant.checkpoint.zerocode.boundaries import TurnEnds
 from cotenant.checkpoint.zerocode.passes import Passes
 from cotenant.checkpoint.zerocode.files import FileWatch
 from cotenant.checkpoint.zerocode.looking import FirstLook, roots_of
 from cotenant.checkpoint.zerocode.proof import Expected, Proof, Shown
-from cotenant.checkpoint.zerocode.refusals import NotResumable
+from cotenant.checkpoint.zerocode.refusals import NotResumable, NotYet
 from cotenant.checkpoint.zerocode.sites import Call, Standing, calls_in, script_frames, stand_at
 from cotenant.checkpoint.zerocode.written import Writer
 
@@ -209,6 +211,10 @@ class ScriptRank(JobRank):
                 self._allow_saves()
             if self._verdict is not StepVerdict.GO:
                 self._leave(frame, standing)
+        except NotYet as error:
+            if self._verdict is not StepVerdict.GO:
+                self._verdict = StepVerdict.GO
+                self._tell(protocol.FAILED, what="save", error=str(error))
         except (NotResumable, PictureTooLarge, CheckpointError) as error:
             self._fail(str(error))
 
@@ -256,8 +262,24 @@ class ScriptRank(JobRank):
             "way": [list(call) for call in self._way],
             "sites": [list(site) for site in sites],
             "passes": written,
+            "gradient_orders": self._gradient_orders(look.picture, now),
             "files": self._watched.files.capture(),
         }
+
+    def _gradient_orders(self, before: Picture, now: Picture) -> list[list[Any]]:
+        """In which order each DDP adds gradients up, where that matters."""
+        found = []
+        for node in now.nodes:
+            if isinstance(node.value, DistributedDataParallel) and order_matters(node.value, self._env.world_size):
+                if node.value.static_graph:
+                    raise NotResumable("DDP(static_graph=True) groups its gradients anew in each process")
+                old, names = before.node_of(node.value), order_of(node.value)
+                if not names:
+                    raise NotYet("DDP has not yet grouped its gradients")
+                if old is None:
+                    raise NotResumable(f"`{node.path}` was put into DDP in the loop")
+                found.append([old.key, names])
+        return found
 
     def _facts(self) -> dict[str, Any]:
         files = self._watched.files

@@ -492,10 +492,19 @@ class Reader:
         Raises:
             NotResumable: it is not there.
         """
+        value = self.object_at(path)
+        self._fill(kind_of(type(value)), value, content)
+
+    def object_at(self, path: str) -> Any:
+        """What was met at a path.
+
+        Raises:
+            NotResumable: it is not there.
+        """
         node = self._find(path)
         if node is None or node.value is None:
             raise NotResumable(f"`{path}` is not there")
-        self._fill(node.kind, node.value, content)
+        return node.value
 
     def generator_at(self, path: str) -> Any:
         """A generator of random numbers; None: it is not there."""
@@ -554,10 +563,7 @@ class Reader:
         if what == _OWN:
             return None
         if what == _AT:
-            node = self._find(reference[1])
-            if node is None:
-                raise NotResumable(f"`{reference[1]}` is not there")
-            return node.value
+            return self.object_at(reference[1])
         if what == _TUPLE:
             return tuple(self._resolve(each) for each in reference[1])
         if what == _MADE:
