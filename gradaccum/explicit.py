@@ -18,21 +18,41 @@ scheduler come after, once, as without accumulation.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any, Final, Union
+import functools
+import sys
+import types
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
 from cotenant.gradaccum import exactness
+from cotenant.gradaccum.aside import Moment, Variables, scripts_frame
+from cotenant.gradaccum.exactness import GUARD
+from cotenant.gradaccum.labels import choose_rows, groups_of, orders_of
+from cotenant.gradaccum.occasions import Occasions, count_nodes, names_in
+from cotenant.gradaccum.proof import NOT_CHECKED, Few, Interrupted, Part, Proof, Weight
 from cotenant.gradaccum.rows import cut, pick, rows_of, sizes_of
 from cotenant.gradaccum.schedule import PROGRESS
+from cotenant.gradaccum.watching import Watch
 
 LOSSES: Final = ("mean", "sum", "token_mean", "token_sum")
-SELF_CHECK_ROWS: Final = 5
+ROWS_MAX: Final = 16
+"""Of a proof."""
+ROWS_MIN: Final = 3
+"""Two rows are the same in many ways: each is as rare as the other."""
+ORDERS_MAX: Final = 4
+"""In so many orders the rows of a proof are cut in two."""
 
-Weight = Union[float, torch.Tensor]
+LEFT: Final = "the loop over its parts was left before it was checked that its batches can be split"
+NOT_COMPUTED: Final = (
+    "no loss was computed in the loop over split(), so it could not be checked that its batches can be split"
+)
+
 Tokens = Callable[..., Any]
+Reached = list[tuple[str, Any]]
+"""Objects, by the beginnings of their paths."""
 
 
 def split(
@@ -40,35 +60,27 @@ def split(
 ) -> Iterator[tuple[Any, ...]]:
     """Yield `(*micro_batch, weight)`: multiply the micro-batch's loss by the weight, then call backward.
 
+    With s > 1 the body of the loop runs some more times, on a few rows, now and then: whether the gradient of
+    the whole batch is that of its parts. What it does then to objects and variables is undone, and what it
+    prints does not come out; what it writes to files stays.
+
     model: what the loss is computed with (DDP or plain). tokens: for token losses, counts the tokens of
     `(*micro_batch)`. steps: s; by default what the scheduler decided, 1 outside cotenant.
     """
     _check_arguments(loss, tokens)
     PROGRESS.explicit = True
     wanted = PROGRESS.steps_now() if steps is None else steps
-    if wanted > 1:
-        wanted = _allowed_steps(wanted, steps, lambda: exactness.GUARD.check_modules(model))
     PROGRESS.last_steps = wanted
     if wanted == 1:
-        with exactness.GUARD.note_buffers(model) if PROGRESS.trials else contextlib.nullcontext():
-            yield (*batch, _weight_of_all(model, batch, loss, tokens))
+        yield (*batch, _weight_of_all(model, batch, loss, tokens))
     else:
-        yield from _parts(model, batch, loss, tokens, wanted)
+        stack = sys._getframe(1)
+        frame = scripts_frame(stack)
+        code = (frame.f_code, frame.f_lasti)
+        step = _Step(model, batch, loss, tokens, code, is_ordered=steps is None)
+        for part in step.parts(wanted, names_in(frame), stack):
+            yield (*part.batch, part.weight)
     PROGRESS.split_ended()
-
-
-def _allowed_steps(wanted: int, said: int | None, check: Callable[[], None]) -> int:
-    """s if nothing speaks against it; 1 where it was only to be tried and would not be exact.
-
-    Raises Refused where s was ordered. The ranks of a gang need not agree: each exchanges gradients once.
-    """
-    try:
-        check()
-    except exactness.Refused:
-        if said is not None or not PROGRESS.is_trial:
-            raise
-        return 1
-    return wanted
 
 
 def backward(
@@ -82,38 +94,42 @@ def backward(
 ) -> torch.Tensor:
     """Forward and backward over the whole batch, in micro-batches if need be; returns its loss, detached.
 
-    `loss_of(*micro_batch)` computes the loss. With a GradScaler the losses are scaled. The first time that
-    s > 1 the declared kind of loss is checked on a few rows; `Refused` says what is wrong with it.
+    `loss_of(*micro_batch)` computes the loss. With a GradScaler the losses are scaled. With s > 1 it is
+    measured now and then, on a few rows, whether the gradient of the whole batch is that of its parts, and in
+    each step where that is possible whether the loss is. If not, the step is not taken: the attempt ends and
+    the job goes on whole; with `steps` given here, `Refused` says what is wrong.
     """
     PROGRESS.explicit = True
     wanted = PROGRESS.steps_now() if steps is None else steps
-    if wanted > 1:
+    if wanted == 1:
+        total = _at_once(model, loss_of, batch, loss, tokens, scaler)
+    else:
         _check_arguments(loss, tokens)
-        wanted = _allowed_steps(
-            wanted, steps, lambda: _check_all(model, loss_of, batch, loss, tokens, wanted)
-        )
-    total: torch.Tensor | None = None
-    for *part, weight in split(model, *batch, loss=loss, tokens=tokens, steps=wanted):
-        value = loss_of(*part)
-        if wanted > 1 or loss == "token_sum":
-            value = value * weight
-        (value if scaler is None else scaler.scale(value)).backward()
-        total = value.detach() if total is None else total + value.detach()
-    assert total is not None, "split yields at least one micro-batch"
-    PROGRESS.last_loss = total
+        code = (getattr(loss_of, "__code__", type(loss_of)),)
+        step = _Step(model, batch, loss, tokens, code, is_ordered=steps is None)
+        total = _backward_in_parts(step, loss_of, wanted, scaler)
+    PROGRESS.last_steps, PROGRESS.last_loss = wanted, total
+    PROGRESS.split_ended()
     return total
 
 
-def _check_all(
+def _at_once(
     model: Any,
     loss_of: Callable[..., torch.Tensor],
     batch: tuple[Any, ...],
     loss: str,
     tokens: Tokens | None,
-    steps: int,
-) -> None:
-    exactness.GUARD.check_modules(model)
-    exactness.GUARD.measure_once(model, loss, lambda: _self_check(model, loss_of, batch, loss, tokens, steps))
+    scaler: Any,
+) -> torch.Tensor:
+    value = loss_of(*batch)
+    if loss == "token_sum":
+        value = value * _weight_of_all(model, batch, loss, tokens)
+    _run_backward(value, scaler)
+    return value.detach()
+
+
+def _run_backward(value: torch.Tensor, scaler: Any) -> None:
+    (value if scaler is None else scaler.scale(value)).backward()
 
 
 def _check_arguments(loss: str, tokens: Tokens | None) -> None:
@@ -123,44 +139,226 @@ def _check_arguments(loss: str, tokens: Tokens | None) -> None:
         raise ValueError(f"loss={loss!r} needs tokens=, a function that counts the tokens of a micro-batch")
 
 
-def _parts(
-    model: Any, batch: tuple[Any, ...], loss: str, tokens: Tokens | None, steps: int
-) -> Iterator[tuple[Any, ...]]:
-    parts, weights = _weighted_parts(model, batch, loss, tokens, steps)
-    no_sync = getattr(model, "no_sync", contextlib.nullcontext)
-    last = len(parts) - 1
-    for position, (part, weight) in enumerate(zip(parts, weights)):
-        if position:
-            PROGRESS.part_ended()
-        watched = exactness.GUARD.watch_buffers(model) if position == 0 else contextlib.nullcontext()
-        # DDP decides in the forward pass whether this backward exchanges gradients.
-        with watched, contextlib.nullcontext() if position == last else no_sync():
-            yield (*part, weight)
+# --- A step in parts -------------------------------------------------------------------------------
+
+
+class _Step:
+    """One batch that is to go through in parts."""
+
+    def __init__(
+        self,
+        model: Any,
+        batch: tuple[Any, ...],
+        loss: str,
+        tokens: Tokens | None,
+        code: tuple[Any, ...],
+        *,
+        is_ordered: bool,
+    ) -> None:
+        """code: what tells one loss of the model from another. is_ordered: the scheduler has decided on s,
+        not the caller."""
+        self.model, self.batch, self.loss, self._tokens = model, batch, loss, tokens
+        self._key, self._is_ordered = (*code, loss), is_ordered
+        self._rows = rows_of(batch)
+        self.occasions = GUARD.known_of(model).setdefault(self._key, Occasions())
+        if is_ordered:
+            self.end_if(GUARD.refused)
+        self.end_if(exactness.refusal(model))
+
+    def parts(
+        self, steps: int, reached: Reached, frame: types.FrameType | None = None
+    ) -> Generator[Part, None, None]:
+        """The parts of the batch, and those of a proof where one is due.
+
+        reached: what the code reaches that computes the loss. frame: the function whose loop that code is, if
+        it is the script's. Its proof comes after the real parts, so that whoever counts them finds those
+        first; what they have done is undone if it fails.
+        """
+        take = functools.partial(Moment, [("model", self.model), *reached, ("batch", self.batch)], frame)
+        real = _weighted_parts(self.model, self.batch, self.loss, self._tokens, steps)
+        groups = self._groups_if_due(steps, reached) if len(real) > 1 else []
+        if groups and frame is None:
+            yield from self._prove(groups, take)
+            groups = []
+        began = self._took(take) if groups else None
+        unproven, watch = LEFT if groups else "", Watch(self.model)
+        try:
+            ways = yield from self._run(real, watch)
+            if groups and not any(ways):
+                unproven = NOT_COMPUTED
+                return
+            if groups:
+                yield from self._prove(groups, take)
+            if len(real) > 1:
+                yield from self._prove_new(ways, take)
+                yield from self._watch(watch, real[0][1] if self.loss == "token_sum" else 1.0, frame)
+            unproven = ""
+        except (exactness.Refused, exactness.AttemptEnds):
+            unproven = ""
+            if began is not None:
+                began.put_back()
+            raise
+        finally:
+            if unproven:
+                GUARD.forbid_step(functools.partial(self.end_if, unproven))
+
+    def _run(self, real: list[tuple[Any, Weight]], watch: Watch) -> Generator[Part, None, dict[int, Any]]:
+        """The real parts. Returns them by the number of graph nodes that they made."""
+        ways: dict[int, Any] = {}
+        for position, (batch, weight) in enumerate(real):
+            if position:
+                PROGRESS.part_ended()
+            part = Part(batch, weight, "step")
+            # DDP decides in the forward pass whether this backward exchanges gradients.
+            with _without_exchange(self.model, position < len(real) - 1), watch.part(rows_of(batch)):
+                yield from part.run()
+            ways.setdefault(part.nodes, batch)
+        return ways
+
+    def _prove(self, groups: list[Few], take: Callable[[], Moment]) -> Generator[Part, None, None]:
+        """The parts of a proof. Raises what ends the step, if it fails."""
+        proof = Proof(groups, take)
+        try:
+            reason = yield from proof.steps()
+        except GeneratorExit:
+            self._announce_left()
+            raise
+        self.occasions.draws |= proof.draws
+        self.occasions.parameters = proof.parameters
+        for nodes in proof.nodes:
+            reason = reason or self.occasions.note_way(nodes)
+        self.end_if(reason)
+
+    def _prove_new(self, ways: dict[int, Any], take: Callable[[], Moment]) -> Generator[Part, None, None]:
+        """The parts of a proof for each part whose loss has taken a way that no proof has taken."""
+        for nodes, batch in ways.items():
+            if nodes and self.occasions.is_new_way(nodes):
+                rows = batch if rows_of(batch) > 1 else pick(self.batch, torch.arange(2))
+                yield from self._prove([self._few(rows)], take)
+                self.end_if(self.occasions.note_way(nodes))
+
+    def _watch(
+        self, watch: Watch, factor: Weight, frame: types.FrameType | None
+    ) -> Generator[Part, None, None]:
+        """The whole batch once more, with the outputs of its parts in place of the model's."""
+        if self.occasions.draws or not watch.is_ready(self._rows):
+            return
+        variables = Variables(frame)
+        try:
+            with watch.in_place(self.occasions.parameters):
+                yield Part(self.batch, factor, "watch")
+        except Interrupted as error:
+            self.end_if(NOT_CHECKED.format(repr(error.__cause__)))
+        except GeneratorExit:
+            self._announce_left()
+            raise
+        finally:
+            variables.put_back()
+        self.end_if(watch.difference())
+
+    def _announce_left(self) -> None:
+        """The loop was left while its body ran for a check. What is raised now, if anything, is the script's
+        own error."""
+        if self._is_ordered:
+            exactness.announce(LEFT)
+
+    def _groups_if_due(self, steps: int, reached: Reached) -> list[Few]:
+        """Rows for a proof, in groups that are no larger than a part, but for the smallest parts."""
+        is_due = self.occasions.is_due(self.model, reached)
+        new = self.occasions.labels.new_rows(self.batch, self._rows)
+        if not is_due and new is None:
+            return []
+        few = pick(self.batch, choose_rows(self.batch, self._rows, ROWS_MAX, new))
+        size = max(ROWS_MIN, max(sizes_of(self._rows, steps)))
+        return [self._few(pick(few, torch.tensor(rows))) for rows in groups_of(few, rows_of(few), size)]
+
+    def _few(self, few: tuple[Any, ...]) -> Few:
+        kind = "sum" if self.loss == "token_sum" else self.loss  # both sides lack the same factor
+        rows = rows_of(few)
+        first, ways = -(-rows // 3), []
+        for order in orders_of(few, rows, ORDERS_MAX):
+            cuts = [pick(few, torch.tensor(part)) for part in (order[:first], order[first:])]
+            ways.append(_weighted(cuts, [first, rows - first], kind, self._tokens))
+        return Few(few, ways)
+
+    def _took(self, take: Callable[[], Moment]) -> Moment | None:
+        from cotenant.checkpoint.picture import PictureTooLarge
+
+        try:
+            return take()
+        except PictureTooLarge as error:
+            self.end_if(NOT_CHECKED.format(error))
+        return None
+
+    def end_if(self, reason: str | None) -> None:
+        """Raises AttemptEnds, or Refused where the caller has asked for parts himself."""
+        if reason is None:
+            return
+        GUARD.known_of(self.model).pop(self._key, None)  # Whoever tries again is measured again.
+        if not self._is_ordered:
+            raise exactness.refuse(reason)
+        GUARD.refused = reason
+        exactness.end_attempt(reason)
+
+
+def _backward_in_parts(
+    step: _Step, loss_of: Callable[..., torch.Tensor], steps: int, scaler: Any
+) -> torch.Tensor:
+    losses: list[torch.Tensor] = []
+    parts = step.parts(steps, [("loss_of", loss_of)])
+    for part in parts:
+        began = count_nodes()
+        try:
+            value = loss_of(*part.batch) * part.weight
+            part.nodes = count_nodes() - began
+            _run_backward(value, None if part.use == "proof" else scaler)
+        except Exception as error:  # Whatever it meets in a check is a reason to refuse.
+            if part.use == "step":
+                raise
+            interrupted = Interrupted()
+            interrupted.__cause__ = error
+            parts.throw(interrupted)
+        if part.use == "step":
+            losses.append(value.detach())
+    total = losses[0]
+    for loss in losses[1:]:
+        total = total + loss
+    return total
+
+
+def _without_exchange(model: Any, is_wanted: bool) -> Any:
+    return getattr(model, "no_sync", contextlib.nullcontext)() if is_wanted else contextlib.nullcontext()
 
 
 def _weighted_parts(
     model: Any, batch: tuple[Any, ...], loss: str, tokens: Tokens | None, steps: int
-) -> tuple[list[tuple[Any, ...]], list[Weight]]:
+) -> list[tuple[tuple[Any, ...], Weight]]:
     """The micro-batches and the weights of their losses."""
-    rows = rows_of(batch)
-    sizes = sizes_of(rows, steps)
+    sizes = sizes_of(rows_of(batch), steps)
     parts, start = [], 0
     for size in sizes:
         parts.append(cut(batch, start, start + size))
         start += size
-    if loss == "mean":
-        return parts, [size / rows if rows else 1.0 for size in sizes]
-    if loss == "sum":
-        return parts, [1.0] * len(parts)
     if loss == "token_sum":
-        return parts, [_weight_of_all(model, batch, loss, tokens)] * len(parts)
+        weight = _weight_of_all(model, batch, loss, tokens)
+        return [(part, weight) for part in parts]
+    return _weighted(parts, sizes, loss, tokens)
+
+
+def _weighted(
+    parts: list[Any], sizes: list[int], loss: str, tokens: Tokens | None
+) -> list[tuple[Any, Weight]]:
+    if loss == "mean":
+        rows = sum(sizes)
+        return [(part, size / rows if rows else 1.0) for part, size in zip(parts, sizes)]
+    if loss == "sum":
+        return [(part, 1.0) for part in parts]
     assert tokens is not None
     counts = [int(tokens(*part)) for part in parts]
     if not sum(counts):
-        return parts[:1], [1.0]  # a mean over nothing: not a number, as without accumulation
+        return [(parts[0], 1.0)]  # a mean over nothing: not a number, as without accumulation
     # A part without tokens has no mean and adds nothing: leave it out.
-    kept = [(part, count) for part, count in zip(parts, counts) if count]
-    return [part for part, _ in kept], [count / sum(counts) for _, count in kept]
+    return [(part, count / sum(counts)) for part, count in zip(parts, counts) if count]
 
 
 def _weight_of_all(model: Any, batch: tuple[Any, ...], loss: str, tokens: Tokens | None) -> Weight:
@@ -178,32 +376,3 @@ def _weight_of_all(model: Any, batch: tuple[Any, ...], loss: str, tokens: Tokens
         dist.all_reduce(counted, group=model.process_group)
     factor = world_size / counted.clamp(min=1.0)
     return factor if factor.is_cuda else factor.item()  # reading it back from a GPU would stall the step
-
-
-def _self_check(
-    model: Any,
-    loss_of: Callable[..., torch.Tensor],
-    batch: tuple[Any, ...],
-    loss: str,
-    tokens: Tokens | None,
-    steps: int,
-) -> str | None:
-    """Do a few rows of this batch give the same gradient in two parts as at once? A reason if not."""
-    rows = rows_of(batch)
-    largest = max(sizes_of(rows, steps))
-    count = min(
-        rows, max(2, min(SELF_CHECK_ROWS, largest))
-    )  # no more memory than a micro-batch, if it can be
-    if count < 2:
-        return None
-    few = pick(batch, torch.linspace(0, rows - 1, count).round().long())
-    kind = "sum" if loss == "token_sum" else loss  # both sides lack the same factor
-    parts, weights = _weighted_parts(model, few, kind, tokens, 2)
-
-    def in_parts() -> Iterator[torch.Tensor]:
-        for part, weight in zip(parts, weights):
-            yield loss_of(*part) * weight
-
-    if not isinstance(model, torch.nn.Module):
-        return None
-    return exactness.difference(model, lambda: loss_of(*few), in_parts)

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from cotenant.checkpoint.picture.arrays import ARRAY, KEPT_BYTES_MAX, TENSOR
-from cotenant.checkpoint.picture.atoms import ATOMS, BASES
+from cotenant.checkpoint.picture.atoms import ATOMS, BASES, OTHERS
 from cotenant.checkpoint.picture.kinds import CONTAINERS, Attributes, Kind
 from cotenant.checkpoint.picture.objects import DRAWS, OBJECT, OBJECTS
 from cotenant.checkpoint.picture.ownership import own_modules
@@ -107,6 +107,10 @@ class Picture:
         self._copied_bytes += size
         return TENSOR.copy(state)
 
+    def objects(self) -> Iterator[Any]:
+        """Everything that was met, the nearest to the roots first."""
+        return (node.value for node in self._nodes)
+
     def changes(self) -> list[PictureChange]:
         """What is not as it was, the nearest to the roots first."""
         found = []
@@ -140,7 +144,8 @@ def _kind_of(made: type) -> Kind | None:
         return ARRAY
     if numpy is not None and issubclass(made, (numpy.random.Generator, numpy.random.RandomState)):
         return DRAWS
-    return next((kind for base, kind in (*CONTAINERS, *OBJECTS) if issubclass(made, base)), OBJECT)
+    other = None if made.__module__.partition(".")[0] in OTHERS else OBJECT
+    return next((kind for base, kind in (*CONTAINERS, *OBJECTS) if issubclass(made, base)), other)
 
 
 @contextlib.contextmanager

@@ -43,3 +43,5 @@ ATOMS: Final[frozenset[object]] = PLAIN | {
 }
 BASES: Final = (enum.Enum, PurePath, BaseException, io.IOBase)
 """Of whatever class; files are no state of a process's memory."""
+OTHERS: Final = frozenset(("cotenant", "multiprocessing", "queue", "threading"))
+"""Packages whose objects other threads change at any time: to put those back would lose what came in."""
