@@ -46,6 +46,10 @@ ORDERS_MAX: Final = 4
 """In so many orders the rows of a proof are cut in two."""
 
 LEFT: Final = "the loop over its parts was left before it was checked that its batches can be split"
+NOT_SPLIT: Final = (
+    'the loss does not split over rows as declared. Is it a sum, or a mean over tokens? Say loss="sum" or '
+    '"token_mean". Does it compare rows with each other? Then it cannot be accumulated'
+)
 NOT_COMPUTED: Final = (
     "no loss was computed in the loop over split(), so it could not be checked that its batches can be split"
 )
@@ -217,7 +221,7 @@ class _Step:
 
     def _prove(self, groups: list[Few], take: Callable[[], Moment]) -> Generator[Part, None, None]:
         """The parts of a proof. Raises what ends the step, if it fails."""
-        proof = Proof(groups, take)
+        proof = Proof(groups, take, NOT_SPLIT)
         try:
             reason = yield from proof.steps()
         except GeneratorExit:
@@ -241,20 +245,25 @@ class _Step:
         self, watch: Watch, factor: Weight, frame: types.FrameType | None
     ) -> Generator[Part, None, None]:
         """The whole batch once more, with the outputs of its parts in place of the model's."""
-        if self.occasions.draws or not watch.is_ready(self._rows):
+        from cotenant.checkpoint.picture import Picture, generator_roots
+
+        if not watch.is_ready(self._rows):
             return
-        variables = Variables(frame)
+        variables, drawn = Variables(frame), Picture(generator_roots())
         try:
             with watch.in_place(self.occasions.parameters):
                 yield Part(self.batch, factor, "watch")
-        except Interrupted as error:
-            self.end_if(NOT_CHECKED.format(repr(error.__cause__)))
+        except Interrupted:
+            return  # A loss that needs more of the model than its outputs.
         except GeneratorExit:
             self._announce_left()
             raise
         finally:
             variables.put_back()
-        self.end_if(watch.difference())
+            is_noisy = bool(drawn.changes())
+            drawn.put_back()
+        if not is_noisy:  # Noise beside the model's is another for the whole batch.
+            self.end_if(watch.difference())
 
     def _announce_left(self) -> None:
         """The loop was left while its body ran for a check. What is raised now, if anything, is the script's
@@ -312,14 +321,14 @@ def _backward_in_parts(
             value = loss_of(*part.batch) * part.weight
             part.nodes = count_nodes() - began
             _run_backward(value, None if part.use == "proof" else scaler)
+            if part.use == "step":
+                losses.append(value.detach())
         except Exception as error:  # Whatever it meets in a check is a reason to refuse.
             if part.use == "step":
                 raise
             interrupted = Interrupted()
             interrupted.__cause__ = error
             parts.throw(interrupted)
-        if part.use == "step":
-            losses.append(value.detach())
     total = losses[0]
     for loss in losses[1:]:
         total = total + loss

@@ -46,7 +46,7 @@ class Occasions:
     def is_due(self, model: Any, roots: Iterable[tuple[str, Any]]) -> bool:
         """Whether the step that begins must be proven, but for its labels. Called once per step."""
         self._steps += 1
-        is_due = _is_power_of_two(self._steps)
+        is_due = is_power_of_two(self._steps)
         modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
         modes = [(m, m.training, len(m._forward_hooks), len(m._forward_pre_hooks)) for m in modules]
         is_due |= len(modes) != len(self._modules) or any(
@@ -57,7 +57,7 @@ class Occasions:
         for path in self._reached.keys() | known.keys():
             if self._reached.get(path) != known.get(path):
                 self._changes[path] += 1
-                is_due |= _is_power_of_two(self._changes[path])
+                is_due |= is_power_of_two(self._changes[path])
         return is_due
 
     def is_new_way(self, nodes: int) -> bool:
@@ -75,7 +75,7 @@ class Occasions:
         )
 
 
-def _is_power_of_two(number: int) -> bool:
+def is_power_of_two(number: int) -> bool:
     return number & (number - 1) == 0
 
 

@@ -38,11 +38,7 @@ CHANGES: Final = "computing the loss changes {0}: in parts it would change more 
 TWICE: Final = "computing the loss of the same rows twice gives two gradients"
 NOT_CHECKED: Final = "it could not be checked on a few rows of a batch: {0}"
 NOT_PUT_BACK: Final = "a check on a few rows has changed {0}, and it could not be put back"
-NOT_SPLIT: Final = (
-    "the gradient of a few rows in parts is {0:.1e} away from that at once (its largest entry is {1:.1e}): "
-    "the loss does not split over rows as declared. Is it a sum, or a mean over tokens? "
-    'Say loss="sum" or "token_mean". Does it compare rows with each other? Then it cannot be accumulated'
-)
+APART: Final = "the gradient of a few rows in parts is {0:.1e} away from that at once (its largest entry is {1:.1e}): {2}"
 
 Weight = Union[float, torch.Tensor]
 
@@ -81,11 +77,13 @@ class Proof:
     """One measurement. Of each part in `steps()` the caller computes the loss, times its weight, and calls
     backward."""
 
-    def __init__(self, groups: Sequence[Few], take: Callable[[], Moment], *, spared: str = "") -> None:
-        """groups: of rows, one at least. take: everything that the script's code reaches, now. spared: the
-        beginning of the paths whose changes count for nothing, because the whole batch would change them as
-        often."""
-        self._groups, self._take, self._spared = groups, take, spared
+    def __init__(
+        self, groups: Sequence[Few], take: Callable[[], Moment], why: str, *, spared: str = ""
+    ) -> None:
+        """groups: of rows, one at least. take: everything that the script's code reaches, now. why: what is
+        wrong if gradients differ. spared: the beginning of the paths whose changes count for nothing, because
+        the whole batch would change them as often."""
+        self._groups, self._take, self._why, self._spared = groups, take, why, spared
         self.parameters: Sequence[torch.Tensor] = ()
         """What gradients were computed for."""
         self.draws = False
@@ -132,7 +130,7 @@ class Proof:
             for each in after.changes():
                 if not is_generator(each) and not (self._spared and each.path.startswith(self._spared)):
                     return CHANGES.format(_in_words(each.path))
-            if not drawn and self._difference(again, first, leaves, TWICE) == TWICE:
+            if not drawn and self._apart(again, first, leaves, TWICE) == TWICE:
                 return TWICE
             for few in self._groups:
                 reason = yield from self._compare(few, leaves)
@@ -148,7 +146,7 @@ class Proof:
             for batch, weight in way:
                 yield from self._run(batch, weight)
                 total = [_sum(each, more) for each, more in zip(total, leaves.take())]
-            reason = self._difference(whole, total, leaves, NOT_SPLIT)
+            reason = self._apart(whole, total, leaves, APART)
             if reason is not None:
                 return reason
         return None
@@ -158,7 +156,7 @@ class Proof:
         yield from part.run()
         self.nodes.add(part.nodes)
 
-    def _difference(
+    def _apart(
         self,
         whole: Sequence[torch.Tensor | None],
         parts: Sequence[torch.Tensor | None],
@@ -179,10 +177,10 @@ class Proof:
             if not math.isfinite(size):
                 return NOT_CHECKED.format("their gradient is not finite")
             if not math.isfinite(distance):
-                return reason.format(distance, size)
+                return reason.format(distance, size, self._why)
             largest, apart = max(largest, size), max(apart, distance)
         tolerance = TOLERANCE_LOW_PRECISION if self._autocast else leaves.tolerance
-        return reason.format(apart, largest) if apart > tolerance * largest else None
+        return reason.format(apart, largest, self._why) if apart > tolerance * largest else None
 
     @contextlib.contextmanager
     def _around(self, objects: Iterable[Any]) -> Iterator[_Leaves]:
@@ -194,6 +192,7 @@ class Proof:
                 tensors.append(each)
             elif isinstance(each, DistributedDataParallel):
                 wrapped.append(each)
+        own = [vars(ddp).get("forward") for ddp in wrapped]
         for ddp in wrapped:
             vars(ddp)["forward"] = ddp.module
         leaves, self.parameters = _Leaves(tensors), tensors
@@ -203,8 +202,10 @@ class Proof:
         finally:
             for hook in hooks:
                 hook.remove()
-            for ddp in wrapped:
-                del vars(ddp)["forward"]
+            for ddp, forward in zip(wrapped, own):
+                vars(ddp).pop("forward")
+                if forward is not None:
+                    vars(ddp)["forward"] = forward
 
     def _note_autocast(self, module: torch.nn.Module, _: Any) -> None:
         parameter = next(module.parameters(), None)

@@ -10,6 +10,7 @@ rows, or too much.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -33,16 +34,43 @@ APART: Final = (
 )
 
 
+class _Call:
+    """What the model returned, and the gradients that came back to it."""
+
+    def __init__(self, output: Any) -> None:
+        self.output = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, output)
+        self.versions = self._versions_now()
+        self.gradients: dict[int, torch.Tensor] = {}
+        for number, each in enumerate(tensors_of(output)):
+            if each.requires_grad and each.grad_fn is not None:
+                each.register_hook(functools.partial(self._keep, number))  # type: ignore[no-untyped-call]
+
+    def _keep(self, number: int, gradient: torch.Tensor) -> None:
+        known = self.gradients.get(number)
+        self.gradients[number] = gradient.detach() if known is None else known + gradient.detach()
+
+    def _versions_now(self) -> list[int]:
+        return [each._version for each in tensors_of(self.output)]
+
+    @property
+    def is_as_it_was(self) -> bool:
+        """A loss may write into its inputs."""
+        return self.versions == self._versions_now()
+
+    @property
+    def size(self) -> int:
+        return sum(each.nbytes for each in tensors_of(self.output))
+
+
 class Watch:
     """The outputs of a model for the parts of one batch, and the gradients there."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._outputs: list[Any] = []
-        self._versions: list[list[int]] = []
-        self._gradients: list[dict[int, torch.Tensor]] = []
+        self._parts: list[list[_Call]] = []
         self._sizes: list[int] = []
-        self._joined: list[torch.Tensor] = []
+        self._depth = self._bytes = 0
+        self._joined: list[Any] = []
         self.is_possible = isinstance(model, torch.nn.Module) and not (
             model._forward_hooks
             or model._forward_pre_hooks
@@ -55,52 +83,64 @@ class Watch:
         if not self.is_possible:
             yield
             return
+        self._parts.append([])
         self._sizes.append(rows)
-        hook = self._model.register_forward_hook(self._keep)
+        hooks = [
+            self._model.register_forward_pre_hook(self._enter),
+            self._model.register_forward_hook(self._leave),
+        ]
         try:
             yield
         finally:
-            hook.remove()
-            self.is_possible &= len(self._outputs) == len(self._sizes)
+            for hook in hooks:
+                hook.remove()
 
-    def _keep(self, module: torch.nn.Module, given: Any, output: Any) -> None:
-        found: dict[int, torch.Tensor] = {}
-        for number, each in enumerate(tensors_of(output)):
-            if each.requires_grad and each.grad_fn is not None:
-                each.register_hook(
-                    lambda gradient, number=number: found.__setitem__(number, gradient.detach())
-                )  # type: ignore[misc, no-untyped-call]
-        kept = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, output)
-        self._outputs.append(kept)
-        self._gradients.append(found)
-        self._versions.append([each._version for each in tensors_of(kept)])
-        self.is_possible &= sum(each.nbytes for one in self._outputs for each in tensors_of(one)) <= BYTES_MAX
-        if not self.is_possible:
-            self._outputs.clear()
+    def _enter(self, *_: Any) -> None:
+        self._depth += 1
+
+    def _leave(self, module: torch.nn.Module, given: Any, output: Any) -> None:
+        self._depth -= 1
+        if self._depth or not self.is_possible:
+            return  # It was called by itself.
+        self._parts[-1].append(_Call(output))
+        self._bytes += self._parts[-1][-1].size
+        if self._bytes > BYTES_MAX:
+            self.is_possible = False
+            self._parts.clear()
 
     def is_ready(self, rows: int) -> bool:
         """Whether the outputs for all rows of a batch are here."""
-        versions = [[each._version for each in tensors_of(output)] for output in self._outputs]
-        # A loss may write into its inputs, and a part without tokens is left out.
-        if not self.is_possible or versions != self._versions or sum(self._sizes) != rows:
+        calls = list(zip(*self._parts))
+        if (
+            not self.is_possible
+            or not calls
+            or any(len(part) != len(calls) for part in self._parts)
+            or not all(each.is_as_it_was for call in calls for each in call)
+            or sum(self._sizes) != rows  # A part without tokens was left out.
+        ):
             return False
         try:
-            self._whole = join_outputs(self._outputs, self._sizes)
+            self._joined = [join_outputs([each.output for each in call], self._sizes) for call in calls]
         except Uncut:
             return False
-        self._joined = tensors_of(self._whole)
         return True
 
     @contextlib.contextmanager
     def in_place(self, parameters: Sequence[torch.Tensor]) -> Iterator[None]:
         """The outputs stand for the model's meanwhile, and gradients of its parameters are set aside."""
-        wanted = {number for found in self._gradients for number in found}
-        for number in wanted:
-            self._joined[number].requires_grad_()
+        for number, output in enumerate(self._joined):
+            for place, each in enumerate(tensors_of(output)):
+                each.requires_grad_(any(place in part[number].gradients for part in self._parts))
         gradients = [each.grad for each in parameters]
         for each in parameters:
             each.grad = None
-        vars(self._model)["forward"] = lambda *_, **__: self._whole
+        outputs, forward = iter(self._joined), self._model.forward
+
+        def replay(*args: Any, **kwargs: Any) -> Any:
+            output = next(outputs, outputs)
+            return forward(*args, **kwargs) if output is outputs else output
+
+        vars(self._model)["forward"] = replay
         try:
             with without_output(), torch.enable_grad():
                 yield
@@ -112,18 +152,20 @@ class Watch:
     def difference(self) -> str | None:
         """Why the gradients of the whole batch are not those of its parts; None: they are."""
         largest = apart = tolerance = 0.0
-        for number, whole in enumerate(self._joined):
-            if not whole.requires_grad:
-                continue
-            found = [each.get(number) for each in self._gradients]
-            rows = whole.split(self._sizes)
-            parts = torch.cat([torch.zeros_like(r) if g is None else g for r, g in zip(rows, found)])
-            at_once = torch.zeros_like(parts) if whole.grad is None else whole.grad
-            if not parts.numel():
-                continue
-            largest = max(largest, float(at_once.abs().max()), float(parts.abs().max()))
-            apart += float((at_once - parts).abs().max())
-            tolerance = max(tolerance, TOLERANCE.get(whole.dtype, TOLERANCE_LOW_PRECISION))
-        if not math.isfinite(largest):  # A scaler leaves such a step out.
-            return None
-        return APART.format(apart, largest) if not apart <= tolerance * largest else None
+        for number, output in enumerate(self._joined):
+            for place, whole in enumerate(tensors_of(output)):
+                if not whole.requires_grad or not whole.numel():
+                    continue
+                parts = torch.zeros_like(whole)
+                for rows, part in zip(torch.split(parts, self._sizes), self._parts):
+                    if place in part[number].gradients:
+                        rows.copy_(part[number].gradients[place])
+                at_once = torch.zeros_like(parts) if whole.grad is None else whole.grad
+                size, distance = float(at_once.abs().max()), float((at_once - parts).abs().max())
+                if not math.isfinite(size):  # A scaler leaves such a step out.
+                    return None
+                if not math.isfinite(distance):
+                    return APART.format(distance, size)
+                largest, apart = max(largest, size), max(apart, distance)
+                tolerance = max(tolerance, TOLERANCE.get(whole.dtype, TOLERANCE_LOW_PRECISION))
+        return APART.format(apart, largest) if apart > tolerance * largest else None

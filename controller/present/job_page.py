@@ -201,12 +201,13 @@ def _left(job: wire.JobView) -> str:
     return f"{expected} ({SOURCES.get(known, known)}{longer})"
 
 
-def _accumulation(job: wire.JobView) -> str:
+def _accumulation(job: wire.JobDetails) -> str:
     if job.accumulation_steps == 1:
         whole = f"none, the whole batch of {job.sub_batch} at once" if job.sub_batch else ""
         return "; ".join(part for part in (whole, _cannot(job)) if part)
     of = f" of {job.sub_batch}" if job.sub_batch else ""
-    return f"{job.accumulation_steps} micro-batches{of} per step"
+    like = ", equivalent: parts may draw other random numbers" if job.spec.launch.is_equivalent else ""
+    return f"{job.accumulation_steps} micro-batches{of} per step{like}"
 
 
 def _profile(job: wire.JobDetails) -> str:

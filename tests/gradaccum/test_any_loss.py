@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -78,6 +77,9 @@ class Losses:
 
     def mean(self, x: Tensor, y: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
         return self.each(x, y).mean()
+
+    def twice(self, x: Tensor, y: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
+        return self.each(x, y).mean() + (self.model(-x) - self.model(x)).square().mean()
 
     def focal(self, x: Tensor, y: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
         each = self.each(x, y)
@@ -147,7 +149,7 @@ class Losses:
 
 
 NAMES = [name for name, value in vars(Losses).items() if callable(value) and name[0] != "_"][2:]
-EXACT_ALWAYS = {"mean", "focal", "smoothed", "with_penalty"}
+EXACT_ALWAYS = {"mean", "twice", "focal", "smoothed", "with_penalty"}
 
 
 def whole_gradients(losses: Losses, name: str, batches: list[Batch], late: int) -> Iterator[list[Tensor]]:

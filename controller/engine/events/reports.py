@@ -43,9 +43,9 @@ from cotenant.controller.engine.state.estimating import (
 from cotenant.controller.engine.state.ledger import Ledger
 from cotenant.controller.performance import Profile, fitting
 
-REFUSED: Final = "gradaccum.exactness.Refused"
-"""The error by which an attempt ends before a gradient of a batch in parts would be wrong. Where nobody asked
-for parts, that is no failure of the program's."""
+REFUSED: Final = "cotenant.gradaccum.Refused: "
+"""The words with which an attempt ends before a step whose batch in parts would be wrong. The scheduler asked
+for the parts, so that is no failure of the program's."""
 
 
 def on_started(dispatch: Dispatch, event: ev.AttemptStarted) -> None:
@@ -212,8 +212,8 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
     if (
         REFUSED in event.verdict.detail
         and not job.attempt.stop_cause
-        and job.can_accumulate
-        and job.spec.batch_size is None
+        and job.placement is not None
+        and job.placement.accumulation_steps > 1
     ):
         _never_split(dispatch.ledger, job)
         dispatch.ledger.records.blame_stop(job, "unsplit", because("unsplit", event.verdict.detail))
