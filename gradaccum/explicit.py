@@ -103,16 +103,17 @@ def backward(
     each step where that is possible whether the loss is. If not, the step is not taken: the attempt ends and
     the job goes on whole; with `steps` given here, `Refused` says what is wrong.
     """
+    _check_arguments(loss, tokens)
     PROGRESS.explicit = True
     wanted = PROGRESS.steps_now() if steps is None else steps
+    PROGRESS.last_steps = wanted
     if wanted == 1:
         total = _at_once(model, loss_of, batch, loss, tokens, scaler)
     else:
-        _check_arguments(loss, tokens)
         code = (getattr(loss_of, "__code__", type(loss_of)),)
         step = _Step(model, batch, loss, tokens, code, is_ordered=steps is None)
         total = _backward_in_parts(step, loss_of, wanted, scaler)
-    PROGRESS.last_steps, PROGRESS.last_loss = wanted, total
+    PROGRESS.last_loss = total
     PROGRESS.split_ended()
     return total
 

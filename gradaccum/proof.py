@@ -38,7 +38,10 @@ CHANGES: Final = "computing the loss changes {0}: in parts it would change more 
 TWICE: Final = "computing the loss of the same rows twice gives two gradients"
 NOT_CHECKED: Final = "it could not be checked on a few rows of a batch: {0}"
 NOT_PUT_BACK: Final = "a check on a few rows has changed {0}, and it could not be put back"
-APART: Final = "the gradient of a few rows in parts is {0:.1e} away from that at once (its largest entry is {1:.1e}): {2}"
+APART: Final = (
+    "the gradient of a few rows in parts is {0:.1e} away from that at once (its largest entry is {1:.1e}): "
+    "{2}"
+)
 
 Weight = Union[float, torch.Tensor]
 
