@@ -20,7 +20,7 @@ from typing import Any, Final
 _UNBOUND: Final = object()
 
 
-class Moment:
+class ScriptState:
     """What can be reached from some roots, from the script's modules, and from the functions on the stack."""
 
     def __init__(self, roots: Iterable[tuple[str, Any]], frame: types.FrameType | None) -> None:
@@ -31,7 +31,7 @@ class Moment:
         """
         from cotenant.checkpoint.picture import Picture, process_roots
 
-        self._variables = Variables(frame)
+        self._variables = StackVariables(frame)
         self._picture = Picture([*roots, *self._variables.roots(), *process_roots()], copies=True)
 
     def objects(self) -> Iterator[Any]:
@@ -48,7 +48,7 @@ class Moment:
         return self._picture.put_back()
 
 
-class Variables:
+class StackVariables:
     """The variables of the functions on the stack, from `frame` outwards. Of code outside of functions, whose
     variables are a module's names, those that the loop binds in which it is now."""
 
@@ -120,7 +120,7 @@ def scripts_frame(frame: types.FrameType) -> types.FrameType:
 
 
 @contextlib.contextmanager
-def without_output() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Nothing that is written by `print`, a logger or a progress bar comes out meanwhile.
 
     The streams stay the same objects, because handlers and progress bars hold them.

@@ -28,14 +28,14 @@ import torch
 import torch.distributed as dist
 
 from cotenant.gradaccum import exactness
-from cotenant.gradaccum.aside import Moment, Variables, scripts_frame
+from cotenant.gradaccum.aside import ScriptState, StackVariables, scripts_frame
 from cotenant.gradaccum.exactness import GUARD
 from cotenant.gradaccum.labels import choose_rows, groups_of, orders_of
 from cotenant.gradaccum.occasions import Occasions, count_nodes, names_in
-from cotenant.gradaccum.proof import NOT_CHECKED, Few, Interrupted, Part, Proof, Weight
+from cotenant.gradaccum.proof import NOT_CHECKED, BatchPart, Few, LossFailed, Proof, Weight
 from cotenant.gradaccum.rows import cut, pick, rows_of, sizes_of
 from cotenant.gradaccum.schedule import PROGRESS
-from cotenant.gradaccum.watching import Watch
+from cotenant.gradaccum.watching import OutputWatch
 
 LOSSES: Final = ("mean", "sum", "token_mean", "token_sum")
 ROWS_MAX: Final = 16
@@ -55,7 +55,7 @@ NOT_COMPUTED: Final = (
 )
 
 Tokens = Callable[..., Any]
-Reached = list[tuple[str, Any]]
+Roots = list[tuple[str, Any]]
 """Objects, by the beginnings of their paths."""
 
 
@@ -171,22 +171,22 @@ class _Step:
         self.end_if(exactness.refusal(model))
 
     def parts(
-        self, steps: int, reached: Reached, frame: types.FrameType | None = None
-    ) -> Generator[Part, None, None]:
+        self, steps: int, reached: Roots, frame: types.FrameType | None = None
+    ) -> Generator[BatchPart, None, None]:
         """The parts of the batch, and those of a proof where one is due.
 
         reached: what the code reaches that computes the loss. frame: the function whose loop that code is, if
         it is the script's. Its proof comes after the real parts, so that whoever counts them finds those
         first; what they have done is undone if it fails.
         """
-        take = functools.partial(Moment, [("model", self.model), *reached, ("batch", self.batch)], frame)
+        take = functools.partial(ScriptState, [("model", self.model), *reached, ("batch", self.batch)], frame)
         real = _weighted_parts(self.model, self.batch, self.loss, self._tokens, steps)
         groups = self._groups_if_due(steps, reached) if len(real) > 1 else []
         if groups and frame is None:
             yield from self._prove(groups, take)
             groups = []
         began = self._took(take) if groups else None
-        unproven, watch = LEFT if groups else "", Watch(self.model)
+        unproven, watch = LEFT if groups else "", OutputWatch(self.model)
         try:
             ways = yield from self._run(real, watch)
             if groups and not any(ways):
@@ -207,20 +207,22 @@ class _Step:
             if unproven:
                 GUARD.forbid_step(functools.partial(self.end_if, unproven))
 
-    def _run(self, real: list[tuple[Any, Weight]], watch: Watch) -> Generator[Part, None, dict[int, Any]]:
+    def _run(
+        self, real: list[tuple[Any, Weight]], watch: OutputWatch
+    ) -> Generator[BatchPart, None, dict[int, Any]]:
         """The real parts. Returns them by the number of graph nodes that they made."""
         ways: dict[int, Any] = {}
         for position, (batch, weight) in enumerate(real):
             if position:
                 PROGRESS.part_ended()
-            part = Part(batch, weight, "step")
+            part = BatchPart(batch, weight, "step")
             # DDP decides in the forward pass whether this backward exchanges gradients.
             with _without_exchange(self.model, position < len(real) - 1), watch.part(rows_of(batch)):
                 yield from part.run()
             ways.setdefault(part.nodes, batch)
         return ways
 
-    def _prove(self, groups: list[Few], take: Callable[[], Moment]) -> Generator[Part, None, None]:
+    def _prove(self, groups: list[Few], take: Callable[[], ScriptState]) -> Generator[BatchPart, None, None]:
         """The parts of a proof. Raises what ends the step, if it fails."""
         proof = Proof(groups, take, NOT_SPLIT)
         try:
@@ -234,7 +236,9 @@ class _Step:
             reason = reason or self.occasions.note_way(nodes)
         self.end_if(reason)
 
-    def _prove_new(self, ways: dict[int, Any], take: Callable[[], Moment]) -> Generator[Part, None, None]:
+    def _prove_new(
+        self, ways: dict[int, Any], take: Callable[[], ScriptState]
+    ) -> Generator[BatchPart, None, None]:
         """The parts of a proof for each part whose loss has taken a way that no proof has taken."""
         for nodes, batch in ways.items():
             if nodes and self.occasions.is_new_way(nodes):
@@ -243,18 +247,18 @@ class _Step:
                 self.end_if(self.occasions.note_way(nodes))
 
     def _watch(
-        self, watch: Watch, factor: Weight, frame: types.FrameType | None
-    ) -> Generator[Part, None, None]:
+        self, watch: OutputWatch, factor: Weight, frame: types.FrameType | None
+    ) -> Generator[BatchPart, None, None]:
         """The whole batch once more, with the outputs of its parts in place of the model's."""
         from cotenant.checkpoint.picture import Picture, generator_roots
 
         if not watch.is_ready(self._rows):
             return
-        variables, drawn = Variables(frame), Picture(generator_roots())
+        variables, drawn = StackVariables(frame), Picture(generator_roots())
         try:
-            with watch.in_place(self.occasions.parameters):
-                yield Part(self.batch, factor, "watch")
-        except Interrupted:
+            with watch.replay(self.occasions.parameters):
+                yield BatchPart(self.batch, factor, "watch")
+        except LossFailed:
             return  # A loss that needs more of the model than its outputs.
         except GeneratorExit:
             self._announce_left()
@@ -272,7 +276,7 @@ class _Step:
         if self._is_ordered:
             exactness.announce(LEFT)
 
-    def _groups_if_due(self, steps: int, reached: Reached) -> list[Few]:
+    def _groups_if_due(self, steps: int, reached: Roots) -> list[Few]:
         """Rows for a proof, in groups that are no larger than a part, but for the smallest parts."""
         is_due = self.occasions.is_due(self.model, reached)
         new = self.occasions.labels.new_rows(self.batch, self._rows)
@@ -291,7 +295,7 @@ class _Step:
             ways.append(_weighted(cuts, [first, rows - first], kind, self._tokens))
         return Few(few, ways)
 
-    def _took(self, take: Callable[[], Moment]) -> Moment | None:
+    def _took(self, take: Callable[[], ScriptState]) -> ScriptState | None:
         from cotenant.checkpoint.picture import PictureTooLarge
 
         try:
@@ -327,9 +331,9 @@ def _backward_in_parts(
         except Exception as error:  # Whatever it meets in a check is a reason to refuse.
             if part.use == "step":
                 raise
-            interrupted = Interrupted()
-            interrupted.__cause__ = error
-            parts.throw(interrupted)
+            failed = LossFailed()
+            failed.__cause__ = error
+            parts.throw(failed)
     total = losses[0]
     for loss in losses[1:]:
         total = total + loss

@@ -26,7 +26,7 @@ Fact = tuple[str, str, object]
 """Where, of which kind, and which value."""
 
 
-class Labels:
+class SeenLabels:
     """What the batches that were checked have held."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ def orders_of(batch: Any, rows: int, most: int) -> list[list[int]]:
         keys.append((values is None, table.sum(1, dtype=torch.float64)))
         for value in () if values is None else (values[0], values[-1]):
             keys.append((False, (table == value).sum(1, dtype=torch.float64)))
-    for _, key in sorted(keys, key=lambda each: each[0]):  # Labels and masks before inputs.
+    for _, key in sorted(keys, key=lambda each: each[0]):  # SeenLabels and masks before inputs.
         order = [int(row) for row in torch.argsort(key, stable=True)]
         if order not in orders and len(orders) < most:
             orders.append(order)

@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 
 from cotenant.gradaccum.aside import variables_of
-from cotenant.gradaccum.labels import Labels
+from cotenant.gradaccum.labels import SeenLabels
 
 WAYS_MAX: Final = 16
 """Numbers of graph nodes; a loss that always makes others cannot be watched by them."""
@@ -32,7 +32,7 @@ class Occasions:
     """What is known of one loss of one model."""
 
     def __init__(self) -> None:
-        self.labels = Labels()
+        self.labels = SeenLabels()
         self.draws = False
         """It was seen to draw random numbers."""
         self.parameters: Sequence[torch.Tensor] = ()

@@ -22,7 +22,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from cotenant.gradaccum.aside import Moment, without_output
+from cotenant.gradaccum.aside import ScriptState, silence
 from cotenant.gradaccum.exactness import TOLERANCE, TOLERANCE_LOW_PRECISION, allows_equivalent
 from cotenant.gradaccum.occasions import count_nodes
 
@@ -46,7 +46,7 @@ APART: Final = (
 Weight = Union[float, torch.Tensor]
 
 
-class Part:
+class BatchPart:
     """Rows whose loss, times the weight, is wanted, and its gradient."""
 
     def __init__(self, batch: Any, weight: Weight, use: Literal["step", "proof", "watch"] = "proof") -> None:
@@ -55,14 +55,14 @@ class Part:
         self.nodes = 0
         """How many graph nodes its loss has taken; the caller's own word, or what was counted meanwhile."""
 
-    def run(self) -> Generator[Part, None, None]:
+    def run(self) -> Generator[BatchPart, None, None]:
         """Hands the part to whoever computes its gradient."""
         began = count_nodes()
         yield self
         self.nodes = self.nodes or count_nodes() - began
 
 
-Steps = Generator[Part, None, Union[str, None]]
+Steps = Generator[BatchPart, None, Union[str, None]]
 
 
 class Few(NamedTuple):
@@ -72,7 +72,7 @@ class Few(NamedTuple):
     ways: Sequence[Sequence[tuple[Any, Weight]]]
 
 
-class Interrupted(Exception):
+class LossFailed(Exception):
     """The script's code has failed during the proof; `__cause__` says how."""
 
 
@@ -81,7 +81,7 @@ class Proof:
     backward."""
 
     def __init__(
-        self, groups: Sequence[Few], take: Callable[[], Moment], why: str, *, spared: str = ""
+        self, groups: Sequence[Few], take: Callable[[], ScriptState], why: str, *, spared: str = ""
     ) -> None:
         """groups: of rows, one at least. take: everything that the script's code reaches, now. why: what is
         wrong if gradients differ. spared: the beginning of the paths whose changes count for nothing, because
@@ -107,9 +107,9 @@ class Proof:
         if busy:
             return NOT_CHECKED.format(f"another thread changes {busy[0].path}")
         try:
-            with without_output(), torch.enable_grad(), self._around(before.objects()) as leaves:
+            with silence(), torch.enable_grad(), self._around(before.objects()) as leaves:
                 reason = yield from self._measure(before, leaves)
-        except Interrupted as error:
+        except LossFailed as error:
             cause = error.__cause__
             reason = NOT_CHECKED.format(f"{type(cause).__name__}: {cause}")
         except BaseException:
@@ -118,7 +118,7 @@ class Proof:
         changed = before.put_back()
         return NOT_PUT_BACK.format(changed[0]) if changed else reason
 
-    def _measure(self, before: Moment, leaves: _Leaves) -> Steps:
+    def _measure(self, before: ScriptState, leaves: _Leaves) -> Steps:
         leaves.clear()
         yield from self._run(self._groups[0].whole, 1.0)
         first = leaves.take()
@@ -154,8 +154,8 @@ class Proof:
                 return reason
         return None
 
-    def _run(self, batch: Any, weight: Weight) -> Generator[Part, None, None]:
-        part = Part(batch, weight)
+    def _run(self, batch: Any, weight: Weight) -> Generator[BatchPart, None, None]:
+        part = BatchPart(batch, weight)
         yield from part.run()
         self.nodes.add(part.nodes)
 

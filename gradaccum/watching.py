@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch.utils import _pytree as pytree
 
-from cotenant.gradaccum.aside import without_output
+from cotenant.gradaccum.aside import silence
 from cotenant.gradaccum.rows import Uncut, join_outputs, tensors_of
 
 BYTES_MAX: Final = 64 * 1024 * 1024
@@ -62,7 +62,7 @@ class _Call:
         return sum(each.nbytes for each in tensors_of(self.output))
 
 
-class Watch:
+class OutputWatch:
     """The outputs of a model for the parts of one batch, and the gradients there."""
 
     def __init__(self, model: Any) -> None:
@@ -126,7 +126,7 @@ class Watch:
         return True
 
     @contextlib.contextmanager
-    def in_place(self, parameters: Sequence[torch.Tensor]) -> Iterator[None]:
+    def replay(self, parameters: Sequence[torch.Tensor]) -> Iterator[None]:
         """The outputs stand for the model's meanwhile, and gradients of its parameters are set aside."""
         for number, output in enumerate(self._joined):
             for place, each in enumerate(tensors_of(output)):
@@ -136,13 +136,13 @@ class Watch:
             each.grad = None
         outputs, forward = iter(self._joined), self._model.forward
 
-        def replay(*args: Any, **kwargs: Any) -> Any:
+        def next_output(*args: Any, **kwargs: Any) -> Any:
             output = next(outputs, outputs)
             return forward(*args, **kwargs) if output is outputs else output
 
-        vars(self._model)["forward"] = replay
+        vars(self._model)["forward"] = next_output
         try:
-            with without_output(), torch.enable_grad():
+            with silence(), torch.enable_grad():
                 yield
         finally:
             del vars(self._model)["forward"]

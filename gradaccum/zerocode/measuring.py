@@ -14,10 +14,10 @@ from typing import Any, Final
 import torch
 
 from cotenant.gradaccum import exactness
-from cotenant.gradaccum.aside import Moment
+from cotenant.gradaccum.aside import ScriptState
 from cotenant.gradaccum.labels import choose_rows, orders_of
 from cotenant.gradaccum.occasions import is_power_of_two
-from cotenant.gradaccum.proof import NOT_CHECKED, RANDOM, Few, Interrupted, Part, Proof, is_generator
+from cotenant.gradaccum.proof import NOT_CHECKED, RANDOM, BatchPart, Few, LossFailed, Proof, is_generator
 from cotenant.gradaccum.rows import pick, rows_of
 
 ROWS_MIN: Final = 3
@@ -39,9 +39,9 @@ def end_unless_proven(proof: Proof, run: Any) -> str | None:
             try:
                 run(part)
             except Exception as error:  # noqa: BLE001  # Whatever it meets is a reason to refuse.
-                interrupted = Interrupted()
-                interrupted.__cause__ = error
-                part = steps.throw(interrupted)
+                failed = LossFailed()
+                failed.__cause__ = error
+                part = steps.throw(failed)
             else:
                 part = next(steps)
     except StopIteration as end:
@@ -82,11 +82,11 @@ class MeasuredModule:
             for order in orders_of(few, rows, ORDERS_MAX)
         ]
 
-        def run(part: Part) -> None:
+        def run(part: BatchPart) -> None:
             loss = self._own(part.batch, *args, **kwargs)
             (loss if isinstance(loss, torch.Tensor) else loss["loss"]).mul(part.weight).backward()
 
-        take = functools.partial(Moment, [("model", self._module), ("batch", batch)], None)
+        take = functools.partial(ScriptState, [("model", self._module), ("batch", batch)], None)
         # What the module logs, the Trainer keeps.
         return end_unless_proven(Proof([Few(few, ways)], take, WEIGHTS, spared="model._trainer"), run)
 
@@ -144,7 +144,7 @@ class MeasuredTrainer:
 
     def _measure(self, more: tuple[Any, ...]) -> str | None:
         """more: what the framework gives to `get_batch_samples` besides batches and their number."""
-        take = functools.partial(Moment, [("trainer", self._trainer)], None)
+        take = functools.partial(ScriptState, [("trainer", self._trainer)], None)
         samples = [sample for each in self._samples for sample in each]
         count = min(len(samples), max(ROWS_MIN, len(self._samples[-1])))
         if count < 2:
@@ -178,7 +178,7 @@ class MeasuredTrainer:
         proof = Proof([Few((0, [samples]), ways)], take, WEIGHTS)
         return end_unless_proven(proof, functools.partial(self._run, more))
 
-    def _run(self, more: tuple[Any, ...], part: Part) -> None:
+    def _run(self, more: tuple[Any, ...], part: BatchPart) -> None:
         """What the Trainer does with one of the micro-batches that make up a step."""
         trainer, (number, parts) = self._trainer, part.batch
         batches = [self._collate(each) for each in parts]
