@@ -40,8 +40,6 @@ from cotenant.gradaccum.watching import OutputWatch
 LOSSES: Final = ("mean", "sum", "token_mean", "token_sum")
 ROWS_MAX: Final = 16
 """Of a proof."""
-ROWS_MIN: Final = 3
-"""Two rows are the same in many ways: each is as rare as the other."""
 ORDERS_MAX: Final = 4
 """In so many orders the rows of a proof are cut in two."""
 
@@ -189,14 +187,16 @@ class _Step:
         unproven, watch = LEFT if groups else "", OutputWatch(self.model)
         try:
             ways = yield from self._run(real, watch)
-            if groups and not any(ways):
-                unproven = NOT_COMPUTED
+            if len(real) == 1:
+                return
+            unproven = LEFT if any(ways) else NOT_COMPUTED if groups else ""
+            if not any(ways):
                 return
             if groups:
                 yield from self._prove(groups, take)
-            if len(real) > 1:
-                yield from self._prove_new(ways, take)
-                yield from self._watch(watch, real[0][1] if self.loss == "token_sum" else 1.0, frame)
+                GUARD.unproven = None
+            yield from self._prove_new(ways, take)
+            yield from self._watch(watch, real[0][1] if self.loss == "token_sum" else 1.0, frame)
             unproven = ""
         except (exactness.Refused, exactness.AttemptEnds):
             unproven = ""
@@ -205,6 +205,7 @@ class _Step:
             raise
         finally:
             if unproven:
+                GUARD.known_of(self.model).pop(self._key, None)  # The next step is proven.
                 GUARD.forbid_step(functools.partial(self.end_if, unproven))
 
     def _run(
@@ -283,8 +284,11 @@ class _Step:
         if not is_due and new is None:
             return []
         few = pick(self.batch, choose_rows(self.batch, self._rows, ROWS_MAX, new))
-        size = max(ROWS_MIN, max(sizes_of(self._rows, steps)))
-        return [self._few(pick(few, torch.tensor(rows))) for rows in groups_of(few, rows_of(few), size)]
+        size = max(sizes_of(self._rows, steps))
+        groups = [pick(few, torch.tensor(rows)) for rows in groups_of(few, rows_of(few), size)]
+        if self.loss == "token_mean" and self._tokens is not None:
+            groups = [each for each in groups if int(self._tokens(*each))]  # Others have no mean.
+        return [self._few(each) for each in groups]
 
     def _few(self, few: tuple[Any, ...]) -> Few:
         kind = "sum" if self.loss == "token_sum" else self.loss  # both sides lack the same factor

@@ -21,6 +21,7 @@ vocabulary) the smallest and the greatest count: padding and what is ignored are
 FLOATS_MAX: Final = 16
 """A tensor of floats with more values than this is no mask and no label."""
 SAMPLE: Final = 1024
+GROUP_MIN: Final = 3
 
 Fact = tuple[str, str, object]
 """Where, of which kind, and which value."""
@@ -133,8 +134,9 @@ def _some(values: list[Any], count: int) -> list[Any]:
 
 
 def groups_of(batch: Any, rows: int, size: int) -> list[list[int]]:
-    """The rows in groups of about `size`, each with rows that differ."""
-    count = max(1, rows // size)
+    """The rows in groups of rows that differ, of `size` at most, but for the smallest: two rows are the same
+    in many ways, since each is as rare as the other."""
+    count = max(1, min(-(-rows // size), rows // GROUP_MIN))
     order = orders_of(batch, rows, 2)[-1]
     return [order[start::count] for start in range(count)]
 

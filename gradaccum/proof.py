@@ -19,8 +19,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple, Union
 
 import torch
+import torch.distributed as dist
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cotenant.gradaccum.aside import ScriptState, silence
 from cotenant.gradaccum.exactness import TOLERANCE, TOLERANCE_LOW_PRECISION, allows_equivalent
@@ -35,6 +37,9 @@ RANDOM: Final = (
     "--accumulate equivalent allows that (outside cotenant: COTENANT_ZERO_CODE=equivalent)"
 )
 CHANGES: Final = "computing the loss changes {0}: in parts it would change more often"
+EXCHANGES: Final = (
+    "computing the loss exchanges values with other ranks, which may not be checking theirs at the same steps"
+)
 TWICE: Final = "computing the loss of the same rows twice gives two gradients"
 NOT_CHECKED: Final = "it could not be checked on a few rows of a batch: {0}"
 NOT_PUT_BACK: Final = "a check on a few rows has changed {0}, and it could not be put back"
@@ -120,8 +125,11 @@ class Proof:
 
     def _measure(self, before: ScriptState, leaves: _Leaves) -> Steps:
         leaves.clear()
-        yield from self._run(self._groups[0].whole, 1.0)
+        with _Exchanges() if is_gang() else contextlib.nullcontext() as exchanges:
+            yield from self._run(self._groups[0].whole, 1.0)
         first = leaves.take()
+        if exchanges is not None and exchanges.seen:
+            return EXCHANGES
         drawn = [each.path for each in before.changes() if is_generator(each)]
         self.draws = bool(drawn)
         if drawn and not allows_equivalent():
@@ -220,6 +228,20 @@ def _in_words(path: str) -> str:
     """A path as one says it of a model: `the buffer 0.mean`."""
     said = re.sub(r"\._modules\['([^']*)'\]", r".\1", path).removeprefix("model.")
     return re.sub(r"(.*?)\.?_buffers\['([^']*)'\]$", r"the buffer \1.\2", said).replace(" .", " ")
+
+
+class _Exchanges(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Whether ranks have exchanged anything."""
+
+    seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen |= func.namespace in ("c10d", "_c10d_functional")
+        return func(*args, **(kwargs or {}))
+
+
+def is_gang() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def is_generator(change: Any) -> bool:

@@ -74,8 +74,10 @@ class OutputWatch:
         self.is_possible = isinstance(model, torch.nn.Module) and not (
             model._forward_hooks
             or model._forward_pre_hooks
-            or "forward" in vars(model)  # It would run twice.
+            or "forward" in vars(model)
+            or model._compiled_call_impl
         )
+        """What else is around the forward pass would run twice."""
 
     @contextlib.contextmanager
     def part(self, rows: int) -> Iterator[None]:

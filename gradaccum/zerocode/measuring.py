@@ -15,12 +15,11 @@ import torch
 
 from cotenant.gradaccum import exactness
 from cotenant.gradaccum.aside import ScriptState
-from cotenant.gradaccum.labels import choose_rows, orders_of
+from cotenant.gradaccum.labels import GROUP_MIN, choose_rows, orders_of
 from cotenant.gradaccum.occasions import is_power_of_two
 from cotenant.gradaccum.proof import NOT_CHECKED, RANDOM, BatchPart, Few, LossFailed, Proof, is_generator
 from cotenant.gradaccum.rows import pick, rows_of
 
-ROWS_MIN: Final = 3
 ORDERS_MAX: Final = 3
 
 WEIGHTS: Final = "as the framework weighs them, the losses of micro-batches are not that of the whole batch"
@@ -146,7 +145,7 @@ class MeasuredTrainer:
         """more: what the framework gives to `get_batch_samples` besides batches and their number."""
         take = functools.partial(ScriptState, [("trainer", self._trainer)], None)
         samples = [sample for each in self._samples for sample in each]
-        count = min(len(samples), max(ROWS_MIN, len(self._samples[-1])))
+        count = min(len(samples), max(GROUP_MIN, len(self._samples[-1])))
         if count < 2:
             return NOT_CHECKED.format("there is only one")
         before = take()
