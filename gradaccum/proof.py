@@ -125,7 +125,7 @@ class Proof:
 
     def _measure(self, before: ScriptState, leaves: _Leaves) -> Steps:
         leaves.clear()
-        with _Exchanges() if is_gang() else contextlib.nullcontext() as exchanges:
+        with _exchanges() as exchanges:
             yield from self._run(self._groups[0].whole, 1.0)
         first = leaves.take()
         if exchanges is not None and exchanges.seen:
@@ -240,8 +240,10 @@ class _Exchanges(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def is_gang() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+def _exchanges() -> Any:
+    """In a gang, what notices that ranks exchange something."""
+    is_gang = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return _Exchanges() if is_gang else contextlib.nullcontext()  # type: ignore[no-untyped-call]
 
 
 def is_generator(change: Any) -> bool:

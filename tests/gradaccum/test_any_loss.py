@@ -72,6 +72,10 @@ class Losses:
         self.class_weights = torch.tensor([1.0, 2.0, 1.0, 30.0], dtype=torch.float64)
         self.criterion = nn.CrossEntropyLoss(weight=self.class_weights)
 
+    def squares(self, x: Tensor) -> Tensor:
+        out: Tensor = self.model(x)
+        return out**2
+
     def each(self, x: Tensor, y: Tensor) -> Tensor:
         return functional.cross_entropy(self.model(x), y.clamp(min=0), reduction="none")
 
@@ -79,7 +83,8 @@ class Losses:
         return self.each(x, y).mean()
 
     def twice(self, x: Tensor, y: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
-        return self.each(x, y).mean() + (self.model(-x) - self.model(x)).square().mean()
+        apart: Tensor = self.model(-x) - self.model(x)
+        return self.each(x, y).mean() + apart.square().mean()
 
     def focal(self, x: Tensor, y: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
         each = self.each(x, y)
@@ -102,7 +107,7 @@ class Losses:
         return self.criterion(self.model(x), y.clamp(min=0))  # type: ignore[no-any-return]
 
     def masked_mean(self, x: Tensor, y: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
-        return ((self.model(x)[:, :3] - 1) ** 2 * mask).sum() / mask.sum()
+        return (self.squares(x)[:, :3] * mask).sum() / mask.sum()
 
     def weighted_rows(self, x: Tensor, y: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
         return (self.each(x, y) * weight).sum() / weight.sum()
@@ -129,26 +134,26 @@ class Losses:
 
     def balanced(self, x: Tensor, y: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
         each = self.each(x, y)
-        return torch.stack([each[y == kind].mean() for kind in y.unique()]).mean()
+        return torch.stack([each[y == kind].mean() for kind in torch.unique(y)]).mean()
 
     def dice(self, x: Tensor, y: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
         found, wanted = torch.sigmoid(self.model(x)[:, 0]), (y == CLASSES - 1).double()
         return 1 - (2 * (found * wanted).sum() + 1) / (found.sum() + wanted.sum() + 1)
 
     def root_of_mean(self, x: Tensor, y: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
-        return torch.sqrt((self.model(x) ** 2).mean())
+        return torch.sqrt(self.squares(x).mean())
 
     def with_penalty(self, x: Tensor, y: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
         return self.each(x, y).mean() + 0.01 * sum(p.square().sum() for p in self.model.parameters())
 
     def spread(self, x: Tensor, y: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
-        return self.each(x, y).mean() + self.model(x).var()
+        return self.each(x, y).mean() + self.squares(x).var()
 
     def by_constant(self, x: Tensor, y: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
         return self.each(x, y).sum() / 24
 
 
-NAMES = [name for name, value in vars(Losses).items() if callable(value) and name[0] != "_"][2:]
+NAMES = [name for name, value in vars(Losses).items() if callable(value) and name[0] != "_"][3:]
 EXACT_ALWAYS = {"mean", "twice", "focal", "smoothed", "with_penalty"}
 
 

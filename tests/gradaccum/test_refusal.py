@@ -146,7 +146,7 @@ class Drawing(nn.Module):
         self.kind = kind
 
     def forward(self, x: Tensor) -> Tensor:
-        seldom = {
+        seldom: dict[str, Callable[[], float]] = {
             "torch": lambda: float(torch.rand(())),
             "python": random.random,
             "numpy": lambda: float(numpy.random.rand()),
