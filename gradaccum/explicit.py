@@ -337,7 +337,8 @@ def _backward_in_parts(
                 raise
             failed = LossFailed()
             failed.__cause__ = error
-            parts.throw(failed)
+            with contextlib.suppress(StopIteration):  # It was no proof, and the last.
+                parts.throw(failed)
     total = losses[0]
     for loss in losses[1:]:
         total = total + loss

@@ -226,7 +226,7 @@ class Proof:
 
 def _in_words(path: str) -> str:
     """A path as one says it of a model: `the buffer 0.mean`."""
-    said = re.sub(r"\._modules\['([^']*)'\]", r".\1", path).removeprefix("model.")
+    said = re.sub(r"\.(?:_modules|_parameters)\['([^']*)'\]", r".\1", path).removeprefix("model.")
     return re.sub(r"(.*?)\.?_buffers\['([^']*)'\]$", r"the buffer \1.\2", said).replace(" .", " ")
 
 

@@ -91,11 +91,19 @@ class OutputWatch:
             self._model.register_forward_pre_hook(self._enter),
             self._model.register_forward_hook(self._leave),
         ]
+        grad = torch.autograd.grad
+        torch.autograd.grad = functools.partial(self._give_up, grad)
         try:
             yield
         finally:
+            torch.autograd.grad = grad
             for hook in hooks:
                 hook.remove()
+
+    def _give_up(self, grad: Any, *args: Any, **kwargs: Any) -> Any:
+        """A gradient inside a loss (a penalty on it, an attack) reaches behind the outputs."""
+        self.is_possible = False
+        return grad(*args, **kwargs)
 
     def _enter(self, *_: Any) -> None:
         self._depth += 1
