@@ -18,43 +18,19 @@ scheduler come after, once, as without accumulation.
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
-import types
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
-import torch.distributed as dist
 
-from cotenant.gradaccum import exactness
-from cotenant.gradaccum.aside import ScriptState, StackVariables, scripts_frame
-from cotenant.gradaccum.exactness import GUARD
-from cotenant.gradaccum.labels import choose_rows, groups_of, orders_of
-from cotenant.gradaccum.occasions import Occasions, count_nodes, names_in
-from cotenant.gradaccum.proof import NOT_CHECKED, BatchPart, Few, LossFailed, Proof, Weight
-from cotenant.gradaccum.rows import cut, pick, rows_of, sizes_of
+from cotenant.gradaccum.aside import scripts_frame
+from cotenant.gradaccum.occasions import count_nodes, names_in
+from cotenant.gradaccum.parts import StepInParts, Tokens, weight_of_all
+from cotenant.gradaccum.proof import LossFailed
 from cotenant.gradaccum.schedule import PROGRESS
-from cotenant.gradaccum.watching import OutputWatch
 
 LOSSES: Final = ("mean", "sum", "token_mean", "token_sum")
-ROWS_MAX: Final = 16
-"""Of a proof."""
-ORDERS_MAX: Final = 4
-"""In so many orders the rows of a proof are cut in two."""
-
-LEFT: Final = "the loop over its parts was left before it was checked that its batches can be split"
-NOT_SPLIT: Final = (
-    'the loss does not split over rows as declared. Is it a sum, or a mean over tokens? Say loss="sum" or '
-    '"token_mean". Does it compare rows with each other? Then it cannot be accumulated'
-)
-NOT_COMPUTED: Final = (
-    "no loss was computed in the loop over split(), so it could not be checked that its batches can be split"
-)
-
-Tokens = Callable[..., Any]
-Roots = list[tuple[str, Any]]
-"""Objects, by the beginnings of their paths."""
 
 
 def split(
@@ -62,9 +38,10 @@ def split(
 ) -> Iterator[tuple[Any, ...]]:
     """Yield `(*micro_batch, weight)`: multiply the micro-batch's loss by the weight, then call backward.
 
-    With s > 1 the body of the loop runs some more times, on a few rows, now and then: whether the gradient of
-    the whole batch is that of its parts. What it does then to objects and variables is undone, and what it
-    prints does not come out; what it writes to files stays.
+    With s > 1 the body of the loop runs some more times, after the parts: to measure on a few rows, at some
+    steps, whether the gradient of the whole batch is that of its parts, and in each step on the outputs of
+    the model. What it does then to objects and variables is undone, and what it prints does not come out;
+    what it writes to files stays. At a difference the step is not taken, as in `backward`.
 
     model: what the loss is computed with (DDP or plain). tokens: for token losses, counts the tokens of
     `(*micro_batch)`. steps: s; by default what the scheduler decided, 1 outside cotenant.
@@ -74,12 +51,12 @@ def split(
     wanted = PROGRESS.steps_now() if steps is None else steps
     PROGRESS.last_steps = wanted
     if wanted == 1:
-        yield (*batch, _weight_of_all(model, batch, loss, tokens))
+        yield (*batch, weight_of_all(model, batch, loss, tokens))
     else:
         stack = sys._getframe(1)
         frame = scripts_frame(stack)
         code = (frame.f_code, frame.f_lasti)
-        step = _Step(model, batch, loss, tokens, code, is_ordered=steps is None)
+        step = StepInParts(model, batch, loss, tokens, code, is_ordered=steps is None)
         for part in step.parts(wanted, names_in(frame), stack):
             yield (*part.batch, part.weight)
     PROGRESS.split_ended()
@@ -97,9 +74,10 @@ def backward(
     """Forward and backward over the whole batch, in micro-batches if need be; returns its loss, detached.
 
     `loss_of(*micro_batch)` computes the loss. With a GradScaler the losses are scaled. With s > 1 it is
-    measured now and then, on a few rows, whether the gradient of the whole batch is that of its parts, and in
-    each step where that is possible whether the loss is. If not, the step is not taken: the attempt ends and
-    the job goes on whole; with `steps` given here, `Refused` says what is wrong.
+    measured on a few rows, at some steps, whether the gradient of the whole batch is that of its parts, and
+    in each step on the outputs of the model, if these are rows. If it is not, the step is not taken: the
+    attempt ends (AttemptEnds) and the job goes on whole; with `steps` given here, `Refused` says what is
+    wrong.
     """
     _check_arguments(loss, tokens)
     PROGRESS.explicit = True
@@ -109,7 +87,7 @@ def backward(
         total = _at_once(model, loss_of, batch, loss, tokens, scaler)
     else:
         code = (getattr(loss_of, "__code__", type(loss_of)),)
-        step = _Step(model, batch, loss, tokens, code, is_ordered=steps is None)
+        step = StepInParts(model, batch, loss, tokens, code, is_ordered=steps is None)
         total = _backward_in_parts(step, loss_of, wanted, scaler)
     PROGRESS.last_loss = total
     PROGRESS.split_ended()
@@ -126,7 +104,7 @@ def _at_once(
 ) -> torch.Tensor:
     value = loss_of(*batch)
     if loss == "token_sum":
-        value = value * _weight_of_all(model, batch, loss, tokens)
+        value = value * weight_of_all(model, batch, loss, tokens)
     _run_backward(value, scaler)
     return value.detach()
 
@@ -142,185 +120,8 @@ def _check_arguments(loss: str, tokens: Tokens | None) -> None:
         raise ValueError(f"loss={loss!r} needs tokens=, a function that counts the tokens of a micro-batch")
 
 
-# --- A step in parts -------------------------------------------------------------------------------
-
-
-class _Step:
-    """One batch that is to go through in parts."""
-
-    def __init__(
-        self,
-        model: Any,
-        batch: tuple[Any, ...],
-        loss: str,
-        tokens: Tokens | None,
-        code: tuple[Any, ...],
-        *,
-        is_ordered: bool,
-    ) -> None:
-        """code: what tells one loss of the model from another. is_ordered: the scheduler has decided on s,
-        not the caller."""
-        self.model, self.batch, self.loss, self._tokens = model, batch, loss, tokens
-        self._key, self._is_ordered = (*code, loss), is_ordered
-        self._rows = rows_of(batch)
-        self.occasions = GUARD.known_of(model).setdefault(self._key, Occasions())
-        if is_ordered:
-            self.end_if(GUARD.refused)
-        self.end_if(exactness.refusal(model))
-
-    def parts(
-        self, steps: int, reached: Roots, frame: types.FrameType | None = None
-    ) -> Generator[BatchPart, None, None]:
-        """The parts of the batch, and those of a proof where one is due.
-
-        reached: what the code reaches that computes the loss. frame: the function whose loop that code is, if
-        it is the script's. Its proof comes after the real parts, so that whoever counts them finds those
-        first; what they have done is undone if it fails.
-        """
-        take = functools.partial(ScriptState, [("model", self.model), *reached, ("batch", self.batch)], frame)
-        real = _weighted_parts(self.model, self.batch, self.loss, self._tokens, steps)
-        groups = self._groups_if_due(steps, reached) if len(real) > 1 else []
-        if groups and frame is None:
-            yield from self._prove(groups, take)
-            groups = []
-        began = self._took(take) if groups else None
-        unproven, watch = LEFT if groups else "", OutputWatch(self.model)
-        try:
-            ways = yield from self._run(real, watch)
-            if len(real) == 1:
-                return
-            unproven = LEFT if any(ways) else NOT_COMPUTED if groups else ""
-            if not any(ways):
-                return
-            if groups:
-                yield from self._prove(groups, take)
-                GUARD.unproven = None
-            yield from self._prove_new(ways, take)
-            yield from self._watch(watch, real[0][1] if self.loss == "token_sum" else 1.0, frame)
-            unproven = ""
-        except (exactness.Refused, exactness.AttemptEnds):
-            unproven = ""
-            if began is not None:
-                began.put_back()
-            raise
-        finally:
-            if unproven:
-                GUARD.known_of(self.model).pop(self._key, None)  # The next step is proven.
-                GUARD.forbid_step(functools.partial(self.end_if, unproven))
-
-    def _run(
-        self, real: list[tuple[Any, Weight]], watch: OutputWatch
-    ) -> Generator[BatchPart, None, dict[int, Any]]:
-        """The real parts. Returns them by the number of graph nodes that they made."""
-        ways: dict[int, Any] = {}
-        for position, (batch, weight) in enumerate(real):
-            if position:
-                PROGRESS.part_ended()
-            part = BatchPart(batch, weight, "step")
-            # DDP decides in the forward pass whether this backward exchanges gradients.
-            with _without_exchange(self.model, position < len(real) - 1), watch.part(rows_of(batch)):
-                yield from part.run()
-            ways.setdefault(part.nodes, batch)
-        return ways
-
-    def _prove(self, groups: list[Few], take: Callable[[], ScriptState]) -> Generator[BatchPart, None, None]:
-        """The parts of a proof. Raises what ends the step, if it fails."""
-        proof = Proof(groups, take, NOT_SPLIT)
-        try:
-            reason = yield from proof.steps()
-        except GeneratorExit:
-            self._announce_left()
-            raise
-        self.occasions.draws |= proof.draws
-        self.occasions.parameters = proof.parameters
-        for nodes in proof.nodes:
-            reason = reason or self.occasions.note_way(nodes)
-        self.end_if(reason)
-
-    def _prove_new(
-        self, ways: dict[int, Any], take: Callable[[], ScriptState]
-    ) -> Generator[BatchPart, None, None]:
-        """The parts of a proof for each part whose loss has taken a way that no proof has taken."""
-        for nodes, batch in ways.items():
-            if nodes and self.occasions.is_new_way(nodes):
-                rows = batch if rows_of(batch) > 1 else pick(self.batch, torch.arange(2))
-                yield from self._prove([self._few(rows)], take)
-                self.end_if(self.occasions.note_way(nodes))
-
-    def _watch(
-        self, watch: OutputWatch, factor: Weight, frame: types.FrameType | None
-    ) -> Generator[BatchPart, None, None]:
-        """The whole batch once more, with the outputs of its parts in place of the model's."""
-        from cotenant.checkpoint.picture import Picture, generator_roots
-
-        if not watch.is_ready(self._rows):
-            return
-        variables, drawn = StackVariables(frame), Picture(generator_roots())
-        try:
-            with watch.replay(self.occasions.parameters):
-                yield BatchPart(self.batch, factor, "watch")
-        except LossFailed:
-            return  # A loss that needs more of the model than its outputs.
-        except GeneratorExit:
-            self._announce_left()
-            raise
-        finally:
-            variables.put_back()
-            is_noisy = bool(drawn.changes())
-            drawn.put_back()
-        if not is_noisy:  # Noise beside the model's is another for the whole batch.
-            self.end_if(watch.difference())
-
-    def _announce_left(self) -> None:
-        """The loop was left while its body ran for a check. What is raised now, if anything, is the script's
-        own error."""
-        if self._is_ordered:
-            exactness.announce(LEFT)
-
-    def _groups_if_due(self, steps: int, reached: Roots) -> list[Few]:
-        """Rows for a proof, in groups that are no larger than a part, but for the smallest parts."""
-        is_due = self.occasions.is_due(self.model, reached)
-        new = self.occasions.labels.new_rows(self.batch, self._rows)
-        if not is_due and new is None:
-            return []
-        few = pick(self.batch, choose_rows(self.batch, self._rows, ROWS_MAX, new))
-        size = max(sizes_of(self._rows, steps))
-        groups = [pick(few, torch.tensor(rows)) for rows in groups_of(few, rows_of(few), size)]
-        if self.loss == "token_mean" and self._tokens is not None:
-            groups = [each for each in groups if int(self._tokens(*each))]  # Others have no mean.
-        return [self._few(each) for each in groups]
-
-    def _few(self, few: tuple[Any, ...]) -> Few:
-        kind = "sum" if self.loss == "token_sum" else self.loss  # both sides lack the same factor
-        rows = rows_of(few)
-        first, ways = -(-rows // 3), []
-        for order in orders_of(few, rows, ORDERS_MAX):
-            cuts = [pick(few, torch.tensor(part)) for part in (order[:first], order[first:])]
-            ways.append(_weighted(cuts, [first, rows - first], kind, self._tokens))
-        return Few(few, ways)
-
-    def _took(self, take: Callable[[], ScriptState]) -> ScriptState | None:
-        from cotenant.checkpoint.picture import PictureTooLarge
-
-        try:
-            return take()
-        except PictureTooLarge as error:
-            self.end_if(NOT_CHECKED.format(error))
-        return None
-
-    def end_if(self, reason: str | None) -> None:
-        """Raises AttemptEnds, or Refused where the caller has asked for parts himself."""
-        if reason is None:
-            return
-        GUARD.known_of(self.model).pop(self._key, None)  # Whoever tries again is measured again.
-        if not self._is_ordered:
-            raise exactness.refuse(reason)
-        GUARD.refused = reason
-        exactness.end_attempt(reason)
-
-
 def _backward_in_parts(
-    step: _Step, loss_of: Callable[..., torch.Tensor], steps: int, scaler: Any
+    step: StepInParts, loss_of: Callable[..., torch.Tensor], steps: int, scaler: Any
 ) -> torch.Tensor:
     losses: list[torch.Tensor] = []
     parts = step.parts(steps, [("loss_of", loss_of)])
@@ -343,55 +144,3 @@ def _backward_in_parts(
     for loss in losses[1:]:
         total = total + loss
     return total
-
-
-def _without_exchange(model: Any, is_wanted: bool) -> Any:
-    return getattr(model, "no_sync", contextlib.nullcontext)() if is_wanted else contextlib.nullcontext()
-
-
-def _weighted_parts(
-    model: Any, batch: tuple[Any, ...], loss: str, tokens: Tokens | None, steps: int
-) -> list[tuple[tuple[Any, ...], Weight]]:
-    """The micro-batches and the weights of their losses."""
-    sizes = sizes_of(rows_of(batch), steps)
-    parts, start = [], 0
-    for size in sizes:
-        parts.append(cut(batch, start, start + size))
-        start += size
-    if loss == "token_sum":
-        weight = _weight_of_all(model, batch, loss, tokens)
-        return [(part, weight) for part in parts]
-    return _weighted(parts, sizes, loss, tokens)
-
-
-def _weighted(
-    parts: list[Any], sizes: list[int], loss: str, tokens: Tokens | None
-) -> list[tuple[Any, Weight]]:
-    if loss == "mean":
-        rows = sum(sizes)
-        return [(part, size / rows if rows else 1.0) for part, size in zip(parts, sizes)]
-    if loss == "sum":
-        return [(part, 1.0) for part in parts]
-    assert tokens is not None
-    counts = [int(tokens(*part)) for part in parts]
-    if not sum(counts):
-        return [(parts[0], 1.0)]  # a mean over nothing: not a number, as without accumulation
-    # A part without tokens has no mean and adds nothing: leave it out.
-    return [(part, count / sum(counts)) for part, count in zip(parts, counts) if count]
-
-
-def _weight_of_all(model: Any, batch: tuple[Any, ...], loss: str, tokens: Tokens | None) -> Weight:
-    """The factor for the loss of a whole batch: 1, unless it is a sum over tokens still to be normalised."""
-    if loss != "token_sum":
-        return 1.0
-    assert tokens is not None
-    counted = torch.as_tensor(tokens(*batch)).detach().to(torch.float64)
-    world_size = 1
-    if dist.is_available() and dist.is_initialized() and hasattr(model, "no_sync"):
-        world_size = dist.get_world_size(model.process_group)
-        if dist.get_backend(model.process_group) == "nccl":
-            counted = counted.to(next(model.parameters()).device)
-        counted = counted.clone()
-        dist.all_reduce(counted, group=model.process_group)
-    factor = world_size / counted.clamp(min=1.0)
-    return factor if factor.is_cuda else factor.item()  # reading it back from a GPU would stall the step

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import functools
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -28,9 +29,14 @@ UNEVEN: Final = (
     "averages over them"
 )
 
+INCOMPLETE: Final = (
+    "the last whole batch of this step is smaller than the others and counts as much as they do, and its "
+    "micro-batches would not"
+)
 
-def end_unless_proven(proof: Proof, run: Any) -> str | None:
-    """Runs the parts of a proof; returns why it failed. `run(part)` computes a part's gradient."""
+
+def run_proof(proof: Proof, run: Callable[[BatchPart], None]) -> str | None:
+    """Returns why a proof has failed. `run` computes the gradient of a part."""
     steps = proof.steps()
     try:
         part = next(steps)
@@ -87,7 +93,7 @@ class MeasuredModule:
 
         take = functools.partial(ScriptState, [("model", self._module), ("batch", batch)], None)
         # What the module logs, the Trainer keeps.
-        return end_unless_proven(Proof([Few(few, ways)], take, WEIGHTS, spared="model._trainer"), run)
+        return run_proof(Proof([Few(few, ways)], take, WEIGHTS, spared="model._trainer"), run)
 
 
 def refuse_random_numbers(module: torch.nn.Module) -> None:
@@ -139,6 +145,10 @@ class MeasuredTrainer:
             sizes = sorted({rows_of((each,)) for each in batches})
             if len(sizes) > 1:
                 exactness.end_attempt(UNEVEN.format(" and ".join(map(str, sizes))))
+            if self._knob > 1 and len(batches) % (
+                self._trainer.args.gradient_accumulation_steps // self._knob
+            ):
+                exactness.end_attempt(INCOMPLETE)
         return batches, items
 
     def _measure(self, more: tuple[Any, ...]) -> str | None:
@@ -175,7 +185,7 @@ class MeasuredTrainer:
             parts = [kept[:first], kept[first:]]
             ways.append([((number, parts), 1.0) for number in range(len(parts))])
         proof = Proof([Few((0, [samples]), ways)], take, WEIGHTS)
-        return end_unless_proven(proof, functools.partial(self._run, more))
+        return run_proof(proof, functools.partial(self._run, more))
 
     def _run(self, more: tuple[Any, ...], part: BatchPart) -> None:
         """What the Trainer does with one of the micro-batches that make up a step."""
