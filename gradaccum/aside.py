@@ -14,10 +14,12 @@ import inspect
 import logging
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, Final
 
 _UNBOUND: Final = object()
+_HELD_BY_US: Final = 4
+"""References to the copy: the frame's, two variables', and that of the question."""
 
 
 class ScriptState:
@@ -73,16 +75,14 @@ class StackVariables:
     def put_back(self) -> None:
         """Binds every variable to what it held. A function's that held nothing keeps what it has."""
         for frame, names in self._kept:
-            now = frame.f_locals
-            changed = {name: value for name, value in names.items() if now.get(name, _UNBOUND) is not value}
-            for name, value in changed.items():
-                if value is _UNBOUND:
-                    del now[name]
-                else:
-                    now[name] = value
-            if changed and is_function(frame) and sys.version_info < (3, 13):
-                # Before PEP 667 a frame's variables are a copy; this is how debuggers write them back.
-                ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+            with _variables(frame) as now:
+                for name, value in names.items():
+                    if now.get(name, _UNBOUND) is value:
+                        continue
+                    if value is _UNBOUND:
+                        del now[name]
+                    else:
+                        now[name] = value
 
 
 def is_function(frame: types.FrameType) -> bool:
@@ -91,10 +91,24 @@ def is_function(frame: types.FrameType) -> bool:
 
 def variables_of(frame: types.FrameType) -> dict[str, Any]:
     """The variables of code that is half way, by name."""
-    found = dict(frame.f_locals)
-    if sys.version_info < (3, 13) and is_function(frame):
-        frame.f_locals.clear()  # A copy that the frame would keep, and with it what the variables have held.
-    return found
+    with _variables(frame) as names:
+        return dict(names)
+
+
+@contextlib.contextmanager
+def _variables(frame: types.FrameType) -> Iterator[MutableMapping[str, Any]]:
+    """The variables, to be read and set. Before PEP 667 those of a function are a copy, which the frame
+    keeps, and with it what they have held; it is emptied, unless `locals()` has given it to somebody."""
+    names = frame.f_locals
+    if sys.version_info >= (3, 13) or not is_function(frame):
+        yield names
+        return
+    before = dict(names)
+    yield names
+    if any(value is not before.get(name, _UNBOUND) for name, value in names.items()):
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+    if sys.getrefcount(names) <= _HELD_BY_US:
+        names.clear()
 
 
 def _bound_in_loop(frame: types.FrameType) -> set[str]:

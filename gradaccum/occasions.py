@@ -33,8 +33,6 @@ class Occasions:
 
     def __init__(self) -> None:
         self.labels = SeenLabels()
-        self.draws = False
-        """It was seen to draw random numbers."""
         self.parameters: Sequence[torch.Tensor] = ()
         """What a proof has computed gradients for."""
         self._steps = 0

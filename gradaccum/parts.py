@@ -131,7 +131,6 @@ class StepInParts:
         except GeneratorExit:
             self._announce_left()
             raise
-        self.occasions.draws |= proof.draws
         self.occasions.parameters = proof.parameters
         for nodes in proof.nodes:
             reason = reason or self.occasions.note_way(nodes)

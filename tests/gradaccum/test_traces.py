@@ -288,3 +288,18 @@ def test_an_ordered_split_that_is_refused_is_refused_again() -> None:
             )
         assert ended.value.code == 1
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_what_locals_has_returned_keeps_what_was_in_it() -> None:
+    model = nn.Linear(6, 3)
+
+    def step(rate: float = 0.1) -> dict[str, Any]:
+        given = locals()
+        x, y = rows()
+        for part_x, part_y, weight in gradaccum.split(model, x, y, steps=3):
+            (functional.cross_entropy(model(part_x), part_y) * weight).backward()
+        assert rate == 0.1
+        return given
+
+    given = step()
+    assert (given["rate"], given["model"]) == (0.1, model)
