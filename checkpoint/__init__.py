@@ -37,6 +37,7 @@ __all__ = [
     "device_limit",
     "disk",
     "parameters_sha256",
+    "picture",
     "progress",
     "read_manifest",
     "resuming",

@@ -1,10 +1,11 @@
 """Exact gradient accumulation inside the user's own training process.
 
-Rule: standard library and torch only, Python 3.9 and torch 2.5 upwards, nothing of cotenant besides. With
-s = 1, and outside cotenant, `split` and `backward` do what the plain loop does.
+Rule: standard library and torch only, Python 3.9 and torch 2.5 upwards, nothing of cotenant besides the
+picture of what a script reaches. With s = 1, and outside cotenant, `split` and `backward` do what the plain
+loop does.
 
-Neither this package nor `cotenant.checkpoint` imports the other. `checkpoint` finds this one in `sys.modules`
-and uses `PROGRESS` (how many steps are complete, the latest s and loss), `steps_at` and `refusal`.
+`cotenant.checkpoint` does not import this package. It finds it in `sys.modules` and uses `PROGRESS` (how many
+steps are complete, the latest s and loss), `steps_at` and `refusal`.
 
 What needs torch is imported when it is asked for: `python -m cotenant.gradaccum.launch` must not load it
 before the script does.

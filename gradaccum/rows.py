@@ -8,7 +8,7 @@ where something in it is neither a tensor nor a plain value: we guess nothing.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -202,3 +202,23 @@ def _has_rows(leaf: Any, verb: str) -> bool:
     if isinstance(leaf, (*PLAIN, *_TORCH_PLAIN, list, tuple, torch.Generator)) or callable(leaf):
         return False
     raise Uncut(f"it {verb} a {type(leaf).__name__}, whose rows are not known")
+
+
+# --- What the rows of a batch hold -----------------------------------------------------------------
+
+
+def columns_of(batch: Any, rows: int, where: str = "batch") -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor of a batch (and every list of numbers) by its place, as a table of `rows` lines."""
+    if isinstance(batch, torch.Tensor):
+        if batch.dim() and batch.numel() and not batch.is_complex():
+            yield where, batch.detach().reshape(rows, -1)
+    elif isinstance(batch, dict):
+        for key, part in batch.items():
+            yield from columns_of(part, rows, f"{where}[{key!r}]")
+    elif isinstance(batch, (list, tuple)):
+        if _is_column(batch):
+            numbers = [each if isinstance(each, (int, float)) else hash(each) for each in batch]
+            yield where, torch.tensor(numbers, dtype=torch.float64).reshape(rows, -1)
+        else:
+            for position, part in enumerate(batch):
+                yield from columns_of(part, rows, f"{where}[{position}]")

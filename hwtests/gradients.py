@@ -64,7 +64,7 @@ def gradient(
     model: nn.Module, loss_of: Any, batch: tuple[Tensor, ...], steps: int, device: str
 ) -> tuple[list[Tensor], float | None]:
     """The gradient of every parameter, and the peak of the memory that torch allocated for it."""
-    for _ in range(2):  # The first time checks a few rows, and warms up: that is not what is compared.
+    for _ in range(3):  # The first two check a few rows, and warm up: that is not what is compared.
         model.zero_grad(set_to_none=True)
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()

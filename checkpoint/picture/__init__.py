@@ -151,6 +151,10 @@ class Picture:
         self._copied_bytes += size
         return TENSOR.copy(state)
 
+    def objects(self) -> Iterator[Any]:
+        """Everything that was met, the nearest to the roots first."""
+        return (node.value for node in self.nodes)
+
     def let_go(self) -> None:
         """Keep nothing alive that the script lets go of."""
         let_go(self.nodes, self._known)
@@ -253,7 +257,8 @@ def kind_of(made: type) -> Kind | None:
         return ARRAY
     if numpy is not None and issubclass(made, (numpy.random.Generator, numpy.random.RandomState)):
         return DRAWS
-    return next((kind for base, kind in (*CONTAINERS, *OBJECTS) if issubclass(made, base)), OBJECT)
+    other = None if made.__module__.partition(".")[0] in OTHERS else OBJECT
+    return next((kind for base, kind in (*CONTAINERS, *OBJECTS) if issubclass(made, base)), other)
 
 
 @contextlib.contextmanager

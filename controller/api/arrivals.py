@@ -206,8 +206,9 @@ def unheld_memory(engine: Engine, specs: Sequence[JobSpec]) -> tuple[str, ...]:
 def check_submission(core: Core, request: wire.Submit, who: Identity) -> Accepted:
     """The submission's jobs as they would be accepted now. Raises Denied."""
     engine = core.state.engine
+    config = engine.config
     accepted = accept(
-        request, who, engine.next_number, engine.jobs, engine.config.organisations, engine.config.idle
+        request, who, engine.next_number, engine.jobs, config.organisations, config.idle, config.sharing
     )
     check_priority(engine, who, accepted.specs)
     check_fit(engine, accepted.specs, core.state.allocations)

@@ -13,12 +13,14 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.controller.domain import (
+    NO_BOUNDS,
     Dependency,
     IdleSettings,
     Job,
     JobId,
     JobSpec,
     OrganisationSettings,
+    SharingSettings,
     natural_key,
     texts,
 )
@@ -57,6 +59,7 @@ def accept(
     jobs: Mapping[JobId, Job],
     organisations: Mapping[str, OrganisationSettings] = MappingProxyType({}),
     idle: IdleSettings = IdleSettings(),  # noqa: B008
+    sharing: SharingSettings = NO_BOUNDS,
 ) -> Accepted:
     """Accepts the jobs of a submission. Raises Denied: what is wrong, with the job's name where there are
     several."""
@@ -78,6 +81,8 @@ def accept(
         placeholders[spec.job_id] = job_id
         if request.default_class:
             spec = add_default_class(spec, organisations)
+        if allows_equivalent(spec, organisations, sharing):
+            spec = msgspec.structs.replace(spec, launch=spec.launch.allow_equivalent())
         if not spec.idle:
             rule = idle.shell if spec.launch.terminal else idle.batch
             spec = msgspec.structs.replace(spec, idle=rule)
@@ -161,6 +166,15 @@ def add_default_class(spec: JobSpec, organisations: Mapping[str, OrganisationSet
     if known is None or not known.job_class:
         return spec
     return msgspec.structs.replace(spec, job_class=known.job_class)
+
+
+def allows_equivalent(
+    spec: JobSpec, organisations: Mapping[str, OrganisationSettings], sharing: SharingSettings
+) -> bool:
+    """Whether the settings let its batches be split although parts draw other random numbers."""
+    known = organisations.get(spec.organisation)
+    said = known.accumulate if known is not None else ""
+    return (said or sharing.accumulate) == "equivalent"
 
 
 def add_owner(

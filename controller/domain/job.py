@@ -113,14 +113,19 @@ class Job(msgspec.Struct, kw_only=True):
         return newest
 
     @property
+    def must_stay_whole(self) -> bool:
+        """Its own check, which has the last word, or that of a job like it was seen to refuse parts."""
+        profile = self.measured.profile
+        refused = profile is not None and profile.accumulates is False
+        return refused or self.progress.capabilities.refuses_to_split
+
+    @property
     def can_accumulate(self) -> bool:
         """Nothing speaks against it so far, as its library or that of its like has said, or it was measured
         in parts; and it was never seen to refuse."""
-        profile = self.measured.profile
-        if self.progress.capabilities.refuses_to_split:
-            return False  # Its own check has the last word, whatever was measured of its like.
-        if (profile is not None and profile.accumulates is False) or self.spec.is_elastic:
+        if self.must_stay_whole or self.spec.is_elastic:
             return False  # What an elastic one accumulates follows from its number of devices.
+        profile = self.measured.profile
         return self.progress.capabilities.accumulates or (
             profile is not None and (profile.accumulates is True or profile.measured_s[-1:] > (1,))
         )

@@ -112,6 +112,9 @@ class CodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("a snapshot's sizes must not be negative")
 
 
+EQUIVALENT: Final = "equivalent"
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """How the user's command is started; opaque to policies."""
 
@@ -127,7 +130,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that is the only one gets RANK and its kin as well; False: it is started as it was typed."""
     zero_code: tuple[str, ...] = ()
     """What the hook does for a script that knows nothing of cotenant: accumulate, mean, checkpoint,
-    progress."""
+    progress; and `equivalent`: batches may be split although parts draw other random numbers."""
     warm: bool = True
     """Its ranks may be forked from a process that has imported their packages; False: `--cold`."""
     watchdog_s: float | None = None
@@ -163,6 +166,17 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     def may_be_split(self) -> bool:
         """A hook in its processes checks whether its batches can be, and says hello when it knows."""
         return "accumulate" in self.zero_code
+
+    @property
+    def is_equivalent(self) -> bool:
+        """Whether its batches may be split although parts draw other random numbers than the whole."""
+        return EQUIVALENT in self.zero_code
+
+    def allow_equivalent(self) -> Launch:
+        """Returns the launch with that permission, if its batches may be split at all."""
+        if self.is_equivalent or not self.may_be_split:
+            return self
+        return msgspec.structs.replace(self, zero_code=(*self.zero_code, EQUIVALENT))
 
     @classmethod
     def make_counted(cls, *argv: str) -> Launch:

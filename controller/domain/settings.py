@@ -85,6 +85,9 @@ class SharingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Whether jobs of class hp have a bound, and under policies with classes may have a co-tenant at all."""
     hp_max: float = 1.05
     """The bound of jobs of class hp that name none."""
+    accumulate: Literal["auto", "equivalent"] = "auto"
+    """Whether jobs that draw random numbers in their forward pass may be split (`equivalent`: parts draw
+    others than the whole batch)."""
     guest_min: float = 0.2
     """A job without a bound of its own is paused for another's down to this part of its speed alone; where
     it would be less, the two do not share."""
@@ -226,6 +229,8 @@ class OrganisationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     """Devices that its jobs of class spot may hold at once; 0 = as many as the quota of all spot jobs."""
     share_max: float = 0.0
     """The bound on sharing of its jobs that name none (`[sharing]`); 0 = as other jobs."""
+    accumulate: Literal["", "auto", "equivalent"] = ""
+    """`sharing.accumulate` for its jobs; empty = as other jobs."""
 
     def __post_init__(self) -> None:
         check_share_max(self.share_max, "share_max")

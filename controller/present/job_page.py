@@ -217,7 +217,11 @@ def _accumulation(job: wire.JobDetails) -> str:
     of = f" of {job.sub_batch}" if job.sub_batch else ""
     modelled = job.profile.modelled if job.profile is not None else ()
     guess = any(point.accumulation_steps == job.accumulation_steps for point in modelled)
-    return f"{job.accumulation_steps} micro-batches{of} per step{', planned by a model' if guess else ''}"
+    notes = [
+        "planned by a model" if guess else "",
+        "equivalent: parts may draw other random numbers" if job.spec.launch.is_equivalent else "",
+    ]
+    return ", ".join(filter(None, (f"{job.accumulation_steps} micro-batches{of} per step", *notes)))
 
 
 def _profile(job: wire.JobDetails) -> str:

@@ -415,7 +415,8 @@ def _zero_code(values: dict[str, Any], where: Submitter) -> tuple[str, ...]:
     splits = how != "never" and values.get("share") != "never" and (counts or is_asked)
     words = {
         "accumulate": splits,
-        "mean": splits and how == "mean",
+        "mean": splits and "mean" in how,
+        "equivalent": splits and "equivalent" in how,
         "quiet": splits and not is_asked,
         "checkpoint": saves == "auto",
         "leave": saves == "leave",

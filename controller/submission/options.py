@@ -120,6 +120,14 @@ def choice(*words: str) -> Callable[[str], str]:
     return parse
 
 
+def accumulate_wish(text: str) -> str:
+    """`auto`, `never`, or what else is allowed: `mean`, `equivalent`, or both."""
+    words = text.split(",")
+    if text in ("auto", "never") or (set(words) <= {"mean", "equivalent"} and len(set(words)) == len(words)):
+        return text
+    raise ValueError(f"must be auto, mean, equivalent, mean,equivalent or never, got {quoted_text(text)}")
+
+
 def tri_state(text: str) -> bool | None:
     return None if text.strip().lower() == "auto" else yes_or_no(text)
 
@@ -256,9 +264,11 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("iterations", "N", count, "optimizer steps in all; known, its end can be told"),
     Option(
         "accumulate",
-        "auto|mean|never",
-        choice("auto", "mean", "never"),
-        "whether a script's batches may be split without changing it (auto: where that is exact)",
+        "auto|mean|equivalent|never",
+        accumulate_wish,
+        "whether a script's batches may be split without changing it (auto: where that is exact; equivalent: "
+        "also where parts draw other random numbers; mean: also where only you say that the loss is a mean "
+        "over rows; both: mean,equivalent)",
     ),
     Option(
         "checkpoint",

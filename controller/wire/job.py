@@ -56,7 +56,7 @@ ENV_PROFILING: Final = "COTENANT_PROFILING"
 
 ENV_ZERO_CODE: Final = "COTENANT_ZERO_CODE"
 """Optional: what the hook does for scripts without our libraries: `accumulate`, `mean`, `checkpoint`,
-`progress`."""
+`progress`; and for all scripts `equivalent`: parts of a batch may draw other random numbers."""
 
 ENV_STACKS_SIGNAL: Final = "COTENANT_STACKS_SIGNAL"
 """Optional: the number of a signal at which a process writes the stacks of its threads to stderr and goes

@@ -6,6 +6,10 @@ said that the loss is a mean over rows (`mean`) and all micro-batches are of one
 that mixes rows (BatchNorm). Elsewhere the framework's modules are split like any other's, which is exact for
 every loss, or left whole.
 
+Rule: a signature is no proof. The steps of a turned knob are measured before they are made (`measuring.py`),
+but for Accelerate's, whose loop is the script's: there the kind of loss rests on the user's word. With s = 1
+nothing is read or changed.
+
 * transformers: TrainingArguments.per_device_train_batch_size is divided by s, .gradient_accumulation_steps
   multiplied; if the model takes the number of items in a step (`**kwargs` in its forward), or with `mean`.
 * accelerate: Accelerator.gradient_accumulation_steps, and smaller batches from the loader given to `prepare`;
@@ -20,17 +24,26 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable, Sized
 from typing import Any, Final
 
+import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from cotenant.gradaccum import exactness
 from cotenant.gradaccum.schedule import PROGRESS, Schedule
+from cotenant.gradaccum.zerocode.measuring import MeasuredModule, MeasuredTrainer, refuse_random_numbers
 from cotenant.gradaccum.zerocode.standing import AccumulationStanding
 
 WhenImported = Callable[[str, Callable[[Any], None]], None]
 _LIGHTNING: Final = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
+
+
+LOADERS: Final = (
+    "its loader has worker processes, and it would change which of them prepares a row, with which random "
+    "numbers"
+)
 
 
 class NotSet(Exception):
@@ -46,26 +59,22 @@ def watch(when_imported: WhenImported, standing: AccumulationStanding, mean: boo
             when_imported(name, lambda module: _lightning(module.Trainer, standing))
 
 
-def _set_steps(standing: AccumulationStanding, models: Iterable[Any], change: Callable[[int], None]) -> None:
-    """Turn a knob by what s is now, and keep that s."""
+def _turn(standing: AccumulationStanding, models: Iterable[Any], change: Callable[[int], None]) -> bool:
+    """Turns a knob by what s is now, and keeps that s. Returns whether it was turned."""
     steps = PROGRESS.steps_now()
-    if standing.refused is not None:
-        return
+    if steps == 1 or standing.refused is not None:
+        return False
     try:
-        _check_modules(models)
+        for reason in filter(None, map(exactness.refusal, models)):
+            raise NotSet(reason)
         change(steps)
     except NotSet as error:
         standing.note(str(error))
-        return
+        return False
     PROGRESS.schedule = Schedule(((0, steps),))
     PROGRESS.last_steps = steps
     standing.by_framework = True
-
-
-def _check_modules(models: Iterable[Any]) -> None:
-    """Raises Unturned for a module whose rows depend on each other."""
-    for reason in filter(None, map(exactness.refusal, models)):
-        raise NotSet(reason)
+    return True
 
 
 def _transformers(trainer: Any, standing: AccumulationStanding, mean: bool) -> None:
@@ -75,26 +84,49 @@ def _transformers(trainer: Any, standing: AccumulationStanding, mean: bool) -> N
     @functools.wraps(begin)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         given = {**dict(zip(names[1:], args)), **kwargs}
-        model, options = given.get("model"), given.get("args")
+        knob = 1
 
         def change(steps: int) -> None:
-            if options is None or model is None:
-                raise NotSet("this Trainer was made without model or arguments: its batches stay whole")
-            if not mean and not _takes_items(model):
-                raise NotSet(
-                    f"{type(model).__name__}.forward does not take the number of items in a step, so the "
-                    "Trainer would average its losses over micro-batches: they may weigh differently"
-                )
-            size = options.per_device_train_batch_size
-            if size % steps:
-                raise NotSet(f"a batch of {size} does not divide into {steps} parts")
-            options.per_device_train_batch_size = size // steps
+            nonlocal knob
+            reason = _objection(trainer, given, steps, mean)
+            if reason is not None:
+                raise NotSet(reason)
+            options = given["args"]
+            knob = options.gradient_accumulation_steps
+            options.per_device_train_batch_size //= steps
             options.gradient_accumulation_steps *= steps
 
-        _set_steps(standing, [model], change)
+        is_turned = _turn(standing, [given.get("model")], change)
         begin(self, *args, **kwargs)
+        if is_turned and hasattr(self, "get_batch_samples"):
+            MeasuredTrainer(self, knob)
 
     trainer.__init__ = __init__
+
+
+def _objection(trainer: Any, given: dict[str, Any], steps: int, mean: bool) -> str | None:
+    """Why the knob of a Trainer that is made with these arguments would not be exact."""
+    model, options, data = (given.get(name) for name in ("model", "args", "train_dataset"))
+    if options is None or model is None:
+        return "this Trainer was made without model or arguments: its batches stay whole"
+    if hasattr(trainer, "training_step") and not hasattr(trainer, "get_batch_samples"):
+        return "the steps of this version of transformers cannot be measured"
+    if not mean and not _takes_items(model):
+        return (
+            f"{type(model).__name__}.forward does not take the number of items in a step, so the Trainer "
+            "would average its losses over micro-batches: they may weigh differently"
+        )
+    size = options.per_device_train_batch_size
+    if size % steps:
+        return f"a batch of {size} does not divide into {steps} parts"
+    if getattr(options, "dataloader_num_workers", 0):
+        return LOADERS
+    workers = int(os.environ.get("WORLD_SIZE", "1"))
+    if workers == 1 and not getattr(options, "dataloader_drop_last", False):
+        return None
+    if not isinstance(data, Sized) or len(data) % (size * workers):
+        return "an epoch does not consist of whole batches, so it would have others in parts"
+    return None
 
 
 def _takes_items(model: Any) -> bool:
@@ -121,7 +153,9 @@ def _accelerate(accelerator: Any, standing: AccumulationStanding) -> None:
             smaller.update({id(each): shrink_batches(each, steps) for each in loaders[:1]})
             self.gradient_accumulation_steps *= steps
 
-        _set_steps(standing, objects, change)
+        if _turn(standing, objects, change):
+            for module in (each for each in objects if isinstance(each, torch.nn.Module)):
+                refuse_random_numbers(module)
         return begin(self, *(smaller.get(id(each), each) for each in objects), **kwargs)
 
     accelerator.prepare = prepare
@@ -135,12 +169,15 @@ def _lightning(trainer: Any, standing: AccumulationStanding) -> None:
         loaders = [train_dataloaders]
 
         def change(steps: int) -> None:
+            if not getattr(model, "automatic_optimization", True):
+                raise NotSet("this module makes its optimizer steps itself")
             if not isinstance(train_dataloaders, DataLoader):
                 raise NotSet("fit() was given no DataLoader, so its batches cannot be made smaller")
             loaders[0] = shrink_batches(train_dataloaders, steps)
             self.accumulate_grad_batches *= steps
 
-        _set_steps(standing, [model], change)
+        if _turn(standing, [model], change) and hasattr(model, "training_step"):
+            MeasuredModule(model, PROGRESS.last_steps)
         return begin(self, model, loaders[0], *args, **kwargs)
 
     trainer.fit = fit
@@ -152,14 +189,14 @@ def shrink_batches(loader: DataLoader[Any], steps: int) -> DataLoader[Any]:
     Raises:
         NotSet: batches would not all be of one size.
     """
-    if steps == 1:
-        return loader
     size, sampler = loader.batch_size, loader.sampler
     rows = len(sampler) if isinstance(sampler, Sized) else None
     if size is None or isinstance(loader.dataset, IterableDataset) or rows is None:
         raise NotSet("the loader does not say the size of its batches")
     if size % steps:
         raise NotSet(f"a batch of {size} does not divide into {steps} parts")
+    if loader.num_workers:
+        raise NotSet(LOADERS)
     drop = loader.drop_last
     if not drop and rows % size:
         raise NotSet(f"the last batch of an epoch is smaller ({rows % size} of {size})")
@@ -167,15 +204,9 @@ def shrink_batches(loader: DataLoader[Any], steps: int) -> DataLoader[Any]:
     return DataLoader(
         loader.dataset,
         batch_sampler=BatchSampler(_First(sampler, kept), size // steps, drop_last=False),
-        num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
         pin_memory=loader.pin_memory,
-        timeout=loader.timeout,
-        worker_init_fn=loader.worker_init_fn,
-        multiprocessing_context=loader.multiprocessing_context,
         generator=loader.generator,
-        prefetch_factor=loader.prefetch_factor,
-        persistent_workers=loader.persistent_workers,
     )
 
 

@@ -370,6 +370,7 @@ def test_accumulation_goes_on_where_it_was_and_its_history_is_kept(
                     return state
         return state
 
+    monkeypatch.setenv("COTENANT_ZERO_CODE", "equivalent")  # It has dropout.
     monkeypatch.setenv("COTENANT_ACCUMULATION_SCHEDULE", "0:1,2:2,5:4")
     assert attempt(4).accumulation_history == "0:1,2:2"
     PROGRESS.__dict__.update(vars(Progress()))

@@ -88,6 +88,24 @@ def global_token_mean() -> nn.Module:
     return net
 
 
+def exchanging() -> str:
+    """Why a loss that exchanges values with the other rank is refused."""
+    model = DistributedDataParallel(network())
+    plain = loss_for(model, "mean")
+
+    def loss_of(x: Tensor, y: Tensor) -> Tensor:
+        loss = plain(x, y)
+        dist.all_reduce(loss.detach().clone())
+        return loss
+
+    x, y = batch(0, dist.get_rank())
+    try:
+        gradaccum.backward(model, loss_of, x, y.clamp(min=0), steps=3)
+    except gradaccum.Refused as error:
+        return str(error)
+    return ""
+
+
 def apart(left: nn.Module, right: nn.Module) -> float:
     pairs = zip(left.parameters(), right.parameters(), strict=True)
     return max(float((a - b).detach().abs().max()) for a, b in pairs)
@@ -105,6 +123,7 @@ def main() -> None:
             result["global token mean"] = apart(whole, global_token_mean())
     refused = DistributedDataParallel(network(), find_unused_parameters=True)
     result["refusal"] = gradaccum.refusal(refused)
+    result["exchange"] = exchanging()
     print(json.dumps({"result": result}), flush=True)
     # Nobody leaves while the other may still need an answer. A group that is destroyed so soon after its last
     # piece of work hangs now and then: gloo's thread wants Python's lock to drop it.

@@ -19,3 +19,4 @@ def test_two_ranks_accumulate_exactly_and_exchange_gradients_once_per_step(
             assert whole == parts > 0
         assert result["global token mean"] <= 1e-12
         assert "find_unused_parameters" in result["refusal"]
+        assert "exchanges values with other ranks" in result["exchange"]

@@ -194,9 +194,11 @@ def test_the_supervisor_hears_what_the_script_can_do(
 
 def test_a_script_that_splits_its_own_batches_is_left_alone(warm: Warm, tmp_path: Path) -> None:
     trainer = HERE.parent / "checkpoint" / "trainer.py"
-    steps = {"COTENANT_ACCUMULATION_STEPS": "2"}
+    steps = {"COTENANT_ACCUMULATION_STEPS": "2", "COTENANT_ZERO_CODE": "equivalent"}  # It has dropout.
     (plain,) = launch(warm, trainer, tmp_path / "plain", "--epochs", "1", env=steps).wait()
-    gang = launch(warm, HERE / "hooked.py", tmp_path / "hooked", str(trainer), "--epochs", "1", env=hooked(2))
+    words = ("--epochs", "1")
+    env = hooked(2, {"COTENANT_ZERO_CODE": "accumulate,equivalent"})
+    gang = launch(warm, HERE / "hooked.py", tmp_path / "hooked", str(trainer), *words, env=env)
     (told,) = gang.wait()
     assert (told["parts"], told["refused"]) == (0, None)
     assert f'"sha256": "{plain["sha256"]}"' in gang.output()

@@ -189,7 +189,7 @@ RULES = (
         name="job-side code runs inside the user's process",
         why="cotenant may not be installed there: standard library and torch only",
         where=modules("cotenant.gradaccum"),
-        allowed=only("cotenant.gradaccum", "torch"),
+        allowed=only("cotenant.gradaccum", "cotenant.checkpoint.picture", "torch"),
     ),
     Rule(
         name="job-side code runs inside the user's process",

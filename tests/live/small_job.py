@@ -20,6 +20,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from cotenant import checkpoint, gradaccum
 
+# What --accumulate equivalent says: parts of a batch may have other dropout.
+os.environ["COTENANT_ZERO_CODE"] = "equivalent"
 SAMPLES, WIDTH, CLASSES = 256, 24, 5
 
 

@@ -246,12 +246,18 @@ def _signal_name(number: int | None) -> str:
 # --- The last error in a log -----------------------------------------------------------------------
 
 _TRACEBACK: Final = "Traceback (most recent call last):"
+_REFUSED: Final = re.compile(r"^(?:\[\w+\]: ?)?(cotenant\.gradaccum\.Refused: .*)$", re.MULTILINE)
+"""What `cotenant.gradaccum` writes before it ends an attempt."""
 _LAUNCHERS: Final = ("ChildFailedError", "SignalException", "CalledProcessError")
 """Errors of torchrun and accelerate that only say that a worker failed."""
 
 
 def last_error(tail: str) -> str:
-    """The part of a log that explains its end: the last traceback that is no launcher's, else all of it."""
+    """The part of a log that explains its end: the refusal to split a batch, wherever it stands, else the
+    last traceback that is no launcher's, else all of it."""
+    refused = _REFUSED.findall(tail)
+    if refused:
+        return str(refused[-1])
     starts = [match.start() for match in re.finditer(re.escape(_TRACEBACK), tail)]
     ends = [*starts[1:], len(tail)] if starts else []
     for start, end in zip(reversed(starts), reversed(ends), strict=True):

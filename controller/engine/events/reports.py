@@ -44,9 +44,9 @@ from cotenant.controller.engine.state.estimating import (
 from cotenant.controller.engine.state.ledger import Ledger
 from cotenant.controller.performance import SCHEDULE_VARIABLE, Profile, fitting
 
-REFUSED: Final = re.compile(r"\bgradaccum\.(exactness\.)?Refused\b")
-"""The error, or the last words, by which an attempt ends before a gradient of a batch in parts would be
-wrong. Where the program did not ask for parts, that is no failure of the program's."""
+REFUSED: Final = "cotenant.gradaccum.Refused: "
+"""The words with which an attempt ends before a step whose batch in parts would be wrong. The scheduler asked
+for the parts, so that is no failure of the program's."""
 
 
 def on_started(dispatch: Dispatch, event: ev.AttemptStarted) -> None:
@@ -210,7 +210,7 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
         crowded_out = blame_memory(dispatch.ledger, job)
         if crowded_out is not None:
             dispatch.ledger.records.blame_stop(job, "crowded", crowded_out)
-    if REFUSED.search(event.verdict.detail) and not job.attempt.stop_cause:
+    if REFUSED in event.verdict.detail and not job.attempt.stop_cause:
         _go_on_whole(dispatch.ledger, job, event.verdict.detail)
     if event.gpu_fault:
         take_in_fault(dispatch, job, event)
@@ -222,7 +222,7 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
 def _go_on_whole(ledger: Ledger, job: Job, detail: str) -> None:
     """Where a batch was split that the script did not split itself, and that was refused, the job and its
     like get whole ones from now on."""
-    is_split = job.placement is not None and job.placement.accumulation_steps > 1 and job.can_accumulate
+    is_split = job.placement is not None and job.placement.accumulation_steps > 1
     if not (is_split or _visits_parts(job)):
         return
     before = job.measured.profile or Profile()

@@ -250,7 +250,8 @@ def placement(ledger: Ledger, job: Job, action: Place | Share | Resize, *, polic
     steps = 1 if isinstance(action, Resize) else action.accumulation_steps
     memory_mib, batch = job.needed_mib(steps), job.batch_size
     if job.spec.is_elastic:
-        batch, steps = job.spec.rows(len(devices)), job.spec.micro_batches(len(devices))
+        batch = job.spec.rows(len(devices))
+        steps = 1 if job.must_stay_whole else job.spec.micro_batches(len(devices))
     beside = (t for d in devices for t in ledger.holdings.tenants(d) if ledger.jobs[t].phase not in LEAVING)
     first = ledger.devices[devices[0]]
     fraction = fraction_of(job, first)

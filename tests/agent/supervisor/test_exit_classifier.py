@@ -62,6 +62,14 @@ BY_THEMSELVES: dict[str, tuple[int | str, str, str, str, str]] = {
     # name: (exit code or signal, log, row, outcome, detail)
     "an exit code": (3, "done what I could\n", "exit code", "user-failed", "exit code 3: done what I could"),
     "an exception": (1, traceback("KeyError: 1"), "exit code", "user-failed", "exit code 1: KeyError: 1"),
+    "a batch that must not be split": (
+        1, traceback("ValueError: caught") + "cotenant.gradaccum.Refused: its rows depend\nbye\n",
+        "exit code", "user-failed", "exit code 1: cotenant.gradaccum.Refused: its rows depend",
+    ),
+    "a batch that must not be split, under a launcher": (
+        1, "cotenant.gradaccum.Refused: it draws random numbers\n" + TORCHRUN,
+        "exit code", "user-failed", "exit code 1: cotenant.gradaccum.Refused: it draws random numbers",
+    ),
     "a question to nobody": (
         1, traceback("EOFError: EOF when reading a line"), "standard input", "user-failed",
         NOTHING_TO_READ + "EOFError: EOF when reading a line",

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
 
 from cotenant.controller.api.submissions import Denied, accept
-from cotenant.controller.domain import Dependency, JobId, JobSpec, Launch, OrganisationSettings
+from cotenant.controller.domain import (
+    Dependency,
+    JobId,
+    JobSpec,
+    Launch,
+    OrganisationSettings,
+    SharingSettings,
+)
 from cotenant.controller.system.secrets import BadSecrets, Secrets
 from cotenant.controller.wire import clients, wall_s
 from tests.controller.station import ALICE, Station, job
@@ -59,6 +66,36 @@ def test_jobs_of_no_class_get_that_of_their_organisation() -> None:
     assert class_of("vision", default_class=True) == "hp"
     assert class_of("vision") == "spot", "somebody has named a class"
     assert class_of("speech", default_class=True) == class_of("others", default_class=True) == "spot"
+
+
+@pytest.mark.parametrize(
+    ("organisation", "cluster", "words"),
+    [
+        ("vision", "auto", ("accumulate", "equivalent")),
+        ("speech", "equivalent", ("accumulate",)),
+        ("others", "equivalent", ("accumulate", "equivalent")),
+        ("others", "auto", ("accumulate",)),
+    ],
+)
+def test_other_random_numbers_are_allowed_by_an_organisation_or_the_cluster(
+    organisation: str, cluster: Literal["auto", "equivalent"], words: tuple[str, ...]
+) -> None:
+    organisations = {
+        "vision": OrganisationSettings(accumulate="equivalent"),
+        "speech": OrganisationSettings(accumulate="auto"),
+    }
+    specs = tuple(
+        job(
+            job_id=JobId(f"new-{at}"),
+            organisation=organisation,
+            launch=Launch(argv=("x",), workdir="/", zero_code=(word,)),
+        )
+        for at, word in enumerate(("accumulate", "progress"))
+    )
+    request = clients.Submit(specs=specs)
+    sharing = SharingSettings(accumulate=cluster)
+    accepted = accept(request, ALICE, 1, {}, organisations, sharing=sharing).specs
+    assert [spec.launch.zero_code for spec in accepted] == [words, ("progress",)], "one is never split"
 
 
 def test_the_owner_comes_from_the_key_not_from_the_message() -> None:

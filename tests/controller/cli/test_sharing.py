@@ -55,6 +55,26 @@ def test_show_names_all_partners_with_three_times_for_the_same_steps(
     assert "sharing won 0.00722 device-hours (this job's part)" in out
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("accumulate",), "4 micro-batches of 8 per step"),
+        (
+            ("accumulate", "equivalent"),
+            "4 micro-batches of 8 per step, equivalent: parts may draw other random numbers",
+        ),
+    ],
+)
+def test_show_says_that_a_split_with_other_random_numbers_is_equivalent(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant, words: tuple[str, ...], says: str
+) -> None:
+    view = replies.job_view("7", accumulation_steps=4, sub_batch=8)
+    spec = msgspec.structs.replace(SPEC, launch=Launch(argv=("python", "train.py"), zero_code=words))
+    controller.says(wire.ShowJob, replies.shown(view, spec, [replies.attempt()]))
+    line = next(line for line in cotenant("show", "7").out.splitlines() if "micro-batches" in line)
+    assert " ".join(line.split()) == f"accumulation {says}"
+
+
 def test_a_prediction_with_an_interval_says_so(
     controller: StandIn, replies: ModuleType, cotenant: Cotenant
 ) -> None:

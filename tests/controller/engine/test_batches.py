@@ -23,9 +23,8 @@ LIKE = msgspec.structs.replace(PARTS, batch=SEEN)
 SEEN_WHOLE = msgspec.structs.replace(
     profile(8, (1, 1.0, 600.0), duty=0.2), batch=SEEN, accumulates=True, static_mib=100.0
 )
-REFUSED = "exit code 1: cotenant.gradaccum.exactness.Refused: the loss uses something else"
-ENDED = "exit code 1: cotenant.gradaccum.Refused: its rows depend on each other"
 CODE: dict[str, Any] = {"argv": ("python", "x.py"), "code_sha256": "c", "expected_s": 1000.0}
+UNSPLIT = "exit code 1: cotenant.gradaccum.Refused: the loss uses something else"
 
 
 def sees(desk: Desk, number: int, batch: SeenBatch, step: int = 1) -> None:
@@ -69,25 +68,59 @@ def test_it_stays_whole_while_its_size_is_not_known() -> None:
     assert "its whole batch does not fit" in desk.why(2)
 
 
-@pytest.mark.parametrize(("said", "detail"), [({}, REFUSED), ({"batch_size": 8}, ENDED)])
+@pytest.mark.parametrize("said", [{}, {"batch_size": 8}])
 def test_a_job_that_refuses_parts_nobody_asked_for_goes_on_whole_and_so_does_its_like(
-    said: dict[str, int], detail: str
+    said: dict[str, int],
 ) -> None:
     desk = Desk("castor")
     desk.run(1, **CODE, profile=LIKE)
     desk.submit(2, **{**CODE, "expected_s": 100.0}, profile=LIKE, **said)
     desk.start(2)
-    desk.end(2, "user-failed", exit_code=1, detail=detail)
+    desk.end(2, "user-failed", exit_code=1, detail=UNSPLIT)
     job = desk.job(2)
     assert (job.phase, job.can_accumulate, job.counts.user_failures) == ("queued", False, 0)
     assert job.reason.code == "unsplit"
 
 
-def test_who_asked_for_parts_hears_of_the_refusal() -> None:
+def test_a_job_with_a_batch_size_goes_on_whole_too_and_from_its_last_checkpoint() -> None:
     desk = Desk("castor")
-    desk.run(1, **CODE, profile=LIKE, batch_size=8)
-    desk.end(1, "user-failed", exit_code=1, detail=REFUSED)
-    assert desk.phase(1) == "failed", "it was started with its whole batch: the script itself split it"
+    desk.run(1, **CODE, profile=LIKE)
+    desk.submit(2, **{**CODE, "expected_s": 100.0}, profile=LIKE, batch_size=8)
+    desk.start(2)
+    placement = desk.job(2).placement
+    assert placement is not None and placement.accumulation_steps > 1
+    desk.durable(2, 40)
+    desk.end(2, "user-failed", exit_code=1, detail=UNSPLIT)
+    job = desk.job(2)
+    assert (job.phase, job.must_stay_whole, job.progress.step) == ("queued", True, 40)
+
+
+def test_it_goes_on_whole_although_its_word_that_it_cannot_be_split_came_first() -> None:
+    desk = Desk("castor")
+    desk.run(1, **CODE, profile=LIKE)
+    desk.submit(2, **{**CODE, "expected_s": 100.0}, profile=LIKE)
+    desk.start(2)
+    job = desk.job(2)
+    desk.tell(
+        ev.CapabilitiesSeen(
+            job_id=job.job_id,
+            attempt=job.attempt.number,
+            host_id=desk.hosts(2)[0],
+            resumable=True,
+            capabilities=job.progress.capabilities.forbid_splitting("the loss uses something else"),
+            step=0,
+        )
+    )
+    assert not job.can_accumulate
+    desk.end(2, "user-failed", exit_code=1, detail=UNSPLIT)
+    assert desk.phase(2) == "queued"
+
+
+def test_parts_that_a_script_asks_for_itself_are_its_own_failure() -> None:
+    desk = Desk("castor")
+    desk.run(1, **CODE, profile=LIKE)
+    desk.end(1, "user-failed", exit_code=1, detail=UNSPLIT)
+    assert desk.phase(1) == "failed"
 
 
 def test_a_job_that_is_there_to_be_measured_is_measured_whole_when_it_refuses_parts() -> None:
@@ -98,11 +131,11 @@ def test_a_job_that_is_there_to_be_measured_is_measured_whole_when_it_refuses_pa
     seen = msgspec.structs.replace(profile(8, (1, 1.0, 600.0)), accumulates=False)
     found = ev.ProfileLearned(job_id=desk.job(1).job_id, profile=seen, device_type=TYPE, is_complete=False)
     desk.tell(found)
-    desk.end(1, "user-failed", exit_code=1, detail=REFUSED)
+    desk.end(1, "user-failed", exit_code=1, detail=UNSPLIT)
     assert desk.job(1).attempt.number == 2
     assert ENV_ACCUMULATION_SCHEDULE not in started(desk).env and ENV_PROFILING in started(desk).env
     desk.start(1)
-    desk.end(1, "user-failed", exit_code=1, detail=REFUSED)
+    desk.end(1, "user-failed", exit_code=1, detail=UNSPLIT)
     assert desk.phase(1) == "failed", "what it refuses now it has asked for itself"
 
 
@@ -187,6 +220,17 @@ def test_what_parts_cost_is_taken_from_kinds_that_were_measured_in_parts() -> No
     desk.tell(ev.ProfileLearned(job_id=desk.job(2).job_id, profile=whole, device_type=TYPE))
     known = desk.job(2).measured.profile
     assert known is not None and known.part_share == pytest.approx(0.1)
+
+
+def test_an_elastic_job_that_refuses_parts_has_its_whole_batch_on_fewer_devices() -> None:
+    desk = Desk("fifo", report("a", 1))
+    desk.run(1, batch_size=8, gpus_min=1, gpus_max=4)
+    placement = desk.job(1).placement
+    assert placement is not None and (placement.accumulation_steps, placement.sub_batch) == (4, 8)
+    desk.end(1, "user-failed", exit_code=1, detail=UNSPLIT)
+    desk.start(1)
+    placement = desk.job(1).placement
+    assert placement is not None and (placement.accumulation_steps, placement.sub_batch) == (1, 32)
 
 
 def test_a_step_time_without_a_size_is_still_that_of_a_step() -> None:
