@@ -18,6 +18,7 @@ from tests.checkpoint import habits
 from tests.checkpoint.interpreter import INSTALLED
 from tests.unchanged.compare import Rules
 from tests.unchanged.runs import Command
+from tests.unchanged.traits import FILE, plain_script, read_traits
 
 TESTS: Final = Path(__file__).resolve().parents[1]
 OWN: Final = TESTS / "unchanged" / "scripts"
@@ -54,11 +55,15 @@ class Script:
     """Why it is not run; empty: it is."""
     slow: bool = False
     """Too long for the quick version."""
+    text: str = ""
+    """Of a script that is no file: it is written before it is run."""
     generated: bool = False
+    """A failure of it is the generator's."""
 
 
 def scripts() -> Iterator[Script]:
     """All but the generated ones."""
+    yield from _traits()
     yield from _own()
     yield from _habits()
     yield from _gradaccum()
@@ -67,6 +72,17 @@ def scripts() -> Iterator[Script]:
 
 
 # --- In the repository ---------------------------------------------------------------------------------
+
+TRAITS: Final = read_traits(FILE.read_text())
+TRAITS_RULES: Final = {"profiled": Rules(masks=(r"USDT:.*",))}
+
+
+def _traits() -> Iterator[Script]:
+    for trait in TRAITS:
+        command = Command(script=Path("train.py"), args=(SAVED,))
+        rules = TRAITS_RULES.get(trait.name, Rules())
+        yield Script(name=f"traits/{trait.name}", command=command, rules=rules, text=plain_script(trait))
+
 
 COLD: Final = frozenset[str]()
 """Of our own scripts, those that look at the start or the end of their interpreter."""

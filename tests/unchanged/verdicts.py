@@ -38,6 +38,9 @@ def judge(runner: Runner, script: Script, **settings: Any) -> Verdict:
     """Runs the script; `settings` are those of its job."""
     if script.skipped:
         return Verdict(script=script, kind=Kind.SKIPPED, said=script.skipped)
+    if script.text:
+        path = runner.write(script.text, script.command.script.name)
+        script = replace(script, command=replace(script.command, script=path))
     try:
         return _run(runner, script, settings)
     finally:
