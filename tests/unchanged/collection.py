@@ -17,6 +17,7 @@ from typing import Any, Final
 from tests.checkpoint import habits
 from tests.checkpoint.interpreter import INSTALLED
 from tests.unchanged.compare import Rules
+from tests.unchanged.loops import generate
 from tests.unchanged.runs import Command
 from tests.unchanged.traits import FILE, plain_script, read_traits
 
@@ -74,14 +75,23 @@ def scripts() -> Iterator[Script]:
 # --- In the repository ---------------------------------------------------------------------------------
 
 TRAITS: Final = read_traits(FILE.read_text())
-TRAITS_RULES: Final = {"profiled": Rules(masks=(r"USDT:.*",))}
+TRAITS_RULES: Final = Rules(masks=(r"USDT:.*", r"\b[IWE]\d{4} \d\d:[\d:.]+ \d+"))
+"""The times that the libraries below torch write into their lines."""
 
 
 def _traits() -> Iterator[Script]:
     for trait in TRAITS:
         command = Command(script=Path("train.py"), args=(SAVED,))
-        rules = TRAITS_RULES.get(trait.name, Rules())
-        yield Script(name=f"traits/{trait.name}", command=command, rules=rules, text=plain_script(trait))
+        text = plain_script(trait)
+        yield Script(name=f"traits/{trait.name}", command=command, rules=TRAITS_RULES, text=text)
+
+
+def loops(seed: int, count: int) -> Iterator[Script]:
+    for number in range(count):
+        command = Command(script=Path("train.py"), args=(SAVED,), limit_s=60.0)
+        text = generate(seed, number, TRAITS)
+        name = f"loops/{seed}-{number}"
+        yield Script(name=name, command=command, rules=TRAITS_RULES, text=text, generated=True)
 
 
 COLD: Final = frozenset[str]()
@@ -206,8 +216,7 @@ SHARED_SETTINGS: Final[dict[str, Mapping[str, Any]]] = {"dropout_profiled": {"pr
 
 
 def chosen_for_quick(found: list[Script], seed: int, most: int) -> list[Script]:
-    """So many of the scripts that are not slow, drawn by the seed; all of our own."""
-    own = [each for each in found if each.name.startswith("own/") and not each.slow]
-    others = [each for each in found if not each.slow and each not in own]
-    drawn = random.Random(seed).sample(others, min(most, len(others)))
-    return [*own, *(each for each in others if each in drawn)]
+    """So many of the scripts that are not slow, drawn by the seed."""
+    fast = [each for each in found if not each.slow]
+    drawn = {each.name for each in random.Random(seed).sample(fast, min(most, len(fast)))}
+    return [each for each in fast if each.name in drawn]

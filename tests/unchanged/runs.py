@@ -32,7 +32,7 @@ OBSERVER: Final = HERE / "observer"
 MODULES: Final = ("torch._dynamo", "torch.optim.swa_utils", "numpy.random", "logging.handlers", "json", "csv")
 """What many scripts import, and neither of ours: a job's come from its own folder."""
 LIMIT_S: Final = 300.0
-PAUSE_S: Final = 0.01
+PAUSE_S: Final = 0.02
 ENV_STATE: Final = "UNCHANGED_STATE"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,14 +83,32 @@ class Trait:
     def is_alone(self) -> bool:
         return "alone" in self.code
 
+    @property
+    def names(self) -> set[str]:
+        """What its `top` binds, imports left out."""
+        found: set[str] = set()
+        for node in ast.parse(self.code.get("top", "")).body:
+            match node:
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                    found.add(name)
+                case ast.Assign(targets=targets):
+                    found |= {
+                        each.id
+                        for target in targets
+                        for each in ast.walk(target)
+                        if isinstance(each, ast.Name)
+                    }
+        return found
+
     def goes_with(self, others: Iterable[Trait]) -> bool:
-        """Neither stands where the other would."""
+        """Neither stands where the other would, nor takes its names."""
+        others = list(others)
         taken = {place for other in others for place in other.code}
-        of_model = {"init", "forward", "methods"}
         here = set(self.code)
-        if here & taken & set(INSTEAD) or self.is_alone or "alone" in taken:
+        if here & taken & set(INSTEAD) or self.is_alone or any(self.names & other.names for other in others):
             return False
-        return not ("model" in here and taken & of_model or "model" in taken and here & of_model)
+        of_model = {"init", "forward", "methods", "setup"}
+        return not (("model" in here and taken & of_model) or ("model" in taken and here & of_model))
 
 
 def read_traits(text: str) -> list[Trait]:
@@ -116,7 +135,7 @@ def read_traits(text: str) -> list[Trait]:
 
 def merged(traits: Iterable[Trait]) -> dict[str, str]:
     """The code of several traits by place, with the plain code where none of them has any."""
-    code = {place: "" for place in ADDED} | dict(PLAIN)
+    code = dict.fromkeys(ADDED, "") | dict(PLAIN)
     for trait in traits:
         for place, text in trait.code.items():
             if place in INSTEAD:
@@ -150,10 +169,10 @@ def plain_script(trait: Trait, seed: int = 3) -> str:
     """The trait alone, in a loop over epochs and batches at the top of a file."""
     code = merged([trait])
     parts = (HEAD.format(seed=seed), code["top"], model_of(code), setup_of(code), loop_of(code))
-    return _tidied("".join(parts) + END.format(end=code["end"]))
+    return tidied("".join(parts) + END.format(end=code["end"]))
 
 
-def _tidied(text: str) -> str:
+def tidied(text: str) -> str:
     """Without the lines of places where nothing stands."""
     lines = [line.rstrip() for line in text.splitlines()]
     kept = [line for number, line in enumerate(lines) if line or (number and lines[number - 1])]

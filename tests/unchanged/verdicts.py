@@ -16,7 +16,7 @@ class Kind(Enum):
     SAME = "same"
     DIFFERS = "differs"
     UNLIKE = "is not alike twice by itself: it needs a rule"
-    BROKEN = "fails by itself: the generator's fault"
+    BROKEN = "fails by itself"
     SKIPPED = "skipped"
 
 
@@ -48,7 +48,10 @@ def judge(runner: Runner, script: Script, **settings: Any) -> Verdict:
 
 
 def _run(runner: Runner, script: Script, settings: Mapping[str, Any]) -> Verdict:
-    bare = runner.bare(script.command)
+    try:
+        bare = runner.bare(script.command)
+    except TooLong as late:
+        return Verdict(script=script, kind=Kind.BROKEN, said=f"it does not end: {late}")
     if script.generated and bare.code != 0:
         last = (bare.err.splitlines() or ["nothing"])[-1]
         return Verdict(script=script, kind=Kind.BROKEN, said=last)
