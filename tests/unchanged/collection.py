@@ -94,17 +94,18 @@ def loops(seed: int, count: int) -> Iterator[Script]:
         yield Script(name=name, command=command, rules=TRAITS_RULES, text=text, generated=True)
 
 
-COLD: Final = frozenset[str]()
-"""Of our own scripts, those that look at the start or the end of their interpreter."""
+OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
+    "plain_training": ((), ("-X", "dev"), ("-W", "error"), ("-O",), ("-I",), ("-S", "-B")),
+}
+"""Of the interpreter, for scripts that are run more than once."""
 
 
 def _own() -> Iterator[Script]:
+    """Scripts that look at the start or the end of their interpreter, or start others: each gets its own."""
     for path in sorted(OWN.glob("*.py")):
-        command = Command(script=path, args=(SAVED,), cold=path.stem in COLD)
-        yield Script(name=f"own/{path.stem}", command=command, rules=OWN_RULES.get(path.stem, Rules()))
-
-
-OWN_RULES: Final[dict[str, Rules]] = {}
+        for options in OPTIONS.get(path.stem, ((),)):
+            command = Command(script=path, args=(SAVED,), cold=True, options=options)
+            yield Script(name="".join((f"own/{path.stem}", *options)), command=command)
 
 
 def _habits() -> Iterator[Script]:

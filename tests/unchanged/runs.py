@@ -60,6 +60,8 @@ class Command:
     args: Sequence[str] = ()
     cold: bool = False
     """In an interpreter of its own."""
+    options: Sequence[str] = ()
+    """Of that interpreter."""
     env: Mapping[str, str] = field(default_factory=dict)
     state: bool = True
     """The memory at the end is looked at."""
@@ -103,7 +105,7 @@ class Runner:
         the first steps, so that a short script is there long enough to be measured. `jobside`: the folder
         that its PYTHONPATH gets, where that is not the real one."""
         place = self._place()
-        argv = [sys.executable, str(command.script), *command.args]
+        argv = [sys.executable, *command.options, str(command.script), *command.args]
         env = {**place.env, **command.env}
         attempt = Attempt(place.side, argv, place.cwd, env, jobside or self._jobside, **settings)
         try:
@@ -136,7 +138,7 @@ class _Place:
 
     def run(self, command: Command, attempt: Attempt | None = None, pause_s: float = 0.0) -> Ended:
         env = attempt.env if attempt is not None else {**self.env, **command.env}
-        argv = [str(command.script), *command.args]
+        argv = [*command.options, str(command.script), *command.args]
         if command.cold:
             code = self._cold(command, argv, env, attempt)
         else:
