@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from tests.unchanged import live
 from tests.unchanged.collection import Script, chosen_for_quick, loops, scripts
 from tests.unchanged.runs import Runner, one_runner
 from tests.unchanged.verdicts import Kind, Verdict, judge
@@ -117,29 +118,44 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--seed", type=int, default=0, help="of the generated loops and of what is drawn for --quick"
     )
-    parser.add_argument("--loops", type=int, help="how many loops are generated: 300, or 25 with --quick")
+    parser.add_argument("--loops", type=int, help="generated loops: 300; 25 with --quick, 2 with --live")
     parser.add_argument("--quick", action="store_true", help="the version of two minutes")
     parser.add_argument(
         "--known", action="store_true", help="jobs of a known kind: none is profiled in place"
     )
+    parser.add_argument("--live", action="store_true", help="some scripts, as jobs of a real cluster")
     parser.add_argument("--list", action="store_true", help="print the names and leave")
     return parser.parse_args(argv)
 
 
+def choose(options: argparse.Namespace) -> list[Script]:
+    chosen = list(scripts())
+    count = LOOPS
+    if options.live:
+        chosen, count = [each for each in chosen if each.name in live.CHOSEN], live.LOOPS
+    elif options.quick:
+        chosen, count = chosen_for_quick(chosen, options.seed, QUICK), LOOPS_QUICK
+    chosen += loops(options.seed, count if options.loops is None else options.loops)
+    return [each for each in chosen if any(word in each.name for word in options.only or ("",))]
+
+
+def begin(chosen: Sequence[Script], options: argparse.Namespace) -> Iterator[Verdict]:
+    if not options.live:
+        yield from run(chosen, AT_ONCE, {"profile_s": 0.0} if options.known else {})
+        return
+    with one_runner() as runner:
+        yield from live.verdicts(chosen, runner)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     options = arguments(argv)
-    chosen = list(scripts())
-    if options.quick:
-        chosen = chosen_for_quick(chosen, options.seed, QUICK)
-    count = options.loops if options.loops is not None else LOOPS_QUICK if options.quick else LOOPS
-    chosen += loops(options.seed, count)
-    if options.only:
-        chosen = [each for each in chosen if any(word in each.name for word in options.only)]
+    chosen = choose(options)
     if options.list:
         print("\n".join(each.name for each in chosen))
         return 0
     print(f"{len(chosen)} scripts, seed {options.seed}", flush=True)
-    ended = show(run(chosen, AT_ONCE, {"profile_s": 0.0} if options.known else {}), len(chosen))
+    total = len(chosen) * (live.RUNS if options.live else 1)
+    ended = show(begin(chosen, options), total)
     keep(ended)
     print("\n".join(summary(ended)))
     return int(any(each.kind not in FINE for each in ended))

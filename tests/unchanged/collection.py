@@ -18,7 +18,7 @@ from tests.checkpoint import habits
 from tests.checkpoint.interpreter import INSTALLED
 from tests.unchanged.compare import Rules
 from tests.unchanged.loops import generate
-from tests.unchanged.runs import Command
+from tests.unchanged.runs import JOB_UMASK, Command
 from tests.unchanged.traits import FILE, plain_script, read_traits
 
 TESTS: Final = Path(__file__).resolve().parents[1]
@@ -69,6 +69,7 @@ def scripts() -> Iterator[Script]:
     yield from _habits()
     yield from _gradaccum()
     yield from _checkpoint()
+    yield from _shipped()
     yield from _shared()
 
 
@@ -94,6 +95,9 @@ def loops(seed: int, count: int) -> Iterator[Script]:
         yield Script(name=name, command=command, rules=TRAITS_RULES, text=text, generated=True)
 
 
+UMASKS: Final = {"files_made": 0o027}
+FRAMEWORKS: Final = ("accelerate", "lightning", "transformers")
+"""Begin the names of scripts that need them."""
 OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "plain_training": ((), ("-X", "dev"), ("-W", "error"), ("-O",), ("-I",), ("-S", "-B")),
 }
@@ -103,9 +107,13 @@ OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
 def _own() -> Iterator[Script]:
     """Scripts that look at the start or the end of their interpreter, or start others: each gets its own."""
     for path in sorted(OWN.glob("*.py")):
+        package = path.stem.partition("_")[0] if path.stem.startswith(FRAMEWORKS) else ""
+        rules = FRAMEWORK_RULES if package else Rules()
         for options in OPTIONS.get(path.stem, ((),)):
-            command = Command(script=path, args=(SAVED,), cold=True, options=options)
-            yield Script(name="".join((f"own/{path.stem}", *options)), command=command)
+            umask = UMASKS.get(path.stem, JOB_UMASK)
+            command = Command(script=path, args=(SAVED,), cold=True, options=options, umask=umask)
+            name = "".join((f"own/{path.stem}", *options))
+            yield Script(name=name, command=command, rules=rules, skipped=_missing(package))
 
 
 def _habits() -> Iterator[Script]:
@@ -171,7 +179,7 @@ def _checkpoint() -> Iterator[Script]:
 
 
 FRAMEWORK_RULES: Final = Rules(
-    masks=(r"'train_(runtime|samples_per_second|steps_per_second)': '[^']*'", *BARS.masks)
+    masks=(r"['\"](train|eval)_(runtime|samples_per_second|steps_per_second)['\"]: '?[\d.]+'?", *BARS.masks)
 )
 
 
@@ -179,6 +187,37 @@ def _missing(package: str) -> str:
     if not package or importlib.util.find_spec(package) is not None:
         return ""
     return f"{package} is not installed: pip install -r tests/requirements-frameworks.txt"
+
+
+# --- Out of packages -----------------------------------------------------------------------------------
+
+SHIPPED: Final = (
+    "test_cli",
+    "test_distributed_data_loop",
+    "test_merge_weights",
+    "test_ops",
+    "test_script",
+    "test_sync",
+)
+"""What accelerate ships and needs neither a GPU, nor a network, nor another package. Torch ships benchmarks
+alone, which print times; Lightning and transformers ship models to train (`scripts/lightning_boring.py` and
+`scripts/transformers_tiny.py` do)."""
+QUICK_SHIPPED: Final = frozenset(("test_ops", "test_cli"))
+
+
+def _shipped() -> Iterator[Script]:
+    spec = importlib.util.find_spec("accelerate")
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    folder = Path(places[0] if places else "accelerate") / "test_utils" / "scripts"
+    for name in SHIPPED:
+        path = folder / f"{name}.py"
+        skipped = _missing("accelerate") or ("" if path.exists() else f"this accelerate has no {path}")
+        yield Script(
+            name=f"shipped/{name}",
+            command=Command(script=path, cold=True),
+            skipped=skipped,
+            slow=name not in QUICK_SHIPPED,
+        )
 
 
 # --- Beside the checkout -------------------------------------------------------------------------------

@@ -5,11 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from tests.unchanged.collection import Script
 from tests.unchanged.compare import Difference, differences, stable, traces
-from tests.unchanged.runs import Ended, Runner, TooLong
+from tests.unchanged.runs import Command, Ended, TooLong
+
+
+class Runs(Protocol):
+    """What runs scripts: a `Runner`, or a cluster (`live.Jobs`)."""
+
+    def bare(self, command: Command) -> Ended: ...
+
+    def job(self, command: Command, **settings: Any) -> Ended: ...
+
+    def write(self, text: str, name: str) -> Path: ...
+
+    def forget(self) -> None: ...
 
 
 class Kind(Enum):
@@ -34,7 +47,7 @@ class Verdict:
         return f"{self.script.name}: {self.kind.value}{': ' if told else ''}{told}"
 
 
-def judge(runner: Runner, script: Script, **settings: Any) -> Verdict:
+def judge(runner: Runs, script: Script, **settings: Any) -> Verdict:
     """Runs the script; `settings` are those of its job."""
     if script.skipped:
         return Verdict(script=script, kind=Kind.SKIPPED, said=script.skipped)
@@ -47,7 +60,7 @@ def judge(runner: Runner, script: Script, **settings: Any) -> Verdict:
         runner.forget()
 
 
-def _run(runner: Runner, script: Script, settings: Mapping[str, Any]) -> Verdict:
+def _run(runner: Runs, script: Script, settings: Mapping[str, Any]) -> Verdict:
     try:
         bare = runner.bare(script.command)
     except TooLong as late:
@@ -66,7 +79,7 @@ def _run(runner: Runner, script: Script, settings: Mapping[str, Any]) -> Verdict
     return Verdict(script=script, kind=Kind.SAME, traces=frozenset(traces(bare, job)))
 
 
-def _judge_again(runner: Runner, script: Script, bare: Ended, job: Ended) -> Verdict:
+def _judge_again(runner: Runs, script: Script, bare: Ended, job: Ended) -> Verdict:
     """What two runs by itself do not have in common says nothing about the job."""
     again = runner.bare(script.command)
     unlike = differences(bare, replace(again, state=bare.state), script.rules)
