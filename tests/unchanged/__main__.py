@@ -25,8 +25,8 @@ from tests.unchanged.verdicts import Kind, Verdict, judge
 
 AT_ONCE: Final = 2 * min(2, len(os.sched_getaffinity(0)))
 """Jobs mostly wait: for a profile, as short as it is."""
-QUICK: Final = 150
-"""Scripts in the quick version, beside the generated ones."""
+QUICK: Final = 40
+"""Scripts in the quick version, beside the traits and the generated ones."""
 FINE: Final = (Kind.SAME, Kind.SKIPPED)
 LOOPS: Final = 300
 LOOPS_QUICK: Final = 25

@@ -75,6 +75,7 @@ def scripts() -> Iterator[Script]:
 
 # --- In the repository ---------------------------------------------------------------------------------
 
+TRAIT: Final = "traits/"
 TRAITS: Final = read_traits(FILE.read_text())
 TRAITS_RULES: Final = Rules(masks=(r"USDT:.*", r"\b[IWE]\d{4} \d\d:[\d:.]+ \d+"))
 """The times that the libraries below torch write into their lines."""
@@ -84,7 +85,7 @@ def _traits() -> Iterator[Script]:
     for trait in TRAITS:
         command = Command(script=Path("train.py"), args=(SAVED,))
         text = plain_script(trait)
-        yield Script(name=f"traits/{trait.name}", command=command, rules=TRAITS_RULES, text=text)
+        yield Script(name=TRAIT + trait.name, command=command, rules=TRAITS_RULES, text=text)
 
 
 def loops(seed: int, count: int) -> Iterator[Script]:
@@ -256,7 +257,7 @@ SHARED_SETTINGS: Final[dict[str, Mapping[str, Any]]] = {"dropout_profiled": {"pr
 
 
 def chosen_for_quick(found: list[Script], seed: int, most: int) -> list[Script]:
-    """So many of the scripts that are not slow, drawn by the seed."""
-    fast = [each for each in found if not each.slow]
-    drawn = {each.name for each in random.Random(seed).sample(fast, min(most, len(fast)))}
-    return [each for each in fast if each.name in drawn]
+    """All traits, and so many of the others that are not slow, drawn by the seed."""
+    others = [each.name for each in found if not each.slow and not each.name.startswith(TRAIT)]
+    drawn = set(random.Random(seed).sample(others, min(most, len(others))))
+    return [each for each in found if each.name.startswith(TRAIT) or each.name in drawn]

@@ -130,7 +130,7 @@ def generate(seed: int, number: int, traits: Sequence[Trait]) -> str:
 def _chosen(draw: random.Random, traits: Sequence[Trait]) -> list[Trait]:
     chosen: list[Trait] = []
     for trait in draw.sample(traits, draw.randrange(TRAITS_MAX + 1)):
-        if not trait.is_alone and trait.goes_with(chosen):
+        if trait.goes_with(chosen):
             chosen.append(trait)
     return chosen
 

@@ -80,10 +80,6 @@ class Trait:
     """By place."""
 
     @property
-    def is_alone(self) -> bool:
-        return "alone" in self.code
-
-    @property
     def names(self) -> set[str]:
         """What its `top` binds, imports left out."""
         found: set[str] = set()
@@ -102,10 +98,11 @@ class Trait:
 
     def goes_with(self, others: Iterable[Trait]) -> bool:
         """Neither stands where the other would, nor takes its names."""
-        others = list(others)
+        here, others = set(self.code), list(others)
         taken = {place for other in others for place in other.code}
-        here = set(self.code)
-        if here & taken & set(INSTEAD) or self.is_alone or any(self.names & other.names for other in others):
+        if {"alone"} & (here | taken) or here & taken & set(INSTEAD):
+            return False
+        if any(self.names & other.names for other in others):
             return False
         of_model = {"init", "forward", "methods", "setup"}
         return not (("model" in here and taken & of_model) or ("model" in taken and here & of_model))
