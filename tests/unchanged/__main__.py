@@ -27,7 +27,7 @@ AT_ONCE: Final = 2 * min(2, len(os.sched_getaffinity(0)))
 """Jobs mostly wait: for a profile, as short as it is."""
 QUICK: Final = 40
 """Scripts in the quick version, beside the traits and the generated ones."""
-FINE: Final = (Kind.SAME, Kind.SKIPPED)
+FINE: Final = (Kind.SAME, Kind.KNOWN, Kind.SKIPPED)
 LOOPS: Final = 300
 LOOPS_QUICK: Final = 25
 
@@ -99,6 +99,9 @@ def summary(ended: Sequence[Verdict]) -> Iterator[str]:
     counts = Counter(each.kind for each in ended)
     for reason, number in Counter(each.said for each in ended if each.kind is Kind.SKIPPED).items():
         yield f"skipped {number}: {reason}"
+    for each in ended:
+        if each.kind is Kind.KNOWN:
+            yield f"{each.script.name} differs as is known: {each.script.known}"
     paths = Counter(path for each in ended for path in each.traces)
     for path, number in paths.most_common(5):
         yield f"trace of ours in {number} scripts: {path}"

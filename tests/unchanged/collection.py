@@ -54,6 +54,8 @@ class Script:
     """Of its job (`Runner.job`)."""
     skipped: str = ""
     """Why it is not run; empty: it is."""
+    known: str = ""
+    """Why its job differs, where that is meant so."""
     slow: bool = False
     """Too long for the quick version."""
     text: str = ""
@@ -96,6 +98,13 @@ def loops(seed: int, count: int) -> Iterator[Script]:
         yield Script(name=name, command=command, rules=TRAITS_RULES, text=text, generated=True)
 
 
+KNOWN: Final[Mapping[str, str]] = {
+    "environment_listed": "a job has variables of its own",
+    "path_listed": "the folder of what runs in a job is on its PYTHONPATH",
+    "modules_listed": "what runs in a job imports modules",
+    "interpreter_seen": "PYTHONFAULTHANDLER is set in a job",
+    "aborts": "PYTHONFAULTHANDLER shows the stack of a crash in a job",
+}
 UMASKS: Final = {"files_made": 0o027}
 FRAMEWORKS: Final = ("accelerate", "lightning", "transformers")
 """Begin the names of scripts that need them."""
@@ -114,7 +123,8 @@ def _own() -> Iterator[Script]:
             umask = UMASKS.get(path.stem, JOB_UMASK)
             command = Command(script=path, args=(SAVED,), cold=True, options=options, umask=umask)
             name = "".join((f"own/{path.stem}", *options))
-            yield Script(name=name, command=command, rules=rules, skipped=_missing(package))
+            known, skipped = KNOWN.get(path.stem, ""), _missing(package)
+            yield Script(name=name, command=command, rules=rules, known=known, skipped=skipped)
 
 
 def _habits() -> Iterator[Script]:
@@ -126,8 +136,8 @@ def _habits() -> Iterator[Script]:
 
 
 CLOCK: Final = r"\d+(\.\d+)? ?(s|ms)\b"
-BARS: Final = Rules(masks=(r"(\r[^\r\n]*)+",))
-"""What a progress bar writes depends on the time."""
+BARS: Final = Rules(masks=(r"(?s)\r.*",))
+"""What a progress bar writes depends on the time, from its first line on."""
 HABITS_RULES: Final[dict[str, Rules]] = {
     "context_manager": Rules(masks=(CLOCK,)),
     "log_file": Rules(masks=(CLOCK,)),

@@ -28,6 +28,7 @@ CHOSEN: Final = (
     "own/files_made",
     "own/plain_training",
     "own/processes_without_a_seed",
+    "own/rank_as_a_sign",
     "traits/error_in_forward",
     "traits/exit_within_an_epoch",
     "traits/forward_counted_in_a_global",

@@ -220,7 +220,8 @@ class Place:
 
 
 def _text(path: Path) -> str:
-    return path.read_text(errors="backslashreplace") if path.exists() else ""
+    """With its carriage returns: a progress bar is known by them."""
+    return path.read_bytes().decode(errors="backslashreplace") if path.exists() else ""
 
 
 class TooLong(Exception):

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from tests.unchanged.collection import Script
 from tests.unchanged.compare import Difference, differences, stable, traces
 from tests.unchanged.runs import Command, Ended, TooLong
+
+AGAIN: Final = 2
+"""Runs of a script by itself, where its job differs."""
 
 
 class Runs(Protocol):
@@ -28,6 +31,7 @@ class Runs(Protocol):
 class Kind(Enum):
     SAME = "same"
     DIFFERS = "differs"
+    KNOWN = "differs, as is known"
     UNLIKE = "is not alike twice by itself: it needs a rule"
     BROKEN = "fails by itself"
     SKIPPED = "skipped"
@@ -80,12 +84,14 @@ def _run(runner: Runs, script: Script, settings: Mapping[str, Any]) -> Verdict:
 
 
 def _judge_again(runner: Runs, script: Script, bare: Ended, job: Ended) -> Verdict:
-    """What two runs by itself do not have in common says nothing about the job."""
-    again = runner.bare(script.command)
-    unlike = differences(bare, replace(again, state=bare.state), script.rules)
-    if unlike:
-        return Verdict(script=script, kind=Kind.UNLIKE, found=tuple(unlike))
-    states = stable(bare.state, again.state, bare.state, job.state)
+    """Judges the job by what several runs of the script by itself have in common."""
+    states = [dict(bare.state), dict(job.state)]
+    for _ in range(AGAIN):
+        again = runner.bare(script.command)
+        unlike = differences(bare, replace(again, state=bare.state), script.rules)
+        if unlike:
+            return Verdict(script=script, kind=Kind.UNLIKE, found=tuple(unlike))
+        states = stable(bare.state, again.state, *states)
     found = differences(replace(bare, state=states[0]), replace(job, state=states[1]), script.rules)
-    kind = Kind.DIFFERS if found else Kind.SAME
+    kind = Kind.SAME if not found else Kind.KNOWN if script.known else Kind.DIFFERS
     return Verdict(script=script, kind=kind, found=tuple(found), traces=frozenset(traces(bare, job)))
