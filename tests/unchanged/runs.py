@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from cotenant.agent.host.jobside import prepare_jobside
 from cotenant.agent.supervisor.core import AnyRankWord
+from tests.agent.supervisor.attempts import Attempt, user_environment
 from tests.building.limits import within_s
 from tests.checkpoint.ranks import Warm
-from tests.unchanged.jobs import Attempt, user_environment
 
 HERE: Final = Path(__file__).resolve().parent
 INTERPRETER: Final = HERE / "interpreter.py"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cotenant.agent.supervisor.core import StepDone
+from tests.agent.supervisor.attempts import default_words
 from tests.unchanged.collection import TRAITS, Script, chosen_for_quick, scripts
 from tests.unchanged.compare import Rules, differences, traces
-from tests.unchanged.jobs import default_words
 from tests.unchanged.loops import generate
 from tests.unchanged.runs import Command, Ended, Runner
 from tests.unchanged.traits import Trait, plain_script, read_traits

@@ -31,8 +31,7 @@ from cotenant.agent.supervisor.core import (
     TellRank,
 )
 from cotenant.agent.supervisor.datagrams import Datagrams
-from cotenant.agent.supervisor.processes import account_of, environment_of
-from cotenant.agent.supervisor.processes.attempt_folder import remove_short_folder
+from cotenant.agent.supervisor.processes import account_of, environment_of, remove_short_folder
 from cotenant.controller.domain import Launch
 from cotenant.controller.submission.build import Submitter, submission
 from tests.building.orders import order_of
