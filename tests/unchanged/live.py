@@ -44,7 +44,7 @@ LOOPS: Final = 2
 RUNS: Final = 3
 """Of each script: the first of its kind, a later one, and one beside another job."""
 BESIDE: Final = ("--mem", "300M", "--expect", "30s")
-NOTES: Final = "note: "
+NOTES: Final = r"note: |job \d+ failed: "
 """What `run` says of the job on the job's standard error, if that is a pipe."""
 PARTNER: Final = """
 import time
