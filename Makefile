@@ -31,7 +31,7 @@ STUDY ?=
 BENCHES := $(shell grep -l __main__ bench/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit simulation live hwtests gpu-study gpu-kit wheel-test soak chaos bench \
+.PHONY: help setup demo test lint unit unchanged simulation live hwtests gpu-study gpu-kit wheel-test soak chaos bench \
     results-default results-lazer results-castor results-patient results-cotenant results-gfs results-rltune \
     results-placement results-pcs results-elastic results-eta clean
 
@@ -48,7 +48,7 @@ $(READY): requirements-dev.txt pyproject.toml .ci/venv
 demo: $(READY) ## Real DDP jobs share a device, one is preempted and resumes; writes demo-out/.
 	@$(VENV)/bin/cotenant demo --out demo-out
 
-test: $(READY) ## Every check: format, lint, types, unit, processes, wheel, simulation, live, the rehearsal of `gpu-study`.
+test: $(READY) ## Every check: format, lint, types, unit, processes, wheel, unchanged, simulation, live, the rehearsal of `gpu-study`.
 	@$(RUN)
 
 lint: $(READY) ## Format, lint and types only.
@@ -59,6 +59,9 @@ unit: $(READY) ## Unit tests and properties, each once (those of `make wheel-tes
 
 simulation: $(READY) ## Whole-cluster simulation over 200 seeds.
 	@$(RUN) simulation
+
+unchanged: $(READY) ## Every script that we have, by itself and as a job: what differs. Takes ten minutes.
+	@$(VENV)/bin/python -m tests.unchanged
 
 live: $(READY) ## Real controller, agents, supervisors and jobs; the rehearsal of `gpu-study`.
 	@$(RUN) live rehearsal

@@ -44,7 +44,7 @@ APART = ("simulation", "live")
 REHEARSAL = "tests/live/test_gpu_study.py"
 """A part of its own: it keeps both cores busy for minutes, and others time what they do."""
 """Folders of tests that are parts of their own."""
-WITH_PROCESSES = ("agent", "checkpoint", "gradaccum", "hwtests", "mps", "profiler")
+WITH_PROCESSES = ("agent", "checkpoint", "gradaccum", "hwtests", "mps", "profiler", "unchanged")
 """Folders of unit tests, most of which start processes: a part of their own, beside all the others."""
 FROM_THE_WHEEL = (
     "agent/daemon/test_spare_supervisor.py",
@@ -206,6 +206,12 @@ PARTS = (
         command=in_source_tree(unit_tests, SPLIT),
         alone=True,
         env={"COVERAGE_FILE": str(ROOT / ".coverage.unit")},
+    ),
+    Part(
+        name="unchanged",
+        budget_s=120,
+        command=lambda _: [sys.executable, "-m", "tests.unchanged", "--quick"],
+        alone=True,
     ),
     Part(
         name="simulation",

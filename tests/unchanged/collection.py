@@ -17,7 +17,9 @@ from typing import Any, Final
 from tests.checkpoint import habits
 from tests.checkpoint.interpreter import INSTALLED
 from tests.unchanged.compare import Rules
-from tests.unchanged.runs import Command
+from tests.unchanged.loops import generate
+from tests.unchanged.runs import JOB_UMASK, Command
+from tests.unchanged.traits import FILE, plain_script, read_traits
 
 TESTS: Final = Path(__file__).resolve().parents[1]
 OWN: Final = TESTS / "unchanged" / "scripts"
@@ -52,33 +54,77 @@ class Script:
     """Of its job (`Runner.job`)."""
     skipped: str = ""
     """Why it is not run; empty: it is."""
+    known: str = ""
+    """Why its job differs, where that is meant so."""
     slow: bool = False
     """Too long for the quick version."""
+    text: str = ""
+    """Of a script that is no file: it is written before it is run."""
     generated: bool = False
+    """A failure of it is the generator's."""
 
 
 def scripts() -> Iterator[Script]:
     """All but the generated ones."""
+    yield from _traits()
     yield from _own()
     yield from _habits()
     yield from _gradaccum()
     yield from _checkpoint()
+    yield from _shipped()
     yield from _shared()
 
 
 # --- In the repository ---------------------------------------------------------------------------------
 
-COLD: Final = frozenset[str]()
-"""Of our own scripts, those that look at the start or the end of their interpreter."""
+TRAIT: Final = "traits/"
+TRAITS: Final = read_traits(FILE.read_text())
+TRAITS_RULES: Final = Rules(masks=(r"USDT:.*", r"\b[IWE]\d{4} \d\d:[\d:.]+ \d+"))
+"""The times that the libraries below torch write into their lines."""
+
+
+def _traits() -> Iterator[Script]:
+    for trait in TRAITS:
+        command = Command(script=Path("train.py"), args=(SAVED,))
+        text = plain_script(trait)
+        yield Script(name=TRAIT + trait.name, command=command, rules=TRAITS_RULES, text=text)
+
+
+def loops(seed: int, count: int) -> Iterator[Script]:
+    for number in range(count):
+        command = Command(script=Path("train.py"), args=(SAVED,), limit_s=60.0)
+        text = generate(seed, number, TRAITS)
+        name = f"loops/{seed}-{number}"
+        yield Script(name=name, command=command, rules=TRAITS_RULES, text=text, generated=True)
+
+
+KNOWN: Final[Mapping[str, str]] = {
+    "environment_listed": "a job has variables of its own",
+    "path_listed": "the folder of what runs in a job is on its PYTHONPATH",
+    "modules_listed": "what runs in a job imports modules",
+    "interpreter_seen": "PYTHONFAULTHANDLER is set in a job",
+    "aborts": "PYTHONFAULTHANDLER shows the stack of a crash in a job",
+}
+UMASKS: Final = {"files_made": 0o027}
+FRAMEWORKS: Final = ("accelerate", "lightning", "transformers")
+"""Begin the names of scripts that need them."""
+OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
+    "plain_training": ((), ("-X", "dev"), ("-W", "error"), ("-O",), ("-I",), ("-S", "-B")),
+}
+"""Of the interpreter, for scripts that are run more than once."""
 
 
 def _own() -> Iterator[Script]:
+    """Scripts that look at the start or the end of their interpreter, or start others: each gets its own."""
     for path in sorted(OWN.glob("*.py")):
-        command = Command(script=path, args=(SAVED,), cold=path.stem in COLD)
-        yield Script(name=f"own/{path.stem}", command=command, rules=OWN_RULES.get(path.stem, Rules()))
-
-
-OWN_RULES: Final[dict[str, Rules]] = {}
+        package = path.stem.partition("_")[0] if path.stem.startswith(FRAMEWORKS) else ""
+        rules = FRAMEWORK_RULES if package else Rules()
+        for options in OPTIONS.get(path.stem, ((),)):
+            umask = UMASKS.get(path.stem, JOB_UMASK)
+            command = Command(script=path, args=(SAVED,), cold=True, options=options, umask=umask)
+            name = "".join((f"own/{path.stem}", *options))
+            known, skipped = KNOWN.get(path.stem, ""), _missing(package)
+            yield Script(name=name, command=command, rules=rules, known=known, skipped=skipped)
 
 
 def _habits() -> Iterator[Script]:
@@ -90,8 +136,8 @@ def _habits() -> Iterator[Script]:
 
 
 CLOCK: Final = r"\d+(\.\d+)? ?(s|ms)\b"
-BARS: Final = Rules(masks=(r"(\r[^\r\n]*)+",))
-"""What a progress bar writes depends on the time."""
+BARS: Final = Rules(masks=(r"(?s)\r.*",))
+"""What a progress bar writes depends on the time, from its first line on."""
 HABITS_RULES: Final[dict[str, Rules]] = {
     "context_manager": Rules(masks=(CLOCK,)),
     "log_file": Rules(masks=(CLOCK,)),
@@ -144,7 +190,7 @@ def _checkpoint() -> Iterator[Script]:
 
 
 FRAMEWORK_RULES: Final = Rules(
-    masks=(r"'train_(runtime|samples_per_second|steps_per_second)': '[^']*'", *BARS.masks)
+    masks=(r"['\"](train|eval)_(runtime|samples_per_second|steps_per_second)['\"]: '?[\d.]+'?", *BARS.masks)
 )
 
 
@@ -152,6 +198,37 @@ def _missing(package: str) -> str:
     if not package or importlib.util.find_spec(package) is not None:
         return ""
     return f"{package} is not installed: pip install -r tests/requirements-frameworks.txt"
+
+
+# --- Out of packages -----------------------------------------------------------------------------------
+
+SHIPPED: Final = (
+    "test_cli",
+    "test_distributed_data_loop",
+    "test_merge_weights",
+    "test_ops",
+    "test_script",
+    "test_sync",
+)
+"""What accelerate ships and needs neither a GPU, nor a network, nor another package. Torch ships benchmarks
+alone, which print times; Lightning and transformers ship models to train (`scripts/lightning_boring.py` and
+`scripts/transformers_tiny.py` do)."""
+QUICK_SHIPPED: Final = frozenset(("test_ops", "test_cli"))
+
+
+def _shipped() -> Iterator[Script]:
+    spec = importlib.util.find_spec("accelerate")
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    folder = Path(places[0] if places else "accelerate") / "test_utils" / "scripts"
+    for name in SHIPPED:
+        path = folder / f"{name}.py"
+        skipped = _missing("accelerate") or ("" if path.exists() else f"this accelerate has no {path}")
+        yield Script(
+            name=f"shipped/{name}",
+            command=Command(script=path, cold=True),
+            skipped=skipped,
+            slow=name not in QUICK_SHIPPED,
+        )
 
 
 # --- Beside the checkout -------------------------------------------------------------------------------
@@ -190,8 +267,7 @@ SHARED_SETTINGS: Final[dict[str, Mapping[str, Any]]] = {"dropout_profiled": {"pr
 
 
 def chosen_for_quick(found: list[Script], seed: int, most: int) -> list[Script]:
-    """So many of the scripts that are not slow, drawn by the seed; all of our own."""
-    own = [each for each in found if each.name.startswith("own/") and not each.slow]
-    others = [each for each in found if not each.slow and each not in own]
-    drawn = random.Random(seed).sample(others, min(most, len(others)))
-    return [*own, *(each for each in others if each in drawn)]
+    """All traits, and so many of the others that are not slow, drawn by the seed."""
+    others = [each.name for each in found if not each.slow and not each.name.startswith(TRAIT)]
+    drawn = set(random.Random(seed).sample(others, min(most, len(others))))
+    return [each for each in found if each.name.startswith(TRAIT) or each.name in drawn]

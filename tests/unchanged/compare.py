@@ -34,6 +34,8 @@ class Rules:
 
     masks: tuple[str, ...] = ()
     """Regular expressions of what is left out of its lines, in its output and in files of text."""
+    dropped: tuple[str, ...] = ()
+    """Regular expressions of beginnings of lines that are not its own."""
     ignored: tuple[str, ...] = ()
     """Patterns of files of which the content is not compared."""
 
@@ -85,6 +87,8 @@ def _lines(bare: str, job: str, rules: Rules) -> Iterator[tuple[str, str, str]]:
 
 
 def _masked(text: str, rules: Rules) -> list[str]:
+    for begins in rules.dropped:
+        text = re.sub(f"(?m)^(?:{begins}).*\n?", "", text)
     for mask in rules.masks:
         text = re.sub(mask, MASK, text)
     return text.splitlines()

@@ -95,7 +95,8 @@ def _move(number: int) -> list[Any]:
     """Fills the gaps of memory in a way of this run alone. Forks of one process have the same addresses, and
     what follows from them (the order of a set of objects) must not look as if it were the script's."""
     draw = random.Random(number)
-    made: list[Any] = [bytes(draw.randrange(1, 480)) for _ in range(20_000)]
+    sizes = range(0, 480, 16)
+    made: list[Any] = [bytes(size) for size in sizes for _ in range(draw.randrange(600))]
     draw.shuffle(made)
     del made[::2]
     return made

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from cotenant.agent.host.jobside import prepare_jobside
 from cotenant.agent.supervisor.core import AnyRankWord
+from tests.agent.supervisor.attempts import Attempt, user_environment
 from tests.building.limits import within_s
 from tests.checkpoint.ranks import Warm
-from tests.unchanged.jobs import Attempt, user_environment
 
 HERE: Final = Path(__file__).resolve().parent
 INTERPRETER: Final = HERE / "interpreter.py"
@@ -32,7 +32,9 @@ OBSERVER: Final = HERE / "observer"
 MODULES: Final = ("torch._dynamo", "torch.optim.swa_utils", "numpy.random", "logging.handlers", "json", "csv")
 """What many scripts import, and neither of ours: a job's come from its own folder."""
 LIMIT_S: Final = 300.0
-PAUSE_S: Final = 0.01
+JOB_UMASK: Final = 0o022
+"""As the agent sets it."""
+PAUSE_S: Final = 0.02
 ENV_STATE: Final = "UNCHANGED_STATE"
 
 
@@ -60,9 +62,13 @@ class Command:
     args: Sequence[str] = ()
     cold: bool = False
     """In an interpreter of its own."""
+    options: Sequence[str] = ()
+    """Of that interpreter."""
     env: Mapping[str, str] = field(default_factory=dict)
     state: bool = True
     """The memory at the end is looked at."""
+    umask: int = JOB_UMASK
+    """The user's own; only in an interpreter of its own."""
     limit_s: float = LIMIT_S
 
 
@@ -71,7 +77,7 @@ class Runner:
     from."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._jobside = prepare_jobside(folder / "jobside")
         self._warm = Warm(MODULES)
         self._count = 0
@@ -81,7 +87,7 @@ class Runner:
 
     def write(self, text: str, name: str = "script.py") -> Path:
         """A script of this text."""
-        folder = self._folder / f"written-{self._count}"
+        folder = self.folder / f"written-{self._count}"
         folder.mkdir(exist_ok=True)
         path = folder / name
         path.write_text(text)
@@ -89,12 +95,12 @@ class Runner:
 
     def forget(self) -> None:
         """Removes what the runs so far have left."""
-        for each in (*self._folder.glob("kept-*"), *self._folder.glob("side-*")):
+        for each in (*self.folder.glob("kept-*"), *self.folder.glob("side-*")):
             shutil.rmtree(each, ignore_errors=True)
 
     def bare(self, command: Command) -> Ended:
         """As `python SCRIPT ARGS`."""
-        return self._place().run(command)
+        return self.place().run(command)
 
     def job(
         self, command: Command, *, pause_s: float = PAUSE_S, jobside: Path | None = None, **settings: Any
@@ -102,8 +108,8 @@ class Runner:
         """As a job: undisturbed, unless `settings` (of `Attempt`) say something else. It pauses after each of
         the first steps, so that a short script is there long enough to be measured. `jobside`: the folder
         that its PYTHONPATH gets, where that is not the real one."""
-        place = self._place()
-        argv = [sys.executable, str(command.script), *command.args]
+        place = self.place()
+        argv = [sys.executable, *command.options, str(command.script), *command.args]
         env = {**place.env, **command.env}
         attempt = Attempt(place.side, argv, place.cwd, env, jobside or self._jobside, **settings)
         try:
@@ -111,21 +117,22 @@ class Runner:
         finally:
             attempt.close()
 
-    def _place(self) -> _Place:
+    def place(self) -> Place:
         """A folder that has the same name in each run, and another one when the run is over."""
         self._count += 1
-        return _Place(self._folder, self._count, self._warm)
+        return Place(self.folder, self._count, self._warm)
 
 
-class _Place:
+class Place:
     """Where one run happens."""
 
     def __init__(self, folder: Path, number: int, warm: Warm) -> None:
         self.cwd = folder / "run"
         self.home = folder / "home"
         self.side = folder / f"side-{number}"
-        self._kept = folder / f"kept-{number}"
-        self._kept.mkdir()
+        kept = folder / f"kept-{number}"
+        kept.mkdir()
+        self.out, self.err, self.state, self._files = (kept / each for each in ("out", "err", "state", "run"))
         for each in (self.cwd, self.home):
             shutil.rmtree(each, ignore_errors=True)
             each.mkdir()
@@ -136,27 +143,26 @@ class _Place:
 
     def run(self, command: Command, attempt: Attempt | None = None, pause_s: float = 0.0) -> Ended:
         env = attempt.env if attempt is not None else {**self.env, **command.env}
-        argv = [str(command.script), *command.args]
+        argv = [*command.options, str(command.script), *command.args]
         if command.cold:
             code = self._cold(command, argv, env, attempt)
         else:
             code = self._forked(command, argv, env, attempt, pause_s)
         if attempt is not None:
             attempt.ended(code)
-        state = self._kept / "state"
-        os.rename(self.cwd, self._kept / "run")
+        return self.ended(code, () if attempt is None else attempt.heard)
+
+    def ended(self, code: int, heard: Sequence[AnyRankWord]) -> Ended:
+        """The run is over: what it left."""
+        os.rename(self.cwd, self._files)
         return Ended(
             code=code,
-            out=self._read("out"),
-            err=self._read("err"),
-            folder=self._kept / "run",
-            state=json.loads(state.read_text()) if state.exists() else {},
-            heard=() if attempt is None else tuple(attempt.heard),
+            out=_text(self.out),
+            err=_text(self.err),
+            folder=self._files,
+            state=json.loads(self.state.read_text()) if self.state.exists() else {},
+            heard=tuple(heard),
         )
-
-    def _read(self, name: str) -> str:
-        path = self._kept / name
-        return path.read_text(errors="backslashreplace") if path.exists() else ""
 
     def _forked(
         self, command: Command, argv: list[str], env: dict[str, str], attempt: Attempt | None, pause_s: float
@@ -164,20 +170,20 @@ class _Place:
         warm = self._warm
         request = {
             "folder": str(self.cwd),
-            "errors": str(self._kept / "err"),
-            "state": str(self._kept / "state") if command.state else "",
+            "errors": str(self.err),
+            "state": str(self.state) if command.state else "",
             "pause_s": pause_s,
             "number": self._number,
             "argv": argv,
         }
-        pid = warm.start([str(INTERPRETER), json.dumps(request)], env, self._kept / "out")
+        pid = warm.start([str(INTERPRETER), json.dumps(request)], env, self.out)
         try:
             if attempt is not None:
                 attempt.began()
                 attempt.attend_until(lambda: warm.ended(pid), warm, within_s(command.limit_s))
             return warm.wait(pid, within_s(command.limit_s))
         except TimeoutError:
-            raise TooLong(self._read("out") + self._read("err")) from None
+            raise TooLong(_text(self.out) + _text(self.err)) from None
         finally:
             _end_group(pid)
 
@@ -185,8 +191,8 @@ class _Place:
         if command.state:
             path = [each for each in env.get("PYTHONPATH", "").split(os.pathsep) if each]
             env = {**env, "PYTHONPATH": os.pathsep.join([*path, str(OBSERVER)])}
-            env[ENV_STATE] = str(self._kept / "state")
-        with (self._kept / "out").open("wb") as out, (self._kept / "err").open("wb") as err:
+            env[ENV_STATE] = str(self.state)
+        with self.out.open("wb") as out, self.err.open("wb") as err:
             process = subprocess.Popen(
                 [sys.executable, *argv],
                 cwd=self.cwd,
@@ -195,6 +201,7 @@ class _Place:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
+                umask=command.umask if attempt is None else JOB_UMASK,
             )
         descriptor = os.pidfd_open(process.pid)
         try:
@@ -205,11 +212,16 @@ class _Place:
                 )
             return process.wait(within_s(command.limit_s))
         except subprocess.TimeoutExpired:
-            raise TooLong(self._read("out") + self._read("err")) from None
+            raise TooLong(_text(self.out) + _text(self.err)) from None
         finally:
             os.close(descriptor)
             _end_group(process.pid)
             process.wait()
+
+
+def _text(path: Path) -> str:
+    """With its carriage returns: a progress bar is known by them."""
+    return path.read_bytes().decode(errors="backslashreplace") if path.exists() else ""
 
 
 class TooLong(Exception):

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from cotenant.agent.supervisor.core import StepDone
-from tests.unchanged.collection import Script
+from tests.agent.supervisor.attempts import default_words
+from tests.unchanged.collection import TRAITS, Script, chosen_for_quick, scripts
 from tests.unchanged.compare import Rules, differences, traces
-from tests.unchanged.jobs import default_words
+from tests.unchanged.loops import generate
 from tests.unchanged.runs import Command, Ended, Runner
+from tests.unchanged.traits import Trait, plain_script, read_traits
 from tests.unchanged.verdicts import Kind, judge
 
 pytestmark = pytest.mark.usefixtures("runner")
@@ -160,3 +162,52 @@ def test_a_script_that_is_not_alike_twice_is_no_difference_of_the_job(runner: Ru
     assert kind("import time\nwhen = time.time()\n", Rules()) is Kind.SAME, (
         "memory is compared where it can be"
     )
+
+
+# --- What is run ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trait", TRAITS, ids=lambda trait: trait.name)
+def test_each_trait_is_a_script(trait: Trait) -> None:
+    compile(plain_script(trait), trait.name, "exec")
+
+
+@pytest.mark.parametrize("text", ["top | x = 1\nbelow | y\n", "[one]\nnot a line of it\n"])
+def test_a_trait_that_cannot_be_read_is_an_error(text: str) -> None:
+    with pytest.raises((ValueError, KeyError)):
+        read_traits(text)
+
+
+def test_traits_that_want_the_same_place_or_name_do_not_meet() -> None:
+    one, other, third, last = read_traits(
+        "[one]\ntop | calls = 0\nstep | a\n[other]\nstep | b\n[third]\ntop | calls = []\n[last]\nalone |\n"
+    )
+    assert not one.goes_with([other])
+    assert not one.goes_with([third])
+    assert not one.goes_with([last]) and not last.goes_with([one])
+    assert third.goes_with([other])
+
+
+def test_a_number_is_a_loop(seed: int) -> None:
+    texts = [generate(seed, number, TRAITS) for number in range(60)]
+    assert texts == [generate(seed, number, TRAITS) for number in range(60)]
+    assert len(set(texts)) == 60
+    for number, text in enumerate(texts):
+        compile(text, f"{seed}-{number}", "exec")
+
+
+def test_generated_loops_run_by_themselves(runner: Runner, seed: int) -> None:
+    for number in range(8):
+        command = Command(script=runner.write(generate(seed, number, TRAITS)), args=("saved.pt",))
+        ended = runner.bare(command)
+        assert (ended.code, "saved.pt" in {each.name for each in ended.folder.iterdir()}) == (0, True), (
+            ended.err
+        )
+
+
+def test_the_quick_version_has_all_traits_and_some_of_the_others() -> None:
+    found = list(scripts())
+    names = [each.name for each in chosen_for_quick(found, seed=1, most=20)]
+    assert sum(name.startswith("traits/") for name in names) == len(TRAITS)
+    assert len(names) == len(TRAITS) + 20
+    assert names != [each.name for each in chosen_for_quick(found, seed=2, most=20)]

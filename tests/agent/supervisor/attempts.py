@@ -31,14 +31,13 @@ from cotenant.agent.supervisor.core import (
     TellRank,
 )
 from cotenant.agent.supervisor.datagrams import Datagrams
-from cotenant.agent.supervisor.processes import account_of, environment_of
-from cotenant.agent.supervisor.processes.attempt_folder import remove_short_folder
+from cotenant.agent.supervisor.processes import account_of, environment_of, remove_short_folder
 from cotenant.controller.domain import Launch
 from cotenant.controller.submission.build import Submitter, submission
 from tests.building.orders import order_of
 from tests.ports import free_port
 
-PROFILE_S: Final = 0.3
+PROFILE_S: Final = 0.8
 """The profile in place of a first job. The default of a cluster is longer than most of our scripts run."""
 WATCH: Final = WatchRule(floor_s=600.0, multiple=10.0)
 LIMIT_S: Final = 3600.0
