@@ -95,7 +95,7 @@ def plain_write(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) 
 def save_as_at_a_stop(state: Session) -> bool:
     """Until durable: older checkpoints are deleted by the next save."""
     assert state._saver is not None
-    return state._save(state._saver, wait=True, tidy=False)
+    return state._save(wait=True, tidy=False)
 
 
 def background(state: Session) -> dict[str, float]:

@@ -160,9 +160,10 @@ class MarkedImports(importlib.abc.MetaPathFinder):
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None:
-                is_file = isinstance(spec.loader, importlib.machinery.SourceFileLoader)
+                loader: Any = spec.loader
+                is_file = isinstance(loader, importlib.machinery.SourceFileLoader)
                 if is_file and str(spec.origin) in self._marks:
-                    spec.loader = _MarkedLoader(spec.loader.name, str(spec.origin), self._marks)
+                    spec.loader = _MarkedLoader(loader.name, str(spec.origin), self._marks)
                 return spec
         return None
 

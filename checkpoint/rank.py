@@ -13,7 +13,7 @@ import sys
 import time
 import weakref
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, NoReturn
 
 from cotenant.checkpoint.device_limit import SharedLimits, limit_memory
 from cotenant.checkpoint.disk import saver
@@ -26,30 +26,12 @@ from cotenant.checkpoint.talk import gang, protocol
 from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
 from cotenant.checkpoint.talk.channel import SupervisorChannel
 from cotenant.checkpoint.talk.reports import Introduction, ProgressReporter
+from cotenant.checkpoint.training.state import SavedState
 
 KEEP: Final = 2
 IDLE_S_MAX: Final = 120.0
 
 log = logging.getLogger("cotenant.checkpoint")
-
-
-class SavedState(Protocol):
-    """What a rank saves: see `training.state.TrainingState`, the first of its kind."""
-
-    @property
-    def on_cuda(self) -> bool: ...
-
-    @property
-    def cuda_device(self) -> Any: ...
-
-    @property
-    def ranks_are_alike(self) -> bool: ...
-
-    def shared_state(self) -> dict[str, Any]: ...
-
-    def parameters(self) -> dict[str, Any]: ...
-
-    def first_step_done(self) -> None: ...
 
 
 class JobRank:
@@ -178,7 +160,7 @@ class JobRank:
         self._plain = False
         return loaded
 
-    def _fail_to_load(self, error: CheckpointError) -> Any:
+    def _fail_to_load(self, error: CheckpointError) -> NoReturn:
         self._tell(protocol.FAILED, what="load", error=str(error))
         self.close()
         raise error

@@ -1,8 +1,8 @@
 """`python -m cotenant.checkpoint.rerun SCRIPT ARGS`: a script that goes on from a checkpoint.
 
-Rule: standard library only; this runs before the script's torch. The script is compiled from its own source,
-with marks where it was left (`marks.py`). Arguments and `__main__` are those of `python SCRIPT ARGS`. A script
-that begins at its beginning never comes by here.
+Rule: standard library only; this runs before the script's torch. The script is compiled from its own
+source, with marks where it was left (`marks.py`). Arguments and `__main__` are those of `python SCRIPT
+ARGS`. A script that begins at its beginning never comes by here.
 """
 
 from __future__ import annotations

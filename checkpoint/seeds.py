@@ -88,7 +88,7 @@ _watched: list[Seeds] = []
 
 def watch_seeds(job: str, when_imported: Callable[[str, Callable[[Any], None]], None]) -> None:
     """Begin for this process. Called once, before its script."""
-    given = next((facts[SEEDS] for facts in facts_of_all() if SEEDS in facts), [])
+    given: Any = next((facts[SEEDS] for facts in facts_of_all() if SEEDS in facts), [])
     _watched.append(Seeds(job, given))
     _watched[0].watch(when_imported)
 

@@ -123,7 +123,7 @@ def _bound_in_loop(frame: types.FrameType) -> set[str]:
 
 def scripts_frame(frame: types.FrameType) -> types.FrameType:
     """The innermost frame, from this one outwards, that runs the user's own code; this one if none does."""
-    from cotenant.checkpoint.picture.ownership import is_scripts_own
+    from cotenant.checkpoint.ownership import is_scripts_own
 
     each: types.FrameType | None = frame
     while each is not None:

@@ -38,8 +38,9 @@ def parts_of(model: torch.nn.Module) -> Iterator[ModuleParts]:
         seen.add(id(part.module))
         yield part
         inside = f"{part.name}." if part.name else ""
-        children = [ModuleParts(inside + str(name), m) for name, m in part.table("_modules").items()]
-        waiting += [each for each in reversed(children) if isinstance(each.module, torch.nn.Module)]
+        for name, module in reversed(part.table("_modules").items()):
+            if isinstance(module, torch.nn.Module):
+                waiting.append(ModuleParts(inside + str(name), module))
 
 
 def parameters_of(model: torch.nn.Module) -> Iterator[torch.Tensor]:

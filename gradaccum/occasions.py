@@ -126,7 +126,7 @@ def _reached(roots: Iterable[tuple[str, Any]], known: set[int]) -> Iterator[tupl
 
 
 def _of_function(path: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    from cotenant.checkpoint.picture.ownership import is_scripts_own
+    from cotenant.checkpoint.ownership import is_scripts_own
 
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
@@ -140,7 +140,7 @@ def _of_function(path: str, function: types.FunctionType) -> Iterator[tuple[str,
 
 
 def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    from cotenant.checkpoint.picture.ownership import is_scripts_own
+    from cotenant.checkpoint.ownership import is_scripts_own
 
     if isinstance(value, (types.ModuleType, type)):
         return

@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from cotenant.checkpoint.guard import AttemptEnds
 from cotenant.gradaccum import exactness
 from cotenant.gradaccum.aside import ScriptState, StackVariables
 from cotenant.gradaccum.exactness import GUARD
@@ -98,7 +99,7 @@ class StepInParts:
             yield from self._prove_new(ways, take)
             yield from self._watch(watch, real[0][1] if self.loss == "token_sum" else 1.0, frame)
             unproven = ""
-        except (exactness.Refused, exactness.AttemptEnds):
+        except (exactness.Refused, AttemptEnds):
             unproven = ""
             if began is not None:
                 began.put_back()

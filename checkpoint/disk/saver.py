@@ -22,7 +22,7 @@ from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.disk.save import SaveOrder, SavePayload
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.training.snapshot import Staging, plain, reference_tensor
-from cotenant.checkpoint.training.state import TrainingState, tensors_sha256
+from cotenant.checkpoint.training.state import SavedState, tensors_sha256
 
 EXIT_WAIT_S: Final = 600.0
 """How long a script that ended normally waits for the save it still has under way."""
@@ -46,7 +46,7 @@ class SaveTarget:
 class Saver:
     """`save` returns True once the checkpoint is durable (or, in the background, once it is on its way)."""
 
-    def __init__(self, place: SaveTarget, state: TrainingState, tell: Callable[..., Any]) -> None:
+    def __init__(self, place: SaveTarget, state: SavedState, tell: Callable[..., Any]) -> None:
         self._place = place
         self._state = state
         self._tell = tell

@@ -18,7 +18,7 @@ import re
 import sys
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -38,7 +38,7 @@ from cotenant.checkpoint.picture.kinds import (
 )
 from cotenant.checkpoint.picture.nodes import Node, hold, let_go
 from cotenant.checkpoint.picture.objects import DRAWS, OBJECT, OBJECTS
-from cotenant.checkpoint.picture.ownership import own_modules
+from cotenant.checkpoint.ownership import own_modules
 
 BESIDE: Final = (
     "multiprocessing",
@@ -126,7 +126,7 @@ class Picture:
                     self._add(part, node, step)
 
     def _add(self, value: Any, parent: Node | None, step: str) -> None:
-        kind = kind_of(type(value))  # type: ignore[arg-type]
+        kind = kind_of(type(value))
         if kind is None:
             return
         mark = kind.mark(value)
@@ -170,7 +170,7 @@ class Picture:
 
     def node_of(self, value: Any) -> Node | None:
         """The object as it was met; None: it was not, or never changes."""
-        kind = kind_of(type(value))  # type: ignore[arg-type]
+        kind = kind_of(type(value))
         node = None if kind is None else self._known.get(kind.mark(value))
         if node is None:
             return None
@@ -241,8 +241,7 @@ class Picture:
         return [change.path for change in self.changes()]
 
 
-@functools.lru_cache(maxsize=8192)
-def kind_of(made: type) -> Kind | None:
+def _find_kind(made: type) -> Kind | None:
     """The kind of the objects of a type; None: they never change and hold nothing that does."""
     if made in (Attributes, SlotsOf, FrameVariables):
         return dict(CONTAINERS)[made]
@@ -257,8 +256,10 @@ def kind_of(made: type) -> Kind | None:
         return ARRAY
     if numpy is not None and issubclass(made, (numpy.random.Generator, numpy.random.RandomState)):
         return DRAWS
-    other = None if made.__module__.partition(".")[0] in OTHERS else OBJECT
-    return next((kind for base, kind in (*CONTAINERS, *OBJECTS) if issubclass(made, base)), other)
+    return next((kind for base, kind in (*CONTAINERS, *OBJECTS) if issubclass(made, base)), OBJECT)
+
+
+kind_of: Final[Callable[[Any], Kind | None]] = functools.lru_cache(maxsize=8192)(_find_kind)
 
 
 @contextlib.contextmanager

@@ -60,7 +60,7 @@ class ArrayKind(Kind):
             value[...] = numpy.frombuffer(before.content, dtype=before.form[0]).reshape(before.form[1])
 
 
-_Unformed: Final = torch.nn.parameter.UninitializedTensorMixin
+UNFORMED: Final[Any] = vars(torch.nn.parameter)["UninitializedTensorMixin"]
 """Of a lazy module, before its first forward pass."""
 HOOKS: Final = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
@@ -81,7 +81,7 @@ class TensorKind(Kind):
     was kept, because some of torch's own kernels (running statistics) write without being counted."""
 
     def read(self, value: Any) -> Any:
-        if isinstance(value, _Unformed):
+        if isinstance(value, UNFORMED):
             return TensorState(0, 0, (None, (), value.requires_grad, value.device), None, (None, None), None)
         with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
             is_plain = value.layout is torch.strided and not value.is_nested
@@ -145,8 +145,8 @@ class TensorKind(Kind):
                 setattr(value, name, hooks)
 
     def _fill(self, value: Any, before: TensorState) -> None:
-        if isinstance(value, _Unformed):
-            value.materialize(before.form[1], dtype=before.form[0])  # type: ignore[attr-defined]
+        if isinstance(value, UNFORMED):
+            value.materialize(before.form[1], dtype=before.form[0])
         if value.is_leaf and before.form[2] != value.requires_grad:
             value.requires_grad_(before.form[2])
         if before.form[:2] == (value.dtype, tuple(value.shape)):

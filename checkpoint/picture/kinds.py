@@ -377,7 +377,7 @@ class FrameVariables:
             return
         if type(frame.f_trace) is not _Running:
             frame.f_trace = _Running()
-        self._running = weakref.ref(frame.f_trace)  # type: ignore[arg-type]
+        self._running = weakref.ref(frame.f_trace)
 
     def bind(self, variables: dict[str, Any]) -> None:
         """Set the variables to these, and leave the others without a value."""

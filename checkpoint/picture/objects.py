@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import torch
 
+from cotenant.checkpoint.ownership import is_scripts_own
 from cotenant.checkpoint.picture.kinds import (
     Attributes,
     Kind,
@@ -23,7 +24,6 @@ from cotenant.checkpoint.picture.kinds import (
     Reached,
     attributes,
 )
-from cotenant.checkpoint.picture.ownership import is_scripts_own
 from cotenant.checkpoint.training import rng
 
 

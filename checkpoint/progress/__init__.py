@@ -9,10 +9,10 @@ Reading order: `steps.py` (counts and tells, and asks Trainers), `loops.py` (whi
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import Any
 
+from cotenant.checkpoint.guard import REPORTING, door
 from cotenant.checkpoint.progress.loops import Loaders
 from cotenant.checkpoint.progress.steps import StepReporter
 
@@ -35,11 +35,11 @@ def _watch(kind: Any, loaders: Loaders) -> None:
     """Note which iterator a loader has made last: it knows how many batches it has given."""
     original = kind.__iter__
 
+    @door
     @functools.wraps(original)
     def __iter__(loader: Any) -> Any:
         batches = original(loader)
-        with contextlib.suppress(TypeError):  # We cannot note one without weak references.
-            loaders.began(loader, batches)
+        REPORTING.run(loaders.began, loader, batches)
         return batches
 
     kind.__iter__ = __iter__

@@ -7,13 +7,13 @@ whose batches are made by code of the script's own says nothing: what was seen o
 from __future__ import annotations
 
 import ast
-import inspect
 import os
 import types
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from cotenant.checkpoint.progress.expressions import Names, NotSeen
+from cotenant.checkpoint.progress.lengths import MISSING, attribute_there
 from cotenant.checkpoint.progress.loops import loops_at
 
 BATCHES_SEEN: Final = 4
@@ -66,21 +66,20 @@ def _told_by_loader(frames: Iterable[types.FrameType]) -> BatchRows | None:
 def rows_of(loader: Any) -> int | None:
     """The rows of each batch that a worker gets of a DataLoader; None where the loader does not say, or is
     none."""
-    loader = _static_attribute(
+    loader = _attribute(
         loader, "base_dataloader", loader
     )  # Accelerate's, which may divide batches among workers.
     if not any(kind.__name__ == "DataLoader" for kind in type(loader).__mro__):
         return None
-    sampler = _static_attribute(loader, "batch_sampler")
-    size = _static_attribute(loader, "batch_size")
+    sampler = _attribute(loader, "batch_sampler")
+    size = _attribute(loader, "batch_size")
     if type(sampler).__module__.partition(".")[0] in _TRUSTED:
-        size = _static_attribute(sampler, "batch_size", size)
-        if _static_attribute(sampler, "split_batches"):
-            size = None if size is None else size // (_static_attribute(sampler, "num_processes") or 1)
+        size = _attribute(sampler, "batch_size", size)
+        if _attribute(sampler, "split_batches"):
+            size = None if size is None else size // (_attribute(sampler, "num_processes") or 1)
     return size if isinstance(size, int) and size > 0 else None
 
 
-def _static_attribute(owner: Any, name: str, otherwise: Any = None) -> Any:
-    """An attribute that is there; what a property would work out is not asked."""
-    found = inspect.getattr_static(owner, name, otherwise)
-    return otherwise if found is None or hasattr(type(found), "__get__") else found
+def _attribute(owner: Any, name: str, otherwise: Any = None) -> Any:
+    found = attribute_there(owner, name)
+    return otherwise if found is None or found is MISSING else found

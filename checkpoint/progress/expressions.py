@@ -1,7 +1,7 @@
 """What the head of a script's loop says, worked out without running any of the script.
 
 Rule: names, attributes that are there, entries of plain dicts, numbers, `len` and `range`: nothing else is
-read. What would call the script's own code, other than a `len`, is not known.
+read. What would call the script's own code is not known.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-_MISSING: Final = object()
-OPTIONS: Final = frozenset(("argparse", "types", "omegaconf", "ml_collections", "yacs"))
-"""Modules of objects that hold a script's options: what is in them stays."""
+from cotenant.checkpoint.progress.lengths import MISSING, OPTIONS, attribute_there, length_of
+
+_PLAIN: Final = (bool, int, type(None))
 RANGES: Final = frozenset(("range", "trange", "tnrange", "prange"))
 WRAPPERS: Final = frozenset(
     ("enumerate", "tqdm", "tqdm_notebook", "track", "iter", "list", "tuple", "reversed", "sorted", "batches")
@@ -41,10 +41,12 @@ class Counted:
 class Names:
     """The variables of a running frame. `release` lets go of what reading them has copied."""
 
+    _depth = 0
+
     def __init__(self, frame: types.FrameType) -> None:
         self._frame = frame
         self.local: Mapping[str, Any] = frame.f_locals
-        self.shared = frame.f_globals
+        self.shared: Mapping[str, Any] = frame.f_globals
 
     def release(self) -> None:
         """Before Python 3.13 the copy would stay with the frame, and keep the script's tensors alive."""
@@ -59,9 +61,9 @@ class Names:
         if isinstance(node, (ast.List, ast.Tuple)):
             return [self.value(each) for each in node.elts]
         if isinstance(node, ast.Name):
-            found = self.local.get(node.id, self.shared.get(node.id, _MISSING))
+            found = self.local.get(node.id, self.shared.get(node.id, MISSING))
         elif isinstance(node, ast.Attribute):
-            found = _attribute(self.value(node.value), node.attr)
+            found = attribute_there(self.value(node.value), node.attr)
         elif isinstance(node, ast.Subscript):
             found = _entry(self.value(node.value), self.value(node.slice))
         elif isinstance(node, ast.BinOp):
@@ -69,15 +71,15 @@ class Names:
         elif isinstance(node, ast.Call) and called_name(node) in ("len", "int") and len(node.args) == 1:
             value = self.value(node.args[0])
             found = (
-                _length(value)
+                self.length(value)
                 if called_name(node) == "len"
                 else int(value)
                 if _is_number(value)
-                else _MISSING
+                else MISSING
             )
         else:
-            found = _MISSING
-        if found is _MISSING:
+            found = MISSING
+        if found is MISSING:
             raise NotSeen(f"`{ast.unparse(node)}` is not known")
         return found
 
@@ -90,7 +92,7 @@ class Names:
     def count_loop(self, node: ast.expr) -> Counted:
         """What is between `in` and `:`. Raises NotSeen."""
         if not isinstance(node, ast.Call):
-            return _count_object(self.value(node), node)
+            return self._count_object(self.value(node), node)
         name = called_name(node)
         if name in RANGES and 1 <= len(node.args) <= 3:
             numbers = range(*(self.number(each) for each in node.args))
@@ -112,6 +114,19 @@ class Names:
             return Counted(inner.items, min(inner.count, self.number(node.args[1])))
         raise NotSeen(f"`{ast.unparse(node)}` does not say its length")
 
+    def length(self, value: Any) -> Any:
+        """How many items a thing has; MISSING: nobody knows."""
+        return length_of(value, _value_within, self._depth)
+
+    def _count_object(self, value: Any, node: ast.expr) -> Counted:
+        """A loader, a list, a progress bar around one of them."""
+        value = _unwrap_bar(value)
+        can_be_counted = hasattr(type(value), "__iter__") and not isinstance(value, str)
+        count = self.length(value) if can_be_counted else MISSING
+        if not isinstance(count, int):
+            raise NotSeen(f"`{ast.unparse(node)}` does not say its length")
+        return Counted(value, count)
+
     def source(self, node: ast.expr) -> Any:
         """What gives a loop its items, whether or not it says its length. Raises NotSeen."""
         while isinstance(node, ast.Call) and node.args and called_name(node) in (*WRAPPERS, "islice"):
@@ -126,7 +141,21 @@ class Names:
             owner, value = self.value(test.value), self.value(test)
         except NotSeen:
             return False
-        return type(owner).__module__.partition(".")[0] in OPTIONS and value in (False, None, 0)
+        return type(owner).__module__.partition(".")[0] in OPTIONS and type(value) in _PLAIN and not value
+
+
+class _Within(Names):
+    """The variables of a method that does not run."""
+
+    def __init__(self, local: Mapping[str, Any], shared: Mapping[str, Any], depth: int) -> None:
+        self.local, self.shared, self._depth = local, shared, depth
+
+
+def _value_within(node: ast.expr, local: Mapping[str, Any], shared: Mapping[str, Any], depth: int) -> Any:
+    try:
+        return _Within(local, shared, depth).value(node)
+    except NotSeen:
+        return MISSING
 
 
 def called_name(node: ast.Call) -> str:
@@ -137,18 +166,10 @@ def called_name(node: ast.Call) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def _attribute(owner: Any, name: str) -> Any:
-    """An attribute of `owner` that is there; what a property would work out is not known."""
-    if type(owner).__module__.partition(".")[0] in OPTIONS:
-        return getattr(owner, name, _MISSING)
-    found = inspect.getattr_static(owner, name, _MISSING)
-    return _MISSING if hasattr(type(found), "__get__") else found
-
-
 def _entry(owner: Any, key: Any) -> Any:
     if type(owner) is dict or type(owner).__module__.partition(".")[0] in OPTIONS:
-        return owner.get(key, _MISSING)
-    return _MISSING
+        return owner.get(key, MISSING)
+    return MISSING
 
 
 def _is_number(value: Any) -> bool:
@@ -164,28 +185,10 @@ def _arithmetic(operator: ast.operator, left: int, right: int) -> Any:
         return left * right
     if isinstance(operator, ast.FloorDiv) and right:
         return left // right
-    return _MISSING
-
-
-def _length(value: Any) -> Any:
-    if not hasattr(type(value), "__len__"):
-        return _MISSING
-    try:
-        return len(value)
-    except TypeError:  # A loader over an iterable dataset.
-        return _MISSING
+    return MISSING
 
 
 def _unwrap_bar(value: Any) -> Any:
     """What a progress bar goes over; anything else as it is."""
     is_bar = any(kind.__name__ == "tqdm" for kind in type(value).__mro__)
     return vars(value).get("iterable") if is_bar else value
-
-
-def _count_object(value: Any, node: ast.expr) -> Counted:
-    """A loader, a list, a progress bar around one of them."""
-    value = _unwrap_bar(value)
-    count = _length(value) if hasattr(type(value), "__iter__") and not isinstance(value, str) else _MISSING
-    if not isinstance(count, int):
-        raise NotSeen(f"`{ast.unparse(node)}` does not say its length")
-    return Counted(value, count)

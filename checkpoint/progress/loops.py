@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Union
 
 from cotenant.checkpoint.progress.expressions import Counted, Names, NotSeen
+from cotenant.checkpoint.progress.lengths import MISSING, attribute_there
 
 __all__ = ["Loaders", "NotSeen", "Turns", "frames_from", "loops_at", "turns_in"]
 
@@ -57,15 +58,14 @@ class Loaders:
 
     def count_given(self, loader: Any) -> int | None:
         """Batches that it has given in this pass; None if it does not say."""
-        inner = getattr(loader, "base_dataloader", None)
-        """Accelerate's, which looks one batch ahead to know the last one."""
-        ahead = inner is not None and not getattr(loader, "end_of_dataloader", True)
-        try:
-            known = self._newest.get(loader if inner is None else inner)
-        except TypeError:  # It has no place in a dictionary: it is no loader.
+        if not any(kind.__name__.startswith("DataLoader") for kind in type(loader).__mro__):
             return None
+        inner = attribute_there(loader, "base_dataloader")
+        """Accelerate's, which looks one batch ahead to know the last one."""
+        ahead = inner is not MISSING and attribute_there(loader, "end_of_dataloader") is False
+        known = self._newest.get(loader if inner is MISSING else inner)
         batches = known() if known is not None else None
-        given = getattr(batches, "_num_yielded", None)
+        given = MISSING if batches is None else attribute_there(batches, "_num_yielded")
         return given - ahead if isinstance(given, int) and given > 0 else None
 
 

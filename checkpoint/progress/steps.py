@@ -21,9 +21,11 @@ from collections.abc import Callable, Iterable
 from multiprocessing import util
 from typing import Any, Final
 
+from cotenant.checkpoint.guard import COUNTING, door
 from cotenant.checkpoint.progress import loops
 from cotenant.checkpoint.progress.batches import BatchRows, rows_seen
 from cotenant.checkpoint.progress.expressions import Names
+from cotenant.checkpoint.progress.lengths import MISSING, attribute_there
 from cotenant.checkpoint.progress.loops import Loaders, NotSeen, Turns
 from cotenant.checkpoint.progress.losses import loss_number, loss_variable
 from cotenant.checkpoint.progress.main_optimizer import MainOptimizer
@@ -77,6 +79,7 @@ class StepReporter:
         self._start_anew()
 
     def begin(self, register: Callable[[Any], Any]) -> None:
+        COUNTING.when_off.append(self._give_up)
         register(self._hook())
         os.register_at_fork(after_in_child=self._start_anew)
 
@@ -104,10 +107,11 @@ class StepReporter:
     def _hook(self) -> Callable[..., None]:
         torch = sys.modules["torch"]
 
+        @door
         def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
             # A step that is being compiled must find nothing here to compile.
             if not torch.compiler.is_compiling():
-                self.note_step(optimizer)
+                COUNTING.run(self.note_step, optimizer)
 
         return stepped
 
@@ -117,10 +121,7 @@ class StepReporter:
         self.pace.end_step()
         self.steps = steps = self.steps + 1
         if steps >= self._look_at or steps == self._s_changes_at or time.perf_counter() >= self._due_s:
-            try:
-                self._speak(steps)
-            except Exception as error:  # noqa: BLE001  # whatever it is, the script must go on
-                self._give_up(error)
+            self._speak(steps)
 
     # --- Telling ------------------------------------------------------------------------------------
 
@@ -231,12 +232,10 @@ class StepReporter:
 
     # --- Ending -------------------------------------------------------------------------------------
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, reason: str) -> None:
         self._leave()
-        with contextlib.suppress(Exception):
-            if self._out is not None:
-                why = f"steps are counted no more: {type(error).__name__}: {error}"
-                self._say(protocol.LENGTH, total=None, note=why)
+        if self._out is not None:
+            self._say(protocol.LENGTH, total=None, note=reason)
 
     def _leave(self) -> None:
         """The hook stays, and does nothing: torch goes through its hooks while one of them runs."""
@@ -291,17 +290,34 @@ def _owner(frame: types.FrameType) -> Any:
 
 
 def _transformers(trainer: Any) -> tuple[int, str] | None:
-    state = getattr(trainer, "state", None)
-    total, done = getattr(state, "max_steps", None), getattr(state, "global_step", None)
+    state = attribute_there(trainer, "state")
+    total, done = (attribute_there(state, name) for name in ("max_steps", "global_step"))
     if not isinstance(total, int) or not isinstance(done, int) or total < 1:
         return None
     return max(0, total - done - 1), f"the Trainer says {total} steps in all"
 
 
 def _lightning(owner: Any) -> tuple[int, str] | None:
-    trainer = owner if hasattr(owner, "estimated_stepping_batches") else getattr(owner, "trainer", None)
-    total = getattr(trainer, "estimated_stepping_batches", None)
-    done = getattr(trainer, "global_step", None)
-    if not isinstance(total, int) or not isinstance(done, int) or total < 1:
+    """Its own estimate may ask the script for its loaders: this is the same from what its loops hold."""
+    trainer = owner if _there(owner, "fit_loop") is not MISSING else _there(owner, "trainer")
+    batches, epochs = _there(trainer, "fit_loop", "max_batches"), _there(trainer, "fit_loop", "max_epochs")
+    steps, each = (
+        _there(trainer, "fit_loop", "epoch_loop", "max_steps"),
+        _there(trainer, "accumulate_grad_batches"),
+    )
+    loop = _there(trainer, "fit_loop", "epoch_loop", "automatic_optimization")
+    done = _there(loop, "optim_progress", "optimizer", "step", "total", "completed")
+    if not isinstance(done, int) or not isinstance(each, int):
         return None
-    return max(0, total - done - 1), f"the Trainer expects {total} steps in all"
+    known = [steps] if isinstance(steps, int) and steps > 0 else []
+    if isinstance(batches, int) and isinstance(epochs, int) and epochs > 0:
+        known.append(-(-batches // each) * epochs)
+    return (
+        (max(0, min(known) - done - 1), f"the Trainer expects {min(known)} steps in all") if known else None
+    )
+
+
+def _there(owner: Any, *names: str) -> Any:
+    for name in names:
+        owner = attribute_there(owner, name)
+    return owner

@@ -17,7 +17,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 from collections.abc import Iterable, MutableMapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -35,6 +35,25 @@ def to_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+class SavedState(Protocol):
+    """What a rank saves: `TrainingState` is the first of its kind."""
+
+    @property
+    def on_cuda(self) -> bool: ...
+
+    @property
+    def cuda_device(self) -> Any: ...
+
+    @property
+    def ranks_are_alike(self) -> bool: ...
+
+    def shared_state(self) -> dict[str, Any]: ...
+
+    def parameters(self) -> dict[str, Any]: ...
+
+    def first_step_done(self) -> None: ...
 
 
 class TrainingState:
@@ -256,7 +275,8 @@ def order_matters(ddp: DistributedDataParallel, world_size: int) -> bool:
 
 def order_of(ddp: DistributedDataParallel) -> list[str]:
     """The order in which a DDP has grouped its parameters, by name; empty before its second forward pass."""
-    told = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")  # type: ignore[operator]
+    logged: Any = ddp._get_ddp_logging_data
+    told = logged().get("rebuilt_per_bucket_param_indices", "")
     names = [name for name, parameter in ddp.named_parameters() if parameter.requires_grad]
     return [names[int(number)] for bucket in told.split(",") for number in bucket.split()]
 

@@ -29,8 +29,8 @@ class TurnEnds:
         self._callback: Callable[[types.FrameType, Standing], None] | None = None
 
     def wait(self, standing: Standing, callback: Callable[[types.FrameType, Standing], None]) -> None:
-        """`callback(frame, standing)` when a turn of one of these loops ends: of the loops around it, the last
-        is the one that comes to its next turn.
+        """`callback(frame, standing)` when a turn of one of these loops ends: of the loops around it, the
+        last is the one that comes to its next turn.
 
         Raises:
             NotResumable: another tracer (a debugger) runs in the script.

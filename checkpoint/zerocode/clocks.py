@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 
 from cotenant.checkpoint.guard import door
-from cotenant.checkpoint.picture.ownership import is_scripts_own, own_modules
+from cotenant.checkpoint.ownership import is_scripts_own, own_modules
 
 CLOCKS: Final = ("time", "perf_counter", "monotonic", "process_time")
 """Of the module `time`; each is there in nanoseconds as well."""

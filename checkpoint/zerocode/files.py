@@ -1,5 +1,5 @@
-"""What a script does to files: whether what comes before its loop, done again, would destroy what its loop has
-made.
+"""What a script does to files: whether what comes before its loop, done again, would destroy what its loop
+has made.
 
 Rule: Python tells of every file that is opened, removed or made. Paths that the script truncated, removed or
 made anew before its loop are kept, and paths that its loop writes: where the second touches the first, the
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from cotenant.checkpoint.guard import SAVING, door
-from cotenant.checkpoint.picture.ownership import is_scripts_own
+from cotenant.checkpoint.ownership import is_scripts_own
 from cotenant.checkpoint.progress.expressions import called_name
 from cotenant.checkpoint.zerocode.looking import own_sources, training_loops
 
@@ -161,7 +161,8 @@ class FileWatch:
             if part in self._before:
                 text = self._before[part]
                 self._refuse(
-                    f"{where or 'the loop'} writes {path}, and before the loop {text}: done again, that would destroy it"
+                    f"{where or 'the loop'} writes {path}, and before the loop {text}: done again, that "
+                    "would destroy it"
                 )
                 return
 
@@ -274,4 +275,4 @@ def allow_made_again(folders: Iterable[str]) -> None:
             if os.path.abspath(os.fsdecode(path)) not in made:
                 raise
 
-    os.mkdir = mkdir  # type: ignore[assignment]
+    os.mkdir = mkdir

@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from cotenant.checkpoint.guard import SAVING, door
+from cotenant.checkpoint.ownership import is_scripts_own, own_modules
 from cotenant.checkpoint.picture import Picture, PictureTooLarge, process_roots
 from cotenant.checkpoint.picture.kinds import FrameVariables, release_variables
-from cotenant.checkpoint.picture.ownership import is_scripts_own, own_modules
 from cotenant.checkpoint.progress.loops import Loop, loops_at
-from cotenant.checkpoint.zerocode.refusals import NotResumable
 from cotenant.checkpoint.zerocode.sites import Call, calls_in, head_lines, script_frames
 
 TRAINS: Final = frozenset(("backward", "step", "manual_backward"))
@@ -67,7 +66,7 @@ class FirstLook:
             SAVING.run(arm, sys._getframe(1))
 
         optimizer.__init__ = __init__
-        self._undo = lambda: setattr(optimizer, "__init__", begin)
+        self._undo: Callable[[], None] = lambda: setattr(optimizer, "__init__", begin)
 
     def end(self) -> None:
         """The first step is done: nothing is left of this."""

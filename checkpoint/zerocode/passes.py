@@ -23,20 +23,21 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from cotenant.checkpoint.guard import SAVING, door
+from cotenant.checkpoint.ownership import is_scripts_own
 from cotenant.checkpoint.picture import Picture, generator_roots
 from cotenant.checkpoint.picture.kinds import Attributes, attributes
 from cotenant.checkpoint.picture.nodes import Node
 from cotenant.checkpoint.picture.objects import GeneratorKind
-from cotenant.checkpoint.picture.ownership import is_scripts_own
 from cotenant.checkpoint.progress.loops import Loaders
 from cotenant.checkpoint.training import rng
 from cotenant.checkpoint.zerocode.refusals import NotResumable
-from cotenant.checkpoint.zerocode.sites import GIVEN, LoopSite, script_frames
+from cotenant.checkpoint.zerocode.sites import LoopSite, script_frames
 
 PASSES_MAX: Final = 4
 """Loaders that one loop goes through side by side."""
 DISPLAYS: Final = ("tqdm", "rich", "cotenant")
 FRAMES_BETWEEN_MAX: Final = 8
+
 
 class StateWriter(Protocol):
     """What a pass needs of `written.Writer`."""
@@ -64,7 +65,8 @@ class WrittenPass(NamedTuple):
     created: list[Any]
     """The states when the loader was asked for its batches."""
     order: list[Any]
-    """The states when it was asked for the first one; empty: its workers draw at once, or none was asked for."""
+    """The states when it was asked for the first one; empty: its workers draw at once, or none was asked
+    for."""
     given: int
     sampler: list[Any]
     """What its samplers held when the order was drawn, and hold no more, each with its path."""
@@ -116,7 +118,9 @@ class Pass:
             NotResumable: it cannot be made again.
         """
         if self.is_renewed:
-            raise NotResumable("the workers of a loader live longer than an epoch, and what they keep is theirs")
+            raise NotResumable(
+                "the workers of a loader live longer than an epoch, and what they keep is theirs"
+            )
         changed = []
         if self.sampler is not None:
             with self.sampler.held():
@@ -204,9 +208,7 @@ class Passes:
             return held
         heads = {(id(frame), line) for line in lines}
         found = [
-            each
-            for each in self._by_batches.values()
-            if each.batches() is not None and each.heads & heads
+            each for each in self._by_batches.values() if each.batches() is not None and each.heads & heads
         ]
         since = max((each.since for each in found), default=0)
         found = [each for each in found if each.since == since]
@@ -333,9 +335,7 @@ def go_past_one(batches: Any) -> None:
 class LoaderSkip:
     """Gives the loaders of one loop their batches from where they were left."""
 
-    def __init__(
-        self, passes: list[WrittenPass], site: LoopSite, reader: StateReader
-    ) -> None:
+    def __init__(self, passes: list[WrittenPass], site: LoopSite, reader: StateReader) -> None:
         self._passes, self._site, self._reader = list(passes), site, reader
         self.batches: list[Any] = []
         """What gives the batches of the loaders that were asked."""

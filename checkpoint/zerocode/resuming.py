@@ -36,8 +36,8 @@ from cotenant.checkpoint.zerocode.sites import GIVEN, Call, LoopSite, calls_in, 
 from cotenant.checkpoint.zerocode.written import Reader
 
 OTHERWISE: Final = (
-    "what comes before its loop came out otherwise than in the attempt that was left: {}. Seed what it draws, and "
-    "leave out what depends on the time, the folder or the order of a set"
+    "what comes before its loop came out otherwise than in the attempt that was left: {}. Seed what it "
+    "draws, and leave out what depends on the time, the folder or the order of a set"
 )
 
 
@@ -171,7 +171,9 @@ class Resumption:
         frames = script_frames(sys._getframe(1))
         depth = len(frames) - 1
         above = (each for each in self._sites if each.depth < depth)
-        if not (self._has_come(frames) and self._is_in_turn(above) and first <= self._way[depth].line <= last):
+        if not (
+            self._has_come(frames) and self._is_in_turn(above) and first <= self._way[depth].line <= last
+        ):
             raise
 
     # Where the script is, on the way.
@@ -179,9 +181,7 @@ class Resumption:
     def _has_come(self, frames: list[types.FrameType]) -> bool:
         """Whether the way leads through the innermost of these functions, called from where it was."""
         depth = len(frames) - 1
-        return depth < len(self._way) and (
-            calls_in(frames, self._way[depth].line) == self._way[: depth + 1]
-        )
+        return depth < len(self._way) and (calls_in(frames, self._way[depth].line) == self._way[: depth + 1])
 
     def _leads_on(self, frames: list[types.FrameType], first: int, last: int) -> bool:
         """Whether the script was left somewhere at these lines, in this turn of the loops around them."""
@@ -265,7 +265,8 @@ class Resumption:
 
     def _advance(self, items: Any, number: int) -> Iterator[Any]:
         """An iterator that has given what was used before."""
-        iterator, passed, skip = iter(items), self._sites[number].passed, self._skip
+        iterator: Iterator[Any] = iter(items)
+        passed, skip = self._sites[number].passed, self._skip
         for _ in range(passed):
             next(iterator, None)
         if passed == GIVEN:
@@ -313,7 +314,9 @@ class Resumption:
         self._picture.let_go()
         for kept in (self._bound, self._under_way, self._own):
             kept.clear()
-        self._reader = self._picture = self._skip = self._watched.passes.skip = None  # They would keep what the script lets go of.
+        self._reader = self._picture = self._skip = self._watched.passes.skip = (
+            None  # They would keep what the script lets go of.
+        )
         self._watched.passes.note_step()
         assert self._rank is not None and self._loaded is not None
         self._rank.taken_up(self._loaded)

@@ -28,9 +28,9 @@ from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.agreement import StepVerdict
 from cotenant.checkpoint.training.state import order_matters, order_of
 from cotenant.checkpoint.zerocode.boundaries import TurnEnds
-from cotenant.checkpoint.zerocode.passes import Passes
 from cotenant.checkpoint.zerocode.files import FileWatch
 from cotenant.checkpoint.zerocode.looking import FirstLook, roots_of
+from cotenant.checkpoint.zerocode.passes import Passes
 from cotenant.checkpoint.zerocode.proof import Expected, Proof, Shown
 from cotenant.checkpoint.zerocode.refusals import NotResumable, NotYet
 from cotenant.checkpoint.zerocode.sites import Call, Standing, calls_in, script_frames, stand_at
@@ -100,9 +100,10 @@ class ScriptRank(JobRank):
 
     def begin(self, accumulates: bool | str) -> None:
         """Say hello, after the first step of a script that has begun at its beginning."""
-        if not self._why_not and self._env.root is None:
+        root = self._env.root
+        if not self._why_not and root is None:
             self._why_not = "there is no folder for its checkpoints"
-        if not self._why_not and self._open_checkpoints(self._env.root, KEEP, IDLE_S_MAX) is not None:
+        if not self._why_not and root is not None and self._open_checkpoints(root, KEEP, IDLE_S_MAX):
             self.end_attempt(
                 "there are checkpoints of this job, but the script has not come to the loop they are of"
             )
@@ -115,8 +116,8 @@ class ScriptRank(JobRank):
         assert loaded is not None, "a script is taken up where there are checkpoints"
         if loaded.manifest.world_size != self._env.world_size:
             self.end_attempt(
-                f"it was saved by {loaded.manifest.world_size} ranks, and {self._env.world_size} run now: a script "
-                "without a Session goes on with as many"
+                f"it was saved by {loaded.manifest.world_size} ranks, and {self._env.world_size} run now: a "
+                "script without a Session goes on with as many"
             )
         self.step = loaded.manifest.step
         self._find_counter()
@@ -186,7 +187,9 @@ class ScriptRank(JobRank):
         """This script cannot be saved, or not at this place."""
         self._end_proof()
         if self._is_compared:
-            self.end_attempt(f"step {self.step} was made otherwise than in the attempt that was left: {reason}")
+            self.end_attempt(
+                f"step {self.step} was made otherwise than in the attempt that was left: {reason}"
+            )
         if self._verdict is not StepVerdict.GO:
             self._verdict = StepVerdict.GO
             self._tell(protocol.FAILED, what="save", error=reason)
@@ -270,7 +273,9 @@ class ScriptRank(JobRank):
         """In which order each DDP adds gradients up, where that matters."""
         found = []
         for node in now.nodes:
-            if isinstance(node.value, DistributedDataParallel) and order_matters(node.value, self._env.world_size):
+            if isinstance(node.value, DistributedDataParallel) and order_matters(
+                node.value, self._env.world_size
+            ):
                 if node.value.static_graph:
                     raise NotResumable("DDP(static_graph=True) groups its gradients anew in each process")
                 old, names = before.node_of(node.value), order_of(node.value)
@@ -286,8 +291,8 @@ class ScriptRank(JobRank):
         began = self._watched.look.began
         places = {BEGAN: began[-1:], LOOPS: self._loops, CALLS: [*began, *self._way]}
         paths = {word: [[call.file, call.line] for call in calls] for word, calls in places.items()}
-        paths |= {FOLDERS: sorted(files.made), WRITTEN: sorted(files.written)}
-        return {**super()._facts(), SEEDS: seeds_used(), **paths}
+        told = {FOLDERS: sorted(files.made), WRITTEN: sorted(files.written), SEEDS: seeds_used()}
+        return {**super()._facts(), **told, **paths}
 
     # The proof: a few steps more than were saved, made by this process and by the next one.
 

@@ -14,8 +14,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+from cotenant.checkpoint.ownership import is_scripts_own
 from cotenant.checkpoint.picture.atoms import PLAIN
-from cotenant.checkpoint.picture.ownership import is_scripts_own
 from cotenant.checkpoint.progress.expressions import RANGES, WRAPPERS, Names, NotSeen, called_name
 from cotenant.checkpoint.progress.loops import OURS, Loaders, Loop, loops_at
 from cotenant.checkpoint.zerocode.refusals import NotResumable
@@ -28,7 +28,8 @@ HELD: Final = -3
 
 
 class LoopSite(NamedTuple):
-    """One loop. `passed`: how many items it had been given before its present turn; of a `while`, -1; `GIVEN`, `HELD`."""
+    """One loop. `passed`: how many items it had been given before its present turn; of a `while`, -1; or
+    `GIVEN`, `HELD`."""
 
     file: str
     function: str
@@ -144,7 +145,11 @@ def _held_source(loop: Loop, names: Names) -> Any:
 
 def _goes_round(loop: Loop) -> bool:
     """Whether a loop takes from its loader what was given already."""
-    calls = [each for each in ast.walk(loop.iter) if isinstance(each, ast.Call)] if isinstance(loop, ast.For) else []
+    calls = (
+        [each for each in ast.walk(loop.iter) if isinstance(each, ast.Call)]
+        if isinstance(loop, ast.For)
+        else []
+    )
     return any(called_name(each) in ("cycle", "repeat", "chain", "tee") for each in calls)
 
 

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import torch
 
+from cotenant.checkpoint.ownership import is_scripts_own
 from cotenant.checkpoint.picture import Picture, generator_roots, kind_of
 from cotenant.checkpoint.picture.arrays import ARRAY, TENSOR, ArrayState, TensorState
 from cotenant.checkpoint.picture.atoms import PLAIN
@@ -51,7 +52,6 @@ from cotenant.checkpoint.picture.objects import (
     MadeKind,
     ObjectKind,
 )
-from cotenant.checkpoint.picture.ownership import is_scripts_own
 from cotenant.checkpoint.zerocode.passes import Passes, WrittenPass
 from cotenant.checkpoint.zerocode.refusals import NotResumable
 
@@ -68,7 +68,7 @@ KEPT_MAX: Final = 200_000
 """Entries of containers that did not change, and are written so that they can be what they were where a new
 process makes them otherwise: what a clock told, or the order of a set."""
 _SHOWN: Final = ("tqdm", "rich", "logging", "cotenant", "threading", "concurrent", "asyncio")
-_CLOSED: Final = {
+_CLOSED: Final[dict[Any, str]] = {
     io.TextIOWrapper: "r",
     io.BufferedReader: "rb",
     io.BufferedWriter: "wb",
@@ -93,13 +93,11 @@ class Writer:
         self._entries: list[Any] = []
         self._storages: dict[int, Any] = {
             _storage(node.value): (_AT, node.key)
-            for node in before.nodes if node.kind is TENSOR and node.value is not None
+            for node in before.nodes
+            if node.kind is TENSOR and node.value is not None
         }
         self._constants = {
-            id(each)
-            for node in before.nodes
-            for each in _values_in(node)
-            if kind_of(type(each)) is None  # type: ignore[arg-type]
+            id(each) for node in before.nodes for each in _values_in(node) if kind_of(type(each)) is None
         }
         """What no picture looks into, and was there before."""
 
@@ -197,7 +195,7 @@ class Writer:
             return (_AT, old.key)
         if kind is tuple and self._now.node_of(value) is None:  # Of atoms.
             return (_TUPLE, [self._refer(each, holder) for each in value])
-        if kind_of(kind) is None:  # type: ignore[arg-type]
+        if kind_of(kind) is None:
             return self._constant(value, holder)
         if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
             name = _imported_name(value)
@@ -228,7 +226,8 @@ class Writer:
         if value is Ellipsis or value is NotImplemented:
             return (_CONSTANT, "name", f"builtins:{value!r}")
         if kind.__module__.partition(".")[0] in _REDUCED:
-            function, arguments = copyreg.dispatch_table.get(kind, kind.__reduce__)(value)[:2]  # type: ignore[arg-type]
+            reduce: Any = copyreg.dispatch_table.get(kind, kind.__reduce__)
+            function, arguments = reduce(value)[:2]
             return (_CALL, _imported_name(function), [self._refer(each, holder) for each in arguments])
         if isinstance(value, weakref.ref):
             return (_CALL, "weakref:ref", [self._refer(value(), holder)]) if value() is not None else _DEAD
@@ -268,7 +267,7 @@ class Writer:
         value, kind = own.value, own.kind
         if kind is TENSOR:
             return self._made_tensor(own)
-        made = type(value)
+        made: Any = type(value)
         if kind is ARRAY:
             return ["array", type(own.state) is list, self._content(own)]
         if isinstance(kind, GeneratorKind):
@@ -317,7 +316,11 @@ class Writer:
             self._storages[at] = (_MADE, self._made[id(value)])
             return ["tensor", isinstance(value, torch.nn.Parameter), content]
         form = [str(value.dtype).replace("torch.", "torch:"), list(value.shape), list(value.stride())]
-        return ["view", [base, isinstance(value, torch.nn.Parameter)], [form, value.storage_offset(), content[1:3]]]
+        return [
+            "view",
+            [base, isinstance(value, torch.nn.Parameter)],
+            [form, value.storage_offset(), content[1:3]],
+        ]
 
     def _attributes(self, place: Any) -> Any:
         node = self._now.node_of(place)
@@ -327,9 +330,10 @@ class Writer:
 
     def _refuse_opaque(self, node: Node) -> None:
         """An object of C's that is no part of torch may change, and nobody could see it."""
-        if type(node.kind) is not ObjectKind or _is_pure(type(node.value)):
+        made: Any = type(node.value)
+        if type(node.kind) is not ObjectKind or _is_pure(made):
             return
-        package = type(node.value).__module__.partition(".")[0]
+        package = made.__module__.partition(".")[0]
         file = getattr(sys.modules.get(package), "__file__", None) or ""
         if package not in _TRUSTED and "-packages" in file:
             raise NotResumable(f"`{node.path}` {_why_not(node)}")
@@ -337,7 +341,8 @@ class Writer:
 
 def _values_in(node: Node) -> Iterable[Any]:
     if isinstance(node.kind, NamedKind):
-        return node.state[1]
+        values: Iterable[Any] = node.state[1]
+        return values
     return node.state if isinstance(node.kind, ListedKind) else ()
 
 
@@ -432,7 +437,9 @@ class Reader:
         self.of_each_process = {
             key
             for _, content in (*tree["changed"], *tree["frames"])
-            if isinstance(content, list) and len(content) == 2 and type(content[0]) is list is type(content[1])
+            if isinstance(content, list)
+            and len(content) == 2
+            and type(content[0]) is list is type(content[1])
             for key, each in zip(*content)
             if each == (_OWN,)
         }
@@ -550,7 +557,7 @@ class Reader:
         return self._resolve_all(content, present)
 
     def _resolve_all(self, references: list[Any], present: Sequence[Any]) -> list[Any]:
-        """What these stand for; in the place of an object that each process has of its own, that of this one."""
+        """What these stand for; for an object that each process has of its own, that of this one."""
         return [
             (present[at] if at < len(present) else None) if each == (_OWN,) else self._resolve(each)
             for at, each in enumerate(references)
@@ -678,7 +685,8 @@ def _new_object(of: type, extra: Any) -> Any:
         return made
     for base in (list, set, collections.OrderedDict, dict):
         if issubclass(of, base):
-            return base.__new__(of)
+            empty: Any = base.__new__
+            return empty(of)
     return object.__new__(of)
 
 
@@ -701,7 +709,7 @@ def _new_generator(name: str) -> Any:
 
 
 def _closed_file(mode: str) -> Any:
-    with open(os.devnull, mode) as file:  # noqa: PLW1514  # nothing is read
+    with open(os.devnull, mode) as file:  # nothing is read
         return file
 
 

@@ -28,9 +28,10 @@ from torch.func import functional_call
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
+from cotenant.checkpoint.ownership import own_thread
 from cotenant.checkpoint.picture import Picture, PictureTooLarge, process_roots
+from cotenant.checkpoint.picture.arrays import UNFORMED
 from cotenant.checkpoint.picture.objects import GeneratorKind
-from cotenant.checkpoint.picture.ownership import own_thread
 from cotenant.gradaccum import exactness
 from cotenant.gradaccum.exactness import end_attempt
 from cotenant.gradaccum.modules import ModuleParts, parts_of
@@ -80,7 +81,7 @@ def _kind(part: ModuleParts) -> str | None:
     if part.module.__dict__.get("_compiled_call_impl") is not None:
         return _UNSUPPORTED["OptimizedModule"]
     tensors = (*part.table("_parameters").values(), *part.table("_buffers").values())
-    if any(isinstance(each, torch.nn.parameter.UninitializedTensorMixin) for each in tensors):
+    if any(isinstance(each, UNFORMED) for each in tensors):
         return "its parameters get their shapes in its first forward pass"
     return None
 
@@ -376,8 +377,8 @@ def _watching_files() -> Iterator[list[str]]:
         sys.addaudithook(_note_event)
     written: list[str] = []
     before = sys.stdout, sys.stderr
-    sys.stdout = _Silence(before[0], written, "prints")  # type: ignore[assignment]
-    sys.stderr = _Silence(before[1], written, "prints")  # type: ignore[assignment]
+    sys.stdout = _Silence(before[0], written, "prints")
+    sys.stderr = _Silence(before[1], written, "prints")
     _noted.append(written)
     try:
         yield written

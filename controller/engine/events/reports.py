@@ -5,7 +5,6 @@ measurements), and alarms that ring. Rule: a report about any attempt but the pr
 from __future__ import annotations
 
 import heapq
-import re
 from typing import Final
 
 import msgspec
