@@ -36,6 +36,8 @@ __all__ = [
     "TooNew",
     "device_limit",
     "disk",
+    "guard",
+    "ownership",
     "parameters_sha256",
     "picture",
     "progress",

@@ -40,7 +40,7 @@ _ALWAYS_RUN: Final = (
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-class Place(NamedTuple):
+class SourceMarks(NamedTuple):
     """Where a script was left, and where its first loop began, in one file."""
 
     loops: frozenset[int]
@@ -49,7 +49,7 @@ class Place(NamedTuple):
     """The lines of the calls in progress."""
 
 
-Marks = dict[str, Place]
+Marks = dict[str, SourceMarks]
 """By file."""
 
 
@@ -66,7 +66,7 @@ def compile_marked(source: bytes, file: str, marks: Marks) -> Any:
 class _Marking:
     """Marks one file in place."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: SourceMarks) -> None:
         self._loops, self._lines = place.loops, place.loops | place.calls
 
     def mark_block(self, block: list[ast.stmt]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from cotenant.checkpoint.disk import layout
 from cotenant.checkpoint.disk.layout import CheckpointError
-from cotenant.checkpoint.marks import MarkedImports, Marks, Place, compile_marked
+from cotenant.checkpoint.marks import MarkedImports, Marks, SourceMarks, compile_marked
 from cotenant.checkpoint.talk.protocol import RESUME_NONE, JobEnvironment
 
 LOOPS: Final = "loops"
@@ -52,7 +52,7 @@ def marks_of_newest() -> Marks:
     for facts in facts_of_all():
         for word, places in ((LOOPS, facts.get(LOOPS)), (CALLS, facts.get(CALLS)), (LOOPS, facts.get(BEGAN))):
             for file, line in places or ():
-                place = marks.get(file, Place(frozenset(), frozenset()))
+                place = marks.get(file, SourceMarks(frozenset(), frozenset()))
                 marks[file] = place._replace(**{word: getattr(place, word) | {line}})
     return marks
 

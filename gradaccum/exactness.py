@@ -102,7 +102,7 @@ def _module_refusal(module: torch.nn.Module) -> str | None:
     return None
 
 
-class Guard:
+class SplitFindings:
     """What this process has found out about splitting."""
 
     def __init__(self) -> None:
@@ -139,4 +139,4 @@ class Guard:
             refuse()
 
 
-GUARD: Final = Guard()
+GUARD: Final = SplitFindings()

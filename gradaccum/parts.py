@@ -22,7 +22,7 @@ from cotenant.gradaccum.aside import ScriptState, StackVariables
 from cotenant.gradaccum.exactness import GUARD
 from cotenant.gradaccum.labels import choose_rows, groups_of, orders_of
 from cotenant.gradaccum.occasions import Occasions
-from cotenant.gradaccum.proof import NOT_CHECKED, BatchPart, Few, LossFailed, Proof, Weight
+from cotenant.gradaccum.proof import NOT_CHECKED, BatchPart, Few, LossFailed, SplitProof, Weight
 from cotenant.gradaccum.rows import cut, pick, rows_of, sizes_of
 from cotenant.gradaccum.schedule import PROGRESS
 from cotenant.gradaccum.watching import OutputWatch
@@ -126,7 +126,7 @@ class StepInParts:
 
     def _prove(self, groups: list[Few], take: Callable[[], ScriptState]) -> Generator[BatchPart, None, None]:
         """The parts of a proof. Raises what ends the step, if it fails."""
-        proof = Proof(groups, take, NOT_SPLIT)
+        proof = SplitProof(groups, take, NOT_SPLIT)
         try:
             reason = yield from proof.steps()
         except GeneratorExit:

@@ -81,7 +81,7 @@ class LossFailed(Exception):
     """The script's code has failed during the proof; `__cause__` says how."""
 
 
-class Proof:
+class SplitProof:
     """One measurement. Of each part in `steps()` the caller computes the loss, times its weight, and calls
     backward."""
 

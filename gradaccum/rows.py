@@ -120,7 +120,7 @@ class Call:
 
     def pick(self, rows: torch.Tensor) -> Call:
         """A small call with copies of the given rows."""
-        few = self.with_leaves(
+        few = self.replace_leaves(
             [
                 leaf.detach()[rows.to(leaf.device)].requires_grad_(leaf.requires_grad)
                 if _is_cut(leaf)
@@ -131,7 +131,7 @@ class Call:
         few.rows = len(rows)
         return few
 
-    def with_leaves(self, leaves: list[Any]) -> Call:
+    def replace_leaves(self, leaves: list[Any]) -> Call:
         """The same call with other leaves in place of these."""
         other = object.__new__(Call)
         other._spec, other.rows, other.leaves = self._spec, self.rows, leaves

@@ -160,7 +160,7 @@ class Picture:
         let_go(self.nodes, self._known)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """What is still there stays there, and can be compared."""
         hold(self.nodes)
         try:

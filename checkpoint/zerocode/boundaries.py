@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from cotenant.checkpoint.guard import SAVING
 from cotenant.checkpoint.zerocode.refusals import NotResumable
-from cotenant.checkpoint.zerocode.sites import Standing, head_lines
+from cotenant.checkpoint.zerocode.sites import LoopStanding, head_lines
 
 WHERE_NEXT_MAX: Final = 64
 
@@ -22,13 +22,13 @@ class TurnEnds:
     """Calls back when the present turn of a loop is over: once for each time that it is asked."""
 
     def __init__(self) -> None:
-        self._standing: Standing | None = None
+        self._standing: LoopStanding | None = None
         self._traced: list[tuple[types.FrameType, Any]] = []
         """The frames, each with what it was traced by before."""
         self._heads: dict[int, set[int]] = {}
-        self._callback: Callable[[types.FrameType, Standing], None] | None = None
+        self._callback: Callable[[types.FrameType, LoopStanding], None] | None = None
 
-    def wait(self, standing: Standing, callback: Callable[[types.FrameType, Standing], None]) -> None:
+    def wait(self, standing: LoopStanding, callback: Callable[[types.FrameType, LoopStanding], None]) -> None:
         """`callback(frame, standing)` when a turn of one of these loops ends: of the loops around it, the
         last is the one that comes to its next turn.
 

@@ -21,7 +21,7 @@ from cotenant.checkpoint.ownership import is_scripts_own, own_modules
 from cotenant.checkpoint.picture import Picture, PictureTooLarge, process_roots
 from cotenant.checkpoint.picture.kinds import FrameVariables, release_variables
 from cotenant.checkpoint.progress.loops import Loop, loops_at
-from cotenant.checkpoint.zerocode.sites import Call, calls_in, head_lines, script_frames
+from cotenant.checkpoint.zerocode.sites import CallSite, calls_in, head_lines, script_frames
 
 TRAINS: Final = frozenset(("backward", "step", "manual_backward"))
 """A loop that calls none of these, nor a function of the script that does, is no training loop."""
@@ -44,7 +44,7 @@ class FirstLook:
 
     def __init__(self) -> None:
         self.picture: Picture | None = None
-        self.began: list[Call] = []
+        self.began: list[CallSite] = []
         """The script's way to the loop at which the picture was taken."""
         self._at: tuple[types.FrameType, int] | None = None
         self._under_way: set[tuple[int, int]] | None = None
@@ -85,7 +85,7 @@ class FirstLook:
             self.picture.let_go()
         self._at = None
 
-    def take(self, picture: Picture, began: list[Call]) -> None:
+    def take(self, picture: Picture, began: list[CallSite]) -> None:
         """The picture that somebody else has taken at the loop's begin."""
         self.picture, self.began, self._is_over = picture, began, True
 

@@ -39,16 +39,16 @@ DISPLAYS: Final = ("tqdm", "rich", "cotenant")
 FRAMES_BETWEEN_MAX: Final = 8
 
 
-class StateWriter(Protocol):
-    """What a pass needs of `written.Writer`."""
+class Referring(Protocol):
+    """What a pass needs of `written.StateWriter`."""
 
     before: Picture
 
     def write_as_it_was(self, node: Node) -> Any: ...
 
 
-class StateReader(Protocol):
-    """What it needs of `written.Reader`."""
+class Resolving(Protocol):
+    """What it needs of `written.StateReader`."""
 
     def generator_at(self, path: str) -> Any: ...
 
@@ -111,7 +111,7 @@ class Pass:
         self.sampler = Picture(parts, without=data, copies=True)
         self.sampler.let_go()
 
-    def write(self, writer: StateWriter) -> WrittenPass:
+    def write(self, writer: Referring) -> WrittenPass:
         """What a new process needs to make this pass again.
 
         Raises:
@@ -123,7 +123,7 @@ class Pass:
             )
         changed = []
         if self.sampler is not None:
-            with self.sampler.held():
+            with self.sampler.hold():
                 changed = [
                     writer.write_as_it_was(node)
                     for node in self.sampler.changed_nodes()
@@ -197,7 +197,7 @@ class Passes:
         """A loop that begins now at the same place is another pass."""
         self._steps += 1
 
-    def of_loop(self, frame: types.FrameType, lines: set[int], source: Any = None) -> list[Pass]:
+    def find_in_loop(self, frame: types.FrameType, lines: set[int], source: Any = None) -> list[Pass]:
         """Those of the loop at these lines of this frame, which goes over a source that the script holds.
 
         Raises:
@@ -216,20 +216,20 @@ class Passes:
             raise NotResumable(f"one loop goes through more than {PASSES_MAX} loaders")
         return found
 
-    def of(self, batches: Any) -> Pass | None:
+    def find(self, batches: Any) -> Pass | None:
         """The pass whose batches these give."""
         return self._by_batches.get(batches)
 
-    def make_again(self, loader: Any, written: WrittenPass, reader: StateReader) -> Any:
+    def make_again(self, loader: Any, written: WrittenPass, reader: Resolving) -> Any:
         """What gives a loader's batches, from where it was left."""
         _set_back(written.created, reader)
         batches = self._begin_pass(loader)
         self.go_on(batches, written, reader)
         return batches
 
-    def go_on(self, batches: Any, written: WrittenPass, reader: StateReader) -> None:
+    def go_on(self, batches: Any, written: WrittenPass, reader: Resolving) -> None:
         """Go past what was given before."""
-        begun = self.of(batches)
+        begun = self.find(batches)
         if begun is None:
             raise NotResumable("a loader's iterator is not there")
         begun.taken_up = functools.partial(_begin_order, written, reader)
@@ -300,13 +300,13 @@ def _named(states: States, before: Picture) -> list[Any]:
     return named
 
 
-def _begin_order(written: WrittenPass, reader: StateReader) -> None:
+def _begin_order(written: WrittenPass, reader: Resolving) -> None:
     for path, content in written.sampler:
         reader.put_one_back(path, content)
     _set_back(written.order, reader)
 
 
-def _set_back(named: list[Any], reader: StateReader) -> None:
+def _set_back(named: list[Any], reader: Resolving) -> None:
     for name, (kind, state) in named:
         generator = reader.generator_at(name)
         if generator is not None:
@@ -335,7 +335,7 @@ def go_past_one(batches: Any) -> None:
 class LoaderSkip:
     """Gives the loaders of one loop their batches from where they were left."""
 
-    def __init__(self, passes: list[WrittenPass], site: LoopSite, reader: StateReader) -> None:
+    def __init__(self, passes: list[WrittenPass], site: LoopSite, reader: Resolving) -> None:
         self._passes, self._site, self._reader = list(passes), site, reader
         self.batches: list[Any] = []
         """What gives the batches of the loaders that were asked."""

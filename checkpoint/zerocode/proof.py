@@ -19,17 +19,17 @@ from cotenant.checkpoint.zerocode.clocks import AlikeClocks, read_clocks
 NAMES_MAX: Final = 4
 
 
-class Shown(NamedTuple):
+class ShownState(NamedTuple):
     """What a picture shows: a number for each variable, and values that a person can read."""
 
     digests: dict[str, int]
     values: dict[str, str]
 
     @staticmethod
-    def by(picture: Picture) -> Shown:
-        return Shown(picture.digests(), picture.values())
+    def from_picture(picture: Picture) -> ShownState:
+        return ShownState(picture.digests(), picture.values())
 
-    def difference(self, now: Shown) -> str:
+    def difference(self, now: ShownState) -> str:
         """What differs, in words that follow "but"; empty if nothing does."""
         names = _differing(self.digests, now.digests)
         if not names:
@@ -51,17 +51,17 @@ def _list_some(words: Sequence[str]) -> str:
     return "; ".join(words[:NAMES_MAX]) + more
 
 
-class Proof:
+class OverlapProof:
     """The steps after a save, of one rank."""
 
     def __init__(self, checkpoint: Path, rank: int, steps: int) -> None:
         self._path = _file_in(checkpoint, rank)
         self._steps = steps
-        self._turns: list[Shown] = []
+        self._turns: list[ShownState] = []
         self._clocks_ns = read_clocks()
         AlikeClocks(self._clocks_ns).begin()
 
-    def add(self, shown: Shown) -> None:
+    def add(self, shown: ShownState) -> None:
         """What can be seen after one more step."""
         self._turns.append(shown)
 
@@ -82,18 +82,18 @@ class Expected:
 
     def __init__(self, checkpoint: Path, rank: int) -> None:
         """Nothing is expected if there is nothing that can be read."""
-        self.turns: list[Shown] = []
+        self.turns: list[ShownState] = []
         self._clocks: AlikeClocks | None = None
         try:
             read = json.loads(_file_in(checkpoint, rank).read_text())
-            self.turns = [Shown(*turn) for turn in read["turns"]]
+            self.turns = [ShownState(*turn) for turn in read["turns"]]
             if self.turns:
                 self._clocks = AlikeClocks(read["clocks_ns"])
                 self._clocks.begin()
         except (OSError, ValueError, TypeError, KeyError):
             return
 
-    def compare(self, now: Shown) -> str:
+    def compare(self, now: ShownState) -> str:
         """What differs after the next step, in words that follow "but"; empty: nothing."""
         wrong = self.turns.pop(0).difference(now)
         if not self.turns and self._clocks is not None:

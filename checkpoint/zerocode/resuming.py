@@ -29,11 +29,11 @@ from cotenant.checkpoint.training.state import GradientOrder
 from cotenant.checkpoint.zerocode.files import allow_made_again, put_back_files
 from cotenant.checkpoint.zerocode.looking import roots_of
 from cotenant.checkpoint.zerocode.passes import LoaderSkip, WrittenPass
-from cotenant.checkpoint.zerocode.proof import Shown
+from cotenant.checkpoint.zerocode.proof import ShownState
 from cotenant.checkpoint.zerocode.refusals import NotResumable
 from cotenant.checkpoint.zerocode.script_rank import ScriptRank, Watched
-from cotenant.checkpoint.zerocode.sites import GIVEN, Call, LoopSite, calls_in, script_frames
-from cotenant.checkpoint.zerocode.written import Reader
+from cotenant.checkpoint.zerocode.sites import GIVEN, CallSite, LoopSite, calls_in, script_frames
+from cotenant.checkpoint.zerocode.written import StateReader
 
 OTHERWISE: Final = (
     "what comes before its loop came out otherwise than in the attempt that was left: {}. Seed what it "
@@ -55,10 +55,10 @@ class Resumption:
         self._loaded: LoadedCheckpoint | None = None
         self._own: dict[str, Any] = {}
         self._first_loops = first_loops()
-        self._began: list[Call] = []
-        self._way: list[Call] = []
+        self._began: list[CallSite] = []
+        self._way: list[CallSite] = []
         self._sites: list[LoopSite] = []
-        self._reader: Reader | None = None
+        self._reader: StateReader | None = None
         self._picture: Picture | None = None
         self._skip: LoaderSkip | None = None
         """Where the next loop on the way was left."""
@@ -225,8 +225,8 @@ class Resumption:
         assert self._rank is not None
         self._loaded = self._rank.take_up()
         self._own = self._loaded.own
-        self._began = [Call(*call) for call in self._own["began"]]
-        self._way = [Call(*call) for call in self._own["way"]]
+        self._began = [CallSite(*call) for call in self._own["began"]]
+        self._way = [CallSite(*call) for call in self._own["way"]]
         self._sites = [LoopSite(*site) for site in self._own["sites"]]
 
     def _begin_loop(self, frames: list[types.FrameType]) -> None:
@@ -234,7 +234,7 @@ class Resumption:
         self._watched.look.take(self._picture, self._began)
         self._watched.files.enter_loop()
         end_seeds()
-        self._reader = reader = Reader(self._own["state"], self._picture, self._watched.passes)
+        self._reader = reader = StateReader(self._own["state"], self._picture, self._watched.passes)
         for key, names in self._own["gradient_orders"]:
             wrong = GradientOrder(reader.object_at(key)).replay(names)
             if wrong:
@@ -288,7 +288,7 @@ class Resumption:
             raise NotResumable(f"line {turns.line}: this loop was over when the script was left")
         passed = self._sites[number].passed
         if passed == GIVEN:
-            given = self._watched.passes.of_loop(frame, {turns.line}, turns.items)[0].batches
+            given = self._watched.passes.find_in_loop(frame, {turns.line}, turns.items)[0].batches
             while given()._num_yielded < self._given(number):
                 turns.go_past_one()
         while turns.turn + 1 < passed:
@@ -307,7 +307,7 @@ class Resumption:
         if missing:
             raise NotResumable(f"its loop was reached by another way: {', '.join(missing[:4])} not there")
         put_back_files(self._own["files"])
-        wrong = Shown(*self._own["shown"]).difference(Shown.by(Picture(roots_of(frames))))
+        wrong = ShownState(*self._own["shown"]).difference(ShownState.from_picture(Picture(roots_of(frames))))
         if wrong:
             raise NotResumable(OTHERWISE.format(wrong))
         self._is_back = True

@@ -31,10 +31,10 @@ from cotenant.checkpoint.zerocode.boundaries import TurnEnds
 from cotenant.checkpoint.zerocode.files import FileWatch
 from cotenant.checkpoint.zerocode.looking import FirstLook, roots_of
 from cotenant.checkpoint.zerocode.passes import Passes
-from cotenant.checkpoint.zerocode.proof import Expected, Proof, Shown
+from cotenant.checkpoint.zerocode.proof import Expected, OverlapProof, ShownState
 from cotenant.checkpoint.zerocode.refusals import NotResumable, NotYet
-from cotenant.checkpoint.zerocode.sites import Call, Standing, calls_in, script_frames, stand_at
-from cotenant.checkpoint.zerocode.written import Writer
+from cotenant.checkpoint.zerocode.sites import CallSite, LoopStanding, calls_in, script_frames, stand_at
+from cotenant.checkpoint.zerocode.written import StateWriter
 
 PROOF_STEPS: Final = 2
 """Made by a process that has saved, before it leaves: the next one shows that it makes the same."""
@@ -42,7 +42,7 @@ PROOF_STEP_S_MAX: Final = 1.0
 """A longer step is not made for the proof's sake alone: somebody waits for the devices."""
 
 
-class ScriptState:
+class PicturedState:
     """What the disk asks of a state: here all of it is each rank's own."""
 
     ranks_are_alike = True
@@ -78,19 +78,19 @@ class ScriptRank(JobRank):
 
     def __init__(self, watched: Watched, *, why_not: str, leaves_only: bool) -> None:
         """`why_not`: why it is not to be saved; empty: it is. leaves_only: only when it is asked to leave."""
-        self._script = ScriptState()
+        self._script = PicturedState()
         super().__init__(self._script)
         self._watched, self._why_not, self._leaves_only = watched, why_not, leaves_only
         self._turns = TurnEnds()
         self.has_ended = False
         """This attempt was ended, and said why."""
         self._verdict = StepVerdict.GO
-        self._leaving: Proof | None = None
+        self._leaving: OverlapProof | None = None
         """It has saved, and makes some steps more."""
         self._expected: Expected | None = None
         """What the process before has shown after its last steps, where this one makes them again."""
-        self._way: list[Call] = []
-        self._loops: list[Call] = []
+        self._way: list[CallSite] = []
+        self._loops: list[CallSite] = []
         """Where the script was left, and the loops on the way there."""
         self._step_began_s = time.perf_counter()
         self._step_s = 0.0
@@ -178,7 +178,7 @@ class ScriptRank(JobRank):
     def _wait(self) -> None:
         """Do what is due at the end of this turn of the loop."""
         try:
-            standing = stand_at(sys._getframe(1), self._watched.loaders, self._watched.passes.of_loop)
+            standing = stand_at(sys._getframe(1), self._watched.loaders, self._watched.passes.find_in_loop)
             self._turns.wait(standing, self._end_turn)
         except NotResumable as error:
             self._fail(str(error))
@@ -201,7 +201,7 @@ class ScriptRank(JobRank):
         """It was agreed to save after this step: at the end of its turn."""
         self._verdict = verdict
 
-    def _end_turn(self, frame: types.FrameType, standing: Standing) -> None:
+    def _end_turn(self, frame: types.FrameType, standing: LoopStanding) -> None:
         if self._leaving is not None:
             self._show_turn(frame)
             return
@@ -230,7 +230,7 @@ class ScriptRank(JobRank):
             self._agreement.can_save = True
             self._introduction.can_resume()
 
-    def _leave(self, frame: types.FrameType, standing: Standing) -> None:
+    def _leave(self, frame: types.FrameType, standing: LoopStanding) -> None:
         stop = self._verdict in (StepVerdict.STOP, StepVerdict.FINISH)
         own = self._write(frame, standing)
         saved = self._save_now(own, wait=stop, tidy=not stop)
@@ -240,14 +240,14 @@ class ScriptRank(JobRank):
             self.stopping = True
             self._show_where_it_stands()
 
-    def _write(self, frame: types.FrameType, standing: Standing) -> dict[str, Any]:
+    def _write(self, frame: types.FrameType, standing: LoopStanding) -> dict[str, Any]:
         """This rank's state at the end of a turn, as a tree of plain values and tensors."""
         look, passes, sites = self._watched.look, self._watched.passes, standing.sites
         if look.picture is None:
             raise NotResumable(look.why_not)
         now = Picture(roots_of(script_frames(frame)), digests=True)
-        with look.picture.held():
-            writer = Writer(look.picture, now, passes)
+        with look.picture.hold():
+            writer = StateWriter(look.picture, now, passes)
             written = [
                 [list(each.write(writer)) for each in through if each.batches() is not None]
                 for through, _ in zip(standing.passes, sites)
@@ -257,10 +257,10 @@ class ScriptRank(JobRank):
             node.path: node.value for node in now.nodes if isinstance(node.value, torch.nn.Parameter)
         }
         self._way = calls_in(script_frames(frame), sites[-1].line)
-        self._loops = [Call(*site[:3]) for site in sites]
+        self._loops = [CallSite(*site[:3]) for site in sites]
         return {
             "state": state,
-            "shown": list(Shown.by(now)),
+            "shown": list(ShownState.from_picture(now)),
             "began": [list(call) for call in look.began],
             "way": [list(call) for call in self._way],
             "sites": [list(site) for site in sites],
@@ -300,14 +300,14 @@ class ScriptRank(JobRank):
         root = self._env.root
         assert root is not None and self._saver is not None
         steps = PROOF_STEPS if self._step_s <= PROOF_STEP_S_MAX else 0
-        self._leaving = Proof(self._saver.directory_of(self.step), self._env.rank, steps)
+        self._leaving = OverlapProof(self._saver.directory_of(self.step), self._env.rank, steps)
         self._watched.files.forbid(self._end_proof)
         if not steps:
             self._end_proof()
 
     def _show_turn(self, frame: types.FrameType) -> None:
         assert self._leaving is not None
-        self._leaving.add(Shown.by(Picture(roots_of(script_frames(frame)))))
+        self._leaving.add(ShownState.from_picture(Picture(roots_of(script_frames(frame)))))
         if self._leaving.is_complete:
             self._end_proof()
 
@@ -321,7 +321,7 @@ class ScriptRank(JobRank):
             os._exit(0)
 
     def _compare_turn(self, frame: types.FrameType) -> None:
-        now = Shown.by(Picture(roots_of(script_frames(frame))))
+        now = ShownState.from_picture(Picture(roots_of(script_frames(frame))))
         assert self._expected is not None
         wrong = self._expected.compare(now)
         if wrong:

@@ -43,7 +43,7 @@ class LoopSite(NamedTuple):
         return f"{os.path.basename(self.file)} line {self.line}"
 
 
-class Call(NamedTuple):
+class CallSite(NamedTuple):
     """A function of the script that runs, and the line at which it is."""
 
     file: str
@@ -51,14 +51,14 @@ class Call(NamedTuple):
     line: int
 
 
-def calls_in(frames: list[types.FrameType], line: int) -> list[Call]:
+def calls_in(frames: list[types.FrameType], line: int) -> list[CallSite]:
     """The script's way from its outermost function to this line of its innermost one."""
     codes = [each.f_code for each in frames]
     lines = [*(each.f_lineno for each in frames[:-1]), line]
-    return [Call(code.co_filename, code.co_name, at) for code, at in zip(codes, lines)]
+    return [CallSite(code.co_filename, code.co_name, at) for code, at in zip(codes, lines)]
 
 
-class Standing(NamedTuple):
+class LoopStanding(NamedTuple):
     """Where a step is made: the frames of the script, and the loops in them, with the frame of each."""
 
     frames: list[types.FrameType]
@@ -103,14 +103,14 @@ def head_lines(loop: Loop) -> set[int]:
 
 def stand_at(
     frame: types.FrameType, loaders: Loaders, passes_of: Callable[[types.FrameType, set[int], Any], list[Any]]
-) -> Standing:
+) -> LoopStanding:
     """Where a step is made whose optimizer is called in this frame. `passes_of(frame, lines, source)`: the
     passes through loaders of the loop at these lines, which goes over a source that a variable holds.
 
     Raises:
         NotResumable: a loop does not say where it is, or there is none.
     """
-    standing = Standing(script_frames(frame), [], [], [], [])
+    standing = LoopStanding(script_frames(frame), [], [], [], [])
     for depth, each in enumerate(standing.frames):
         for loop in reversed(loops_at(each)):
             names = Names(each)

@@ -83,7 +83,7 @@ _REDUCED: Final = ("datetime", "decimal", "pathlib", "re", "fractions", "uuid")
 """Modules of constants that say themselves how they are made."""
 
 
-class Writer:
+class StateWriter:
     """Writes one state."""
 
     def __init__(self, before: Picture, now: Picture, passes: Passes) -> None:
@@ -149,7 +149,7 @@ class Writer:
         if isinstance(kind, GeneratorKind):
             return _as_lists(state)
         if isinstance(kind, BatchesKind):
-            begun = self._passes.of(node.value)
+            begun = self._passes.find(node.value)
             if begun is None:
                 raise NotResumable(f"`{node.path}` gives batches of a loader, and nobody saw it begin")
             return list(begun.write(self))
@@ -274,7 +274,7 @@ class Writer:
             return ["generator", _imported_name(made), self._content(own)]
         if isinstance(kind, BatchesKind):
             content = self._content(own)
-            return ["batches", self._refer(self._passes.of(value).loader, own), content]  # type: ignore[union-attr]
+            return ["batches", self._refer(self._passes.find(value).loader, own), content]  # type: ignore[union-attr]
         if made is types.FunctionType and not value.__closure__ and is_scripts_own(value.__module__ or ""):
             code = value.__code__
             place = [code.co_filename, code.co_name, code.co_firstlineno]
@@ -419,7 +419,7 @@ def import_name(name: str) -> Any:
 # --- Putting back ------------------------------------------------------------------------------------
 
 
-class Reader:
+class StateReader:
     """Puts a written state back into the objects that a new process has made."""
 
     def __init__(

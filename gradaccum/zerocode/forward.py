@@ -136,13 +136,13 @@ class SplitForward:
         tensors = [*parameters_of(self._module), *(each for each in leaves if isinstance(each, torch.Tensor))]
         return [tensor._version for tensor in tensors if not tensor.is_inference()]
 
-    def drawn(self) -> list[Any]:
+    def generator_states(self) -> list[Any]:
         return [rng.generator_state(each) for each in self._generators]
 
     @contextmanager
     def drawing_again(self, states: list[Any]) -> Iterator[None]:
         """Inside, the generators give the numbers that they gave after these states."""
-        now = self.drawn()
+        now = self.generator_states()
         self._set(states)
         try:
             yield
@@ -207,7 +207,7 @@ class _Part:
     def __call__(self, *leaves: Any) -> Any:
         split = self._split
         if self._first is None:
-            versions, states, form = split.versions(leaves), split.drawn(), split.form()
+            versions, states, form = split.versions(leaves), split.generator_states(), split.form()
             output = split.call(leaves)
             self._first = versions, states, form, [_summary(each) for each in tensors_of(output)]
             return output

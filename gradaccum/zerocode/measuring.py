@@ -18,7 +18,7 @@ from cotenant.gradaccum import exactness
 from cotenant.gradaccum.aside import ScriptState
 from cotenant.gradaccum.labels import GROUP_MIN, choose_rows, orders_of
 from cotenant.gradaccum.occasions import is_power_of_two
-from cotenant.gradaccum.proof import NOT_CHECKED, RANDOM, BatchPart, Few, LossFailed, Proof, is_generator
+from cotenant.gradaccum.proof import NOT_CHECKED, RANDOM, BatchPart, Few, LossFailed, SplitProof, is_generator
 from cotenant.gradaccum.rows import pick, rows_of
 
 ORDERS_MAX: Final = 3
@@ -35,7 +35,7 @@ INCOMPLETE: Final = (
 )
 
 
-def run_proof(proof: Proof, run: Callable[[BatchPart], None]) -> str | None:
+def run_proof(proof: SplitProof, run: Callable[[BatchPart], None]) -> str | None:
     """Returns why a proof has failed. `run` computes the gradient of a part."""
     steps = proof.steps()
     try:
@@ -93,7 +93,7 @@ class MeasuredModule:
 
         take = functools.partial(ScriptState, [("model", self._module), ("batch", batch)], None)
         # What the module logs, the Trainer keeps.
-        return run_proof(Proof([Few(few, ways)], take, WEIGHTS, spared="model._trainer"), run)
+        return run_proof(SplitProof([Few(few, ways)], take, WEIGHTS, spared="model._trainer"), run)
 
 
 def refuse_random_numbers(module: torch.nn.Module) -> None:
@@ -184,7 +184,7 @@ class MeasuredTrainer:
             kept = [samples[row] for row in order if row < len(samples)]
             parts = [kept[:first], kept[first:]]
             ways.append([((number, parts), 1.0) for number in range(len(parts))])
-        proof = Proof([Few((0, [samples]), ways)], take, WEIGHTS)
+        proof = SplitProof([Few((0, [samples]), ways)], take, WEIGHTS)
         return run_proof(proof, functools.partial(self._run, more))
 
     def _run(self, more: tuple[Any, ...], part: BatchPart) -> None:

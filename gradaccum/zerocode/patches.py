@@ -49,7 +49,7 @@ WAYS_MAX: Final = 32
 WITHOUT_ROWS: Final = "it is called without a tensor that has rows"
 
 
-class Proof:
+class ModuleProof:
     """What was shown of one module, and when it has to be shown again."""
 
     def __init__(self, original: Any, module: torch.nn.Module, *, allows_noise: bool) -> None:
@@ -104,7 +104,7 @@ class Patches:
         self._allows_noise = allows_noise
         self._audit = Audit()
         self._replaced = Replacements()
-        self._proofs: WeakKeyDictionary[torch.nn.Module, Proof] = WeakKeyDictionary()
+        self._proofs: WeakKeyDictionary[torch.nn.Module, ModuleProof] = WeakKeyDictionary()
         self._open: WeakSet[SplitForward] = WeakSet()
         """Forward passes in parts whose graph is still there."""
         standing.when_refused.append(self.leave)
@@ -197,7 +197,7 @@ class Patches:
             return WHOLE
         proof = self._proofs.get(module)
         if proof is None:
-            proof = self._proofs[module] = Proof(original, module, allows_noise=self._allows_noise)
+            proof = self._proofs[module] = ModuleProof(original, module, allows_noise=self._allows_noise)
         form = form_of(module)
         if proof.is_due(form):
             reason = proof.prove(call, steps, form)

@@ -182,7 +182,7 @@ class RowCheck:
             ).requires_grad_(value.requires_grad)
             for name, value in state.items()
         }
-        doubled = few.with_leaves(
+        doubled = few.replace_leaves(
             [
                 leaf.detach().double().requires_grad_(leaf.requires_grad) if _is_floating(leaf) else leaf
                 for leaf in few.leaves

@@ -19,6 +19,7 @@ HOMES: dict[str, dict[str, str]] = {
     "os.replace os.rename path.replace os.fsync": {
         "controller/system/files.py": "home",
         "checkpoint/disk/durable.py": f"{ALONE}: it runs in the user's process",
+        "checkpoint/zerocode/proof.py": f"{ALONE}: it runs in the user's process",
         "checkpoint/disk/save.py": "renames folders and a link, not files",
         "controller/cli/demo/workloads/training.py": f"{ALONE}: it is a user's program",
         "controller/store/sqlite.py": "the new file is sqlite's, which writes and flushes it",

@@ -18,6 +18,11 @@ import pytest
 from tests.building.sources import said
 
 ROOT = Path(__file__).resolve().parents[2]
+INSIDE_A_SCRIPT = tuple(
+    f"cotenant.checkpoint.{module}"
+    for module in ("guard", "ownership", "picture", "progress", "training.rng")
+)
+"""What the hooks for saving and for splitting both need of a script's process."""
 OURS = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler")
 SCANNED = (*OURS, "tests", "hwtests", "bench", "experiments")
 STDLIB = frozenset(sys.stdlib_module_names)
@@ -189,7 +194,7 @@ RULES = (
         name="job-side code runs inside the user's process",
         why="cotenant may not be installed there: standard library and torch only",
         where=modules("cotenant.gradaccum"),
-        allowed=only("cotenant.gradaccum", "cotenant.checkpoint.picture", "torch"),
+        allowed=only("cotenant.gradaccum", *INSIDE_A_SCRIPT, "torch"),
     ),
     Rule(
         name="job-side code runs inside the user's process",
