@@ -106,11 +106,6 @@ def carried_by_epochs(epochs: ast.For, batches: ast.For | None) -> tuple[str, ..
     return tuple(sorted(found))
 
 
-def is_read(name: str, parts: Sequence[Sequence[ast.stmt]]) -> bool:
-    """Whether, where these parts run one after the other, a name may be read before it is bound."""
-    return next((found for found in (_first(part, name) for part in parts) if found), "") == "read"
-
-
 def _first(statements: Sequence[ast.stmt], name: str) -> str:
     """What happens to a name first: "bound" for certain, "read" perhaps, or nothing (empty)."""
     for statement in statements:

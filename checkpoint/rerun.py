@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import types
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -30,6 +31,8 @@ WRITTEN: Final = "written"
 """Among them: the files that the loop has written."""
 SEEDS: Final = "seeds"
 """Among them: what the script seeded its generators by, before the loop."""
+SOURCES: Final = "sources"
+"""Among them: the script's own files, each with a number for its text."""
 ENV_RERUN: Final = "COTENANT_RERUN"
 """Set for the process that is started anew, so that this happens once."""
 
@@ -70,6 +73,27 @@ def folders_of_newest() -> set[str]:
 def written_of_newest() -> set[str]:
     """The files that the loops of earlier attempts have written."""
     return {each for facts in facts_of_all() for each in facts.get(WRITTEN) or ()}
+
+
+def edited_since(sources: Mapping[str, int]) -> list[str]:
+    """Which of these files read otherwise now."""
+    return [file for file, number in sources.items() if number_of(file) != number]
+
+
+def number_of(file: str) -> int:
+    """A number for a file's text; -1: it cannot be read."""
+    try:
+        with open(file, "rb") as source:
+            return zlib.crc32(source.read())
+    except OSError:
+        return -1
+
+
+def edited_on_the_way() -> list[str]:
+    """Which files with a loop or call that is to be taken up were edited since: their lines may be others."""
+    facts = next(facts_of_all(), {})
+    marked = {file for word in (LOOPS, CALLS, BEGAN) for file, _ in facts.get(word) or ()}
+    return edited_since({file: n for file, n in (facts.get(SOURCES) or {}).items() if file in marked})
 
 
 def mark_script() -> Callable[[bytes, str], Any] | None:

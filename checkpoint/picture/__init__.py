@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from cotenant.checkpoint.picture.arrays import ARRAY, KEPT_BYTES_MAX, TENSOR
-from cotenant.checkpoint.picture.atoms import ATOMS, BASES, PLAIN
+from cotenant.checkpoint.picture.atoms import ATOMS, BASES, IN_MEMORY, PLAIN
 from cotenant.checkpoint.picture.digest import digest_tensor, name_of_constant
 from cotenant.checkpoint.picture.kinds import (
     CONTAINERS,
@@ -37,7 +37,7 @@ from cotenant.checkpoint.picture.kinds import (
     SlotsOf,
 )
 from cotenant.checkpoint.picture.nodes import Node, hold, let_go
-from cotenant.checkpoint.picture.objects import DRAWS, OBJECT, OBJECTS
+from cotenant.checkpoint.picture.objects import DRAWS, OBJECT, OBJECTS, OPAQUE, is_pure
 from cotenant.checkpoint.ownership import own_modules
 
 BESIDE: Final = (
@@ -47,6 +47,8 @@ BESIDE: Final = (
     "concurrent",
     "asyncio",
     "logging",
+    "_thread",
+    "_queue",
     "tqdm",
     "rich",
     "cotenant",
@@ -178,6 +180,12 @@ class Picture:
         is_it = held is value or (node.kind.is_part and type(held) is type(value))
         return node if is_it else None
 
+    def path_of(self, value: Any) -> str | None:
+        """The path of an object that was met, or of what holds its attributes; None: it was not."""
+        kind = kind_of(type(value))
+        node = None if kind is None else self._known.get(kind.mark(value))
+        return None if node is None else node.path
+
     def name_of(self, value: Any) -> str:
         """How a reference to an object is written, so that two processes can compare it."""
         node = self.node_of(value)
@@ -188,7 +196,10 @@ class Picture:
         found: dict[str, int] = {}
         with _without_collection():
             for node in self.nodes:
-                content = node.kind.digest(node.kind.read(node.value), self.name_of)
+                if node.kind is OPAQUE:
+                    content = OPAQUE.tell(node.value, self.path_of)
+                else:
+                    content = node.kind.digest(node.kind.read(node.value), self.name_of)
                 match = _VARIABLE.match(node.path)
                 group = node.path if match is None else match[0]
                 line = f"{node.path} {type(node.value).__qualname__} {content}"
@@ -245,7 +256,8 @@ def _find_kind(made: type) -> Kind | None:
     """The kind of the objects of a type; None: they never change and hold nothing that does."""
     if made in (Attributes, SlotsOf, FrameVariables):
         return dict(CONTAINERS)[made]
-    if made in ATOMS or issubclass(made, BASES) or made.__module__.partition(".")[0] in BESIDE:
+    is_plain = issubclass(made, BASES) and not issubclass(made, IN_MEMORY)
+    if made in ATOMS or is_plain or made.__module__.partition(".")[0] in BESIDE:
         return None
     if issubclass(made, torch.Tensor):
         return TENSOR
@@ -256,7 +268,9 @@ def _find_kind(made: type) -> Kind | None:
         return ARRAY
     if numpy is not None and issubclass(made, (numpy.random.Generator, numpy.random.RandomState)):
         return DRAWS
-    return next((kind for base, kind in (*CONTAINERS, *OBJECTS) if issubclass(made, base)), OBJECT)
+    kind: Any = made
+    other: Kind = OBJECT if is_pure(kind) else OPAQUE
+    return next((each for base, each in (*CONTAINERS, *OBJECTS) if issubclass(made, base)), other)
 
 
 kind_of: Final[Callable[[Any], Kind | None]] = functools.lru_cache(maxsize=8192)(_find_kind)

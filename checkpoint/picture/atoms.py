@@ -46,6 +46,8 @@ ATOMS: Final[frozenset[object]] = PLAIN | {
 ATOMS_AND_TUPLES: Final = ATOMS | {tuple}
 BASES: Final = (enum.Enum, PurePath, BaseException, io.IOBase)
 """Of whatever class; files are no state of a process's memory."""
+IN_MEMORY: Final = (io.StringIO, io.BytesIO)
+"""But these are."""
 
 
 def is_tuple(value: object) -> bool:

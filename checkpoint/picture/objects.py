@@ -6,16 +6,19 @@ import contextlib
 import enum
 import functools
 import gc
+import io
 import itertools
+import pickle
 import random
 import types
 import zlib
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import IO, Any, Final, cast
 
 import torch
 
 from cotenant.checkpoint.ownership import is_scripts_own
+from cotenant.checkpoint.picture.atoms import ATOMS
 from cotenant.checkpoint.picture.kinds import (
     Attributes,
     Kind,
@@ -25,6 +28,8 @@ from cotenant.checkpoint.picture.kinds import (
     attributes,
 )
 from cotenant.checkpoint.training import rng
+
+OPAQUE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class ObjectKind(Kind):
@@ -46,6 +51,56 @@ class ObjectKind(Kind):
         yield from attributes(value)
         if is_scripts_own(type(value).__module__):
             yield f" class {type(value).__qualname__}", type(value)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_pure(kind: Any) -> bool:
+    """Whether the instances of a class are made of attributes alone, and of nothing that C keeps."""
+    try:
+        object.__new__(kind)
+    except TypeError:
+        return False
+    return True
+
+
+class OpaqueKind(ObjectKind):
+    """What C keeps, and nobody can look into. What pickling tells of it tells whether it has changed."""
+
+    def tell(self, value: Any, path_of: Callable[[Any], str | None]) -> int | None:
+        """A number for what it holds, where each object that is known stands by its path; None: it cannot be
+        pickled, or is too large."""
+        told = _Told()
+        pickler = _Pickler(cast(IO[bytes], told), protocol=4)
+        pickler.own, pickler.path_of = value, path_of
+        try:
+            pickler.dump(value)
+        except Exception:  # noqa: BLE001  # whatever it raises, it cannot be pickled
+            return None
+        return told.number
+
+
+class _Told(io.RawIOBase):
+    """Keeps no more than a number of what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number, self._left = 0, OPAQUE_BYTES_MAX
+
+    def write(self, data: Any) -> int:
+        size = len(data)
+        self._left -= size
+        if self._left < 0:
+            raise ValueError("too large")
+        self.number = zlib.crc32(data, self.number)
+        return size
+
+
+class _Pickler(pickle.Pickler):
+    own: Any = None
+    path_of: Callable[[Any], str | None]
+
+    def persistent_id(self, each: Any) -> str | None:
+        return None if each is self.own or type(each) in ATOMS else self.path_of(each)
 
 
 class CellKind(ListedKind):
@@ -136,6 +191,13 @@ class MadeKind(Kind):
         yield from attributes(value)
 
 
+class ViewKind(Kind):
+    """What shows another object, and has nothing of its own."""
+
+    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+        return (("", each) for each in gc.get_referents(value))
+
+
 class GeneratorKind(Kind):
     """A generator of random numbers."""
 
@@ -214,6 +276,8 @@ _ITERATORS: Final = (
     filter,
     *(each for each in vars(itertools).values() if isinstance(each, type)),
 )
+_KEYS: Final[dict[str, str]] = {}
+_VIEWS: Final = (type(_KEYS.keys()), type(_KEYS.values()), type(_KEYS.items()), types.MappingProxyType)
 _MADE: Final = (
     types.MethodType,
     types.BuiltinFunctionType,
@@ -225,6 +289,7 @@ _MADE: Final = (
     classmethod,
 )
 OBJECT: Final = ObjectKind()
+OPAQUE: Final = OpaqueKind()
 DRAWS: Final = GeneratorKind()
 OBJECTS: Final[tuple[tuple[Any, Kind], ...]] = (
     (types.FunctionType, FunctionKind(form=".{}")),
@@ -235,5 +300,6 @@ OBJECTS: Final[tuple[tuple[Any, Kind], ...]] = (
     ((torch.Generator, random.Random), DRAWS),
     (torch.utils.data.dataloader._BaseDataLoaderIter, BatchesKind()),
     (_MADE, MadeKind()),
+    (_VIEWS, ViewKind()),
     (_ITERATORS, IterationKind()),
 )

@@ -72,6 +72,7 @@ class NoAccumulation:
     last_steps = 1
     last_loss = None
     counted_for_us = True
+    before_save = None
 
     def change_after(self, _: int) -> None:
         return None

@@ -22,7 +22,7 @@ from cotenant.checkpoint import marks
 from cotenant.checkpoint.guard import AttemptEnds, describe
 from cotenant.checkpoint.picture import Picture
 from cotenant.checkpoint.picture.kinds import FrameVariables
-from cotenant.checkpoint.rerun import first_loops, folders_of_newest, written_of_newest
+from cotenant.checkpoint.rerun import edited_on_the_way, first_loops, folders_of_newest, written_of_newest
 from cotenant.checkpoint.resuming import LoadedCheckpoint
 from cotenant.checkpoint.seeds import end_seeds
 from cotenant.checkpoint.training.state import GradientOrder
@@ -35,6 +35,10 @@ from cotenant.checkpoint.zerocode.script_rank import ScriptRank, Watched
 from cotenant.checkpoint.zerocode.sites import GIVEN, CallSite, LoopSite, calls_in, script_frames
 from cotenant.checkpoint.zerocode.written import StateReader
 
+EDITED: Final = (
+    "{} was edited since this job was left there, so that its place in it is lost. To go on, undo the "
+    "change; jobs that are submitted with --snapshot keep the files that they began with"
+)
 OTHERWISE: Final = (
     "what comes before its loop came out otherwise than in the attempt that was left: {}. Seed what it "
     "draws, and leave out what depends on the time, the folder or the order of a set"
@@ -83,6 +87,9 @@ class Resumption:
         }.items():
             setattr(builtins, name, mark)
         atexit.register(self._end)
+        edited = edited_on_the_way()
+        if edited:
+            self._refuse_to_destroy(EDITED.format(", ".join(edited)))
 
     def _end(self) -> None:
         """The script is over, and was not taken up: that is not its end."""

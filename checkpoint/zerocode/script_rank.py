@@ -18,10 +18,21 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.guard import SAVING, AttemptEnds
+from cotenant.checkpoint.ownership import own_modules, own_thread
 from cotenant.checkpoint.picture import Picture, PictureTooLarge
 from cotenant.checkpoint.progress.loops import Loaders
 from cotenant.checkpoint.rank import IDLE_S_MAX, KEEP, JobRank
-from cotenant.checkpoint.rerun import BEGAN, CALLS, FOLDERS, LOOPS, SEEDS, WRITTEN
+from cotenant.checkpoint.rerun import (
+    BEGAN,
+    CALLS,
+    FOLDERS,
+    LOOPS,
+    SEEDS,
+    SOURCES,
+    WRITTEN,
+    edited_since,
+    number_of,
+)
 from cotenant.checkpoint.resuming import CUDA_NOTE, LoadedCheckpoint, unequal_facts
 from cotenant.checkpoint.seeds import seeds_used
 from cotenant.checkpoint.talk import protocol
@@ -96,6 +107,9 @@ class ScriptRank(JobRank):
         self._step_s = 0.0
         self._is_written = False
         """Its state was written once."""
+        self._opaque: dict[str, int | None] = {}
+        files = {getattr(sys.modules.get(name), "__file__", None) for name in own_modules()}
+        self._sources = {os.path.abspath(file): number_of(file) for file in files if file}
         SAVING.when_off.append(self._fail)
 
     def begin(self, accumulates: bool | str) -> None:
@@ -126,6 +140,9 @@ class ScriptRank(JobRank):
     def taken_up(self, loaded: LoadedCheckpoint) -> None:
         """Everything is back where it was, and was compared."""
         differences = unequal_facts(loaded.manifest.facts, self._facts())
+        differences += [
+            f"{each} was edited" for each in edited_since(loaded.manifest.facts.get(SOURCES) or {})
+        ]
         if self._script.on_cuda and not torch.are_deterministic_algorithms_enabled():
             differences.append(CUDA_NOTE)
         self._take_over(loaded, differences)
@@ -245,9 +262,12 @@ class ScriptRank(JobRank):
         look, passes, sites = self._watched.look, self._watched.passes, standing.sites
         if look.picture is None:
             raise NotResumable(look.why_not)
+        thread = own_thread()
+        if thread:
+            raise NotResumable(f"a thread of the script's runs beside its loop: {thread}")
         now = Picture(roots_of(script_frames(frame)), digests=True)
         with look.picture.hold():
-            writer = StateWriter(look.picture, now, passes)
+            writer = StateWriter(look.picture, now, passes, self._opaque)
             written = [
                 [list(each.write(writer)) for each in through if each.batches() is not None]
                 for through, _ in zip(standing.passes, sites)
@@ -292,6 +312,7 @@ class ScriptRank(JobRank):
         places = {BEGAN: began[-1:], LOOPS: self._loops, CALLS: [*began, *self._way]}
         paths = {word: [[call.file, call.line] for call in calls] for word, calls in places.items()}
         told = {FOLDERS: sorted(files.made), WRITTEN: sorted(files.written), SEEDS: seeds_used()}
+        told[SOURCES] = self._sources
         return {**super()._facts(), **told, **paths}
 
     # The proof: a few steps more than were saved, made by this process and by the next one.

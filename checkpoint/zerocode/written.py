@@ -41,6 +41,7 @@ from cotenant.checkpoint.picture.kinds import (
 )
 from cotenant.checkpoint.picture.nodes import Node
 from cotenant.checkpoint.picture.objects import (
+    OPAQUE,
     BatchesKind,
     CacheKind,
     CellKind,
@@ -51,6 +52,7 @@ from cotenant.checkpoint.picture.objects import (
     IterationKind,
     MadeKind,
     ObjectKind,
+    is_pure,
 )
 from cotenant.checkpoint.zerocode.passes import Passes, WrittenPass
 from cotenant.checkpoint.zerocode.refusals import NotResumable
@@ -77,8 +79,10 @@ _CLOSED: Final[dict[Any, str]] = {
 """Types of files, and how one is opened."""
 _DEAD: Final = (_CONSTANT, "dead")
 _CODE: Final = (EnvironmentKind, ClassKind, FunctionKind)
-_TRUSTED: Final = ("torch", "numpy", "builtins")
-"""Packages whose objects of C are no state of the training, or are read by a kind of their own."""
+_TRUSTED: Final = ("torch", "_csv")
+"""Whose objects of C are no state of the training, or are read by a kind of their own."""
+_TRACED: Final = (torch._C.ScriptModule, torch._C.ScriptObject)
+"""Their parameters are out of a picture's reach."""
 _REDUCED: Final = ("datetime", "decimal", "pathlib", "re", "fractions", "uuid")
 """Modules of constants that say themselves how they are made."""
 
@@ -86,8 +90,10 @@ _REDUCED: Final = ("datetime", "decimal", "pathlib", "re", "fractions", "uuid")
 class StateWriter:
     """Writes one state."""
 
-    def __init__(self, before: Picture, now: Picture, passes: Passes) -> None:
-        """`before`: at the loop's begin. `now`: at the end of a step."""
+    def __init__(self, before: Picture, now: Picture, passes: Passes, opaque: dict[str, int | None]) -> None:
+        """`before`: at the loop's begin. `now`: at the end of a step. `opaque`: what was told of opaque
+        objects when they were looked into first, by their paths; grows."""
+        self._opaque = opaque
         self.before, self._now, self._passes = before, now, passes
         self._made: dict[int, int] = {}
         self._entries: list[Any] = []
@@ -116,7 +122,8 @@ class StateWriter:
                     frames.append([node.path, self._content(node)])
                 continue
             if old.kind.is_same(old.state, node.state) and not _is_trained(node.value):
-                self._refuse_opaque(node)
+                if node.kind is OPAQUE:
+                    self._look_into_opaque(node)
                 if isinstance(node.kind, (ListedKind, NamedKind)) and not isinstance(node.kind, _CODE):
                     size = len(node.state if isinstance(node.kind, ListedKind) else node.state[0])
                     if size <= left:
@@ -153,7 +160,7 @@ class StateWriter:
             if begun is None:
                 raise NotResumable(f"`{node.path}` gives batches of a loader, and nobody saw it begin")
             return list(begun.write(self))
-        if type(kind) is ObjectKind and old is not None:
+        if isinstance(kind, ObjectKind) and old is not None:
             return self._refer(state, node)
         if isinstance(kind, EnvironmentKind) and old is not None:
             names = dict(zip(*old.state))
@@ -292,7 +299,7 @@ class StateWriter:
             kind, (CacheKind, CellKind, ClassKind, CoroutineKind, FunctionKind, IterationKind, MadeKind)
         ):
             raise NotResumable(f"`{own.path}` {_why_not(own)}")
-        if isinstance(kind, ObjectKind) and not _is_pure(made):
+        if isinstance(kind, ObjectKind) and not is_pure(made):
             raise NotResumable(f"`{own.path}` {_why_not(own)}")
         content = None if isinstance(kind, ObjectKind) else self._content(own)
         inside = [self._attributes(each) for _, each in attributes(value)]
@@ -328,15 +335,20 @@ class StateWriter:
             return None
         return ["slots" if type(place) is SlotsOf else "attributes", self._content(node)]
 
-    def _refuse_opaque(self, node: Node) -> None:
-        """An object of C's that is no part of torch may change, and nobody could see it."""
-        made: Any = type(node.value)
-        if type(node.kind) is not ObjectKind or _is_pure(made):
-            return
-        package = made.__module__.partition(".")[0]
-        file = getattr(sys.modules.get(package), "__file__", None) or ""
-        if package not in _TRUSTED and "-packages" in file:
+    def _look_into_opaque(self, node: Node) -> None:
+        """What C keeps may have changed, and only pickling tells."""
+        told = OPAQUE.tell(node.value, self._now.path_of)
+        before = self._opaque.setdefault(node.path, told)
+        if told is not None and told != before:
+            raise NotResumable(f"`{node.path}` has changed, and {_why_not(node)}")
+        is_trusted = type(node.value).__module__.partition(".")[0] in _TRUSTED
+        if isinstance(node.value, _TRACED) or (told is None and not is_trusted and not _is_packages(node)):
             raise NotResumable(f"`{node.path}` {_why_not(node)}")
+
+
+def _is_packages(node: Node) -> bool:
+    """Whether an object of an installed package holds it."""
+    return node.parent is not None and _owner_is_packages(node.parent)
 
 
 def _values_in(node: Node) -> Iterable[Any]:
@@ -378,16 +390,6 @@ def _as_lists(tree: Any) -> Any:
 def _is_trained(value: Any) -> bool:
     """Parameters are always written: what they are when the loop begins need not be the same each time."""
     return isinstance(value, torch.nn.Parameter)
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_pure(kind: type) -> bool:
-    """Whether the instances of a class are made of attributes alone, and of nothing that C keeps."""
-    try:
-        object.__new__(kind)
-    except TypeError:
-        return False
-    return True
 
 
 def _storage(value: Any) -> int:
@@ -548,7 +550,7 @@ class StateReader:
             return ArrayState((content[1], tuple(content[0])), 0, content[2])
         if isinstance(kind, GeneratorKind):
             return tuple(content)
-        if type(kind) is ObjectKind:
+        if isinstance(kind, ObjectKind):
             return self._resolve(content)
         if isinstance(kind, NamedKind):
             keys, values = self._resolve_all(content[0], ()), content[1]

@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from cotenant.checkpoint import progress
+from cotenant.checkpoint.guard import COUNTING
 from cotenant.checkpoint.progress import loops
 from cotenant.checkpoint.progress.loops import Loaders, NotSeen
 from cotenant.checkpoint.progress.steps import Length, StepReporter
@@ -251,15 +252,16 @@ def test_a_failure_of_ours_ends_the_counting_and_nothing_else(
         supervisor.bind(os.path.relpath(tmp_path / "s"))
         supervisor.settimeout(within_s(10))
         job.setenv("COTENANT_SOCKET", os.path.relpath(tmp_path / "s"))
-        made, own = StepReporter(Loaders(), broken), optimizer()
+        job.setattr(COUNTING, "why", "")
+        job.setattr(COUNTING, "when_off", [])
+        hooks: list[Callable[..., None]] = []
+        StepReporter(Loaders(), broken).begin(hooks.append)
+        own = optimizer()
         for _ in range(5):
-            made.note_step(own)
+            hooks[0](own, (), {})
         said = json.loads(supervisor.recv(4096))
         assert (said["m"], said["total"]) == ("length", None)
-        assert (
-            said["note"] == "steps are counted no more: ZeroDivisionError: integer division or modulo by zero"
-        )
+        assert said["note"].startswith("counting steps is off: cotenant's own code failed: ZeroDivisionError")
         supervisor.setblocking(False)
         with pytest.raises(BlockingIOError):
             supervisor.recv(1)
-    assert made.steps == 5

@@ -1,294 +1,203 @@
-"""Scripts of the plain pattern are stopped and resumed without knowing it; others say why they cannot be."""
+"""Scripts that know nothing of us are stopped, resumed and proven; what cannot be is refused, or ends in
+words.
+
+The habits of many authors are the business of `test_habits.py`; here is what becomes of gangs, of checkpoints
+that cannot be used, of a setup that does not repeat, and of faults of our own.
+"""
 
 from __future__ import annotations
 
-import textwrap
+import random
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
-from cotenant.checkpoint.talk.agreement import Agreement, Confirm
-from cotenant.checkpoint.talk.protocol import SupervisorDatagram
-from cotenant.checkpoint.zerocode.pattern import LoopPlan, plan_of
-from cotenant.checkpoint.zerocode.refusals import NotPlain
+from tests.checkpoint.habits import INTERPRETER
 from tests.checkpoint.ranks import Gang, Supervisor, Warm, launch
 
 pytestmark = pytest.mark.usefixtures("warm")
 
-HERE = Path(__file__).parent
-HOOKED = HERE.parent / "gradaccum" / "hooked.py"
+SCRIPTS = Path(__file__).parent / "scripts"
+GANG = Path(__file__).parents[1] / "gradaccum" / "scripts" / "gang.py"
+PLAIN = SCRIPTS / "plain.py"
+WORDS = "checkpoint,progress"
 
 
-def start(warm: Warm, folder: Path, name: str, env: Mapping[str, str] | None = None) -> Gang:
-    """A snapshot of the script's own is common to the attempts, and the whole run's is not."""
-    script = HERE / "scripts" / f"{name}.py"
-    snapshot = folder.with_name("whole.pt" if folder.name == "whole" else "snapshot.pt")
-    return launch(warm, HOOKED, folder, str(script), str(folder / "saved.pt"), str(snapshot), env=env)
+class Runs(NamedTuple):
+    """A script and where it runs; its attempts share one folder, as those of a job do."""
+
+    warm: Warm
+    folder: Path
+    script: Path
+    ranks: int = 1
+    env: Mapping[str, str] = {}
+
+    def whole(self) -> None:
+        self._start("whole", "logs-whole", 7, self.env).wait()
+
+    def stopped(self, step: int, number: int = 1) -> int:
+        """Attempt `number` is stopped after a step, which is returned."""
+        with Supervisor(self.folder / f"s{number}", self.ranks) as supervisor:
+            gang = self._attempt(supervisor, number, HABITS_HOLD="1")
+            supervisor.wait_for("hello", self.ranks, gang=gang, resumable=True)
+            stopped_at = supervisor.agree("stop_at", step)
+            supervisor.wait_for("stopped", self.ranks, gang=gang)
+            gang.wait()
+        return stopped_at
+
+    def resumed(self, number: int = 2) -> list[dict[str, Any]]:
+        """What the ranks of an attempt said that ran to its end."""
+        with Supervisor(self.folder / f"s{number}", self.ranks) as supervisor:
+            gang = self._attempt(supervisor, number)
+            supervisor.wait_for("hello", self.ranks, gang=gang)
+            gang.wait()
+            return supervisor.hear_all()
+
+    def failed(self, number: int = 2) -> str:
+        """What an attempt printed that must not go on."""
+        with Supervisor(self.folder / f"s{number}", self.ranks) as supervisor:
+            gang = self._attempt(supervisor, number)
+            gang.wait(code=1)
+            return gang.output()
+
+    def saved(self, run: str, rank: int | None = None) -> Any:
+        name = "saved.pt" if rank is None else f"saved.pt.{rank}"
+        return torch.load(self.folder / run / name, weights_only=True)
+
+    def _attempt(self, supervisor: Supervisor, number: int, **more: str) -> Gang:
+        env = supervisor.env(
+            self.folder / "root", number, **{"COTENANT_ZERO_CODE": WORDS, **self.env, **more}
+        )
+        return self._start("job", f"logs-{number}", number, env)
+
+    def _start(self, cwd: str, logs: str, seed: int, env: Mapping[str, str]) -> Gang:
+        (self.folder / cwd).mkdir(exist_ok=True)
+        words = (str(self.folder / cwd), str(seed), str(self.script), "saved.pt", "snapshot.pt")
+        return launch(self.warm, INTERPRETER, self.folder / logs, *words, ranks=self.ranks, env=env)
 
 
-def assert_equal(left: Path, right: Path) -> None:
-    a, b = torch.load(left, weights_only=True), torch.load(right, weights_only=True)
-    assert a.keys() == b.keys()
-    for key in a:
-        assert torch.equal(a[key], b[key]), f"{key}: {a[key]} and {b[key]}"
+def assert_equal(left: Mapping[str, torch.Tensor], right: Mapping[str, torch.Tensor]) -> None:
+    assert left.keys() == right.keys()
+    for key in left:
+        assert torch.equal(left[key], right[key]), f"{key}: {left[key]} and {right[key]}"
 
 
 @pytest.mark.parametrize(
     ("name", "stop"),
-    [("plain", 3), ("plain", 16), ("toplevel", 8), ("trainer_class", 3), ("trainer_class", 18)],
-    ids=["plain-3", "plain-16", "toplevel-8", "trainer-3", "trainer-18"],
+    [("plain", 3), ("plain", 14), ("toplevel", 8), ("trainer_class", 3), ("trainer_class", 18)],
+    ids=["plain-3", "plain-end-of-epoch", "toplevel-8", "trainer-3", "trainer-18"],
 )
 def test_a_stopped_script_resumes_bit_for_bit(warm: Warm, tmp_path: Path, name: str, stop: int) -> None:
-    start(warm, tmp_path / "whole", name).wait()
-    root = tmp_path / "root"
-    with Supervisor(tmp_path / "s", 1) as supervisor:
-        zero = {"COTENANT_ZERO_CODE": "accumulate,checkpoint"}
-        first = start(warm, tmp_path / "first", name, supervisor.env(root, 1, **zero, HOOKED_HOLD="1"))
-        supervisor.wait_for("hello", gang=first)
-        stopped_at = supervisor.agree("stop_at", stop)
-        first.wait()
-        second = start(warm, tmp_path / "second", name, supervisor.env(root, 2, **zero))
-        hellos = supervisor.wait_for("hello", 3, gang=second)
-        second.wait()
-    assert [hello["resumable"] for hello in hellos] == [True] * 3
-    resumed = hellos[-1]
-    assert (resumed["step"], resumed["exact"], resumed["note"]) == (stopped_at, True, "")
-    assert stopped_at == stop
-    assert_equal(tmp_path / "whole" / "saved.pt", tmp_path / "second" / "saved.pt")
+    runs = Runs(warm, tmp_path, SCRIPTS / f"{name}.py")
+    runs.whole()
+    assert runs.stopped(stop) == stop
+    hello = next(word for word in runs.resumed() if word.get("m") == "hello")
+    assert (hello["step"], hello["exact"], hello["note"]) == (stop, True, "")
+    assert_equal(runs.saved("whole"), runs.saved("job"))
 
 
-BEGINNING = """
-model, optimizer, loader, best, seen = make()
-def evaluate(model): return 1.0
-"""
-LOOP = """
-for epoch in range(10):
-    for x, y in loader:
-        optimizer.zero_grad()
-        loss = model(x, y)
-        loss.backward()
-        optimizer.step()
-"""
+def test_one_batch_per_epoch_is_resumed_as_well(warm: Warm, tmp_path: Path) -> None:
+    runs = changed(warm, tmp_path, PLAIN, ("batch_size=8", "batch_size=53"))
+    runs.whole()
+    runs.stopped(2)
+    runs.resumed()
+    assert_equal(runs.saved("whole"), runs.saved("job"))
 
 
-def plan(loop: str, beginning: str = BEGINNING) -> LoopPlan:
-    return plan_of(beginning + loop)
+def changed(warm: Warm, folder: Path, original: Path, *changes: tuple[str, str]) -> Runs:
+    """A script with some of its text replaced."""
+    text = original.read_text()
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after)
+    script = folder / "script.py"
+    script.write_text(text)
+    return Runs(warm, folder, script)
 
 
-def with_lines(inner: str = "", after: str = "", before: str = "") -> str:
-    lines = LOOP.splitlines()
-    lines[2:2] = [f"    {line}" for line in before.splitlines()]
-    lines += [f"        {line}" for line in inner.splitlines()] + [
-        f"    {line}" for line in after.splitlines()
-    ]
-    return "\n".join(lines)
+PARTS = {"COTENANT_ZERO_CODE": f"accumulate,{WORDS}", "COTENANT_ACCUMULATION_STEPS": "2"}
 
 
 @pytest.mark.parametrize(
-    ("loop", "carried"),
-    [
-        (with_lines(inner="step += 1"), ("step",)),
-        (with_lines(inner="best = min(best, loss.item())"), ("best",)),
-        (with_lines(inner="if loss < 1: best = loss.item()"), ("best",)),
-        (with_lines(before="total = 0.0", inner="total += loss.item()"), ("total",)),
-        (with_lines(after="if evaluate(model) > best:\n    best = evaluate(model)"), ("best",)),
-        (with_lines(inner="with open('log') as log:\n    text = str(loss)\n    log.write(text)"), ("log",)),
-        (with_lines(after="record()") + "\ndef record():\n    global best\n    best = 1", ("best",)),
-        (with_lines(inner="hooks.run()") + "\nclass Hook:\n    def run(self): seen.append(1)", ("seen",)),
-        (with_lines() + "\nscheduler = LambdaLR(optimizer, lambda epoch: factor)", ("factor",)),
-    ],
+    ("ranks", "env"), [(2, {}), (3, {}), (2, PARTS)], ids=["two", "three", "two-in-parts"]
 )
-def test_what_outlives_a_step_is_named(loop: str, carried: tuple[str, ...]) -> None:
-    assert set(carried) <= set(plan(loop).names)
-
-
-def test_what_is_used_is_followed_into_the_scripts_functions() -> None:
-    inside = (
-        "def evaluate(model):\n    return judge(model, table)\ndef judge(m, t): return m(t[0]) + offset\n"
-    )
-    found = plan(with_lines(after="evaluate(model)\nseen[0] = 1"), BEGINNING + inside)
-    assert {"table", "offset", "judge", "model", "optimizer", "loader", "seen"} <= set(found.names)
-
-
-TRAINER = """
-class Trainer:
-    def _run_batch(self, x, y):
-        self.optimizer.zero_grad()
-        self.model(x, y).backward()
-        self.optimizer.step()
-        self.step += 1
-    def _run_epoch(self, epoch):
-        self.loader.sampler.set_epoch(epoch)
-        for x, y in self.loader:
-            self._run_batch(x, y)
-    def _save_snapshot(self, epoch):
-        save(self.model.state_dict(), self.path)
-    def train(self, epochs):
-        for epoch in range(self.epochs_run, epochs):
-            self._run_epoch(epoch)
-            if self.rank == 0:
-                self._save_snapshot(epoch)
-class Other:
-    def train(self): self.hidden.backward()
-"""
-
-
-def test_a_trainer_class_is_followed_into_its_methods_and_attributes() -> None:
-    found = plan_of(TRAINER)
-    assert "self" in found.names and "self.step" not in found.names
-    assert found.batch_lines is not None and "step" in found.stored
-    assert (found.epoch_lines[0], found.batch_lines[0], found.line_of("self.path")) == (15, 10, 13)
-
-
-CALLED = """
-def train(loader, factor):
-    total, meter = 0, Meter()
-    for x in loader:
-        optimizer.zero_grad()
-        loss = model(x)
-        total += factor * loss
-        meter.update(loss)
-        loss.backward()
-        optimizer.step()
-    return total
-for epoch in range(3):
-    train(loader, 2)
-"""
-
-
-def test_what_a_called_function_keeps_is_named() -> None:
-    found = plan(CALLED)
-    assert (found.function, found.inner) == ("train", ("meter", "total"))
-
-
-@pytest.mark.parametrize(
-    ("script", "reason"),
-    [
-        ("print('no loop')", "no loop over range"),
-        (LOOP.replace("range(10)", "epochs()"), "line 5: the loop around backward() is none over range"),
-        ("while True:\n    loss.backward()\n    optimizer.step()", "line 4: the loop around backward()"),
-        ("loss.backward()", "line 4: backward() is in no loop over batches"),
-        (LOOP + LOOP, "more than one training loop (lines 5 and 12)"),
-        (LOOP.replace("in loader", "in make()[2].batches"), "not over a loader with a name"),
-        ("for epoch in range(3", "cannot be read"),
-        (LOOP.replace("        optimizer.zero_grad()\n", ""), "line 5: nothing in this loop clears"),
-        (with_lines(before="torch.save(model, 'a')"), "line 6: a file is written before the epoch's batches"),
-        (with_lines(after="optimizer.add_param_group({})"), "the optimizer gets more parameters"),
-        ("rng = numpy.random.default_rng()\n" + LOOP, "line 4: default_rng() takes another seed each time"),
-        ("torch.manual_seed(int(time.time()))\n" + LOOP, "line 4: the seed is another one each time"),
-        ("for fold in range(2):\n" + textwrap.indent(LOOP, "    "), "there are two around each step"),
-    ],
-)
-def test_other_patterns_are_not_resumable_and_say_why(script: str, reason: str) -> None:
-    with pytest.raises(NotPlain) as raised:
-        plan_of(BEGINNING + script)
-    assert reason in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("replaced", "by", "reason"),
-    [
-        (
-            "per_epoch = []",
-            "per_epoch = Meter()",
-            "line 40: per_epoch is a Meter, whose state only the script knows",
-        ),
-        (
-            "Adam(model.parameters()",
-            "Adam([torch.zeros(1, requires_grad=True)]",
-            "Adam trains parameters of no module",
-        ),
-    ],
-)
-def test_a_script_with_an_unknown_object_runs_on_and_says_what_is_unknown(
-    warm: Warm, tmp_path: Path, replaced: str, by: str, reason: str
+def test_ranks_stop_and_resume_together(
+    warm: Warm, tmp_path: Path, ranks: int, env: Mapping[str, str]
 ) -> None:
-    text = (HERE / "scripts" / "plain.py").read_text().replace(replaced, by)
-    meter = (
-        "slots = {'__slots__': ('a',), 'append': lambda self, row: None}\nMeter = type('Meter', (), slots)\n"
+    """With three the order in which DDP adds gradients up shows in the last bits."""
+    runs = changed(warm, tmp_path, GANG, ("in range(2)", "in range(4)"))._replace(ranks=ranks, env=env)
+    runs.whole()
+    step = runs.stopped(3)
+    hellos = [word for word in runs.resumed() if word.get("m") == "hello"]
+    assert [(hello["step"], hello["exact"]) for hello in hellos[:ranks]] == [(step, True)] * ranks
+    for rank in range(ranks):
+        assert_equal(runs.saved("whole", rank), runs.saved("job", rank))
+
+
+def test_a_script_that_was_edited_does_not_begin_anew_over_its_checkpoints(
+    warm: Warm, tmp_path: Path
+) -> None:
+    runs = changed(warm, tmp_path, PLAIN)
+    runs.stopped(3)
+    runs.script.write_text(runs.script.read_text().replace("lr=0.01", "lr=0.02"))
+    assert "script.py was edited since" in runs.failed()
+    assert not (tmp_path / "job" / "saved.pt").exists()
+
+
+def test_a_setup_that_does_not_repeat_ends_the_attempt_and_names_what_differs(
+    warm: Warm, tmp_path: Path
+) -> None:
+    """Plain values of another attempt are put back; data cannot be."""
+    random_rows = "torch.randn(53, 6, generator=torch.Generator().manual_seed(os.getpid()))"
+    runs = changed(
+        warm, tmp_path, PLAIN, ("import sys", "import os, sys"), ("torch.randn(53, 6)", random_rows)
     )
-    script = tmp_path / "script.py"
-    script.write_text(meter + text.replace("torch.tensor(per_epoch)", "torch.zeros(1)"))
-    env = {"COTENANT_ZERO_CODE": "checkpoint"}
-    with Supervisor(tmp_path / "s", 1) as supervisor:
-        env = supervisor.env(tmp_path / "root", 1, **env)
-        gang = launch(warm, HOOKED, tmp_path / "run", str(script), str(tmp_path / "saved.pt"), env=env)
-        gang.wait()
-        (hello,) = supervisor.wait_for("hello")
+    runs.stopped(3)
+    said = runs.failed()
+    assert "came out otherwise" in said and "data.tensors[0]" in said
+    assert not (tmp_path / "job" / "saved.pt").exists()
+
+
+UNKNOWN = """
+import zlib
+squeeze = zlib.compressobj()
+"""
+
+
+def test_what_cannot_be_known_is_refused_by_name_and_runs_on_undisturbed(warm: Warm, tmp_path: Path) -> None:
+    more = "step += 1\n            squeeze.compress(bytes(step))"
+    runs = changed(warm, tmp_path, PLAIN, ("step += 1", more))
+    runs.script.write_text(UNKNOWN + runs.script.read_text())
+    runs.whole()
+    heard = runs.resumed(1)
+    hello = [word for word in heard if word.get("m") == "hello"][-1]
     assert hello["resumable"] is False
-    assert reason in hello["resumable_note"]
+    assert "squeeze" in hello["resumable_note"]
+    assert_equal(runs.saved("whole"), runs.saved("job"))
 
 
-def test_checkpoints_that_cannot_be_used_are_an_error_and_no_fresh_start(warm: Warm, tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    (root / "a1-s5").mkdir(parents=True)
-    script = tmp_path / "script.py"
-    script.write_text((HERE / "scripts" / "plain.py").read_text().replace("in range(4)", "in iter(range(4))"))
-    env = {
-        "COTENANT_ZERO_CODE": "checkpoint",
-        "COTENANT_CHECKPOINT_ROOT": str(root),
-        "COTENANT_ATTEMPT": "2",
-    }
-    gang = launch(warm, HOOKED, tmp_path / "run", str(script), str(tmp_path / "saved.pt"), env=env)
-    gang.wait(code=1)
-    assert "there are checkpoints of this job" in gang.output()
-    assert not (tmp_path / "saved.pt").exists()
+FAULT = """
+from cotenant.checkpoint.zerocode import written
+_write = written.StateWriter.write
+def _forget(self):
+    tree = _write(self)
+    del tree["changed"][FORGOTTEN % len(tree["changed"])]
+    return tree
+written.StateWriter.write = _forget
+"""
 
 
-def test_two_ranks_in_parts_stop_and_resume_together(warm: Warm, tmp_path: Path) -> None:
-    script = HERE.parent / "gradaccum" / "scripts" / "gang.py"
-    zero = {"COTENANT_ZERO_CODE": "accumulate,checkpoint", "COTENANT_ACCUMULATION_STEPS": "2"}
-
-    def begin(folder: str, env: Mapping[str, str]) -> Gang:
-        saved = str(tmp_path / folder / "saved.pt")
-        return launch(warm, HOOKED, tmp_path / folder, str(script), saved, ranks=2, env=env)
-
-    begin("whole", zero).wait()
-    with Supervisor(tmp_path / "s", 2) as supervisor:
-        first = begin("first", supervisor.env(tmp_path / "root", 1, **zero, HOOKED_HOLD="1"))
-        supervisor.wait_for("hello", 2, gang=first)
-        stopped_at = supervisor.agree("stop_at", 2)
-        first.wait()
-        second = begin("second", supervisor.env(tmp_path / "root", 2, **zero))
-        # Each rank says it twice: when its loop begins, and when it knows whether it can be split.
-        hellos = supervisor.wait_for("hello", 8, gang=second)
-        second.wait()
-    resumed = [hello for hello in hellos if hello["step"]]
-    assert [(hello["step"], hello["exact"]) for hello in resumed[:2]] == [(2, True)] * 2
-    assert stopped_at == 2
-    for rank in range(2):
-        assert_equal(tmp_path / "whole" / f"saved.pt.{rank}", tmp_path / "second" / f"saved.pt.{rank}")
-
-
-def test_a_script_is_never_stopped_at_the_end_of_an_epoch(tmp_path: Path) -> None:
-    """What comes there, printing the last loss for example, needs a batch before it."""
-    agreement = Agreement(completed=3)
-    agreement.epoch = (7, 7)
-    propose = partial(SupervisorDatagram, kind="stop_at", phase="propose")
-    assert answered(agreement.receive(propose(proposal=1, step=7))), "short epochs are not looked at"
-    agreement.epoch_batches_min = 2  # as `Session.keep_within_epochs` has it
-    for proposal, step in ((2, 7), (3, 14)):
-        assert not answered(agreement.receive(propose(proposal=proposal, step=step)))
-    assert answered(agreement.receive(propose(proposal=4, step=8)))
-
-
-def answered(confirm: Confirm | None) -> bool:
-    assert confirm is not None
-    return confirm.ok
-
-
-def test_one_batch_per_epoch_cannot_be_resumed_and_says_so(warm: Warm, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    text = (HERE / "scripts" / "plain.py").read_text()
-    script.write_text(text.replace("batch_size=8", "batch_size=53"))
-    with Supervisor(tmp_path / "s", 1) as supervisor:
-        env = supervisor.env(tmp_path / "root", 1, COTENANT_ZERO_CODE="checkpoint")
-        saved = str(tmp_path / "saved.pt")
-        launch(warm, HOOKED, tmp_path / "run", str(script), saved, env=env).wait()
-        supervisor.wait_for("first_step")
-    hellos = [word for word in supervisor.heard if word["m"] == "hello"]
-    assert (hellos[0]["resumable"], hellos[-1]["resumable"]) == (True, False)
-    assert hellos[-1]["resumable_note"].startswith("its loader has one batch only")
+@pytest.mark.parametrize("seed", range(4))
+def test_state_that_is_forgotten_is_found_before_the_next_step(warm: Warm, tmp_path: Path, seed: int) -> None:
+    """One thing that changed is not written: the attempt that lacks it must not take a step."""
+    runs = Runs(warm, tmp_path, tmp_path / "script.py")
+    forgotten = random.Random(seed).randrange(1000)
+    text = PLAIN.read_text()
+    runs.script.write_text(FAULT.replace("FORGOTTEN", str(forgotten)) + text)
+    runs.stopped(5)
+    said = runs.failed()
+    assert "CheckpointError" in said, f"seed {seed}: {said}"
+    assert "step 6" not in said.split("--- rank 0")[-1]

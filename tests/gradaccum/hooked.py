@@ -9,33 +9,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 import types
 from pathlib import Path
 from typing import Any
 
-from cotenant.checkpoint import Session
 from cotenant.checkpoint import zerocode as reporting
-from cotenant.checkpoint.zerocode import loop
 from cotenant.gradaccum import PROGRESS, zerocode
 from cotenant.gradaccum.zerocode import forward
-
-HOLD = "HOOKED_HOLD"
-"""Set: the loop does not begin before a stop has been proposed, so that a short script cannot be too fast."""
-HOLD_S = 300.0
-
-
-def hold_for_a_proposal() -> None:
-    made = loop._session
-
-    def held(*args: Any) -> Session:
-        session = made(*args)
-        give_up_at_s = time.monotonic() + HOLD_S
-        while not session._agreement._promises and time.monotonic() < give_up_at_s:
-            time.sleep(0.002)
-        return session
-
-    loop._session = held  # type: ignore[assignment]
 
 
 def main() -> None:
@@ -50,8 +30,6 @@ def main() -> None:
     forward._Part.__call__ = counted  # type: ignore[method-assign]
     script = types.ModuleType("__main__")
     script.__file__, sys.modules["__main__"] = sys.argv[0], script
-    if os.environ.get(HOLD):
-        hold_for_a_proposal()
     words = [word for word in os.environ.get("COTENANT_ZERO_CODE", "").split(",") if word]
     standing = zerocode.install(None, words) if words else None
     if standing is not None:
