@@ -56,6 +56,8 @@ class ObjectKind(Kind):
 @functools.lru_cache(maxsize=4096)
 def is_pure(kind: Any) -> bool:
     """Whether the instances of a class are made of attributes alone, and of nothing that C keeps."""
+    if any(type(base.__dict__.get("__del__")) is types.FunctionType for base in kind.__mro__):
+        return is_pure(kind.__base__)  # It is made in Python; an instance would be heard when it goes.
     try:
         object.__new__(kind)
     except TypeError:

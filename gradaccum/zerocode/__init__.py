@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from cotenant.checkpoint.guard import REPORTING, SPLITTING, door
@@ -72,7 +73,9 @@ def _count_steps(standing: AccumulationStanding, first: FirstBatches) -> None:
 
     @door
     def stepped(optimizer: Any, *_: Any) -> None:
-        REPORTING.run(note, optimizer)
+        # A step that is being compiled must find nothing here to compile.
+        if not torch.compiler.is_compiling():
+            REPORTING.run(note, optimizer)
 
     register_optimizer_step_post_hook(stepped)
 
