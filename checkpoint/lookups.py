@@ -2,9 +2,7 @@
 
 Rule: no frame of ours is on the stack while code of the script runs. A function around one of torch's would
 be seen there, by `inspect.stack()`, in tracebacks and near the recursion limit; a look-up is over before what
-was looked up is called.
-
-Standard library only: this is loaded while torch is.
+was looked up is called. A program that torch makes of the script has nothing of it.
 """
 
 from __future__ import annotations
@@ -12,9 +10,25 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
 
 from cotenant.checkpoint.guard import door
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def never_compile(function: Function) -> Function:
+    """Has torch.compile leave a function to Python where it comes to it in the middle of a program."""
+    compiles: Any = torch._C._dynamo.eval_frame
+    code = function.__code__  # type: ignore[attr-defined]
+    if hasattr(compiles, "skip_code"):  # Before torch 2.7.
+        compiles.skip_code(code)
+    else:
+        skip = compiles._FrameAction.SKIP
+        compiles.set_code_exec_strategy(code, compiles._FrameExecStrategy(skip, skip))
+    return function
 
 
 class LookedUp:
@@ -27,8 +41,9 @@ class LookedUp:
         setattr(holder, name, self)
 
     @door
+    @never_compile
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
-        if owner is not None:
+        if owner is not None and not torch.compiler.is_compiling():
             self._look(owner, sys._getframe(1))
         return self._original.__get__(owner, kind)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import functools
 import inspect
 import operator
 import os
@@ -75,6 +76,22 @@ class Kind:
     def hold(self, value: Any) -> bool:
         """Undo that; whether what it stands for is still there."""
         return True
+
+
+class KnownByClass:
+    """A function of a class, of which the answers are kept as long as their classes are there: a class of the
+    script holds its methods, and they hold the names of its module."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        self._known: dict[int, tuple[Any, Any]] = {}
+
+    def __call__(self, made: Any) -> Any:
+        known = self._known.get(id(made))
+        if known is None:
+            gone = functools.partial(self._known.pop, id(made))
+            known = self._known[id(made)] = self._function(made), weakref.ref(made, gone)
+        return known[0]
 
 
 def same(before: Any, now: Any) -> bool:
@@ -254,10 +271,24 @@ class EnvironmentKind(NamedKind):
 class Attributes:
     """Stands for the `__dict__` of an object, or for the global names of a module."""
 
-    __slots__ = ("entries", "form")
+    __slots__ = ("_entries", "_module", "form")
 
-    def __init__(self, entries: dict[str, Any], form: str = ".{}") -> None:
-        self.entries, self.form = entries, form
+    def __init__(self, entries: dict[str, Any], form: str = ".{}", module: Any = None) -> None:
+        self._entries: dict[str, Any] | None = entries
+        self.form = form
+        self._module = weakref.ref(module) if type(module) is types.ModuleType else None
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        if self._entries is not None:
+            return self._entries
+        module = None if self._module is None else self._module()
+        return {} if module is None else vars(module)
+
+    def let_go(self) -> None:
+        """Keep a module's names no longer than the module."""
+        if self._module is not None:
+            self._entries = None
 
 
 class SlotsOf:
@@ -292,6 +323,9 @@ class AttributeKind(NamedKind):
     """Names between double underscores are Python's."""
 
     is_part = True
+
+    def let_go(self, value: Any) -> None:
+        value.let_go()
 
     def part_at(self, value: Any, place: Any) -> Any:
         return value.entries.get(place)

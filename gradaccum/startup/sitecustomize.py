@@ -306,6 +306,8 @@ def _main() -> None:
         atexit.register(note_modules)
     startup = Startup()
     counts = PROGRESS in wanted
+    if scale or wanted or share:
+        sys.meta_path.insert(0, startup)
     wanted = [part for part in wanted if part != PROGRESS]
     if counts:
         startup.when_imported("torch.optim.optimizer", _optimizers_are_there(startup))
@@ -320,7 +322,8 @@ def _main() -> None:
         startup.when_imported("torch", _torch_is_there(startup, wanted))
     if counts:
         _watch(startup)  # The last: what is done for the script imports torch as well.
-    if scale or wanted or share or counts:
+    if startup in sys.meta_path[1:]:  # Another finder of ours came before it.
+        sys.meta_path.remove(startup)
         sys.meta_path.insert(0, startup)
     _run_hidden()
 

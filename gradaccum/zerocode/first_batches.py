@@ -51,7 +51,8 @@ class FirstBatches:
             self.leave()
 
     def _look(self, module: torch.nn.Module, frame: types.FrameType) -> None:
-        if frame.f_code is _CALL and not DEPTH.inside and torch.is_grad_enabled() and not _is_traced():
+        is_traced = torch._C._get_tracing_state() is not None
+        if frame.f_code is _CALL and not DEPTH.inside and torch.is_grad_enabled() and not is_traced:
             SPLITTING.run(self._note, module, frame)
 
     def _note(self, module: torch.nn.Module, frame: types.FrameType) -> None:
@@ -83,11 +84,6 @@ def _variable(frame: types.FrameType, name: str) -> Any:
         return names.local[name]
     finally:
         names.release()
-
-
-def _is_traced() -> bool:
-    """Whether torch makes a program of what runs now: what we did would be in it."""
-    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
 def note_rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
