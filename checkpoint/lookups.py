@@ -22,7 +22,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def never_compile(function: Function) -> Function:
     """Has torch.compile leave a function to Python where it comes to it in the middle of a program."""
     compiles: Any = torch._C._dynamo.eval_frame
-    code = function.__code__  # type: ignore[attr-defined]
+    code = function.__code__
     if hasattr(compiles, "skip_code"):  # Before torch 2.7.
         compiles.skip_code(code)
     else:

@@ -16,11 +16,12 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from cotenant.checkpoint.picture.atoms import ATOMS, ATOMS_AND_TUPLES, PLAIN, holds_only, is_tuple
 from cotenant.checkpoint.picture.digest import digest_items, digest_plain
 
+Answer = TypeVar("Answer")
 Reached = tuple[str, Any]
 """How a path goes on, and the object there."""
 
@@ -78,15 +79,15 @@ class Kind:
         return True
 
 
-class KnownByClass:
+class KnownByClass(Generic[Answer]):
     """A function of a class, of which the answers are kept as long as their classes are there: a class of the
     script holds its methods, and they hold the names of its module."""
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    def __init__(self, function: Callable[[Any], Answer]) -> None:
         self._function = function
-        self._known: dict[int, tuple[Any, Any]] = {}
+        self._known: dict[int, tuple[Answer, Any]] = {}
 
-    def __call__(self, made: Any) -> Any:
+    def __call__(self, made: Any) -> Answer:
         known = self._known.get(id(made))
         if known is None:
             gone = functools.partial(self._known.pop, id(made))
