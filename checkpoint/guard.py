@@ -15,6 +15,8 @@ import os
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from cotenant.checkpoint.unseen import Unseen
+
 Door = TypeVar("Door", bound=Callable[..., Any])
 _OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -33,9 +35,10 @@ def door(function: Door) -> Door:
 class Guard:
     """Runs what the hook does for one purpose, until something goes wrong with it."""
 
-    def __init__(self, part: str) -> None:
-        """`part`: what is switched off, in words that go before "is off"."""
-        self.part = part
+    def __init__(self, part: str, *, runs_script: bool = False) -> None:
+        """`part`: what is switched off, in words that go before "is off". `runs_script`: code of the script's
+        runs behind it, which its own modes are to see."""
+        self.part, self._runs_script = part, runs_script
         self.why = ""
         """Why it is off; empty: it is on."""
         self.when_off: list[Callable[[str], None]] = []
@@ -46,7 +49,10 @@ class Guard:
         if self.why:
             return otherwise
         try:
-            return function(*args)
+            if self._runs_script:
+                return function(*args)
+            with Unseen():
+                return function(*args)
         except AttemptEnds:
             raise
         except Exception as error:  # noqa: BLE001  # whatever it is, the script must go on
@@ -77,4 +83,4 @@ def describe(error: BaseException) -> str:
 COUNTING: Final = Guard("counting steps")
 REPORTING: Final = Guard("reporting steps")
 SAVING: Final = Guard("saving and resuming")
-SPLITTING: Final = Guard("splitting batches")
+SPLITTING: Final = Guard("splitting batches", runs_script=True)

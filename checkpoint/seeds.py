@@ -25,6 +25,9 @@ ASKED: Final = {
 }
 """By module, the functions that a script seeds by."""
 NUMBERS_MAX: Final = 1000
+ENV_SEEDED: Final = "COTENANT_SEEDED"
+"""The place in the job of the process that was seeded: those that it starts draw as they would without us."""
+_PLACE: Final = ("TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK")
 
 
 class Seeds:
@@ -88,6 +91,10 @@ _watched: list[Seeds] = []
 
 def watch_seeds(job: str, when_imported: Callable[[str, Callable[[Any], None]], None]) -> None:
     """Begin for this process. Called once, before its script."""
+    place = "/".join(os.environ.get(name, "") for name in _PLACE)
+    if os.environ.get(ENV_SEEDED) == place:
+        return
+    os.environ[ENV_SEEDED] = place
     given: Any = next((facts[SEEDS] for facts in facts_of_all() if SEEDS in facts), [])
     _watched.append(Seeds(job, given))
     _watched[0].watch(when_imported)

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cotenant.checkpoint.guard import AttemptEnds
+from cotenant.gradaccum.modules import ModuleParts, parts_of
 from cotenant.gradaccum.protocol import ENV_ZERO_CODE, tell_failed
 
 TOLERANCE: Final = {torch.float64: 1e-9, torch.float32: 1e-3}
@@ -67,18 +68,19 @@ def allows_equivalent() -> bool:
 
 def refusal(model: Any) -> str | None:
     """Why this model's modules cannot be accumulated exactly; None: no reason is known."""
-    if not isinstance(model, torch.nn.Module):
+    if not issubclass(type(model), torch.nn.Module):
         return None
-    for name, module in model.named_modules():
+    for part in parts_of(model):
+        kind = type(part.module)
         reason = (
-            _ddp_refusal(module) if isinstance(module, DistributedDataParallel) else _module_refusal(module)
+            _ddp_refusal(part.module) if issubclass(kind, DistributedDataParallel) else _module_refusal(part)
         )
         if reason:
-            return f"{name or type(module).__name__}: {reason}"
+            return f"{part.name or kind.__name__}: {reason}"
     return None
 
 
-def _ddp_refusal(ddp: DistributedDataParallel) -> str | None:
+def _ddp_refusal(ddp: Any) -> str | None:
     if ddp.find_unused_parameters:
         return "find_unused_parameters=True does not average what only earlier micro-batches used"
     if getattr(ddp, "static_graph", False):
@@ -86,18 +88,18 @@ def _ddp_refusal(ddp: DistributedDataParallel) -> str | None:
     return None
 
 
-def _module_refusal(module: torch.nn.Module) -> str | None:
-    kind = type(module).__name__
-    if isinstance(module, _BatchNorm) and module.training:
+def _module_refusal(part: ModuleParts) -> str | None:
+    made, kind = type(part.module), type(part.module).__name__
+    if issubclass(made, _BatchNorm) and part.is_training:
         return (
             f"{kind} in training mode normalises over its whole batch (GroupNorm does not; freezing it helps)"
         )
-    if isinstance(module, _NormBase) and module.training and module.track_running_stats:
+    if issubclass(made, _NormBase) and part.is_training and vars(part.module).get("track_running_stats"):
         return f"{kind} updates running statistics in each forward pass"
-    if kind == "_SpectralNorm" and module.training:
+    if kind == "_SpectralNorm" and part.is_training:
         return "spectral_norm does a power iteration in each forward pass"
-    hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
-    if "SpectralNorm" in hooks and module.training:
+    hooks = [type(hook).__name__ for hook in part.table("_forward_pre_hooks").values()]
+    if "SpectralNorm" in hooks and part.is_training:
         return "spectral_norm does a power iteration in each forward pass"
     return None
 

@@ -10,7 +10,6 @@ Rule: nothing of the script runs while a picture is taken, compared or put back 
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import os
 import random
@@ -32,6 +31,7 @@ from cotenant.checkpoint.picture.kinds import (
     EnvironmentKind,
     FrameVariables,
     Kind,
+    KnownByClass,
     ListedKind,
     NamedKind,
     SlotsOf,
@@ -273,7 +273,7 @@ def _find_kind(made: type) -> Kind | None:
     return next((each for base, each in (*CONTAINERS, *OBJECTS) if issubclass(made, base)), other)
 
 
-kind_of: Final[Callable[[Any], Kind | None]] = functools.lru_cache(maxsize=8192)(_find_kind)
+kind_of: Final[Callable[[Any], Kind | None]] = KnownByClass(_find_kind)
 
 
 @contextlib.contextmanager
@@ -294,10 +294,11 @@ def process_roots() -> list[tuple[str, Any]]:
     roots: list[tuple[str, Any]] = []
     known: set[int] = set()
     for name in own_modules():
-        names = getattr(sys.modules.get(name), "__dict__", None)
+        module = sys.modules.get(name)
+        names = getattr(module, "__dict__", None)
         if names is not None and id(names) not in known:
             known.add(id(names))
-            roots.append(("" if name == "__main__" else f"{name}.", Attributes(names, "{}")))
+            roots.append(("" if name == "__main__" else f"{name}.", Attributes(names, "{}", module)))
     hooks = torch.nn.modules.module
     for word in ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks"):
         roots.append((f"torch.nn.modules.module.{word}", getattr(hooks, word, {})))

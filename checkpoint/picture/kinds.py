@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import functools
 import inspect
 import operator
 import os
@@ -15,11 +16,12 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from cotenant.checkpoint.picture.atoms import ATOMS, ATOMS_AND_TUPLES, PLAIN, holds_only, is_tuple
 from cotenant.checkpoint.picture.digest import digest_items, digest_plain
 
+Answer = TypeVar("Answer")
 Reached = tuple[str, Any]
 """How a path goes on, and the object there."""
 
@@ -75,6 +77,22 @@ class Kind:
     def hold(self, value: Any) -> bool:
         """Undo that; whether what it stands for is still there."""
         return True
+
+
+class KnownByClass(Generic[Answer]):
+    """A function of a class, of which the answers are kept as long as their classes are there: a class of the
+    script holds its methods, and they hold the names of its module."""
+
+    def __init__(self, function: Callable[[Any], Answer]) -> None:
+        self._function = function
+        self._known: dict[int, tuple[Answer, Any]] = {}
+
+    def __call__(self, made: Any) -> Answer:
+        known = self._known.get(id(made))
+        if known is None:
+            gone = functools.partial(self._known.pop, id(made))
+            known = self._known[id(made)] = self._function(made), weakref.ref(made, gone)
+        return known[0]
 
 
 def same(before: Any, now: Any) -> bool:
@@ -254,10 +272,24 @@ class EnvironmentKind(NamedKind):
 class Attributes:
     """Stands for the `__dict__` of an object, or for the global names of a module."""
 
-    __slots__ = ("entries", "form")
+    __slots__ = ("_entries", "_module", "form")
 
-    def __init__(self, entries: dict[str, Any], form: str = ".{}") -> None:
-        self.entries, self.form = entries, form
+    def __init__(self, entries: dict[str, Any], form: str = ".{}", module: Any = None) -> None:
+        self._entries: dict[str, Any] | None = entries
+        self.form = form
+        self._module = weakref.ref(module) if type(module) is types.ModuleType else None
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        if self._entries is not None:
+            return self._entries
+        module = None if self._module is None else self._module()
+        return {} if module is None else vars(module)
+
+    def let_go(self) -> None:
+        """Keep a module's names no longer than the module."""
+        if self._module is not None:
+            self._entries = None
 
 
 class SlotsOf:
@@ -292,6 +324,9 @@ class AttributeKind(NamedKind):
     """Names between double underscores are Python's."""
 
     is_part = True
+
+    def let_go(self, value: Any) -> None:
+        value.let_go()
 
     def part_at(self, value: Any, place: Any) -> Any:
         return value.entries.get(place)

@@ -24,7 +24,8 @@ class _Way:
 
     __slots__ = ("kind", "mark", "place")
 
-    def __init__(self, kind: type, mark: int, place: Any) -> None:
+    def __init__(self, kind: int, mark: int, place: Any) -> None:
+        """`kind`: the identity of its class."""
         self.kind, self.mark, self.place = kind, mark, place
 
 
@@ -54,7 +55,7 @@ class Node:
             found = next((each for _, each in attributes(owner) if type(each) is place), None)
         else:
             found = self.parent.kind.part_at(owner, place)  # type: ignore[union-attr]
-        is_it = type(found) is held.kind and self.kind.mark(found) == held.mark
+        is_it = id(type(found)) == held.kind and self.kind.mark(found) == held.mark
         return found if is_it else None
 
     @property
@@ -95,7 +96,7 @@ def let_go(nodes: Iterable[Node], known: dict[int, Node]) -> None:
         except TypeError:
             is_part = node.kind.is_part and node.parent is not None
             if is_part or id(node) in places:
-                node.held = _Way(type(value), node.kind.mark(value), places.get(id(node), type(value)))
+                node.held = _Way(id(type(value)), node.kind.mark(value), places.get(id(node), type(value)))
 
 
 def hold(nodes: Iterable[Node]) -> None:

@@ -22,6 +22,7 @@ from cotenant.checkpoint.picture.atoms import ATOMS
 from cotenant.checkpoint.picture.kinds import (
     Attributes,
     Kind,
+    KnownByClass,
     ListedKind,
     NamedKind,
     Reached,
@@ -41,6 +42,9 @@ class ObjectKind(Kind):
     def is_same(self, before: Any, now: Any) -> bool:
         return before is now
 
+    def replace(self, state: Any, by: Callable[[Any], Any]) -> Any:
+        return by(state)
+
     def put_back(self, value: Any, before: Any) -> None:
         """A lazy module becomes another one in its first forward pass."""
         if type(value) is not before:
@@ -53,9 +57,11 @@ class ObjectKind(Kind):
             yield f" class {type(value).__qualname__}", type(value)
 
 
-@functools.lru_cache(maxsize=4096)
+@KnownByClass
 def is_pure(kind: Any) -> bool:
     """Whether the instances of a class are made of attributes alone, and of nothing that C keeps."""
+    if any(type(base.__dict__.get("__del__")) is types.FunctionType for base in kind.__mro__):
+        return is_pure(kind.__base__)  # It is made in Python; an instance would be heard when it goes.
     try:
         object.__new__(kind)
     except TypeError:

@@ -9,10 +9,10 @@ Reading order: `steps.py` (counts and tells, and asks Trainers), `loops.py` (whi
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-from cotenant.checkpoint.guard import REPORTING, door
+from cotenant.checkpoint.guard import REPORTING
+from cotenant.checkpoint.progress.loading import Loading
 from cotenant.checkpoint.progress.loops import Loaders
 from cotenant.checkpoint.progress.steps import StepReporter
 
@@ -25,21 +25,11 @@ def install(startup: Any, optimizers: Any) -> StepReporter:
     """Begins to report progress. startup: its `when_imported(name, callback)` says when a module is there.
     optimizers: the module `torch.optim.optimizer`, which may still be loading the rest of torch."""
     loaders = Loaders()
-    startup.when_imported("torch.utils.data.dataloader", lambda module: _watch(module.DataLoader, loaders))
+
+    def begun(loader: Any, batches: Any) -> None:
+        REPORTING.run(loaders.began, loader, batches)
+
+    startup.when_imported("torch.utils.data.dataloader", lambda module: Loading(module, begun))
     reporter = StepReporter(loaders)
     reporter.begin(optimizers.register_optimizer_step_post_hook)
     return reporter
-
-
-def _watch(kind: Any, loaders: Loaders) -> None:
-    """Note which iterator a loader has made last: it knows how many batches it has given."""
-    original = kind.__iter__
-
-    @door
-    @functools.wraps(original)
-    def __iter__(loader: Any) -> Any:
-        batches = original(loader)
-        REPORTING.run(loaders.began, loader, batches)
-        return batches
-
-    kind.__iter__ = __iter__

@@ -22,6 +22,7 @@ from multiprocessing import util
 from typing import Any, Final
 
 from cotenant.checkpoint.guard import COUNTING, door
+from cotenant.checkpoint.lookups import never_compile
 from cotenant.checkpoint.progress import loops
 from cotenant.checkpoint.progress.batches import BatchRows, rows_seen
 from cotenant.checkpoint.progress.expressions import Names
@@ -108,6 +109,7 @@ class StepReporter:
         torch = sys.modules["torch"]
 
         @door
+        @never_compile
         def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
             # A step that is being compiled must find nothing here to compile.
             if not torch.compiler.is_compiling():

@@ -11,6 +11,7 @@ ever is not seen to move.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import errno
 import logging
@@ -104,7 +105,8 @@ class SupervisorChannel:
             log.warning("cannot listen on %s: %s; running without a supervisor", self._address, error)
             return False
         self._in = listening
-        threading.Thread(target=self._listen, name="cotenant-listener", daemon=True).start()
+        # Not a `Thread`, which a script would find among its own.
+        _thread.start_new_thread(self._listen, ())
         return True
 
     def report(self, message: str, /, **fields: Any) -> None:

@@ -109,6 +109,7 @@ class Reporter:
             self._rank = ScriptRank(self._watched, why_not=self._why_not, leaves_only=self._leaves_only)
             return self._rank
 
+        self._watched.passes.take_up()
         Resumption(make, self._watched).begin()
 
     def _count_sessions(self) -> None:

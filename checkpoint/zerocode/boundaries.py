@@ -6,7 +6,6 @@ which a turn of one of the loops begins: all that the present turn does is done,
 
 from __future__ import annotations
 
-import sys
 import types
 from collections.abc import Callable
 from typing import Any, Final
@@ -14,6 +13,7 @@ from typing import Any, Final
 from cotenant.checkpoint.guard import SAVING
 from cotenant.checkpoint.zerocode.refusals import NotResumable
 from cotenant.checkpoint.zerocode.sites import LoopStanding, head_lines
+from cotenant.checkpoint.zerocode.tracing import end_trace, trace, tracer
 
 WHERE_NEXT_MAX: Final = 64
 
@@ -35,10 +35,10 @@ class TurnEnds:
         Raises:
             NotResumable: another tracer (a debugger) runs in the script.
         """
-        if sys.gettrace() not in (None, self._called):
+        if tracer() not in (None, self._called):
             raise NotResumable("another tracer (a debugger, coverage) runs in it")
         self._standing, self._heads, self._callback = standing, standing.heads(), callback
-        sys.settrace(self._called)
+        trace(self._called)
         self._traced = [(owner, owner.f_trace) for owner in dict.fromkeys(standing.owners)]
         for owner, _ in self._traced:
             owner.f_trace = self._line
@@ -46,8 +46,7 @@ class TurnEnds:
     def forget(self) -> None:
         """Nobody waits any more."""
         self._standing = None
-        if sys.gettrace() == self._called:
-            sys.settrace(None)
+        end_trace(self._called)
         for owner, before in self._traced:
             owner.f_trace = before
         self._traced = []

@@ -9,19 +9,20 @@ seen at the first step.
 from __future__ import annotations
 
 import ast
-import functools
 import linecache
 import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from cotenant.checkpoint.guard import SAVING, door
+from cotenant.checkpoint.guard import SAVING
+from cotenant.checkpoint.lookups import LookedUp
 from cotenant.checkpoint.ownership import is_scripts_own, own_modules
 from cotenant.checkpoint.picture import Picture, PictureTooLarge, process_roots
 from cotenant.checkpoint.picture.kinds import FrameVariables, release_variables
 from cotenant.checkpoint.progress.loops import Loop, loops_at
 from cotenant.checkpoint.zerocode.sites import CallSite, calls_in, head_lines, script_frames
+from cotenant.checkpoint.zerocode.tracing import end_trace, trace, tracer
 
 TRAINS: Final = frozenset(("backward", "step", "manual_backward"))
 """A loop that calls none of these, nor a function of the script that does, is no training loop."""
@@ -53,29 +54,26 @@ class FirstLook:
         self.when_taken: list[Callable[[], None]] = []
         self._heads: dict[str, dict[int, Loop]] = {}
         self._is_over = False
+        self._looked: LookedUp | None = None
 
     def begin(self) -> None:
         """Wait for the first optimizer."""
         optimizer = sys.modules["torch.optim.optimizer"].Optimizer
-        begin, arm = optimizer.__init__, self._arm
 
-        @door
-        @functools.wraps(begin)
-        def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
-            begin(made, *args, **kwargs)
-            SAVING.run(arm, sys._getframe(1))
+        def look(_: Any, frame: types.FrameType) -> None:
+            SAVING.run(self._arm, frame)
 
-        optimizer.__init__ = __init__
-        self._undo: Callable[[], None] = lambda: setattr(optimizer, "__init__", begin)
+        # Of what an optimizer looks up while it is made, the first thing.
+        self._looked = LookedUp(optimizer, "_patch_step_function", look)
 
     def end(self) -> None:
         """The first step is done: nothing is left of this."""
         if self._is_over:
             return
         self._is_over = True
-        self._undo()
-        if sys.gettrace() == self._called:
-            sys.settrace(None)
+        if self._looked is not None:
+            self._looked.end()
+        end_trace(self._called)
         frames = script_frames(sys._getframe(1))
         for frame in frames:
             if frame.f_trace == self._line:
@@ -90,8 +88,8 @@ class FirstLook:
         self.picture, self.began, self._is_over = picture, began, True
 
     def _arm(self, frame: types.FrameType) -> None:
-        if self._is_over or sys.gettrace() is not None:
-            if not self._is_over and sys.gettrace() != self._called:
+        if self._is_over or tracer() is not None:
+            if not self._is_over and tracer() != self._called:
                 self.why_not = "another tracer (a debugger, coverage) runs in it"
             return
         self._heads = training_loops()
@@ -101,7 +99,7 @@ class FirstLook:
         if not any(self._heads.values()):
             self.why_not = "no loop of the script calls backward() or step()"
             return
-        sys.settrace(self._called)
+        trace(self._called)
         for each in frames:
             if self._heads.get(each.f_code.co_filename):
                 each.f_trace = self._line

@@ -9,6 +9,7 @@ of its own.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import itertools
@@ -23,11 +24,13 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from cotenant.checkpoint.guard import SAVING, door
+from cotenant.checkpoint.lookups import LookedUp
 from cotenant.checkpoint.ownership import is_scripts_own
 from cotenant.checkpoint.picture import Picture, generator_roots
 from cotenant.checkpoint.picture.kinds import Attributes, attributes
 from cotenant.checkpoint.picture.nodes import Node
 from cotenant.checkpoint.picture.objects import GeneratorKind
+from cotenant.checkpoint.progress.loading import Loading
 from cotenant.checkpoint.progress.loops import Loaders
 from cotenant.checkpoint.training import rng
 from cotenant.checkpoint.zerocode.refusals import NotResumable
@@ -75,30 +78,31 @@ class WrittenPass(NamedTuple):
 class Pass:
     """One pass through a loader, as long as it lasts."""
 
-    def __init__(self, loader: Any, since: int, heads: set[tuple[int, int]]) -> None:
-        """`since`: the step after which it began. `heads`: the identities of the script's frames, each with
-        the line at which it stood."""
+    def __init__(self, loader: Any, batches: Any, since: int, heads: set[tuple[int, int]]) -> None:
+        """Begins before anything is drawn for it. `batches`: what will give its batches. `since`: the step
+        after which it began. `heads`: the identities of the script's frames, each with the line at which it
+        stood."""
         self.since, self.heads = since, heads
         self.loader = loader
+        self.batches: Callable[[], Any] = weakref.ref(batches)
         self.taken_up: Callable[[], None] | None = None
         """In a resumed process: sets the generators to where they stood when the order was drawn."""
         self.created = _states_of(loader)
         self.order: States = []
+        self._has_begun = False
+        """The first index was asked for."""
         self.sampler: Picture | None = None
         self.is_renewed = False
         """Worker processes go on from the pass before."""
-        self.batches: Callable[[], Any] = lambda: None
-
-    def began(self, batches: Any) -> None:
-        """The loader has made what gives its batches."""
-        self.batches = weakref.ref(batches)
-        if batches.__dict__.get("_num_workers") == 0 and "_sampler_iter" in vars(batches):
-            batches._sampler_iter = _FirstIndex(self, batches._sampler_iter)
-        else:
-            self._look_at_sampler()
 
     def begin_order(self) -> None:
-        """The first index is about to be drawn."""
+        """An index is about to be drawn. Workers are given the first ones while the pass is being made."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        if self.loader.__dict__.get("num_workers") != 0:
+            self._look_at_sampler()
+            return
         if self.taken_up is not None:
             self.taken_up()
             self.taken_up = None
@@ -135,25 +139,6 @@ class Pass:
         )
 
 
-class _FirstIndex:
-    """Stands for a loader's indices until the first one is drawn."""
-
-    def __init__(self, begun: Pass, indices: Any) -> None:
-        self._pass, self._indices = begun, indices
-
-    @door
-    def __iter__(self) -> Any:
-        return self
-
-    @door
-    def __next__(self) -> Any:
-        batches = self._pass.batches()
-        if batches is not None:
-            batches._sampler_iter = self._indices
-        SAVING.run(self._pass.begin_order)
-        return next(self._indices)
-
-
 class Passes:
     """All passes that a script is in the middle of."""
 
@@ -172,6 +157,12 @@ class Passes:
         self._by_batches.clear()
 
     def begin(self) -> None:
+        dataloader = torch.utils.data.dataloader
+        Loading(dataloader, self._note)
+        LookedUp(_BaseDataLoaderIter, "_next_index", self._look_at_index)
+
+    def take_up(self) -> None:
+        """From now on loaders are taken past what they gave before."""
         self._iterate = original = DataLoader.__iter__
 
         @door
@@ -185,13 +176,13 @@ class Passes:
     def _begin_pass(self, loader: DataLoader[Any]) -> Any:
         skip = self.skip
         taken_up = None if skip is None else skip.set_back()
-        begun = SAVING.run(self._note, loader)
         batches = self._iterate(loader)
+        if taken_up is None or skip is None:
+            return batches
+        begun = self.find(batches)
         if begun is not None:
             begun.taken_up = taken_up
-            SAVING.run(self._began, begun, batches)
-        SAVING.run(self._loaders.began, loader, batches)
-        return batches if taken_up is None or skip is None else skip.go_past(loader, batches)
+        return skip.go_past(loader, batches)
 
     def note_step(self) -> None:
         """A loop that begins now at the same place is another pass."""
@@ -239,16 +230,21 @@ class Passes:
             else:
                 next(batches)
 
-    def _note(self, loader: Any) -> Pass | None:
-        if self._is_over:
-            return None
-        frames = script_frames(sys._getframe(3))
-        return Pass(loader, self._steps, {(id(each), each.f_lineno) for each in frames})
+    def _note(self, loader: Any, batches: Any) -> None:
+        SAVING.run(self._loaders.began, loader, batches)
+        if not self._is_over:
+            SAVING.run(self._begin, loader, batches)
 
-    def _began(self, begun: Pass, batches: Any) -> None:
+    def _begin(self, loader: Any, batches: Any) -> None:
+        frames = script_frames(sys._getframe(1))
+        begun = Pass(loader, batches, self._steps, {(id(each), each.f_lineno) for each in frames})
         begun.is_renewed = batches in self._by_batches
-        begun.began(batches)
         self._by_batches[batches] = begun
+
+    def _look_at_index(self, batches: Any, _: types.FrameType) -> None:
+        begun = self._by_batches.get(batches)
+        if begun is not None:
+            SAVING.run(begun.begin_order)
 
 
 def _batches_in(source: Any) -> list[Any]:
@@ -328,7 +324,8 @@ def _is_plain(loader: Any) -> bool:
 
 def go_past_one(batches: Any) -> None:
     """Draw the index of a batch, and load nothing."""
-    next(batches._sampler_iter, None)
+    with contextlib.suppress(StopIteration):
+        batches._next_index()
     batches._num_yielded += 1
 
 

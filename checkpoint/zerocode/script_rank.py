@@ -20,6 +20,7 @@ from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.guard import SAVING, AttemptEnds
 from cotenant.checkpoint.ownership import own_modules, own_thread
 from cotenant.checkpoint.picture import Picture, PictureTooLarge
+from cotenant.checkpoint.picture.arrays import TENSOR
 from cotenant.checkpoint.progress.loops import Loaders
 from cotenant.checkpoint.rank import IDLE_S_MAX, KEEP, JobRank
 from cotenant.checkpoint.rerun import (
@@ -274,7 +275,9 @@ class ScriptRank(JobRank):
             ]
             state = writer.write()
         self._script.named = {
-            node.path: node.value for node in now.nodes if isinstance(node.value, torch.nn.Parameter)
+            node.path: node.value
+            for node in now.nodes
+            if node.kind is TENSOR and isinstance(node.value, torch.nn.Parameter)
         }
         self._way = calls_in(script_frames(frame), sites[-1].line)
         self._loops = [CallSite(*site[:3]) for site in sites]
@@ -293,7 +296,7 @@ class ScriptRank(JobRank):
         """In which order each DDP adds gradients up, where that matters."""
         found = []
         for node in now.nodes:
-            if isinstance(node.value, DistributedDataParallel) and order_matters(
+            if issubclass(type(node.value), DistributedDataParallel) and order_matters(
                 node.value, self._env.world_size
             ):
                 if node.value.static_graph:

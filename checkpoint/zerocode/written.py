@@ -389,7 +389,7 @@ def _as_lists(tree: Any) -> Any:
 
 def _is_trained(value: Any) -> bool:
     """Parameters are always written: what they are when the loop begins need not be the same each time."""
-    return isinstance(value, torch.nn.Parameter)
+    return issubclass(type(value), torch.Tensor) and isinstance(value, torch.nn.Parameter)
 
 
 def _storage(value: Any) -> int:

@@ -8,6 +8,7 @@ user's own command, so arguments, `__main__` and tracebacks are Python's.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import importlib
@@ -44,6 +45,8 @@ _TELL_S = 0.2
 """The supervisor may be busy for so long; without this word it assumes that the script never steps."""
 _UNLIMITED = "cotenant: this process is not held to its part of the GPU ({})\n"
 _PID = os.getpid()
+_BUILTINS = dict(vars(builtins))
+"""What is ours keeps to them: a script that replaces one (`open`, `range`) hears of its own calls alone."""
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -67,7 +70,8 @@ class Startup:
             self._waiting.setdefault(name, []).append(callback)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name not in self._waiting and name not in self._before:
+        is_ours = name.partition(".")[0] == "cotenant"
+        if not is_ours and name not in self._waiting and name not in self._before:
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
@@ -83,6 +87,8 @@ class Startup:
 
         def exec_module(module: Any) -> None:
             spec.loader.__dict__.pop("exec_module", None)
+            if is_ours:
+                module.__builtins__ = _BUILTINS
             self._before.pop(name, lambda: None)()
             execute(module)
             for callback in self._waiting.pop(name, ()):
@@ -300,6 +306,8 @@ def _main() -> None:
         atexit.register(note_modules)
     startup = Startup()
     counts = PROGRESS in wanted
+    if scale or wanted or share:
+        sys.meta_path.insert(0, startup)
     wanted = [part for part in wanted if part != PROGRESS]
     if counts:
         startup.when_imported("torch.optim.optimizer", _optimizers_are_there(startup))
@@ -314,7 +322,8 @@ def _main() -> None:
         startup.when_imported("torch", _torch_is_there(startup, wanted))
     if counts:
         _watch(startup)  # The last: what is done for the script imports torch as well.
-    if scale or wanted or share or counts:
+    if startup in sys.meta_path[1:]:  # Another finder of ours came before it.
+        sys.meta_path.remove(startup)
         sys.meta_path.insert(0, startup)
     _run_hidden()
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from cotenant.checkpoint.guard import REPORTING, SPLITTING, door
+from cotenant.checkpoint.lookups import never_compile
 from cotenant.gradaccum.schedule import PROGRESS
 from cotenant.gradaccum.zerocode import adapters, selfcheck
 from cotenant.gradaccum.zerocode.first_batches import FirstBatches
@@ -71,8 +73,11 @@ def _count_steps(standing: AccumulationStanding, first: FirstBatches) -> None:
         standing.note_step(optimizer)
 
     @door
+    @never_compile
     def stepped(optimizer: Any, *_: Any) -> None:
-        REPORTING.run(note, optimizer)
+        # A step that is being compiled must find nothing here to compile.
+        if not torch.compiler.is_compiling():
+            REPORTING.run(note, optimizer)
 
     register_optimizer_step_post_hook(stepped)
 

@@ -18,9 +18,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from cotenant.checkpoint import progress
 from cotenant.checkpoint.guard import COUNTING
 from cotenant.checkpoint.progress import loops
+from cotenant.checkpoint.progress.loading import Loading
 from cotenant.checkpoint.progress.loops import Loaders, NotSeen
 from cotenant.checkpoint.progress.steps import Length, StepReporter
 from tests.building.limits import within_s
@@ -59,11 +59,11 @@ class Box:
 
 
 @pytest.fixture
-def loaders(monkeypatch: pytest.MonkeyPatch) -> Loaders:
+def loaders() -> Iterator[Loaders]:
     found = Loaders()
-    monkeypatch.setattr(DataLoader, "__iter__", DataLoader.__iter__)
-    progress._watch(DataLoader, found)
-    return found
+    loading = Loading(torch.utils.data.dataloader, found.began)
+    yield found
+    loading.end()
 
 
 @pytest.fixture

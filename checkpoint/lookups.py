@@ -1,0 +1,53 @@
+"""Attributes of torch's classes that are looked at when they are looked up.
+
+Rule: no frame of ours is on the stack while code of the script runs. A function around one of torch's would
+be seen there, by `inspect.stack()`, in tracebacks and near the recursion limit; a look-up is over before what
+was looked up is called. A program that torch makes of the script has nothing of it.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from cotenant.checkpoint.guard import door
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def never_compile(function: Function) -> Function:
+    """Has torch.compile leave a function to Python where it comes to it in the middle of a program."""
+    compiles: Any = torch._C._dynamo.eval_frame
+    code = function.__code__
+    if hasattr(compiles, "skip_code"):  # Before torch 2.7.
+        compiles.skip_code(code)
+    else:
+        skip = compiles._FrameAction.SKIP
+        compiles.set_code_exec_strategy(code, compiles._FrameExecStrategy(skip, skip))
+    return function
+
+
+class LookedUp:
+    """Stands for a method or property of a class. `look(object, frame)` is called before an object gets it,
+    with the frame that looks it up; it must not raise."""
+
+    def __init__(self, holder: type, name: str, look: Callable[[Any, types.FrameType], None]) -> None:
+        self._holder, self._name, self._look = holder, name, look
+        self._original: Any = vars(holder)[name]
+        setattr(holder, name, self)
+
+    @door
+    @never_compile
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        if owner is not None and not torch.compiler.is_compiling():
+            self._look(owner, sys._getframe(1))
+        return self._original.__get__(owner, kind)
+
+    def end(self) -> None:
+        """Put the original back. What others have put on top of this stays there."""
+        if vars(self._holder).get(self._name) is self:
+            setattr(self._holder, self._name, self._original)
