@@ -123,7 +123,9 @@ def _budget(job: wire.JobView) -> str:
     return f"{trained}; {duration(job.run_s)} by the clock"
 
 
-def _resumable(job: wire.JobView) -> str:
+def _resumable(job: wire.JobDetails) -> str:
+    if job.resumable and not job.durable_step and job.spec.resumable:
+        return "yes, as submitted: it saves by itself on SIGTERM (--resumable yes)"
     if job.resumable:
         return f"yes, from step {job.durable_step}"
     if job.resumable_note:

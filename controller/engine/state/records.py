@@ -274,7 +274,9 @@ class Records:
         job.attempt.capable, job.progress.resumable = capable, job.progress.resumable or everywhere
 
     def cannot_resume(self, job: Job) -> None:
-        job.progress.resumable, job.attempt.capable, job.attempt.known_to_resume = False, (), False
+        """Its library cannot. It may save by itself: the user's own word stays."""
+        job.progress.resumable = job.spec.resumable is True
+        job.attempt.capable, job.attempt.known_to_resume = (), False
 
     def learn_capabilities(self, job: Job, said: Capabilities) -> None:
         """The job's library has said what it can do; its last word counts."""

@@ -613,6 +613,19 @@ def test_a_gang_can_resume_only_if_all_its_hosts_say_so() -> None:
         assert not desk.job(1).progress.resumable
 
 
+def test_a_job_that_its_user_calls_resumable_is_stopped_and_started_again_whatever_its_library_says() -> None:
+    desk = Desk("fifo")
+    desk.submit(1, resumable=True)
+    desk.start(1, resumable=False)
+    assert desk.job(1).progress.resumable
+    assert not desk.job(1).ends_with_lease, "its supervisor, which heard the library, does not end it"
+    desk.tell(ev.PreemptRequested(job_id=JobId("1"), by="root"))
+    (stop,) = (each for each in desk.commands if isinstance(each, StopAttempt))
+    assert stop.save
+    desk.end(1, "stopped")
+    assert (desk.phase(1), desk.job(1).attempt.number) == ("loading", 2)
+
+
 def seen(job: int, attempt: int) -> ev.AttemptSeen:
     return ev.AttemptSeen(job_id=JobId(str(job)), attempt=AttemptNo(attempt), running=True)
 
