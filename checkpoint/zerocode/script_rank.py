@@ -133,7 +133,7 @@ class ScriptRank(JobRank):
         if not differences:
             self._expected = Expected(self._env.root / loaded.name, self._env.rank)
         self._is_written = True
-        self._say_hello("it is not known before the first step")
+        self._say_hello(accumulates=False)  # It is not known before the first step.
         self._allow_saves()
 
     def _say_hello(self, accumulates: bool | str) -> None:

@@ -80,7 +80,6 @@ from cotenant.agent.supervisor.core.stopping import (
     LeaseLimit,
     Leave,
     StopWish,
-    grace_s,
     may_run_elsewhere,
     unclean,
 )
@@ -290,8 +289,6 @@ class Supervision:
             self._stop = StopWish.ask(word, self._now_s)
         else:
             self._stop.asked_again(word, self._now_s)
-        if self._phase == "leaving" and not word.save:
-            self._departure.hurry(self._now_s + grace_s(self._stop, is_loading=self._is_loading))
 
     def _save_now(self) -> None:
         if self._phase == "running" and self._stop is None and self._coordination.can_save:
