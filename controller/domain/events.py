@@ -203,6 +203,8 @@ class CapabilitiesSeen(Event, frozen=True, kw_only=True, tag="CapabilitiesSeen")
     """Whether the resume is exact; None = nothing was resumed."""
     note: str = ""
     """What makes it only equivalent."""
+    proven: int = 0
+    """So many steps after the resume came out as in the attempt before."""
 
 
 class FirstStepDone(Event, frozen=True, kw_only=True, tag="FirstStepDone"):
@@ -264,8 +266,9 @@ class TroubleSeen(Event, frozen=True, kw_only=True, tag="TroubleSeen"):
 
 
 class OutputSeen(Event, frozen=True, kw_only=True, tag="OutputSeen"):
-    """What the job has told in its output or Session: reported when its link is first seen, and at the end of
-    an attempt that told metrics. No policy is asked about it, and it changes nothing for the engine."""
+    """What the job has told in its output or by its ranks: reported when its link is first seen, and at the
+    end of an attempt that told anything. No policy is asked about it, and it changes nothing for the
+    engine."""
 
     job_id: JobId
     attempt: AttemptNo

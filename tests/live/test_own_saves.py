@@ -1,11 +1,11 @@
-"""A script that saves by itself on SIGTERM, and whose user says so: docs/torchrun.md's third way, preempted three
-times."""
+"""A script that saves by itself on SIGTERM, as its user says: it is preempted three times (docs/torchrun.md)."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,8 +66,11 @@ def test_it_is_preempted_three_times_and_ends_as_if_it_had_not_been(person: Pers
     command = (sys.executable, str(script), "ours.pt")
     job = person.submit("--resumable", "yes", "--env", "OMP_NUM_THREADS=1", "--", *command)
     for attempt in range(1, len(STOPS) + 1):
-        found = person.until(job, lambda j, n=attempt: (j["attempt"], j["state"]) == (n, "running"))
-        assert found["resumable"], found
+
+        def runs(found: dict[str, Any], number: int = attempt) -> bool:
+            return (found["attempt"], found["state"]) == (number, "running")
+
+        assert person.until(job, runs)["resumable"]
         assert person("preempt", job).code == 0
     person.until_state(job, "done")
     shown = person.show(job)

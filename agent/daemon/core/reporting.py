@@ -128,7 +128,9 @@ def add_end(attempt: Attempt, ended: ev.AttemptEnded) -> Attempt:
 def _capabilities(attempt: Attempt, status: Status, host_id: HostId) -> Iterator[AttemptReport]:
     if status.resumable is None:
         return
-    known = msgspec.structs.replace(attempt, capabilities=status.capabilities, resumable=status.resumable)
+    known = msgspec.structs.replace(
+        attempt, capabilities=status.capabilities, resumable=status.resumable, proven=status.proven
+    )
     if known != attempt:
         hello = ev.CapabilitiesSeen(
             job_id=attempt.job_id,
@@ -139,6 +141,7 @@ def _capabilities(attempt: Attempt, status: Status, host_id: HostId) -> Iterator
             step=status.start_step,
             exact=status.exact,
             note=status.note,
+            proven=status.proven,
         )
         yield hello, known
 

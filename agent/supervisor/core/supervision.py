@@ -257,6 +257,8 @@ class Supervision:
                 self._roll.stopped.add(rank)
                 self._publishing.note_change(progress.change(saving=False, stop_step=step, step=step))
                 self._say(coordination.note_arrival(rank, step, now_s))
+            case RankFailed(what="resume") if self._phase == "leaving" or self._is_interrupted:
+                pass  # What we have told it to do is not what its script does by itself.
             case RankFailed(what=what):
                 self._publishing.note_change(progress.note_failure(word))
                 if what == "save":
@@ -279,7 +281,7 @@ class Supervision:
         return self._progress.note_printed(printed.metrics)
 
     def _note_exit(self, event: RankExited) -> None:
-        told = self._phase == "leaving" or (self._stop is not None and self._stop.is_interrupted)
+        told = self._phase == "leaving" or self._is_interrupted
         known = self._roll.note_exit(event, self._now_s, told=told)
         if known and self._order.launch.mode != "host":
             self._say(self._coordination.note_exit(event.rank, self._now_s))
@@ -353,6 +355,10 @@ class Supervision:
     def _is_loading(self) -> bool:
         """Whether the job knows the library and has made no step: there is nothing to lose."""
         return bool(self._progress.hellos) and not self._has_stepped
+
+    @property
+    def _is_interrupted(self) -> bool:
+        return self._stop is not None and self._stop.is_interrupted
 
     def _judge_stop(self) -> None:
         """Judges whether the job stops now. A job whose state is durable is about to leave; `_judge_linger`

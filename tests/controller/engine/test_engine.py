@@ -626,7 +626,9 @@ def test_a_job_that_its_user_calls_resumable_is_stopped_and_started_again_whatev
     assert (desk.phase(1), desk.job(1).attempt.number) == ("loading", 2)
 
 
-def test_a_job_that_does_not_know_yet_whether_it_can_be_split_refuses_nothing_and_keeps_its_last_word() -> None:
+def test_a_job_that_does_not_know_yet_whether_it_can_be_split_refuses_nothing_and_keeps_its_last_word() -> (
+    None
+):
     desk = Desk("fifo")
     desk.submit(1)
     of: dict[str, Any] = {"job_id": JobId("1"), "attempt": AttemptNo(1), "host_id": A}
