@@ -1,4 +1,4 @@
-"""A script that saves by itself on SIGTERM, as its user says: it is preempted three times (docs/torchrun.md)."""
+"""A script that saves by itself on SIGTERM, as its user says, and is preempted three times."""
 
 from __future__ import annotations
 
