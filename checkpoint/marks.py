@@ -155,8 +155,10 @@ class MarkedImports(importlib.abc.MetaPathFinder):
         self._marks = marks
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
-        for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
+        later = iter(tuple(sys.meta_path))
+        any(each is self for each in later)  # Others of ours ask as well: only those that come after them.
+        for finder in later:
+            if not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None:

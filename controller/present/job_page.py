@@ -215,7 +215,7 @@ def _accumulation(job: wire.JobDetails) -> str:
     """Into how many parts its ranks cut the batches, now and before."""
     drew = ""
     if any(each.equivalent for each in job.attempts):
-        drew = "equivalent, not exact: parts drew other random numbers than whole batches"
+        drew = "equivalent, not exact: parts drew other random numbers"
     elif job.accumulation_steps > 1 and job.spec.launch.is_equivalent:
         drew = "equivalent: parts may draw other random numbers"
     now = _accumulation_now(job) if job.devices and job.ended_at is None else ""

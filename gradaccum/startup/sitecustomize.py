@@ -69,8 +69,10 @@ class Startup:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in self._waiting and name not in self._before:
             return None
-        for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
+        later = iter(tuple(sys.meta_path))
+        any(each is self for each in later)  # Others of ours ask as well: only those that come after them.
+        for finder in later:
+            if not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None:

@@ -83,7 +83,7 @@ ENDED: dict[str, Any] = {"ended_at": utc(190.0)}
             ("equivalent",),
             ENDED,
             {**WAS_SPLIT, **ENDED, "number": 2, "equivalent": True, "exact": False},
-            "steps 37-58 in 2 parts; equivalent, not exact: parts drew other random numbers than whole batches",
+            "steps 37-58 in 2 parts; equivalent, not exact: parts drew other random numbers",
         ),
     ],
     ids=("ordered", "ordered, and may draw", "as its ranks said, and refused", "ended, and drew"),
