@@ -266,8 +266,6 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the resume is exact; None = this attempt resumed nothing."""
     note: str = ""
     """What makes it only equivalent."""
-    proven: int = 0
-    """So many steps after the resume came out as in the attempt before."""
     went_otherwise: str = ""
     """How it did not go on as it was left; empty: nothing of that was seen."""
     watched: bool = False

@@ -16,6 +16,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     resumable_note: str = ""
     """Why it cannot resume; empty where it can."""
+    proven: int = 0
+    """So many steps after its last resume came out as in the attempt before."""
     accumulates: bool = False
     """Its batches can be split, with exact gradient accumulation."""
     accumulates_note: str = ""
@@ -44,6 +46,7 @@ def shared_by_all(said: Iterable[Capabilities]) -> Capabilities:
     ranks = list(said)
     return Capabilities(
         resumable_note=next((each.resumable_note for each in ranks if each.resumable_note), ""),
+        proven=min((each.proven for each in ranks), default=0),
         accumulates=all(each.accumulates for each in ranks),
         accumulates_note=next((each.accumulates_note for each in ranks if each.accumulates_note), ""),
     )

@@ -203,8 +203,6 @@ class CapabilitiesSeen(Event, frozen=True, kw_only=True, tag="CapabilitiesSeen")
     """Whether the resume is exact; None = nothing was resumed."""
     note: str = ""
     """What makes it only equivalent."""
-    proven: int = 0
-    """So many steps after the resume came out as in the attempt before."""
 
 
 class FirstStepDone(Event, frozen=True, kw_only=True, tag="FirstStepDone"):

@@ -211,7 +211,7 @@ class History:
             self._first_step(attempt_record, event, now_s)
         elif isinstance(event, ev.CapabilitiesSeen):
             attempt_record.start_step = event.step
-            attempt_record.proven = max(attempt_record.proven, event.proven)
+            attempt_record.proven = max(attempt_record.proven, event.capabilities.proven)
             if event.exact is not None and attempt_record.exact is None:
                 attempt_record.exact = event.exact
                 self._note(

@@ -96,7 +96,6 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: Capabilities | None = None
     """What the agent has reported of these, and whether the job is resumable; a job may find out later."""
     resumable: bool = False
-    proven: int = 0
     first_step: bool = False
     first_step_assumed: bool = False
     """It said nothing for a while, and the agent reported that it runs."""

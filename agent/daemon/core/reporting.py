@@ -128,9 +128,7 @@ def add_end(attempt: Attempt, ended: ev.AttemptEnded) -> Attempt:
 def _capabilities(attempt: Attempt, status: Status, host_id: HostId) -> Iterator[AttemptReport]:
     if status.resumable is None:
         return
-    known = msgspec.structs.replace(
-        attempt, capabilities=status.capabilities, resumable=status.resumable, proven=status.proven
-    )
+    known = msgspec.structs.replace(attempt, capabilities=status.capabilities, resumable=status.resumable)
     if known != attempt:
         hello = ev.CapabilitiesSeen(
             job_id=attempt.job_id,
@@ -141,7 +139,6 @@ def _capabilities(attempt: Attempt, status: Status, host_id: HostId) -> Iterator
             step=status.start_step,
             exact=status.exact,
             note=status.note,
-            proven=status.proven,
         )
         yield hello, known
 

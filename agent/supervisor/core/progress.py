@@ -79,7 +79,6 @@ class RankProgress:
             start_step=first.step,
             exact=None if first.exact is None else all(each.exact is not False for each in words),
             note=next((each.note for each in words if each.note), ""),
-            proven=min(each.proven for each in words),
             step=max(self.status.step, word.step),
         )
 

@@ -55,6 +55,7 @@ class RankHello(RankMessage, frozen=True, kw_only=True, tag=protocol.HELLO):
         """The capabilities that this rank has."""
         return Capabilities(
             resumable_note=self.resumable_note,
+            proven=self.proven,
             accumulates=self.accumulates,
             accumulates_note=self.accumulates_note,
         )

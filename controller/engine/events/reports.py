@@ -68,8 +68,8 @@ def on_capabilities(dispatch: Dispatch, event: ev.CapabilitiesSeen) -> None:
         capable = (*job.attempt.capable, event.host_id)
         ledger.records.can_resume(job, capable, everywhere=set(capable) >= set(hosts_of(ledger, job)))
     ledger.records.learn_capabilities(job, event.capabilities)
-    if event.proven:
-        ledger.records.prove_checkpoint(job, event.step, event.proven)
+    if event.capabilities.proven:
+        ledger.records.prove_checkpoint(job, event.step, event.capabilities.proven)
     if (
         job.phase is Phase.LOADING and event.step != job.progress.step
     ):  # Not the step we thought it would find.

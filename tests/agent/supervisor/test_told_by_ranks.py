@@ -40,7 +40,7 @@ def test_a_proven_resume_is_reported_once_all_ranks_have_proven_it() -> None:
             word = hello(rank, 2, step=8)
             story.says(msgspec.structs.replace(word, exact=True, proven=steps))
         reports = list(from_status(attempt, story.supervision.status, HostId("a")))
-        told += [event.proven for event, _ in reports if isinstance(event, ev.CapabilitiesSeen)]
+        told += [event.capabilities.proven for event, _ in reports if isinstance(event, ev.CapabilitiesSeen)]
         attempt = reports[-1][1] if reports else attempt
     assert told == [0, 2]
 

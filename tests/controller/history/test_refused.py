@@ -5,7 +5,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from cotenant.controller.domain import AttemptNo, HostId, JobId, JobWords, Launch, Parts, StartAttempt
+from cotenant.controller.domain import (
+    AttemptNo,
+    Capabilities,
+    HostId,
+    JobId,
+    JobWords,
+    Launch,
+    Parts,
+    StartAttempt,
+)
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.outcomes import SPLIT_REFUSED
 from cotenant.controller.engine.state.dispatch import RESUME_VARIABLE
@@ -33,7 +42,8 @@ def proves(desk: Watched, steps: int) -> None:
     job = desk.job(1)
     of: dict[str, Any] = {"job_id": job.job_id, "attempt": job.attempt.number, "host_id": HostId("a")}
     step = job.attempt.start_step
-    desk.tell(ev.CapabilitiesSeen(**of, resumable=True, step=step, exact=True, proven=steps))
+    can = Capabilities(proven=steps)
+    desk.tell(ev.CapabilitiesSeen(**of, resumable=True, step=step, exact=True, capabilities=can))
 
 
 def goes_otherwise(desk: Watched) -> Launch:
