@@ -226,6 +226,8 @@ class JobRank:
             return False
         if self._counter.before_save is not None:
             self._counter.before_save()
+        if self._counter.is_equivalent:
+            self._lineage.drew_in_parts()
         lineage = self._lineage.manifest_fields()
         manifest = {"job": self._env.job, "facts": self._facts(), **lineage}
         saved = self._saver.save(self.step, own, manifest, wait=wait, tidy=tidy)

@@ -191,7 +191,13 @@ class StepReporter:
             loss=loss,
             waited_s=round(waited_s, 6),
             longest_s=round(longest_s, 6),
+            **({"equivalent": True} if self._is_equivalent() else {}),
         )
+
+    @staticmethod
+    def _is_equivalent() -> bool:
+        accumulation = sys.modules.get("cotenant.gradaccum")
+        return accumulation is not None and accumulation.PROGRESS.is_equivalent
 
     @staticmethod
     def _s_change_after(steps: int) -> int | None:

@@ -70,6 +70,7 @@ class NoAccumulation:
 
     completed = 0
     last_steps = 1
+    is_equivalent = False
     last_loss = None
     counted_for_us = True
     before_save = None

@@ -72,6 +72,10 @@ class Introduction:
         """What was not known when this was said: a resume would go well."""
         self._correct(resumable=True, resumable_note="")
 
+    def resume_proven(self, steps: int) -> None:
+        """So many steps after the resume came out as in the attempt before."""
+        self._correct(proven=steps)
+
     def leaves_only(self) -> None:
         """Says that the job need not be saved now and then."""
         self._correct(leaves_only=True)
@@ -156,6 +160,7 @@ class ProgressReporter:
             loss=self._loss.read(loss),
             waited_s=round(waited_s, 6),
             longest_s=round(longest_s, 6),
+            **({"equivalent": True} if gang.accumulation_counter().is_equivalent else {}),
             **({"metrics": self._metrics} if self._metrics else {}),
         )
         self._reported_step, self._has_new_metrics = step, False

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 import types
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -132,7 +132,8 @@ class ScriptRank(JobRank):
         if loaded.manifest.world_size != self._env.world_size:
             self.end_attempt(
                 f"it was saved by {loaded.manifest.world_size} ranks, and {self._env.world_size} run now: a "
-                "script without a Session goes on with as many"
+                "script without a Session goes on with as many",
+                "load",
             )
         self.step = loaded.manifest.step
         self._find_counter()
@@ -151,7 +152,7 @@ class ScriptRank(JobRank):
         if not differences:
             self._expected = Expected(self._env.root / loaded.name, self._env.rank)
         self._is_written = True
-        self._say_hello("it is not known before the first step")
+        self._say_hello(accumulates=False)  # It is not known before the first step.
         self._allow_saves()
 
     def _say_hello(self, accumulates: bool | str) -> None:
@@ -184,10 +185,11 @@ class ScriptRank(JobRank):
             self._watched.passes.end()
             self.cannot_resume(reason)
 
-    def end_attempt(self, reason: str) -> NoReturn:
-        """This is not the run that was left: it must not go on."""
+    def end_attempt(self, reason: str, what: Literal["resume", "load"] = "resume") -> NoReturn:
+        """This is not the run that was left: it must not go on. load: that says nothing against its
+        checkpoint."""
         self.has_ended = True
-        self._tell(protocol.FAILED, what="load", error=reason)
+        self._tell(protocol.FAILED, what=what, error=reason)
         if sys.__stderr__ is not None:
             sys.__stderr__.write(f"{CheckpointError.__module__}.CheckpointError: {reason}\n")
         self._close()
@@ -353,7 +355,7 @@ class ScriptRank(JobRank):
                 f"step {self.step} was made otherwise than in the attempt that was left: {wrong}"
             )
         if not self._is_compared:
-            self._lineage.proven(self.step)
+            self._introduction.resume_proven(self._lineage.proven(self.step))
 
     def _close(self) -> None:
         self._end_proof()

@@ -148,6 +148,7 @@ class Queries:
         self, record: JobRecord, now: views.Now, *, fresh_reason: bool = True, brief: bool = False
     ) -> wire.JobView:
         state, job = self._core.state, record.job
+        record = views.told_now(record, self._link.telemetry)
         reason: Reason | None = None
         if fresh_reason and job.phase is Phase.QUEUED:
             reason = state.engine.explain(job.job_id, now.now_s)[0]
@@ -170,7 +171,7 @@ class Queries:
         return because("fetching", fetched >> 20, tree.size_bytes >> 20)
 
     def show(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
-        record, now = one_job(self._core, request.job_id), self.now()
+        record, now = views.told_now(one_job(self._core, request.job_id), self._link.telemetry), self.now()
         job = record.job
         details = msgspec.structs.replace(
             views.job_details(self.view(record, now), record, now, whole=may_touch(who, job)),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from itertools import accumulate, islice, repeat
 from math import inf
+from operator import or_
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -23,6 +24,7 @@ from cotenant.controller.domain import (
     JobMetric,
     JobSpec,
     Phase,
+    Placement,
     Reason,
     SeenLength,
     because,
@@ -94,8 +96,8 @@ def job_view(
     newest = attempts[-1] if attempts else None
     shown = reason if reason is not None else job.reason
     held = job.placement
-    split = held or newest
-    can, metrics = job.progress.capabilities, metrics_of(attempts, current)
+    steps = s_used(newest)[-1] if newest and (placed or not held) else held.accumulation_steps if held else 1
+    can, metrics = job.progress.capabilities, metrics_of(attempts)
     return wire.JobRow(
         **_fields_asked_for(spec, now),
         job_id=job.job_id, phase=job.phase, reason=reason_in_words(job, shown, now), reason_code=shown.code,
@@ -107,9 +109,9 @@ def job_view(
         speedups_source=None if job.measured.curve is None else job.measured.curve.source,
         devices=devices_shown(job, newest), attempt=job.attempt.number,
         co_tenants=engine.partners(job.job_id) if placed else (), co_tenants_ever=job.co_tenants,
-        sub_batch=split.sub_batch if split else None, durable_step=job.durable_step,
-        accumulation_steps=split.accumulation_steps if split else 1,
-        accumulation_steps_ever=tuple(dict.fromkeys(each.accumulation_steps for each in attempts)),
+        sub_batch=sub_batch_at(steps, job, held or newest), durable_step=job.durable_step,
+        accumulation_steps=steps,
+        accumulation_steps_ever=tuple(dict.fromkeys(s for each in attempts for s in s_used(each))),
         start_assumed=job.attempt.start_assumed_s is not None, total_steps=length.steps,
         total_note=length.note or None, step=max(job.progress.step, current.step if current else 0),
         batch_rows=batch.rows if spec.batch_size is None else spec.batch_size,
@@ -117,7 +119,7 @@ def job_view(
         step_s=current.step_s if current and current.step_s is not None else job.attempt.step_s,
         loss=next((each.value for each in metrics if each.name == "loss"), news.loss if news else None),
         metrics=metrics, link=link_of(spec, attempts),
-        resumable=job.progress.resumable, resumable_note=can.resumable_note or None,
+        resumable=job.progress.resumable, resumable_note=job.resumable_note or None,
         accumulates=can.accumulates, accumulates_note=can.accumulates_note or None,
         preemptions=job.counts.preemptions, futile_preemptions=job.counts.futile_preemptions,
         aborted_preemptions=job.counts.aborted_preemptions, exit_code=job.attempt.exit_code,
@@ -168,10 +170,33 @@ def _energy_fields(
     }
 
 
-def metrics_of(attempts: Sequence[AttemptRecord], current: AttemptProgress | None) -> tuple[JobMetric, ...]:
+def told_now(record: JobRecord, telemetry: Telemetry) -> JobRecord:
+    """The record, with what the attempt on devices has told since."""
+    job, news = record.job, telemetry.get(record.job.job_id)
+    if not record.attempts or news is None or job.phase not in ON_DEVICES:
+        return record
+    *earlier, newest = record.attempts
+    if news.attempt != newest.attempt:
+        return record
+    attempts = (*earlier, msgspec.structs.replace(newest, words=news.words))
+    return JobRecord(job=job, attempts=attempts, notes=record.notes)
+
+
+def s_used(attempt: AttemptRecord) -> tuple[int, ...]:
+    """Into how many parts the attempt's ranks have cut their batches, in order; as ordered, if they have not
+    said."""
+    return tuple(each.s for each in attempt.words.parts) or (attempt.accumulation_steps,)
+
+
+def sub_batch_at(steps: int, job: Job, ordered: Placement | AttemptRecord | None) -> int | None:
+    """The rows of a part, where a batch has so many."""
+    if ordered is None or steps == ordered.accumulation_steps or job.batch_size is None:
+        return ordered.sub_batch if ordered is not None else None
+    return -(-job.batch_size // steps)
+
+
+def metrics_of(attempts: Sequence[AttemptRecord]) -> tuple[JobMetric, ...]:
     """The job's last metrics, of the newest attempt that has told any."""
-    if current and current.words.metrics:
-        return current.words.metrics
     return next((each.words.metrics for each in reversed(attempts) if each.words.metrics), ())
 
 
@@ -249,7 +274,7 @@ def job_details(view: wire.JobView, record: JobRecord, now: Now, *, whole: bool)
     return wire.JobDetails(
         **msgspec.structs.asdict(view),
         spec=spec_shown(job.spec, whole=whole),
-        attempts=tuple(attempt_view(each, now) for each in record.attempts),
+        attempts=attempt_views(record.attempts, now),
         profile=None if profile is None else profile_view(profile),
         profile_given=job.measured.profile_given,
         throughput=throughput_view(profile, job.batch_size, job.spec.gang),
@@ -289,16 +314,25 @@ def devices_shown(job: Job, newest: AttemptRecord | None) -> tuple[str, ...]:
     return newest.devices if newest is not None and job.phase in ENDED else ()
 
 
-def attempt_view(record: AttemptRecord, now: Now) -> wire.AttemptView:
+def attempt_views(records: Sequence[AttemptRecord], now: Now) -> tuple[wire.AttemptView, ...]:
+    """A job's attempts. What one has drawn in parts, all later ones have in their state."""
+    is_equivalent = accumulate((each.words.is_equivalent for each in records), or_)
+    return tuple(map(_attempt_view, records, repeat(now), is_equivalent))
+
+
+def _attempt_view(record: AttemptRecord, now: Now, is_equivalent: bool) -> wire.AttemptView:
     return wire.AttemptView(
         attempt=record.attempt,
         devices=record.devices,
         co_tenants=record.co_tenants,
-        accumulation_steps=record.accumulation_steps,
+        accumulation_steps=s_used(record)[-1],
+        parts=record.words.parts,
+        equivalent=is_equivalent,
         outcome=record.outcome,
         reason=record.reason,
         cause=record.cause,
-        exact=record.exact,
+        exact=record.exact and not is_equivalent,
+        proven=record.proven,
         launch=record.launch,
         launch_why=record.launch_why,
         start_step=record.start_step,

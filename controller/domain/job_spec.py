@@ -240,7 +240,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What is done about it while it holds its devices idle (`idle_steps`); empty, as submitted: as the
     configuration says of its kind."""
     resumable: bool | None = None
-    """None: learned from the job itself when it says hello."""
+    """None: learned from the job itself when it says hello. True: SIGTERM makes it save by itself, and it may
+    be started again, whatever it says."""
     retries: int = 0
     after: tuple[Dependency, ...] = ()
     hold: bool = False
