@@ -37,6 +37,7 @@ __all__ = [
     "device_limit",
     "disk",
     "guard",
+    "lookups",
     "ownership",
     "parameters_sha256",
     "picture",
@@ -45,6 +46,7 @@ __all__ = [
     "resuming",
     "talk",
     "training",
+    "unseen",
     "verify",
     "zerocode",
 ]

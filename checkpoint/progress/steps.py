@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from multiprocessing import util
 from typing import Any, Final
 
-from cotenant.checkpoint.guard import COUNTING, door
+from cotenant.checkpoint.guard import COUNTING, Guard, door
 from cotenant.checkpoint.lookups import never_compile
 from cotenant.checkpoint.progress import loops
 from cotenant.checkpoint.progress.batches import BatchRows, rows_seen
@@ -74,13 +74,16 @@ class Length:
 class StepReporter:
     """`stepped` is called after each step of each optimizer; the first one to step is the one that counts."""
 
-    def __init__(self, loaders: Loaders, turns_in: Callable[..., Any] = loops.turns_in) -> None:
+    def __init__(
+        self, loaders: Loaders, turns_in: Callable[..., Any] = loops.turns_in, guard: Guard = COUNTING
+    ) -> None:
         """Begins with no steps. `turns_in`: what sees the loops around a step."""
+        self._guard = guard
         self._loaders, self._turns_in = loaders, turns_in
         self._start_anew()
 
     def begin(self, register: Callable[[Any], Any]) -> None:
-        COUNTING.when_off.append(self._give_up)
+        self._guard.when_off.append(self._give_up)
         register(self._hook())
         os.register_at_fork(after_in_child=self._start_anew)
 
@@ -113,7 +116,7 @@ class StepReporter:
         def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
             # A step that is being compiled must find nothing here to compile.
             if not torch.compiler.is_compiling():
-                COUNTING.run(self.note_step, optimizer)
+                self._guard.run(self.note_step, optimizer)
 
         return stepped
 

@@ -17,7 +17,7 @@ another did. device: the device failed by itself."""
 
 SPLIT_REFUSED: Final = "cotenant.gradaccum.Refused: "
 """The words with which an attempt ends before a step whose batch in parts would be wrong."""
-Refusal = Literal["", "split", "resume"]
+RefusedChange = Literal["", "split", "resume"]
 
 
 class ExitVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class ExitVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """It was resumed, and showed that it was not the run that was left."""
 
     @property
-    def refusal(self) -> Refusal:
+    def refusal(self) -> RefusedChange:
         """What the scheduler had done to the script that would have changed its result. The scheduler wanted
         it, so that is no failure of the program's."""
         return "resume" if self.went_otherwise else "split" if SPLIT_REFUSED in self.detail else ""

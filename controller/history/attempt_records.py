@@ -25,7 +25,7 @@ from cotenant.controller.domain import (
     Place,
     Preempt,
     Reason,
-    Refusal,
+    RefusedChange,
     Resize,
     Share,
     StopCause,
@@ -63,7 +63,7 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     exact: bool | None = None
     proven: int = 0
     """So many steps after its resume came out as they had before."""
-    refused: Refusal = ""
+    refused: RefusedChange = ""
     """It ended because splitting or resuming it would have changed its result."""
     stop_reason: Reason | None = None
     failed_as: Literal["", "infra-failed", "user-failed"] = ""

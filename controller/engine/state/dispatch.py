@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection
 from math import inf
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
@@ -102,9 +102,6 @@ class Alarm(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 DEADLINE_SLACK_S = 15.0
 """The supervisor ends a job at its deadline by itself; the engine insists this much later."""
-
-RESUME_VARIABLE: Final = "COTENANT_RESUME"
-"""Names the checkpoint that an attempt goes on from; else that is the newest."""
 
 FINISH_S = 600.0
 """A job whose budget is used has so long to save, and for what its script does after its loop."""
@@ -383,14 +380,10 @@ def memory_cap_mib(job: Job) -> int | None:
 def launch_of(job: Job) -> Launch:
     """How the next attempt is launched. A job that did not go on as it was left begins where that was
     proven, or at its beginning; it is not saved any more."""
-    launch, newest = job.spec.launch, job.newest_checkpoint
+    newest = job.newest_checkpoint
     if not job.progress.went_otherwise:
-        return launch
-    words = [word for word in launch.zero_code if word not in ("checkpoint", "leave")]
-    if newest is None:
-        return msgspec.structs.replace(launch, zero_code=tuple(words))
-    env = {**launch.env, RESUME_VARIABLE: f"a{newest.attempt}-s{newest.step}"}
-    return msgspec.structs.replace(launch, zero_code=(*words, "leave"), env=env)
+        return job.spec.launch
+    return job.spec.launch.save_no_more("" if newest is None else f"a{newest.attempt}-s{newest.step}")
 
 
 def start_commands(

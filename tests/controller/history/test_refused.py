@@ -17,7 +17,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.outcomes import SPLIT_REFUSED
-from cotenant.controller.engine.state.dispatch import RESUME_VARIABLE
+from cotenant.controller.domain.job_spec import RESUME_VARIABLE
 from cotenant.controller.wire import job as protocol
 from tests.controller.history.test_history import Watched
 
