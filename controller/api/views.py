@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, islice, repeat
+from itertools import islice
 from math import inf
-from operator import or_
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
+from cotenant.controller.api.attempts_shown import attempt_views, s_used, sub_batch_at
+from cotenant.controller.api.moment import Now
 from cotenant.controller.domain import (
     ENDED,
     ON_DEVICES,
@@ -24,7 +25,6 @@ from cotenant.controller.domain import (
     JobMetric,
     JobSpec,
     Phase,
-    Placement,
     Reason,
     SeenLength,
     because,
@@ -41,34 +41,10 @@ from cotenant.controller.wire import (
     SharingView,
     profile_view,
     throughput_view,
-    utc,
 )
 from cotenant.controller.wire import clients as wire
 
 Telemetry = Mapping[JobId, AttemptProgress]
-
-
-class Now(NamedTuple):
-    """Now, by both clocks."""
-
-    now_s: float
-    """Seconds since the journal began."""
-    wall_s: float
-
-    def utc(self, at_s: float) -> str:
-        """A time of the journal, as people and programs read it."""
-        return utc(self.wall_s - self.now_s + at_s)
-
-    def utc_if(self, at_s: float | None) -> str | None:
-        return None if at_s is None else self.utc(at_s)
-
-    def journal_s(self, unix_s: float) -> float:
-        """The time of the journal at a time of the wall clock, 0 at the least."""
-        return max(0.0, unix_s - self.wall_s + self.now_s)
-
-    @property
-    def at(self) -> str:
-        return utc(self.wall_s)
 
 
 SPEEDUPS_SHOWN: Final = 64
@@ -168,31 +144,6 @@ def _energy_fields(
         "energy_kwh": kwh if unknown < len(attempts) else None,
         "energy_unknown_attempts": unknown,
     }
-
-
-def told_now(record: JobRecord, telemetry: Telemetry) -> JobRecord:
-    """The record, with what the attempt on devices has told since."""
-    job, news = record.job, telemetry.get(record.job.job_id)
-    if not record.attempts or news is None or job.phase not in ON_DEVICES:
-        return record
-    *earlier, newest = record.attempts
-    if news.attempt != newest.attempt:
-        return record
-    attempts = (*earlier, msgspec.structs.replace(newest, words=news.words))
-    return JobRecord(job=job, attempts=attempts, notes=record.notes)
-
-
-def s_used(attempt: AttemptRecord) -> tuple[int, ...]:
-    """Into how many parts the attempt's ranks have cut their batches, in order; as ordered, if they have not
-    said."""
-    return tuple(each.s for each in attempt.words.parts) or (attempt.accumulation_steps,)
-
-
-def sub_batch_at(steps: int, job: Job, ordered: Placement | AttemptRecord | None) -> int | None:
-    """The rows of a part, where a batch has so many."""
-    if ordered is None or steps == ordered.accumulation_steps or job.batch_size is None:
-        return ordered.sub_batch if ordered is not None else None
-    return -(-job.batch_size // steps)
 
 
 def metrics_of(attempts: Sequence[AttemptRecord]) -> tuple[JobMetric, ...]:
@@ -312,38 +263,6 @@ def devices_shown(job: Job, newest: AttemptRecord | None) -> tuple[str, ...]:
     if job.placement is not None:
         return job.placement.devices
     return newest.devices if newest is not None and job.phase in ENDED else ()
-
-
-def attempt_views(records: Sequence[AttemptRecord], now: Now) -> tuple[wire.AttemptView, ...]:
-    """A job's attempts. What one has drawn in parts, all later ones have in their state."""
-    is_equivalent = accumulate((each.words.is_equivalent for each in records), or_)
-    return tuple(map(_attempt_view, records, repeat(now), is_equivalent))
-
-
-def _attempt_view(record: AttemptRecord, now: Now, is_equivalent: bool) -> wire.AttemptView:
-    return wire.AttemptView(
-        attempt=record.attempt,
-        devices=record.devices,
-        co_tenants=record.co_tenants,
-        accumulation_steps=s_used(record)[-1],
-        parts=record.words.parts,
-        equivalent=is_equivalent,
-        outcome=record.outcome,
-        reason=record.reason,
-        cause=record.cause,
-        exact=record.exact and not is_equivalent,
-        proven=record.proven,
-        launch=record.launch,
-        launch_why=record.launch_why,
-        start_step=record.start_step,
-        first_step=record.first_step,
-        end_step=record.end_step,
-        launched_at=now.utc(record.launched_s),
-        first_step_at=now.utc_if(record.first_step_s),
-        start_assumed_at=now.utc_if(record.assumed_s),
-        stop_requested_at=now.utc_if(record.stop_requested_s),
-        ended_at=now.utc_if(record.ended_s),
-    )
 
 
 def spec_shown(spec: JobSpec, *, whole: bool) -> wire.SpecView:

@@ -28,7 +28,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the job's library has said that its batches stay whole, and why."""
         return bool(self.accumulates_note) and not self.accumulates
 
-    def merge(self, said: Capabilities) -> Capabilities:
+    def learn(self, said: Capabilities) -> Capabilities:
         """Returns what is known once the job has said more: as long as it does not know whether its batches
         can be split, its last word on that counts."""
         known = said if said.accumulates or said.accumulates_note else self

@@ -280,7 +280,7 @@ class Records:
 
     def learn_capabilities(self, job: Job, said: Capabilities) -> None:
         """The job's library has said what it can do; its last word counts."""
-        job.progress.capabilities = job.progress.capabilities.merge(said)
+        job.progress.capabilities = job.progress.capabilities.learn(said)
 
     def resumed_at(self, job: Job, step: int, remaining_s: float | None) -> None:
         """The step at which the attempt resumes."""
