@@ -38,6 +38,7 @@ from cotenant.checkpoint.picture.kinds import (
 )
 from cotenant.checkpoint.picture.nodes import Node, hold, let_go
 from cotenant.checkpoint.picture.objects import DRAWS, OBJECT, OBJECTS, OPAQUE, is_pure
+from cotenant.checkpoint.namespaces import names_of
 from cotenant.checkpoint.ownership import own_modules
 
 BESIDE: Final = (
@@ -294,9 +295,8 @@ def process_roots() -> list[tuple[str, Any]]:
     roots: list[tuple[str, Any]] = []
     known: set[int] = set()
     for name in own_modules():
-        module = sys.modules.get(name)
-        names = getattr(module, "__dict__", None)
-        if names is not None and id(names) not in known:
+        module, names = sys.modules.get(name), names_of(name)
+        if names and id(names) not in known:
             known.add(id(names))
             roots.append(("" if name == "__main__" else f"{name}.", Attributes(names, "{}", module)))
     hooks = torch.nn.modules.module

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from cotenant.checkpoint.guard import COUNTING, door
 from cotenant.checkpoint.lookups import never_compile
+from cotenant.checkpoint.namespaces import module_of
 from cotenant.checkpoint.progress import loops
 from cotenant.checkpoint.progress.batches import BatchRows, rows_seen
 from cotenant.checkpoint.progress.expressions import Names
@@ -268,7 +269,7 @@ _LIGHTNING = ("lightning.pytorch.", "pytorch_lightning.")
 def steps_left(frames: Iterable[types.FrameType]) -> tuple[int, str] | None:
     """After the present step, and who says so; None where no such trainer stands around it."""
     for frame in frames:
-        module = str(frame.f_globals.get("__name__", ""))
+        module = module_of(frame)
         if module == "transformers.trainer":
             found = _transformers(_owner(frame))
         elif module.startswith(_LIGHTNING):
@@ -294,7 +295,7 @@ def _owner(frame: types.FrameType) -> Any:
 def _transformers(trainer: Any) -> tuple[int, str] | None:
     state = attribute_there(trainer, "state")
     total, done = (attribute_there(state, name) for name in ("max_steps", "global_step"))
-    if not isinstance(total, int) or not isinstance(done, int) or total < 1:
+    if not issubclass(type(total), int) or not issubclass(type(done), int) or total < 1:
         return None
     return max(0, total - done - 1), f"the Trainer says {total} steps in all"
 
@@ -309,10 +310,10 @@ def _lightning(owner: Any) -> tuple[int, str] | None:
     )
     loop = _there(trainer, "fit_loop", "epoch_loop", "automatic_optimization")
     done = _there(loop, "optim_progress", "optimizer", "step", "total", "completed")
-    if not isinstance(done, int) or not isinstance(each, int):
+    if not issubclass(type(done), int) or not issubclass(type(each), int):
         return None
-    known = [steps] if isinstance(steps, int) and steps > 0 else []
-    if isinstance(batches, int) and isinstance(epochs, int) and epochs > 0:
+    known = [steps] if issubclass(type(steps), int) and steps > 0 else []
+    if issubclass(type(batches), int) and issubclass(type(epochs), int) and epochs > 0:
         known.append(-(-batches // each) * epochs)
     return (
         (max(0, min(known) - done - 1), f"the Trainer expects {min(known)} steps in all") if known else None

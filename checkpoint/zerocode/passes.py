@@ -25,6 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from cotenant.checkpoint.guard import SAVING, door
 from cotenant.checkpoint.lookups import LookedUp
+from cotenant.checkpoint.namespaces import module_of
 from cotenant.checkpoint.ownership import is_scripts_own
 from cotenant.checkpoint.picture import Picture, generator_roots
 from cotenant.checkpoint.picture.kinds import Attributes, attributes
@@ -252,9 +253,9 @@ def _batches_in(source: Any) -> list[Any]:
     found, waiting = [], [source]
     while waiting:
         each = waiting.pop()
-        if isinstance(each, _BaseDataLoaderIter):
+        if issubclass(type(each), _BaseDataLoaderIter):
             found.append(each)
-        elif isinstance(each, (enumerate, zip, map, itertools.islice)):
+        elif issubclass(type(each), (enumerate, zip, map, itertools.islice)):
             waiting += gc.get_referents(each)
         elif type(each).__module__.partition(".")[0] in DISPLAYS:
             waiting.append(_attributes(each).get("iterable"))
@@ -360,7 +361,7 @@ class LoaderSkip:
         for _ in range(FRAMES_BETWEEN_MAX):
             if frame is None:
                 return False
-            code, name = frame.f_code, str(frame.f_globals.get("__name__", ""))
+            code, name = frame.f_code, module_of(frame)
             if (code.co_filename, code.co_name, frame.f_lineno) == self._site[:3]:
                 return True
             if is_scripts_own(name) or name.partition(".")[0] not in DISPLAYS:
