@@ -15,10 +15,10 @@ import contextlib
 import os
 import socket
 import sys
-import time
 import types
 from collections.abc import Callable, Iterable
 from multiprocessing import util
+from time import perf_counter
 from typing import Any, Final
 
 from cotenant.checkpoint.guard import COUNTING, door
@@ -122,13 +122,13 @@ class StepReporter:
             return
         self.pace.end_step()
         self.steps = steps = self.steps + 1
-        if steps >= self._look_at or steps == self._s_changes_at or time.perf_counter() >= self._due_s:
+        if steps >= self._look_at or steps == self._s_changes_at or perf_counter() >= self._due_s:
             self._speak(steps)
 
     # --- Telling ------------------------------------------------------------------------------------
 
     def _speak(self, steps: int) -> None:
-        now_s = time.perf_counter()
+        now_s = perf_counter()
         if self._out is None and not self._open(now_s):
             return
         session = speaking()
@@ -147,7 +147,7 @@ class StepReporter:
             self._tell_step(steps, steps - before if before else 0, elapsed_s, loss)
             s_ends = steps == self._s_changes_at
             self._memory.report_if_due(now_s, steps, self._steps_used(), s_ends=s_ends)
-            self._told = steps, time.perf_counter() if s_ends else now_s
+            self._told = steps, perf_counter() if s_ends else now_s
         self._s_changes_at = self._s_change_after(steps)
         if self._told_length != (self.length.total, self.length.note):
             told = self.length.total, self.length.note

@@ -43,7 +43,7 @@ class Optimizers:
     def stepped(self, optimizer: Any, *_: Any) -> None:
         if not any(optimizer is each for each in self.kept):
             self.kept.append(optimizer)
-        if self._left_s > 0:
+        if self._left_s > 0 and not torch.compiler.is_compiling():
             self._left_s -= self._pause_s
             time.sleep(self._pause_s)
 
