@@ -103,9 +103,7 @@ def _only_return(code: types.CodeType) -> ast.expr | None:
     functions = (
         each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == code.co_name
     )
-    lines = {
-        min(each.lineno, *(d.lineno for d in each.decorator_list), each.lineno): each for each in functions
-    }
+    lines = {min([each.lineno, *(d.lineno for d in each.decorator_list)]): each for each in functions}
     if code.co_firstlineno not in lines:
         return None
     *before, last = lines[code.co_firstlineno].body
