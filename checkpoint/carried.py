@@ -10,6 +10,8 @@ import ast
 import types
 from collections.abc import Iterator, Sequence
 
+from cotenant.checkpoint.late_log import LateLog
+
 CLOCKS = frozenset(("time", "perf_counter", "monotonic", "process_time", "now", "perf_counter_ns", "time_ns"))
 
 

@@ -77,6 +77,7 @@ class StepReporter:
     def __init__(self, loaders: Loaders, turns_in: Callable[..., Any] = loops.turns_in) -> None:
         """Begins with no steps. `turns_in`: what sees the loops around a step."""
         self._loaders, self._turns_in = loaders, turns_in
+        self._out: socket.socket | None = None
         self._start_anew()
 
     def begin(self, register: Callable[[Any], Any]) -> None:
@@ -92,7 +93,9 @@ class StepReporter:
         self.length = Length()
         self.batch: BatchRows | None = None
         self._main = MainOptimizer()
-        self._out: socket.socket | None = None
+        if self._out is not None:
+            self._out.close()
+        self._out = None
         self._address = ""
         self._rank = 0
         self._look_at = 1
