@@ -15,10 +15,10 @@ import contextlib
 import os
 import socket
 import sys
-import time
 import types
 from collections.abc import Callable, Iterable
 from multiprocessing import util
+from time import perf_counter
 from typing import Any, Final
 
 from cotenant.checkpoint.guard import COUNTING, door
@@ -78,6 +78,7 @@ class StepReporter:
     def __init__(self, loaders: Loaders, turns_in: Callable[..., Any] = loops.turns_in) -> None:
         """Begins with no steps. `turns_in`: what sees the loops around a step."""
         self._loaders, self._turns_in = loaders, turns_in
+        self._out: socket.socket | None = None
         self._start_anew()
 
     def begin(self, register: Callable[[Any], Any]) -> None:
@@ -93,7 +94,9 @@ class StepReporter:
         self.length = Length()
         self.batch: BatchRows | None = None
         self._main = MainOptimizer()
-        self._out: socket.socket | None = None
+        if self._out is not None:
+            self._out.close()
+        self._out = None
         self._address = ""
         self._rank = 0
         self._look_at = 1
@@ -123,13 +126,13 @@ class StepReporter:
             return
         self.pace.end_step()
         self.steps = steps = self.steps + 1
-        if steps >= self._look_at or steps == self._s_changes_at or time.perf_counter() >= self._due_s:
+        if steps >= self._look_at or steps == self._s_changes_at or perf_counter() >= self._due_s:
             self._speak(steps)
 
     # --- Telling ------------------------------------------------------------------------------------
 
     def _speak(self, steps: int) -> None:
-        now_s = time.perf_counter()
+        now_s = perf_counter()
         if self._out is None and not self._open(now_s):
             return
         session = speaking()
@@ -148,7 +151,7 @@ class StepReporter:
             self._tell_step(steps, steps - before if before else 0, elapsed_s, loss)
             s_ends = steps == self._s_changes_at
             self._memory.report_if_due(now_s, steps, self._steps_used(), s_ends=s_ends)
-            self._told = steps, time.perf_counter() if s_ends else now_s
+            self._told = steps, perf_counter() if s_ends else now_s
         self._s_changes_at = self._s_change_after(steps)
         if self._told_length != (self.length.total, self.length.note):
             told = self.length.total, self.length.note

@@ -20,7 +20,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from cotenant.checkpoint.guard import SAVING, door
+from cotenant.checkpoint.guard import SAVING, door, leave_out_frame
 from cotenant.checkpoint.namespaces import module_of
 from cotenant.checkpoint.ownership import is_scripts_own
 from cotenant.checkpoint.progress.expressions import called_name
@@ -70,7 +70,11 @@ class FileWatch:
         def _open_zipfile_writer(target: Any, *args: Any, **kwargs: Any) -> Any:
             if issubclass(type(target), (str, os.PathLike)):
                 SAVING.run(self._heard, "open", (target, "w", 0))
-            return opens(target, *args, **kwargs)
+            try:
+                return opens(target, *args, **kwargs)
+            except BaseException as error:
+                leave_out_frame(error)
+                raise
 
         serialization._open_zipfile_writer = _open_zipfile_writer  # type: ignore[union-attr]
 

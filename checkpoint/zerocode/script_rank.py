@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import types
+from time import perf_counter
 from typing import Any, Final, NoReturn
 
 import torch
@@ -105,7 +105,7 @@ class ScriptRank(JobRank):
         self._way: list[CallSite] = []
         self._loops: list[CallSite] = []
         """Where the script was left, and the loops on the way there."""
-        self._step_began_s = time.perf_counter()
+        self._step_began_s = perf_counter()
         self._step_s = 0.0
         self._is_written = False
         """Its state was written once."""
@@ -163,7 +163,7 @@ class ScriptRank(JobRank):
 
     def note_step(self) -> None:
         """The script's main optimizer has made a step; the script's frames are above this one."""
-        now_s = time.perf_counter()
+        now_s = perf_counter()
         self._step_s, self._step_began_s = now_s - self._step_began_s, now_s
         SAVING.run(self._watched.passes.note_step)
         if self._leaving is None:

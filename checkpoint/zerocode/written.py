@@ -281,7 +281,10 @@ class StateWriter:
             return ["generator", _imported_name(made), self._content(own)]
         if isinstance(kind, BatchesKind):
             content = self._content(own)
-            return ["batches", self._refer(self._passes.find(value).loader, own), content]  # type: ignore[union-attr]
+            loader = self._passes.find(value).loader  # type: ignore[union-attr]
+            if loader is None:
+                raise NotResumable(f"`{own.path}` gives batches of a loader that is gone")
+            return ["batches", self._refer(loader, own), content]
         if made is types.FunctionType and not value.__closure__ and is_scripts_own(value.__module__ or ""):
             code = value.__code__
             place = [code.co_filename, code.co_name, code.co_firstlineno]

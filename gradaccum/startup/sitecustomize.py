@@ -8,6 +8,7 @@ user's own command, so arguments, `__main__` and tracebacks are Python's.
 
 from __future__ import annotations
 
+import _thread
 import builtins
 import contextlib
 import functools
@@ -56,6 +57,8 @@ class Startup:
     def __init__(self) -> None:
         self._waiting: dict[str, list[Any]] = {}
         self._before: dict[str, Any] = {}
+        self._asking: set[tuple[int, str]] = set()
+        """Threads, each with the name for which it asks the other finders: one of them may ask all others."""
 
     def call_before_import(self, name: str, callback: Any) -> None:
         """Call `callback()` when `name` is about to be executed. Looking for it is not importing it."""
@@ -71,17 +74,17 @@ class Startup:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         is_ours = name.partition(".")[0] == "cotenant"
-        if not is_ours and name not in self._waiting and name not in self._before:
+        asks = _thread.get_ident(), name
+        if asks in self._asking or not (is_ours or name in self._waiting or name in self._before):
             return None
-        for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                break
-        else:
-            return None
-        if spec.loader is None or not hasattr(spec.loader, "exec_module"):
+        self._asking.add(asks)
+        try:
+            finders = (each for each in sys.meta_path if each is not self and hasattr(each, "find_spec"))
+            found = (each.find_spec(name, path, target) for each in finders)
+            spec = next((each for each in found if each is not None), None)
+        finally:
+            self._asking.discard(asks)
+        if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
             return spec
         execute = spec.loader.exec_module
 
