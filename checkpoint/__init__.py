@@ -37,6 +37,7 @@ __all__ = [
     "device_limit",
     "disk",
     "guard",
+    "late_log",
     "lookups",
     "ownership",
     "parameters_sha256",

@@ -10,7 +10,6 @@ for good with the first difference; the resume is then called equivalent.
 
 from __future__ import annotations
 
-import logging
 import platform
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,12 +22,13 @@ import torch.distributed as dist
 from cotenant.checkpoint.disk import durable, layout
 from cotenant.checkpoint.disk.layout import CheckpointError, Damaged, Manifest, TooNew
 from cotenant.checkpoint.disk.save import MODEL_FILE, rank_file
+from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.talk.protocol import ENV_RESUME, RESUME_NONE, JobEnvironment
 from cotenant.checkpoint.training import rng
 from cotenant.checkpoint.training.data import Cursor
 from cotenant.checkpoint.training.state import TrainingState
 
-log = logging.getLogger("cotenant.checkpoint")
+log = LateLog("cotenant.checkpoint")
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import types
+from time import perf_counter
 from typing import Any, Final, Literal, NoReturn
 
 import torch
@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.guard import SAVING, AttemptEnds
+from cotenant.checkpoint.namespaces import names_of
 from cotenant.checkpoint.ownership import own_modules, own_thread
 from cotenant.checkpoint.picture import Picture, PictureTooLarge
 from cotenant.checkpoint.picture.arrays import TENSOR
@@ -104,12 +105,12 @@ class ScriptRank(JobRank):
         self._way: list[CallSite] = []
         self._loops: list[CallSite] = []
         """Where the script was left, and the loops on the way there."""
-        self._step_began_s = time.perf_counter()
+        self._step_began_s = perf_counter()
         self._step_s = 0.0
         self._is_written = False
         """Its state was written once."""
         self._opaque: dict[str, int | None] = {}
-        files = {getattr(sys.modules.get(name), "__file__", None) for name in own_modules()}
+        files = {names_of(name).get("__file__") for name in own_modules()}
         self._sources = {os.path.abspath(file): number_of(file) for file in files if file}
         SAVING.when_off.append(self._fail)
 
@@ -163,7 +164,7 @@ class ScriptRank(JobRank):
 
     def note_step(self) -> None:
         """The script's main optimizer has made a step; the script's frames are above this one."""
-        now_s = time.perf_counter()
+        now_s = perf_counter()
         self._step_s, self._step_began_s = now_s - self._step_began_s, now_s
         SAVING.run(self._watched.passes.note_step)
         if self._leaving is None:
@@ -230,6 +231,7 @@ class ScriptRank(JobRank):
                 self._compare_turn(frame)
             elif not self._is_written:
                 self._write(frame, standing)
+                self._script.named = {}
                 self._is_written = True
                 self._allow_saves()
             if self._verdict is not StepVerdict.GO:
@@ -252,8 +254,9 @@ class ScriptRank(JobRank):
 
     def _leave(self, frame: types.FrameType, standing: LoopStanding) -> None:
         stop = self._verdict in (StepVerdict.STOP, StepVerdict.FINISH)
-        own = self._write(frame, standing)
+        own = {**self._write(frame, standing), "files": self._watched.files.capture()}
         saved = self._save_now(own, wait=stop, tidy=not stop)
+        self._script.named = {}
         self._verdict = StepVerdict.GO
         if saved and stop:
             self._tell(protocol.STOPPED, step=self.step)
@@ -261,7 +264,7 @@ class ScriptRank(JobRank):
             self._show_where_it_stands()
 
     def _write(self, frame: types.FrameType, standing: LoopStanding) -> dict[str, Any]:
-        """This rank's state at the end of a turn, as a tree of plain values and tensors."""
+        """This rank's state at the end of a turn, a tree of plain values and tensors, without its files."""
         look, passes, sites = self._watched.look, self._watched.passes, standing.sites
         if look.picture is None:
             raise NotResumable(look.why_not)
@@ -291,7 +294,6 @@ class ScriptRank(JobRank):
             "sites": [list(site) for site in sites],
             "passes": written,
             "gradient_orders": self._gradient_orders(look.picture, now),
-            "files": self._watched.files.capture(),
         }
 
     def _gradient_orders(self, before: Picture, now: Picture) -> list[list[Any]]:
