@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, Tensor
 
 from cotenant.checkpoint.progress.batches import BATCHES_SEEN, BatchRows, rows_of, rows_seen
 from cotenant.checkpoint.progress.loops import frames_from
-from cotenant.gradaccum.zerocode.patches import ROWS_SEEN
+from cotenant.gradaccum.zerocode.first_batches import ROWS_SEEN
 
 DATA = TensorDataset(torch.zeros(18, 1))
 """The last of its batches of 4 is smaller."""

@@ -5,6 +5,7 @@ What is shown is what the adapters do to that surface; that real frameworks obey
 
 from __future__ import annotations
 
+import atexit
 from types import SimpleNamespace
 from typing import Any
 
@@ -113,10 +114,11 @@ def test_no_knob_is_turned_for_a_model_that_mixes_the_rows_of_a_batch() -> None:
 
 def test_modules_are_left_alone_once_a_framework_splits_the_batches() -> None:
     PROGRESS.schedule = Schedule(((0, 4),))
-    patches = Patches()
+    standing = AccumulationStanding(lambda: None)
+    standing.by_framework = True
+    patches = Patches(standing)
     patches.enter()
     try:
-        patches.standing.by_framework = True
 
         class Loss(nn.Linear):
             def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -124,9 +126,9 @@ def test_modules_are_left_alone_once_a_framework_splits_the_batches() -> None:
 
         Loss(2, 2)(torch.ones(8, 2)).backward()
     finally:
-        patches.leave()
-        patches._restore("backward", "grad")
-    assert patches.standing.refused is None, "what one forward pass returns is the framework's business"
+        patches._replaced.restore()
+        atexit.unregister(patches._prove_at_exit)
+    assert standing.refused is None, "what one forward pass returns is the framework's business"
 
 
 def test_accelerate_and_lightning_are_turned_only_where_the_user_vouches_for_a_mean() -> None:
