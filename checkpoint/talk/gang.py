@@ -61,7 +61,7 @@ def attempt_of(env: JobEnvironment, root: Path) -> int:
 
 
 def accumulation() -> Any:
-    """`cotenant.gradaccum`, if the script has imported it: the two packages do not import each other."""
+    """`cotenant.gradaccum`, if the script has imported it: this package never does."""
     return sys.modules.get(f"{__name__.partition('.checkpoint.')[0]}.gradaccum")
 
 
