@@ -6,6 +6,7 @@ import functools
 import sys
 import sysconfig
 import threading
+import types
 from pathlib import Path
 
 _MAIN = "__main__"
@@ -30,6 +31,15 @@ def _is_outside_packages(module: str, file: str | None) -> bool:
 def _installed() -> tuple[Path, ...]:
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     return tuple({Path(sysconfig.get_path(name)).resolve() for name in names})
+
+
+def is_in_import(frame: types.FrameType | None) -> bool:
+    """Whether an installed module is being imported here, which happens once in a process, whoever asks."""
+    while frame is not None and not is_scripts_own(frame.f_globals.get("__name__", "")):
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def own_modules() -> list[str]:

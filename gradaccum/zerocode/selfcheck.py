@@ -28,7 +28,7 @@ from torch.func import functional_call
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
-from cotenant.checkpoint.ownership import own_thread
+from cotenant.checkpoint.ownership import is_in_import, own_thread
 from cotenant.checkpoint.picture import Picture, PictureTooLarge, process_roots
 from cotenant.checkpoint.picture.arrays import UNFORMED
 from cotenant.checkpoint.picture.objects import GeneratorKind
@@ -363,10 +363,9 @@ _listening: list[bool] = []
 def _note_event(event: str, args: tuple[Any, ...]) -> None:
     if not _noted:
         return
-    if event in _ACTIONS:
-        _noted[-1].append(event)
-    elif event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+"):
-        _noted[-1].append(f"writes {args[0]}")
+    writes = event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
+    if (writes or event in _ACTIONS) and not is_in_import(sys._getframe(1)):
+        _noted[-1].append(f"writes {args[0]}" if writes else event)
 
 
 @contextlib.contextmanager
