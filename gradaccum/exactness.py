@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from cotenant.checkpoint.guard import AttemptEnds
+from cotenant.checkpoint.guard import SPLITTING, AttemptEnds
 from cotenant.gradaccum.protocol import ENV_ZERO_CODE, tell_failed
 
 TOLERANCE: Final = {torch.float64: 1e-9, torch.float32: 1e-3}
@@ -58,6 +58,14 @@ def announce(reason: str) -> None:
     """Lets the supervisor and the controller know that the attempt ends because parts are refused."""
     tell_failed(reason)
     print(f"{ENDED}: {' '.join(reason.split())}", file=sys.stderr, flush=True)
+
+
+def prove_or_end(function: Callable[..., Any], *args: Any) -> Any:
+    """Run what belongs to a step that is split: it must not fail, or the step must not count."""
+    found = SPLITTING.run(function, *args)
+    if SPLITTING.why:
+        end_attempt(SPLITTING.why)
+    return found
 
 
 def allows_equivalent() -> bool:

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from cotenant.checkpoint.guard import REPORTING
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.agreement import Agreement, Confirm, StepVerdict
 
@@ -104,7 +105,7 @@ class SupervisorChannel:
             log.warning("cannot listen on %s: %s; running without a supervisor", self._address, error)
             return False
         self._in = listening
-        threading.Thread(target=self._listen, name="cotenant-listener", daemon=True).start()
+        threading.Thread(target=REPORTING.door(self._listen), name="cotenant-listener", daemon=True).start()
         return True
 
     def report(self, message: str, /, **fields: Any) -> None:

@@ -184,14 +184,16 @@ class Passes:
     @door
     def _begin_pass(self, loader: DataLoader[Any]) -> Any:
         skip = self.skip
-        taken_up = None if skip is None else skip.set_back()
+        taken_up = None if skip is None else SAVING.run(skip.set_back)
         begun = SAVING.run(self._note, loader)
         batches = self._iterate(loader)
         if begun is not None:
             begun.taken_up = taken_up
             SAVING.run(self._began, begun, batches)
         SAVING.run(self._loaders.began, loader, batches)
-        return batches if taken_up is None or skip is None else skip.go_past(loader, batches)
+        if taken_up is None or skip is None:
+            return batches
+        return SAVING.run(skip.go_past, loader, batches, otherwise=batches)
 
     def note_step(self) -> None:
         """A loop that begins now at the same place is another pass."""
@@ -354,7 +356,7 @@ class LoaderSkip:
         """The loader's batches from where the loop was left."""
         self.batches.append(batches)
         passed = self._site.passed
-        if passed <= 0 or not _is_plain(loader) or not self._is_shown_only(sys._getframe(3)):
+        if passed <= 0 or not _is_plain(loader) or not self._is_shown_only(sys._getframe(4)):
             return batches  # What is between loads each batch, as it did.
         return PassedBatches(batches, passed)
 
@@ -378,17 +380,21 @@ class PassedBatches:
     def __init__(self, batches: _BaseDataLoaderIter, passed: int) -> None:
         self.behind, self._left = batches, passed
 
+    @door
     def __iter__(self) -> PassedBatches:
         return self
 
+    @door
     def __next__(self) -> Any:
         if self._left:
             self._left -= 1
             return go_past_one(self.behind)
         return next(self.behind)
 
+    @door
     def __len__(self) -> int:
         return len(self.behind)
 
+    @door
     def __getattr__(self, name: str) -> Any:
         return getattr(self.behind, name)

@@ -4,8 +4,8 @@ Rule: functions are found in the sources, each time. Only doors are left out, an
 through: what is behind them is called or not, and all that is called is made to raise. A fault in what leads
 to a script's loop from a checkpoint ends the attempt and says why; any other leaves the script as it is.
 
-`python -m tests.checkpoint.faults [SCENE...]` makes every function raise, from its first call and from a later
-one on, and prints what became of the script where that is not as it should be.
+`python -m tests.checkpoint.faults [SCENE...]` makes every function raise, from its first call on and from a
+later one on, and prints what became of the script where that is not as it should be.
 """
 
 from __future__ import annotations
