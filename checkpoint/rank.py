@@ -196,7 +196,7 @@ class JobRank:
             return
         now_s = time.perf_counter()
         if now_s >= self._report_at_s or step == self._s_changes_at:
-            self._report_progress(now_s)
+            REPORTING.run(self._report_progress, now_s)
         verdict = channel.arrive(step)
         if verdict is not StepVerdict.GO:
             self._obey(verdict)
