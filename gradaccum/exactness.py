@@ -57,7 +57,8 @@ def end_attempt(reason: str) -> NoReturn:
 def announce(reason: str) -> None:
     """Lets the supervisor and the controller know that the attempt ends because parts are refused."""
     tell_failed(reason)
-    print(f"{ENDED}: {' '.join(reason.split())}", file=sys.stderr, flush=True)
+    if sys.__stderr__ is not None:  # The script's own may be silent: a check is under way.
+        print(f"{ENDED}: {' '.join(reason.split())}", file=sys.__stderr__, flush=True)
 
 
 def prove_or_end(function: Callable[..., Any], *args: Any) -> Any:
