@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from typing import Any, Final
 
 import torch
 
+from cotenant.checkpoint.guard import LIMITING
 from cotenant.checkpoint.talk.protocol import JobEnvironment
 
 ENV_MPS_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -102,19 +102,20 @@ class DeviceLimits:
         else:
             if not hasattr(torch._C, "_cuda_hasPrimaryContext"):
                 raise RuntimeError("this torch does not say which devices are open")
-            threading.Thread(target=self._hold_as_opened, name=THREAD, daemon=True).start()
+            threading.Thread(target=LIMITING.door(self._hold_as_opened), name=THREAD, daemon=True).start()
 
     def hold(self, no: int) -> None:
         """Have torch take no more of this device; it is opened by that where torch is old."""
         self._plain(min(self._fraction(no), self._own(no)), no)
 
-    def note_asked(self, fraction: Any, device: Any = None) -> None:
-        """The script sets a fraction by itself."""
+    def note_asked(self, fraction: Any, device: Any = None) -> Any:
+        """The script asks for a fraction by itself: which one it gets. Torch says what is wrong with what is
+        none."""
         if isinstance(fraction, float) and 0 <= fraction <= 1:
             no = torch.cuda.current_device() if device is None else _number(device)
             self._asked[no] = fraction
-            device, fraction = no, min(fraction, self._fraction(no))
-        self._plain(fraction, device)  # It says what is wrong with anything else.
+            return min(fraction, self._fraction(no))
+        return fraction
 
     def _fraction(self, no: int) -> float:
         """A client of MPS may be shown the limit as its device's whole memory by one of the two calls."""
@@ -133,10 +134,7 @@ class DeviceLimits:
         while waiting:
             for no in [each for each in waiting if is_open(each)]:
                 waiting.remove(no)
-                try:
-                    self.hold(no)
-                except Exception as error:  # noqa: BLE001  # an allocator of the script's own, say
-                    say_unlimited(error)
+                LIMITING.run(self.hold, no)
             sleep(LOOK_S if monotonic() - began_s < LOOKS_OFTEN_S else LOOK_LATER_S)
 
 
@@ -180,15 +178,15 @@ class SharedLimits:
     def keep_to(self, memory_mib: int | None) -> None:
         """Limits the memory of each device; None: all of it, as before. Called from the listener's thread;
         does not raise."""
+        LIMITING.run(self._keep_to, memory_mib)
+
+    def _keep_to(self, memory_mib: int | None) -> None:
         if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             return
-        try:
-            for no in open_devices():
-                before = self._before.setdefault(no, _fraction_now(no))
-                room = 1.0 if memory_mib is None else memory_mib * _MIB / torch.cuda.mem_get_info(no)[1]
-                torch.cuda.set_per_process_memory_fraction(min(before, room), no)
-        except Exception as error:  # noqa: BLE001  # an allocator of the script's own, say
-            say_unlimited(error)
+        for no in open_devices():
+            before = self._before.setdefault(no, _fraction_now(no))
+            room = 1.0 if memory_mib is None else memory_mib * _MIB / torch.cuda.mem_get_info(no)[1]
+            torch.cuda.set_per_process_memory_fraction(min(before, room), no)
 
 
 def open_devices() -> list[int]:
@@ -204,13 +202,6 @@ def _fraction_now(no: int) -> float:
     """1.0 where torch does not say."""
     known = getattr(torch.cuda.memory, "get_per_process_memory_fraction", None)
     return float(known(no)) if known is not None else 1.0
-
-
-def say_unlimited(error: BaseException) -> None:
-    """Say so once, in the job's log; the script runs on."""
-    text = f"cotenant: this process is not held to its part of the GPU ({type(error).__name__}: {error})\n"
-    if sys.__stderr__ is not None:
-        sys.__stderr__.write(text)
 
 
 def _number(device: Any) -> int:

@@ -2,8 +2,12 @@
 the script goes on.
 
 Rule: every way from the hook into a script's frames is a *door*: a function that does what the script's own
-run would do, and runs our part of it through a `Guard`. Nothing of ours is called outside one. The only thing
-that passes is `AttemptEnds`, which is no failure.
+run would do, and runs our part of it through a `Guard`. Nothing of ours is called outside one: not by torch,
+and not by Python itself (imports, audit, tracing, threads, exits). The only thing that passes is
+`AttemptEnds`, which is no failure.
+
+Rule: whoever runs the job hears what was switched off, by a word that needs nothing else of ours. A script
+that is being taken up where it was left is another thing: it would go on from a wrong state, and ends.
 
 Standard library only: this is loaded before the script's torch.
 """
@@ -11,6 +15,7 @@ Standard library only: this is loaded before the script's torch.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Collection
@@ -19,6 +24,11 @@ from typing import Any, Final, TypeVar
 from cotenant.checkpoint.unseen import Unseen
 
 Door = TypeVar("Door", bound=Callable[..., Any])
+FAILED: Final = "failed"
+ENV_SOCKET: Final = "COTENANT_SOCKET"
+_TEXT_MAX: Final = 500
+_TELL_S: Final = 0.2
+"""The supervisor may be busy for so long."""
 _OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -50,13 +60,16 @@ class Guard:
         """Why it is off; empty: it is on."""
         self.when_off: list[Callable[[str], None]] = []
         """Told the reason once."""
+        self.is_needed = False
+        """The script is being taken up where it was left, which is no run of its own without this part."""
 
-    def run(self, function: Callable[..., Any], *args: Any, otherwise: Any = None) -> Any:
-        """What the function returns; `otherwise`, if this part is off or goes off by it."""
+    def run(self, function: Callable[..., Any], *args: Any, otherwise: Any = None, seen: bool = False) -> Any:
+        """What the function returns; `otherwise`, if this part is off or goes off by it. `seen`: code of the
+        script's runs behind it, here."""
         if self.why:
             return otherwise
         try:
-            if self._runs_script:
+            if seen or self._runs_script:
                 return function(*args)
             with Unseen():
                 return function(*args)
@@ -66,14 +79,63 @@ class Guard:
             self.turn_off(error)
             return otherwise
 
+    def door(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, for callers that are not ours and expect nothing of it."""
+
+        @door
+        @functools.wraps(function)
+        def through(*args: Any) -> Any:
+            return self.run(function, *args)
+
+        return through
+
     def turn_off(self, error: BaseException) -> None:
-        """Switch this part off for good, and tell whoever wants to know."""
+        """Switch this part off for good, and tell whoever wants to know.
+
+        Raises:
+            AttemptEnds: the script cannot be taken up without this part.
+        """
         if self.why:
             return
         self.why = f"{self.part} is off: cotenant's own code failed: {describe(error)}"
+        if self.is_needed:
+            tell_supervisor(FAILED, what="load", error=self.why)
+            say(f"this job was to go on where it was left, and ends: {self.why}")
+            raise AttemptEnds(1)
+        if not tell_supervisor(FAILED, what="hook", error=self.why):
+            say(f"{self.why}; the script goes on")
         for tell in self.when_off:
-            with contextlib.suppress(Exception):
+            try:
                 tell(self.why)
+            except Exception as second:  # noqa: BLE001  # the first one is known
+                tell_supervisor(FAILED, what="hook", error=describe(second))
+
+
+def tell_supervisor(name: str, **fields: Any) -> bool:
+    """Sends one datagram, and says whether somebody has got it. It is made here: whatever else we have may be
+    what has failed."""
+    path, rank = os.environ.get(ENV_SOCKET), os.environ.get("RANK", "0")
+    if not path:
+        return False
+    with contextlib.suppress(Exception):
+        import json
+        import socket
+
+        texts = {key: value[:_TEXT_MAX] for key, value in fields.items()}
+        message = {"v": 1, "m": name, "rank": int(rank) if rank.isdecimal() else 0, **texts}
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+            out.settimeout(_TELL_S)
+            out.sendto(json.dumps(message).encode(), path)
+        return True
+    return False
+
+
+def say(text: str) -> None:
+    """Writes a line to the job's log. A process without one goes on."""
+    with contextlib.suppress(Exception):
+        if sys.__stderr__ is not None:
+            sys.__stderr__.write(f"cotenant: {text}\n")
+            sys.__stderr__.flush()
 
 
 def describe(error: BaseException) -> str:
@@ -103,3 +165,6 @@ COUNTING: Final = Guard("counting steps")
 REPORTING: Final = Guard("reporting steps")
 SAVING: Final = Guard("saving and resuming")
 SPLITTING: Final = Guard("splitting batches", runs_script=True)
+LIMITING: Final = Guard("holding this process to its part of the GPU")
+STARTING: Final = Guard("what is done at the start of this process", runs_script=True)
+ENDING: Final = Guard("what is done at the end of this process")

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from cotenant.checkpoint.guard import door
+from cotenant.checkpoint.guard import Guard, door
 
 Plain = TypeVar("Plain", bound=Callable[..., Any])
 
@@ -33,10 +33,12 @@ def never_compile(function: Plain) -> Plain:
 
 class LookedUp:
     """Stands for a method or property of a class. `look(object, frame)` is called before an object gets it,
-    with the frame that looks it up; it must not raise."""
+    with the frame that looks it up, behind the guard."""
 
-    def __init__(self, holder: type, name: str, look: Callable[[Any, types.FrameType], None]) -> None:
-        self._holder, self._name, self._look = holder, name, look
+    def __init__(
+        self, holder: type, name: str, guard: Guard, look: Callable[[Any, types.FrameType], None]
+    ) -> None:
+        self._holder, self._name, self._guard, self._look = holder, name, guard, look
         self._original: Any = vars(holder)[name]
         setattr(holder, name, self)
 
@@ -44,7 +46,7 @@ class LookedUp:
     @never_compile
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         if owner is not None and not torch.compiler.is_compiling():
-            self._look(owner, sys._getframe(1))
+            self._guard.run(self._look, owner, sys._getframe(1))
         return self._original.__get__(owner, kind)
 
     def end(self) -> None:

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from cotenant.checkpoint.guard import SAVING, door
+
 BEFORE: Final = "__cotenant_before__"
 """`(line)`: a loop on the way begins."""
 ITEMS: Final = "__cotenant_items__"
@@ -154,7 +156,11 @@ class MarkedImports(importlib.abc.MetaPathFinder):
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
 
+    @door
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
+        return SAVING.run(self._find, name, path, target, seen=True)
+
+    def _find(self, name: str, path: Sequence[str] | None, target: Any) -> Any:
         later = iter(tuple(sys.meta_path))
         any(each is self for each in later)  # Others of ours ask as well: only those that come after them.
         for finder in later:
@@ -175,5 +181,6 @@ class _MarkedLoader(importlib.machinery.SourceFileLoader):
         super().__init__(name, path)
         self._marks = marks
 
+    @door
     def get_code(self, fullname: str) -> Any:
-        return compile_marked(self.get_data(self.path), self.path, self._marks)
+        return SAVING.run(compile_marked, self.get_data(self.path), self.path, self._marks)

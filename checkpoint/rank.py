@@ -18,6 +18,7 @@ from cotenant.checkpoint.device_limit import SharedLimits, limit_memory
 from cotenant.checkpoint.disk import saver
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.disk.saver import Saver, SaveTarget
+from cotenant.checkpoint.guard import ENDING, REPORTING
 from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.progress.loops import frames_from
 from cotenant.checkpoint.progress.losses import loss_variable
@@ -66,7 +67,9 @@ class JobRank:
         """There is nobody to tell, and nowhere to save."""
         self._find_counter()
         gang.settle_at_exit()
-        atexit.register(self._close)
+        self._at_exit = ENDING.door(self._close)
+        atexit.register(self._at_exit)
+        REPORTING.when_off.append(self.fall_silent)
 
     @staticmethod
     def newest() -> JobRank | None:
@@ -116,6 +119,12 @@ class JobRank:
         """A resume from what was saved here would fail."""
         self._agreement.can_save = False
         self._introduction.cannot_resume(reason)
+
+    def fall_silent(self, reason: str) -> None:
+        """It tells no steps any more and obeys no orders; whatever else counts steps may speak."""
+        JobRank._newest = None
+        self.cannot_resume(reason)
+        self._introduction.stops_looking()
 
     # For those that derive from this.
 
@@ -187,7 +196,7 @@ class JobRank:
             return
         now_s = perf_counter()
         if now_s >= self._report_at_s or step == self._s_changes_at:
-            self._report_progress(now_s)
+            REPORTING.run(self._report_progress, now_s)
         verdict = channel.arrive(step)
         if verdict is not StepVerdict.GO:
             self._obey(verdict)
@@ -243,7 +252,7 @@ class JobRank:
         self._close()
 
     def _close(self) -> None:
-        atexit.unregister(self._close)
+        atexit.unregister(self._at_exit)
         self._introduction.end()
         if self._saver is not None:
             self._saver.finish()

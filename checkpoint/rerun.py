@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from cotenant.checkpoint.disk import layout
 from cotenant.checkpoint.disk.layout import CheckpointError
+from cotenant.checkpoint.guard import SAVING
 from cotenant.checkpoint.marks import MarkedImports, Marks, SourceMarks, compile_marked
 from cotenant.checkpoint.talk.protocol import RESUME_NONE, JobEnvironment
 
@@ -107,7 +108,7 @@ def mark_script() -> Callable[[bytes, str], Any] | None:
         return None
     sys.meta_path.insert(0, MarkedImports(marks))
     if hasattr(sys.modules.get("__main__"), "__file__"):
-        return lambda source, file: compile_marked(source, file, marks)
+        return SAVING.door(lambda source, file: compile_marked(source, file, marks))
     words = _original_words()
     at = None if words is None else _first_of_script(words)
     if words is not None and at is not None and os.path.abspath(words[at]) in marks:
@@ -155,7 +156,7 @@ def run(words: Sequence[str], marks: Marks) -> None:
     main.__dict__.update(__file__=file, __builtins__=__builtins__, __cached__=None)
     sys.modules["__main__"] = main
     with open(file, "rb") as source:
-        code = compile_marked(source.read(), file, marks)
+        code = SAVING.run(compile_marked, source.read(), file, marks)
     exec(code, main.__dict__)
 
 

@@ -43,7 +43,7 @@ class Seeds:
     def watch(self, when_imported: Callable[[str, Callable[[Any], None]], None]) -> None:
         """Begin with each module once it is there; its shared generators begin with a number of the job's."""
         for name in ASKED:
-            when_imported(name, functools.partial(self._begin, name))
+            when_imported(name, SAVING.door(functools.partial(self._begin, name)))
 
     def end(self) -> None:
         """The loop has begun: from now on nothing is noted and nothing replaced."""

@@ -15,7 +15,7 @@ import torch
 
 from cotenant.checkpoint.carried import warn_of_forgotten
 from cotenant.checkpoint.disk.layout import CheckpointError
-from cotenant.checkpoint.guard import AttemptEnds
+from cotenant.checkpoint.guard import REPORTING, AttemptEnds
 from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.rank import IDLE_S_MAX, KEEP, JobRank
 from cotenant.checkpoint.resuming import LoadedCheckpoint, put_back
@@ -100,7 +100,7 @@ class Session(JobRank):
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs that are left of `count`, from 0."""
         if self._saver is not None and self._env.rank == 0:
-            warn_of_forgotten(sys._getframe(1))
+            REPORTING.run(warn_of_forgotten, sys._getframe(1))
         for epoch in range(self._cursor.position.epoch, count):
             self._loops = 0
             self._find_counter()

@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from cotenant.checkpoint.guard import AttemptEnds
+from cotenant.checkpoint.guard import SPLITTING, AttemptEnds
 from cotenant.gradaccum.modules import ModuleParts, parts_of
 from cotenant.gradaccum.protocol import ENV_ZERO_CODE, tell_failed
 
@@ -58,7 +58,16 @@ def end_attempt(reason: str) -> NoReturn:
 def announce(reason: str) -> None:
     """Lets the supervisor and the controller know that the attempt ends because parts are refused."""
     tell_failed(reason)
-    print(f"{ENDED}: {' '.join(reason.split())}", file=sys.stderr, flush=True)
+    if sys.__stderr__ is not None:  # The script's own may be silent: a check is under way.
+        print(f"{ENDED}: {' '.join(reason.split())}", file=sys.__stderr__, flush=True)
+
+
+def prove_or_end(function: Callable[..., Any], *args: Any) -> Any:
+    """Run what belongs to a step that is split: it must not fail, or the step must not count."""
+    found = SPLITTING.run(function, *args)
+    if SPLITTING.why:
+        end_attempt(SPLITTING.why)
+    return found
 
 
 def allows_equivalent() -> bool:

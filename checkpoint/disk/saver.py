@@ -19,6 +19,7 @@ import torch
 from cotenant.checkpoint.disk import layout, memory, save
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.disk.save import SaveOrder, SavePayload
+from cotenant.checkpoint.guard import SAVING
 from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.training.snapshot import Staging, plain, reference_tensor
@@ -77,7 +78,7 @@ class Saver:
             self._order = self._new_order(step)
             try:
                 self._start(self._order, own, manifest, wait)
-            except (CheckpointError, RuntimeError) as error:  # a state that cannot be saved, or copied
+            except Exception as error:  # noqa: BLE001  # whatever it is, training goes on
                 self._note_failure(self._order, error)
         return self._ok
 
@@ -147,7 +148,7 @@ class Saver:
             arrived()
             self._ok = self._run(order, payload, wait_published=False)
 
-        self._running = threading.Thread(target=run, name="cotenant-save", daemon=True)
+        self._running = threading.Thread(target=SAVING.door(run), name="cotenant-save", daemon=True)
         self._running.start()
 
     def _payload(self, tree: dict[str, Any], manifest: Mapping[str, Any]) -> SavePayload:
@@ -166,7 +167,7 @@ class Saver:
                 self._announce(order, save.publish(order, payload))
             elif wait_published:
                 save.wait_published(order)
-        except (OSError, CheckpointError, RuntimeError) as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, training goes on
             self._note_failure(order, error)
             return False
         return True

@@ -208,10 +208,10 @@ class GeneratorKind(Kind):
     """A generator of random numbers."""
 
     def read(self, value: Any) -> Any:
-        try:
-            kind, state = rng.generator_state(value)
-        except (NotImplementedError, RuntimeError):  # The operating system's, or one of a graph's capture.
+        found = rng.generator_state(value)
+        if found is None:
             return None
+        kind, state = found
         return kind, state.tolist() if isinstance(state, torch.Tensor) else state
 
     def digest(self, state: Any, name_of: Callable[[Any], str]) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cotenant.checkpoint.guard import REPORTING
+from cotenant.checkpoint.guard import COUNTING
 from cotenant.checkpoint.progress.loading import Loading
 from cotenant.checkpoint.progress.loops import Loaders
 from cotenant.checkpoint.progress.steps import StepReporter
@@ -26,10 +26,10 @@ def install(startup: Any, optimizers: Any) -> StepReporter:
     optimizers: the module `torch.optim.optimizer`, which may still be loading the rest of torch."""
     loaders = Loaders()
 
-    def begun(loader: Any, batches: Any) -> None:
-        REPORTING.run(loaders.began, loader, batches)
+    def follow(module: Any) -> None:
+        Loading(module, COUNTING, loaders.began)
 
-    startup.when_imported("torch.utils.data.dataloader", lambda module: Loading(module, begun))
+    startup.when_imported("torch.utils.data.dataloader", follow)
     reporter = StepReporter(loaders)
     reporter.begin(optimizers.register_optimizer_step_post_hook)
     return reporter

@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from cotenant.checkpoint.guard import Guard
 from cotenant.checkpoint.lookups import LookedUp
 from cotenant.checkpoint.progress.expressions import Names
 
@@ -17,15 +18,15 @@ from cotenant.checkpoint.progress.expressions import Names
 class Loading:
     """Looks at the loaders of one process. `module`: `torch.utils.data.dataloader`."""
 
-    def __init__(self, module: Any, begun: Callable[[Any, Any], None]) -> None:
+    def __init__(self, module: Any, guard: Guard, begun: Callable[[Any, Any], None]) -> None:
         """`begun(loader, batches)`: the loader begins a pass, and `batches` will give what it has. The object
         is just being made, unless workers live longer than a pass."""
         self._begun = begun
         base = module._BaseDataLoaderIter
         self._codes = base.__init__.__code__, module.DataLoader.__iter__.__code__
         self._looked = [
-            LookedUp(module.DataLoader, "_index_sampler", self._look),
-            LookedUp(module._MultiProcessingDataLoaderIter, "_reset", self._look_again),
+            LookedUp(module.DataLoader, "_index_sampler", guard, self._look),
+            LookedUp(module._MultiProcessingDataLoaderIter, "_reset", guard, self._look_again),
         ]
 
     def _look(self, loader: Any, frame: types.FrameType) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any, Final
 
+from cotenant.checkpoint.guard import door
+
 OTHERS_MAX: Final = 32
 """So many steps of others in a row, and the training goes on with another one."""
 
@@ -28,6 +30,7 @@ class MainOptimizer:
         self._main, self._ident, self._others = weakref.ref(optimizer, self._gone), id(optimizer), 0
         return True
 
+    @door
     def _gone(self, which: Any) -> None:
         """Another object may get its place in memory."""
         if which is self._main:

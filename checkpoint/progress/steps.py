@@ -11,7 +11,6 @@ what it shows its own callbacks.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import sys
@@ -21,7 +20,7 @@ from multiprocessing import util
 from time import perf_counter
 from typing import Any, Final
 
-from cotenant.checkpoint.guard import COUNTING, Guard, door
+from cotenant.checkpoint.guard import COUNTING, ENDING, Guard, door
 from cotenant.checkpoint.lookups import never_compile
 from cotenant.checkpoint.namespaces import module_of
 from cotenant.checkpoint.progress import loops
@@ -87,7 +86,7 @@ class StepReporter:
     def begin(self, register: Callable[[Any], Any]) -> None:
         self._guard.when_off.append(self._give_up)
         register(self._hook())
-        os.register_at_fork(after_in_child=self._start_anew)
+        os.register_at_fork(after_in_child=COUNTING.door(self._start_anew))
 
     def _start_anew(self) -> None:
         """Starts counting anew, also in a process that was forked: what its parent has counted is the
@@ -176,7 +175,7 @@ class StepReporter:
 
         self._memory = MemoryReports(self._say, self.steps)
         # Not `atexit`, which processes of `multiprocessing` do without.
-        util.Finalize(None, self._flush, exitpriority=10)
+        util.Finalize(None, ENDING.door(self._flush), exitpriority=10)
         return True
 
     def _say(self, name: str, **fields: Any) -> bool:
@@ -221,9 +220,8 @@ class StepReporter:
     def _flush(self) -> None:
         """A job that ends well is seen at its last step."""
         if self._out is not None and speaking() is None and self.steps > self._told[0]:
-            with contextlib.suppress(Exception):
-                self._out.settimeout(FLUSH_S_MAX)
-                self._tell_step(self.steps, 0, 0.0)
+            self._out.settimeout(FLUSH_S_MAX)
+            self._tell_step(self.steps, 0, 0.0)
 
     # --- Looking ------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final
 
+from cotenant.checkpoint.guard import REPORTING
 from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.agreement import Agreement, Confirm, StepVerdict
@@ -106,7 +107,7 @@ class SupervisorChannel:
             return False
         self._in = listening
         # Not a `Thread`, which a script would find among its own.
-        _thread.start_new_thread(self._listen, ())
+        _thread.start_new_thread(REPORTING.door(self._listen), ())
         return True
 
     def report(self, message: str, /, **fields: Any) -> None:

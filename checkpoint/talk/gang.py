@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from cotenant.checkpoint.disk import layout
 from cotenant.checkpoint.disk.layout import CheckpointError
+from cotenant.checkpoint.guard import ENDING
 from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.talk.protocol import PROTOCOL_VERSION, JobEnvironment
 
@@ -96,13 +97,16 @@ def settle() -> None:
         sleep(SETTLE_S)
 
 
+_settle: Final = ENDING.door(settle)
+
+
 def settle_at_exit() -> None:
     """A script may also end in a collective's last moment. Once the interpreter is on its way out, a thread
     that asks for its lock is ended on the spot (before Python 3.14); inside a C++ destructor that aborts:
     "terminate called without an active exception".
     """
-    atexit.unregister(settle)  # Once is enough, and the earlier it is registered the later it runs.
-    atexit.register(settle)
+    atexit.unregister(_settle)  # Once is enough, and the earlier it is registered the later it runs.
+    atexit.register(_settle)
 
 
 def leave_together() -> None:
@@ -120,7 +124,7 @@ def leave_together() -> None:
     except RuntimeError as error:
         log.warning("the other ranks did not leave together with this one: %s", error)
     settle()
-    atexit.register(_destroy_process_group)
+    atexit.register(ENDING.door(_destroy_process_group))
 
 
 def _destroy_process_group() -> None:

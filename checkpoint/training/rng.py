@@ -103,12 +103,18 @@ def _kind(value: Any) -> str:
     return ""
 
 
-def generator_state(generator: Any) -> tuple[str, Any]:
+def generator_state(generator: Any) -> tuple[str, Any] | None:
+    """Its kind and state; None: it has none to be had (the operating system's, one of a graph's capture)."""
     kind = _kind(generator)
+    try:
+        state: Any = generator.get_state() if kind == "torch" else None
+        state = generator.getstate() if kind == "python" else state
+    except (NotImplementedError, RuntimeError):
+        return None
     if kind == "torch":
-        return kind, generator.get_state()
+        return kind, state
     if kind == "python":
-        return kind, _python_state(generator.getstate())
+        return kind, _python_state(state)
     if kind == "numpy":
         return kind, _plain_numpy(generator.bit_generator.state)
     return kind, _numpy_legacy_state(generator.get_state(legacy=True))

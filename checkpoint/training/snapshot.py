@@ -17,6 +17,7 @@ import torch
 
 from cotenant.checkpoint.disk import memory
 from cotenant.checkpoint.disk.layout import CheckpointError
+from cotenant.checkpoint.guard import SAVING
 
 TensorKey = tuple[str, torch.Size, tuple[int, ...], torch.dtype]
 
@@ -90,7 +91,7 @@ class Staging:
 
         plain(tree, note)
         self._preparing = threading.Thread(
-            target=self._allocate, args=(wanted,), name="cotenant-staging", daemon=True
+            target=SAVING.door(self._allocate), args=(wanted,), name="cotenant-staging", daemon=True
         )
         self._preparing.start()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from cotenant.checkpoint.guard import SAVING
+from cotenant.checkpoint.guard import REPORTING, SAVING, door
 from cotenant.checkpoint.rerun import marks_of_newest
 from cotenant.checkpoint.seeds import end_seeds
 from cotenant.checkpoint.session import Session
@@ -66,7 +66,7 @@ class Reporter:
         else:
             watched.look.when_taken += [watched.files.enter_loop, end_seeds]
             watched.look.begin()
-            SAVING.when_off.append(lambda _: watched.look.end())
+            SAVING.when_off.append(lambda _: watched.look.stop())
 
     def driven(self, session: Session | None, reason: str) -> None:
         """A trainer's loops have begun, with a session or without one for this reason."""
@@ -79,7 +79,7 @@ class Reporter:
 
     def decide(self, reason: str | None) -> None:
         """Before the first step is counted."""
-        SAVING.run(self._watched.look.end)
+        REPORTING.run(self._watched.look.end)  # Also when saving is off: something may be left of it.
         accumulates = True if reason is None else reason
         if self._driving is not None:
             self._driving.accumulation_known(reason)
@@ -115,8 +115,10 @@ class Reporter:
     def _count_sessions(self) -> None:
         begin = Session.__init__
 
+        @door
         def __init__(session: Session, *args: Any, **kwargs: Any) -> None:
             self._sessions.append(session)
             begin(session, *args, **kwargs)
+            SAVING.is_needed = False  # It has resumed by itself.
 
         Session.__init__ = __init__  # type: ignore[method-assign, assignment]

@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable
 from typing import Any, Final
 
-from cotenant.checkpoint.guard import SAVING
+from cotenant.checkpoint.guard import SAVING, door
 from cotenant.checkpoint.zerocode.refusals import NotResumable
 from cotenant.checkpoint.zerocode.sites import LoopStanding, head_lines
 from cotenant.checkpoint.zerocode.tracing import end_trace, trace, tracer
@@ -51,13 +51,15 @@ class TurnEnds:
             owner.f_trace = before
         self._traced = []
 
+    @door
     def _called(self, *_: Any) -> None:
         """Functions that are called meanwhile are none of ours."""
 
+    @door
     def _line(self, frame: types.FrameType, event: str, _: Any) -> Any:
         if event == "line" and frame.f_lineno in self._heads.get(id(frame), ()):
             SAVING.run(self._reached, frame)
-        return self._line if self._standing is not None else None
+        return self._line if self._standing is not None and not SAVING.why else None
 
     def _reached(self, frame: types.FrameType) -> None:
         standing, callback = self._standing, self._callback

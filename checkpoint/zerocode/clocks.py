@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import torch
 
-from cotenant.checkpoint.guard import door
+from cotenant.checkpoint.guard import SAVING, door
 from cotenant.checkpoint.ownership import is_scripts_own, own_modules
 
 CLOCKS: Final = ("time", "perf_counter", "monotonic", "process_time")
@@ -74,21 +74,27 @@ class AlikeClocks:
         @door
         @functools.wraps(clock)
         def read() -> Any:
-            if is_scripts_own(str(sys._getframe(1).f_globals.get("__name__", ""))):
-                return self._next_ns(name) * of_ns
-            return clock()
+            reading_ns = SAVING.run(self._reading_ns, name, sys._getframe(1))
+            return clock() if reading_ns is None else reading_ns * of_ns
 
         return read
+
+    def _reading_ns(self, name: str, frame: types.FrameType) -> int | None:
+        """What the clock says to whoever runs there; None: the real time."""
+        return self._next_ns(name) if is_scripts_own(str(frame.f_globals.get("__name__", ""))) else None
 
     def _dates(self) -> Any:
         real, next_ns = datetime.datetime, self._next_ns
 
         class Kind(type):
+            @door
             def __instancecheck__(cls, value: object) -> bool:
                 return isinstance(value, real)
 
+        @door
         def now(tz: Any = None) -> Any:
-            return real.fromtimestamp(next_ns("time") * 1e-9, tz)
+            reading_ns = SAVING.run(next_ns, "time")
+            return real.now(tz) if reading_ns is None else real.fromtimestamp(reading_ns * 1e-9, tz)
 
         names = {word: staticmethod(now) for word in _DATES}
         return Kind("datetime", (real,), {"__module__": "datetime", **names})

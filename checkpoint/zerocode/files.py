@@ -69,7 +69,7 @@ class FileWatch:
         @functools.wraps(opens)
         def _open_zipfile_writer(target: Any, *args: Any, **kwargs: Any) -> Any:
             if issubclass(type(target), (str, os.PathLike)):
-                SAVING.run(self._heard, "open", (target, "w", 0))
+                self._heard("open", (target, "w", 0))
             try:
                 return opens(target, *args, **kwargs)
             except BaseException as error:
@@ -103,6 +103,7 @@ class FileWatch:
             os.dup2(nothing, 1)
             os.dup2(nothing, 2)
 
+    @door
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
         if self._busy:
             return
@@ -273,11 +274,16 @@ def allow_made_again(folders: Iterable[str]) -> None:
     """Folders that an earlier attempt made before its loop may be there when this one makes them."""
     made, make = frozenset(folders), os.mkdir
 
+    @door
     def mkdir(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         try:
             make(path, mode, dir_fd=dir_fd)
         except FileExistsError:
-            if os.path.abspath(os.fsdecode(path)) not in made:
+            if SAVING.run(_is_among, path, made) is not True:
                 raise
 
     os.mkdir = mkdir
+
+
+def _is_among(path: Any, paths: frozenset[str]) -> bool:
+    return os.path.abspath(os.fsdecode(path)) in paths

@@ -21,6 +21,7 @@ from typing import Any, Final
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
+from cotenant.checkpoint.guard import SAVING, door
 from cotenant.checkpoint.resuming import LoadedCheckpoint, load_newest
 from cotenant.checkpoint.session import Session
 from cotenant.checkpoint.talk import gang
@@ -43,24 +44,45 @@ def watch(when_imported: Any, begun: Begun) -> None:
 def _drive(module: Any, begun: Begun) -> None:
     begin = module.Trainer.train
 
+    @door
     @functools.wraps(begin)
     def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        line = sys._getframe(1).f_lineno
-        why = _obstacle(self)
-        if why:
-            begun(None, f"line {line}: the Trainer cannot be resumed: {why}")
+        folder = SAVING.run(_follow, module, self, begun, sys._getframe(1).f_lineno)
+        if folder is None:
             return begin(self, resume_from_checkpoint, *args, **kwargs)
-        loaded = _newest()
-        self.add_callback(_Steps(module, self, loaded, functools.partial(_told_place, begun, line)))
-        if loaded is None:
-            return begin(self, resume_from_checkpoint, *args, **kwargs)
-        self._load_from_checkpoint = lambda *_, **__: None  # The Session puts it back, when it is made.
-        self._load_rng_state = lambda *_: rng.restore(loaded.own["rng"])
-        with tempfile.TemporaryDirectory(prefix="cotenant-") as folder:
-            (Path(folder) / module.TRAINER_STATE_NAME).write_text(loaded.shared["extra"][STATE]["json"])
-            return begin(self, folder, *args, **kwargs)
+        with folder:
+            return begin(self, folder.name, *args, **kwargs)
 
     module.Trainer.train = train
+
+
+def _follow(module: Any, trainer: Any, begun: Begun, line: int) -> tempfile.TemporaryDirectory[str] | None:
+    """Follows a Trainer's steps, where it could go on at one of them. Returns the folder that it goes on
+    from; None: it begins as it would."""
+    why = _obstacle(trainer)
+    if why:
+        begun(None, f"line {line}: the Trainer cannot be resumed: {why}")
+        return None
+    loaded = _newest()
+    trainer.add_callback(_Steps(module, trainer, loaded, functools.partial(_told_place, begun, line)))
+    if loaded is None:
+        return None
+    own = loaded.own
+
+    @door
+    def put_back_later(*_: Any, **__: Any) -> None:
+        """The Session puts it back, when it is made."""
+
+    @door
+    def put_random_numbers_back(*_: Any) -> None:
+        SAVING.is_needed = True  # Others would be a wrong state.
+        SAVING.run(rng.restore, own["rng"])
+        SAVING.is_needed = False
+
+    trainer._load_from_checkpoint, trainer._load_rng_state = put_back_later, put_random_numbers_back
+    folder = tempfile.TemporaryDirectory(prefix="cotenant-")
+    (Path(folder.name) / module.TRAINER_STATE_NAME).write_text(loaded.shared["extra"][STATE]["json"])
+    return folder
 
 
 def _told_place(begun: Begun, line: int, session: Session | None, why: str) -> None:
@@ -115,7 +137,23 @@ def _Steps(module: Any, trainer: Any, loaded: LoadedCheckpoint | None, begun: Be
         under_way = False
         """A step has begun in this process."""
 
+        @door
         def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            SAVING.run(self._begin, given)
+
+        @door
+        def on_epoch_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            SAVING.run(self._begin_epoch, args, state, given)
+
+        @door
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            SAVING.run(self._begin_step)
+
+        @door
+        def on_train_end(self, *_: Any, **__: Any) -> None:
+            SAVING.run(self._end)
+
+        def _begin(self, given: dict[str, Any]) -> None:
             if self.session is not None:
                 return  # A second train() of this Trainer.
             wrapped = trainer.model_wrapped
@@ -128,12 +166,13 @@ def _Steps(module: Any, trainer: Any, loaded: LoadedCheckpoint | None, begun: Be
                 extra={STATE: _Place(module, trainer)},
                 accumulates=False,  # It is not known before the first step.
             )
+            SAVING.when_off.append(self.session.fall_silent)
             self.session.keep_within_epochs()
             begun(self.session, "")
             if loaded is not None and not _is_steady(trainer):
                 self.session.differs("what its data draws at random is drawn anew")
 
-        def on_epoch_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        def _begin_epoch(self, args: Any, state: Any, given: dict[str, Any]) -> None:
             steps = math.ceil(len(given["train_dataloader"]) / args.gradient_accumulation_steps)
             assert self.session is not None
             done = self.session.step + self.under_way
@@ -143,13 +182,13 @@ def _Steps(module: Any, trainer: Any, loaded: LoadedCheckpoint | None, begun: Be
                     "an epoch has one step only, so it could not be stopped within one"
                 )
 
-        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        def _begin_step(self) -> None:
             assert self.session is not None
             if self.under_way:
                 self.session.step_done()
             self.under_way = True
 
-        def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        def _end(self) -> None:
             if self.under_way and self.session is not None:
                 self.session.step_done()
             self.under_way = False

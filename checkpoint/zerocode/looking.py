@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from cotenant.checkpoint.guard import SAVING
+from cotenant.checkpoint.guard import SAVING, door
 from cotenant.checkpoint.lookups import LookedUp
 from cotenant.checkpoint.namespaces import has_plain_names, names_of
 from cotenant.checkpoint.ownership import is_scripts_own, own_modules
@@ -62,27 +62,30 @@ class FirstLook:
         optimizer = sys.modules["torch.optim.optimizer"].Optimizer
 
         def look(_: Any, frame: types.FrameType) -> None:
-            SAVING.run(self._arm, frame)
+            self._arm(frame)
 
         # Of what an optimizer looks up while it is made, the first thing.
-        self._looked = LookedUp(optimizer, "_patch_step_function", look)
+        self._looked = LookedUp(optimizer, "_patch_step_function", SAVING, look)
 
     def end(self) -> None:
         """The first step is done: nothing is left of this."""
-        if self._is_over:
-            return
-        self._is_over = True
+        if not self._is_over:
+            self._is_over = True
+            self.stop()
+            release_variables(script_frames(sys._getframe(1)))
+            if self.picture is not None:
+                self.picture.let_go()
+            self._at = None
+
+    def stop(self) -> None:
+        """Look at nothing more. What was copied of variables stays until the first step is done: a trace
+        function, in which this may be called, writes it back."""
         if self._looked is not None:
             self._looked.end()
         end_trace(self._called)
-        frames = script_frames(sys._getframe(1))
-        for frame in frames:
+        for frame in script_frames(sys._getframe(1)):
             if frame.f_trace == self._line:
                 del frame.f_trace
-        release_variables(frames)
-        if self.picture is not None:
-            self.picture.let_go()
-        self._at = None
 
     def take(self, picture: Picture, began: list[CallSite]) -> None:
         """The picture that somebody else has taken at the loop's begin."""
@@ -108,7 +111,12 @@ class FirstLook:
             if self._heads.get(each.f_code.co_filename):
                 each.f_trace = self._line
 
+    @door
     def _called(self, frame: types.FrameType, event: str, _: Any) -> Any:
+        return SAVING.run(self._tracer_of, frame)
+
+    def _tracer_of(self, frame: types.FrameType) -> Any:
+        """What is to trace a function that is called; None: it has no loop that trains."""
         heads = self._heads.get(frame.f_code.co_filename)
         if not heads:
             return None
@@ -116,12 +124,13 @@ class FirstLook:
         last = max((line for _, _, line in code.co_lines() if line), default=0)
         return self._line if any(code.co_firstlineno <= line <= last for line in heads) else None
 
+    @door
     def _line(self, frame: types.FrameType, event: str, _: Any) -> Any:
         if event == "line" and not self._is_over:
             loop = self._heads.get(frame.f_code.co_filename, {}).get(frame.f_lineno)
             if loop is not None:
                 SAVING.run(self._look, frame, loop)
-        return self._line
+        return None if SAVING.why else self._line
 
     def _look(self, frame: types.FrameType, loop: Loop) -> None:
         """A loop is reached that may train: if it is the outermost one, this is the loop's begin."""

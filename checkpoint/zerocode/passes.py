@@ -167,8 +167,8 @@ class Passes:
 
     def begin(self) -> None:
         dataloader = torch.utils.data.dataloader
-        Loading(dataloader, self._note)
-        LookedUp(_BaseDataLoaderIter, "_next_index", self._look_at_index)
+        Loading(dataloader, SAVING, self._note)
+        LookedUp(_BaseDataLoaderIter, "_next_index", SAVING, self._look_at_index)
 
     def take_up(self) -> None:
         """From now on loaders are taken past what they gave before."""
@@ -184,14 +184,14 @@ class Passes:
     @door
     def _begin_pass(self, loader: DataLoader[Any]) -> Any:
         skip = self.skip
-        taken_up = None if skip is None else skip.set_back()
+        taken_up = None if skip is None else SAVING.run(skip.set_back)
         batches = self._iterate(loader)
         if taken_up is None or skip is None:
             return batches
         begun = self.find(batches)
         if begun is not None:
             begun.taken_up = taken_up
-        return skip.go_past(loader, batches)
+        return SAVING.run(skip.go_past, loader, batches, otherwise=batches, seen=True)
 
     def note_step(self) -> None:
         """A loop that begins now at the same place is another pass."""
@@ -240,9 +240,9 @@ class Passes:
                 next(batches)
 
     def _note(self, loader: Any, batches: Any) -> None:
-        SAVING.run(self._loaders.began, loader, batches)
+        self._loaders.began(loader, batches)
         if not self._is_over:
-            SAVING.run(self._begin, loader, batches)
+            self._begin(loader, batches)
 
     def _begin(self, loader: Any, batches: Any) -> None:
         frames = script_frames(sys._getframe(1))
@@ -253,7 +253,7 @@ class Passes:
     def _look_at_index(self, batches: Any, _: types.FrameType) -> None:
         begun = self._by_batches.get(batches)
         if begun is not None:
-            SAVING.run(begun.begin_order)
+            begun.begin_order()
 
 
 def _batches_in(source: Any) -> list[Any]:
@@ -364,7 +364,7 @@ class LoaderSkip:
         """The loader's batches from where the loop was left."""
         self.batches.append(batches)
         passed = self._site.passed
-        if passed <= 0 or not _is_plain(loader) or not self._is_shown_only(sys._getframe(3)):
+        if passed <= 0 or not _is_plain(loader) or not self._is_shown_only(sys._getframe(4)):
             return batches  # What is between loads each batch, as it did.
         return PassedBatches(batches, passed)
 
@@ -388,17 +388,21 @@ class PassedBatches:
     def __init__(self, batches: _BaseDataLoaderIter, passed: int) -> None:
         self.behind, self._left = batches, passed
 
+    @door
     def __iter__(self) -> PassedBatches:
         return self
 
+    @door
     def __next__(self) -> Any:
         if self._left:
             self._left -= 1
             return go_past_one(self.behind)
         return next(self.behind)
 
+    @door
     def __len__(self) -> int:
         return len(self.behind)
 
+    @door
     def __getattr__(self, name: str) -> Any:
         return getattr(self.behind, name)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import builtins
-import contextlib
 import os
 import sys
 import types
@@ -22,7 +21,7 @@ import torch
 
 from cotenant.checkpoint import marks
 from cotenant.checkpoint.disk.layout import CheckpointError
-from cotenant.checkpoint.guard import AttemptEnds, describe
+from cotenant.checkpoint.guard import SAVING, describe, door
 from cotenant.checkpoint.picture import Picture
 from cotenant.checkpoint.picture.kinds import FrameVariables
 from cotenant.checkpoint.rerun import edited_on_the_way, first_loops, folders_of_newest, written_of_newest
@@ -80,43 +79,59 @@ class Resumption:
         allow_made_again(folders_of_newest())
         self._watched.files.written |= written_of_newest()
         self._watched.files.when_destroyed = self._refuse_to_destroy
-        for name, mark in {
+        answers: dict[str, Callable[..., Any]] = {
             marks.BEFORE: self._before,
             marks.ITEMS: self._items,
             marks.TURN: self._turn,
             marks.RUNS: self._runs,
             marks.TAKES: self._takes,
             marks.GOES_ON: self._goes_on,
-            marks.PASSED_OVER: PassedOver,
-        }.items():
-            setattr(builtins, name, mark)
+        }
+        for name, mark in answers.items():
+            setattr(builtins, name, self._mark(mark))
+        setattr(builtins, marks.PASSED_OVER, PassedOver)
         atexit.register(self._end)
         edited = edited_on_the_way()
         if edited:
             self._refuse_to_destroy(EDITED.format(", ".join(edited)))
 
+    @door
     def _end(self) -> None:
         """The script is over, and was not taken up: that is not its end."""
-        if self._is_back:
-            return
+        if not self._is_back:
+            try:
+                SAVING.run(self._complain)
+            finally:
+                os._exit(1)
+
+    def _complain(self) -> None:
         rank = self._rank or self._make_rank()
         if not rank.has_ended:
             has_failed = hasattr(sys, "last_value")  # For another reason, which says nothing about resuming.
-            with contextlib.suppress(AttemptEnds):
-                rank.end_attempt(NOT_THERE, "load" if has_failed else "resume")
-        os._exit(1)
+            rank.end_attempt(NOT_THERE, "load" if has_failed else "resume")
+
+    def _mark(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What the script calls: `function(frame, ...)`, until it is taken up."""
+        passes_on = function == self._items
+        when_back = None if function in (self._before, self._takes) else True
+
+        @door
+        def mark(*args: Any) -> Any:
+            if self._is_back:
+                return args[-1] if passes_on else when_back
+            return SAVING.run(function, sys._getframe(1), *args, seen=True)
+
+        return mark
 
     @property
+    @door
     def is_led(self) -> bool:
         """The script is between its first loop and where it was left."""
         return self._reader is not None and not self._is_back
 
     # What the marks call.
 
-    def _before(self, line: int) -> None:
-        if self._is_back:
-            return
-        frame = sys._getframe(1)
+    def _before(self, frame: types.FrameType, line: int) -> None:
         frames = script_frames(frame)
         if self._rank is None and self._is_first_loop(frame, line):
             self._rank = self._make_rank()
@@ -130,10 +145,7 @@ class Resumption:
         if self._reader is not None:
             self._guarded(self._bind, frame)
 
-    def _items(self, line: int, items: Any) -> Any:
-        if self._is_back:
-            return items
-        frame = sys._getframe(1)
+    def _items(self, frame: types.FrameType, line: int, items: Any) -> Any:
         frames = script_frames(frame)
         if self._reader is None:
             self._under_way[len(frames) - 1, line] = turns = _Turns(self, line, iter(items))
@@ -147,9 +159,8 @@ class Resumption:
             self._guarded(self._put_everything_back, frame)
         return iterator
 
-    def _turn(self, line: int) -> bool:
+    def _turn(self, frame: types.FrameType, line: int) -> bool:
         if self.is_led:
-            frame = sys._getframe(1)
             number = self._number(script_frames(frame), line)
             if number is not None:
                 self._go_for(number + 1)
@@ -158,11 +169,10 @@ class Resumption:
             return number is not None
         return True
 
-    def _runs(self, first: int, last: int, *names: str) -> bool:
+    def _runs(self, frame: types.FrameType, first: int, last: int, *names: str) -> bool:
         """Whether a statement runs: not if it is beside the way. What shows where a loop is is made anew."""
-        if self._is_back or self._reader is None:
+        if self._reader is None:
             return True
-        frame = sys._getframe(1)
         frames = script_frames(frame)
         if self._leads_on(frames, first, last):
             self._guarded(self._bind, frame)
@@ -172,15 +182,15 @@ class Resumption:
         around = (each for each in self._sites if each.depth < depth or each.line < first)
         return is_before and not self._reader.of_each_process.isdisjoint(names) and self._is_in_turn(around)
 
-    def _takes(self, first: int, last: int, end: int) -> bool | None:
-        frames = script_frames(sys._getframe(1))
+    def _takes(self, frame: types.FrameType, first: int, last: int, end: int) -> bool | None:
+        frames = script_frames(frame)
         if not self.is_led or not self._leads_on(frames, first, end):
             return None
         return self._leads_on(frames, first, last)
 
-    def _goes_on(self, first: int, last: int) -> None:
+    def _goes_on(self, frame: types.FrameType, first: int, last: int) -> None:
         """A block is left by `PassedOver`: the way may go on after the statement that was left."""
-        frames = script_frames(sys._getframe(1))
+        frames = script_frames(frame)
         depth = len(frames) - 1
         above = (each for each in self._sites if each.depth < depth)
         if not (
@@ -344,12 +354,14 @@ class _Turns:
         self.turn = -1
         """The number of the present one."""
 
+    @door
     def __iter__(self) -> _Turns:
         return self
 
+    @door
     def __next__(self) -> Any:
         if self._resumption.is_led:
-            self._resumption.go_to_turn(self, sys._getframe(1))
+            SAVING.run(self._resumption.go_to_turn, self, sys._getframe(1))
         self.turn += 1
         return next(self.items)
 

@@ -153,6 +153,7 @@ class ScriptRank(JobRank):
         if not differences:
             self._expected = Expected(self._env.root / loaded.name, self._env.rank)
         self._is_written = True
+        SAVING.is_needed = False
         self._say_hello(accumulates=False)  # It is not known before the first step.
         self._allow_saves()
 
@@ -344,9 +345,11 @@ class ScriptRank(JobRank):
         part of a run that nobody has interrupted."""
         proof, self._leaving = self._leaving, None
         if proof is not None:
-            proof.write()
-            self._say_stopped()
-            os._exit(0)
+            try:
+                proof.write()
+                self._say_stopped()
+            finally:  # Its output is closed, and its place is somebody else's.
+                os._exit(0)
 
     def _compare_turn(self, frame: types.FrameType) -> None:
         now = ShownState.from_picture(Picture(roots_of(script_frames(frame))))

@@ -2,7 +2,8 @@
 
 Rule: each part does nothing unless its variable is there. A process that never imports torch must not
 notice. This file is standard library only, imports of ours what is, runs the `sitecustomize` that it
-hides, and lets no error of its own reach the script. The script is started by the
+hides, and lets no error of its own reach the script: each part runs in `_run`, by which `checkpoint/guard.py`
+hears of what was raised. The script is started by the
 user's own command, so arguments, `__main__` and tracebacks are Python's.
 """
 
@@ -37,17 +38,37 @@ ENV_MODULES = "COTENANT_MODULES"
 """A file to write the names of imported packages to, once: at the first step, or at the end."""
 ENV_JOB = "COTENANT_JOB"
 ENV_ROOT = "COTENANT_CHECKPOINT_ROOT"
-ENV_PROTOCOL, ENV_SOCKET, VERSION = "COTENANT_PROTOCOL", "COTENANT_SOCKET", "1"
+ENV_RESUME = "COTENANT_RESUME"
+ENV_PROTOCOL, VERSION = "COTENANT_PROTOCOL", "1"
 _TORCH = ("torch", "torch.nn", "torch.nn.functional", "torch.optim", "torch.utils.data", "torch.distributed")
 """What scripts import of torch, `torch` itself left out by some."""
 _watched: list[Any] = []
-_TELL_S = 0.2
-"""The supervisor may be busy for so long; without this word it assumes that the script never steps."""
-_UNLIMITED = "cotenant: this process is not held to its part of the GPU ({})\n"
 _PID = os.getpid()
 _BUILTINS = dict(vars(builtins))
 """What is ours keeps to them: a script that replaces one (`open`, `range`) hears of its own calls alone."""
 HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def door(function: Any) -> Any:
+    """As in `checkpoint/guard.py`, which no process needs that never imports torch."""
+    function.__cotenant_door__ = True
+    return function
+
+
+@door
+def _run(part: str, function: Any, *args: Any, otherwise: Any = None) -> Any:
+    """What the function returns. Whatever it raises switches off this part, a name in the guard's module, and
+    the script goes on."""
+    try:
+        return function(*args)
+    except Exception as error:  # noqa: BLE001  # whatever it is, the script must run
+        with contextlib.suppress(Exception):
+            getattr(importlib.import_module("cotenant.checkpoint.guard"), part).turn_off(error)
+        return otherwise
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] == "cotenant"
 
 
 class Startup:
@@ -65,14 +86,18 @@ class Startup:
         """Call `callback(module)` once `name` has been executed; at once if it has been already."""
         module = sys.modules.get(name)
         if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
-            callback(module)
+            _run("STARTING", callback, module)
         else:
             self._waiting.setdefault(name, []).append(callback)
 
+    @door
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        is_ours = name.partition(".")[0] == "cotenant"
-        if not is_ours and name not in self._waiting and name not in self._before:
-            return None
+        if _is_ours(name) or name in self._waiting or name in self._before:
+            return _run("STARTING", self._find, name, path, target)
+        return None
+
+    def _find(self, name: str, path: Any, target: Any) -> Any:
+        """What the other finders find, with us around its execution."""
         later = iter(tuple(sys.meta_path))
         any(each is self for each in later)  # Others of ours ask as well: only those that come after them.
         for finder in later:
@@ -87,40 +112,47 @@ class Startup:
             return spec
         execute = spec.loader.exec_module
 
+        @door
         def exec_module(module: Any) -> None:
-            spec.loader.__dict__.pop("exec_module", None)
-            if is_ours:
-                module.__builtins__ = _BUILTINS
-            self._before.pop(name, lambda: None)()
+            _run("STARTING", self._begins, name, module, spec.loader)
             execute(module)
-            for callback in self._waiting.pop(name, ()):
-                callback(module)
+            _run("STARTING", self._executed, name, module)
 
         with contextlib.suppress(AttributeError):  # a loader with slots: no hook, no harm
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
+    def _begins(self, name: str, module: Any, loader: Any) -> None:
+        loader.__dict__.pop("exec_module", None)
+        if _is_ours(name):
+            module.__builtins__ = _BUILTINS
+        self._before.pop(name, lambda: None)()
+
+    def _executed(self, name: str, module: Any) -> None:
+        for callback in self._waiting.pop(name, ()):
+            _run("STARTING", callback, module)
+
 
 def _torch_is_there(startup: Startup, wanted: list[str]) -> Any:
+    def install() -> None:
+        standing = importlib.import_module("cotenant.gradaccum.zerocode").install(startup, wanted)
+        resuming = importlib.import_module("cotenant.checkpoint.zerocode")
+        resuming.install(standing, wanted, startup.when_imported)
+
     def begin(_: Any) -> None:
-        try:
-            standing = importlib.import_module("cotenant.gradaccum.zerocode").install(startup, wanted)
-            resuming = importlib.import_module("cotenant.checkpoint.zerocode")
-            resuming.install(standing, wanted, startup.when_imported)
-        except Exception as error:  # noqa: BLE001  # whatever it is, the script must run
-            text = "cotenant: the zero-code hook does not work here ({}: {}); the script runs without it\n"
-            if "quiet" not in wanted:
-                sys.stderr.write(text.format(type(error).__name__, error))
+        _run("SAVING" if {"checkpoint", "leave"} & set(wanted) else "SPLITTING", install)
 
     return begin
 
 
 def _optimizers_are_there(startup: Startup) -> Any:
-    """Count steps from now on. A failure ends the count alone: it tells nobody and prints nothing."""
+    """Count steps from now on."""
+
+    def install(optimizers: Any) -> None:
+        importlib.import_module("cotenant.checkpoint.progress").install(startup, optimizers)
 
     def begin(optimizers: Any) -> None:
-        with contextlib.suppress(Exception):
-            importlib.import_module("cotenant.checkpoint.progress").install(startup, optimizers)
+        _run("COUNTING", install, optimizers)
 
     return begin
 
@@ -130,18 +162,22 @@ class WatchedSpec(importlib.machinery.ModuleSpec):
     module is complete, so the first question is the script's import."""
 
     @property
+    @door
     def _initializing(self) -> bool:
-        for spec in _watched:
-            spec.__class__ = importlib.machinery.ModuleSpec
-        _tell_watched()
+        _run("STARTING", _import_begins)
         return False
+
+
+def _import_begins() -> None:
+    for spec in _watched:
+        spec.__class__ = importlib.machinery.ModuleSpec
+    _tell_watched()
 
 
 def _seed_alike(startup: Startup, job: str) -> None:
     """Before the script does anything, seed what it may not seed: as in the job's other attempts, and unlike
     in any other job. What it makes before its loop, its data for one, is then the same again."""
-    with contextlib.suppress(Exception):  # Whatever it is, the script must run.
-        importlib.import_module("cotenant.checkpoint.seeds").watch_seeds(job, startup.when_imported)
+    importlib.import_module("cotenant.checkpoint.seeds").watch_seeds(job, startup.when_imported)
 
 
 compile_script = None  # type: Any
@@ -151,9 +187,13 @@ compile_script = None  # type: Any
 def _take_up_script(env: Any) -> None:
     """If the job has checkpoints, mark the loops in which its script was left."""
     global compile_script
-    with contextlib.suppress(Exception):  # Whatever it is, the script must run: it says what it lacks.
-        if any(name[:1] == "a" for name in os.listdir(env.get(ENV_ROOT, ""))):
-            compile_script = importlib.import_module("cotenant.checkpoint.rerun").mark_script()
+    try:
+        names = os.listdir(env.get(ENV_ROOT, ""))
+    except OSError:
+        return  # Nothing was saved; a folder that cannot be read is found out when it is to be.
+    if any(name[:1] == "a" for name in names) and env.get(ENV_RESUME) != "none":
+        importlib.import_module("cotenant.checkpoint.guard").SAVING.is_needed = True
+        compile_script = importlib.import_module("cotenant.checkpoint.rerun").mark_script()
 
 
 def _watch(startup: Startup) -> None:
@@ -169,15 +209,10 @@ def _watch(startup: Startup) -> None:
 
 
 def _tell_watched() -> None:
-    address, rank = os.environ.get(ENV_SOCKET), os.environ.get("RANK", "0")
-    if not address or os.environ.get(ENV_PROTOCOL, VERSION) != VERSION or not rank.isdecimal():
-        return
-    with contextlib.suppress(Exception):  # Whatever it is, the script must run.
-        import socket
-
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
-            out.settimeout(_TELL_S)
-            out.sendto(b'{"v":%s,"m":"watched","rank":%s}' % (VERSION.encode(), rank.encode()), address)
+    """Without this word the supervisor assumes that the script never steps."""
+    rank, version = os.environ.get("RANK", "0"), os.environ.get(ENV_PROTOCOL, VERSION)
+    if version == VERSION and rank.isdecimal():
+        importlib.import_module("cotenant.checkpoint.guard").tell_supervisor("watched")
 
 
 def _take_stacks_signal(number: str) -> None:
@@ -203,8 +238,14 @@ def _scale_time_limits(scale: str) -> Any:
             factor = float(scale)
         except ValueError:
             return
-        if default is not None and 1.0 <= factor <= 1000.0:
-            c10d._get_default_timeout = lambda backend: default(backend) * factor
+        if default is None or not 1.0 <= factor <= 1000.0:
+            return
+
+        @door
+        def _get_default_timeout(backend: Any) -> Any:
+            return default(backend) * factor
+
+        c10d._get_default_timeout = _get_default_timeout
 
     return begin
 
@@ -217,36 +258,43 @@ def _keep_to_share(torch: Any) -> None:
     plain = getattr(cuda, "set_per_process_memory_fraction", None)
     when_used = getattr(cuda, "_lazy_call", None)
     if plain is None or when_used is None:
-        _say(_UNLIMITED.format("this torch has no limit to set"))
-        return
+        raise RuntimeError("this torch has no limit to set")
 
     def limits() -> Any:
-        try:
-            return importlib.import_module("cotenant.checkpoint.device_limit").limits_of(os.environ, plain)
-        except Exception as error:  # noqa: BLE001  # whatever it is, the script must run
-            _say(_UNLIMITED.format(f"{type(error).__name__}: {error}"))
-            return None
+        return importlib.import_module("cotenant.checkpoint.device_limit").limits_of(os.environ, plain)
 
-    def hold() -> None:
+    def begin() -> None:
         found = limits()
         if found is not None:
-            try:
-                found.begin()
-            except Exception as error:  # noqa: BLE001  # an allocator of the script's own, say
-                _say(_UNLIMITED.format(f"{type(error).__name__}: {error}"))
+            found.begin()
 
+    def lower(fraction: Any, device: Any) -> Any:
+        found = limits()
+        return fraction if found is None else found.note_asked(fraction, device)
+
+    @door
+    def hold() -> None:
+        _run("LIMITING", begin)
+
+    @door
     @functools.wraps(plain)
     def within(fraction: Any, device: Any = None) -> None:
-        found = limits()
-        if found is None:
-            plain(fraction, device)
-        else:
-            found.note_asked(fraction, device)
+        plain(_run("LIMITING", lower, fraction, device, otherwise=fraction), device)
 
     cuda.set_per_process_memory_fraction = within
     if hasattr(cuda, "memory"):
         cuda.memory.set_per_process_memory_fraction = within
     when_used(hold)
+
+
+@door
+def _limited(torch: Any) -> None:
+    _run("LIMITING", _keep_to_share, torch)
+
+
+@door
+def end_process() -> None:
+    _run("ENDING", note_modules)
 
 
 def note_modules() -> None:
@@ -278,34 +326,34 @@ def note_modules() -> None:
         os.rename(part, path)
 
 
-def _say(text: str) -> None:
-    """Writes to the job's log. A process without one goes on."""
-    if sys.__stderr__ is not None:
-        sys.__stderr__.write(text)
-
-
-def _run_hidden() -> None:
-    """The environment's own `sitecustomize`, which this file stands in front of."""
+def _hidden() -> Any:
+    """The environment's own `sitecustomize`, which this file stands in front of; None: it has none."""
     rest = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != HERE]
     spec: Any = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
-    if spec is None or spec.loader is None:
-        return
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["sitecustomize"] = module
-    spec.loader.exec_module(module)
+    return spec if spec is not None and spec.loader is not None else None
+
+
+@door
+def _run_hidden() -> None:
+    """What it raises is not ours to catch."""
+    spec = _run("STARTING", _hidden)
+    if spec is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
 
 
 def _main() -> None:
     env = os.environ
     if env.get(ENV_STACKS_SIGNAL):
-        _take_stacks_signal(env[ENV_STACKS_SIGNAL])
+        _run("STARTING", _take_stacks_signal, env[ENV_STACKS_SIGNAL])
     wanted = [part for part in env.get(ENV_ZERO_CODE, "").split(",") if part]
     scale = env.get(ENV_COLLECTIVE_SCALE, "")
     share = env.get(ENV_MEMORY_MIB, "") or env.get(ENV_MEMORY_FRACTION, "")
     if env.get(ENV_MODULES):
         import atexit
 
-        atexit.register(note_modules)
+        atexit.register(end_process)
     startup = Startup()
     counts = PROGRESS in wanted
     if scale or wanted or share:
@@ -314,12 +362,12 @@ def _main() -> None:
     if counts:
         startup.when_imported("torch.optim.optimizer", _optimizers_are_there(startup))
     if share:
-        startup.when_imported("torch", _keep_to_share)
+        startup.when_imported("torch", _limited)
     if scale:
         startup.when_imported("torch.distributed.distributed_c10d", _scale_time_limits(scale))
     if env.get(ENV_JOB) and {"checkpoint", "leave"} & set(wanted):
-        _take_up_script(env)
-        _seed_alike(startup, env[ENV_JOB])
+        _run("SAVING", _take_up_script, env)
+        _run("SAVING", _seed_alike, startup, env[ENV_JOB])
     if wanted:
         startup.when_imported("torch", _torch_is_there(startup, wanted))
     if counts:
@@ -327,7 +375,7 @@ def _main() -> None:
     if startup in sys.meta_path[1:]:  # Another finder of ours came before it.
         sys.meta_path.remove(startup)
         sys.meta_path.insert(0, startup)
-    _run_hidden()
 
 
-_main()
+_run("STARTING", _main)
+_run_hidden()

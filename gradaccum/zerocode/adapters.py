@@ -31,6 +31,7 @@ from typing import Any, Final
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from cotenant.checkpoint.guard import SPLITTING, door
 from cotenant.gradaccum import exactness
 from cotenant.gradaccum.schedule import PROGRESS, Schedule
 from cotenant.gradaccum.zerocode.measuring import MeasuredModule, MeasuredTrainer, refuse_random_numbers
@@ -59,8 +60,13 @@ def watch(when_imported: WhenImported, standing: AccumulationStanding, mean: boo
             when_imported(name, lambda module: _lightning(module.Trainer, standing))
 
 
-def _turn(standing: AccumulationStanding, models: Iterable[Any], change: Callable[[int], None]) -> bool:
-    """Turns a knob by what s is now, and keeps that s. Returns whether it was turned."""
+def _turn(*what: Any) -> bool:
+    """Turns a knob, if it is to be turned; and returns whether it was."""
+    return bool(SPLITTING.run(_turn_now, *what))
+
+
+def _turn_now(standing: AccumulationStanding, models: Iterable[Any], change: Callable[[int], None]) -> bool:
+    """Turns a knob by what s is now, and keeps that s."""
     steps = PROGRESS.steps_now()
     if steps == 1 or standing.refused is not None:
         return False
@@ -81,6 +87,7 @@ def _transformers(trainer: Any, standing: AccumulationStanding, mean: bool) -> N
     begin = trainer.__init__
     names = list(inspect.signature(begin).parameters)
 
+    @door
     @functools.wraps(begin)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         given = {**dict(zip(names[1:], args)), **kwargs}
@@ -99,7 +106,7 @@ def _transformers(trainer: Any, standing: AccumulationStanding, mean: bool) -> N
         is_turned = _turn(standing, [given.get("model")], change)
         begin(self, *args, **kwargs)
         if is_turned and hasattr(self, "get_batch_samples"):
-            MeasuredTrainer(self, knob)
+            exactness.prove_or_end(MeasuredTrainer, self, knob)
 
     trainer.__init__ = __init__
 
@@ -142,6 +149,7 @@ def _takes_items(model: Any) -> bool:
 def _accelerate(accelerator: Any, standing: AccumulationStanding) -> None:
     begin = accelerator.prepare
 
+    @door
     @functools.wraps(begin)
     def prepare(self: Any, *objects: Any, **kwargs: Any) -> Any:
         loaders = [each for each in objects if isinstance(each, DataLoader)]
@@ -155,7 +163,7 @@ def _accelerate(accelerator: Any, standing: AccumulationStanding) -> None:
 
         if _turn(standing, objects, change):
             for module in (each for each in objects if isinstance(each, torch.nn.Module)):
-                refuse_random_numbers(module)
+                exactness.prove_or_end(refuse_random_numbers, module)
         return begin(self, *(smaller.get(id(each), each) for each in objects), **kwargs)
 
     accelerator.prepare = prepare
@@ -164,6 +172,7 @@ def _accelerate(accelerator: Any, standing: AccumulationStanding) -> None:
 def _lightning(trainer: Any, standing: AccumulationStanding) -> None:
     begin = trainer.fit
 
+    @door
     @functools.wraps(begin)
     def fit(self: Any, model: Any, train_dataloaders: Any = None, *args: Any, **kwargs: Any) -> Any:
         loaders = [train_dataloaders]
@@ -177,7 +186,7 @@ def _lightning(trainer: Any, standing: AccumulationStanding) -> None:
             self.accumulate_grad_batches *= steps
 
         if _turn(standing, [model], change) and hasattr(model, "training_step"):
-            MeasuredModule(model, PROGRESS.last_steps)
+            exactness.prove_or_end(MeasuredModule, model, PROGRESS.last_steps)
         return begin(self, model, loaders[0], *args, **kwargs)
 
     trainer.fit = fit

@@ -40,7 +40,7 @@ class FirstBatches:
         """A batch of two rows or more was seen."""
 
     def enter(self) -> None:
-        self._looked = LookedUp(torch.nn.Module, "_call_impl", self._look)
+        self._looked = LookedUp(torch.nn.Module, "_call_impl", SPLITTING, self._look)
 
     def leave(self) -> None:
         if self._looked is not None:
@@ -53,7 +53,7 @@ class FirstBatches:
     def _look(self, module: torch.nn.Module, frame: types.FrameType) -> None:
         is_traced = torch._C._get_tracing_state() is not None
         if frame.f_code is _CALL and not DEPTH.inside and torch.is_grad_enabled() and not is_traced:
-            SPLITTING.run(self._note, module, frame)
+            self._note(module, frame)
 
     def _note(self, module: torch.nn.Module, frame: types.FrameType) -> None:
         """Notes a call, if it is one of an outermost module."""

@@ -24,6 +24,7 @@ from typing import Any, Final
 import torch
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
+from cotenant.checkpoint.guard import AttemptEnds, door
 from cotenant.checkpoint.picture import generator_roots
 from cotenant.checkpoint.training import rng
 from cotenant.gradaccum.exactness import end_attempt
@@ -46,6 +47,7 @@ class Depth(threading.local):
 DEPTH: Final = Depth()
 
 
+@door
 @contextmanager
 def inside() -> Iterator[None]:
     DEPTH.inside += 1
@@ -53,6 +55,19 @@ def inside() -> Iterator[None]:
         yield
     finally:
         DEPTH.inside -= 1
+
+
+def run_or_end(split: SplitForward, function: Callable[..., Any], *args: Any) -> Any:
+    """Run a part of the script's forward pass. An error of its own is the script's; one of ours, in the
+    middle of it, ends the attempt."""
+    try:
+        return function(*args)
+    except AttemptEnds:
+        raise
+    except BaseException as error:
+        if error is split.raised or not isinstance(error, Exception):
+            raise
+        end_attempt(f"its batch could not be split: {type(error).__name__}: {error}")
 
 
 def is_in_backward() -> bool:
@@ -211,6 +226,11 @@ class _Part:
             output = split.call(leaves)
             self._first = versions, states, form, [_summary(each) for each in tensors_of(output)]
             return output
+        return run_or_end(split, self._compute_again, leaves)
+
+    def _compute_again(self, leaves: tuple[Any, ...]) -> Any:
+        assert self._first is not None
+        split = self._split
         versions, states, form, outputs = self._first
         if split.versions(leaves) != versions:
             end_attempt(

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from cotenant.checkpoint.guard import door
 from cotenant.gradaccum import exactness
 from cotenant.gradaccum.aside import ScriptState
 from cotenant.gradaccum.labels import GROUP_MIN, choose_rows, orders_of
@@ -62,9 +63,10 @@ class MeasuredModule:
         self._own = module.training_step
         self._calls = 0
 
+        @door
         @functools.wraps(self._own)
         def training_step(batch: Any, *args: Any, **kwargs: Any) -> Any:
-            self._begin(batch, args, kwargs)
+            exactness.prove_or_end(self._begin, batch, args, kwargs)
             return self._own(batch, *args, **kwargs)
 
         module.training_step = training_step
@@ -103,15 +105,23 @@ def refuse_random_numbers(module: torch.nn.Module) -> None:
 
     begun: list[Any] = []
 
-    def enter(*_: Any) -> None:
+    def look() -> None:
         begun.append(Picture(generator_roots()))
 
-    def leave(*_: Any) -> None:
+    def compare() -> None:
         changes = begun.pop().changes()
         if changes and module.training:
             if not exactness.allows_equivalent():
                 exactness.end_attempt(RANDOM.format(changes[0].path))
             PROGRESS.is_equivalent = True
+
+    @door
+    def enter(*_: Any) -> None:
+        exactness.prove_or_end(look)
+
+    @door
+    def leave(*_: Any) -> None:
+        exactness.prove_or_end(compare)
 
     module.register_forward_pre_hook(enter)
     module.register_forward_hook(leave)
@@ -130,18 +140,27 @@ class MeasuredTrainer:
         """Micro-batches count alike, whatever is in them."""
         trainer.get_batch_samples, trainer.data_collator = self.get_batch_samples, self.collate
 
+    @door
     def collate(self, samples: list[Any]) -> Any:
+        exactness.prove_or_end(self._keep, samples)
+        return self._collate(samples)
+
+    def _keep(self, samples: list[Any]) -> None:
         self._samples.append(samples)
         while len(self._samples) > self._trainer.args.gradient_accumulation_steps + 1:
             self._samples.popleft()
-        return self._collate(samples)
 
+    @door
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """The micro-batches of the next step, in the Trainer's place."""
         batches, items = self._fetch(*args, **kwargs)
+        exactness.prove_or_end(self._check, batches, args[2:])
+        return batches, items
+
+    def _check(self, batches: Any, more: tuple[Any, ...]) -> None:
         self._steps += 1
         if is_power_of_two(self._steps) and batches:
-            reason = self._measure(args[2:])
+            reason = self._measure(more)
             if reason is not None:
                 exactness.end_attempt(reason)
         if self._is_average:
@@ -152,7 +171,6 @@ class MeasuredTrainer:
                 self._trainer.args.gradient_accumulation_steps // self._knob
             ):
                 exactness.end_attempt(INCOMPLETE)
-        return batches, items
 
     def _measure(self, more: tuple[Any, ...]) -> str | None:
         """more: what the framework gives to `get_batch_samples` besides batches and their number."""

@@ -18,7 +18,6 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -26,7 +25,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from cotenant.checkpoint.guard import SPLITTING, AttemptEnds, door
-from cotenant.gradaccum.exactness import end_attempt
+from cotenant.gradaccum.exactness import end_attempt, prove_or_end
 from cotenant.gradaccum.modules import trains
 from cotenant.gradaccum.rows import Call, Uncut, sizes_of
 from cotenant.gradaccum.schedule import PROGRESS
@@ -40,6 +39,7 @@ from cotenant.gradaccum.zerocode.forward import (
     inside,
     is_in_backward,
     node_number,
+    run_or_end,
 )
 from cotenant.gradaccum.zerocode.replacing import Replacements
 from cotenant.gradaccum.zerocode.standing import AccumulationStanding
@@ -144,8 +144,8 @@ class Patches:
                 with inside():
                     return original(module, *args, **kwargs)
             began = node_number()
-            output = _run_split(split)
-            _run_or_end(end, module, split, output, began)
+            output = run_or_end(split, split.run)
+            prove_or_end(end, module, split, output, began)
             return output
 
         return __call__
@@ -158,9 +158,9 @@ class Patches:
         def with_audit(*args: Any, **kwargs: Any) -> Any:
             if DEPTH.inside or is_in_backward():
                 return original(*args, **kwargs)
-            _run_or_end(self._check_losses, signature, args, kwargs)
+            prove_or_end(self._check_losses, signature, args, kwargs)
             found = original(*args, **kwargs)
-            _run_or_end(self._check_second_pass)
+            prove_or_end(self._check_second_pass)
             return found
 
         return with_audit
@@ -244,6 +244,7 @@ class Patches:
             if reason is not None:
                 end_attempt(f"{type(module).__name__}: {reason}")
 
+    @door
     def _prove_at_exit(self) -> None:
         if self.standing.refused is not None or getattr(sys, "last_value", None) is not None:
             return
@@ -256,23 +257,3 @@ class Patches:
 
 
 WHOLE: Final = object()
-
-
-def _run_split(split: SplitForward) -> Any:
-    """The script's forward pass in parts. An error of its own is the script's; one of ours, in the middle of
-    it, ends the attempt."""
-    try:
-        return split.run()
-    except AttemptEnds:
-        raise
-    except BaseException as error:
-        if error is split.raised or not isinstance(error, Exception):
-            raise
-        end_attempt(f"its batch could not be split: {type(error).__name__}: {error}")
-
-
-def _run_or_end(function: Callable[..., None], *args: Any) -> None:
-    """Run what belongs to a step that is split: it must not fail, or the step must not count."""
-    SPLITTING.run(function, *args)
-    if SPLITTING.why:
-        end_attempt(SPLITTING.why)

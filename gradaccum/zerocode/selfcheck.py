@@ -28,7 +28,7 @@ from torch.func import functional_call
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
-from cotenant.checkpoint.guard import listen_for
+from cotenant.checkpoint.guard import SPLITTING, door, listen_for
 from cotenant.checkpoint.ownership import is_in_import, own_thread
 from cotenant.checkpoint.picture import Picture, PictureTooLarge, process_roots
 from cotenant.checkpoint.picture.arrays import UNFORMED
@@ -367,9 +367,13 @@ _listening: list[bool] = []
 """Not empty: the process has our audit hook, which cannot be taken away again."""
 
 
+@door
+def _hear_event(event: str, args: tuple[Any, ...]) -> None:
+    if _noted:
+        SPLITTING.run(_note_event, event, args)
+
+
 def _note_event(event: str, args: tuple[Any, ...]) -> None:
-    if not _noted:
-        return
     writes = event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
     if (writes or event in _ACTIONS) and not is_in_import(sys._getframe(1)):
         _noted[-1].append(f"writes {args[0]}" if writes else event)
@@ -380,7 +384,7 @@ def _watching_files() -> Iterator[list[str]]:
     """Keeps what is printed from the script's output, and lists what else leaves the process."""
     if not _listening:
         _listening.append(True)
-        listen_for((*_ACTIONS, "open"), _note_event)
+        listen_for((*_ACTIONS, "open"), _hear_event)
     written: list[str] = []
     before = sys.stdout, sys.stderr
     sys.stdout = _Silence(before[0], written, "prints")

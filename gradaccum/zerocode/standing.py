@@ -10,11 +10,11 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from cotenant.checkpoint.guard import SPLITTING
+from cotenant.checkpoint.guard import ENV_SOCKET, SPLITTING
 from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.progress.main_optimizer import MainOptimizer
 from cotenant.gradaccum.exactness import end_attempt
-from cotenant.gradaccum.protocol import ENV_SOCKET, tell_failed
+from cotenant.gradaccum.protocol import tell_failed
 from cotenant.gradaccum.schedule import PROGRESS, Schedule
 
 log = LateLog("cotenant.gradaccum")

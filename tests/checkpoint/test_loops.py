@@ -61,7 +61,7 @@ class Box:
 @pytest.fixture
 def loaders() -> Iterator[Loaders]:
     found = Loaders()
-    loading = Loading(torch.utils.data.dataloader, found.began)
+    loading = Loading(torch.utils.data.dataloader, Guard("counting steps"), found.began)
     yield found
     loading.end()
 
@@ -257,7 +257,8 @@ def test_a_failure_of_ours_ends_the_counting_and_nothing_else(
         own = optimizer()
         for _ in range(5):
             hooks[0](own, (), {})
-        said = json.loads(supervisor.recv(4096))
+        failed, said = (json.loads(supervisor.recv(4096)) for _ in range(2))
+        assert (failed["m"], failed["what"]) == ("failed", "hook")
         assert (said["m"], said["total"]) == ("length", None)
         assert said["note"].startswith("counting steps is off: cotenant's own code failed: ZeroDivisionError")
         supervisor.setblocking(False)

@@ -123,6 +123,12 @@ class Contained(Cluster):
             assert time.monotonic() < deadline_s
             self.client.ask(wire.WaitJobs(job_ids=(job_id,), timeout_s=0.2), timeout_s=PATIENCE_S)
 
+    def await_resumable(self, job_id: JobId) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not self.await_phase(job_id, Phase.RUNNING).job.resumable:
+            assert time.monotonic() < deadline_s
+            self.client.ask(wire.WaitJobs(job_ids=(job_id,), timeout_s=0.2), timeout_s=PATIENCE_S)
+
     def log(self, job_id: JobId) -> str:
         return "".join(
             each.read_text() for each in sorted(self.state("h1").glob(f"attempts/{job_id}-a*/logs/*"))

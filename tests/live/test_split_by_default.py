@@ -4,6 +4,7 @@ nobody had been there."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,7 +67,9 @@ def peak_mib(person: Path, *words: str) -> int:
     """Of the script, started as it is or in parts, without cotenant around it."""
     command = [sys.executable, *words]
     env = {**os.environ, **AT_ONCE}
-    done = subprocess.run(command, cwd=person, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    done = subprocess.run(
+        command, cwd=person, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     return int(done.stdout.split()[-1])
 
 

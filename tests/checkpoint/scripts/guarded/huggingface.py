@@ -1,0 +1,25 @@
+"""Hugging Face's Trainer."""
+
+import sys
+import tempfile
+
+import torch
+import transformers
+
+torch.manual_seed(0)
+config = transformers.GPT2Config(vocab_size=32, n_positions=16, n_embd=8, n_layer=1, n_head=2)
+model = transformers.GPT2LMHeadModel(config)
+rows = [{"input_ids": row, "labels": row} for row in torch.randint(0, 32, (24, 8))]
+with tempfile.TemporaryDirectory() as folder:
+    options = transformers.TrainingArguments(
+        output_dir=folder,
+        num_train_epochs=2,
+        per_device_train_batch_size=4,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        logging_strategy="no",
+    )
+    transformers.Trainer(model=model, args=options, train_dataset=rows).train()
+torch.save(model.state_dict(), sys.argv[1])
