@@ -13,12 +13,12 @@ from tests.checkpoint.ranks import Warm, one_warm_process
 
 REFUSED: Final[dict[str, str]] = {
     "csv_log": "before the loop csv_log.py line 21 truncates it: done again, that would destroy it",
-    "endless_loader": "`main().weights<0>` is a list_iterator half way, which a new process cannot make",
+    "endless_loader": "line 29: `main().weights<0>` is a list_iterator half way, which a new process cannot",
     "log_file": "before the loop log_file.py line 20 truncates it: done again, that would destroy it",
     "manual_sgd": "no optimizer has made a step",
     "minibatches": "minibatches.py line 29: `iterate_minibatches(X, Y, 8)` is not known",
     "persistent_workers": "the workers of a loader live longer than an epoch, and what they keep is theirs",
-    "teacher_copied": "`pairs` is a zip half way, which a new process cannot make",
+    "teacher_copied": "line 28: `pairs` is a zip half way, which a new process cannot make",
 }
 """By script: the piece of the refusal that says what is in the way. All others are exact."""
 SEEDS: Final[dict[str, int]] = {"active_learning": 2}

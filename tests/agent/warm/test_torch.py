@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -208,9 +207,12 @@ def test_a_plain_script_is_resumed_as_in_a_cold_start(
     try:
         with Supervisor(environment.folder / f"s{len(words)}{words[-1]}", 1) as supervisor:
             stop_at_third_step(environment, server, supervisor, argv, tmp_path)
-            for attempt, start in enumerate((partial(environment.warm, server), environment.cold), 2):
+            for attempt, is_warm in ((2, True), (3, False)):
                 environment.late = checkpointed(supervisor, tmp_path, attempt)
-                code, output = start(argv, tmp_path).one
+                again = (
+                    environment.warm(server, argv, tmp_path) if is_warm else environment.cold(argv, tmp_path)
+                )
+                code, output = again.one
                 lines = [line for line in output.splitlines() if not line.startswith("resumed from a1-s3")]
                 assert (code, lines) == (0, whole.one[1].splitlines())
                 assert len(lines) == len(output.splitlines()) - 1, "it has gone on"
