@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Collection
 from typing import Any, Final, TypeVar
 
 from cotenant.checkpoint.unseen import Unseen
@@ -84,6 +85,18 @@ def describe(error: BaseException) -> str:
             line = f" ({name[len(_OURS) :]} line {trace.tb_lineno})"
         trace = trace.tb_next
     return f"{type(error).__name__}: {error}{line}"
+
+
+def listen_for(events: Collection[str], hear: Callable[[str, tuple[Any, ...]], None]) -> None:
+    """Have the interpreter tell of these events for ever: an audit hook cannot be taken away. It is also
+    called when the interpreter takes its modules apart, and then must not look for anything in one."""
+    is_ending = sys.is_finalizing
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event in events and not is_ending():
+            hear(event, args)
+
+    sys.addaudithook(hook)
 
 
 COUNTING: Final = Guard("counting steps")

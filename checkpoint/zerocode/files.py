@@ -20,7 +20,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from cotenant.checkpoint.guard import SAVING, door, leave_out_frame
+from cotenant.checkpoint.guard import SAVING, door, leave_out_frame, listen_for
 from cotenant.checkpoint.namespaces import module_of
 from cotenant.checkpoint.ownership import is_scripts_own
 from cotenant.checkpoint.progress.expressions import called_name
@@ -59,7 +59,7 @@ class FileWatch:
     def begin(self) -> None:
         """From now on, for ever: an audit hook cannot be taken away. torch.save opens its file in C++, of
         which Python does not tell."""
-        sys.addaudithook(self._heard)
+        listen_for(_EVENTS, self._heard)
         serialization = sys.modules.get("torch.serialization")
         opens = getattr(serialization, "_open_zipfile_writer", None)
         if opens is None:
@@ -104,7 +104,7 @@ class FileWatch:
             os.dup2(nothing, 2)
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
-        if event not in _EVENTS or self._busy:
+        if self._busy:
             return
         self._busy = True
         try:

@@ -20,14 +20,15 @@ import contextlib
 import math
 import random
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.func import functional_call
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
+from cotenant.checkpoint.guard import listen_for
 from cotenant.checkpoint.ownership import is_in_import, own_thread
 from cotenant.checkpoint.picture import Picture, PictureTooLarge, process_roots
 from cotenant.checkpoint.picture.arrays import UNFORMED
@@ -225,28 +226,35 @@ class RowCheck:
         ]
         args, kwargs = few.arguments(few.leaves)
         _seed_again()
-        whole = still(self._module, *args, **kwargs)
+        whole = _Made.by(lambda: still(self._module, *args, **kwargs), wanted)
         self._undo()
         _seed_again()
-        parts = SplitForward(still, self._module, few, 2).run()
+        parts = _Made.by(SplitForward(still, self._module, few, 2).run, wanted)
         self._undo()
-        return _difference(tensors_of(whole), tensors_of(parts), wanted, tolerance)
+        return _difference(whole, parts, tolerance)
 
 
-def _difference(
-    whole: Sequence[torch.Tensor],
-    parts: Sequence[torch.Tensor],
-    wanted: Sequence[torch.Tensor],
-    tolerance: float,
-) -> str | None:
-    if [(t.shape, t.dtype) for t in whole] != [(t.shape, t.dtype) for t in parts]:
+class _Made(NamedTuple):
+    """What a forward pass returns and which gradients that gives, without the activations in between."""
+
+    outputs: list[torch.Tensor]
+    gradients: list[torch.Tensor]
+
+    @classmethod
+    def by(cls, forward: Callable[[], Any], wanted: Sequence[torch.Tensor]) -> _Made:
+        outputs = tensors_of(forward())
+        gradients = _pulled_back(outputs, [_weights(each) for each in outputs], wanted)
+        return cls([each.detach() for each in outputs], gradients)
+
+
+def _difference(whole: _Made, parts: _Made, tolerance: float) -> str | None:
+    if [(t.shape, t.dtype) for t in whole.outputs] != [(t.shape, t.dtype) for t in parts.outputs]:
         return "what it returns has another shape in parts"
     what = "output"
-    largest, apart = _apart(whole, parts)
+    largest, apart = _apart(whole.outputs, parts.outputs)
     if apart <= tolerance * largest:
         what = "gradient"
-        weights = [_weights(each) for each in whole]
-        largest, apart = _apart(_pulled_back(whole, weights, wanted), _pulled_back(parts, weights, wanted))
+        largest, apart = _apart(whole.gradients, parts.gradients)
     if not (math.isfinite(largest) and math.isfinite(apart)):
         return "it could not be checked on a few rows of a batch (values are not finite)"
     if apart <= tolerance * largest:
@@ -281,7 +289,6 @@ def _apart(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> tuple
     for a, b in zip(left, right):
         if not a.numel():
             continue
-        a, b = a.detach(), b.detach()
         if not (a.is_floating_point() or a.is_complex()):
             a, b = a.double(), b.double()
         largest = max(largest, float(a.abs().max()))
@@ -373,7 +380,7 @@ def _watching_files() -> Iterator[list[str]]:
     """Keeps what is printed from the script's output, and lists what else leaves the process."""
     if not _listening:
         _listening.append(True)
-        sys.addaudithook(_note_event)
+        listen_for((*_ACTIONS, "open"), _note_event)
     written: list[str] = []
     before = sys.stdout, sys.stderr
     sys.stdout = _Silence(before[0], written, "prints")

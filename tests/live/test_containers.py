@@ -199,7 +199,7 @@ def test_a_gang_is_preempted_and_resumed_bit_for_bit(contained: Contained) -> No
     undisturbed = contained.train("undisturbed", 40, 0.0)
     job = contained.train("disturbed", 40, 0.1)
     contained.await_phase(undisturbed, Phase.DONE)
-    contained.await_step(job)
+    contained.await_resumable(job)
     contained.client.ask(wire.ChangeJobs(job_ids=(job,), verb="preempt"))
     shown = contained.await_phase(job, Phase.DONE, Phase.FAILED)
     assert [each.outcome for each in shown.attempts] == ["preempted", "finished"]

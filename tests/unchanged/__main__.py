@@ -25,6 +25,7 @@ from tests.unchanged.verdicts import Kind, Verdict, judge
 
 AT_ONCE: Final = 2 * min(2, len(os.sched_getaffinity(0)))
 """Jobs mostly wait: for a profile, as short as it is."""
+TRAITS_QUICK: Final = 150
 QUICK: Final = 40
 """Scripts in the quick version, beside the traits and the generated ones."""
 FINE: Final = (Kind.SAME, Kind.KNOWN, Kind.SKIPPED)
@@ -137,7 +138,7 @@ def choose(options: argparse.Namespace) -> list[Script]:
     if options.live:
         chosen, count = [each for each in chosen if each.name in live.CHOSEN], live.LOOPS
     elif options.quick:
-        chosen, count = chosen_for_quick(chosen, options.seed, QUICK), LOOPS_QUICK
+        chosen, count = chosen_for_quick(chosen, options.seed, traits=TRAITS_QUICK, others=QUICK), LOOPS_QUICK
     chosen += loops(options.seed, count if options.loops is None else options.loops)
     return [each for each in chosen if any(word in each.name for word in options.only or ("",))]
 

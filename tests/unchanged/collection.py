@@ -268,8 +268,10 @@ SHARED_RULES: Final[dict[str, Rules]] = {"trainer_own_counter": FRAMEWORK_RULES}
 SHARED_SETTINGS: Final[dict[str, Mapping[str, Any]]] = {"dropout_profiled": {"profile_s": 3.0}}
 
 
-def chosen_for_quick(found: list[Script], seed: int, most: int) -> list[Script]:
-    """All traits, and so many of the others that are not slow, drawn by the seed."""
-    others = [each.name for each in found if not each.slow and not each.name.startswith(TRAIT)]
-    drawn = set(random.Random(seed).sample(others, min(most, len(others))))
-    return [each for each in found if each.name.startswith(TRAIT) or each.name in drawn]
+def chosen_for_quick(found: list[Script], seed: int, *, traits: int, others: int) -> list[Script]:
+    """So many of the traits, and so many of the others that are not slow, drawn by the seed."""
+    draw, drawn = random.Random(seed), set()
+    for is_trait, most in ((True, traits), (False, others)):
+        names = [each.name for each in found if not each.slow and each.name.startswith(TRAIT) is is_trait]
+        drawn |= set(draw.sample(names, min(most, len(names))))
+    return [each for each in found if each.name in drawn]

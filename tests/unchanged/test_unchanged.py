@@ -205,9 +205,12 @@ def test_generated_loops_run_by_themselves(runner: Runner, seed: int) -> None:
         )
 
 
-def test_the_quick_version_has_all_traits_and_some_of_the_others() -> None:
+def test_the_quick_version_has_some_of_the_traits_and_of_the_others() -> None:
     found = list(scripts())
-    names = [each.name for each in chosen_for_quick(found, seed=1, most=20)]
-    assert sum(name.startswith("traits/") for name in names) == len(TRAITS)
-    assert len(names) == len(TRAITS) + 20
-    assert names != [each.name for each in chosen_for_quick(found, seed=2, most=20)]
+    names = [each.name for each in chosen_for_quick(found, seed=1, traits=30, others=20)]
+    assert sum(name.startswith("traits/") for name in names) == 30
+    assert len(names) == 30 + 20
+    assert names != [each.name for each in chosen_for_quick(found, seed=2, traits=30, others=20)]
+    assert sum(
+        each.name.startswith("traits/") for each in chosen_for_quick(found, 1, traits=10**4, others=0)
+    ) == (len(TRAITS))
