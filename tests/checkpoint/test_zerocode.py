@@ -241,3 +241,21 @@ def test_state_that_is_forgotten_is_found_before_the_next_step(warm: Warm, tmp_p
     said = runs.failed()
     assert "CheckpointError" in said, f"seed {seed}: {said}"
     assert "step 6" not in said.split("--- rank 0")[-1]
+
+
+def test_state_out_of_reach_is_found_by_the_steps_that_both_processes_make(
+    warm: Warm, tmp_path: Path
+) -> None:
+    """Nobody looks into the interpreter for what a script keeps there: the loss tells."""
+    keep = "step += 1\n            sys.setrecursionlimit(sys.getrecursionlimit() + 1)"
+    runs = changed(
+        warm,
+        tmp_path,
+        PLAIN,
+        ("step += 1", keep),
+        ("loss.backward()", "(loss * sys.getrecursionlimit()).backward()"),
+    )
+    runs.stopped(5)
+    said = runs.failed()
+    assert "CheckpointError: step 6 was made otherwise than in the attempt that was left: `main()." in said
+    assert not (tmp_path / "job" / "saved.pt").exists()
