@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 
@@ -46,10 +46,16 @@ class LookedUp:
     @never_compile
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         if owner is not None and not torch.compiler.is_compiling():
-            self._guard.run(self._look, owner, sys._getframe(1))
+            frame = sys._getframe(1)
+            while frame.f_code is _GET and frame.f_back is not None:  # Another one that stands for the same.
+                frame = frame.f_back
+            self._guard.run(self._look, owner, frame)
         return self._original.__get__(owner, kind)
 
     def end(self) -> None:
         """Put the original back. What others have put on top of this stays there."""
         if vars(self._holder).get(self._name) is self:
             setattr(self._holder, self._name, self._original)
+
+
+_GET: Final = LookedUp.__get__.__code__

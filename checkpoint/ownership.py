@@ -12,6 +12,7 @@ from pathlib import Path
 from cotenant.checkpoint.namespaces import module_of, names_of
 
 _MAIN = "__main__"
+_OURS = ("cotenant", "cotenant_forkserver")
 
 
 def is_scripts_own(module: str) -> bool:
@@ -21,7 +22,7 @@ def is_scripts_own(module: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _is_outside_packages(module: str, file: str | None) -> bool:
-    if file is None or module.partition(".")[0] == "cotenant":
+    if file is None or module.partition(".")[0] in _OURS:
         return False
     path = Path(file).resolve()
     if {"site-packages", "dist-packages"} & set(path.parts):

@@ -1,4 +1,4 @@
-"""`python -m cotenant.checkpoint.rerun SCRIPT ARGS`: a script that goes on from a checkpoint.
+"""`python -m cotenant.checkpoint SCRIPT ARGS`: a script that goes on from a checkpoint.
 
 Rule: standard library only; this runs before the script's torch. The script is compiled from its own
 source, with marks where it was left (`marks.py`). Arguments and `__main__` are those of `python SCRIPT
@@ -7,6 +7,7 @@ ARGS`. A script that begins at its beginning never comes by here.
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 import types
@@ -113,7 +114,7 @@ def mark_script() -> Callable[[bytes, str], Any] | None:
     at = None if words is None else _first_of_script(words)
     if words is not None and at is not None and os.path.abspath(words[at]) in marks:
         os.environ[ENV_RERUN] = "1"
-        here = [sys.executable, *words[1:at], "-m", "cotenant.checkpoint.rerun", *words[at:]]
+        here = [sys.executable, *words[1:at], "-m", "cotenant.checkpoint", *words[at:]]
         os.execv(sys.executable, here)
     return None
 
@@ -153,14 +154,8 @@ def run(words: Sequence[str], marks: Marks) -> None:
     sys.argv = list(words)
     sys.path[0] = os.path.dirname(os.path.realpath(file))
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=file, __builtins__=__builtins__, __cached__=None)
+    main.__dict__.update(__file__=file, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = main
     with open(file, "rb") as source:
         code = SAVING.run(compile_marked, source.read(), file, marks)
     exec(code, main.__dict__)
-
-
-if __name__ == "__main__":
-    from cotenant.checkpoint import rerun
-
-    rerun.run(sys.argv[1:], rerun.marks_of_newest())

@@ -187,6 +187,10 @@ class ScriptRank(JobRank):
             self._watched.passes.end()
             self.cannot_resume(reason)
 
+    def _fail_to_load(self, error: CheckpointError) -> NoReturn:
+        """Ends the attempt: a guard must not make a fresh start of it."""
+        self.end_attempt(str(error), "load")
+
     def end_attempt(self, reason: str, what: Literal["resume", "load"] = "resume") -> NoReturn:
         """This is not the run that was left: it must not go on. load: that says nothing against its
         checkpoint."""
@@ -242,7 +246,7 @@ class ScriptRank(JobRank):
                 self._verdict = StepVerdict.GO
                 self._tell(protocol.FAILED, what="save", error=str(error))
         except (NotResumable, PictureTooLarge, CheckpointError) as error:
-            self._fail(str(error))
+            self._fail(standing.locate(str(error)))
 
     def _allow_saves(self) -> None:
         files = self._watched.files

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import os
+import re
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
@@ -75,6 +76,20 @@ class LoopStanding(NamedTuple):
             found.setdefault(id(owner), set()).update(head_lines(loop))
         return found
 
+    def locate(self, reason: str) -> str:
+        """A reason that begins with an object's path, after the line at which a loop first names its
+        variable; else after the line of the outermost loop."""
+        path = re.match(r"`(?:\w+\(\)\.)*(\w+)", reason)
+        if path is None:
+            return reason
+        uses = (
+            f"{os.path.basename(site.file)} line {each.lineno}: {reason}"
+            for site, loop in zip(self.sites, self.loops)
+            for each in sorted(_names_in(loop), key=lambda name: name.lineno)
+            if each.id == path[1]
+        )
+        return next(uses, f"{self.sites[0].place}: {reason}")
+
 
 def script_frames(frame: types.FrameType | None) -> list[types.FrameType]:
     """The frames of the script's own code, the outermost first. The script begins at `__main__`: who runs it
@@ -133,6 +148,10 @@ def stand_at(
     if not standing.sites:
         raise NotResumable("no loop of the script stands around its steps")
     return standing
+
+
+def _names_in(loop: Loop) -> Iterator[ast.Name]:
+    return (each for each in ast.walk(loop) if isinstance(each, ast.Name))
 
 
 def _held_source(loop: Loop, names: Names) -> Any:

@@ -147,6 +147,13 @@ def test_a_script_that_was_edited_does_not_begin_anew_over_its_checkpoints(
     assert not (tmp_path / "job" / "saved.pt").exists()
 
 
+def test_checkpoints_that_cannot_be_used_are_an_error_and_no_fresh_start(warm: Warm, tmp_path: Path) -> None:
+    runs = changed(warm, tmp_path, PLAIN)
+    (tmp_path / "root" / "a1-s5").mkdir(parents=True)
+    assert "going back to step 0 would lose the training so far" in runs.failed()
+    assert not (tmp_path / "job" / "saved.pt").exists()
+
+
 def test_a_setup_that_does_not_repeat_ends_the_attempt_and_names_what_differs(
     warm: Warm, tmp_path: Path
 ) -> None:
@@ -174,8 +181,11 @@ def test_what_cannot_be_known_is_refused_by_name_and_runs_on_undisturbed(warm: W
     runs.whole()
     heard = runs.resumed(1)
     hello = [word for word in heard if word.get("m") == "hello"][-1]
-    assert hello["resumable"] is False
-    assert "squeeze" in hello["resumable_note"]
+    line = 1 + runs.script.read_text().splitlines().index("            squeeze.compress(bytes(step))")
+    assert (hello["resumable"], hello["resumable_note"]) == (
+        False,
+        f"script.py line {line}: `squeeze` is a zlib.Compress, into which nobody can look",
+    )
     assert_equal(runs.saved("whole"), runs.saved("job"))
 
 
@@ -231,3 +241,21 @@ def test_state_that_is_forgotten_is_found_before_the_next_step(warm: Warm, tmp_p
     said = runs.failed()
     assert "CheckpointError" in said, f"seed {seed}: {said}"
     assert "step 6" not in said.split("--- rank 0")[-1]
+
+
+def test_state_out_of_reach_is_found_by_the_steps_that_both_processes_make(
+    warm: Warm, tmp_path: Path
+) -> None:
+    """Nobody looks into the interpreter for what a script keeps there: the loss tells."""
+    keep = "step += 1\n            sys.setrecursionlimit(sys.getrecursionlimit() + 1)"
+    runs = changed(
+        warm,
+        tmp_path,
+        PLAIN,
+        ("step += 1", keep),
+        ("loss.backward()", "(loss * sys.getrecursionlimit()).backward()"),
+    )
+    runs.stopped(5)
+    said = runs.failed()
+    assert "CheckpointError: step 6 was made otherwise than in the attempt that was left: `main()." in said
+    assert not (tmp_path / "job" / "saved.pt").exists()

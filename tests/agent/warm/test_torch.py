@@ -4,6 +4,7 @@ from `python` and from torchrun.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from cotenant.agent.warm.spawn import ForkServer
 from tests.agent.warm.servers import Environment, said
+from tests.checkpoint.ranks import Supervisor
 from tests.ports import free_port
 
 TRAIN = """
@@ -140,18 +142,16 @@ def test_a_worker_that_fails_is_told_as_ever(
 
 
 SPLIT = """
+import sys
 import torch
-class Seen(torch.nn.Linear):
-    def forward(self, x):
-        print(len(x))
-        return super().forward(x)
 torch.manual_seed(3)
-model = Seen(4, 1)
+model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for _ in range(3):
     optimizer.zero_grad()
     torch.nn.functional.mse_loss(model(torch.randn(8, 4)), torch.randn(8, 1)).backward()
     optimizer.step()
+print("parts", sys.modules["cotenant.gradaccum"].PROGRESS.last_steps)
 print([each.tolist() for each in model.parameters()])
 """
 
@@ -166,43 +166,81 @@ def test_the_start_up_hook_works_as_in_a_cold_start(
     environment.late = late
     try:
         warm = environment.warm(server, argv, tmp_path)
-        assert "4" in warm.one[1].splitlines(), warm.one[1]
+        assert "parts 2" in warm.one[1].splitlines(), warm.one[1]
         assert warm == environment.cold(argv, tmp_path)
     finally:
         environment.late = {}
 
 
-DRIVEN = """
+RESUMED = """
+import os
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-print("driven", "range" in globals())
 torch.manual_seed(3)
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
-loader = DataLoader(TensorDataset(torch.randn(32, 4), torch.randn(32, 1)), batch_size=8)
+loader = DataLoader(TensorDataset(torch.randn(32, 4), torch.randn(32, 1)), batch_size=8, shuffle=True)
 for epoch in range(2):
-    for x, y in loader:
+    for number, (x, y) in enumerate(loader):
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(x), y).backward()
         optimizer.step()
+        if number == 1 and os.path.exists("gate"):
+            with open("gate") as gate:
+                gate.readline()
 print([each.tolist() for each in model.parameters()])
 """
+"""Waits in its second step until a stop was agreed on."""
 
 
-@pytest.mark.parametrize("words", [("driven.py",), ("-m", "driven"), ("-m", "package.driven")], ids=" ".join)
-def test_the_loops_of_a_plain_script_are_driven_as_in_a_cold_start(
+@pytest.mark.parametrize("words", [("plain.py",), ("-m", "plain"), ("-m", "package.plain")], ids=" ".join)
+def test_a_plain_script_is_resumed_as_in_a_cold_start(
     environment: Environment, server: ForkServer, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    """`--checkpoint auto` reads the script, which is nobody's `__main__` until the rank is one."""
+    """It is marked where it was left, and is nobody's `__main__` until the rank is one."""
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("print('imported once')\n")
     for folder in (tmp_path, tmp_path / "package"):
-        (folder / "driven.py").write_text(DRIVEN)
-    environment.late = {"COTENANT_ZERO_CODE": "checkpoint", "COTENANT_PROTOCOL": "1"}
+        (folder / "plain.py").write_text(RESUMED)
     argv = (sys.executable, *words)
+    whole = environment.warm(server, argv, tmp_path)
     try:
-        warm = environment.warm(server, argv, tmp_path)
-        assert "driven True" in warm.one[1].splitlines(), warm.one[1]
-        assert warm == environment.cold(argv, tmp_path)
+        with Supervisor(environment.folder / f"s{len(words)}{words[-1]}", 1) as supervisor:
+            stop_at_third_step(environment, server, supervisor, argv, tmp_path)
+            for attempt, is_warm in ((2, True), (3, False)):
+                environment.late = checkpointed(supervisor, tmp_path, attempt)
+                again = (
+                    environment.warm(server, argv, tmp_path) if is_warm else environment.cold(argv, tmp_path)
+                )
+                code, output = again.one
+                lines = [line for line in output.splitlines() if not line.startswith("resumed from a1-s3")]
+                assert (code, lines) == (0, whole.one[1].splitlines())
+                assert len(lines) == len(output.splitlines()) - 1, "it has gone on"
     finally:
         environment.late = {}
+
+
+def checkpointed(supervisor: Supervisor, folder: Path, attempt: int) -> dict[str, str]:
+    return supervisor.env(folder / "root", attempt, COTENANT_ZERO_CODE="checkpoint")
+
+
+def stop_at_third_step(
+    environment: Environment,
+    server: ForkServer,
+    supervisor: Supervisor,
+    argv: tuple[str, ...],
+    folder: Path,
+) -> None:
+    os.mkfifo(folder / "gate")
+    gate = os.open(folder / "gate", os.O_RDWR)
+    environment.late = checkpointed(supervisor, folder, 1)
+    running = environment.start(server, argv, folder)
+    try:
+        supervisor.wait_for("hello", resumable=True)
+        assert supervisor.agree("stop_at", 3) == 3
+        os.write(gate, b"\n")
+        assert running.wait().codes == {0: 0}, running.outputs
+    finally:
+        running.close()
+        os.close(gate)
+        (folder / "gate").unlink()
