@@ -250,7 +250,9 @@ class ScriptRank(JobRank):
 
     def _leave(self, frame: types.FrameType, standing: LoopStanding) -> None:
         stop = self._verdict in (StepVerdict.STOP, StepVerdict.FINISH)
-        own = self._write(frame, standing)
+        own, now = self._write(frame, standing)
+        own["shown"] = list(ShownState.from_picture(now))
+        own["files"] = self._watched.files.capture()
         saved = self._save_now(own, wait=stop, tidy=not stop)
         self._verdict = StepVerdict.GO
         if saved and stop:
@@ -258,8 +260,9 @@ class ScriptRank(JobRank):
             self.stopping = True
             self._show_where_it_stands()
 
-    def _write(self, frame: types.FrameType, standing: LoopStanding) -> dict[str, Any]:
-        """This rank's state at the end of a turn, as a tree of plain values and tensors."""
+    def _write(self, frame: types.FrameType, standing: LoopStanding) -> tuple[dict[str, Any], Picture]:
+        """This rank's state at the end of a turn, as a tree of plain values and tensors, and what it is of.
+        Whether a script can be saved is tried by this alone: it reads no tensor and writes no file."""
         look, passes, sites = self._watched.look, self._watched.passes, standing.sites
         if look.picture is None:
             raise NotResumable(look.why_not)
@@ -281,16 +284,15 @@ class ScriptRank(JobRank):
         }
         self._way = calls_in(script_frames(frame), sites[-1].line)
         self._loops = [CallSite(*site[:3]) for site in sites]
-        return {
+        own = {
             "state": state,
-            "shown": list(ShownState.from_picture(now)),
             "began": [list(call) for call in look.began],
             "way": [list(call) for call in self._way],
             "sites": [list(site) for site in sites],
             "passes": written,
             "gradient_orders": self._gradient_orders(look.picture, now),
-            "files": self._watched.files.capture(),
         }
+        return own, now
 
     def _gradient_orders(self, before: Picture, now: Picture) -> list[list[Any]]:
         """In which order each DDP adds gradients up, where that matters."""

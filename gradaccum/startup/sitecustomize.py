@@ -104,7 +104,7 @@ def _torch_is_there(startup: Startup, wanted: list[str]) -> Any:
         try:
             standing = importlib.import_module("cotenant.gradaccum.zerocode").install(startup, wanted)
             resuming = importlib.import_module("cotenant.checkpoint.zerocode")
-            resuming.install(standing, wanted, startup.when_imported)
+            resuming.install(standing, wanted, startup)
         except Exception as error:  # noqa: BLE001  # whatever it is, the script must run
             text = "cotenant: the zero-code hook does not work here ({}: {}); the script runs without it\n"
             if "quiet" not in wanted:

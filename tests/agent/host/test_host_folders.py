@@ -26,7 +26,7 @@ from cotenant.agent.host.facts import (
 def test_a_job_sees_the_two_packages_and_nothing_else(tmp_path: Path) -> None:
     folder = jobside.prepare_jobside(tmp_path / "jobside")
     assert sorted(path.name for path in (folder / "cotenant").iterdir()) == [
-        "__init__.py", "checkpoint", "gradaccum",
+        "__init__.py", "__pycache__", "checkpoint", "gradaccum",
     ]  # fmt: skip
     program = (
         "import importlib.util as i; print(i.find_spec('cotenant.checkpoint').origin);"
