@@ -37,6 +37,8 @@ __all__ = [
     "device_limit",
     "disk",
     "guard",
+    "late_log",
+    "lookups",
     "ownership",
     "parameters_sha256",
     "picture",
@@ -45,6 +47,7 @@ __all__ = [
     "resuming",
     "talk",
     "training",
+    "unseen",
     "verify",
     "zerocode",
 ]

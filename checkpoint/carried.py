@@ -7,14 +7,15 @@ looks right and is wrong.
 from __future__ import annotations
 
 import ast
-import logging
 import types
 from collections.abc import Iterator, Sequence
+
+from cotenant.checkpoint.late_log import LateLog
 
 CLOCKS = frozenset(("time", "perf_counter", "monotonic", "process_time", "now", "perf_counter_ns", "time_ns"))
 
 
-log = logging.getLogger("cotenant.checkpoint")
+log = LateLog("cotenant.checkpoint")
 
 
 def warn_of_forgotten(frame: types.FrameType) -> None:

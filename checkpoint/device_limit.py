@@ -20,9 +20,9 @@ import os
 import re
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from time import monotonic, sleep
 from typing import Any, Final
 
 import torch
@@ -129,7 +129,7 @@ class DeviceLimits:
     def _hold_as_opened(self) -> None:
         waiting = list(range(torch.cuda.device_count()))
         is_open = getattr(torch._C, "_cuda_hasPrimaryContext")  # noqa: B009  # CPU builds have no such name.
-        began_s = time.monotonic()
+        began_s = monotonic()
         while waiting:
             for no in [each for each in waiting if is_open(each)]:
                 waiting.remove(no)
@@ -137,7 +137,7 @@ class DeviceLimits:
                     self.hold(no)
                 except Exception as error:  # noqa: BLE001  # an allocator of the script's own, say
                     say_unlimited(error)
-            time.sleep(LOOK_S if time.monotonic() - began_s < LOOKS_OFTEN_S else LOOK_LATER_S)
+            sleep(LOOK_S if monotonic() - began_s < LOOKS_OFTEN_S else LOOK_LATER_S)
 
 
 _LIMITS: list[DeviceLimits] = []

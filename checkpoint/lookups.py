@@ -16,10 +16,10 @@ import torch
 
 from cotenant.checkpoint.guard import door
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Plain = TypeVar("Plain", bound=Callable[..., Any])
 
 
-def never_compile(function: Function) -> Function:
+def never_compile(function: Plain) -> Plain:
     """Has torch.compile leave a function to Python where it comes to it in the middle of a program."""
     compiles: Any = torch._C._dynamo.eval_frame
     code = function.__code__

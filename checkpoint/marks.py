@@ -11,7 +11,6 @@ import ast
 import importlib.abc
 import importlib.machinery
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -154,25 +153,21 @@ class MarkedImports(importlib.abc.MetaPathFinder):
 
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
-        self._asking: set[tuple[int, str]] = set()
-        """Threads, each with the name for which it asks the other finders: one of them may ask all others."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
-        asks = threading.get_ident(), name
-        if asks in self._asking:
-            return None
-        self._asking.add(asks)
-        try:
-            finders = (each for each in sys.meta_path if each is not self and hasattr(each, "find_spec"))
-            found = (each.find_spec(name, path, target) for each in finders)
-            spec = next((each for each in found if each is not None), None)
-        finally:
-            self._asking.discard(asks)
-        loader: Any = None if spec is None else spec.loader
-        is_file = isinstance(loader, importlib.machinery.SourceFileLoader)
-        if spec is not None and is_file and str(spec.origin) in self._marks:
-            spec.loader = _MarkedLoader(loader.name, str(spec.origin), self._marks)
-        return spec
+        later = iter(tuple(sys.meta_path))
+        any(each is self for each in later)  # Others of ours ask as well: only those that come after them.
+        for finder in later:
+            if not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                loader: Any = spec.loader
+                is_file = isinstance(loader, importlib.machinery.SourceFileLoader)
+                if is_file and str(spec.origin) in self._marks:
+                    spec.loader = _MarkedLoader(loader.name, str(spec.origin), self._marks)
+                return spec
+        return None
 
 
 class _MarkedLoader(importlib.machinery.SourceFileLoader):

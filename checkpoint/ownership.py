@@ -10,12 +10,14 @@ import threading
 import types
 from pathlib import Path
 
+from cotenant.checkpoint.namespaces import module_of, names_of
+
 _MAIN = "__main__"
 
 
 def is_scripts_own(module: str) -> bool:
     """Whether a module's code is the user's: it is in no installed package."""
-    return module == _MAIN or _is_outside_packages(module, getattr(sys.modules.get(module), "__file__", None))
+    return module == _MAIN or _is_outside_packages(module, names_of(module).get("__file__"))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -42,7 +44,7 @@ def _installed() -> tuple[Path, ...]:
 
 def is_in_import(frame: types.FrameType | None) -> bool:
     """Whether an installed module is being imported here, which happens once in a process, whoever asks."""
-    while frame is not None and not is_scripts_own(frame.f_globals.get("__name__", "")):
+    while frame is not None and not is_scripts_own(module_of(frame)):
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
         frame = frame.f_back

@@ -8,17 +8,17 @@ business of the two that derive from this: `session.py` for scripts that say wha
 from __future__ import annotations
 
 import atexit
-import logging
 import sys
-import time
 import weakref
 from pathlib import Path
+from time import perf_counter
 from typing import Any, ClassVar, Final, NoReturn
 
 from cotenant.checkpoint.device_limit import SharedLimits, limit_memory
 from cotenant.checkpoint.disk import saver
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.disk.saver import Saver, SaveTarget
+from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.progress.loops import frames_from
 from cotenant.checkpoint.progress.losses import loss_variable
 from cotenant.checkpoint.resuming import Lineage, LoadedCheckpoint, Resumed, facts_now, load_newest
@@ -31,7 +31,7 @@ from cotenant.checkpoint.training.state import SavedState
 KEEP: Final = 2
 IDLE_S_MAX: Final = 120.0
 
-log = logging.getLogger("cotenant.checkpoint")
+log = LateLog("cotenant.checkpoint")
 
 
 class JobRank:
@@ -185,7 +185,7 @@ class JobRank:
         channel = self._channel
         if channel is None:
             return
-        now_s = time.perf_counter()
+        now_s = perf_counter()
         if now_s >= self._report_at_s or step == self._s_changes_at:
             self._report_progress(now_s)
         verdict = channel.arrive(step)
@@ -226,6 +226,8 @@ class JobRank:
             return False
         if self._counter.before_save is not None:
             self._counter.before_save()
+        if self._counter.is_equivalent:
+            self._lineage.drew_in_parts()
         lineage = self._lineage.manifest_fields()
         manifest = {"job": self._env.job, "facts": self._facts(), **lineage}
         saved = self._saver.save(self.step, own, manifest, wait=wait, tidy=tidy)

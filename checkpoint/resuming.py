@@ -10,7 +10,6 @@ for good with the first difference; the resume is then called equivalent.
 
 from __future__ import annotations
 
-import logging
 import platform
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,12 +22,13 @@ import torch.distributed as dist
 from cotenant.checkpoint.disk import durable, layout
 from cotenant.checkpoint.disk.layout import CheckpointError, Damaged, Manifest, TooNew
 from cotenant.checkpoint.disk.save import MODEL_FILE, rank_file
+from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.talk.protocol import ENV_RESUME, RESUME_NONE, JobEnvironment
 from cotenant.checkpoint.training import rng
 from cotenant.checkpoint.training.data import Cursor
 from cotenant.checkpoint.training.state import TrainingState
 
-log = logging.getLogger("cotenant.checkpoint")
+log = LateLog("cotenant.checkpoint")
 
 
 @dataclass(frozen=True)
@@ -197,6 +197,9 @@ CUDA_NOTE: Final = (
 )
 
 
+IN_PARTS: Final = "batches were split, and their parts drew other random numbers (--accumulate equivalent)"
+
+
 def facts_now(
     *, world_size: int, sub_batch: int | None, accumulation_steps: int | None, cuda: bool
 ) -> dict[str, Any]:
@@ -290,10 +293,17 @@ class Lineage:
         self.resumed = replace(self.resumed, exact=False, note=joined)
         log.warning("the resume from %s is equivalent, not exact: %s", self.resumed.name, note)
 
-    def proven(self, step: int) -> None:
-        """The steps after the resume up to this one came out as in the attempt before."""
-        if self.resumed is not None:
-            self.resumed = replace(self.resumed, proven=step - self.resumed.step)
+    def drew_in_parts(self) -> None:
+        """Parts of batches have drawn other random numbers than whole ones."""
+        self.exact = False
+        if not any(IN_PARTS in note for note in self.notes):
+            self.notes.append(IN_PARTS)
+
+    def proven(self, step: int) -> int:
+        """The steps after the resume up to this one came out as in the attempt before; returns how many."""
+        assert self.resumed is not None, "nothing was resumed"
+        self.resumed = replace(self.resumed, proven=step - self.resumed.step)
+        return self.resumed.proven
 
     def manifest_fields(self) -> dict[str, Any]:
         """The lineage's fields for a manifest."""

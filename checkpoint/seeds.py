@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from cotenant.checkpoint.guard import SAVING, door
+from cotenant.checkpoint.guard import SAVING, door, leave_out_frame
 from cotenant.checkpoint.rerun import SEEDS, facts_of_all
 
 SEEDED: Final = {"random": "seed", "numpy.random": "seed", "torch": "manual_seed"}
@@ -37,6 +37,8 @@ class Seeds:
         """`given`: what the first attempt seeded by."""
         self.used: list[list[Any]] = []
         self._job, self._given = job, given
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        """Module, name, what stands there now and what stood there."""
 
     def watch(self, when_imported: Callable[[str, Callable[[Any], None]], None]) -> None:
         """Begin with each module once it is there; its shared generators begin with a number of the job's."""
@@ -46,6 +48,10 @@ class Seeds:
     def end(self) -> None:
         """The loop has begun: from now on nothing is noted and nothing replaced."""
         self._job = ""
+        for module, word, ours, original in self._replaced:
+            if getattr(module, word, None) is ours:
+                setattr(module, word, original)
+        self._replaced.clear()
 
     def _begin(self, name: str, module: Any) -> None:
         seed = getattr(module, SEEDED[name], None)
@@ -55,14 +61,20 @@ class Seeds:
         for word in ASKED[name]:
             original = getattr(module, word, None)
             if callable(original):
-                setattr(module, word, self._asking(f"{name}.{word}", original))
+                ours = self._asking(f"{name}.{word}", original)
+                setattr(module, word, ours)
+                self._replaced.append((module, word, ours, original))
 
     def _asking(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @door
         @functools.wraps(original)
         def seed(*args: Any, **kwargs: Any) -> Any:
             number = SAVING.run(self._replacement, name, args, kwargs)
-            return original(*args, **kwargs) if number is None else original(number)
+            try:
+                return original(*args, **kwargs) if number is None else original(number)
+            except BaseException as error:
+                leave_out_frame(error)
+                raise
 
         return seed
 

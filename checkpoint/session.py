@@ -6,7 +6,6 @@ next forward pass. Without a root and without a supervisor this is a plain loop 
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from cotenant.checkpoint.carried import warn_of_forgotten
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.guard import AttemptEnds
+from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.rank import IDLE_S_MAX, KEEP, JobRank
 from cotenant.checkpoint.resuming import LoadedCheckpoint, put_back
 from cotenant.checkpoint.talk import gang, protocol
@@ -25,7 +25,7 @@ from cotenant.checkpoint.training import data
 from cotenant.checkpoint.training.data import Cursor
 from cotenant.checkpoint.training.state import Extra, TrainingState
 
-log = logging.getLogger("cotenant.checkpoint")
+log = LateLog("cotenant.checkpoint")
 
 
 class Session(JobRank):

@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cotenant.gradaccum.aside import ScriptState, silence
 from cotenant.gradaccum.exactness import TOLERANCE, TOLERANCE_LOW_PRECISION, allows_equivalent
 from cotenant.gradaccum.occasions import count_nodes
+from cotenant.gradaccum.schedule import PROGRESS
 
 COMPARED_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of the gradients that are compared, the only ones that are kept. A loss that does not split shows in every
@@ -134,6 +135,7 @@ class SplitProof:
         self.draws = bool(drawn)
         if drawn and not allows_equivalent():
             return RANDOM.format(drawn[0])
+        PROGRESS.is_equivalent |= self.draws
         with _still() if drawn else contextlib.nullcontext():
             after = self._take()  # What is only computed at the first call is there from now on.
             yield from self._run(self._groups[0].whole, 1.0)

@@ -86,6 +86,8 @@ class Progress:
     last_steps: int = 1
     first_rows: list[int] = field(default_factory=list)
     """Of the first batches that a script's modules were called with, where the zero-code hook sees them."""
+    is_equivalent: bool = False
+    """The parts of a batch have drawn other random numbers than the whole batch."""
     last_loss: Any = None
     between_parts: Callable[[], None] | None = None
     """Called between the parts of a split batch, where the process may have to wait for a co-tenant."""

@@ -266,6 +266,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the resume is exact; None = this attempt resumed nothing."""
     note: str = ""
     """What makes it only equivalent."""
+    went_otherwise: str = ""
+    """How it did not go on as it was left; empty: nothing of that was seen."""
     watched: bool = False
     """Its first step will be seen, and is still waited for."""
     first_step: int | None = None

@@ -21,6 +21,7 @@ from typing import Any, Final
 from cotenant.checkpoint.talk.protocol import CHECKPOINT_NAME_PATTERN, MANIFEST_NAME, MANIFEST_VERSION
 
 MANIFEST_BYTES_MAX: Final = 16 * 2**20
+_NAME = re.compile(CHECKPOINT_NAME_PATTERN)
 _TEMPORARY = re.compile(r"\." + CHECKPOINT_NAME_PATTERN + r"\.tmp")
 _READING = re.compile(r"\.reading-a(\d+)")
 _READ_BYTES: Final = 4 * 2**20
@@ -107,7 +108,7 @@ def checkpoint_name(attempt: int, step: int) -> str:
 
 def parse_name(name: str) -> tuple[int, int] | None:
     """(attempt, step) of a checkpoint directory's name."""
-    match = re.fullmatch(CHECKPOINT_NAME_PATTERN, name)
+    match = _NAME.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
 
 

@@ -6,7 +6,6 @@ save at the same steps, so that a step (and the number of tries at it) identifie
 
 from __future__ import annotations
 
-import logging
 import shutil
 import sys
 import threading
@@ -20,6 +19,7 @@ import torch
 from cotenant.checkpoint.disk import layout, memory, save
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.disk.save import SaveOrder, SavePayload
+from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.training.snapshot import Staging, plain, reference_tensor
 from cotenant.checkpoint.training.state import SavedState, tensors_sha256
@@ -27,7 +27,7 @@ from cotenant.checkpoint.training.state import SavedState, tensors_sha256
 EXIT_WAIT_S: Final = 600.0
 """How long a script that ended normally waits for the save it still has under way."""
 
-log = logging.getLogger("cotenant.checkpoint")
+log = LateLog("cotenant.checkpoint")
 
 
 @dataclass(frozen=True)

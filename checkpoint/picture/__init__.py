@@ -9,13 +9,13 @@ Rule: nothing of the script runs while a picture is taken, compared or put back 
 
 from __future__ import annotations
 
+from time import monotonic
 import contextlib
 import gc
 import os
 import random
 import re
 import sys
-import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
@@ -38,6 +38,7 @@ from cotenant.checkpoint.picture.kinds import (
 )
 from cotenant.checkpoint.picture.nodes import Node, hold, let_go
 from cotenant.checkpoint.picture.objects import DRAWS, OBJECT, OBJECTS, OPAQUE, is_pure
+from cotenant.checkpoint.namespaces import names_of
 from cotenant.checkpoint.ownership import own_modules
 
 BESIDE: Final = (
@@ -118,10 +119,10 @@ class Picture:
                 self._known[kind.mark(value)] = Node(value, kind, None, "")
         for name, value in roots:
             self._add(value, None, name)
-        give_up_at_s = time.monotonic() + SECONDS_MAX
+        give_up_at_s = monotonic() + SECONDS_MAX
         with _without_collection():
             for number, node in enumerate(self.nodes):  # It grows meanwhile: the nearest come first.
-                if not number % _LOOK_AT_CLOCK and time.monotonic() > give_up_at_s:
+                if not number % _LOOK_AT_CLOCK and monotonic() > give_up_at_s:
                     raise PictureTooLarge(f"more can be reached than can be looked at in {SECONDS_MAX:.0f} s")
                 node.state = self._read(node)
                 for step, part in node.kind.parts(node.value, node.state):
@@ -294,9 +295,8 @@ def process_roots() -> list[tuple[str, Any]]:
     roots: list[tuple[str, Any]] = []
     known: set[int] = set()
     for name in own_modules():
-        module = sys.modules.get(name)
-        names = getattr(module, "__dict__", None)
-        if names is not None and id(names) not in known:
+        module, names = sys.modules.get(name), names_of(name)
+        if names and id(names) not in known:
             known.add(id(names))
             roots.append(("" if name == "__main__" else f"{name}.", Attributes(names, "{}", module)))
     hooks = torch.nn.modules.module

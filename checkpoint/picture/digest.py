@@ -39,11 +39,11 @@ def digest_items(items: Sequence[Any], name_of: Callable[[Any], str]) -> int:
 
 def name_of_constant(value: Any) -> str:
     """How something is written that never changes: code by its name, a value by what it prints."""
-    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+    if issubclass(type(value), (type, types.FunctionType, types.BuiltinFunctionType)):
         return f"{value.__module__}.{value.__qualname__}"
-    if isinstance(value, types.ModuleType):
+    if issubclass(type(value), types.ModuleType):
         return f"module {value.__name__}"
-    if isinstance(value, types.CodeType):
+    if issubclass(type(value), types.CodeType):
         return f"code {value.co_name} {value.co_firstlineno}"
     kind = type(value)
     if kind in PLAIN or kind in _PRINTED or kind.__module__ in _PRINTED_MODULES:

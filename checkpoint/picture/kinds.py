@@ -198,7 +198,7 @@ class NamedKind(Kind):
             yield self._step(value, keys, number), each
         for number, each in worth_a_look(keys):
             yield f".key{number}", each
-        if type(value) is not self._base and isinstance(value, self._base):
+        if type(value) is not self._base and issubclass(type(value), self._base):
             yield from attributes(value)
 
     def is_same(self, before: Any, now: Any) -> bool:
@@ -277,14 +277,14 @@ class Attributes:
     def __init__(self, entries: dict[str, Any], form: str = ".{}", module: Any = None) -> None:
         self._entries: dict[str, Any] | None = entries
         self.form = form
-        self._module = weakref.ref(module) if type(module) is types.ModuleType else None
+        self._module = weakref.ref(module) if issubclass(type(module), types.ModuleType) else None
 
     @property
     def entries(self) -> dict[str, Any]:
         if self._entries is not None:
             return self._entries
         module = None if self._module is None else self._module()
-        return {} if module is None else vars(module)
+        return {} if module is None else object.__getattribute__(module, "__dict__")
 
     def let_go(self) -> None:
         """Keep a module's names no longer than the module."""

@@ -77,7 +77,7 @@ def rows_of(loader: Any) -> int | None:
         size = _attribute(sampler, "batch_size", size)
         if _attribute(sampler, "split_batches"):
             size = None if size is None else size // (_attribute(sampler, "num_processes") or 1)
-    return size if isinstance(size, int) and size > 0 else None
+    return size if issubclass(type(size), int) and size > 0 else None
 
 
 def _attribute(owner: Any, name: str, otherwise: Any = None) -> Any:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cotenant.checkpoint.namespaces import has_plain_names
 from cotenant.checkpoint.progress.lengths import MISSING, OPTIONS, attribute_there, length_of
 
 _PLAIN: Final = (bool, int, type(None))
@@ -45,8 +46,9 @@ class Names:
 
     def __init__(self, frame: types.FrameType) -> None:
         self._frame = frame
-        self.local: Mapping[str, Any] = frame.f_locals
-        self.shared: Mapping[str, Any] = frame.f_globals
+        is_plain = has_plain_names(frame)
+        self.local: Mapping[str, Any] = frame.f_locals if is_plain else {}
+        self.shared: Mapping[str, Any] = frame.f_globals if is_plain else {}
 
     def release(self) -> None:
         """Before Python 3.13 the copy would stay with the frame, and keep the script's tensors alive."""
@@ -121,7 +123,7 @@ class Names:
     def _count_object(self, value: Any, node: ast.expr) -> Counted:
         """A loader, a list, a progress bar around one of them."""
         value = _unwrap_bar(value)
-        can_be_counted = hasattr(type(value), "__iter__") and not isinstance(value, str)
+        can_be_counted = hasattr(type(value), "__iter__") and not issubclass(type(value), str)
         count = self.length(value) if can_be_counted else MISSING
         if not isinstance(count, int):
             raise NotSeen(f"`{ast.unparse(node)}` does not say its length")
@@ -173,7 +175,7 @@ def _entry(owner: Any, key: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return issubclass(type(value), (int, float)) and not issubclass(type(value), bool)
 
 
 def _arithmetic(operator: ast.operator, left: int, right: int) -> Any:

@@ -96,12 +96,16 @@ def _returned(method: types.FunctionType, owner: Any, value_of: ValueOf, depth: 
 
 @functools.lru_cache(maxsize=64)
 def _only_return(code: types.CodeType) -> ast.expr | None:
-    lines = linecache.getlines(code.co_filename)
     try:
-        block = inspect.getblock(lines[code.co_firstlineno - 1 :])
-        (function,) = ast.parse(inspect.cleandoc("".join(["if 1:\n", *block]))).body[0].body  # type: ignore[attr-defined]
-        *before, last = function.body
-    except (SyntaxError, IndexError, ValueError, AttributeError):
+        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
+    except (SyntaxError, ValueError, RecursionError):
         return None
+    functions = (
+        each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == code.co_name
+    )
+    lines = {min([each.lineno, *(d.lineno for d in each.decorator_list)]): each for each in functions}
+    if code.co_firstlineno not in lines:
+        return None
+    *before, last = lines[code.co_firstlineno].body
     is_plain = all(isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in before)
     return last.value if isinstance(last, ast.Return) and is_plain else None

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Union
 
+from cotenant.checkpoint.namespaces import module_of
 from cotenant.checkpoint.progress.expressions import Counted, Names, NotSeen
 from cotenant.checkpoint.progress.lengths import MISSING, attribute_there
 
@@ -78,7 +79,7 @@ def frames_from(frame: types.FrameType | None) -> Iterator[types.FrameType]:
             return
         name = frame.f_code.co_filename
         is_library = name.startswith(_LIBRARY) or any(each in name for each in _PACKAGES)
-        is_torch = str(frame.f_globals.get("__name__")).partition(".")[0] == "torch"
+        is_torch = module_of(frame).partition(".")[0] == "torch"
         is_standard = name.startswith(("<frozen", *_STANDARD)) and not is_library
         if not (is_torch or is_standard or name.startswith(OURS)) and not (is_library and own):
             own = own or not is_library
@@ -144,7 +145,7 @@ def _read_loop(
 
 
 def _text(counted: Counted) -> str:
-    if isinstance(counted.items, range):
+    if issubclass(type(counted.items), range):
         return f"range({counted.count})"
     is_loader = any(kind.__name__.startswith("DataLoader") for kind in type(counted.items).__mro__)
     return f"{counted.count} {'batches' if is_loader else 'items'}"
@@ -156,9 +157,9 @@ def _place(target: ast.expr, counted: Counted, names: Names, loaders: Loaders, s
         if isinstance(target, (ast.Tuple, ast.List)) and target.elts:
             return names.number(target.elts[0]) - counted.enumerated_from
         return None
-    if isinstance(items, range):
+    if issubclass(type(items), range):
         return (names.number(target) - items.start) // items.step if isinstance(target, ast.Name) else None
-    if isinstance(items, (list, tuple)) and isinstance(target, ast.Name):
+    if issubclass(type(items), (list, tuple)) and isinstance(target, ast.Name):
         value = names.value(target)
         places = [at for at, item in enumerate(items) if item is value]
         return places[0] if len(places) == 1 else None
@@ -184,7 +185,7 @@ class _Scope:
 def loops_at(frame: types.FrameType) -> list[Loop]:
     """The loops in whose bodies a frame stands, the innermost first."""
     code, line = frame.f_code, frame.f_lineno
-    scopes = _scopes(code.co_filename, id(frame.f_globals.get("__loader__")))
+    scopes = _scopes(code.co_filename, id(dict.get(frame.f_globals, "__loader__")))
     here = [s for s in scopes if s.first <= line <= s.last and s.name == code.co_name]
     if not here:
         return []

@@ -38,6 +38,6 @@ def loss_number(loss: Any) -> float | None:
         if loss.numel() != 1 or loss.device.type != "cpu":
             return None
         loss = loss.detach().item()
-    if isinstance(loss, (int, float)) and not isinstance(loss, bool) and math.isfinite(loss):
+    if issubclass(type(loss), (int, float)) and not issubclass(type(loss), bool) and math.isfinite(loss):
         return float(loss)
     return None

@@ -15,14 +15,15 @@ import contextlib
 import os
 import socket
 import sys
-import time
 import types
 from collections.abc import Callable, Iterable
 from multiprocessing import util
+from time import perf_counter
 from typing import Any, Final
 
-from cotenant.checkpoint.guard import COUNTING, door
+from cotenant.checkpoint.guard import COUNTING, Guard, door
 from cotenant.checkpoint.lookups import never_compile
+from cotenant.checkpoint.namespaces import module_of
 from cotenant.checkpoint.progress import loops
 from cotenant.checkpoint.progress.batches import BatchRows, rows_seen
 from cotenant.checkpoint.progress.expressions import Names
@@ -74,13 +75,17 @@ class Length:
 class StepReporter:
     """`stepped` is called after each step of each optimizer; the first one to step is the one that counts."""
 
-    def __init__(self, loaders: Loaders, turns_in: Callable[..., Any] = loops.turns_in) -> None:
+    def __init__(
+        self, loaders: Loaders, turns_in: Callable[..., Any] = loops.turns_in, guard: Guard = COUNTING
+    ) -> None:
         """Begins with no steps. `turns_in`: what sees the loops around a step."""
+        self._guard = guard
         self._loaders, self._turns_in = loaders, turns_in
+        self._out: socket.socket | None = None
         self._start_anew()
 
     def begin(self, register: Callable[[Any], Any]) -> None:
-        COUNTING.when_off.append(self._give_up)
+        self._guard.when_off.append(self._give_up)
         register(self._hook())
         os.register_at_fork(after_in_child=self._start_anew)
 
@@ -92,7 +97,9 @@ class StepReporter:
         self.length = Length()
         self.batch: BatchRows | None = None
         self._main = MainOptimizer()
-        self._out: socket.socket | None = None
+        if self._out is not None:
+            self._out.close()
+        self._out = None
         self._address = ""
         self._rank = 0
         self._look_at = 1
@@ -113,7 +120,7 @@ class StepReporter:
         def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
             # A step that is being compiled must find nothing here to compile.
             if not torch.compiler.is_compiling():
-                COUNTING.run(self.note_step, optimizer)
+                self._guard.run(self.note_step, optimizer)
 
         return stepped
 
@@ -122,13 +129,13 @@ class StepReporter:
             return
         self.pace.end_step()
         self.steps = steps = self.steps + 1
-        if steps >= self._look_at or steps == self._s_changes_at or time.perf_counter() >= self._due_s:
+        if steps >= self._look_at or steps == self._s_changes_at or perf_counter() >= self._due_s:
             self._speak(steps)
 
     # --- Telling ------------------------------------------------------------------------------------
 
     def _speak(self, steps: int) -> None:
-        now_s = time.perf_counter()
+        now_s = perf_counter()
         if self._out is None and not self._open(now_s):
             return
         session = speaking()
@@ -147,7 +154,7 @@ class StepReporter:
             self._tell_step(steps, steps - before if before else 0, elapsed_s, loss)
             s_ends = steps == self._s_changes_at
             self._memory.report_if_due(now_s, steps, self._steps_used(), s_ends=s_ends)
-            self._told = steps, time.perf_counter() if s_ends else now_s
+            self._told = steps, perf_counter() if s_ends else now_s
         self._s_changes_at = self._s_change_after(steps)
         if self._told_length != (self.length.total, self.length.note):
             told = self.length.total, self.length.note
@@ -191,7 +198,13 @@ class StepReporter:
             loss=loss,
             waited_s=round(waited_s, 6),
             longest_s=round(longest_s, 6),
+            **({"equivalent": True} if self._is_equivalent() else {}),
         )
+
+    @staticmethod
+    def _is_equivalent() -> bool:
+        accumulation = sys.modules.get("cotenant.gradaccum")
+        return accumulation is not None and accumulation.PROGRESS.is_equivalent
 
     @staticmethod
     def _s_change_after(steps: int) -> int | None:
@@ -268,7 +281,7 @@ _LIGHTNING = ("lightning.pytorch.", "pytorch_lightning.")
 def steps_left(frames: Iterable[types.FrameType]) -> tuple[int, str] | None:
     """After the present step, and who says so; None where no such trainer stands around it."""
     for frame in frames:
-        module = str(frame.f_globals.get("__name__", ""))
+        module = module_of(frame)
         if module == "transformers.trainer":
             found = _transformers(_owner(frame))
         elif module.startswith(_LIGHTNING):
@@ -294,7 +307,7 @@ def _owner(frame: types.FrameType) -> Any:
 def _transformers(trainer: Any) -> tuple[int, str] | None:
     state = attribute_there(trainer, "state")
     total, done = (attribute_there(state, name) for name in ("max_steps", "global_step"))
-    if not isinstance(total, int) or not isinstance(done, int) or total < 1:
+    if not issubclass(type(total), int) or not issubclass(type(done), int) or total < 1:
         return None
     return max(0, total - done - 1), f"the Trainer says {total} steps in all"
 
@@ -309,10 +322,10 @@ def _lightning(owner: Any) -> tuple[int, str] | None:
     )
     loop = _there(trainer, "fit_loop", "epoch_loop", "automatic_optimization")
     done = _there(loop, "optim_progress", "optimizer", "step", "total", "completed")
-    if not isinstance(done, int) or not isinstance(each, int):
+    if not issubclass(type(done), int) or not issubclass(type(each), int):
         return None
-    known = [steps] if isinstance(steps, int) and steps > 0 else []
-    if isinstance(batches, int) and isinstance(epochs, int) and epochs > 0:
+    known = [steps] if issubclass(type(steps), int) and steps > 0 else []
+    if issubclass(type(batches), int) and issubclass(type(epochs), int) and epochs > 0:
         known.append(-(-batches // each) * epochs)
     return (
         (max(0, min(known) - done - 1), f"the Trainer expects {min(known)} steps in all") if known else None

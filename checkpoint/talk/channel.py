@@ -14,17 +14,17 @@ from __future__ import annotations
 import _thread
 import contextlib
 import errno
-import logging
 import os
 import socket
 import sys
 import threading
-import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, Final
 
+from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.agreement import Agreement, Confirm, StepVerdict
 
@@ -49,7 +49,7 @@ PATH_BYTES_MAX: Final = 107
 """Unix socket addresses are no longer than this."""
 
 _RETRY_S: Final = 0.005
-log = logging.getLogger("cotenant.checkpoint")
+log = LateLog("cotenant.checkpoint")
 
 
 class SupervisorChannel:
@@ -119,17 +119,17 @@ class SupervisorChannel:
     def tell(self, message: str, /, **fields: Any) -> bool:
         """Send something that matters: wait for room, for at most `URGENT_S`."""
         data = protocol.encode(message, self._rank, fields)
-        give_up_at_s = time.monotonic() + self._urgent_s
+        give_up_at_s = monotonic() + self._urgent_s
         while True:
             try:
                 self._out.sendto(data, self._supervisor)
                 return True
             except OSError as error:
                 full = error.errno in (errno.EAGAIN, errno.ENOBUFS)
-                if not full or time.monotonic() > give_up_at_s:
+                if not full or monotonic() > give_up_at_s:
                     self.dropped += 1
                     return False
-            time.sleep(_RETRY_S)
+            sleep(_RETRY_S)
 
     def arrive(self, step: int) -> StepVerdict:
         """Comes to a step boundary: says what the supervisors have agreed for this step."""
@@ -150,7 +150,7 @@ class SupervisorChannel:
                 verdict = self._agreement.arrive(step)
                 if verdict is not StepVerdict.WAIT:
                     return verdict
-                now_s = time.monotonic()
+                now_s = monotonic()
                 give_up_at_s = give_up_at_s or now_s + self._decision_timeout_s
                 if now_s >= give_up_at_s:
                     refusals = self._agreement.give_up()

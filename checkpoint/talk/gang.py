@@ -6,25 +6,25 @@ Rule: torch.distributed knows better than the environment, once it is set up.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import sys
-import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from time import sleep
 from typing import Any, Final
 
 import torch.distributed as dist
 
 from cotenant.checkpoint.disk import layout
 from cotenant.checkpoint.disk.layout import CheckpointError
+from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.talk.protocol import PROTOCOL_VERSION, JobEnvironment
 
 LEAVE_S_MAX: Final = 30.0
 SETTLE_S: Final = 0.1
 
-log = logging.getLogger("cotenant.checkpoint")
+log = LateLog("cotenant.checkpoint")
 
 
 def is_set_up() -> bool:
@@ -61,7 +61,7 @@ def attempt_of(env: JobEnvironment, root: Path) -> int:
 
 
 def accumulation() -> Any:
-    """`cotenant.gradaccum`, if the script has imported it: the two packages do not import each other."""
+    """`cotenant.gradaccum`, if the script has imported it: this package never does."""
     return sys.modules.get(f"{__name__.partition('.checkpoint.')[0]}.gradaccum")
 
 
@@ -70,6 +70,7 @@ class NoAccumulation:
 
     completed = 0
     last_steps = 1
+    is_equivalent = False
     last_loss = None
     counted_for_us = True
     before_save = None
@@ -92,7 +93,7 @@ def settle() -> None:
     torch 2.13, one run in ten). A pause without the lock is enough.
     """
     if is_set_up():
-        time.sleep(SETTLE_S)
+        sleep(SETTLE_S)
 
 
 def settle_at_exit() -> None:

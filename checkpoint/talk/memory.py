@@ -14,9 +14,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final
 
 import torch
@@ -44,7 +44,7 @@ class MemoryReports:
         self._restarts = os.environ.get(protocol.ENV_PROFILING) == "1"
         self._is_whole = True
         """Nothing of what is measured now was left over from before (true until a restart failed)."""
-        self._due_s = time.perf_counter() + FIRST_S
+        self._due_s = perf_counter() + FIRST_S
 
     def report_if_due(self, now_s: float, step: int, steps_used: int, *, s_ends: bool) -> None:
         """Call just after a step; `now_s` is `perf_counter`'s, `steps_used` the step's s. s_ends: the next

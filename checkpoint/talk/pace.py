@@ -26,10 +26,10 @@ import os
 import stat
 import struct
 import sys
-import time
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Final, NamedTuple
 
 from cotenant.checkpoint.talk.protocol import BEAT_BESIDE_FILE, BEAT_FILE, ENV_SOCKET, PACE_FILE
@@ -92,8 +92,8 @@ class RankPace:
     def __init__(
         self,
         folder: Path | None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = monotonic,
+        sleep: Callable[[float], None] = sleep,
     ) -> None:
         self._clock, self._sleep, self._folder = clock, sleep, folder
         self._since_s = clock()

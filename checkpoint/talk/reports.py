@@ -10,7 +10,7 @@ reported when it has arrived, one report later) nor a supervisor, which then has
 from __future__ import annotations
 
 import math
-import time
+from time import perf_counter
 from typing import Any, Final
 
 import torch
@@ -72,6 +72,10 @@ class Introduction:
         """What was not known when this was said: a resume would go well."""
         self._correct(resumable=True, resumable_note="")
 
+    def resume_proven(self, steps: int) -> None:
+        """So many steps after the resume came out as in the attempt before."""
+        self._correct(proven=steps)
+
     def leaves_only(self) -> None:
         """Says that the job need not be saved now and then."""
         self._correct(leaves_only=True)
@@ -110,7 +114,7 @@ class ProgressReporter:
         self._channel = channel
         self._first = True
         self._reported_step = step
-        self._reported_at_s = time.perf_counter()
+        self._reported_at_s = perf_counter()
         self._memory = MemoryReports(channel.report, step)
         self._loss = _LossReader()
         self._metrics: dict[str, float] = {}
@@ -131,7 +135,7 @@ class ProgressReporter:
             self._channel.tell(protocol.FIRST_STEP, step=step)
         self._say(step, steps, elapsed_s, steps_used, loss)
         self._memory.report_if_due(now_s, step, steps_used, s_ends=s_ends)
-        self._reported_at_s = time.perf_counter() if s_ends else now_s
+        self._reported_at_s = perf_counter() if s_ends else now_s
         self.due_at_s = now_s + protocol.STEP_REPORT_PERIOD_S
 
     def flush(self, step: int, steps_used: int, loss: Any) -> None:
@@ -142,7 +146,7 @@ class ProgressReporter:
 
     def exclude_pause(self) -> None:
         """Time until now was not spent on steps (a save): do not count it."""
-        self._reported_at_s = time.perf_counter()
+        self._reported_at_s = perf_counter()
         pace_here().leave_out()
 
     def _say(self, step: int, count: int, elapsed_s: float, steps_used: int, loss: Any) -> None:
@@ -156,6 +160,7 @@ class ProgressReporter:
             loss=self._loss.read(loss),
             waited_s=round(waited_s, 6),
             longest_s=round(longest_s, 6),
+            **({"equivalent": True} if gang.accumulation_counter().is_equivalent else {}),
             **({"metrics": self._metrics} if self._metrics else {}),
         )
         self._reported_step, self._has_new_metrics = step, False

@@ -20,7 +20,8 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from cotenant.checkpoint.guard import SAVING, door
+from cotenant.checkpoint.guard import SAVING, door, leave_out_frame
+from cotenant.checkpoint.namespaces import module_of
 from cotenant.checkpoint.ownership import is_scripts_own
 from cotenant.checkpoint.progress.expressions import called_name
 from cotenant.checkpoint.zerocode.looking import own_sources, training_loops
@@ -67,9 +68,13 @@ class FileWatch:
         @door
         @functools.wraps(opens)
         def _open_zipfile_writer(target: Any, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(target, (str, os.PathLike)):
+            if issubclass(type(target), (str, os.PathLike)):
                 SAVING.run(self._heard, "open", (target, "w", 0))
-            return opens(target, *args, **kwargs)
+            try:
+                return opens(target, *args, **kwargs)
+            except BaseException as error:
+                leave_out_frame(error)
+                raise
 
         serialization._open_zipfile_writer = _open_zipfile_writer  # type: ignore[union-attr]
 
@@ -111,14 +116,14 @@ class FileWatch:
         if event == "open":
             path, mode, flags = args
             verb = _verb_of(mode, flags)
-            if not verb or not isinstance(path, (str, bytes, os.PathLike)):
+            if not verb or not issubclass(type(path), (str, bytes, os.PathLike)):
                 return
         else:
             path, verb = args[0] if args else "", _REMOVES.get(event, event)
         where = _line_of(sys._getframe(1))
         if not where:
             return
-        path = os.path.abspath(os.fsdecode(path)) if isinstance(path, (str, bytes, os.PathLike)) else ""
+        path = os.path.abspath(os.fsdecode(path)) if issubclass(type(path), (str, bytes, os.PathLike)) else ""
         if path.startswith(_NOWHERE) or path.endswith(".pyc") or "__pycache__" in path:
             return
         if self._when_written is not None:
@@ -215,7 +220,7 @@ def _line_of(frame: types.FrameType | None) -> str:
     for _ in range(_FRAMES_MAX):
         if frame is None:
             return ""
-        name = str(frame.f_globals.get("__name__", ""))
+        name = module_of(frame)
         if name.startswith("importlib") or (name.startswith("cotenant.") and name not in _BETWEEN):
             return ""
         if is_scripts_own(name):
@@ -239,7 +244,7 @@ def _open_for_writing() -> list[str]:
         for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):
                 path = os.readlink(f"/proc/self/fd/{name}")
-                with open(f"/proc/self/fdinfo/{name}", encoding="ascii") as file:
+                with open(f"/proc/self/fdinfo/{name}", encoding="utf-8") as file:
                     flags = int(file.read().split("flags:")[1].split()[0], 8)
                 if flags & (os.O_WRONLY | os.O_RDWR) and path.startswith("/") and path not in output:
                     found.append(path)

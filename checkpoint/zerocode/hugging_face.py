@@ -126,7 +126,7 @@ def _Steps(module: Any, trainer: Any, loaded: LoadedCheckpoint | None, begun: Be
                 given["lr_scheduler"],
                 trainer.accelerator.scaler,
                 extra={STATE: _Place(module, trainer)},
-                accumulates="it is not known before the first step",
+                accumulates=False,  # It is not known before the first step.
             )
             self.session.keep_within_epochs()
             begun(self.session, "")

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from cotenant.checkpoint.guard import SAVING
 from cotenant.checkpoint.lookups import LookedUp
+from cotenant.checkpoint.namespaces import has_plain_names, names_of
 from cotenant.checkpoint.ownership import is_scripts_own, own_modules
 from cotenant.checkpoint.picture import Picture, PictureTooLarge, process_roots
 from cotenant.checkpoint.picture.kinds import FrameVariables, release_variables
@@ -100,8 +101,11 @@ class FirstLook:
             if not self._is_over and tracer() != self._called:
                 self.why_not = "another tracer (a debugger, coverage) runs in it"
             return
-        self._heads = training_loops()
         frames = script_frames(frame)
+        if not all(map(has_plain_names, frames)):
+            self.why_not = "code of it runs in a mapping of its own (`exec`, `__prepare__`)"
+            return
+        self._heads = training_loops()
         if self._under_way is None:
             self._under_way = {(id(each), loop.lineno) for each in frames for loop in loops_at(each)}
         if not any(self._heads.values()):
@@ -185,7 +189,7 @@ def own_sources() -> Iterator[tuple[str, ast.Module]]:
     """The files of the script's own modules with their text, read."""
     lines_left = SOURCE_LINES_MAX
     for name in own_modules():
-        file = getattr(sys.modules.get(name), "__file__", None)
+        file = names_of(name).get("__file__")
         if not isinstance(file, str) or not is_scripts_own(name):
             continue
         lines = linecache.getlines(file)

@@ -16,7 +16,7 @@ import itertools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
 import torch
@@ -25,6 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from cotenant.checkpoint.guard import SAVING, door
 from cotenant.checkpoint.lookups import LookedUp
+from cotenant.checkpoint.namespaces import module_of
 from cotenant.checkpoint.ownership import is_scripts_own
 from cotenant.checkpoint.picture import Picture, generator_roots
 from cotenant.checkpoint.picture.kinds import Attributes, attributes
@@ -83,11 +84,11 @@ class Pass:
         after which it began. `heads`: the identities of the script's frames, each with the line at which it
         stood."""
         self.since, self.heads = since, heads
-        self.loader = loader
+        self._loader: Callable[[], Any] = weakref.ref(loader)
         self.batches: Callable[[], Any] = weakref.ref(batches)
         self.taken_up: Callable[[], None] | None = None
         """In a resumed process: sets the generators to where they stood when the order was drawn."""
-        self.created = _states_of(loader)
+        self.created = _states_of(*_parts_of(loader))
         self.order: States = []
         self._has_begun = False
         """The first index was asked for."""
@@ -95,23 +96,31 @@ class Pass:
         self.is_renewed = False
         """Worker processes go on from the pass before."""
 
+    @property
+    def loader(self) -> Any:
+        """None: the script has let it go, and takes the batches of its last pass."""
+        return self._loader()
+
     def begin_order(self) -> None:
         """An index is about to be drawn. Workers are given the first ones while the pass is being made."""
         if self._has_begun:
             return
         self._has_begun = True
-        if self.loader.__dict__.get("num_workers") != 0:
-            self._look_at_sampler()
+        batches = self.batches()
+        if batches.__dict__.get("_num_workers") != 0:
+            self._look_at_sampler(batches)
             return
         if self.taken_up is not None:
             self.taken_up()
             self.taken_up = None
-        self.order = _states_of(self.loader)
-        self._look_at_sampler()
+        index = batches._index_sampler
+        self.order = _states_of(index, _attributes(index).get("sampler"), batches._dataset)
+        self._look_at_sampler(batches)
 
-    def _look_at_sampler(self) -> None:
-        parts = [(word, self.loader.__dict__.get(word)) for word in ("sampler", "batch_sampler")]
-        data = [self.loader.dataset, *(_attributes(each).get("data_source") for _, each in parts)]
+    def _look_at_sampler(self, batches: Any) -> None:
+        index = batches._index_sampler
+        parts = [("sampler", _attributes(index).get("sampler")), ("batch_sampler", index)]
+        data = [batches._dataset, *(_attributes(each).get("data_source") for _, each in parts)]
         self.sampler = Picture(parts, without=data, copies=True)
         self.sampler.let_go()
 
@@ -225,7 +234,7 @@ class Passes:
             raise NotResumable("a loader's iterator is not there")
         begun.taken_up = functools.partial(_begin_order, written, reader)
         while batches._num_yielded < written.given:
-            if _is_plain(begun.loader):
+            if batches._num_workers == 0 and not isinstance(batches._dataset, IterableDataset):
                 go_past_one(batches)
             else:
                 next(batches)
@@ -252,9 +261,9 @@ def _batches_in(source: Any) -> list[Any]:
     found, waiting = [], [source]
     while waiting:
         each = waiting.pop()
-        if isinstance(each, _BaseDataLoaderIter):
+        if issubclass(type(each), _BaseDataLoaderIter):
             found.append(each)
-        elif isinstance(each, (enumerate, zip, map, itertools.islice)):
+        elif issubclass(type(each), (enumerate, zip, map, itertools.islice)):
             waiting += gc.get_referents(each)
         elif type(each).__module__.partition(".")[0] in DISPLAYS:
             waiting.append(_attributes(each).get("iterable"))
@@ -263,15 +272,19 @@ def _batches_in(source: Any) -> list[Any]:
     return found
 
 
-def _states_of(loader: Any) -> States:
-    return [(name, each, rng.generator_state(each)) for name, each in _generators(loader)]
+def _states_of(*parts: Any) -> States:
+    return [(name, each, rng.generator_state(each)) for name, each in _generators(parts)]
 
 
-def _generators(loader: Any) -> Iterator[tuple[str, Any]]:
-    """Those of the process, and those that the loader and its samplers hold."""
-    yield from generator_roots()
+def _parts_of(loader: Any) -> list[Any]:
+    """What may draw for a loader."""
     parts = [loader, *(vars(loader).get(name) for name in ("sampler", "batch_sampler", "dataset"))]
-    parts.append(_attributes(parts[2]).get("sampler"))
+    return [*parts, _attributes(parts[2]).get("sampler")]
+
+
+def _generators(parts: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Those of the process, and those that the parts of a loader hold."""
+    yield from generator_roots()
     seen: set[int] = set()
     for part in parts:
         for each in _attributes(part).values():
@@ -360,7 +373,7 @@ class LoaderSkip:
         for _ in range(FRAMES_BETWEEN_MAX):
             if frame is None:
                 return False
-            code, name = frame.f_code, str(frame.f_globals.get("__name__", ""))
+            code, name = frame.f_code, module_of(frame)
             if (code.co_filename, code.co_name, frame.f_lineno) == self._site[:3]:
                 return True
             if is_scripts_own(name) or name.partition(".")[0] not in DISPLAYS:

@@ -18,7 +18,10 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+import torch
+
 from cotenant.checkpoint import marks
+from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.guard import AttemptEnds, describe
 from cotenant.checkpoint.picture import Picture
 from cotenant.checkpoint.picture.kinds import FrameVariables
@@ -39,6 +42,7 @@ EDITED: Final = (
     "{} was edited since this job was left there, so that its place in it is lost. To go on, undo the "
     "change; jobs that are submitted with --snapshot keep the files that they began with"
 )
+NOT_THERE: Final = "the script has not come to the loop in which it was left"
 OTHERWISE: Final = (
     "what comes before its loop came out otherwise than in the attempt that was left: {}. Seed what it "
     "draws, and leave out what depends on the time, the folder or the order of a set"
@@ -97,8 +101,9 @@ class Resumption:
             return
         rank = self._rank or self._make_rank()
         if not rank.has_ended:
+            has_failed = hasattr(sys, "last_value")  # For another reason, which says nothing about resuming.
             with contextlib.suppress(AttemptEnds):
-                rank.end_attempt("the script has not come to the loop in which it was left")
+                rank.end_attempt(NOT_THERE, "load" if has_failed else "resume")
         os._exit(1)
 
     @property
@@ -219,6 +224,8 @@ class Resumption:
             return function(*args)
         except NotResumable as error:
             self._rank.end_attempt(str(error))
+        except (CheckpointError, OSError, MemoryError, torch.OutOfMemoryError) as error:
+            self._rank.end_attempt(str(error), "load")
         except Exception as error:  # noqa: BLE001  # whatever it is, this is not the run that was left
             self._rank.end_attempt(describe(error))
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import types
-from typing import Any, Final, NoReturn
+from time import perf_counter
+from typing import Any, Final, Literal, NoReturn
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.guard import SAVING, AttemptEnds
+from cotenant.checkpoint.namespaces import names_of
 from cotenant.checkpoint.ownership import own_modules, own_thread
 from cotenant.checkpoint.picture import Picture, PictureTooLarge
 from cotenant.checkpoint.picture.arrays import TENSOR
@@ -104,12 +105,12 @@ class ScriptRank(JobRank):
         self._way: list[CallSite] = []
         self._loops: list[CallSite] = []
         """Where the script was left, and the loops on the way there."""
-        self._step_began_s = time.perf_counter()
+        self._step_began_s = perf_counter()
         self._step_s = 0.0
         self._is_written = False
         """Its state was written once."""
         self._opaque: dict[str, int | None] = {}
-        files = {getattr(sys.modules.get(name), "__file__", None) for name in own_modules()}
+        files = {names_of(name).get("__file__") for name in own_modules()}
         self._sources = {os.path.abspath(file): number_of(file) for file in files if file}
         SAVING.when_off.append(self._fail)
 
@@ -132,7 +133,8 @@ class ScriptRank(JobRank):
         if loaded.manifest.world_size != self._env.world_size:
             self.end_attempt(
                 f"it was saved by {loaded.manifest.world_size} ranks, and {self._env.world_size} run now: a "
-                "script without a Session goes on with as many"
+                "script without a Session goes on with as many",
+                "load",
             )
         self.step = loaded.manifest.step
         self._find_counter()
@@ -151,7 +153,7 @@ class ScriptRank(JobRank):
         if not differences:
             self._expected = Expected(self._env.root / loaded.name, self._env.rank)
         self._is_written = True
-        self._say_hello("it is not known before the first step")
+        self._say_hello(accumulates=False)  # It is not known before the first step.
         self._allow_saves()
 
     def _say_hello(self, accumulates: bool | str) -> None:
@@ -162,7 +164,7 @@ class ScriptRank(JobRank):
 
     def note_step(self) -> None:
         """The script's main optimizer has made a step; the script's frames are above this one."""
-        now_s = time.perf_counter()
+        now_s = perf_counter()
         self._step_s, self._step_began_s = now_s - self._step_began_s, now_s
         SAVING.run(self._watched.passes.note_step)
         if self._leaving is None:
@@ -184,10 +186,11 @@ class ScriptRank(JobRank):
             self._watched.passes.end()
             self.cannot_resume(reason)
 
-    def end_attempt(self, reason: str) -> NoReturn:
-        """This is not the run that was left: it must not go on."""
+    def end_attempt(self, reason: str, what: Literal["resume", "load"] = "resume") -> NoReturn:
+        """This is not the run that was left: it must not go on. load: that says nothing against its
+        checkpoint."""
         self.has_ended = True
-        self._tell(protocol.FAILED, what="load", error=reason)
+        self._tell(protocol.FAILED, what=what, error=reason)
         if sys.__stderr__ is not None:
             sys.__stderr__.write(f"{CheckpointError.__module__}.CheckpointError: {reason}\n")
         self._close()
@@ -228,6 +231,7 @@ class ScriptRank(JobRank):
                 self._compare_turn(frame)
             elif not self._is_written:
                 self._write(frame, standing)
+                self._script.named = {}
                 self._is_written = True
                 self._allow_saves()
             if self._verdict is not StepVerdict.GO:
@@ -254,6 +258,7 @@ class ScriptRank(JobRank):
         own["shown"] = list(ShownState.from_picture(now))
         own["files"] = self._watched.files.capture()
         saved = self._save_now(own, wait=stop, tidy=not stop)
+        self._script.named = {}
         self._verdict = StepVerdict.GO
         if saved and stop:
             self._tell(protocol.STOPPED, step=self.step)
@@ -355,7 +360,7 @@ class ScriptRank(JobRank):
                 f"step {self.step} was made otherwise than in the attempt that was left: {wrong}"
             )
         if not self._is_compared:
-            self._lineage.proven(self.step)
+            self._introduction.resume_proven(self._lineage.proven(self.step))
 
     def _close(self) -> None:
         self._end_proof()

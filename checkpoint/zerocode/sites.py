@@ -9,11 +9,11 @@ from __future__ import annotations
 import ast
 import contextlib
 import os
-import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+from cotenant.checkpoint.namespaces import module_of, names_of
 from cotenant.checkpoint.ownership import is_scripts_own
 from cotenant.checkpoint.picture.atoms import PLAIN
 from cotenant.checkpoint.progress.expressions import RANGES, WRAPPERS, Names, NotSeen, called_name
@@ -84,10 +84,10 @@ def script_frames(frame: types.FrameType | None) -> list[types.FrameType]:
         if frame is None:
             break
         is_ours = frame.f_code.co_filename.startswith(OURS)
-        if not is_ours and is_scripts_own(str(frame.f_globals.get("__name__", ""))):
+        if not is_ours and is_scripts_own(module_of(frame)):
             found.append(frame)
         frame = frame.f_back
-    names = getattr(sys.modules.get("__main__"), "__dict__", None)
+    names = names_of("__main__")
     first = next((number for number, each in enumerate(reversed(found)) if each.f_globals is names), 0)
     return found[::-1][first:]
 
@@ -175,7 +175,7 @@ def _turn(loop: ast.For, items: ast.expr, target: ast.expr, names: Names, loader
             inner = target.elts[0] if word == "zip" and isinstance(target, ast.Tuple) else target
             return _turn(loop, items.args[0], inner, names, loaders) if items.args else _unknown(items)
     value = names.source(items)
-    if isinstance(value, range):
+    if issubclass(type(value), range):
         return _place_in(value, loop, target, names)
     if type(value) in (list, tuple):
         _check_kept(loop, target)
@@ -205,7 +205,7 @@ def _unknown(items: ast.expr) -> Any:
 def _place_in(numbers: range, loop: ast.For, target: ast.expr, names: Names) -> int:
     _check_kept(loop, target)
     value = names.value(target) if isinstance(target, ast.Name) else None
-    if isinstance(value, int) and value in numbers:
+    if type(value) is int and value in numbers:
         return numbers.index(value)
     raise NotSeen(f"nothing says in which turn the loop over {numbers} is")
 

@@ -204,7 +204,7 @@ class StateWriter:
             return (_TUPLE, [self._refer(each, holder) for each in value])
         if kind_of(kind) is None:
             return self._constant(value, holder)
-        if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+        if issubclass(type(value), (type, types.FunctionType, types.BuiltinFunctionType)):
             name = _imported_name(value)
             if name:
                 return (_CONSTANT, "name", name)
@@ -212,21 +212,21 @@ class StateWriter:
 
     def _constant(self, value: Any, holder: Node) -> Any:
         kind = type(value)
-        if isinstance(value, torch.Size):
+        if issubclass(type(value), torch.Size):
             return (_CONSTANT, "size", list(value))
-        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+        if issubclass(type(value), (torch.dtype, torch.layout, torch.memory_format)):
             return (_CONSTANT, "name", str(value).replace("torch.", "torch:"))
-        if isinstance(value, torch.device):
+        if issubclass(type(value), torch.device):
             return (_CONSTANT, "device", str(value))
-        if isinstance(value, types.ModuleType):
+        if issubclass(type(value), types.ModuleType):
             return (_CONSTANT, "module", value.__name__)
-        if isinstance(value, (range, slice)):
+        if issubclass(type(value), (range, slice)):
             return (
                 _CALL,
                 f"builtins:{kind.__name__}",
                 [self._refer(each, holder) for each in (value.start, value.stop, value.step)],
             )
-        if isinstance(value, enum.Enum):
+        if issubclass(type(value), enum.Enum):
             return (_CALL, self._refer(kind, holder), [self._refer(value._value_, holder)])
         if kind.__module__ == "numpy" and hasattr(value, "dtype"):
             return (_CONSTANT, "numpy", value.dtype.str, value.tobytes())
@@ -236,9 +236,9 @@ class StateWriter:
             reduce: Any = copyreg.dispatch_table.get(kind, kind.__reduce__)
             function, arguments = reduce(value)[:2]
             return (_CALL, _imported_name(function), [self._refer(each, holder) for each in arguments])
-        if isinstance(value, weakref.ref):
+        if issubclass(type(value), weakref.ref):
             return (_CALL, "weakref:ref", [self._refer(value(), holder)]) if value() is not None else _DEAD
-        if isinstance(value, io.IOBase) and getattr(value, "closed", False) and kind in _CLOSED:
+        if issubclass(type(value), io.IOBase) and getattr(value, "closed", False) and kind in _CLOSED:
             return (_CONSTANT, "closed", _CLOSED[kind])
         is_shown = kind.__module__.partition(".")[0] in _SHOWN
         if not self._is_shared(value) and (is_shown or id(value) in self._constants):
@@ -251,7 +251,7 @@ class StateWriter:
     @staticmethod
     def _is_shared(value: Any) -> bool:
         """Whether an object holds what other threads or processes see at once."""
-        if isinstance(value, queue.Queue):
+        if issubclass(type(value), queue.Queue):
             return bool(value.queue)
         return type(value).__module__ == "multiprocessing.sharedctypes"
 
@@ -281,7 +281,10 @@ class StateWriter:
             return ["generator", _imported_name(made), self._content(own)]
         if isinstance(kind, BatchesKind):
             content = self._content(own)
-            return ["batches", self._refer(self._passes.find(value).loader, own), content]  # type: ignore[union-attr]
+            loader = self._passes.find(value).loader  # type: ignore[union-attr]
+            if loader is None:
+                raise NotResumable(f"`{own.path}` gives batches of a loader that is gone")
+            return ["batches", self._refer(loader, own), content]
         if made is types.FunctionType and not value.__closure__ and is_scripts_own(value.__module__ or ""):
             code = value.__code__
             place = [code.co_filename, code.co_name, code.co_firstlineno]
@@ -304,9 +307,9 @@ class StateWriter:
         content = None if isinstance(kind, ObjectKind) else self._content(own)
         inside = [self._attributes(each) for _, each in attributes(value)]
         extra = None
-        if isinstance(value, collections.deque):
+        if issubclass(type(value), collections.deque):
             extra = value.maxlen
-        elif isinstance(value, collections.defaultdict):
+        elif issubclass(type(value), collections.defaultdict):
             extra = self._refer(value.default_factory, own)
         return ["object", self._refer(made, own), [content, [each for each in inside if each], extra]]
 
@@ -321,11 +324,11 @@ class StateWriter:
         content = self._tensor(own)
         if base is None:
             self._storages[at] = (_MADE, self._made[id(value)])
-            return ["tensor", isinstance(value, torch.nn.Parameter), content]
+            return ["tensor", issubclass(type(value), torch.nn.Parameter), content]
         form = [str(value.dtype).replace("torch.", "torch:"), list(value.shape), list(value.stride())]
         return [
             "view",
-            [base, isinstance(value, torch.nn.Parameter)],
+            [base, issubclass(type(value), torch.nn.Parameter)],
             [form, value.storage_offset(), content[1:3]],
         ]
 

@@ -8,6 +8,7 @@ from cotenant.controller.api.job_settings import change_spec
 from cotenant.controller.api.leading import LeadershipNews, LeadershipRequests, LeadershipWatch
 from cotenant.controller.api.logs import logs_of
 from cotenant.controller.api.metrics import ClusterMetrics, ServerFacts
+from cotenant.controller.api.moment import Now
 from cotenant.controller.api.permissions import (
     BYTES_BURST, BYTES_PER_SECOND, must_be_admin, policies_offered,
 )
@@ -15,7 +16,7 @@ from cotenant.controller.api.queries import About, pair_views
 from cotenant.controller.api.sharing import views_of
 from cotenant.controller.api.submissions import Code, Denied
 from cotenant.controller.api.trees import TreeRequests
-from cotenant.controller.api.views import Now, link_of, note_text
+from cotenant.controller.api.views import link_of, note_text
 
 __all__ = [
     "BYTES_BURST", "BYTES_PER_SECOND", "About", "ClusterMetrics", "Code", "Denied",

@@ -12,9 +12,10 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from cotenant.controller.api.moment import Now
 from cotenant.controller.api.submissions import Accepted, Denied, accept
 from cotenant.controller.api.trees import TreeRequests
-from cotenant.controller.api.views import Now, ago, reason_in_words
+from cotenant.controller.api.views import ago, reason_in_words
 from cotenant.controller.domain import (
     ENDED,
     USER_BYTES_MAX,

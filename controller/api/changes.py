@@ -92,7 +92,7 @@ def why_not(verb: ChangeVerb, job: Job) -> str:
     if verb in ("preempt", "checkpoint") and not job.progress.resumable:
         silent = "it does not use cotenant.checkpoint, and could not be made resumable without"
         early = "it has made no step, and has not said that it can"
-        why = job.progress.capabilities.resumable_note or (silent if job.progress.step else early)
+        why = job.resumable_note or (silent if job.progress.step else early)
         return f"job {job.job_id} cannot resume: {why}"
     return ""
 

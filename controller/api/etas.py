@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from cotenant.controller.api.moment import Now
 from cotenant.controller.api.permissions import jobs_named
-from cotenant.controller.api.views import Now, ago
+from cotenant.controller.api.views import ago
 from cotenant.controller.domain import ENDED, EtaInterval, Job, JobId, Phase, ToldInterval
 from cotenant.controller.engine import Engine
 from cotenant.controller.history import EtaAnswer, EtaBook, JobEta, policy_label

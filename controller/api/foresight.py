@@ -17,8 +17,8 @@ import msgspec
 
 from cotenant.controller.api.arrivals import check_submission
 from cotenant.controller.api.etas import basis, times_of
+from cotenant.controller.api.moment import Now
 from cotenant.controller.api.submissions import Denied
-from cotenant.controller.api.views import Now
 from cotenant.controller.domain import JobSpec, Phase
 from cotenant.controller.engine import Engine
 from cotenant.controller.history import (

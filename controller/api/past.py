@@ -14,11 +14,12 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller.api.attempts_shown import attempt_views
+from cotenant.controller.api.moment import Now
 from cotenant.controller.api.permissions import jobs_named
 from cotenant.controller.api.queries import LIMIT_MAX, LIST_MAX, Queries, cut_to_message
 from cotenant.controller.api.sharing import forgotten_jobs
 from cotenant.controller.api.submissions import Denied
-from cotenant.controller.api.views import Now, attempt_view
 from cotenant.controller.domain import ENDED, LOAD_S, Device, Job
 from cotenant.controller.domain import events as ev
 from cotenant.controller.history import ALWAYS_S, AttemptRecord, usage
@@ -157,7 +158,7 @@ class TimelineRequests:
             phase=job.phase,
             submitted_at=now.utc(job.submitted_s),
             ended_at=now.utc_if(job.ended_s if job.phase in ENDED else None),
-            attempts=tuple(attempt_view(each, now) for each in [*before, *seen]),
+            attempts=attempt_views([*before, *seen], now),
         )
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from cotenant.controller.api import sharing, views
 from cotenant.controller.api.arrivals import TellsOwners
+from cotenant.controller.api.attempts_shown import told_now
 from cotenant.controller.api.changes import verbs_open
 from cotenant.controller.api.etas import EtaBoard, ahead_lines
 from cotenant.controller.api.job_settings import settings_open
@@ -24,6 +25,7 @@ from cotenant.controller.api.listing import (
     rows_of,
     wanted_jobs,
 )
+from cotenant.controller.api.moment import Now
 from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
 from cotenant.controller.domain import ENDED, ClassReport, Job, Phase, Reason, array_of, because, render
 from cotenant.controller.engine import Engine, cheapest_change
@@ -132,10 +134,10 @@ class Queries:
         more += len(rows) - len(shown)
         return wire.Jobs(request_id=request_id, jobs=tuple(shown), now=now.at, more=more)
 
-    def now(self) -> views.Now:
-        return views.Now(self._core.clock.now_s(), self._core.clock.wall())
+    def now(self) -> Now:
+        return Now(self._core.clock.now_s(), self._core.clock.wall())
 
-    def _row(self, row: ListingRow, now: views.Now, *, fresh_reason: bool, brief: bool) -> wire.JobView:
+    def _row(self, row: ListingRow, now: Now, *, fresh_reason: bool, brief: bool) -> wire.JobView:
         record = self._core.record(row.job.job_id)
         assert record is not None, row.job.job_id
         view = self.view(record, now, fresh_reason=fresh_reason, brief=brief)
@@ -145,9 +147,10 @@ class Queries:
         return msgspec.structs.replace(view, array=array_view(row, forgotten))
 
     def view(
-        self, record: JobRecord, now: views.Now, *, fresh_reason: bool = True, brief: bool = False
+        self, record: JobRecord, now: Now, *, fresh_reason: bool = True, brief: bool = False
     ) -> wire.JobView:
         state, job = self._core.state, record.job
+        record = told_now(record, self._link.telemetry)
         reason: Reason | None = None
         if fresh_reason and job.phase is Phase.QUEUED:
             reason = state.engine.explain(job.job_id, now.now_s)[0]
@@ -170,7 +173,7 @@ class Queries:
         return because("fetching", fetched >> 20, tree.size_bytes >> 20)
 
     def show(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
-        record, now = one_job(self._core, request.job_id), self.now()
+        record, now = told_now(one_job(self._core, request.job_id), self._link.telemetry), self.now()
         job = record.job
         details = msgspec.structs.replace(
             views.job_details(self.view(record, now), record, now, whole=may_touch(who, job)),

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from cotenant.controller.api.moment import Now
 from cotenant.controller.api.permissions import must_be_admin
 from cotenant.controller.api.submissions import Denied
-from cotenant.controller.api.views import Now
 from cotenant.controller.domain import Booking, DeviceId, bookings
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, NoDevices, OpenBooking

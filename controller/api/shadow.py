@@ -7,9 +7,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from cotenant.controller.api.changes import must_be_a_policy
+from cotenant.controller.api.moment import Now
 from cotenant.controller.api.permissions import must_be_admin
 from cotenant.controller.api.submissions import Denied
-from cotenant.controller.api.views import Now
 from cotenant.controller.domain import events as ev
 from cotenant.controller.history import policy_label
 from cotenant.controller.store import Core, ShadowSet

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from cotenant.controller.api.views import Now
+from cotenant.controller.api.moment import Now
 from cotenant.controller.domain import Job, JobId
 from cotenant.controller.engine import Engine
 from cotenant.controller.history import ALWAYS_S, AttemptRecord, History, accounts

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
+from cotenant.controller.api.attempts_shown import attempt_views, s_used, sub_batch_at
+from cotenant.controller.api.moment import Now
 from cotenant.controller.domain import (
     ENDED,
     ON_DEVICES,
@@ -39,34 +41,10 @@ from cotenant.controller.wire import (
     SharingView,
     profile_view,
     throughput_view,
-    utc,
 )
 from cotenant.controller.wire import clients as wire
 
 Telemetry = Mapping[JobId, AttemptProgress]
-
-
-class Now(NamedTuple):
-    """Now, by both clocks."""
-
-    now_s: float
-    """Seconds since the journal began."""
-    wall_s: float
-
-    def utc(self, at_s: float) -> str:
-        """A time of the journal, as people and programs read it."""
-        return utc(self.wall_s - self.now_s + at_s)
-
-    def utc_if(self, at_s: float | None) -> str | None:
-        return None if at_s is None else self.utc(at_s)
-
-    def journal_s(self, unix_s: float) -> float:
-        """The time of the journal at a time of the wall clock, 0 at the least."""
-        return max(0.0, unix_s - self.wall_s + self.now_s)
-
-    @property
-    def at(self) -> str:
-        return utc(self.wall_s)
 
 
 SPEEDUPS_SHOWN: Final = 64
@@ -94,8 +72,8 @@ def job_view(
     newest = attempts[-1] if attempts else None
     shown = reason if reason is not None else job.reason
     held = job.placement
-    split = held or newest
-    can, metrics = job.progress.capabilities, metrics_of(attempts, current)
+    steps = s_used(newest)[-1] if newest and (placed or not held) else held.accumulation_steps if held else 1
+    can, metrics = job.progress.capabilities, metrics_of(attempts)
     return wire.JobRow(
         **_fields_asked_for(spec, now),
         job_id=job.job_id, phase=job.phase, reason=reason_in_words(job, shown, now), reason_code=shown.code,
@@ -107,9 +85,9 @@ def job_view(
         speedups_source=None if job.measured.curve is None else job.measured.curve.source,
         devices=devices_shown(job, newest), attempt=job.attempt.number,
         co_tenants=engine.partners(job.job_id) if placed else (), co_tenants_ever=job.co_tenants,
-        sub_batch=split.sub_batch if split else None, durable_step=job.durable_step,
-        accumulation_steps=split.accumulation_steps if split else 1,
-        accumulation_steps_ever=tuple(dict.fromkeys(each.accumulation_steps for each in attempts)),
+        sub_batch=sub_batch_at(steps, job, held or newest), durable_step=job.durable_step,
+        accumulation_steps=steps,
+        accumulation_steps_ever=tuple(dict.fromkeys(s for each in attempts for s in s_used(each))),
         start_assumed=job.attempt.start_assumed_s is not None, total_steps=length.steps,
         total_note=length.note or None, step=max(job.progress.step, current.step if current else 0),
         batch_rows=batch.rows if spec.batch_size is None else spec.batch_size,
@@ -117,7 +95,7 @@ def job_view(
         step_s=current.step_s if current and current.step_s is not None else job.attempt.step_s,
         loss=next((each.value for each in metrics if each.name == "loss"), news.loss if news else None),
         metrics=metrics, link=link_of(spec, attempts),
-        resumable=job.progress.resumable, resumable_note=can.resumable_note or None,
+        resumable=job.progress.resumable, resumable_note=job.resumable_note or None,
         accumulates=can.accumulates, accumulates_note=can.accumulates_note or None,
         preemptions=job.counts.preemptions, futile_preemptions=job.counts.futile_preemptions,
         aborted_preemptions=job.counts.aborted_preemptions, exit_code=job.attempt.exit_code,
@@ -168,10 +146,8 @@ def _energy_fields(
     }
 
 
-def metrics_of(attempts: Sequence[AttemptRecord], current: AttemptProgress | None) -> tuple[JobMetric, ...]:
+def metrics_of(attempts: Sequence[AttemptRecord]) -> tuple[JobMetric, ...]:
     """The job's last metrics, of the newest attempt that has told any."""
-    if current and current.words.metrics:
-        return current.words.metrics
     return next((each.words.metrics for each in reversed(attempts) if each.words.metrics), ())
 
 
@@ -249,7 +225,7 @@ def job_details(view: wire.JobView, record: JobRecord, now: Now, *, whole: bool)
     return wire.JobDetails(
         **msgspec.structs.asdict(view),
         spec=spec_shown(job.spec, whole=whole),
-        attempts=tuple(attempt_view(each, now) for each in record.attempts),
+        attempts=attempt_views(record.attempts, now),
         profile=None if profile is None else profile_view(profile),
         profile_given=job.measured.profile_given,
         throughput=throughput_view(profile, job.batch_size, job.spec.gang),
@@ -287,29 +263,6 @@ def devices_shown(job: Job, newest: AttemptRecord | None) -> tuple[str, ...]:
     if job.placement is not None:
         return job.placement.devices
     return newest.devices if newest is not None and job.phase in ENDED else ()
-
-
-def attempt_view(record: AttemptRecord, now: Now) -> wire.AttemptView:
-    return wire.AttemptView(
-        attempt=record.attempt,
-        devices=record.devices,
-        co_tenants=record.co_tenants,
-        accumulation_steps=record.accumulation_steps,
-        outcome=record.outcome,
-        reason=record.reason,
-        cause=record.cause,
-        exact=record.exact,
-        launch=record.launch,
-        launch_why=record.launch_why,
-        start_step=record.start_step,
-        first_step=record.first_step,
-        end_step=record.end_step,
-        launched_at=now.utc(record.launched_s),
-        first_step_at=now.utc_if(record.first_step_s),
-        start_assumed_at=now.utc_if(record.assumed_s),
-        stop_requested_at=now.utc_if(record.stop_requested_s),
-        ended_at=now.utc_if(record.ended_s),
-    )
 
 
 def spec_shown(spec: JobSpec, *, whole: bool) -> wire.SpecView:

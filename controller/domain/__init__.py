@@ -91,10 +91,10 @@ _HOMES: Final = {
         "NOTICE_KINDS", "NOTIFY_FORMS", "WEBHOOK_VARIABLE", "NoticeKind", "is_mail_address", "notify_problem",
         "read_notify",
     ),
-    "outcomes": ("GpuFaultRole", "Outcome", "ExitVerdict", "FailedEnd",),
+    "outcomes": ("GpuFaultRole", "Outcome", "ExitVerdict", "FailedEnd", "RefusedChange"),
     "printed": (
         "LINK_CHARACTERS_MAX", "LINK_FORMS", "METRICS_MAX", "METRIC_CHARACTERS_MAX", "JobMetric", "JobWords",
-        "is_link",
+        "Parts", "is_link",
     ),
     "readings": ("TEXT_MAX", "DeviceReading", "ForkServers"),
     "reasons": ("Reason", "because", "render"),

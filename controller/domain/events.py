@@ -264,8 +264,9 @@ class TroubleSeen(Event, frozen=True, kw_only=True, tag="TroubleSeen"):
 
 
 class OutputSeen(Event, frozen=True, kw_only=True, tag="OutputSeen"):
-    """What the job has told in its output or Session: reported when its link is first seen, and at the end of
-    an attempt that told metrics. No policy is asked about it, and it changes nothing for the engine."""
+    """What the job has told in its output or by its ranks: reported when its link is first seen, and at the
+    end of an attempt that told anything. No policy is asked about it, and it changes nothing for the
+    engine."""
 
     job_id: JobId
     attempt: AttemptNo

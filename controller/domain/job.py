@@ -113,6 +113,17 @@ class Job(msgspec.Struct, kw_only=True):
         return newest
 
     @property
+    def resumed_from(self) -> CheckpointRecord | None:
+        """What its present attempt was started from, as far as is known."""
+        before = (each for each in self.progress.checkpoints if each.attempt < self.attempt.number)
+        return max(before, key=lambda each: (each.attempt, each.step), default=None)
+
+    @property
+    def resumable_note(self) -> str:
+        """Why it cannot resume; empty: it can, or has not said so."""
+        return self.progress.went_otherwise or self.progress.capabilities.resumable_note
+
+    @property
     def must_stay_whole(self) -> bool:
         """Its own check, which has the last word, or that of a job like it was seen to refuse parts."""
         profile = self.measured.profile

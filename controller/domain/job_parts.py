@@ -52,6 +52,7 @@ StopCause = Literal[
     "faulted",
     "resized",
     "unsplit",
+    "otherwise",
     "idle",
 ]
 
@@ -127,6 +128,9 @@ class JobProgress(msgspec.Struct, kw_only=True):
     """Optimizer steps in all, as far as could be seen of the script."""
     checkpoints: tuple[CheckpointRecord, ...] = ()
     resumable: bool = False
+    went_otherwise: str = ""
+    """How an attempt did not go on as it was left. Such a job is not preempted any more, and only its proven
+    checkpoints count."""
     capabilities: Capabilities = Capabilities()
     """What its own library has said last."""
 

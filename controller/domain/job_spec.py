@@ -115,6 +115,10 @@ class CodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 EQUIVALENT: Final = "equivalent"
 
 
+RESUME_VARIABLE: Final = "COTENANT_RESUME"
+"""Names the checkpoint that an attempt goes on from; else that is the newest."""
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """How the user's command is started; opaque to policies."""
 
@@ -157,6 +161,14 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     def secret_variables(self) -> tuple[str, ...]:
         """The secrets that its processes get: all but the one by which its owner is told."""
         return tuple(name for name in self.secrets if name != WEBHOOK_VARIABLE)
+
+    def save_no_more(self, checkpoint: str) -> Launch:
+        """The same without saving. `checkpoint`: what it goes on from; empty: it begins anew."""
+        words = tuple(word for word in self.zero_code if word not in ("checkpoint", "leave"))
+        if not checkpoint:
+            return msgspec.structs.replace(self, zero_code=words)
+        env = {**self.env, RESUME_VARIABLE: checkpoint}
+        return msgspec.structs.replace(self, zero_code=(*words, "leave"), env=env)
 
     def gives_ranks(self, workers: int) -> bool:
         """Whether each of so many workers finds its rank in its environment."""
@@ -240,7 +252,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What is done about it while it holds its devices idle (`idle_steps`); empty, as submitted: as the
     configuration says of its kind."""
     resumable: bool | None = None
-    """None: learned from the job itself when it says hello."""
+    """None: learned from the job itself when it says hello. True: SIGTERM makes it save by itself, and it may
+    be started again, whatever it says."""
     retries: int = 0
     after: tuple[Dependency, ...] = ()
     hold: bool = False

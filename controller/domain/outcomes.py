@@ -15,6 +15,11 @@ GpuFaultRole = Literal["", "culprit", "suspect", "hit", "device"]
 another did. device: the device failed by itself."""
 
 
+SPLIT_REFUSED: Final = "cotenant.gradaccum.Refused: "
+"""The words with which an attempt ends before a step whose batch in parts would be wrong."""
+RefusedChange = Literal["", "split", "resume"]
+
+
 class ExitVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """How an attempt ended on one host, and why, as its supervisor judges it."""
 
@@ -33,6 +38,14 @@ class ExitVerdict(msgspec.Struct, frozen=True, kw_only=True):
     rule: str = ""
     """Name of the rule that concludes the outcome from how the job's processes ended; empty: the cause was
     seen, or nothing of the job's ran."""
+    went_otherwise: bool = False
+    """It was resumed, and showed that it was not the run that was left."""
+
+    @property
+    def refusal(self) -> RefusedChange:
+        """What the scheduler had done to the script that would have changed its result. The scheduler wanted
+        it, so that is no failure of the program's."""
+        return "resume" if self.went_otherwise else "split" if SPLIT_REFUSED in self.detail else ""
 
 
 SAME_TIME_S: Final = 10.0

@@ -42,3 +42,5 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     domain: str
     exact: bool = True
+    proven: int = 0
+    """So many steps after a resume from it came out as they had before; 0: nobody has shown that."""

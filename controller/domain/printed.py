@@ -1,7 +1,8 @@
-"""What a job tells of its training: metrics by name, and a link to its page at W&B or MLflow. Pure.
+"""What a job tells of its training: metrics by name, a link to its page at W&B or MLflow, and into how many
+parts it has split its batches. Pure.
 
-Rule: both come from the job's own output or Session, so they are data of a stranger: few, short, finite, and
-a link that may hold a secret is none.
+Rule: all of it comes from the job's own output or ranks, so these are data of a stranger: few, short, finite,
+and a link that may hold a secret is none.
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ class JobMetric(msgspec.Struct, frozen=True, kw_only=True):
     """The job's step when that value came; 0: its steps are not seen."""
 
 
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """Into how many parts its ranks have cut each batch, from one step on."""
+
+    from_step: int
+    """So many steps were complete before."""
+    s: int
+
+
 class JobWords(msgspec.Struct, frozen=True, kw_only=True):
     """What an attempt has told of itself so far."""
 
@@ -36,6 +45,10 @@ class JobWords(msgspec.Struct, frozen=True, kw_only=True):
     """The last of each name, the loss among them."""
     link: str = ""
     """The first that was recognised."""
+    parts: tuple[Parts, ...] = ()
+    """In the order of steps; empty: no rank has told."""
+    is_equivalent: bool = False
+    """Parts have drawn other random numbers than whole batches."""
 
 
 def is_link(text: str) -> bool:

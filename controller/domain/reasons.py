@@ -298,6 +298,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "its devices; it goes on alone, without a limit",
     "outmodelled": "ran out of the {0} MiB of device memory that its batch in {1} parts was thought to need, "
     "which nobody had measured; parts are taken to save nothing from now on",
+    "otherwise": "it did not go on as it was left ({0}); it begins again at step {1}, and is never preempted",
     "unsplit": "its batches cannot be split after all ({0}); it goes on with whole ones",
     "gpu-fault": "{0}",
     "mps-limit": "each of its processes that opens a GPU may use its part of the {0} MiB that were planned "

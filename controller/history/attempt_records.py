@@ -25,6 +25,7 @@ from cotenant.controller.domain import (
     Place,
     Preempt,
     Reason,
+    RefusedChange,
     Resize,
     Share,
     StopCause,
@@ -60,6 +61,10 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     outcome: str = ""
     reason: str = ""
     exact: bool | None = None
+    proven: int = 0
+    """So many steps after its resume came out as they had before."""
+    refused: RefusedChange = ""
+    """It ended because splitting or resuming it would have changed its result."""
     stop_reason: Reason | None = None
     failed_as: Literal["", "infra-failed", "user-failed"] = ""
     """The worst that a host of its gang said of it; empty: none of them said that it failed."""
@@ -121,6 +126,10 @@ def why_it_ended(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) ->
         return job.reason
     if attempt_record.failed_as == "user-failed":
         return because("user-failed", attempt_record.failure)
+    if attempt_record.refused == "split":
+        return because("unsplit", attempt_record.failure)
+    if attempt_record.refused == "resume":
+        return because("otherwise", attempt_record.failure, job.durable_step)
     if isinstance(event, ev.HostLost):
         return because("host-lost", event.host_id, event.by)
     if attempt_record.failed_as and not _went_with_host(attempt_record):
@@ -142,6 +151,8 @@ def outcome_of(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) -> s
         return "host-lost"
     if job.phase is Phase.CANCELLED:
         return "cancelled"
+    if attempt_record.refused and job.phase is not Phase.FAILED:
+        return f"{attempt_record.refused}-refused"
     if isinstance(event, ev.AttemptEnded):
         if attempt_record.failed_as and not _went_with_host(attempt_record):
             is_last = job.attempt.number == attempt_record.attempt and job.phase is Phase.FAILED

@@ -211,6 +211,7 @@ class History:
             self._first_step(attempt_record, event, now_s)
         elif isinstance(event, ev.CapabilitiesSeen):
             attempt_record.start_step = event.step
+            attempt_record.proven = max(attempt_record.proven, event.capabilities.proven)
             if event.exact is not None and attempt_record.exact is None:
                 attempt_record.exact = event.exact
                 self._note(
@@ -418,7 +419,9 @@ def _note_end(attempt_record: AttemptRecord, event: ev.AttemptEnded) -> None:
     if event.gpu_fault in ("culprit", "suspect", "hit") and attempt_record.co_tenants:
         attempt_record.cause = "faulted"
     outcome = event.verdict.outcome
-    if outcome == "user-failed" or (outcome == "infra-failed" and not attempt_record.failed_as):
+    if event.verdict.refusal:
+        attempt_record.refused, attempt_record.failure = event.verdict.refusal, event.verdict.detail
+    elif outcome == "user-failed" or (outcome == "infra-failed" and not attempt_record.failed_as):
         attempt_record.failed_as, attempt_record.failure = outcome, event.verdict.detail or outcome
 
 

@@ -98,8 +98,7 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
         n = len(job.attempts)
         yield "energy", energy(job.energy_kwh or 0.0, n, job.energy_unknown_attempts)
     yield "idle", describe_idle(job) or ("" if job.ended_at else job.spec.idle)
-    if job.devices:
-        yield "accumulation", _accumulation(job)
+    yield "accumulation", _accumulation(job)
     yield "progress", _progress(job)
     yield "metrics", ", ".join(f"{each.name} {each.value:.4g}" for each in job.metrics if each.name != "loss")
     yield "link", job.link or ""
@@ -123,7 +122,9 @@ def _budget(job: wire.JobView) -> str:
     return f"{trained}; {duration(job.run_s)} by the clock"
 
 
-def _resumable(job: wire.JobView) -> str:
+def _resumable(job: wire.JobDetails) -> str:
+    if job.resumable and not job.durable_step and job.spec.resumable:
+        return "yes, as submitted: it saves by itself on SIGTERM (--resumable yes)"
     if job.resumable:
         return f"yes, from step {job.durable_step}"
     if job.resumable_note:
@@ -211,17 +212,37 @@ def _left(job: wire.JobView) -> str:
 
 
 def _accumulation(job: wire.JobDetails) -> str:
-    if job.accumulation_steps == 1:
-        whole = f"none, the whole batch of {job.sub_batch} at once" if job.sub_batch else ""
-        return "; ".join(part for part in (whole, _cannot(job)) if part)
+    """Into how many parts its ranks cut the batches, now and before."""
+    drew = ""
+    if any(each.equivalent for each in job.attempts):
+        drew = "equivalent, not exact: parts drew other random numbers"
+    elif job.accumulation_steps > 1 and job.spec.launch.is_equivalent:
+        drew = "equivalent: parts may draw other random numbers"
+    now = _accumulation_now(job) if job.devices and job.ended_at is None else ""
+    return "; ".join(filter(None, (now, _split_steps(job.attempts), drew, _cannot(job))))
+
+
+def _accumulation_now(job: wire.JobDetails) -> str:
     of = f" of {job.sub_batch}" if job.sub_batch else ""
+    if job.accumulation_steps == 1:
+        return f"none, the whole batch{of} at once" if of else ""
     modelled = job.profile.modelled if job.profile is not None else ()
     guess = any(point.accumulation_steps == job.accumulation_steps for point in modelled)
-    notes = [
-        "planned by a model" if guess else "",
-        "equivalent: parts may draw other random numbers" if job.spec.launch.is_equivalent else "",
-    ]
-    return ", ".join(filter(None, (f"{job.accumulation_steps} micro-batches{of} per step", *notes)))
+    return f"{job.accumulation_steps} micro-batches{of} per step{', planned by a model' if guess else ''}"
+
+
+def _split_steps(attempts: tuple[wire.AttemptView, ...]) -> str:
+    """The last steps that were made in parts, and are over."""
+    spans = []
+    for attempt in attempts:
+        ends = [*(each.from_step for each in attempt.parts[1:]), attempt.end_step if attempt.ended_at else 0]
+        for each, end in zip(attempt.parts, ends, strict=False):
+            if each.s > 1 and end > each.from_step:
+                spans.append(f"{each.from_step + 1}-{end} in {each.s} parts")
+    return f"steps {', '.join(spans[-SPANS_SHOWN:])}" if spans else ""
+
+
+SPANS_SHOWN: Final = 4
 
 
 def _profile(job: wire.JobDetails) -> str:
@@ -308,7 +329,7 @@ ATTEMPT_COLUMNS: Final = (
     Column("ATTEMPT", lambda a: str(a.attempt), right=True),
     Column("DEVICES", lambda a: devices(a.devices), rank=2, limit=24),
     Column("WITH", lambda a: ",".join(a.co_tenants), rank=3, limit=12),
-    Column("S", lambda a: str(a.accumulation_steps), rank=1, right=True),
+    Column("S", lambda a: _s_used(a), rank=1, right=True),
     Column("LAUNCHED", lambda a: local_time(a.launched_s), rank=5),
     Column("LOAD", lambda a: _load(a), rank=6, right=True),
     Column("STEPS", lambda a: _steps(a), right=True),
@@ -330,7 +351,14 @@ def _steps(attempt: wire.AttemptView) -> str:
 def _resume(attempt: wire.AttemptView) -> str:
     if attempt.attempt == 1 or attempt.exact is None:
         return NONE
-    return "exact" if attempt.exact else "equivalent"
+    if not attempt.exact:
+        return "equivalent"
+    return f"exact, proven over {units.plural(attempt.proven, 'step')}" if attempt.proven else "exact"
+
+
+def _s_used(attempt: wire.AttemptView) -> str:
+    used = dict.fromkeys(each.s for each in attempt.parts)
+    return ",".join(str(s) for s in used or (attempt.accumulation_steps,))
 
 
 def explanation_page(reply: wire.Explained) -> str:

@@ -406,10 +406,13 @@ def _gpus(values: dict[str, Any]) -> GpuRange:
 
 def _zero_code(values: dict[str, Any], where: Submitter) -> tuple[str, ...]:
     """What the hook is asked to do. The batches of a job that never shares are never split. A job that is not
-    to be watched is neither split nor saved, unless that is asked for."""
+    to be watched, or that saves by itself (`--resumable yes`), is not saved unless that is asked for; one
+    that is not to be watched is not split either."""
     how, counts = values.get("accumulate", "auto"), values.get("progress") != "never"
-    saves = values.get("checkpoint", "leave" if where.saves_scripts and counts else "never")
-    if values.get("resumable") is False:
+    resumes = values.get("resumable")
+    default = "leave" if where.saves_scripts and counts and not resumes else "never"
+    saves = values.get("checkpoint", default)
+    if resumes is False:
         saves = "never"
     is_asked = bool(values.keys() & {"accumulate", "batch_size"})
     splits = how != "never" and values.get("share") != "never" and (counts or is_asked)

@@ -106,8 +106,9 @@ STEP_REPORT_PERIOD_S: Final = 0.1
 # Names, rank -> supervisor. Every message has "v" (PROTOCOL_VERSION), "m" (its name) and "rank".
 HELLO: Final = "hello"
 """{world_size, resumable: bool, accumulates: bool, step}: the library is in use; `step` was resumed from.
-Optional: resumed_from (directory), exact: bool, note (what differs), accumulates_note and resumable_note (why
-it cannot), looks: bool (it answers `look`)."""
+Optional: resumed_from (directory), exact: bool, note (what differs), proven (so many steps after the resume
+came out as in the attempt before), accumulates_note and resumable_note (why it cannot), looks: bool (it
+answers `look`). Neither `accumulates` nor a note: that is not known yet."""
 WATCHED: Final = "watched"
 """{}: this process imports torch and its optimizer steps are counted, so `first_step` comes with the first.
 May come without a hello, and more than once."""
@@ -116,7 +117,8 @@ FIRST_STEP: Final = "first_step"
 STEP: Final = "step"
 """{step, count, elapsed_s, s, loss: float | null, waited_s, longest_s}: `count` steps took `elapsed_s`, at s;
 of that it waited `waited_s` for a co-tenant, and without such waits the longest step took `longest_s`.
-Optional: metrics, at most 16 finite numbers by name."""
+Optional: metrics, at most 16 finite numbers by name; equivalent: true, once parts of a batch have drawn other
+random numbers than the whole batch."""
 LENGTH: Final = "length"
 """{total: int | null, note}: how many steps there will be in all as far as can be seen, and what that rests
 on, or why it cannot be seen. May come without a hello."""
@@ -139,7 +141,8 @@ STRETCH: Final = "stretch"
 changes s: the steps after `first` up to `step` are over, all of them at s. `memory_mib` is this process's own
 peak (resident; on a CUDA device what it takes there), `static_mib` what of it is in use after a step."""
 FAILED: Final = "failed"
-"""{what: "save" | "load" | "accumulate", error}: the named thing failed; the process may go on."""
+"""{what: "save" | "load" | "resume" | "accumulate", error}: the named thing failed; the process may go on.
+resume: the script did not go on as it was left, so this attempt ends, and its checkpoint is worth nothing."""
 
 # Names, supervisor -> rank.
 STOP_AT: Final = "stop_at"

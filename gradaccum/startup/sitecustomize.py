@@ -74,8 +74,10 @@ class Startup:
         is_ours = name.partition(".")[0] == "cotenant"
         if not is_ours and name not in self._waiting and name not in self._before:
             return None
-        for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
+        later = iter(tuple(sys.meta_path))
+        any(each is self for each in later)  # Others of ours ask as well: only those that come after them.
+        for finder in later:
+            if not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None:

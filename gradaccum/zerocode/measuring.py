@@ -20,6 +20,7 @@ from cotenant.gradaccum.labels import GROUP_MIN, choose_rows, orders_of
 from cotenant.gradaccum.occasions import is_power_of_two
 from cotenant.gradaccum.proof import NOT_CHECKED, RANDOM, BatchPart, Few, LossFailed, SplitProof, is_generator
 from cotenant.gradaccum.rows import pick, rows_of
+from cotenant.gradaccum.schedule import PROGRESS
 
 ORDERS_MAX: Final = 3
 
@@ -107,8 +108,10 @@ def refuse_random_numbers(module: torch.nn.Module) -> None:
 
     def leave(*_: Any) -> None:
         changes = begun.pop().changes()
-        if changes and module.training and not exactness.allows_equivalent():
-            exactness.end_attempt(RANDOM.format(changes[0].path))
+        if changes and module.training:
+            if not exactness.allows_equivalent():
+                exactness.end_attempt(RANDOM.format(changes[0].path))
+            PROGRESS.is_equivalent = True
 
     module.register_forward_pre_hook(enter)
     module.register_forward_hook(leave)
@@ -168,6 +171,7 @@ class MeasuredTrainer:
             before.put_back()
         if drawn is not None and not exactness.allows_equivalent():
             return RANDOM.format(drawn)
+        PROGRESS.is_equivalent |= drawn is not None
         chosen = [samples[row] for row in rows]
         reason = self._prove(chosen, orders, -(-count // 3), take, more)
         self._is_average = reason is not None

@@ -205,6 +205,7 @@ class Patches:
                 self._refuse(module, reason)
                 return WHOLE
         PROGRESS.last_steps = steps
+        PROGRESS.is_equivalent |= bool(proof.generators)
         return SplitForward(original, module, call, steps, proof.generators)
 
     def _end(self, module: torch.nn.Module, split: SplitForward, output: Any, began: int) -> None:

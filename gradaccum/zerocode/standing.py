@@ -6,18 +6,18 @@ known against it: the check comes when a split is about to begin.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from typing import Any, Final
 
 from cotenant.checkpoint.guard import SPLITTING
+from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.progress.main_optimizer import MainOptimizer
 from cotenant.gradaccum.exactness import end_attempt
 from cotenant.gradaccum.protocol import ENV_SOCKET, tell_failed
 from cotenant.gradaccum.schedule import PROGRESS, Schedule
 
-log = logging.getLogger("cotenant.gradaccum")
+log = LateLog("cotenant.gradaccum")
 
 NOT_ASKED: Final = "--accumulate never, or --share never"
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from cotenant.checkpoint.guard import COUNTING
+from cotenant.checkpoint.guard import Guard
 from cotenant.checkpoint.progress import loops
 from cotenant.checkpoint.progress.loading import Loading
 from cotenant.checkpoint.progress.loops import Loaders, NotSeen
@@ -252,10 +252,8 @@ def test_a_failure_of_ours_ends_the_counting_and_nothing_else(
         supervisor.bind(os.path.relpath(tmp_path / "s"))
         supervisor.settimeout(within_s(10))
         job.setenv("COTENANT_SOCKET", os.path.relpath(tmp_path / "s"))
-        job.setattr(COUNTING, "why", "")
-        job.setattr(COUNTING, "when_off", [])
         hooks: list[Callable[..., None]] = []
-        StepReporter(Loaders(), broken).begin(hooks.append)
+        StepReporter(Loaders(), broken, Guard("counting steps")).begin(hooks.append)
         own = optimizer()
         for _ in range(5):
             hooks[0](own, (), {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import socket
 import threading
@@ -32,6 +33,7 @@ SPIKE_MIB = 64
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith("COTENANT_") and "TEST" not in name]:
         monkeypatch.delenv(name)
+    monkeypatch.setattr(memory, "FIRST_S", math.inf)  # Reports are those of the visits.
     gc.collect()  # No session of another test speaks for this process.
     PROGRESS.__dict__.update(vars(Progress()))
     yield

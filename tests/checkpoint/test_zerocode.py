@@ -179,6 +179,36 @@ def test_what_cannot_be_known_is_refused_by_name_and_runs_on_undisturbed(warm: W
     assert_equal(runs.saved("whole"), runs.saved("job"))
 
 
+OWN_NAMES = """
+import torch
+
+if "Names" not in globals():
+    class Names(dict):
+        pass
+
+    exec(compile(open(__file__).read(), __file__, "exec"), globals(), Names())
+else:
+    def train(model, optimizer):
+        for step in range(6):
+            optimizer.zero_grad()
+            model(torch.ones(4, 2)).sum().backward()
+            optimizer.step()
+
+    model = torch.nn.Linear(2, 1)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+"""
+
+
+def test_names_that_a_script_keeps_in_a_mapping_of_its_own_are_not_read(warm: Warm, tmp_path: Path) -> None:
+    runs = Runs(warm, tmp_path, tmp_path / "script.py")
+    runs.script.write_text(OWN_NAMES)
+    hello = [word for word in runs.resumed(1) if word.get("m") == "hello"][-1]
+    assert (hello["resumable"], hello["resumable_note"]) == (
+        False,
+        "code of it runs in a mapping of its own (`exec`, `__prepare__`)",
+    )
+
+
 FAULT = """
 from cotenant.checkpoint.zerocode import written
 _write = written.StateWriter.write

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.checkpoint.ranks import Supervisor, Warm, launch
+from tests.checkpoint.ranks import Gang, Supervisor, Warm, launch
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -23,15 +23,25 @@ STEPS = 4
 EQUIVALENT = {"COTENANT_ZERO_CODE": "accumulate,equivalent"}
 
 
+def start(
+    warm: Warm, folder: Path, script: Path, *args: str, env: Mapping[str, str] | None = None, ranks: int = 1
+) -> Gang:
+    words = (str(folder), "0", str(script), *args)
+    return launch(warm, HERE / "counted.py", folder, *words, ranks=ranks, env=env)
+
+
 def run(
     warm: Warm, folder: Path, name: str, *args: str, env: Mapping[str, str] | None = None, ranks: int = 1
 ) -> tuple[Path, list[dict[str, Any]]]:
-    """Where the script's result is, and what the hook said of each rank."""
-    script = HERE / "scripts" / f"{name}.py"
-    gang = launch(
-        warm, HERE / "hooked.py", folder, str(script), str(folder / "saved.pt"), *args, ranks=ranks, env=env
-    )
-    return folder / "saved.pt", gang.wait()
+    """Where the script's result is; and what was counted of each rank, and why batches stay whole."""
+    saved = folder / "saved.pt"
+    gang = start(warm, folder, HERE / "scripts" / f"{name}.py", str(saved), *args, env=env, ranks=ranks)
+    told = gang.wait()
+    return saved, [{**each, "refused": refused_in(gang.output())} for each in told]
+
+
+def refused_in(output: str) -> str | None:
+    return next((line for line in output.splitlines() if "batches stay whole: " in line), None)
 
 
 def hooked(steps: int = STEPS, more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -40,11 +50,9 @@ def hooked(steps: int = STEPS, more: Mapping[str, str] | None = None) -> dict[st
 
 
 def ended(warm: Warm, folder: Path, name: str, *args: str, steps: int = STEPS) -> tuple[dict[str, Any], str]:
-    """What the hook said of a script whose attempt it ended, and the line that says why."""
+    """What was counted of a script whose attempt the hook has ended, and the line that says why."""
     script = HERE / "scripts" / f"{name}.py"
-    gang = launch(
-        warm, HERE / "hooked.py", folder, str(script), str(folder / "saved.pt"), *args, env=hooked(steps)
-    )
+    gang = start(warm, folder, script, str(folder / "saved.pt"), *args, env=hooked(steps))
     (told,) = gang.wait(code=1)
     lines = [line for line in gang.output().splitlines() if line.startswith("cotenant.gradaccum.Refused: ")]
     return told, lines[-1]
@@ -171,12 +179,10 @@ def test_noise_that_mixes_rows_is_refused_even_there(warm: Warm, tmp_path: Path)
 def test_the_supervisor_hears_what_the_script_can_do(
     warm: Warm, tmp_path: Path, kind: str, can: bool, steps: int
 ) -> None:
-    script = str(HERE / "scripts" / "refused.py")
+    script = HERE / "scripts" / "refused.py"
     with Supervisor(tmp_path / "s", 1) as supervisor:
         env = hooked(steps, supervisor.env(tmp_path / "root", attempt=1))
-        gang = launch(
-            warm, HERE / "hooked.py", tmp_path / "run", script, str(tmp_path / "x.pt"), kind, env=env
-        )
+        gang = start(warm, tmp_path / "run", script, str(tmp_path / "x.pt"), kind, env=env)
         if steps > 1 and not can:  # Memory was planned for parts: it goes on whole in another attempt.
             gang.wait(code=1)
             (failed,) = supervisor.wait_for("failed")
@@ -198,7 +204,7 @@ def test_a_script_that_splits_its_own_batches_is_left_alone(warm: Warm, tmp_path
     (plain,) = launch(warm, trainer, tmp_path / "plain", "--epochs", "1", env=steps).wait()
     words = ("--epochs", "1")
     env = hooked(2, {"COTENANT_ZERO_CODE": "accumulate,equivalent"})
-    gang = launch(warm, HERE / "hooked.py", tmp_path / "hooked", str(trainer), *words, env=env)
+    gang = start(warm, tmp_path / "hooked", trainer, *words, env=env)
     (told,) = gang.wait()
-    assert (told["parts"], told["refused"]) == (0, None)
+    assert (told["parts"], refused_in(gang.output())) == (0, None)
     assert f'"sha256": "{plain["sha256"]}"' in gang.output()

@@ -20,7 +20,16 @@ from tests.building.sources import said
 ROOT = Path(__file__).resolve().parents[2]
 INSIDE_A_SCRIPT = tuple(
     f"cotenant.checkpoint.{module}"
-    for module in ("guard", "ownership", "picture", "progress", "training.rng")
+    for module in (
+        "guard",
+        "late_log",
+        "lookups",
+        "ownership",
+        "picture",
+        "progress",
+        "training.rng",
+        "unseen",
+    )
 )
 """What the hooks for saving and for splitting both need of a script's process."""
 OURS = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler")

@@ -93,7 +93,11 @@ def test_it_goes_on_whole_from_its_last_checkpoint_with_the_reason(person: Perso
         person.write("go", "")
         person.until_state(second, "done")
     split, whole = person.show(second)["attempts"]
-    assert (split["accumulation_steps"], whole["accumulation_steps"]) == (2, 1)
+    assert [split["parts"], whole["parts"]] == [
+        [{"from_step": 0, "s": 2}],
+        [{"from_step": LATE - 1, "s": 1}],
+    ], "as its ranks said"
+    assert (split["outcome"], whole["outcome"]) == ("split-refused", "finished")
     assert whole["start_step"] == LATE - 1, "its last checkpoint"
     assert "cotenant.gradaccum.Refused: the gradient of a few rows in parts is" in split["reason"]
     log = person.logs(second)

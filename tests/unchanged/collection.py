@@ -87,7 +87,8 @@ def _traits() -> Iterator[Script]:
     for trait in TRAITS:
         command = Command(script=Path("train.py"), args=(SAVED,))
         text = plain_script(trait)
-        yield Script(name=TRAIT + trait.name, command=command, rules=TRAITS_RULES, text=text)
+        known = KNOWN.get(trait.name, "")
+        yield Script(name=TRAIT + trait.name, command=command, rules=TRAITS_RULES, known=known, text=text)
 
 
 def loops(seed: int, count: int) -> Iterator[Script]:
@@ -103,6 +104,7 @@ KNOWN: Final[Mapping[str, str]] = {
     "path_listed": "the folder of what runs in a job is on its PYTHONPATH",
     "modules_listed": "what runs in a job imports modules",
     "interpreter_seen": "PYTHONFAULTHANDLER is set in a job",
+    "files_left_open": "a job speaks with its supervisor by sockets",
     "aborts": "PYTHONFAULTHANDLER shows the stack of a crash in a job",
 }
 UMASKS: Final = {"files_made": 0o027}

@@ -18,9 +18,9 @@ import random
 import signal
 import sys
 import threading
-import time
 import types
 from pathlib import Path
+from time import sleep
 from typing import Any, NoReturn
 
 import numpy as np
@@ -43,9 +43,9 @@ class Optimizers:
     def stepped(self, optimizer: Any, *_: Any) -> None:
         if not any(optimizer is each for each in self.kept):
             self.kept.append(optimizer)
-        if self._left_s > 0:
+        if self._left_s > 0 and not torch.compiler.is_compiling():
             self._left_s -= self._pause_s
-            time.sleep(self._pause_s)
+            sleep(self._pause_s)
 
 
 def main() -> NoReturn:

@@ -13,8 +13,8 @@ from tests.unchanged.compare import Difference, differences, stable, traces
 from tests.unchanged.runs import Command, Ended, TooLong
 
 AGAIN: Final = 8
-"""Runs of a script by itself at most, where its job differs. What has two ways (the order of a set) goes one of
-them in all of these once in 500 cases."""
+"""Runs of a script by itself at most, where its job differs: what goes one of two ways (the order of a
+set) goes the same way in all of these once in 500 times."""
 
 
 class Runs(Protocol):

@@ -90,6 +90,10 @@ def _certain(ending: Ending) -> ExitVerdict | None:
     if ending.has_stopped:
         step = f" at step {ending.status.stop_step}" if ending.status.stop_step is not None else ""
         return ExitVerdict(outcome="stopped", detail=f"saved and stopped{step}")
+    if ending.status.went_otherwise and ending.outside is None:
+        code = next((each.shell_code for each in ending.exits if not each.is_good), None)
+        detail = ending.status.went_otherwise
+        return ExitVerdict(outcome="user-failed", exit_code=code, detail=detail, went_otherwise=True)
     if ending.stop is not None and ending.stop.is_interrupted and not ending.cause:
         status = next((each.shell_code for each in ending.exits if not each.is_good), 0)
         detail = f"ended after SIGINT with exit code {status}{_words(ending)['reason']}"

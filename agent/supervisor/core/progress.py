@@ -28,12 +28,13 @@ from cotenant.agent.supervisor.core.rank_messages import (
     RankHello,
     StepDone,
 )
-from cotenant.controller.domain import METRICS_MAX, JobMetric, SeenLength, shared_by_all, texts
+from cotenant.controller.domain import METRICS_MAX, JobMetric, Parts, SeenLength, shared_by_all, texts
 from cotenant.controller.performance import SeenBatch
 
 REPORTS_KEPT: Final = 31
 DURABLES_KEPT: Final = 4
 FAILURES_KEPT: Final = 8
+PARTS_KEPT: Final = 32
 FAILURE_CHARS: Final = 300
 PUBLISH_PERIOD_S: Final = 1.0
 KEEP_PERIOD_S: Final = 15.0
@@ -50,6 +51,7 @@ class RankProgress:
         self.steps: dict[int, int] = {}
         self._step_times: deque[float] = deque(maxlen=REPORTS_KEPT)
         self._loss_rank = self._length_rank = self._batch_rank = self._clock_rank = NOBODY
+        self._parts_rank = NOBODY
         self._told_names: set[str] = set()
         """Metrics that a rank has told."""
         self._memory_mib_peak: float | None = None
@@ -104,11 +106,23 @@ class RankProgress:
             self._loss_rank = word.rank
             fields["loss"] = word.loss
         changed = self.change(**fields)
+        changed |= self._note_parts(word)
         if word.rank > self._loss_rank:
             return changed
         told = word.metrics if word.loss is None else {**word.metrics, LOSS: word.loss}
         self._told_names |= told.keys()
         return self._note_metrics(told) or changed
+
+    def _note_parts(self, word: StepDone) -> bool:
+        """All ranks use the same s; those of the lowest change it in order."""
+        if word.rank > self._parts_rank:
+            return False
+        self._parts_rank = word.rank
+        parts = self.status.words.parts
+        if not parts or parts[-1].s != word.s:
+            parts = (*parts, Parts(from_step=max(0, word.step - max(1, word.count)), s=word.s))[-PARTS_KEPT:]
+        drew = word.equivalent or self.status.words.is_equivalent
+        return self._change_words(parts=parts, is_equivalent=drew)
 
     def note_printed(self, metrics: Iterable[tuple[str, float]]) -> bool:
         """What is printed counts for names that no rank tells."""
@@ -159,6 +173,8 @@ class RankProgress:
         if word.what == "accumulate":  # What it said it could do, it cannot: a later word counts.
             can = self.status.capabilities.forbid_splitting(word.error[:FAILURE_CHARS])
             self.change(capabilities=can)
+        if word.what == "resume":
+            self.change(went_otherwise=texts.one_line(" ".join(word.error.split()))[:FAILURE_CHARS])
         return self.change(saving=False) if word.what == "save" else True
 
     def note(self, text: str) -> None:

@@ -39,6 +39,8 @@ class RankHello(RankMessage, frozen=True, kw_only=True, tag=protocol.HELLO):
     """After a resume: whether nothing that matters differs. None: it began at the beginning."""
     note: Annotated[str, Meta(max_length=1000)] = ""
     """What differs."""
+    proven: Count = 0
+    """So many steps after the resume came out as in the attempt before."""
     looks: bool = False
     """It says where its training thread is when it is asked."""
     leaves_only: bool = False
@@ -53,6 +55,7 @@ class RankHello(RankMessage, frozen=True, kw_only=True, tag=protocol.HELLO):
         """The capabilities that this rank has."""
         return Capabilities(
             resumable_note=self.resumable_note,
+            proven=self.proven,
             accumulates=self.accumulates,
             accumulates_note=self.accumulates_note,
         )
@@ -77,6 +80,8 @@ class StepDone(RankMessage, frozen=True, kw_only=True, tag=protocol.STEP):
     """Of `elapsed_s`, for a co-tenant."""
     longest_s: BoundedSeconds = 0.0
     """Of the steps without such waits; 0: not told."""
+    equivalent: bool = False
+    """Parts of a batch have drawn other random numbers than the whole batch."""
 
 
 class LengthSeen(RankMessage, frozen=True, kw_only=True, tag=protocol.LENGTH):

@@ -124,11 +124,12 @@ class StopWish(msgspec.Struct, kw_only=True):
         return "wait"
 
 
-def grace_s(stop: StopWish | None, *, is_loading: bool) -> float:
-    """Between SIGTERM and SIGKILL, when the job is to end without a save."""
+def grace_s(stop: StopWish, *, is_loading: bool) -> float:
+    """Between SIGTERM and SIGKILL, when the job is to end without a save. Only a stop with one has a deadline
+    that may be sooner."""
     if is_loading:
         return LOADING_GRACE_S
-    allowed_s = stop.allowed_s if stop is not None else PLAIN_GRACE_S
+    allowed_s = stop.allowed_s if stop.save else PLAIN_GRACE_S
     return max(1.0, min(allowed_s, PLAIN_GRACE_S))
 
 

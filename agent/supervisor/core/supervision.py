@@ -80,7 +80,6 @@ from cotenant.agent.supervisor.core.stopping import (
     LeaseLimit,
     Leave,
     StopWish,
-    grace_s,
     may_run_elsewhere,
     unclean,
 )
@@ -258,6 +257,8 @@ class Supervision:
                 self._roll.stopped.add(rank)
                 self._publishing.note_change(progress.change(saving=False, stop_step=step, step=step))
                 self._say(coordination.note_arrival(rank, step, now_s))
+            case RankFailed(what="resume") if self._phase == "leaving" or self._is_interrupted:
+                pass  # What we have told it to do is not what its script does by itself.
             case RankFailed(what=what):
                 self._publishing.note_change(progress.note_failure(word))
                 if what == "save":
@@ -280,7 +281,7 @@ class Supervision:
         return self._progress.note_printed(printed.metrics)
 
     def _note_exit(self, event: RankExited) -> None:
-        told = self._phase == "leaving" or (self._stop is not None and self._stop.is_interrupted)
+        told = self._phase == "leaving" or self._is_interrupted
         known = self._roll.note_exit(event, self._now_s, told=told)
         if known and self._order.launch.mode != "host":
             self._say(self._coordination.note_exit(event.rank, self._now_s))
@@ -290,8 +291,6 @@ class Supervision:
             self._stop = StopWish.ask(word, self._now_s)
         else:
             self._stop.asked_again(word, self._now_s)
-        if self._phase == "leaving" and not word.save:
-            self._departure.hurry(self._now_s + grace_s(self._stop, is_loading=self._is_loading))
 
     def _save_now(self) -> None:
         if self._phase == "running" and self._stop is None and self._coordination.can_save:
@@ -356,6 +355,10 @@ class Supervision:
     def _is_loading(self) -> bool:
         """Whether the job knows the library and has made no step: there is nothing to lose."""
         return bool(self._progress.hellos) and not self._has_stepped
+
+    @property
+    def _is_interrupted(self) -> bool:
+        return self._stop is not None and self._stop.is_interrupted
 
     def _judge_stop(self) -> None:
         """Judges whether the job stops now. A job whose state is durable is about to leave; `_judge_linger`

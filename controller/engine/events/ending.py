@@ -142,7 +142,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         if job.phase is CHECKPOINTING:
             learn_pause(dispatch.ledger, job)
         requeue(dispatch, job, LEAVE, reason)
-    elif cause in ("lost", "crowded", "unsplit"):
+    elif cause in ("lost", "crowded", "unsplit", "otherwise"):
         assert reason is not None
         requeue(dispatch, job, Change.LEAVE, reason)
     elif cause == "faulted":

@@ -5,7 +5,6 @@ measurements), and alarms that ring. Rule: a report about any attempt but the pr
 from __future__ import annotations
 
 import heapq
-from typing import Final
 
 import msgspec
 
@@ -43,10 +42,6 @@ from cotenant.controller.engine.state.estimating import (
 from cotenant.controller.engine.state.ledger import Ledger
 from cotenant.controller.performance import SCHEDULE_VARIABLE, Profile, fitting
 
-REFUSED: Final = "cotenant.gradaccum.Refused: "
-"""The words with which an attempt ends before a step whose batch in parts would be wrong. The scheduler asked
-for the parts, so that is no failure of the program's."""
-
 
 def on_started(dispatch: Dispatch, event: ev.AttemptStarted) -> None:
     """The attempt's processes run on one host."""
@@ -65,13 +60,16 @@ def on_capabilities(dispatch: Dispatch, event: ev.CapabilitiesSeen) -> None:
     if job is None or event.host_id not in job.attempt.hosts_left:
         return
     ledger = dispatch.ledger
-    can = event.resumable and job.spec.resumable is not False and len(_domains(dispatch, job)) <= 1
+    is_known = event.resumable and not job.progress.went_otherwise
+    can = is_known and job.spec.resumable is not False and len(_domains(dispatch, job)) <= 1
     if not can:
         ledger.records.cannot_resume(job)
     elif event.host_id not in job.attempt.capable:
         capable = (*job.attempt.capable, event.host_id)
         ledger.records.can_resume(job, capable, everywhere=set(capable) >= set(hosts_of(ledger, job)))
     ledger.records.learn_capabilities(job, event.capabilities)
+    if event.capabilities.proven:
+        ledger.records.prove_checkpoint(job, event.step, event.capabilities.proven)
     if (
         job.phase is Phase.LOADING and event.step != job.progress.step
     ):  # Not the step we thought it would find.
@@ -177,6 +175,8 @@ def on_durable(dispatch: Dispatch, event: ev.CheckpointDurable) -> None:
     host = dispatch.ledger.hosts.get(event.host_id)
     if job is None or host is None or job.attempt.number != event.attempt or job.phase in ENDED:
         return
+    if job.progress.went_otherwise:
+        return
     # Nobody could put the parts of a gang over several domains together: they bind it to no host.
     if job.phase is Phase.RESERVED or (
         len(_domains(dispatch, job)) > 1 if job.phase in ON_DEVICES else not job.progress.resumable
@@ -209,8 +209,14 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
         crowded_out = blame_memory(dispatch.ledger, job)
         if crowded_out is not None:
             dispatch.ledger.records.blame_stop(job, "crowded", crowded_out)
-    if REFUSED in event.verdict.detail and not job.attempt.stop_cause:
+    is_by_itself = job.attempt.stop_cause in ("", "peer")
+    if event.verdict.refusal == "split" and is_by_itself:
         _go_on_whole(dispatch.ledger, job, event.verdict.detail)
+    elif event.verdict.refusal == "resume":
+        dispatch.ledger.records.went_otherwise(job, event.verdict.detail)
+        if is_by_itself:
+            reason = because("otherwise", event.verdict.detail, job.durable_step)
+            dispatch.ledger.records.blame_stop(job, "otherwise", reason)
     if event.gpu_fault:
         take_in_fault(dispatch, job, event)
     left_host(dispatch, job, event.host_id, event.verdict)

@@ -33,6 +33,7 @@ from cotenant.controller.domain import (
     IdleSettings,
     Job,
     JobId,
+    Launch,
     LimitSettings,
     OrganisationSettings,
     Phase,
@@ -376,6 +377,15 @@ def memory_cap_mib(job: Job) -> int | None:
     return placement.memory_mib if placement is not None and limited else None
 
 
+def launch_of(job: Job) -> Launch:
+    """How the next attempt is launched. A job that did not go on as it was left begins where that was
+    proven, or at its beginning; it is not saved any more."""
+    newest = job.newest_checkpoint
+    if not job.progress.went_otherwise:
+        return job.spec.launch
+    return job.spec.launch.save_no_more("" if newest is None else f"a{newest.attempt}-s{newest.step}")
+
+
 def start_commands(
     ledger: Ledger,
     job: Job,
@@ -407,7 +417,7 @@ def start_commands(
             host_id=member.host_id,
             job_id=spec.job_id,
             attempt=job.attempt.number,
-            launch=spec.launch,
+            launch=launch_of(job),
             gang=gang,
             master_address=first.address if len(gang) > 1 else "127.0.0.1",
             master_port=port,

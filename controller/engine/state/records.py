@@ -274,11 +274,13 @@ class Records:
         job.attempt.capable, job.progress.resumable = capable, job.progress.resumable or everywhere
 
     def cannot_resume(self, job: Job) -> None:
-        job.progress.resumable, job.attempt.capable, job.attempt.known_to_resume = False, (), False
+        """Its library cannot. It may save by itself: the user's own word stays."""
+        job.progress.resumable = job.spec.resumable is True and not job.progress.went_otherwise
+        job.attempt.capable, job.attempt.known_to_resume = (), False
 
     def learn_capabilities(self, job: Job, said: Capabilities) -> None:
         """The job's library has said what it can do; its last word counts."""
-        job.progress.capabilities = said
+        job.progress.capabilities = job.progress.capabilities.learn(said)
 
     def resumed_at(self, job: Job, step: int, remaining_s: float | None) -> None:
         """The step at which the attempt resumes."""
@@ -333,6 +335,21 @@ class Records:
         if job.phase not in ON_DEVICES:
             job.progress.step = max(job.progress.step, job.durable_step)
         self._phases.move(job)
+
+    def prove_checkpoint(self, job: Job, step: int, steps: int) -> None:
+        """The attempt has resumed at this step, and made so many steps as they had been made before."""
+        known, newest = job.progress.checkpoints, job.resumed_from
+        if newest is not None and newest.step == step:
+            proven = msgspec.structs.replace(newest, proven=steps)
+            job.progress.checkpoints = tuple(proven if each is newest else each for each in known)
+
+    def went_otherwise(self, job: Job, how: str) -> None:
+        """The attempt was not the run that was left. What it was resumed from counts no more, nor does
+        anything that nobody has proven."""
+        newest = job.resumed_from
+        kept = tuple(each for each in job.progress.checkpoints if each.proven and each is not newest)
+        job.progress.checkpoints, job.progress.went_otherwise = kept, how
+        self.cannot_resume(job)
 
     def lose_checkpoints(self, job: Job, domain: str) -> None:
         """Nobody can read that host's files any more."""

@@ -14,6 +14,7 @@ from cotenant.controller.domain import (
     JobMetric,
     JobSpec,
     LaunchKind,
+    Parts,
     Phase,
     PromiseState,
 )
@@ -355,11 +356,18 @@ class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):
     devices: tuple[str, ...]
     co_tenants: tuple[JobId, ...]
     accumulation_steps: int
+    """The last that its ranks said; as ordered, if they have not said any."""
+    parts: tuple[Parts, ...] = ()
+    """From which step on its ranks cut their batches into how many; empty: they have not said."""
+    equivalent: bool = False
+    """By its end, parts of the job's batches had drawn other random numbers than whole ones."""
     outcome: str
     reason: str
     cause: str = ""
     """Why it had to leave its devices, if for another job or by a person."""
     exact: bool | None = None
+    proven: int = 0
+    """So many steps after its resume came out as in the attempt before."""
     launch: LaunchKind = ""
     launch_why: str = ""
     """Why not warm."""

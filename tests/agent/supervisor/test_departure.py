@@ -30,7 +30,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     StepDone,
     look,
 )
-from cotenant.agent.supervisor.core.stopping import TERMINATE_S, TERMINATE_SLACK_S
+from cotenant.agent.supervisor.core.stopping import KILL_GRACE_S, TERMINATE_S, TERMINATE_SLACK_S
 from cotenant.agent.supervisor.processes.termination import ClientTermination, group_by_pipe, terminate
 from tests.agent.supervisor.test_supervision import Story
 from tests.building.limits import within_s
@@ -157,13 +157,13 @@ def test_a_job_that_uses_too_much_memory_is_killed_without_a_grace_once_its_daem
     assert story.happens(ClientsTerminated())[:2] == [EndRanks(force=False), EndRanks(force=True)]
 
 
-def test_a_cancel_in_the_middle_of_leaving_hurries_but_does_not_skip_the_daemon() -> None:
+def test_a_cancel_in_the_middle_of_leaving_does_not_skip_the_daemon() -> None:
     story = client(start_deadline_s=10.0)
     story.until(10.0)
     story.happens(STOP)
     assert not [each for each in story.all if isinstance(each, EndRanks)]
     story.happens(ClientsTerminated())
-    story.until(story.now_s + 1.0)
+    story.until(story.now_s + KILL_GRACE_S)
     assert EndRanks(force=True) in story.all
 
 

@@ -188,7 +188,7 @@ def test_a_second_word_cancels_a_job_that_still_ends() -> None:
     story.until(3.0)
     story.happens(INTERRUPT)  # Again, from an agent that started again.
     assert story.signals() == []
-    story.happens(StopNow(save=False, deadline_s=0.0, reason="cancelled by ann"))
+    story.happens(CANCEL)
     assert story.signals() == ["TERM"]
 
 
@@ -434,17 +434,24 @@ def test_a_job_that_cannot_save_is_asked_again_and_says_why_in_the_end() -> None
     assert "save: No space left on device" in story.result().verdict.detail
 
 
-@pytest.mark.parametrize(("resumable", "stepped", "grace_s"), [
-    pytest.param(True, False, LOADING_GRACE_S, id="it is loading: nothing to lose"),
-    pytest.param(False, True, PLAIN_GRACE_S, id="it cannot resume"),
+CANCEL = StopNow(save=False, deadline_s=0.0, reason="cancelled by ann")
+
+
+@pytest.mark.parametrize(("word", "resumable", "stepped", "grace_s"), [
+    pytest.param(stop(save=True), True, False, LOADING_GRACE_S, id="it is loading: nothing to lose"),
+    pytest.param(stop(save=True), False, True, PLAIN_GRACE_S, id="it cannot resume"),
+    pytest.param(CANCEL, True, True, PLAIN_GRACE_S, id="it is cancelled"),
+    pytest.param(CANCEL, True, False, LOADING_GRACE_S, id="it is cancelled while it loads"),
 ])  # fmt: skip
-def test_what_cannot_be_saved_gets_sigterm_and_time(resumable: bool, stepped: bool, grace_s: float) -> None:
+def test_what_is_not_saved_gets_sigterm_and_time(
+    word: StopNow, resumable: bool, stepped: bool, grace_s: float
+) -> None:
     story = Story()
     story.happens(Started())
     story.says(hello(0, 1, resumable=resumable))
     if stepped:
         story.says(FirstStepReached(v=1, rank=0, step=1))
-    story.happens(stop(save=True))
+    story.happens(word)
     assert story.signals() == ["TERM"]
     assert story.words() == []
     story.until(grace_s - 0.1)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.controller.api.etas import times_of
-from cotenant.controller.api.views import Now
+from cotenant.controller.api.moment import Now
 from cotenant.controller.domain import EtaInterval, ExitVerdict, HostId, JobId, Launch, Phase, ToldInterval
 from cotenant.controller.domain import events as ev
 from cotenant.controller.history import EtaAnswer, JobEta, comparable_eta, question_of

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cotenant.controller.api.foresight import quietest_s, resize_spec, variants_of
-from cotenant.controller.api.views import Now
+from cotenant.controller.api.moment import Now
 from cotenant.controller.domain import AttemptNo, DeviceId, HostId
 from cotenant.controller.history import (
     AttemptRecord,

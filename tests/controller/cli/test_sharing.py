@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import JobId, JobSpec, Launch
+from cotenant.controller.domain import JobId, JobSpec, Launch, Parts
 from cotenant.controller.present.sharing import ROWS, closing_lines
 from cotenant.controller.wire import (
     PromiseView,
     SharingTotals,
     SharingView,
+    utc,
 )
 from cotenant.controller.wire import clients as wire
 
@@ -55,24 +56,72 @@ def test_show_names_all_partners_with_three_times_for_the_same_steps(
     assert "sharing won 0.00722 device-hours (this job's part)" in out
 
 
+WAS_SPLIT: dict[str, Any] = {
+    "parts": (Parts(from_step=0, s=1), Parts(from_step=36, s=2), Parts(from_step=58, s=1)),
+    "end_step": 90,
+}
+ENDED: dict[str, Any] = {"ended_at": utc(190.0)}
+
+
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "job", "attempt", "says"),
     [
-        (("accumulate",), "4 micro-batches of 8 per step"),
+        ((), {"accumulation_steps": 4, "sub_batch": 8}, {}, "4 micro-batches of 8 per step"),
         (
-            ("accumulate", "equivalent"),
-            "4 micro-batches of 8 per step, equivalent: parts may draw other random numbers",
+            ("equivalent",),
+            {"accumulation_steps": 4, "sub_batch": 8},
+            {},
+            "4 micro-batches of 8 per step; equivalent: parts may draw other random numbers",
+        ),
+        (
+            (),
+            {"sub_batch": 16, "accumulates_note": "1: BatchNorm1d"},
+            WAS_SPLIT,
+            "none, the whole batch of 16 at once; steps 37-58 in 2 parts; it cannot be split: 1: BatchNorm1d",
+        ),
+        (
+            ("equivalent",),
+            ENDED,
+            {**WAS_SPLIT, **ENDED, "number": 2, "equivalent": True, "exact": False},
+            "steps 37-58 in 2 parts; equivalent, not exact: parts drew other random numbers",
         ),
     ],
+    ids=("ordered", "ordered, and may draw", "as its ranks said, and refused", "ended, and drew"),
 )
-def test_show_says_that_a_split_with_other_random_numbers_is_equivalent(
-    controller: StandIn, replies: ModuleType, cotenant: Cotenant, words: tuple[str, ...], says: str
+def test_show_says_into_how_many_parts_batches_were_cut_and_what_that_changed(
+    controller: StandIn,
+    replies: ModuleType,
+    cotenant: Cotenant,
+    words: tuple[str, ...],
+    job: dict[str, Any],
+    attempt: dict[str, Any],
+    says: str,
 ) -> None:
-    view = replies.job_view("7", accumulation_steps=4, sub_batch=8)
-    spec = msgspec.structs.replace(SPEC, launch=Launch(argv=("python", "train.py"), zero_code=words))
-    controller.says(wire.ShowJob, replies.shown(view, spec, [replies.attempt()]))
-    line = next(line for line in cotenant("show", "7").out.splitlines() if "micro-batches" in line)
-    assert " ".join(line.split()) == f"accumulation {says}"
+    launch = Launch(argv=("python", "train.py"), zero_code=("accumulate", *words))
+    spec = msgspec.structs.replace(SPEC, launch=launch)
+    attempts = [replies.attempt(**{"number": 1, **attempt})]
+    controller.says(wire.ShowJob, replies.shown(replies.job_view("7", **job), spec, attempts))
+    out = cotenant("show", "7").out
+    lines = " ".join(out.split())
+    assert f"accumulation {says}" in lines
+    assert "exact" not in lines.replace("not exact", "")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "says"),
+    [
+        ({"exact": True, "proven": 2}, "exact, proven over 2 steps"),
+        ({"exact": True}, "exact"),
+        ({"exact": False}, "equivalent"),
+    ],
+)
+def test_show_says_over_how_many_steps_a_resume_was_proven(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant, attempt: dict[str, Any], says: str
+) -> None:
+    attempts = [replies.attempt(1), replies.attempt(2, **attempt)]
+    controller.says(wire.ShowJob, replies.shown(replies.job_view("7"), SPEC, attempts))
+    *_, row = cotenant("show", "7", "-o", "wide").out.splitlines()
+    assert f" 0-  {says}  " in row
 
 
 def test_a_prediction_with_an_interval_says_so(

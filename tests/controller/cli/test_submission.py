@@ -131,6 +131,8 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
         ({"checkpoint": "auto"}, ("accumulate", "quiet", "checkpoint")),
         ({"checkpoint": "never"}, ("accumulate", "quiet")),
         ({"checkpoint": "auto", "resumable": "no"}, ("accumulate", "quiet")),
+        ({"resumable": "yes"}, ("accumulate", "quiet")),
+        ({"checkpoint": "auto", "resumable": "yes"}, ("accumulate", "quiet", "checkpoint")),
         ({"batch_size": "64", "checkpoint": "auto"}, ("accumulate", "checkpoint")),
     ],
     ids=str,

@@ -613,6 +613,34 @@ def test_a_gang_can_resume_only_if_all_its_hosts_say_so() -> None:
         assert not desk.job(1).progress.resumable
 
 
+def test_a_job_that_its_user_calls_resumable_is_stopped_and_started_again_whatever_its_library_says() -> None:
+    desk = Desk("fifo")
+    desk.submit(1, resumable=True)
+    desk.start(1, resumable=False)
+    assert desk.job(1).progress.resumable
+    assert not desk.job(1).ends_with_lease, "its supervisor, which heard the library, does not end it"
+    desk.tell(ev.PreemptRequested(job_id=JobId("1"), by="root"))
+    (stop,) = (each for each in desk.commands if isinstance(each, StopAttempt))
+    assert stop.save
+    desk.end(1, "stopped")
+    assert (desk.phase(1), desk.job(1).attempt.number) == ("loading", 2)
+
+
+def test_a_job_that_does_not_know_yet_whether_it_can_be_split_refuses_nothing_and_keeps_its_last_word() -> (
+    None
+):
+    desk = Desk("fifo")
+    desk.submit(1)
+    of: dict[str, Any] = {"job_id": JobId("1"), "attempt": AttemptNo(1), "host_id": A}
+    unknown, refused = Capabilities(), Capabilities(accumulates_note="1: BatchNorm1d in training mode")
+    desk.tell(ev.CapabilitiesSeen(**of, resumable=True, capabilities=unknown, step=0))
+    assert not desk.job(1).must_stay_whole
+    for said in (refused, unknown):
+        desk.tell(ev.CapabilitiesSeen(**of, resumable=True, capabilities=said, step=0))
+        assert desk.job(1).must_stay_whole
+        assert desk.job(1).progress.capabilities.accumulates_note == "1: BatchNorm1d in training mode"
+
+
 def seen(job: int, attempt: int) -> ev.AttemptSeen:
     return ev.AttemptSeen(job_id=JobId(str(job)), attempt=AttemptNo(attempt), running=True)
 
