@@ -41,10 +41,10 @@ def leave_out_frame(error: BaseException) -> None:
 class Guard:
     """Runs what the hook does for one purpose, until something goes wrong with it."""
 
-    def __init__(self, part: str, *, runs_script: bool = False) -> None:
-        """`part`: what is switched off, in words that go before "is off". `runs_script`: code of the script's
-        runs behind it, which its own modes are to see."""
-        self.part, self._runs_script = part, runs_script
+    def __init__(self, part: str, *, is_seen: bool = False) -> None:
+        """`part`: what is switched off, in words that go before "is off". `is_seen`: what runs behind it enters
+        `Unseen` itself, where it has to do with tensors: it runs code of the script's, or in every step."""
+        self.part, self._is_seen = part, is_seen
         self.why = ""
         """Why it is off; empty: it is on."""
         self.when_off: list[Callable[[str], None]] = []
@@ -55,7 +55,7 @@ class Guard:
         if self.why:
             return otherwise
         try:
-            if self._runs_script:
+            if self._is_seen:
                 return function(*args)
             with Unseen():
                 return function(*args)
@@ -86,7 +86,7 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{line}"
 
 
-COUNTING: Final = Guard("counting steps")
-REPORTING: Final = Guard("reporting steps")
+COUNTING: Final = Guard("counting steps", is_seen=True)
+REPORTING: Final = Guard("reporting steps", is_seen=True)
 SAVING: Final = Guard("saving and resuming")
-SPLITTING: Final = Guard("splitting batches", runs_script=True)
+SPLITTING: Final = Guard("splitting batches", is_seen=True)

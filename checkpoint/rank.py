@@ -27,6 +27,7 @@ from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
 from cotenant.checkpoint.talk.channel import SupervisorChannel
 from cotenant.checkpoint.talk.reports import Introduction, ProgressReporter
 from cotenant.checkpoint.training.state import SavedState
+from cotenant.checkpoint.unseen import Unseen
 
 KEEP: Final = 2
 IDLE_S_MAX: Final = 120.0
@@ -181,13 +182,15 @@ class JobRank:
         counter = self._counter
         counter.completed = step
         if counter.last_steps != self._steps_used or self._first:
-            self._steps_changed(counter.last_steps)
+            with Unseen():
+                self._steps_changed(counter.last_steps)
         channel = self._channel
         if channel is None:
             return
         now_s = perf_counter()
         if now_s >= self._report_at_s or step == self._s_changes_at:
-            self._report_progress(now_s)
+            with Unseen():
+                self._report_progress(now_s)
         verdict = channel.arrive(step)
         if verdict is not StepVerdict.GO:
             self._obey(verdict)

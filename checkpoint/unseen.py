@@ -26,10 +26,10 @@ class Unseen:
     """Says whether profilers hear of operations."""
 
     def __enter__(self) -> None:
+        if _thread.is_unseen:
+            return
         c: Any = getattr(sys.modules.get("torch"), "_C", None)
-        if _thread.is_unseen or not hasattr(
-            c, "_DisableTorchDispatch"
-        ):  # Torch is being loaded, or not there.
+        if not hasattr(c, "_DisableTorchDispatch"):  # Torch is being loaded, or not there.
             return
         _thread.is_unseen = True
         self._contexts = c.DisableTorchFunction(), c._DisableTorchDispatch()

@@ -166,7 +166,7 @@ class ScriptRank(JobRank):
         """The script's main optimizer has made a step; the script's frames are above this one."""
         now_s = perf_counter()
         self._step_s, self._step_began_s = now_s - self._step_began_s, now_s
-        SAVING.run(self._watched.passes.note_step)
+        self._watched.passes.steps += 1
         if self._leaving is None:
             self._complete()
         is_due = not self._is_written or self._is_compared or self._verdict is not StepVerdict.GO
