@@ -6,6 +6,7 @@ no more. Standard library only: this is loaded before the script's torch.
 
 from __future__ import annotations
 
+import gc
 import sys
 from _thread import _local
 from typing import Any
@@ -19,9 +20,11 @@ _thread = _Thread()
 
 
 class Unseen:
-    """Inside, operations on tensors reach no mode, no subclass and no profiler."""
+    """Inside, operations on tensors reach no mode, no subclass and no profiler, and nothing is collected: that
+    calls code of the script's, and goes through all that torch is made of, which takes a tenth of a second."""
 
     _contexts: tuple[Any, ...] = ()
+    _collects = False
     _records: Any = None
     """Says whether profilers hear of operations."""
 
@@ -32,6 +35,8 @@ class Unseen:
         if not hasattr(c, "_DisableTorchDispatch"):  # Torch is being loaded, or not there.
             return
         _thread.is_unseen = True
+        self._collects = gc.isenabled()
+        gc.disable()
         self._contexts = c.DisableTorchFunction(), c._DisableTorchDispatch()
         for each in self._contexts:
             each.__enter__()
@@ -47,3 +52,5 @@ class Unseen:
         for each in reversed(self._contexts):
             each.__exit__(*error)
         _thread.is_unseen = False
+        if self._collects:
+            gc.enable()
