@@ -2,11 +2,11 @@
 
     python bench/zero_code.py [--pairs 20] [--steps-ms 1 10] [--write PAGE]
 
-The same script runs bare and as a job, with the environment, the hook and the supervisor of a plain submission.
-Each pair starts one after the other, in turns the one or the other first, then trains block by block in
-turns, so that the machine's mood hits both. A second bare process takes part as if it were a job: what it seems to
-cost is what this way of measuring can tell apart. Medians of the pairs, each with the 95 % interval of a
-median. Both keep freed memory: whether glibc returns it after a step is luck and weighs more than the hook.
+The same script runs bare and as a job, with the environment, the hook and the supervisor of a plain
+submission. A pair starts one after the other, in turns the one or the other first, and trains block by block
+in turns: the machine's mood hits both. A second bare process takes part as if it were a job; what it seems to
+cost is what this way of measuring can tell apart. Both keep freed memory: whether glibc returns it after a
+step is luck, and weighs more than the hook.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ import machine
 import torch
 
 from cotenant.agent.host.jobside import prepare_jobside
-from cotenant.agent.supervisor.core.rank_messages import RankHello
 from tests.agent.supervisor.attempts import Attempt, default_words, user_environment
 
 AIM_SHARE: Final = 0.01
@@ -98,15 +97,16 @@ class Run:
 
     def told(self, attempt: Attempt) -> dict[str, Any]:
         """What it says next; meanwhile the supervisor does its work."""
-        assert self.process.stdout is not None
+        said = self.process.stdout
+        assert said is not None
         lines: list[str] = []
 
         def read() -> bool:
-            if select.select([self.process.stdout], [], [], 0)[0]:
-                lines.append(self.process.stdout.readline())
+            if select.select([said], [], [], 0)[0]:
+                lines.append(said.readline())
             return bool(lines)
 
-        attempt.attend_until(read, self.process.stdout, PATIENCE_S)
+        attempt.attend_until(read, said, PATIENCE_S)
         if not lines or not lines[0]:
             raise SystemExit(f"the script says nothing; its code is {self.process.poll()}")
         found: dict[str, Any] = json.loads(lines[0])
@@ -158,7 +158,7 @@ def cost(folder: Path, jobside: Path, step_ms: int, pair: int) -> Cost:
             {way: runs[way].block(attempt) for way in (order if turn % 2 else reversed(order))}
             for turn in range(BLOCKS)
         ]
-        hello = [each for each in attempt.heard if isinstance(each, RankHello)]
+        hello = [each for each in attempt.heard if hasattr(each, "resumable")]
         if not hello or not hello[-1].resumable:
             raise SystemExit(f"the job would not be resumed: {hello[-1:]}")
     medians = {

@@ -42,8 +42,8 @@ class Guard:
     """Runs what the hook does for one purpose, until something goes wrong with it."""
 
     def __init__(self, part: str, *, is_seen: bool = False) -> None:
-        """`part`: what is switched off, in words that go before "is off". `is_seen`: what runs behind it enters
-        `Unseen` itself, where it has to do with tensors: it runs code of the script's, or in every step."""
+        """`part`: what is switched off, in words that go before "is off". `is_seen`: what runs behind it is
+        code of the script's, or runs in every step and enters `Unseen` where it has to do with tensors."""
         self.part, self._is_seen = part, is_seen
         self.why = ""
         """Why it is off; empty: it is on."""

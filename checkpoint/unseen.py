@@ -20,8 +20,8 @@ _thread = _Thread()
 
 
 class Unseen:
-    """Inside, operations on tensors reach no mode, no subclass and no profiler, and nothing is collected: that
-    calls code of the script's, and goes through all that torch is made of, which takes a tenth of a second."""
+    """Inside, operations on tensors reach no mode, no subclass and no profiler, and nothing is collected: a
+    collection calls code of the script's, and goes through all of torch, which takes a tenth of a second."""
 
     _contexts: tuple[Any, ...] = ()
     _collects = False

@@ -31,7 +31,7 @@ TRAINS: Final = frozenset(("backward", "step", "manual_backward"))
 """A loop that calls none of these, nor a function of the script that does, is no training loop."""
 SOURCE_LINES_MAX: Final = 50_000
 LATE: Final = "torch._dynamo"
-"""Imported while the first optimizer is made: it makes calls by the million, and none of them is a script's."""
+"""Imported while the first optimizer is made: it makes a million calls, and none of them is a script's."""
 
 
 def roots_of(frames: list[types.FrameType]) -> list[tuple[str, Any]]:
@@ -199,7 +199,7 @@ def own_sources() -> Iterator[tuple[str, ast.Module]]:
                 yield file, _parsed("".join(lines))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _parsed(text: str) -> ast.Module:
     """Read more than once until the first step is done."""
     return ast.parse(text)
