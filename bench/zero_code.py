@@ -1,112 +1,245 @@
-"""What the zero-code hook costs: per call of a module, per step at s = 1, per step with a batch in parts.
+"""What it costs an unchanged script to be a job: per step, and from its launch on.
 
-    python bench/zero_code.py
+    python bench/zero_code.py [--pairs 20] [--steps-ms 1 10] [--write PAGE]
 
-Each number is the median of repeated measurements of this process's CPU time, on one thread; `plain` is the
-same step before the hook was installed, `explicit` the same step with `gradaccum.backward`. A split forward
-pass computes (s - 1) / s of the forward pass again, which `explicit` need not.
+The same script runs bare and as a job, with the environment, the hook and the supervisor of a plain
+submission. A pair starts one after the other, in turns the one or the other first, and trains block by block
+in turns: the machine's mood hits both. A second bare process takes part as if it were a job; what it seems to
+cost is what this way of measuring can tell apart. Both keep freed memory: whether glibc returns it after a
+step is luck, and weighs more than the hook.
 """
 
 from __future__ import annotations
 
+import argparse
+import itertools
+import json
+import math
+import select
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import machine
 import torch
+
+from cotenant.agent.host.jobside import prepare_jobside
+from tests.agent.supervisor.attempts import Attempt, default_words, user_environment
+
+AIM_SHARE: Final = 0.01
+AIM_START_S: Final = 0.1
+BLOCK_S: Final = 1.0
+"""As long as the time between two reports of steps: a block has one, as a second of training has."""
+BLOCKS: Final = 6
+FIRST_STEPS: Final = 20
+"""What is done once is done by then."""
+PATIENCE_S: Final = 120.0
+KEPT_MEMORY: Final = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000"}
+WIDTHS: Final = {1: 112, 10: 640}
+"""Of a model whose step takes about so many milliseconds on one core."""
+WAYS: Final = ("bare", "job", "bare again")
+SCRIPT: Final = """
+import time
+now = lambda: {"wall_s": time.monotonic(), "cpu_s": time.process_time()}
+said = {"its first line": now()}
+import json, sys
+import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+said["its imports"] = now()
 
-from cotenant import gradaccum
-from cotenant.gradaccum import PROGRESS, Schedule, zerocode
-from cotenant.gradaccum.schedule import Progress
-from cotenant.gradaccum.zerocode.patches import SEARCH_STEPS
+def turn(word):
+    print(json.dumps(word), flush=True)
+    return sys.stdin.readline().strip()
 
-ROWS = 256
-REPEATS = 9
-
-
-def median_ms(work: Callable[[], object], rounds: int) -> float:
-    work()
-    times = []
-    for _ in range(REPEATS):
-        began_s = time.process_time()
-        for _ in range(rounds):
-            work()
-        times.append((time.process_time() - began_s) / rounds)
-    return 1e3 * statistics.median(times)
-
-
-class Deep(nn.Module):
-    """A thousand calls of modules in one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList([*(nn.Identity() for _ in range(1000)), nn.Linear(1, 1)])
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for part in self.parts:
-            x = part(x)
-        return x
-
-
-def stepping(width: int, depth: int, explicit: bool = False) -> Callable[[], object]:
-    torch.manual_seed(0)
-    layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.GELU())]
-    model = nn.Sequential(*layers, nn.Linear(width, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    x, y = torch.randn(ROWS, width), torch.randint(0, 10, (ROWS,))
-
-    def loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return nn.functional.cross_entropy(model(inputs), targets)
-
-    def step() -> None:
+width, steps, first_steps = map(int, sys.argv[1:])
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(32 * steps, 64), torch.randn(32 * steps, 1))
+loader = DataLoader(data, batch_size=32, shuffle=True)
+layers = [nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)]
+model = nn.Sequential(*layers)
+optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+done = 0
+for epoch in range(1000):
+    began = now()
+    for x, y in loader:
         optimizer.zero_grad()
-        if explicit:
-            gradaccum.backward(model, loss, x, y)
-        else:
-            loss(x, y).backward()  # type: ignore[no-untyped-call]
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
         optimizer.step()
+        total = loss.item()
+        done += 1
+        if done == 1:
+            said["its first step"] = now()
+        elif done == first_steps:
+            said["its step %d" % first_steps] = now()
+    ended = now()
+    if not turn({"said": said, **{clock: (ended[clock] - began[clock]) / steps for clock in ended}}):
+        break
+"""
+CLOCKS: Final = {"wall_s": "wall time", "cpu_s": "processor time"}
 
-    return step
+
+class Run:
+    """A process of the script. It waits after each block."""
+
+    def __init__(self, argv: Sequence[str], env: dict[str, str], folder: Path) -> None:
+        self.began_s = time.monotonic()
+        self.process = subprocess.Popen(
+            argv, env=env, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def told(self, attempt: Attempt) -> dict[str, Any]:
+        """What it says next; meanwhile the supervisor does its work."""
+        said = self.process.stdout
+        assert said is not None
+        lines: list[str] = []
+
+        def read() -> bool:
+            if select.select([said], [], [], 0)[0]:
+                lines.append(said.readline())
+            return bool(lines)
+
+        attempt.attend_until(read, said, PATIENCE_S)
+        if not lines or not lines[0]:
+            raise SystemExit(f"the script says nothing; its code is {self.process.poll()}")
+        found: dict[str, Any] = json.loads(lines[0])
+        return found
+
+    def block(self, attempt: Attempt) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        return self.told(attempt)
+
+    def close(self) -> None:
+        self.process.communicate()
+        if self.process.returncode:
+            raise SystemExit(f"the script ended with {self.process.returncode}")
 
 
-def at(s: int) -> None:
-    PROGRESS.schedule = Schedule(((0, s),))
+class Cost(NamedTuple):
+    """What one pair has found, of each way."""
+
+    steps_s: dict[str, dict[str, float]]
+    """A step's time, by clock."""
+    starts_s: dict[str, dict[str, dict[str, float]]]
+    """From the launch to each of its moments, by moment and clock."""
+
+
+def cost(folder: Path, jobside: Path, step_ms: int, pair: int) -> Cost:
+    """One pair, and the second bare process."""
+    steps = max(FIRST_STEPS, round(BLOCK_S * 1e3 / step_ms))
+    (folder / "home" / "tmp").mkdir(parents=True)
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    argv = [sys.executable, str(script), str(WIDTHS[step_ms]), str(steps), str(FIRST_STEPS)]
+    bare = {**user_environment(folder / "home"), **KEPT_MEMORY}
+    attempt = Attempt(folder / "side", argv, folder, bare, jobside, profile_s=0.0)
+    order = [WAYS[(pair + n) % len(WAYS)] for n in range(len(WAYS))]
+    with ExitStack() as stack:
+        stack.callback(attempt.close)
+        runs: dict[str, Run] = {}
+        starts: dict[str, dict[str, dict[str, float]]] = {}
+        for way in order:
+            run = runs[way] = Run(argv, attempt.env if way == "job" else bare, folder)
+            stack.callback(run.close)
+            if way == "job":
+                attempt.began()
+            starts[way] = run.told(attempt)["said"]
+            for at in starts[way].values():
+                at["wall_s"] -= run.began_s
+        blocks = [
+            {way: runs[way].block(attempt) for way in (order if turn % 2 else reversed(order))}
+            for turn in range(BLOCKS)
+        ]
+        hello = [each for each in attempt.heard if hasattr(each, "resumable")]
+        if not hello or not hello[-1].resumable:
+            raise SystemExit(f"the job would not be resumed: {hello[-1:]}")
+    medians = {
+        way: {clock: statistics.median(block[way][clock] for block in blocks) for clock in CLOCKS}
+        for way in WAYS
+    }
+    return Cost(medians, starts)
+
+
+def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
+    """The median, and the order statistics between which that of the population lies."""
+    ordered, n = sorted(values), len(values)
+    below, k = 0.0, 0
+    while k < n // 2 and below + math.comb(n, k) / 2**n <= (1 - level) / 2:
+        below += math.comb(n, k) / 2**n
+        k += 1
+    k = max(0, k - 1)
+    return statistics.median(ordered), ordered[k], ordered[n - 1 - k]
+
+
+def rows(step_ms: int, costs: Sequence[Cost]) -> Iterator[str]:
+    step_s = statistics.median(each.steps_s["bare"]["wall_s"] for each in costs)
+    for clock, name in CLOCKS.items():
+        cells = []
+        for way in WAYS[1:]:
+            more = interval([each.steps_s[way][clock] / each.steps_s["bare"][clock] - 1 for each in costs])
+            cells.append("{:+.2%} ({:+.2%} to {:+.2%})".format(*more))
+        yield f"| a step of {1e3 * step_s:.2f} ms, {name} | {AIM_SHARE:.0%} | {cells[0]} | {cells[1]} |"
+
+
+def start_rows(costs: Sequence[Cost]) -> Iterator[str]:
+    for clock, moment in itertools.product(CLOCKS, costs[0].starts_s["bare"]):
+        taken_s = {way: [each.starts_s[way][moment][clock] for each in costs] for way in WAYS}
+        cells = []
+        for way in WAYS[1:]:
+            more = interval([one - bare for one, bare in zip(taken_s[way], taken_s["bare"], strict=True)])
+            cells.append("{:+.3f} s ({:+.3f} to {:+.3f})".format(*more))
+        name = f"launch to {moment}, {CLOCKS[clock]}; bare {statistics.median(taken_s['bare']):.2f} s"
+        yield f"| {name} | {AIM_START_S} s | {cells[0]} | {cells[1]} |"
+
+
+def page(found: dict[int, list[Cost]], words: str) -> str:
+    every = [each for costs in found.values() for each in costs]
+    return "\n".join([
+        "# What it costs an unchanged script to be a job",
+        "",
+        f"Medians of {len(every) // len(found)} pairs with their 95 % intervals; the starts are those of all",
+        f"sizes. The hook's parts are the default's: {', '.join(default_words())}.",
+        "",
+        "| | aim | a job | a second bare process |",
+        "| --- | ---: | ---: | ---: |",
+        *(row for step_ms, costs in found.items() for row in rows(step_ms, costs)),
+        *start_rows(every),
+        "",
+        f"Command: `python bench/zero_code.py {words}`",
+        machine.sentences(torch=str(torch.__version__)),
+        "",
+    ])  # fmt: skip
 
 
 def main() -> None:
-    torch.set_num_threads(1)
-    print(machine.sentences(torch=torch.__version__))
-    deep = Deep()
-    rows = torch.zeros(2, 1)
-    call_ms = median_ms(lambda: deep(rows), 10)
-    sizes = {"256 wide, 4 deep": (256, 4), "1024 wide, 6 deep": (1024, 6)}
-    before: dict[tuple[str, int], float] = {}
-    for name, (width, depth) in sizes.items():
-        before[name, 1] = median_ms(stepping(width, depth), 3)
-        for s in (2, 4, 8):
-            at(s)
-            before[name, s] = median_ms(stepping(width, depth, explicit=True), 3)
-    PROGRESS.__dict__.update(vars(Progress()))
-    standing = zerocode.install()
-    searching_ms = median_ms(lambda: deep(rows), 10)
-    for name, (width, depth) in sizes.items():
-        step = stepping(width, depth)
-        for s in (1, 2, 4, 8):
-            at(s)
-            took_ms = median_ms(step, 3)
-            assert standing.refused is None, standing.refused
-            first, other = before[name, 1], before[name, s]
-            kind = "explicit" if s > 1 else "plain"
-            print(
-                f"{name}, s = {s}: {took_ms:.2f} ms ({took_ms / first:.2f} of plain), {kind} {other:.2f} ms "
-                f"({other / first:.2f})"
-            )
-    at(1)
-    after_ms = median_ms(lambda: deep(rows), 10)
-    print(f"a call of a module in another, while searching: {searching_ms - call_ms:.2f} us more")
-    print(f"the same after {SEARCH_STEPS} steps: {after_ms - call_ms:.2f} us more")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--steps-ms", type=int, nargs="+", choices=sorted(WIDTHS), default=sorted(WIDTHS))
+    parser.add_argument("--write", type=Path, default=None, help="a page for experiments/results")
+    options = parser.parse_args()
+    found: dict[int, list[Cost]] = {}
+    with tempfile.TemporaryDirectory(prefix="cotenant-bench-") as name:
+        jobside = prepare_jobside(Path(name, "jobside"))
+        for step_ms in options.steps_ms:
+            costs = [
+                cost(Path(name, f"{step_ms}-{pair}"), jobside, step_ms, pair)
+                for pair in range(options.pairs + 1)
+            ]
+            found[step_ms] = costs[1:]  # The first has filled the caches.
+    text = page(found, f"--pairs {options.pairs} --steps-ms {' '.join(map(str, options.steps_ms))}")
+    print(text)
+    if options.write is not None:
+        options.write.write_text(text)
 
 
 if __name__ == "__main__":

@@ -52,10 +52,10 @@ def leave_out_frame(error: BaseException) -> None:
 class Guard:
     """Runs what the hook does for one purpose, until something goes wrong with it."""
 
-    def __init__(self, part: str, *, runs_script: bool = False) -> None:
-        """`part`: what is switched off, in words that go before "is off". `runs_script`: code of the script's
-        runs behind it, which its own modes are to see."""
-        self.part, self._runs_script = part, runs_script
+    def __init__(self, part: str, *, is_seen: bool = False) -> None:
+        """`part`: what is switched off, in words that go before "is off". `is_seen`: what runs behind it is
+        code of the script's, or runs in every step and enters `Unseen` where it has to do with tensors."""
+        self.part, self._is_seen = part, is_seen
         self.why = ""
         """Why it is off; empty: it is on."""
         self.when_off: list[Callable[[str], None]] = []
@@ -69,7 +69,7 @@ class Guard:
         if self.why:
             return otherwise
         try:
-            if seen or self._runs_script:
+            if seen or self._is_seen:
                 return function(*args)
             with Unseen():
                 return function(*args)
@@ -161,10 +161,10 @@ def listen_for(events: Collection[str], hear: Callable[[str, tuple[Any, ...]], N
     sys.addaudithook(hook)
 
 
-COUNTING: Final = Guard("counting steps")
-REPORTING: Final = Guard("reporting steps")
+COUNTING: Final = Guard("counting steps", is_seen=True)
+REPORTING: Final = Guard("reporting steps", is_seen=True)
 SAVING: Final = Guard("saving and resuming")
-SPLITTING: Final = Guard("splitting batches", runs_script=True)
+SPLITTING: Final = Guard("splitting batches", is_seen=True)
 LIMITING: Final = Guard("holding this process to its part of the GPU")
-STARTING: Final = Guard("what is done at the start of this process", runs_script=True)
+STARTING: Final = Guard("what is done at the start of this process", is_seen=True)
 ENDING: Final = Guard("what is done at the end of this process")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import sysconfig
 import threading
@@ -24,10 +25,16 @@ def is_scripts_own(module: str) -> bool:
 def _is_outside_packages(module: str, file: str | None) -> bool:
     if file is None or module.partition(".")[0] in _OURS:
         return False
-    path = Path(file).resolve()
+    return _is_own_folder(os.path.dirname(file))
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_own_folder(folder: str) -> bool:
+    """Asked for each folder once: a script has a thousand modules when it begins, and the disk is asked."""
+    path = Path(folder).resolve()
     if {"site-packages", "dist-packages"} & set(path.parts):
         return False
-    return not any(folder in path.parents for folder in _installed())
+    return not any(each == path or each in path.parents for each in _installed())
 
 
 @functools.lru_cache(maxsize=1)

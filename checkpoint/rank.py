@@ -28,6 +28,7 @@ from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
 from cotenant.checkpoint.talk.channel import SupervisorChannel
 from cotenant.checkpoint.talk.reports import Introduction, ProgressReporter
 from cotenant.checkpoint.training.state import SavedState
+from cotenant.checkpoint.unseen import Unseen
 
 KEEP: Final = 2
 IDLE_S_MAX: Final = 120.0
@@ -190,7 +191,8 @@ class JobRank:
         counter = self._counter
         counter.completed = step
         if counter.last_steps != self._steps_used or self._first:
-            self._steps_changed(counter.last_steps)
+            with Unseen():
+                self._steps_changed(counter.last_steps)
         channel = self._channel
         if channel is None:
             return
@@ -223,7 +225,8 @@ class JobRank:
     def _report_progress(self, now_s: float) -> None:
         assert self._progress is not None
         s_ends = self.step == self._s_changes_at
-        self._progress.report(now_s, self.step, self._steps_used, self._current_loss(), s_ends=s_ends)
+        with Unseen():
+            self._progress.report(now_s, self.step, self._steps_used, self._current_loss(), s_ends=s_ends)
         self._report_at_s = self._progress.due_at_s
         self._s_changes_at = self._counter.change_after(self.step)
 

@@ -6,6 +6,7 @@ no more. Standard library only: this is loaded before the script's torch.
 
 from __future__ import annotations
 
+import gc
 import sys
 from _thread import _local
 from typing import Any
@@ -19,19 +20,23 @@ _thread = _Thread()
 
 
 class Unseen:
-    """Inside, operations on tensors reach no mode, no subclass and no profiler."""
+    """Inside, operations on tensors reach no mode, no subclass and no profiler, and nothing is collected: a
+    collection calls code of the script's, and goes through all of torch, which takes a tenth of a second."""
 
     _contexts: tuple[Any, ...] = ()
+    _collects = False
     _records: Any = None
     """Says whether profilers hear of operations."""
 
     def __enter__(self) -> None:
+        if _thread.is_unseen:
+            return
         c: Any = getattr(sys.modules.get("torch"), "_C", None)
-        if _thread.is_unseen or not hasattr(
-            c, "_DisableTorchDispatch"
-        ):  # Torch is being loaded, or not there.
+        if not hasattr(c, "_DisableTorchDispatch"):  # Torch is being loaded, or not there.
             return
         _thread.is_unseen = True
+        self._collects = gc.isenabled()
+        gc.disable()
         self._contexts = c.DisableTorchFunction(), c._DisableTorchDispatch()
         for each in self._contexts:
             each.__enter__()
@@ -47,3 +52,5 @@ class Unseen:
         for each in reversed(self._contexts):
             each.__exit__(*error)
         _thread.is_unseen = False
+        if self._collects:
+            gc.enable()

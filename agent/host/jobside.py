@@ -3,11 +3,13 @@
 Rule: on PYTHONPATH are our two job-side packages and nothing else; beside them, in a folder of its own that
 is on nobody's path, is what a fork server runs. A job never sees the rest of cotenant through us, nor the
 place where it is installed. The folder is named after its content and never changes: an upgrade makes a new
-one, and running jobs keep theirs.
+one, and running jobs keep theirs. It is compiled for the agent's Python: a job may not write there, and would
+compile all of it at each start.
 """
 
 from __future__ import annotations
 
+import compileall
 import hashlib
 import importlib.util
 import os
@@ -85,8 +87,10 @@ def prepare_jobside(base: Path, installed: Callable[[str], Path] | None = None) 
         path = fresh / PROGRAMS_FOLDER / relative
         path.write_bytes(data)
         path.chmod(0o755)
-    for folder in (fresh, *(path for path in fresh.rglob("*") if path.is_dir())):
-        folder.chmod(0o755)
+    compileall.compile_dir(fresh, quiet=2, stripdir=str(fresh), prependdir=str(target))
+    for path in (fresh, *fresh.rglob("*")):
+        if path.is_dir() or path.suffix == ".pyc":
+            path.chmod(0o755 if path.is_dir() else 0o644)
     os.rename(fresh, target)
     return target
 

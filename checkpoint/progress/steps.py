@@ -32,6 +32,7 @@ from cotenant.checkpoint.progress.losses import loss_number, loss_variable
 from cotenant.checkpoint.progress.main_optimizer import MainOptimizer
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.pace import pace_here
+from cotenant.checkpoint.unseen import Unseen
 
 TURNS_MIN: Final = 16
 """So many turns of the innermost loop say how many steps one has, where that is no whole number."""
@@ -129,7 +130,8 @@ class StepReporter:
         self.pace.end_step()
         self.steps = steps = self.steps + 1
         if steps >= self._look_at or steps == self._s_changes_at or perf_counter() >= self._due_s:
-            self._speak(steps)
+            with Unseen():
+                self._speak(steps)
 
     # --- Telling ------------------------------------------------------------------------------------
 

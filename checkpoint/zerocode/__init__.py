@@ -29,15 +29,15 @@ LEAVE: Final = "leave"
 NOT_ASKED = "checkpoints were not wanted (--checkpoint never)"
 
 
-def install(standing: Any, wanted: Sequence[str], when_imported: Any = None) -> Reporter:
+def install(standing: Any, wanted: Sequence[str], startup: Any) -> Reporter:
     """Begins to report for the script. standing: what `cotenant.gradaccum.zerocode.install` returned; its
-    verdict is told. `when_imported(name, callback)` says when a framework's module is there."""
+    verdict is told. startup: says when a module is imported (`sitecustomize`)."""
     is_wanted = CHECKPOINT in wanted or LEAVE in wanted
     reporter = Reporter("" if is_wanted else NOT_ASKED, leaves_only=CHECKPOINT not in wanted)
     standing.observers.append(reporter)
-    reporter.begin()
-    if is_wanted and when_imported is not None:
-        hugging_face.watch(when_imported, reporter.driven)
+    reporter.begin(startup)
+    if is_wanted:
+        hugging_face.watch(startup.when_imported, reporter.driven)
     return reporter
 
 
@@ -53,7 +53,7 @@ class Reporter:
         self._sessions: list[Session] = []
         """The script's own."""
 
-    def begin(self) -> None:
+    def begin(self, startup: Any) -> None:
         """Follow the script from here, as far as that is needed to save it."""
         self._count_sessions()
         if self._why_not:
@@ -65,7 +65,7 @@ class Reporter:
             self._take_up()
         else:
             watched.look.when_taken += [watched.files.enter_loop, end_seeds]
-            watched.look.begin()
+            watched.look.begin(startup)
             SAVING.when_off.append(lambda _: watched.look.stop())
 
     def driven(self, session: Session | None, reason: str) -> None:

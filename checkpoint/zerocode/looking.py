@@ -9,6 +9,8 @@ seen at the first step.
 from __future__ import annotations
 
 import ast
+import contextlib
+import functools
 import linecache
 import sys
 import types
@@ -28,6 +30,8 @@ from cotenant.checkpoint.zerocode.tracing import end_trace, trace, tracer
 TRAINS: Final = frozenset(("backward", "step", "manual_backward"))
 """A loop that calls none of these, nor a function of the script that does, is no training loop."""
 SOURCE_LINES_MAX: Final = 50_000
+LATE: Final = "torch._dynamo"
+"""Imported while the first optimizer is made: it makes a million calls, and none of them is a script's."""
 
 
 def roots_of(frames: list[types.FrameType]) -> list[tuple[str, Any]]:
@@ -55,9 +59,10 @@ class FirstLook:
         self.when_taken: list[Callable[[], None]] = []
         self._heads: dict[str, dict[int, Loop]] = {}
         self._is_over = False
+        self._is_paused = False
         self._looked: LookedUp | None = None
 
-    def begin(self) -> None:
+    def begin(self, startup: Any) -> None:
         """Wait for the first optimizer."""
         optimizer = sys.modules["torch.optim.optimizer"].Optimizer
 
@@ -66,12 +71,15 @@ class FirstLook:
 
         # Of what an optimizer looks up while it is made, the first thing.
         self._looked = LookedUp(optimizer, "_patch_step_function", SAVING, look)
+        startup.call_before_import(LATE, lambda: SAVING.run(self._pause))
+        startup.when_imported(LATE, lambda _: SAVING.run(self._go_on))
 
     def end(self) -> None:
         """The first step is done: nothing is left of this."""
         if not self._is_over:
             self._is_over = True
             self.stop()
+            _parsed.cache_clear()
             release_variables(script_frames(sys._getframe(1)))
             if self.picture is not None:
                 self.picture.let_go()
@@ -110,6 +118,16 @@ class FirstLook:
         for each in frames:
             if self._heads.get(each.f_code.co_filename):
                 each.f_trace = self._line
+
+    def _pause(self) -> None:
+        if not self._is_over and tracer() == self._called:
+            self._is_paused = True
+            end_trace(self._called)
+
+    def _go_on(self) -> None:
+        if self._is_paused and not self._is_over and tracer() is None:
+            trace(self._called)
+        self._is_paused = False
 
     @door
     def _called(self, frame: types.FrameType, event: str, _: Any) -> Any:
@@ -186,10 +204,14 @@ def own_sources() -> Iterator[tuple[str, ast.Module]]:
         lines = linecache.getlines(file)
         lines_left -= len(lines)
         if lines and lines_left > 0:
-            try:
-                yield file, ast.parse("".join(lines))
-            except (SyntaxError, ValueError, RecursionError):
-                continue
+            with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+                yield file, _parsed("".join(lines))
+
+
+@functools.cache
+def _parsed(text: str) -> ast.Module:
+    """Read more than once until the first step is done."""
+    return ast.parse(text)
 
 
 def _called_in(node: ast.AST) -> set[str]:

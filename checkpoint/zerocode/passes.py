@@ -90,7 +90,7 @@ class Pass:
         """In a resumed process: sets the generators to where they stood when the order was drawn."""
         self.created = _states_of(*_parts_of(loader))
         self.order: States = []
-        self._has_begun = False
+        self.has_begun = False
         """The first index was asked for."""
         self.sampler: Picture | None = None
         self.is_renewed = False
@@ -103,9 +103,7 @@ class Pass:
 
     def begin_order(self) -> None:
         """An index is about to be drawn. Workers are given the first ones while the pass is being made."""
-        if self._has_begun:
-            return
-        self._has_begun = True
+        self.has_begun = True
         batches = self.batches()
         if batches.__dict__.get("_num_workers") != 0:
             self._look_at_sampler(batches)
@@ -154,7 +152,8 @@ class Passes:
     def __init__(self, loaders: Loaders) -> None:
         self._loaders = loaders
         self._by_batches: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
-        self._steps = 0
+        self.steps = 0
+        """Of training; a loop that begins after another one at the same place is another pass."""
         self._iterate: Callable[[Any], Any] = DataLoader.__iter__
         self.skip: LoaderSkip | None = None
         """In a resumed process: where the loop that begins now was left."""
@@ -192,10 +191,6 @@ class Passes:
         if begun is not None:
             begun.taken_up = taken_up
         return SAVING.run(skip.go_past, loader, batches, otherwise=batches, seen=True)
-
-    def note_step(self) -> None:
-        """A loop that begins now at the same place is another pass."""
-        self._steps += 1
 
     def find_in_loop(self, frame: types.FrameType, lines: set[int], source: Any = None) -> list[Pass]:
         """Those of the loop at these lines of this frame, which goes over a source that the script holds.
@@ -246,13 +241,13 @@ class Passes:
 
     def _begin(self, loader: Any, batches: Any) -> None:
         frames = script_frames(sys._getframe(1))
-        begun = Pass(loader, batches, self._steps, {(id(each), each.f_lineno) for each in frames})
+        begun = Pass(loader, batches, self.steps, {(id(each), each.f_lineno) for each in frames})
         begun.is_renewed = batches in self._by_batches
         self._by_batches[batches] = begun
 
     def _look_at_index(self, batches: Any, _: types.FrameType) -> None:
         begun = self._by_batches.get(batches)
-        if begun is not None:
+        if begun is not None and not begun.has_begun:
             begun.begin_order()
 
 

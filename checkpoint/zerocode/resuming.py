@@ -341,7 +341,7 @@ class Resumption:
         self._reader = self._picture = self._skip = self._watched.passes.skip = (
             None  # They would keep what the script lets go of.
         )
-        self._watched.passes.note_step()
+        self._watched.passes.steps += 1
         assert self._rank is not None and self._loaded is not None
         self._rank.taken_up(self._loaded)
 

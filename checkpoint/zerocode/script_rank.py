@@ -167,7 +167,7 @@ class ScriptRank(JobRank):
         """The script's main optimizer has made a step; the script's frames are above this one."""
         now_s = perf_counter()
         self._step_s, self._step_began_s = now_s - self._step_began_s, now_s
-        SAVING.run(self._watched.passes.note_step)
+        self._watched.passes.steps += 1
         if self._leaving is None:
             self._complete()
         is_due = not self._is_written or self._is_compared or self._verdict is not StepVerdict.GO
@@ -259,7 +259,9 @@ class ScriptRank(JobRank):
 
     def _leave(self, frame: types.FrameType, standing: LoopStanding) -> None:
         stop = self._verdict in (StepVerdict.STOP, StepVerdict.FINISH)
-        own = {**self._write(frame, standing), "files": self._watched.files.capture()}
+        own, now = self._write(frame, standing)
+        own["shown"] = list(ShownState.from_picture(now))
+        own["files"] = self._watched.files.capture()
         saved = self._save_now(own, wait=stop, tidy=not stop)
         self._script.named = {}
         self._verdict = StepVerdict.GO
@@ -268,8 +270,9 @@ class ScriptRank(JobRank):
             self.stopping = True
             self._show_where_it_stands()
 
-    def _write(self, frame: types.FrameType, standing: LoopStanding) -> dict[str, Any]:
-        """This rank's state at the end of a turn, a tree of plain values and tensors, without its files."""
+    def _write(self, frame: types.FrameType, standing: LoopStanding) -> tuple[dict[str, Any], Picture]:
+        """This rank's state at the end of a turn, as a tree of plain values and tensors, and what it is of.
+        Whether a script can be saved is tried by this alone: it reads no tensor and writes no file."""
         look, passes, sites = self._watched.look, self._watched.passes, standing.sites
         if look.picture is None:
             raise NotResumable(look.why_not)
@@ -291,15 +294,15 @@ class ScriptRank(JobRank):
         }
         self._way = calls_in(script_frames(frame), sites[-1].line)
         self._loops = [CallSite(*site[:3]) for site in sites]
-        return {
+        own = {
             "state": state,
-            "shown": list(ShownState.from_picture(now)),
             "began": [list(call) for call in look.began],
             "way": [list(call) for call in self._way],
             "sites": [list(site) for site in sites],
             "passes": written,
             "gradient_orders": self._gradient_orders(look.picture, now),
         }
+        return own, now
 
     def _gradient_orders(self, before: Picture, now: Picture) -> list[list[Any]]:
         """In which order each DDP adds gradients up, where that matters."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 from cotenant.checkpoint.guard import ENV_SOCKET, SPLITTING
 from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.progress.main_optimizer import MainOptimizer
+from cotenant.checkpoint.unseen import Unseen
 from cotenant.gradaccum.exactness import end_attempt
 from cotenant.gradaccum.protocol import tell_failed
 from cotenant.gradaccum.schedule import PROGRESS, Schedule
@@ -85,7 +86,8 @@ class AccumulationStanding:
         if not self._main.counts(optimizer):
             return
         if not self._decided:
-            self._decide()
+            with Unseen():
+                self._decide()
         if not (PROGRESS.counted_for_us or PROGRESS.explicit):
             PROGRESS.completed += 1
         for observer in self.observers:

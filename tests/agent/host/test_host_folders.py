@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from cotenant.agent.host.facts import (
 def test_a_job_sees_the_two_packages_and_nothing_else(tmp_path: Path) -> None:
     folder = jobside.prepare_jobside(tmp_path / "jobside")
     assert sorted(path.name for path in (folder / "cotenant").iterdir()) == [
-        "__init__.py", "checkpoint", "gradaccum",
+        "__init__.py", "__pycache__", "checkpoint", "gradaccum",
     ]  # fmt: skip
     program = (
         "import importlib.util as i; print(i.find_spec('cotenant.checkpoint').origin);"
@@ -45,6 +46,9 @@ def test_every_user_can_read_them_whatever_our_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     for path in (tmp_path / "jobside", folder, *folder.rglob("*")):
+        if path.suffix == ".py" and "cotenant" in path.parts:
+            compiled = Path(importlib.util.cache_from_source(str(path))).read_bytes()
+            assert int.from_bytes(compiled[8:12], "little") == int(path.stat().st_mtime), path
         wanted = 0o755 if path.is_dir() or path.parent.name == "bin" else 0o644
         assert path.stat().st_mode & 0o777 == wanted, path
 
