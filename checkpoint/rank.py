@@ -8,6 +8,7 @@ business of the two that derive from this: `session.py` for scripts that say wha
 from __future__ import annotations
 
 import atexit
+import contextlib
 import sys
 import weakref
 from pathlib import Path
@@ -256,6 +257,8 @@ class JobRank:
 
     def _close(self) -> None:
         atexit.unregister(self._at_exit)
+        with contextlib.suppress(ValueError):
+            REPORTING.when_off.remove(self.fall_silent)
         self._introduction.end()
         if self._saver is not None:
             self._saver.finish()

@@ -252,6 +252,7 @@ def _ask(
     request = {
         "argv": order.launch.argv,
         "workdir": order.launch.workdir,
+        "umask": order.launch.umask,
         "launches": order.launch.mode == "host",
         "outlive": bool(order.mps),
         "first_word_s": order.warm.first_word_s,

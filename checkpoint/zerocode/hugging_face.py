@@ -64,7 +64,8 @@ def _follow(module: Any, trainer: Any, begun: Begun, line: int) -> tempfile.Temp
         begun(None, f"line {line}: the Trainer cannot be resumed: {why}")
         return None
     loaded = _newest()
-    trainer.add_callback(_Steps(module, trainer, loaded, functools.partial(_told_place, begun, line)))
+    steps = _Steps(module, trainer, loaded, functools.partial(_told_place, begun, line))
+    trainer.add_callback(_callback(module, steps))
     if loaded is None:
         return None
     own = loaded.own
@@ -129,69 +130,71 @@ class _Place:
         """Does nothing: the Trainer was told its place before it began."""
 
 
-def _Steps(module: Any, trainer: Any, loaded: LoadedCheckpoint | None, begun: Begun) -> Any:
-    """The callback that follows the Trainer's steps. Its base is the framework's, which is there only now."""
+class _Steps:
+    """Follows the Trainer's steps with a Session."""
 
-    class CotenantSteps(module.TrainerCallback):  # type: ignore[misc]
-        session: Session | None = None
-        under_way = False
+    def __init__(self, module: Any, trainer: Any, loaded: LoadedCheckpoint | None, begun: Begun) -> None:
+        self._module, self._trainer, self._loaded, self._begun = module, trainer, loaded, begun
+        self._session: Session | None = None
+        self._is_under_way = False
         """A step has begun in this process."""
 
+    def begin(self, given: dict[str, Any]) -> None:
+        if self._session is not None:
+            return  # A second train() of this Trainer.
+        trainer, optimizer = self._trainer, given["optimizer"]
+        wrapped = trainer.model_wrapped
+        self._session = session = Session(
+            wrapped if isinstance(wrapped, DistributedDataParallel) else trainer.model,
+            getattr(optimizer, "optimizer", optimizer),
+            given["lr_scheduler"],
+            trainer.accelerator.scaler,
+            extra={STATE: _Place(self._module, trainer)},
+            accumulates=False,  # It is not known before the first step.
+        )
+        SAVING.when_off.append(session.fall_silent)
+        session.keep_within_epochs()
+        self._begun(session, "")
+        if self._loaded is not None and not _is_steady(trainer):
+            session.differs("what its data draws at random is drawn anew")
+
+    def begin_epoch(self, args: Any, state: Any, given: dict[str, Any]) -> None:
+        steps = math.ceil(len(given["train_dataloader"]) / args.gradient_accumulation_steps)
+        assert self._session is not None
+        done = self._session.step + self._is_under_way
+        self._session.epoch_ends(done + steps - state.global_step % steps, steps)
+        if steps < STEPS_MIN:
+            self._session.cannot_resume("an epoch has one step only, so it could not be stopped within one")
+
+    def begin_step(self) -> None:
+        self.end()
+        self._is_under_way = True
+
+    def end(self) -> None:
+        if self._is_under_way and self._session is not None:
+            self._session.step_done()
+        self._is_under_way = False
+
+
+def _callback(module: Any, steps: _Steps) -> Any:
+    """What the Trainer calls. Its base is the framework's, which is there only now."""
+
+    class CotenantSteps(module.TrainerCallback):  # type: ignore[misc]
         @door
         def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            SAVING.run(self._begin, given)
+            SAVING.run(steps.begin, given)
 
         @door
         def on_epoch_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            SAVING.run(self._begin_epoch, args, state, given)
+            SAVING.run(steps.begin_epoch, args, state, given)
 
         @door
         def on_step_begin(self, *_: Any, **__: Any) -> None:
-            SAVING.run(self._begin_step)
+            SAVING.run(steps.begin_step)
 
         @door
         def on_train_end(self, *_: Any, **__: Any) -> None:
-            SAVING.run(self._end)
-
-        def _begin(self, given: dict[str, Any]) -> None:
-            if self.session is not None:
-                return  # A second train() of this Trainer.
-            wrapped = trainer.model_wrapped
-            optimizer = given["optimizer"]
-            self.session = Session(
-                wrapped if isinstance(wrapped, DistributedDataParallel) else trainer.model,
-                getattr(optimizer, "optimizer", optimizer),
-                given["lr_scheduler"],
-                trainer.accelerator.scaler,
-                extra={STATE: _Place(module, trainer)},
-                accumulates=False,  # It is not known before the first step.
-            )
-            SAVING.when_off.append(self.session.fall_silent)
-            self.session.keep_within_epochs()
-            begun(self.session, "")
-            if loaded is not None and not _is_steady(trainer):
-                self.session.differs("what its data draws at random is drawn anew")
-
-        def _begin_epoch(self, args: Any, state: Any, given: dict[str, Any]) -> None:
-            steps = math.ceil(len(given["train_dataloader"]) / args.gradient_accumulation_steps)
-            assert self.session is not None
-            done = self.session.step + self.under_way
-            self.session.epoch_ends(done + steps - state.global_step % steps, steps)
-            if steps < STEPS_MIN:
-                self.session.cannot_resume(
-                    "an epoch has one step only, so it could not be stopped within one"
-                )
-
-        def _begin_step(self) -> None:
-            assert self.session is not None
-            if self.under_way:
-                self.session.step_done()
-            self.under_way = True
-
-        def _end(self) -> None:
-            if self.under_way and self.session is not None:
-                self.session.step_done()
-            self.under_way = False
+            SAVING.run(steps.end)
 
     return CotenantSteps()
 

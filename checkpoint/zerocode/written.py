@@ -245,8 +245,8 @@ class StateWriter:
             return (_OWN,)  # It shows where a loop is, or logs, or was there: the new process makes its own.
         if _owner_is_packages(holder):
             return (_OWN,)
-        words = f"holds a {kind.__module__}.{kind.__qualname__}, which cannot be written"
-        raise NotResumable(f"`{holder.path_to('')}` {words}")
+        words = f"is a {kind.__module__}.{kind.__qualname__}, which cannot be written"
+        raise NotResumable(f"`{_path_in(holder, value)}` {words}")
 
     @staticmethod
     def _is_shared(value: Any) -> bool:
@@ -352,6 +352,15 @@ class StateWriter:
 def _is_packages(node: Node) -> bool:
     """Whether an object of an installed package holds it."""
     return node.parent is not None and _owner_is_packages(node.parent)
+
+
+def _path_in(holder: Node, value: Any) -> str:
+    """The path of something that an object holds."""
+    step = ""
+    if isinstance(holder.kind, NamedKind):
+        found = (key for key, each in zip(*holder.state) if each is value and type(key) in PLAIN)
+        step = next((holder.kind.step(holder.value, key) for key in found), "")
+    return holder.path_to(step)
 
 
 def _values_in(node: Node) -> Iterable[Any]:

@@ -156,6 +156,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     uid: int = 0
     gid: int = 0
     groups: tuple[int, ...] = ()
+    umask: int = 0o022
+    """Its submitter's: what it makes has the modes that it would have by itself."""
 
     @property
     def secret_variables(self) -> tuple[str, ...]:

@@ -128,6 +128,13 @@ def _file_name(error: OSError) -> str:
     return name if len(name) <= NAME_SHOWN_MAX else name[:NAME_SHOWN_MAX] + "..."
 
 
+def _umask() -> int:
+    """This process's umask, which can only be set to be read by a call."""
+    now = os.umask(0o077)
+    os.umask(now)
+    return now
+
+
 def _submission(source: _Source, flags: Options, where: Submitter) -> Submission:
     if any("\0" in word for word in source.argv):
         raise BadSubmission("the command has a NUL in it", "no program can be given one")
@@ -162,6 +169,7 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         uid=os.getuid(),
         gid=os.getgid(),
         groups=tuple(sorted(os.getgroups())),
+        umask=_umask(),
         zero_code=_zero_code(values, where),
         watchdog_s=values.get("watchdog"),
         warm=not values.get("cold", False),

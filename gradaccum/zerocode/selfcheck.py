@@ -226,10 +226,10 @@ class RowCheck:
         ]
         args, kwargs = few.arguments(few.leaves)
         _seed_again()
-        whole = _Made.by(lambda: still(self._module, *args, **kwargs), wanted)
+        whole = _Made.from_run(lambda: still(self._module, *args, **kwargs), wanted)
         self._undo()
         _seed_again()
-        parts = _Made.by(SplitForward(still, self._module, few, 2).run, wanted)
+        parts = _Made.from_run(SplitForward(still, self._module, few, 2).run, wanted)
         self._undo()
         return _difference(whole, parts, tolerance)
 
@@ -241,7 +241,7 @@ class _Made(NamedTuple):
     gradients: list[torch.Tensor]
 
     @classmethod
-    def by(cls, forward: Callable[[], Any], wanted: Sequence[torch.Tensor]) -> _Made:
+    def from_run(cls, forward: Callable[[], Any], wanted: Sequence[torch.Tensor]) -> _Made:
         outputs = tensors_of(forward())
         gradients = _pulled_back(outputs, [_weights(each) for each in outputs], wanted)
         return cls([each.detach() for each in outputs], gradients)

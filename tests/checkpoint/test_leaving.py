@@ -10,9 +10,10 @@ from cotenant.checkpoint.talk.gang import SETTLE_S
 from tests.checkpoint.ranks import Warm, launch
 
 SCRIPT = """
-import atexit, json, sys, time
+import atexit, json, sys
 import torch, torch.distributed as dist
 from cotenant import checkpoint
+from cotenant.checkpoint.talk import gang
 
 slept = []
 atexit.register(lambda: print(json.dumps({"result": {"slept": slept, "in_group": dist.is_initialized()}})))
@@ -21,7 +22,7 @@ if "alone" not in sys.argv:
 for _ in range(2):
     model = torch.nn.Linear(2, 2)
     session = checkpoint.Session(model, torch.optim.SGD(model.parameters(), lr=0.1))
-time.sleep = slept.append
+gang.sleep = slept.append
 if "destroys" in sys.argv:
     dist.destroy_process_group()
 """

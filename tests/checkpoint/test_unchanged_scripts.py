@@ -185,7 +185,7 @@ def test_what_goes_wrong_with_us_is_not_the_scripts_business(
     gang = forked(warm, listening, SCRIPTS / "plain_loop.py", "1", **env)
     gang.wait()
     assert gang.output() == epochs(1)
-    assert listening.words() == []
+    assert [word for word in listening.words() if (word["m"], word.get("what")) != ("failed", "hook")] == []
 
 
 def test_a_process_without_torch_stays_without_it(listening: Listening, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_mean_declared_as_a_sum_is_found_too() -> None:
 
 def test_random_numbers_are_refused_unless_others_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     net = network(nn.Dropout(0.5), nn.Linear(6, 6), nn.Dropout(0.5))
-    monkeypatch.setattr(gradaccum.PROGRESS, "is_equivalent", False)
+    gradaccum.PROGRESS.is_equivalent = False
     with pytest.raises(Refused, match=r"draws random numbers .* --accumulate equivalent allows that"):
         gradaccum.backward(net, mean_loss(net), *rows(), steps=3)
     monkeypatch.setenv("COTENANT_ZERO_CODE", "accumulate,equivalent")

@@ -214,7 +214,8 @@ def test_a_part_that_cannot_be_kept_is_said_and_the_script_runs(warm: Warm, tmp_
     said, seen = forked(warm, tmp_path, SHARES, "2.13.0", "80", "", "", **{job.ENV_MEMORY_MIB: "nonsense"})
     assert seen == "[] []"
     assert said.startswith(
-        "cotenant: this process is not held to its part of the GPU (ValueError: COTENANT_MEM"
+        "cotenant: holding this process to its part of the GPU is off: cotenant's own code failed: "
+        "ValueError: COTENANT_MEMORY_MIB"
     )
 
 

@@ -18,7 +18,7 @@ from tests.checkpoint import habits
 from tests.checkpoint.interpreter import INSTALLED
 from tests.unchanged.compare import Rules
 from tests.unchanged.loops import generate
-from tests.unchanged.runs import JOB_UMASK, Command
+from tests.unchanged.runs import USUAL_UMASK, Command
 from tests.unchanged.traits import FILE, plain_script, read_traits
 
 TESTS: Final = Path(__file__).resolve().parents[1]
@@ -122,7 +122,7 @@ def _own() -> Iterator[Script]:
         package = path.stem.partition("_")[0] if path.stem.startswith(FRAMEWORKS) else ""
         rules = FRAMEWORK_RULES if package else Rules()
         for options in OPTIONS.get(path.stem, ((),)):
-            umask = UMASKS.get(path.stem, JOB_UMASK)
+            umask = UMASKS.get(path.stem, USUAL_UMASK)
             command = Command(script=path, args=(SAVED,), cold=True, options=options, umask=umask)
             name = "".join((f"own/{path.stem}", *options))
             known, skipped = KNOWN.get(path.stem, ""), _missing(package)

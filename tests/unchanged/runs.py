@@ -32,7 +32,7 @@ OBSERVER: Final = HERE / "observer"
 MODULES: Final = ("torch._dynamo", "torch.optim.swa_utils", "numpy.random", "logging.handlers", "json", "csv")
 """What many scripts import, and neither of ours: a job's come from its own folder."""
 LIMIT_S: Final = 300.0
-JOB_UMASK: Final = 0o022
+USUAL_UMASK: Final = 0o022
 """As the agent sets it."""
 PAUSE_S: Final = 0.02
 ENV_STATE: Final = "UNCHANGED_STATE"
@@ -67,7 +67,7 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
     state: bool = True
     """The memory at the end is looked at."""
-    umask: int = JOB_UMASK
+    umask: int = USUAL_UMASK
     """The user's own; only in an interpreter of its own."""
     limit_s: float = LIMIT_S
 
@@ -111,7 +111,11 @@ class Runner:
         place = self.place()
         argv = [sys.executable, *command.options, str(command.script), *command.args]
         env = {**place.env, **command.env}
-        attempt = Attempt(place.side, argv, place.cwd, env, jobside or self._jobside, **settings)
+        before = os.umask(command.umask)  # As whoever submits it has it.
+        try:
+            attempt = Attempt(place.side, argv, place.cwd, env, jobside or self._jobside, **settings)
+        finally:
+            os.umask(before)
         try:
             return place.run(command, attempt, pause_s)
         finally:
@@ -201,7 +205,7 @@ class Place:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                umask=command.umask if attempt is None else JOB_UMASK,
+                umask=command.umask if attempt is None else attempt.order.launch.umask,
             )
         descriptor = os.pidfd_open(process.pid)
         try:

@@ -12,6 +12,7 @@ from cotenant.agent.daemon.core.edge import (
 from cotenant.agent.daemon.core.memory import (AgentMemory)
 from cotenant.agent.daemon.core.notes import (AnyNote)
 from cotenant.agent.daemon.core.remembered import (Attempt, AttemptKey)
+from cotenant.agent.daemon.core.reporting import from_result, from_status
 from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.daemon.core.tenants import Live
 
@@ -23,5 +24,6 @@ __all__ = [
     "GangMessageCame", "GpuFault", "Halt", "IndicatorsRead", "Keep", "AttemptKey", "LinkChanged", "Live",
     "MemoryFree", "MemoryHeld", "Reconnect", "RemoveAttempt", "RemoveCheckpoints", "Say", "Send",
     "StartFailed", "StartSupervisor", "StatusCame", "SupervisorGone", "Tell", "TroubleNoticed", "Trust",
+    "from_result", "from_status",
 ]
 # fmt: on

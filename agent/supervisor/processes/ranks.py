@@ -34,7 +34,7 @@ from cotenant.agent.ipc import Order, RankOrder
 from cotenant.agent.supervisor.core import LaunchStage, StartProblem
 from cotenant.agent.supervisor.processes.environment import STACKS_SIGNAL, Account
 from cotenant.agent.supervisor.processes.terminal import take_terminal
-from cotenant.controller.domain import InputFile
+from cotenant.controller.domain import InputFile, Launch
 from cotenant.controller.wire import BadMessage, decode_json
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -191,7 +191,7 @@ def _be_rank(
     """Becomes the rank and never returns: executes the command, or reports why not."""
     launch = order.launch
     stages: tuple[tuple[LaunchStage, Callable[[], object]], ...] = (
-        ("process", lambda: _shed_signals_and_files(outputs, is_terminal=launch.terminal)),
+        ("process", lambda: _shed_signals_and_files(outputs, launch)),
         ("process", lambda: cgroup.enter(RANKS) if cgroup else None),
         ("process", lambda: _pin(rank.cores)),
         ("user", lambda: drop_to(launch.uid, launch.gid, launch.groups)),
@@ -220,19 +220,19 @@ def _start_failure(rank: RankOrder, stage: LaunchStage, error: OSError) -> RankS
     return RankStartFailed(StartProblem(rank=rank.rank, stage=stage, code=error.errno or 0, text=text))
 
 
-def _shed_signals_and_files(outputs: Sequence[int], *, is_terminal: bool) -> None:
+def _shed_signals_and_files(outputs: Sequence[int], launch: Launch) -> None:
     signal.set_wakeup_fd(-1)
     for name in _RESET:
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    if is_terminal:
+    if launch.terminal:
         take_terminal(outputs[0])
     else:
         os.setpgid(0, 0)
-    reading = outputs[0] if is_terminal else os.open(os.devnull, os.O_RDONLY)
+    reading = outputs[0] if launch.terminal else os.open(os.devnull, os.O_RDONLY)
     for target, source in enumerate((reading, *outputs)):
         os.dup2(source, target)  # Everything else is closed on exec.
-    os.umask(0o022)
+    os.umask(launch.umask)
 
 
 def _read_from(source: InputFile) -> None:

@@ -47,6 +47,7 @@ class ForkedWorker:
             "argv": args,
             "env": env,
             "workdir": os.getcwd(),
+            "umask": _umask(),
             "cores": sorted(os.sched_getaffinity(0)),
         }
         text = os.memfd_create("worker")
@@ -102,6 +103,12 @@ class ForkedWorker:
             return dict(json.loads(data)) if data else {}
         except (OSError, ValueError, RecursionError):
             return {}
+
+
+def _umask() -> int:
+    now = os.umask(0o077)
+    os.umask(now)
+    return now
 
 
 def install(asks: socket.socket, first_word_s: float) -> None:

@@ -81,7 +81,7 @@ def prepare_rank(
     def become() -> Callable[[], None]:
         os.setpgid(0, 0)
         _become(place, wanted["env"], wanted["cores"], request["workdir"])
-        os.umask(0o022)
+        os.umask(request["umask"])
         if request["input"]:
             _read_from(**request["input"])
         if asks is not None:
@@ -102,6 +102,7 @@ def prepared_worker(
         if not serves:
             raise CannotBe("rank", "its environment is another one")
         _become(place, request["env"], request["cores"], request["workdir"])
+        os.umask(request["umask"])
         argv = list(request["argv"])
         return _program(target_of(argv), argv)
 
