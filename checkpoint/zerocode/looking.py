@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dis
 import functools
 import linecache
 import sys
@@ -130,8 +131,9 @@ class FirstLook:
         self._is_paused = False
 
     @door
-    def _called(self, frame: types.FrameType, event: str, _: Any) -> Any:
-        return SAVING.run(self._tracer_of, frame)
+    def _called(self, frame: types.FrameType, event: str, _: Any, is_ending: Any = sys.is_finalizing) -> Any:
+        """An interpreter at its end takes modules apart, this one too, and calls functions meanwhile."""
+        return None if is_ending() else SAVING.run(self._tracer_of, frame)
 
     def _tracer_of(self, frame: types.FrameType) -> Any:
         """What is to trace a function that is called; None: it has no loop that trains."""
@@ -139,11 +141,13 @@ class FirstLook:
         if not heads:
             return None
         code = frame.f_code
-        last = max((line for _, _, line in code.co_lines() if line), default=0)
+        last = max((line for _, line in dis.findlinestarts(code) if line), default=0)
         return self._line if any(code.co_firstlineno <= line <= last for line in heads) else None
 
     @door
-    def _line(self, frame: types.FrameType, event: str, _: Any) -> Any:
+    def _line(self, frame: types.FrameType, event: str, _: Any, is_ending: Any = sys.is_finalizing) -> Any:
+        if is_ending():
+            return None
         if event == "line" and not self._is_over:
             loop = self._heads.get(frame.f_code.co_filename, {}).get(frame.f_lineno)
             if loop is not None:
