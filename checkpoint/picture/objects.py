@@ -30,6 +30,7 @@ from cotenant.checkpoint.picture.kinds import (
 )
 from cotenant.checkpoint.training import rng
 
+POINTER_BYTES: Final = 8
 OPAQUE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
@@ -64,8 +65,9 @@ def is_pure(kind: Any) -> bool:
         return is_pure(kind.__base__)  # It is made in Python; an instance would be heard when it goes.
     try:
         object.__new__(kind)
-    except TypeError:
-        return False
+    except TypeError:  # C makes them; but for a dictionary there may be nothing in them.
+        pointers = (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0)
+        return bool(kind.__basicsize__ - pointers * POINTER_BYTES == object.__basicsize__)
     return True
 
 

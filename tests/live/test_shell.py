@@ -242,9 +242,9 @@ def test_while_it_waits_it_says_why_and_ctrl_c_cancels_it(opened: Opened, person
     screen = opened("shell", "--", *SHELL)
     screen.until(b"queued")
     screen.type(b"\x03")
-    screen.until(b"cancelling job")
+    screen.until(b"cancelled by")
     assert screen.ended() == 130
-    job = re.search(rb"cancelling job (\d+)", screen.shown)
+    job = re.search(rb"job (\d+) cancelled by", screen.shown)
     assert job is not None and person.job(job[1].decode())["state"] == "cancelled"
 
 

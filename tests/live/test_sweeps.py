@@ -83,5 +83,6 @@ def test_an_optuna_study_cancels_the_job_of_a_trial_that_its_pruner_ends(person:
     assert done.code == 0, done.err
     (good, value), (poor, _) = json.loads(done.out.splitlines()[-1])
     assert (good, poor) == ("COMPLETE", "PRUNED") and value < 1e-3
-    states = {job["name"]: job["state"] for job in person.json("queue", "--all")["jobs"]}
-    assert (states["trial-0"], states["trial-1"]) == ("done", "cancelled")
+    jobs = {job["name"]: job["job"] for job in person.json("queue", "--all")["jobs"]}
+    person.until_state(jobs["trial-0"], "done")
+    person.until_state(jobs["trial-1"], "cancelled")

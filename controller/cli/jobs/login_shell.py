@@ -14,7 +14,12 @@ from typing import Final
 SCRIPT: Final = r"""
 shell=${1:-bash}
 command -v "$shell" > /dev/null || shell=${1:-sh}
-kept=$(export -p | grep -E '^(export|declare -x) (PATH|VIRTUAL_ENV|CONDA_PREFIX|CONDA_DEFAULT_ENV)=')
+kept=$(export -p | while IFS= read -r line; do
+    line=${line#export } line=${line#declare -x }
+    case $line in
+    PATH=* | VIRTUAL_ENV=* | CONDA_PREFIX=* | CONDA_DEFAULT_ENV=*) printf 'export %s\n' "$line" ;;
+    esac
+done)
 export COTENANT_KEPT="$kept" CONDA_AUTO_ACTIVATE_BASE=false CONDA_AUTO_ACTIVATE=false
 restore='eval "$COTENANT_KEPT"; unset COTENANT_KEPT CONDA_AUTO_ACTIVATE_BASE CONDA_AUTO_ACTIVATE'
 case ${shell##*/} in
