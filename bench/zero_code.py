@@ -30,7 +30,10 @@ import machine
 import torch
 
 from cotenant.agent.host.jobside import prepare_jobside
-from tests.agent.supervisor.attempts import Attempt, default_words, user_environment
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for `tests`
+
+from tests.agent.supervisor.attempts import Attempt, default_words, user_environment  # noqa: E402
 
 AIM_SHARE: Final = 0.01
 AIM_START_S: Final = 0.1

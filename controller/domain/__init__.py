@@ -77,7 +77,7 @@ _HOMES: Final = {
     ),
     "placement": ("CheckpointRecord", "Placement"),
     "job_spec": (
-        "GRIDS_MAX", "MIG_TYPE", "PRIORITY_MAX", "SHARE_FORMS",
+        "GRIDS_MAX", "MIG_TYPE", "PRIORITY_MAX", "RESUME_VARIABLE", "SHARE_FORMS",
         "USER_BYTES_MAX", "Dependency", "InputFile",
         "JobSpec", "Launch", "LaunchKind", "LaunchMode", "SlurmScript", "held_bytes", "is_share",
         "is_type_for",

@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from cotenant.controller.domain import (
+    RESUME_VARIABLE,
+    SPLIT_REFUSED,
     AttemptNo,
     Capabilities,
     HostId,
@@ -16,8 +18,6 @@ from cotenant.controller.domain import (
     StartAttempt,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.job_spec import RESUME_VARIABLE
-from cotenant.controller.domain.outcomes import SPLIT_REFUSED
 from cotenant.controller.wire import job as protocol
 from tests.controller.history.test_history import Watched
 
