@@ -33,7 +33,7 @@ from cotenant.agent.host.jobside import prepare_jobside
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for `tests`
 
-from tests.agent.supervisor.attempts import Attempt, default_words, user_environment  # noqa: E402
+from tests.agent.supervisor.attempts import Attempt, default_words, user_environment
 
 AIM_SHARE: Final = 0.01
 AIM_START_S: Final = 0.1
@@ -44,8 +44,9 @@ FIRST_STEPS: Final = 20
 """What is done once is done by then."""
 PATIENCE_S: Final = 120.0
 KEPT_MEMORY: Final = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000"}
-WIDTHS: Final = {1: 112, 10: 640}
-"""Of a model whose step takes about so many milliseconds on one core."""
+STEPS_MS: Final = (1, 10)
+LAYERS: Final = (4, 40)
+"""Of the models that are timed to tell how many make a step of so many milliseconds."""
 WAYS: Final = ("bare", "job", "bare again")
 SCRIPT: Final = """
 import time
@@ -61,12 +62,12 @@ def turn(word):
     print(json.dumps(word), flush=True)
     return sys.stdin.readline().strip()
 
-width, steps, first_steps = map(int, sys.argv[1:])
+depth, steps, first_steps = map(int, sys.argv[1:])
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(32 * steps, 64), torch.randn(32 * steps, 1))
 loader = DataLoader(data, batch_size=32, shuffle=True)
-layers = [nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)]
-model = nn.Sequential(*layers)
+hidden = [nn.Sequential(nn.Linear(112, 112), nn.ReLU()) for _ in range(depth)]
+model = nn.Sequential(nn.Linear(64, 112), nn.ReLU(), *hidden, nn.Linear(112, 1))
 optimizer = torch.optim.Adam(model.parameters(), foreach=False)
 done = 0
 for epoch in range(1000):
@@ -98,8 +99,8 @@ class Run:
             argv, env=env, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
 
-    def told(self, attempt: Attempt) -> dict[str, Any]:
-        """What it says next; meanwhile the supervisor does its work."""
+    def told(self, attempt: Attempt | None) -> dict[str, Any]:
+        """What it says next; meanwhile the supervisor, if there is one, does its work."""
         said = self.process.stdout
         assert said is not None
         lines: list[str] = []
@@ -109,13 +110,16 @@ class Run:
                 lines.append(said.readline())
             return bool(lines)
 
-        attempt.attend_until(read, said, PATIENCE_S)
+        if attempt is None:
+            lines.append(said.readline())
+        else:
+            attempt.attend_until(read, said, PATIENCE_S)
         if not lines or not lines[0]:
             raise SystemExit(f"the script says nothing; its code is {self.process.poll()}")
         found: dict[str, Any] = json.loads(lines[0])
         return found
 
-    def block(self, attempt: Attempt) -> dict[str, Any]:
+    def block(self, attempt: Attempt | None) -> dict[str, Any]:
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         return self.told(attempt)
@@ -135,14 +139,33 @@ class Cost(NamedTuple):
     """From the launch to each of its moments, by moment and clock."""
 
 
-def cost(folder: Path, jobside: Path, step_ms: int, pair: int) -> Cost:
-    """One pair, and the second bare process."""
-    steps = max(FIRST_STEPS, round(BLOCK_S * 1e3 / step_ms))
+def prepare(folder: Path, depth: int, steps: int) -> tuple[list[str], dict[str, str]]:
+    """The command of a script whose model has so many hidden layers and that trains so many steps in a block,
+    and its environment."""
     (folder / "home" / "tmp").mkdir(parents=True)
     script = folder / "train.py"
     script.write_text(SCRIPT)
-    argv = [sys.executable, str(script), str(WIDTHS[step_ms]), str(steps), str(FIRST_STEPS)]
-    bare = {**user_environment(folder / "home"), **KEPT_MEMORY}
+    argv = [sys.executable, str(script), str(depth), str(steps), str(FIRST_STEPS)]
+    return argv, {**user_environment(folder / "home"), **KEPT_MEMORY}
+
+
+def depths(folder: Path) -> dict[int, int]:
+    """How many hidden layers make a step of each size on this machine."""
+    steps_s = []
+    for depth in LAYERS:
+        argv, env = prepare(folder / str(depth), depth, 10 * FIRST_STEPS)
+        run = Run(argv, env, folder)
+        run.told(None)
+        steps_s.append(min(run.block(None)["wall_s"] for _ in range(BLOCKS)))
+        run.close()
+    few, many = LAYERS
+    layer_s = (steps_s[1] - steps_s[0]) / (many - few)
+    return {each: max(1, round(few + (each * 1e-3 - steps_s[0]) / layer_s)) for each in STEPS_MS}
+
+
+def cost(folder: Path, jobside: Path, step_ms: int, pair: int, depth: int) -> Cost:
+    """One pair, and the second bare process."""
+    argv, bare = prepare(folder, depth, max(FIRST_STEPS, round(BLOCK_S * 1e3 / step_ms)))
     attempt = Attempt(folder / "side", argv, folder, bare, jobside, profile_s=0.0)
     order = [WAYS[(pair + n) % len(WAYS)] for n in range(len(WAYS))]
     with ExitStack() as stack:
@@ -227,15 +250,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--steps-ms", type=int, nargs="+", choices=sorted(WIDTHS), default=sorted(WIDTHS))
+    parser.add_argument("--steps-ms", type=int, nargs="+", choices=STEPS_MS, default=STEPS_MS)
     parser.add_argument("--write", type=Path, default=None, help="a page for experiments/results")
     options = parser.parse_args()
     found: dict[int, list[Cost]] = {}
     with tempfile.TemporaryDirectory(prefix="cotenant-bench-") as name:
         jobside = prepare_jobside(Path(name, "jobside"))
+        layers = depths(Path(name, "depths"))
         for step_ms in options.steps_ms:
             costs = [
-                cost(Path(name, f"{step_ms}-{pair}"), jobside, step_ms, pair)
+                cost(Path(name, f"{step_ms}-{pair}"), jobside, step_ms, pair, layers[step_ms])
                 for pair in range(options.pairs + 1)
             ]
             found[step_ms] = costs[1:]  # The first has filled the caches.
