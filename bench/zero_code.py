@@ -39,7 +39,7 @@ AIM_SHARE: Final = 0.01
 AIM_START_S: Final = 0.1
 BLOCK_S: Final = 1.0
 """As long as the time between two reports of steps: a block has one, as a second of training has."""
-BLOCKS: Final = 6
+BLOCKS: Final = 3
 FIRST_STEPS: Final = 20
 """What is done once is done by then."""
 PATIENCE_S: Final = 120.0
