@@ -171,7 +171,7 @@ class RankPace:
         """As `_now().is_free`, in every step: with nothing made for it."""
         assert self._pace is not None
         share, until_s, window, _, step_s = FORMAT.unpack_from(self._pace)
-        return until_s <= now_s or (share >= 1.0 and (window >= 1.0 or step_s <= 0.0))
+        return bool(until_s <= now_s or (share >= 1.0 and (window >= 1.0 or step_s <= 0.0)))
 
     def _now(self) -> Allowance:
         """The pace that counts at this moment."""

@@ -43,7 +43,7 @@ class Holder:
         self.counts = collections.Counter("aab")
         self.tensor = torch.arange(4.0)
         self.named: Any = torch.zeros(1)
-        self.named.note = 1
+        self.named.__dict__["note"] = 1
         self.array = numpy.arange(4.0)
         self.objects = numpy.array([[1], {}], dtype=object)
         self.drawn = torch.Generator().manual_seed(1)
@@ -160,7 +160,7 @@ def test_a_tensor_without_attributes_gets_no_dictionary_by_being_looked_at() -> 
     picture.digests()
     picture.values()
     assert not any(type(each) is dict for each in gc.get_referents(parameter))
-    parameter.note = 1
+    parameter.__dict__["note"] = 1
     with picture.hold():
         assert [each.path for each in picture.changes()] == ["parameter.note"]
 

@@ -230,9 +230,9 @@ def test_a_step_reckoned_over_a_pause_is_measured_again() -> None:
         (1, "propose"),
     ]
     assert words[-1][1].step == 4 + ahead
-    for rank in (0, 1):
-        last = agreement.heard_confirm(rank, number_of(words), 4, True, 30.0)
-    assert [word.phase for _, word in last] == ["commit", "commit"], "once is enough"
+    agreement.heard_confirm(0, number_of(words), 4, True, 30.0)
+    words = agreement.heard_confirm(1, number_of(words), 4, True, 30.0)
+    assert [word.phase for _, word in words] == ["commit", "commit"], "once is enough"
 
 
 # --- A gang in a bad network ----------------------------------------------------------------------
