@@ -150,7 +150,7 @@ class TrainingState:
             },
             "buffers": [] if rank == 0 else [_own_buffers(model) for model in self._wrapped],
             "unsaved_buffers": [
-                {} if rank > 0 and _broadcasts(model) else unsaved.changed()
+                {} if rank > 0 and _broadcasts(model) else unsaved.changes()
                 for model, unsaved in zip(self._wrapped, self._unsaved)
             ],
         }
@@ -226,7 +226,7 @@ class UnsavedBuffers:
         self._model = model
         self._made = {name: (weakref.ref(each), _version(each)) for name, each in self._buffers()}
 
-    def changed(self) -> dict[str, torch.Tensor]:
+    def changes(self) -> dict[str, torch.Tensor]:
         """Those that are other tensors, or have another content, by their names."""
         found = {}
         for name, buffer in self._buffers():
