@@ -69,8 +69,7 @@ def _count_steps(standing: AccumulationStanding, first: FirstBatches) -> None:
     def note(optimizer: Any) -> None:
         nonlocal steps
         steps += 1
-        if first.is_looking:
-            SPLITTING.run(first.note_step, steps)
+        SPLITTING.run(first.note_step, steps)
         standing.note_step(optimizer)
 
     @door

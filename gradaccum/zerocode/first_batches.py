@@ -42,13 +42,9 @@ class FirstBatches:
     def enter(self) -> None:
         self._looked = LookedUp(torch.nn.Module, "_call_impl", SPLITTING, self._look)
 
-    @property
-    def is_looking(self) -> bool:
-        return self._looked is not None
-
     def leave(self) -> None:
-        if self._looked is not None and self._looked.end():
-            self._looked = None
+        if self._looked is not None:
+            self._looked.end()
 
     def note_step(self, steps: int) -> None:
         if len(PROGRESS.first_rows) >= ROWS_SEEN or steps >= STEPS_MAX:
