@@ -52,10 +52,13 @@ class LookedUp:
             self._guard.run(self._look, owner, frame)
         return self._original.__get__(owner, kind)
 
-    def end(self) -> None:
-        """Put the original back. What others have put on top of this stays there."""
-        if vars(self._holder).get(self._name) is self:
+    def end(self) -> bool:
+        """Puts the original back, unless others have put something on top of this, and says whether it is
+        there."""
+        is_on_top = vars(self._holder).get(self._name) is self
+        if is_on_top:
             setattr(self._holder, self._name, self._original)
+        return is_on_top
 
 
 _GET: Final = LookedUp.__get__.__code__

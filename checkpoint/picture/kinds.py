@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import functools
+import gc
 import inspect
 import operator
 import os
@@ -17,6 +18,8 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Generic, TypeVar
+
+import torch
 
 from cotenant.checkpoint.picture.atoms import ATOMS, ATOMS_AND_TUPLES, PLAIN, holds_only, is_tuple
 from cotenant.checkpoint.picture.digest import digest_items, digest_plain
@@ -272,19 +275,33 @@ class EnvironmentKind(NamedKind):
 class Attributes:
     """Stands for the `__dict__` of an object, or for the global names of a module."""
 
-    __slots__ = ("_entries", "_module", "form")
+    __slots__ = ("_entries", "_module", "form", "owner")
 
-    def __init__(self, entries: dict[str, Any], form: str = ".{}", module: Any = None) -> None:
-        self._entries: dict[str, Any] | None = entries
-        self.form = form
+    def __init__(
+        self, entries: dict[str, Any] | None, form: str = ".{}", module: Any = None, owner: Any = None
+    ) -> None:
+        """`owner`: an object of C that has no `__dict__` before it is asked for; `entries` is None then."""
+        self._entries = entries
+        self.form, self.owner = form, owner
         self._module = weakref.ref(module) if issubclass(type(module), types.ModuleType) else None
 
     @property
     def entries(self) -> dict[str, Any]:
         if self._entries is not None:
             return self._entries
+        if self.owner is not None:
+            has_some = any(type(each) is dict for each in gc.get_referents(self.owner))
+            return self.entries_to_change if has_some else {}
         module = None if self._module is None else self._module()
         return {} if module is None else object.__getattribute__(module, "__dict__")
+
+    @property
+    def entries_to_change(self) -> dict[str, Any]:
+        """The same; where there was none, it is made."""
+        if self.owner is None:
+            return self.entries
+        found: dict[str, Any] = _dict_of(type(self.owner)).__get__(self.owner)
+        return found
 
     def let_go(self) -> None:
         """Keep a module's names no longer than the module."""
@@ -307,13 +324,24 @@ class SlotsOf:
         }
 
 
+def _dict_of(kind: type) -> Any:
+    """What gives the `__dict__` of objects of a class; None: they have none."""
+    found = (base.__dict__.get("__dict__") for base in kind.__mro__)
+    return next((each for each in found if type(each) is types.GetSetDescriptorType), None)
+
+
 def attributes(value: Any) -> Iterator[Reached]:
-    """The places where an object keeps its attributes."""
+    """The places where an object keeps its attributes. A tensor without a `__dict__` gets none by this: where
+    some have one and others have not, the interpreter calls methods of all of them more slowly, which makes a
+    step of a training 3 % longer."""
     has_slots = False
     for base in type(value).__mro__:
         found = base.__dict__.get("__dict__")
         if type(found) is types.GetSetDescriptorType:
-            yield "", Attributes(found.__get__(value))
+            if issubclass(type(value), torch.Tensor):
+                yield "", Attributes(None, owner=value)
+            else:
+                yield "", Attributes(found.__get__(value))
             break
         has_slots |= "__slots__" in base.__dict__
     if has_slots:
@@ -332,7 +360,7 @@ class AttributeKind(NamedKind):
         return value.entries.get(place)
 
     def mark(self, value: Any) -> int:
-        return id(value.entries)
+        return id(value.entries) if value.owner is None else ~id(value.owner)
 
     def read(self, value: Any) -> Any:
         entries = value.entries
@@ -340,10 +368,10 @@ class AttributeKind(NamedKind):
         return names, [entries[name] for name in names]
 
     def assign(self, value: Any, key: Any, each: Any) -> None:
-        value.entries[key] = each
+        value.entries_to_change[key] = each
 
     def remove(self, value: Any, key: Any) -> None:
-        del value.entries[key]
+        del value.entries_to_change[key]
 
 
 class SlotsKind(NamedKind):

@@ -122,7 +122,10 @@ class RankPace:
             ended_s, waited_s = self._step
             self._longest_s = max(self._longest_s, now_s - ended_s - (self.waited_s - waited_s))
         self._step = now_s, self.waited_s
-        self.wait()
+        if self._pace is not None and not self._is_free_at(now_s):
+            self.wait()
+        else:
+            self._since_s, self._ahead_s = now_s, 0.0
 
     def take(self) -> tuple[float, float]:
         """How long it has waited, and its longest step without such waits, both since this was last asked."""
@@ -163,6 +166,12 @@ class RankPace:
         waited_s = self._since_s - began_s
         self._ahead_s = min(owed_s, max(0.0, self._ahead_s + waited_s - owed_s))
         self.waited_s += waited_s
+
+    def _is_free_at(self, now_s: float) -> bool:
+        """As `_now().is_free`, in every step: with nothing made for it."""
+        assert self._pace is not None
+        share, until_s, window, _, step_s = FORMAT.unpack_from(self._pace)
+        return bool(until_s <= now_s or (share >= 1.0 and (window >= 1.0 or step_s <= 0.0)))
 
     def _now(self) -> Allowance:
         """The pace that counts at this moment."""

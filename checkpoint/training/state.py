@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Iterable, MutableMapping
+import weakref
+from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, Final, Protocol
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.training import rng
@@ -69,6 +71,7 @@ class TrainingState:
         self._scaler = scaler
         self._extra: Extra = {} if extra is None else extra
         self._orders: list[GradientOrder] = []
+        self._unsaved = [UnsavedBuffers(model) for model in self._models]
         self._refuse_sharded()
 
     def _refuse_sharded(self) -> None:
@@ -146,6 +149,10 @@ class TrainingState:
                 k: v for k, v in self._extra.items() if not _is_stateful(v) and not rng.is_generator(v)
             },
             "buffers": [] if rank == 0 else [_own_buffers(model) for model in self._wrapped],
+            "unsaved_buffers": [
+                {} if rank > 0 and _broadcasts(model) else unsaved.changes()
+                for model, unsaved in zip(self._wrapped, self._unsaved)
+            ],
         }
 
     def load(self, shared: dict[str, Any], own: dict[str, Any], own_is_mine: bool) -> list[str]:
@@ -166,6 +173,8 @@ class TrainingState:
                 notes.append(f"extra {key!r} is in the checkpoint but not in the script")
             else:
                 self._extra[key].load_state_dict(_copy_tensors(state))
+        for unsaved, values in zip(self._unsaved, own.get("unsaved_buffers", [])):
+            unsaved.put_back(values)
         if own_is_mine:
             for model, buffers in zip(self._models, own["buffers"]):
                 model.load_state_dict(buffers, strict=False)
@@ -209,9 +218,57 @@ def _is_stateful(value: Any) -> bool:
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
+class UnsavedBuffers:
+    """The buffers of a model that its `state_dict` leaves out (`persistent=False`), as far as they are
+    not as they were when this was made: a table that is computed once is not written."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._made = {name: (weakref.ref(each), _version(each)) for name, each in self._buffers()}
+
+    def changes(self) -> dict[str, torch.Tensor]:
+        """Those that are other tensors, or have another content, by their names."""
+        found = {}
+        for name, buffer in self._buffers():
+            made = self._made.get(name)
+            if made is None or made[0]() is not buffer or made[1] != _version(buffer):
+                found[name] = buffer
+        return found
+
+    def put_back(self, values: dict[str, torch.Tensor]) -> None:
+        """Those of the same form keep their memory: somebody else may hold them."""
+        mine = dict(self._buffers())
+        for name, value in values.items():
+            buffer = mine.get(name)
+            if buffer is not None and (buffer.shape, buffer.dtype) == (value.shape, value.dtype):
+                with torch.no_grad():
+                    buffer.copy_(value)
+            else:
+                path, _, last = name.rpartition(".")
+                self._model.get_submodule(path)._buffers[last] = _copy_tensors(value)
+
+    def _buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for path, module in self._model.named_modules():
+            for last in module._non_persistent_buffers_set:
+                buffer = module._buffers.get(last)
+                if buffer is not None:
+                    yield f"{path}.{last}".lstrip("."), buffer
+
+
+def _version(tensor: torch.Tensor) -> int:
+    if is_lazy(tensor) or tensor.is_inference():
+        return 0
+    return tensor._version
+
+
+def _broadcasts(model: torch.nn.Module) -> bool:
+    """DDP sends the buffers of rank 0 to all ranks before each forward pass."""
+    return isinstance(model, DistributedDataParallel) and model.broadcast_buffers
+
+
 def _own_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Persistent buffers, unless DDP sends rank 0's to everyone before each forward pass."""
-    if isinstance(model, DistributedDataParallel) and model.broadcast_buffers:
+    if _broadcasts(model):
         return {}
     inner = unwrap_model(model)
     names = {name for name, _ in inner.named_buffers()}

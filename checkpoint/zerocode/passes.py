@@ -158,6 +158,9 @@ class Passes:
         self.skip: LoaderSkip | None = None
         """In a resumed process: where the loop that begins now was left."""
         self._is_over = False
+        self._index: LookedUp | None = None
+        """Only while a first index is waited for: what runs for every batch costs a step of a millisecond a
+        twentieth."""
 
     def end(self) -> None:
         """Nobody will ask."""
@@ -167,7 +170,6 @@ class Passes:
     def begin(self) -> None:
         dataloader = torch.utils.data.dataloader
         Loading(dataloader, SAVING, self._note)
-        LookedUp(_BaseDataLoaderIter, "_next_index", SAVING, self._look_at_index)
 
     def take_up(self) -> None:
         """From now on loaders are taken past what they gave before."""
@@ -244,11 +246,16 @@ class Passes:
         begun = Pass(loader, batches, self.steps, {(id(each), each.f_lineno) for each in frames})
         begun.is_renewed = batches in self._by_batches
         self._by_batches[batches] = begun
+        if self._index is None:
+            self._index = LookedUp(_BaseDataLoaderIter, "_next_index", SAVING, self._look_at_index)
 
     def _look_at_index(self, batches: Any, _: types.FrameType) -> None:
         begun = self._by_batches.get(batches)
         if begun is not None and not begun.has_begun:
             begun.begin_order()
+        waits = any(not each.has_begun for each in self._by_batches.values())
+        if self._index is not None and not waits and self._index.end():
+            self._index = None
 
 
 def _batches_in(source: Any) -> list[Any]:

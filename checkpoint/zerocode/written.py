@@ -706,7 +706,8 @@ def _new_object(of: type, extra: Any) -> Any:
 
 def _place_attributes(place: Any, names: dict[str, Any]) -> None:
     if isinstance(place, Attributes):
-        place.entries.update(names)
+        if names:
+            place.entries_to_change.update(names)
         return
     for name, each in names.items():
         place.members[name].__set__(place.owner, each)

@@ -94,6 +94,8 @@ def why_not(verb: ChangeVerb, job: Job) -> str:
         early = "it has made no step, and has not said that it can"
         why = job.resumable_note or (silent if job.progress.step else early)
         return f"job {job.job_id} cannot resume: {why}"
+    if verb == "checkpoint" and not job.attempt.capable:
+        return f"job {job.job_id} saves by itself when it is asked to leave, and cannot be saved before"
     return ""
 
 

@@ -69,7 +69,8 @@ def _count_steps(standing: AccumulationStanding, first: FirstBatches) -> None:
     def note(optimizer: Any) -> None:
         nonlocal steps
         steps += 1
-        SPLITTING.run(first.note_step, steps)
+        if first.is_looking:
+            SPLITTING.run(first.note_step, steps)
         standing.note_step(optimizer)
 
     @door

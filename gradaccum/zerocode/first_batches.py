@@ -42,9 +42,13 @@ class FirstBatches:
     def enter(self) -> None:
         self._looked = LookedUp(torch.nn.Module, "_call_impl", SPLITTING, self._look)
 
+    @property
+    def is_looking(self) -> bool:
+        return self._looked is not None
+
     def leave(self) -> None:
-        if self._looked is not None:
-            self._looked.end()
+        if self._looked is not None and self._looked.end():
+            self._looked = None
 
     def note_step(self, steps: int) -> None:
         if len(PROGRESS.first_rows) >= ROWS_SEEN or steps >= STEPS_MAX:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 import itertools
 import os
 import random
@@ -41,6 +42,8 @@ class Holder:
         self.ordered = collections.OrderedDict(x=1, y=2)
         self.counts = collections.Counter("aab")
         self.tensor = torch.arange(4.0)
+        self.named: Any = torch.zeros(1)
+        self.named.__dict__["note"] = 1
         self.array = numpy.arange(4.0)
         self.objects = numpy.array([[1], {}], dtype=object)
         self.drawn = torch.Generator().manual_seed(1)
@@ -96,6 +99,8 @@ CHANGES: dict[str, tuple[Callable[[Holder], object], set[str]]] = {
     "a counter": (lambda held: held.counts.update("a"), {"held.counts['a']"}),
     "the order of a dictionary": (_reorder, {"held.ordered"}),
     "a tensor": (lambda held: held.tensor.add_(1), {"held.tensor"}),
+    "a tensor's first attribute": (lambda held: setattr(held.tensor, "label", 1), {"held.tensor.label"}),
+    "an attribute of a tensor": (lambda held: setattr(held.named, "note", 2), {"held.named.note"}),
     "an array": (lambda held: numpy.add.at(held.array, 0, 1), {"held.array"}),
     "an object in an array": (lambda held: held.objects[0].append(1), {"held.objects[0]"}),
     "generators": (_draw_all, {"held.drawn", "held.python", "held.numpy", "held.legacy"}),
@@ -143,6 +148,21 @@ def test_what_cannot_be_put_back_is_named(value: Any, change: Callable[[Any], ob
     picture = Picture([("value", value)], copies=True)
     change(value)
     assert picture.put_back() == ["value"]
+
+
+def test_a_tensor_without_attributes_gets_no_dictionary_by_being_looked_at() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    parameter.register_hook(lambda gradient: gradient)  # type: ignore[no-untyped-call]
+    picture = Picture([("parameter", parameter)], digests=True)
+    picture.let_go()
+    with picture.hold():
+        assert picture.changes() == []
+    picture.digests()
+    picture.values()
+    assert not any(type(each) is dict for each in gc.get_referents(parameter))
+    parameter.__dict__["note"] = 1
+    with picture.hold():
+        assert [each.path for each in picture.changes()] == ["parameter.note"]
 
 
 def test_a_tensor_that_was_put_back_counts_as_never_written() -> None:

@@ -54,6 +54,8 @@ class Proposal(msgspec.Struct, kw_only=True):
     resend_s: float
     silent: set[int]
     """Ranks that have not promised yet."""
+    is_measured: bool = False
+    """Every rank had just said where it is when this was proposed."""
     committed: bool = False
     reached: set[int] = set()
     """Ranks that are known to have got there."""
@@ -217,7 +219,9 @@ class AgreementCoordinator:
         self._wanted.remove(wish)
         return words + self._propose(wish, 0, now_s)
 
-    def _propose(self, wish: ProposalWish, round_no: int, now_s: float) -> Words:
+    def _propose(
+        self, wish: ProposalWish, round_no: int, now_s: float, *, is_measured: bool = False
+    ) -> Words:
         self._number += 1
         self._now = Proposal(
             wish=wish,
@@ -227,6 +231,7 @@ class AgreementCoordinator:
             since_s=now_s,
             resend_s=now_s + RESEND_S,
             silent=set(self._ranks),
+            is_measured=is_measured,
         )
         return self._ask_silent()
 
@@ -280,9 +285,18 @@ class AgreementCoordinator:
         assert now is not None
         if now.committed or now.silent:
             return []
+        if not now.is_measured and self._is_too_far(now, now_s):
+            words = self._withdraw(now_s)
+            return words + self._propose(now.wish, now.round, now_s, is_measured=True)
         now.committed = True
         now.resend_s = now_s + RESEND_S
         return [(rank, self._word("commit")) for rank in sorted(self._ranks)]
+
+    def _is_too_far(self, now: Proposal, now_s: float) -> bool:
+        """Whether the ranks, who have all said where they are by now, are far behind what was reckoned: their
+        pace is from before a pause, or from faster steps, and they would be long in coming."""
+        furthest = max((step for step, _ in self._known_paces()), default=now.step)
+        return now.step - furthest > 2 * (self._step_ahead(now.round, now_s) - furthest)
 
     def _done_if_all_are_there(self, now_s: float) -> Words:
         now = self._now

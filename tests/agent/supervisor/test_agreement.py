@@ -215,6 +215,26 @@ def test_the_step_is_ahead_but_not_far(step_s: float, age_s: float, ahead: int) 
     assert agreement.ask("stop", age_s)[0][1].step == 100 + ahead
 
 
+def test_a_step_reckoned_over_a_pause_is_measured_again() -> None:
+    """Fast steps, then an evaluation: the ranks say that they have not moved since."""
+    agreement = agreement_of(2, step=4, step_s=0.001)
+    words = agreement.ask("stop", 2.0)
+    ahead = 1 + round(MARGIN_S / 0.001)
+    assert words[0][1].step == 4 + 2000 + ahead
+    agreement.heard_confirm(0, number_of(words), 4, True, 2.01)
+    words = agreement.heard_confirm(1, number_of(words), 4, True, 2.01)
+    assert [(rank, phase) for rank, _, phase, _ in said(words)] == [
+        (0, "withdraw"),
+        (1, "withdraw"),
+        (0, "propose"),
+        (1, "propose"),
+    ]
+    assert words[-1][1].step == 4 + ahead
+    agreement.heard_confirm(0, number_of(words), 4, True, 30.0)
+    words = agreement.heard_confirm(1, number_of(words), 4, True, 30.0)
+    assert [word.phase for _, word in words] == ["commit", "commit"], "once is enough"
+
+
 # --- A gang in a bad network ----------------------------------------------------------------------
 
 
@@ -277,9 +297,19 @@ class Gang:
     """Ranks in lock step, as DDP keeps them: a step ends when all have begun it."""
 
     def __init__(
-        self, *, ranks: int, far: int, step_s: float, loss: float, delay_s: float, seed: int
+        self,
+        *,
+        ranks: int,
+        far: int,
+        step_s: float,
+        loss: float,
+        delay_s: float,
+        seed: int,
+        pause_s: float = 0.0,
     ) -> None:
+        """pause_s: how long one step lasts that begins at the first second; 0: none."""
         self.random = random.Random(seed)
+        self.pause_s = pause_s
         self.ranks = {rank: Rank() for rank in range(ranks)}
         self.step_s, self.loss, self.delay_s = step_s, loss, delay_s
         self.agreement = AgreementCoordinator()
@@ -354,7 +384,9 @@ class Gang:
         self.begun.add(rank)
         if len(self.begun) == len(self.ranks):
             self.begun.clear()
-            self.at(self.now_s + self.step_s * self.random.uniform(0.8, 1.2), self.finish_step)
+            pause_s = self.pause_s if self.now_s >= 1.0 else 0.0
+            self.pause_s -= pause_s
+            self.at(self.now_s + pause_s + self.step_s * self.random.uniform(0.8, 1.2), self.finish_step)
 
     def finish_step(self) -> None:
         for rank, model in self.ranks.items():
@@ -394,6 +426,7 @@ def gangs(draw: st.DrawFn, loss_max: float = 0.4) -> Gang:
         loss=draw(st.floats(0.0, loss_max)),
         delay_s=draw(st.sampled_from([0.0, 0.001, 0.05, 0.4])),
         seed=draw(st.integers(0, 2**32)),
+        pause_s=draw(st.sampled_from([0.0, 5.0, 30.0])),
     )
 
 
@@ -420,15 +453,16 @@ def test_all_ranks_stop_at_the_same_step_or_all_go_on(gang: Gang, ask_s: float) 
         assert gang.stopped.pop() >= asked_at
 
 
-@given(gangs(loss_max=0.0), st.floats(0.0, 3.0))
+@given(gangs(loss_max=0.0), st.floats(0.0, 3.0) | st.just(20.0))
 def test_without_losses_it_takes_few_rounds_and_little_time(gang: Gang, ask_s: float) -> None:
+    pause_s = gang.pause_s
     gang.run(ask_s, done=lambda: False)
     gang.ask("stop")
     asked_s = gang.now_s
     gang.run(asked_s + 400.0, done=lambda: settled(gang))
     assert len(gang.stopped) == 1
     assert all(model.gave_up == 0 for model in gang.ranks.values())
-    assert gang.now_s - asked_s <= 10.0 + 4 * gang.step_s
+    assert gang.now_s - asked_s <= 10.0 + 4 * gang.step_s + pause_s
 
 
 @given(gangs(), st.integers(1, 4))

@@ -121,11 +121,11 @@ class Story:
         return [(rank, w["m"], w["phase"], w["step"], w["proposal"]) for rank, w in said]
 
     def agrees(self, *, ok: bool = True) -> int:
-        """Every rank answers the last proposal; returns its step."""
+        """Every rank answers the last proposal, at the step before it; returns its step."""
         *_, (_, _, phase, step, proposal) = [word for word in self.words() if word[2] == "propose"]
         assert phase == "propose"
         for rank in range(self.order.world_size):
-            self.says(StepConfirmed(v=1, rank=rank, proposal=proposal, step=1, ok=ok))
+            self.says(StepConfirmed(v=1, rank=rank, proposal=proposal, step=step - 1, ok=ok))
         return step
 
     def stops_at(self, step: int) -> None:
