@@ -46,7 +46,9 @@ def why_not() -> str:
     if PODMAN is None or shutil.which("useradd") is None:
         return "podman, newuidmap or useradd is missing"
     if not Path("/dev/mqueue").is_dir():
-        return "podman starts no container on a machine without /dev/mqueue (mount -t mqueue mqueue /dev/mqueue)"
+        return (
+            "podman starts no container on a machine without /dev/mqueue (mount -t mqueue mqueue /dev/mqueue)"
+        )
     closed = [each for each in (*SITE.parents, *JOB.parents) if not each.stat().st_mode & 0o001]
     return f"{closed[0]} is closed to other users, and torch lies in it" if closed else ""
 
