@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import weakref
 from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, Final, Protocol
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.parameter import is_lazy
 
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.training import rng
@@ -71,7 +69,6 @@ class TrainingState:
         self._scaler = scaler
         self._extra: Extra = {} if extra is None else extra
         self._orders: list[GradientOrder] = []
-        self._unsaved = [UnsavedBuffers(model) for model in self._models]
         self._refuse_sharded()
 
     def _refuse_sharded(self) -> None:
@@ -150,8 +147,8 @@ class TrainingState:
             },
             "buffers": [] if rank == 0 else [_own_buffers(model) for model in self._wrapped],
             "unsaved_buffers": [
-                {} if rank > 0 and _broadcasts(model) else unsaved.changes()
-                for model, unsaved in zip(self._wrapped, self._unsaved)
+                {} if rank > 0 and _broadcasts(model) else _unsaved_buffers(unwrap_model(model))
+                for model in self._wrapped
             ],
         }
 
@@ -173,8 +170,8 @@ class TrainingState:
                 notes.append(f"extra {key!r} is in the checkpoint but not in the script")
             else:
                 self._extra[key].load_state_dict(_copy_tensors(state))
-        for unsaved, values in zip(self._unsaved, own.get("unsaved_buffers", [])):
-            unsaved.put_back(values)
+        for model, values in zip(self._models, own.get("unsaved_buffers", [])):
+            _put_back_unsaved(model, values)
         if own_is_mine:
             for model, buffers in zip(self._models, own["buffers"]):
                 model.load_state_dict(buffers, strict=False)
@@ -218,47 +215,30 @@ def _is_stateful(value: Any) -> bool:
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
-class UnsavedBuffers:
-    """The buffers of a model that its `state_dict` leaves out (`persistent=False`), as far as they are
-    not as they were when this was made: a table that is computed once is not written."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
-        self._made = {name: (weakref.ref(each), _version(each)) for name, each in self._buffers()}
-
-    def changes(self) -> dict[str, torch.Tensor]:
-        """Those that are other tensors, or have another content, by their names."""
-        found = {}
-        for name, buffer in self._buffers():
-            made = self._made.get(name)
-            if made is None or made[0]() is not buffer or made[1] != _version(buffer):
-                found[name] = buffer
-        return found
-
-    def put_back(self, values: dict[str, torch.Tensor]) -> None:
-        """Those of the same form keep their memory: somebody else may hold them."""
-        mine = dict(self._buffers())
-        for name, value in values.items():
-            buffer = mine.get(name)
-            if buffer is not None and (buffer.shape, buffer.dtype) == (value.shape, value.dtype):
-                with torch.no_grad():
-                    buffer.copy_(value)
-            else:
-                path, _, last = name.rpartition(".")
-                self._model.get_submodule(path)._buffers[last] = _copy_tensors(value)
-
-    def _buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for path, module in self._model.named_modules():
-            for last in module._non_persistent_buffers_set:
-                buffer = module._buffers.get(last)
-                if buffer is not None:
-                    yield f"{path}.{last}".lstrip("."), buffer
+def _places_of_unsaved(model: torch.nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """The buffers that `state_dict` leaves out (`persistent=False`): path, where each is kept, and its name
+    there."""
+    for path, module in model.named_modules():
+        for name in sorted(module._non_persistent_buffers_set):
+            yield f"{path}.{name}".lstrip("."), module._buffers, name
 
 
-def _version(tensor: torch.Tensor) -> int:
-    if is_lazy(tensor) or tensor.is_inference():
-        return 0
-    return tensor._version
+def _unsaved_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor | None]:
+    """Those buffers by their paths. All of them: torch's own kernels write some without a trace."""
+    return {path: buffers[name] for path, buffers, name in _places_of_unsaved(model)}
+
+
+def _put_back_unsaved(model: torch.nn.Module, values: dict[str, torch.Tensor | None]) -> None:
+    """Those of the same form keep their memory: somebody else may hold them."""
+    for path, buffers, name in _places_of_unsaved(model):
+        if path not in values:
+            continue
+        now, before = buffers[name], values[path]
+        if now is None or before is None or (now.shape, now.dtype) != (before.shape, before.dtype):
+            buffers[name] = _copy_tensors(before)
+        else:
+            with torch.no_grad():
+                now.copy_(before)
 
 
 def _broadcasts(model: torch.nn.Module) -> bool:

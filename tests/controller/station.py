@@ -268,10 +268,13 @@ def hello(name: str = "h1", devices: int = 1, session: str = "s1", **more: Any) 
     return agents.Hello(session=session, report=report(name, devices), attempts=(), **more)
 
 
-def run_one(station: Station, address: bytes, job_id: JobId, *, until: str = "end") -> None:
-    """Play an agent that runs a job: `until` is `start`, `hello`, `step` or `end`."""
+def run_one(
+    station: Station, address: bytes, job_id: JobId, *, until: str = "end", says_no: bool = False
+) -> None:
+    """Play an agent that runs a job: `until` is `start`, `hello`, `step` or `end`. says_no: the job's library
+    cannot save it, whatever its user says."""
     job = station.core.state.engine.jobs[job_id]
-    attempt, can = job.attempt.number, job.spec.resumable is True
+    attempt, can = job.attempt.number, job.spec.resumable is True and not says_no
     host_id = HostId(address.decode().removeprefix("agent-"))
     named: dict[str, Any] = {"job_id": job_id, "attempt": attempt, "host_id": host_id}
     events: dict[str, ev.FromAttempt] = {

@@ -345,6 +345,18 @@ def test_a_verb_that_means_nothing_now_says_why(station: Station, verb: Any, why
     refused(station.ask(clients.ChangeJobs(verb=verb, job_ids=(job_id,))), "refused", why)
 
 
+def test_a_job_that_saves_by_itself_is_not_saved_while_it_goes_on(station: Station) -> None:
+    """Its library cannot: the word that it can resume is its user's."""
+    address = station.join("h1")
+    job_id = station.submit(resumable=True)
+    run_one(station, address, job_id, until="step", says_no=True)
+    answer = station.ask(clients.ChangeJobs(verb="checkpoint", job_ids=(job_id,)))
+    refused(answer, "refused", "job 1 saves by itself when it is asked to leave, and cannot be saved before")
+    assert station.ask(clients.ChangeJobs(verb="preempt", job_ids=(job_id,))).lines == (
+        "job 1 saves its state and makes room",
+    )
+
+
 def test_ended_jobs_are_left_alone_and_the_others_are_not(station: Station) -> None:
     one, two = station.submit(), station.submit()
     station.ask(clients.ChangeJobs(verb="cancel", job_ids=(one,)))
