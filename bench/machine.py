@@ -18,7 +18,7 @@ def facts(**versions: str) -> dict[str, str | int | float]:
         "load_1_min": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
         **versions,
-        "commit": _commit(),
+        "commit": _COMMIT,
     }
 
 
@@ -41,7 +41,12 @@ def _processor() -> str:
 
 
 def _commit() -> str:
+    """Marked "-dirty" where files are not as they were committed: then nobody can run it again."""
     here = Path(__file__).parent
-    command = ["git", "rev-parse", "--short", "HEAD"]
+    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
     done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "none"
+
+
+_COMMIT = _commit()
+"""As the run began: a commit that is made while it goes on is not the one that is measured."""
