@@ -280,6 +280,7 @@ def picture(kept: list[Any]) -> dict[str, str]:
     seen.add("main", main)
     for number, each in enumerate(kept):
         seen.add(f"optimizer {number}", each)
+    gc.collect()  # When it last ran is luck; what it leaves is held by somebody.
     models = [each for each in gc.get_objects() if issubclass(type(each), _kinds("torch.nn", "Module"))]
     alone = Counter(_of_alone(each, folder) for each in models if id(each) not in seen._paths)
     seen.lines.update({f"alive {said}": str(number) for said, number in alone.items()})
