@@ -8,14 +8,25 @@ Standard library only.
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 
 class LateLog:
     """Stands for the logger of a name."""
 
+    is_beside: bool = False
+    """The script knows nothing of us: its handlers do not get our lines, the job's log does."""
+
     def __init__(self, name: str) -> None:
         self._name = name
+
+    def warning(self, text: str, *values: Any) -> None:
+        if not self.is_beside:
+            logging.getLogger(self._name).warning(text, *values)
+        elif sys.__stderr__ is not None:
+            sys.__stderr__.write(text % values + "\n")
+            sys.__stderr__.flush()
 
     def __getattr__(self, word: str) -> Any:
         return getattr(logging.getLogger(self._name), word)

@@ -24,7 +24,7 @@ import torch
 
 from cotenant.checkpoint.picture.arrays import ARRAY, KEPT_BYTES_MAX, TENSOR
 from cotenant.checkpoint.picture.atoms import ATOMS, BASES, IN_MEMORY, PLAIN
-from cotenant.checkpoint.picture.digest import digest_tensor, name_of_constant
+from cotenant.checkpoint.picture.digest import digest_tensor, is_address, name_of_constant
 from cotenant.checkpoint.picture.kinds import (
     CONTAINERS,
     Attributes,
@@ -38,6 +38,7 @@ from cotenant.checkpoint.picture.kinds import (
 )
 from cotenant.checkpoint.picture.nodes import Node, hold, let_go
 from cotenant.checkpoint.picture.objects import DRAWS, OBJECT, OBJECTS, OPAQUE, is_pure
+from cotenant.checkpoint.picture.settings import PROCESS, SETTINGS, ProcessSettings, SettingsKind
 from cotenant.checkpoint.namespaces import names_of
 from cotenant.checkpoint.ownership import own_modules
 
@@ -187,9 +188,14 @@ class Picture:
         node = None if kind is None else self._known.get(kind.mark(value))
         return None if node is None else node.path
 
+    def node_at(self, address: Any) -> Node | None:
+        """The object that has this `id`; None: none that was met."""
+        node = self._known.get(address) if is_address(address) else None
+        return None if node is None or node.kind.is_part or id(node.value) != address else node
+
     def name_of(self, value: Any) -> str:
         """How a reference to an object is written, so that two processes can compare it."""
-        node = self.node_of(value)
+        node = self.node_at(value) or self.node_of(value)
         return name_of_constant(value) if node is None else node.path
 
     def digests(self) -> dict[str, int]:
@@ -213,7 +219,7 @@ class Picture:
         found: dict[str, str] = {}
         for node in self.nodes:
             state = node.kind.read(node.value)
-            if isinstance(node.kind, NamedKind) and not isinstance(node.kind, EnvironmentKind):
+            if isinstance(node.kind, NamedKind) and not isinstance(node.kind, (EnvironmentKind, SettingsKind)):
                 shown = zip(*state)
                 found.update(
                     (node.path_to(node.kind.step(node.value, key)), repr(each)[:SHOWN_MAX])
@@ -255,6 +261,8 @@ class Picture:
 
 def _find_kind(made: type) -> Kind | None:
     """The kind of the objects of a type; None: they never change and hold nothing that does."""
+    if made is ProcessSettings:
+        return SETTINGS
     if made in (Attributes, SlotsOf, FrameVariables):
         return dict(CONTAINERS)[made]
     is_plain = issubclass(made, BASES) and not issubclass(made, IN_MEMORY)
@@ -302,7 +310,7 @@ def process_roots() -> list[tuple[str, Any]]:
     hooks = torch.nn.modules.module
     for word in ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks"):
         roots.append((f"torch.nn.modules.module.{word}", getattr(hooks, word, {})))
-    return [*roots, ("os.environ", os.environ), *generator_roots()]
+    return [*roots, ("os.environ", os.environ), ("settings: ", PROCESS), *generator_roots()]
 
 
 def generator_roots() -> list[tuple[str, Any]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import sys
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -23,18 +25,35 @@ class ArrayState(NamedTuple):
     """None: too large to be kept."""
 
 
+def text_of(dtype: Any) -> str:
+    """A type of numpy's, with the names of its fields."""
+    return dtype.str if dtype.names is None else repr(_format().dtype_to_descr(dtype))
+
+
+def array_of(text: str, shape: Sequence[int], content: bytes) -> Any:
+    """An array with this content, which cannot be written to."""
+    dtype = _format().descr_to_dtype(ast.literal_eval(text)) if text.startswith("[") else text
+    return sys.modules["numpy"].frombuffer(content, dtype=dtype).reshape(tuple(shape))
+
+
+def _format() -> Any:
+    return importlib.import_module("numpy.lib.format")
+
+
 class ArrayKind(Kind):
     """numpy's arrays. One of objects is read as a list; one that is read-only does not change."""
 
     def read(self, value: Any) -> Any:
-        form = (value.dtype.str, value.shape)
+        form = (text_of(value.dtype), value.shape)
         if value.dtype.hasobject:
             return value.ravel().tolist()
         if not value.flags.writeable:
             return ArrayState(form, 0, None)
         content = value.tobytes() if value.nbytes <= KEPT_BYTES_MAX else None
-        whole = sys.modules["numpy"].ascontiguousarray(value) if content is None else content
-        return ArrayState(form, zlib.crc32(whole), content)
+        if content is None:
+            whole = sys.modules["numpy"].ascontiguousarray(value).reshape(-1).view("u1")
+            return ArrayState(form, zlib.crc32(whole), None)
+        return ArrayState(form, zlib.crc32(content), content)
 
     def parts(self, value: Any, state: Any) -> Iterable[Reached]:
         if isinstance(state, list):
@@ -56,8 +75,7 @@ class ArrayKind(Kind):
 
     def put_back(self, value: Any, before: Any) -> None:
         if type(before) is ArrayState and before.content is not None and value.shape == before.form[1]:
-            numpy = sys.modules["numpy"]
-            value[...] = numpy.frombuffer(before.content, dtype=before.form[0]).reshape(before.form[1])
+            value[...] = array_of(*before.form, before.content)
 
 
 UNFORMED: Final[Any] = vars(torch.nn.parameter)["UninitializedTensorMixin"]

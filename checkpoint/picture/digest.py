@@ -18,6 +18,8 @@ import torch
 
 from cotenant.checkpoint.picture.atoms import PLAIN, holds_only, is_tuple
 
+ADDRESSES: Final = 1 << 40
+"""Where the memory of a process of 64 bits has its objects, at least."""
 _VERSION: Final = 2
 """Of marshal's format: later ones depend on how often an object is referred to."""
 _COLUMNS: Final = 1024
@@ -32,9 +34,16 @@ def digest_plain(values: Sequence[Any]) -> int:
 def digest_items(items: Sequence[Any], name_of: Callable[[Any], str]) -> int:
     """Of what a container holds. `name_of`: how an object that is no plain value is written."""
     kinds = set(map(type, items))
+    if int in kinds and any(map(is_address, items)):
+        return digest_plain([each if type(each) in PLAIN and not is_address(each) else (name_of(each),) for each in items])
     if kinds <= PLAIN or (kinds <= _WITH_TUPLES and holds_only(PLAIN, filter(is_tuple, items))):
         return digest_plain(items)
     return digest_plain([each if type(each) in PLAIN else (name_of(each),) for each in items])
+
+
+def is_address(value: Any) -> bool:
+    """Whether a value may be the `id` of an object, which another process has elsewhere."""
+    return type(value) is int and value >= ADDRESSES
 
 
 def name_of_constant(value: Any) -> str:
@@ -46,13 +55,15 @@ def name_of_constant(value: Any) -> str:
     if issubclass(type(value), types.CodeType):
         return f"code {value.co_name} {value.co_firstlineno}"
     kind = type(value)
+    if kind is tuple:
+        return f"({', '.join(map(name_of_constant, value))})"
     if kind in PLAIN or kind in _PRINTED or kind.__module__ in _PRINTED_MODULES:
         return f"{kind.__name__} {value!r}"
     name = getattr(value, "_name_", None)  # Of an enumeration.
     return f"{kind.__module__}.{kind.__qualname__} {name if isinstance(name, str) else ''}"
 
 
-_PRINTED: Final = (range, slice, tuple, type(Ellipsis), type(NotImplemented))
+_PRINTED: Final = (range, slice, type(Ellipsis), type(NotImplemented))
 _PRINTED_MODULES: Final = ("datetime", "decimal", "pathlib", "torch", "numpy", "re")
 
 

@@ -348,9 +348,16 @@ def attributes(value: Any) -> Iterator[Reached]:
         yield "", SlotsOf(value)
 
 
-class AttributeKind(NamedKind):
-    """Names between double underscores are Python's."""
+_MARKS: Final = ("__dynamo", "_torchdynamo")
 
+
+def is_mark(name: Any) -> bool:
+    """Whether a name is no variable: those between double underscores are Python's, and torch's compiler marks
+    what it leaves alone."""
+    return type(name) is str and (name[:2] == "__" == name[-2:] or name.startswith(_MARKS))
+
+
+class AttributeKind(NamedKind):
     is_part = True
 
     def let_go(self, value: Any) -> None:
@@ -364,7 +371,7 @@ class AttributeKind(NamedKind):
 
     def read(self, value: Any) -> Any:
         entries = value.entries
-        names = [name for name in entries if not (type(name) is str and name[:2] == "__" == name[-2:])]
+        names = [name for name in entries if not is_mark(name)]
         return names, [entries[name] for name in names]
 
     def assign(self, value: Any, key: Any, each: Any) -> None:

@@ -27,6 +27,7 @@ from cotenant.checkpoint.picture.kinds import (
     NamedKind,
     Reached,
     attributes,
+    is_mark,
 )
 from cotenant.checkpoint.training import rng
 
@@ -149,7 +150,7 @@ class FunctionKind(NamedKind):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
             yield f"<{name}>", cell
         yield from super().parts(value, state)
-        if value.__dict__:
+        if is_scripts_own(value.__module__ or "") or not all(map(is_mark, value.__dict__)):
             yield "", Attributes(value.__dict__)
 
     def assign(self, value: Any, key: Any, each: Any) -> None:

@@ -7,6 +7,7 @@ read. What would call the script's own code is not known.
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 import sys
 import types
@@ -23,6 +24,10 @@ WRAPPERS: Final = frozenset(
     ("enumerate", "tqdm", "tqdm_notebook", "track", "iter", "list", "tuple", "reversed", "sorted", "batches")
 )
 """They give what they were given, one by one; `batches` is a Session's."""
+
+
+_KNOWN: Final = ("builtins", "itertools", "tqdm", "rich", "fastprogress")
+"""Whose `enumerate`, `zip`, `islice` and progress bars do what everybody knows."""
 
 
 class NotSeen(Exception):
@@ -128,6 +133,16 @@ class Names:
         if not isinstance(count, int):
             raise NotSeen(f"`{ast.unparse(node)}` does not say its length")
         return Counted(value, count)
+
+    def is_known(self, node: ast.Call) -> bool:
+        """Whether what is called is what its name says, and nothing of the script's own by that name."""
+        function = node.func
+        try:
+            called = self.value(function)
+        except NotSeen:
+            called = getattr(builtins, function.id, None) if isinstance(function, ast.Name) else None
+        module = getattr(called, "__module__", None)
+        return isinstance(module, str) and module.partition(".")[0] in _KNOWN
 
     def source(self, node: ast.expr) -> Any:
         """What gives a loop its items, whether or not it says its length. Raises NotSeen."""

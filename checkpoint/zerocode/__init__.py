@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from cotenant.checkpoint.guard import REPORTING, SAVING, door
+from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.rerun import marks_of_newest
 from cotenant.checkpoint.seeds import end_seeds
 from cotenant.checkpoint.session import Session
@@ -36,6 +37,7 @@ def install(standing: Any, wanted: Sequence[str], startup: Any) -> Reporter:
     reporter = Reporter("" if is_wanted else NOT_ASKED, leaves_only=CHECKPOINT not in wanted)
     standing.observers.append(reporter)
     reporter.begin(startup)
+    LateLog.is_beside = True
     if is_wanted:
         hugging_face.watch(startup.when_imported, reporter.driven)
     return reporter
@@ -99,7 +101,7 @@ class Reporter:
     def note_step(self, optimizer: Any) -> None:
         """The optimizer that counts has made a step."""
         if self._rank is not None and self._driving is None and not self._sessions:
-            self._rank.note_step()
+            self._rank.note_step(optimizer)
 
     def _take_up(self) -> None:
         """This attempt goes on from a checkpoint: the rank is made when the script comes to its loop, because
@@ -109,7 +111,6 @@ class Reporter:
             self._rank = ScriptRank(self._watched, why_not=self._why_not, leaves_only=self._leaves_only)
             return self._rank
 
-        self._watched.passes.take_up()
         Resumption(make, self._watched).begin()
 
     def _count_sessions(self) -> None:
@@ -117,6 +118,7 @@ class Reporter:
 
         @door
         def __init__(session: Session, *args: Any, **kwargs: Any) -> None:
+            LateLog.is_beside = False
             self._sessions.append(session)
             begin(session, *args, **kwargs)
             SAVING.is_needed = False  # It has resumed by itself.

@@ -15,7 +15,7 @@ import functools
 import linecache
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from cotenant.checkpoint.guard import SAVING, door
@@ -30,6 +30,7 @@ from cotenant.checkpoint.zerocode.tracing import end_trace, trace, tracer
 
 TRAINS: Final = frozenset(("backward", "step", "manual_backward"))
 """A loop that calls none of these, nor a function of the script that does, is no training loop."""
+ENDS: Final = frozenset(("atexit.register", "atexit.unregister", "atexit._clear"))
 SOURCE_LINES_MAX: Final = 50_000
 LATE: Final = "torch._dynamo"
 """Imported while the first optimizer is made: it makes a million calls, and none of them is a script's."""
@@ -179,22 +180,34 @@ class FirstLook:
 def training_loops() -> dict[str, dict[int, Loop]]:
     """The loops of the script's own modules that may train, by file and by the line where one is reached."""
     trees = dict(own_sources())
-    calls = {
-        name: names
-        for tree in trees.values()
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        for name, names in [(node.name, _called_in(node))]
-    }
-    trains = set(TRAINS)
-    while more := {name for name, names in calls.items() if name not in trains and names & trains}:
-        trains |= more
+    trains = _leading_to(TRAINS, trees.values())
     found: dict[str, dict[int, Loop]] = {}
     for file, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, (ast.For, ast.While)) and _called_in(node) & trains:
                 for line in head_lines(node):
                     found.setdefault(file, {}).setdefault(line, node)
+    return found
+
+
+def registers_for_the_end(loops: Iterable[Loop]) -> bool:
+    """Whether these loops, or functions that they call, tell the interpreter what to do at its end: nobody can
+    ask it for that."""
+    registers = _leading_to(ENDS, [tree for _, tree in own_sources()])
+    return any(_called_in(each) & registers for each in loops)
+
+
+def _leading_to(words: frozenset[str], trees: Iterable[ast.Module]) -> set[str]:
+    """These names, and those of the script's functions that call one of them."""
+    calls = {
+        node.name: _called_in(node)
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    }
+    found = set(words)
+    while more := {name for name, names in calls.items() if name not in found and names & found}:
+        found |= more
     return found
 
 
@@ -223,5 +236,7 @@ def _called_in(node: ast.AST) -> set[str]:
     for each in ast.walk(node):
         if isinstance(each, ast.Call):
             function = each.func
+            if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+                found.add(f"{function.value.id}.{function.attr}")
             found.add(function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", ""))
     return found

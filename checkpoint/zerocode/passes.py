@@ -74,6 +74,8 @@ class WrittenPass(NamedTuple):
     given: int
     sampler: list[Any]
     """What its samplers held when the order was drawn, and hold no more, each with its path."""
+    data: list[Any]
+    """The same of data that are a stream, when the loader was asked for its batches."""
 
 
 class Pass:
@@ -89,12 +91,14 @@ class Pass:
         self.taken_up: Callable[[], None] | None = None
         """In a resumed process: sets the generators to where they stood when the order was drawn."""
         self.created = _states_of(*_parts_of(loader))
+        self.data: Picture | None = None
+        if issubclass(type(vars(loader).get("dataset")), IterableDataset):
+            self.data = Picture([("dataset", vars(loader)["dataset"])], copies=True)
+            self.data.let_go()
         self.order: States = []
         self.has_begun = False
         """The first index was asked for."""
         self.sampler: Picture | None = None
-        self.is_renewed = False
-        """Worker processes go on from the pass before."""
 
     @property
     def loader(self) -> Any:
@@ -128,21 +132,17 @@ class Pass:
         Raises:
             NotResumable: it cannot be made again.
         """
-        if self.is_renewed:
+        if self.batches().__dict__.get("_persistent_workers") and self.batches()._num_workers:
             raise NotResumable(
                 "the workers of a loader live longer than an epoch, and what they keep is theirs"
             )
-        changed = []
-        if self.sampler is not None:
-            with self.sampler.hold():
-                changed = [
-                    writer.write_as_it_was(node)
-                    for node in self.sampler.changed_nodes()
-                    if not isinstance(node.kind, GeneratorKind)
-                ]
         before = writer.before
         return WrittenPass(
-            _named(self.created, before), _named(self.order, before), self.batches()._num_yielded, changed
+            _named(self.created, before),
+            _named(self.order, before),
+            self.batches()._num_yielded,
+            _written_as_it_was(self.sampler, writer),
+            _written_as_it_was(self.data, writer),
         )
 
 
@@ -155,6 +155,8 @@ class Passes:
         self.steps = 0
         """Of training; a loop that begins after another one at the same place is another pass."""
         self._iterate: Callable[[Any], Any] = DataLoader.__iter__
+        self._taking_up: Any = None
+        """Stands for `DataLoader.__iter__` meanwhile."""
         self.skip: LoaderSkip | None = None
         """In a resumed process: where the loop that begins now was left."""
         self._is_over = False
@@ -180,7 +182,12 @@ class Passes:
         def __iter__(loader: DataLoader[Any]) -> Any:
             return self._begin_pass(loader)
 
-        DataLoader.__iter__ = __iter__  # type: ignore[method-assign]
+        DataLoader.__iter__ = self._taking_up = __iter__  # type: ignore[method-assign]
+
+    def end_taking_up(self) -> None:
+        """The script is where it was left."""
+        if DataLoader.__iter__ is self._taking_up:
+            DataLoader.__iter__ = self._iterate  # type: ignore[method-assign]
 
     @door
     def _begin_pass(self, loader: DataLoader[Any]) -> Any:
@@ -219,7 +226,7 @@ class Passes:
 
     def make_again(self, loader: Any, written: WrittenPass, reader: Resolving) -> Any:
         """What gives a loader's batches, from where it was left."""
-        _set_back(written.created, reader)
+        _begin_again(written, reader)
         batches = self._begin_pass(loader)
         self.go_on(batches, written, reader)
         return batches
@@ -244,7 +251,6 @@ class Passes:
     def _begin(self, loader: Any, batches: Any) -> None:
         frames = script_frames(sys._getframe(1))
         begun = Pass(loader, batches, self.steps, {(id(each), each.f_lineno) for each in frames})
-        begun.is_renewed = batches in self._by_batches
         self._by_batches[batches] = begun
         if self._index is None:
             self._index = LookedUp(_BaseDataLoaderIter, "_next_index", SAVING, self._look_at_index)
@@ -311,6 +317,22 @@ def _named(states: States, before: Picture) -> list[Any]:
     return named
 
 
+def _written_as_it_was(picture: Picture | None, writer: Referring) -> list[Any]:
+    """What has changed since a picture, as it was then."""
+    if picture is None:
+        return []
+    with picture.hold():
+        changed = [each for each in picture.changed_nodes() if not isinstance(each.kind, GeneratorKind)]
+        return [writer.write_as_it_was(each) for each in changed]
+
+
+def _begin_again(written: WrittenPass, reader: Resolving) -> None:
+    """What a loader draws and what its data hold is what it was when it was asked for its batches."""
+    for path, content in written.data:
+        reader.put_one_back(path, content)
+    _set_back(written.created, reader)
+
+
 def _begin_order(written: WrittenPass, reader: Resolving) -> None:
     for path, content in written.sampler:
         reader.put_one_back(path, content)
@@ -359,7 +381,7 @@ class LoaderSkip:
         if not self._passes:
             return None
         written = self._passes.pop(0)
-        _set_back(written.created, self._reader)
+        _begin_again(written, self._reader)
         return functools.partial(_begin_order, written, self._reader)
 
     def go_past(self, loader: DataLoader[Any], batches: Any) -> Any:

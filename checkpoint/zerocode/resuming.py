@@ -14,6 +14,7 @@ import builtins
 import os
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -24,10 +25,12 @@ from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.guard import SAVING, describe, door
 from cotenant.checkpoint.picture import Picture
 from cotenant.checkpoint.picture.kinds import FrameVariables
+from cotenant.checkpoint.progress.main_optimizer import MainOptimizer
 from cotenant.checkpoint.rerun import edited_on_the_way, first_loops, folders_of_newest, written_of_newest
 from cotenant.checkpoint.resuming import LoadedCheckpoint
 from cotenant.checkpoint.seeds import end_seeds
 from cotenant.checkpoint.training.state import GradientOrder
+from cotenant.checkpoint.unseen import Unseen
 from cotenant.checkpoint.zerocode.files import allow_made_again, put_back_files
 from cotenant.checkpoint.zerocode.looking import roots_of
 from cotenant.checkpoint.zerocode.passes import LoaderSkip, WrittenPass
@@ -231,7 +234,10 @@ class Resumption:
         """What goes wrong here must not end in a run that looks resumed."""
         assert self._rank is not None
         try:
-            return function(*args)
+            if function in (self._advance, self._go_to_turn):  # Code of the script's runs behind these.
+                return function(*args)
+            with Unseen():
+                return function(*args)
         except NotResumable as error:
             self._rank.end_attempt(str(error))
         except (CheckpointError, OSError, MemoryError, torch.OutOfMemoryError) as error:
@@ -254,6 +260,7 @@ class Resumption:
         self._sites = [LoopSite(*site) for site in self._own["sites"]]
 
     def _begin_loop(self, frames: list[types.FrameType]) -> None:
+        self._watched.passes.take_up()
         self._picture = Picture(roots_of(frames), digests=True, aliases=True)
         self._watched.look.take(self._picture, self._began)
         self._watched.files.enter_loop()
@@ -263,6 +270,8 @@ class Resumption:
             wrong = GradientOrder(reader.object_at(key)).replay(names)
             if wrong:
                 raise NotResumable(wrong)
+        for key in self._own["optimizer"]:
+            MainOptimizer.of_attempt_before = weakref.ref(reader.object_at(key))
         missing = self._reader.put_back()
         if missing:
             raise NotResumable(
@@ -319,7 +328,8 @@ class Resumption:
             turns.go_past_one()
         self._go_for(number + 1)
         if number == len(self._sites) - 1:
-            self._put_everything_back(frame)
+            with Unseen():
+                self._put_everything_back(frame)
 
     def _put_everything_back(self, frame: types.FrameType) -> None:
         assert self._reader is not None and self._picture is not None
@@ -336,6 +346,7 @@ class Resumption:
             raise NotResumable(OTHERWISE.format(wrong))
         self._is_back = True
         self._picture.let_go()
+        self._watched.passes.end_taking_up()
         for kept in (self._bound, self._under_way, self._own):
             kept.clear()
         self._reader = self._picture = self._skip = self._watched.passes.skip = (

@@ -7,9 +7,12 @@ step; until then, and for whatever cannot be written, the reason is said.
 
 from __future__ import annotations
 
+import contextvars
 import os
 import sys
 import types
+import weakref
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Final, Literal, NoReturn
 
@@ -42,7 +45,7 @@ from cotenant.checkpoint.talk.agreement import StepVerdict
 from cotenant.checkpoint.training.state import order_matters, order_of
 from cotenant.checkpoint.zerocode.boundaries import TurnEnds
 from cotenant.checkpoint.zerocode.files import FileWatch
-from cotenant.checkpoint.zerocode.looking import FirstLook, roots_of
+from cotenant.checkpoint.zerocode.looking import FirstLook, registers_for_the_end, roots_of
 from cotenant.checkpoint.zerocode.passes import Passes
 from cotenant.checkpoint.zerocode.proof import Expected, OverlapProof, ShownState
 from cotenant.checkpoint.zerocode.refusals import NotResumable, NotYet
@@ -53,6 +56,10 @@ PROOF_STEPS: Final = 2
 """Made by a process that has saved, before it leaves: the next one shows that it makes the same."""
 PROOF_STEP_S_MAX: Final = 1.0
 """A longer step is not made for the proof's sake alone: somebody waits for the devices."""
+
+
+def _nothing() -> None:
+    return None
 
 
 class PicturedState:
@@ -105,6 +112,8 @@ class ScriptRank(JobRank):
         self._way: list[CallSite] = []
         self._loops: list[CallSite] = []
         """Where the script was left, and the loops on the way there."""
+        self._optimizer: Callable[[], Any] = _nothing
+        """What has made the newest step."""
         self._step_began_s = perf_counter()
         self._step_s = 0.0
         self._is_written = False
@@ -163,8 +172,9 @@ class ScriptRank(JobRank):
         if self._leaves_only:
             self._introduction.leaves_only()
 
-    def note_step(self) -> None:
+    def note_step(self, optimizer: Any) -> None:
         """The script's main optimizer has made a step; the script's frames are above this one."""
+        self._optimizer = weakref.ref(optimizer)
         now_s = perf_counter()
         self._step_s, self._step_began_s = now_s - self._step_began_s, now_s
         self._watched.passes.steps += 1
@@ -239,8 +249,8 @@ class ScriptRank(JobRank):
                 self._script.named = {}
                 self._is_written = True
                 self._allow_saves()
-            if self._verdict is not StepVerdict.GO:
-                self._leave(frame, standing)
+            if self._verdict is not StepVerdict.GO:  # What is set meanwhile in its context is none of the script's.
+                contextvars.copy_context().run(self._leave, frame, standing)
         except NotYet as error:
             if self._verdict is not StepVerdict.GO:
                 self._verdict = StepVerdict.GO
@@ -276,6 +286,8 @@ class ScriptRank(JobRank):
         look, passes, sites = self._watched.look, self._watched.passes, standing.sites
         if look.picture is None:
             raise NotResumable(look.why_not)
+        if not self._is_written and registers_for_the_end(standing.loops):
+            raise NotResumable(f"{sites[0].place}: it registers functions for its end (atexit) in the loop")
         thread = own_thread()
         if thread:
             raise NotResumable(f"a thread of the script's runs beside its loop: {thread}")
@@ -300,6 +312,7 @@ class ScriptRank(JobRank):
             "way": [list(call) for call in self._way],
             "sites": [list(site) for site in sites],
             "passes": written,
+            "optimizer": [each.key for each in [look.picture.node_of(self._optimizer())] if each is not None],
             "gradient_orders": self._gradient_orders(look.picture, now),
         }
         return own, now
@@ -366,8 +379,7 @@ class ScriptRank(JobRank):
             self.end_attempt(
                 f"step {self.step} was made otherwise than in the attempt that was left: {wrong}"
             )
-        if not self._is_compared:
-            self._introduction.resume_proven(self._lineage.proven(self.step))
+        self._introduction.resume_proven(self._lineage.proven(self.step))
 
     def _close(self) -> None:
         self._end_proof()

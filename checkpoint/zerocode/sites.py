@@ -184,12 +184,19 @@ def _turn(loop: ast.For, items: ast.expr, target: ast.expr, names: Names, loader
     """The number of the present turn of a loop over these items, from 0."""
     if isinstance(items, ast.Call):
         word = called_name(items)
+        if not names.is_known(items):
+            return _unknown(items)
         if word in RANGES:
             return _place_in(range(*(names.number(each) for each in items.args[:3])), loop, target, names)
         if word == "enumerate" and isinstance(target, (ast.Tuple, ast.List)) and target.elts:
             starts = [*items.args[1:2], *(each.value for each in items.keywords if each.arg == "start")]
             _check_kept(loop, target.elts[0])
             return names.number(target.elts[0]) - (names.number(starts[0]) if starts else 0)
+        if word == "reversed" and len(items.args) == 1:
+            count = names.count_loop(items.args[0]).count
+            return count - 1 - _turn(loop, items.args[0], target, names, loaders)
+        if word == "sorted":
+            return _unknown(items)
         if word in WRAPPERS or word in ("zip", "islice"):
             inner = target.elts[0] if word == "zip" and isinstance(target, ast.Tuple) else target
             return _turn(loop, items.args[0], inner, names, loaders) if items.args else _unknown(items)

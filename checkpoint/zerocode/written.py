@@ -15,6 +15,7 @@ import functools
 import importlib
 import io
 import linecache
+import logging
 import os
 import queue
 import sys
@@ -27,7 +28,7 @@ import torch
 
 from cotenant.checkpoint.ownership import is_scripts_own
 from cotenant.checkpoint.picture import Picture, generator_roots, kind_of
-from cotenant.checkpoint.picture.arrays import ARRAY, TENSOR, ArrayState, TensorState
+from cotenant.checkpoint.picture.arrays import ARRAY, TENSOR, ArrayState, TensorState, array_of, text_of
 from cotenant.checkpoint.picture.atoms import PLAIN
 from cotenant.checkpoint.picture.kinds import (
     Attributes,
@@ -54,6 +55,7 @@ from cotenant.checkpoint.picture.objects import (
     ObjectKind,
     is_pure,
 )
+from cotenant.checkpoint.picture.settings import SETTINGS, SettingsKind
 from cotenant.checkpoint.zerocode.passes import Passes, WrittenPass
 from cotenant.checkpoint.zerocode.refusals import NotResumable
 
@@ -78,7 +80,7 @@ _CLOSED: Final[dict[Any, str]] = {
 }
 """Types of files, and how one is opened."""
 _DEAD: Final = (_CONSTANT, "dead")
-_CODE: Final = (EnvironmentKind, ClassKind, FunctionKind)
+_CODE: Final = (EnvironmentKind, ClassKind, FunctionKind, SettingsKind)
 _TRUSTED: Final = ("torch", "_csv")
 """Whose objects of C are no state of the training, or are read by a kind of their own."""
 _TRACED: Final = (torch._C.ScriptModule, torch._C.ScriptObject)
@@ -120,6 +122,10 @@ class StateWriter:
             if old is None:
                 if type(node.value) is FrameVariables:
                     frames.append([node.path, self._content(node)])
+                elif node.parent is None:
+                    raise NotResumable(f"`{node.path.strip('.')}` was imported in the loop")
+                elif node.kind.is_part and node.state[0] and self.before.node_of(node.parent.value):
+                    raise NotResumable(f"`{node.path}` got its first attributes in the loop")
                 continue
             if old.kind.is_same(old.state, node.state) and not _is_trained(node.value):
                 if node.kind is OPAQUE:
@@ -148,6 +154,8 @@ class StateWriter:
     def _content(self, node: Node, old: Node | None = None) -> Any:
         """What can change of an object, in the form in which its kind reads it."""
         kind, state = node.kind, node.state
+        if kind is SETTINGS and old is not None:
+            raise NotResumable(f"`{kind.first_difference(node.value, old.state, state)}` is changed in the loop")
         if kind is TENSOR:
             return self._tensor(node)
         if kind is ARRAY and type(state) is not list:
@@ -196,7 +204,8 @@ class StateWriter:
         if kind is complex:
             return (_COMPLEX, value.real, value.imag)
         if kind in PLAIN:
-            return value
+            owner = self._now.node_at(value)
+            return value if owner is None else (_CALL, "builtins:id", [self._refer(owner.value, holder)])
         old = self.before.node_of(value)
         if old is not None:
             return (_AT, old.key)
@@ -229,7 +238,7 @@ class StateWriter:
         if issubclass(type(value), enum.Enum):
             return (_CALL, self._refer(kind, holder), [self._refer(value._value_, holder)])
         if kind.__module__ == "numpy" and hasattr(value, "dtype"):
-            return (_CONSTANT, "numpy", value.dtype.str, value.tobytes())
+            return (_CONSTANT, "numpy", text_of(value.dtype), value.tobytes())
         if value is Ellipsis or value is NotImplemented:
             return (_CONSTANT, "name", f"builtins:{value!r}")
         if kind.__module__.partition(".")[0] in _REDUCED:
@@ -240,10 +249,15 @@ class StateWriter:
             return (_CALL, "weakref:ref", [self._refer(value(), holder)]) if value() is not None else _DEAD
         if issubclass(type(value), io.IOBase) and getattr(value, "closed", False) and kind in _CLOSED:
             return (_CONSTANT, "closed", _CLOSED[kind])
+        if issubclass(type(value), logging.Logger):
+            return (_CALL, "logging:getLogger", [value.name])
+        if issubclass(type(value), BaseException) and not vars(value):
+            return (_CALL, self._refer(kind, holder), [self._refer(each, holder) for each in value.args])
         is_shown = kind.__module__.partition(".")[0] in _SHOWN
-        if not self._is_shared(value) and (is_shown or id(value) in self._constants):
+        is_there = type(holder.value) is FrameVariables or self.before.node_of(holder.value) is not None
+        if is_there and not self._is_shared(value) and (is_shown or id(value) in self._constants):
             return (_OWN,)  # It shows where a loop is, or logs, or was there: the new process makes its own.
-        if _owner_is_packages(holder):
+        if is_there and _owner_is_packages(holder):
             return (_OWN,)
         words = f"is a {kind.__module__}.{kind.__qualname__}, which cannot be written"
         raise NotResumable(f"`{_path_in(holder, value)}` {words}")
@@ -272,6 +286,8 @@ class StateWriter:
 
     def _made_entry(self, own: Node, holder: Node) -> list[Any]:
         value, kind = own.value, own.kind
+        if _is_watched(value):
+            raise NotResumable(f"`{own.path}` calls a function of the script when it is freed")
         if kind is TENSOR:
             return self._made_tensor(own)
         made: Any = type(value)
@@ -320,17 +336,25 @@ class StateWriter:
         if base is None and at and value.untyped_storage().nbytes() != value.numel() * value.element_size():
             self._storages[at] = base = (_MADE, len(self._entries))
             memory = torch.empty(0, dtype=torch.uint8, device=value.device).set_(value.untyped_storage())
-            self._entries.append(["tensor", False, [memory, False, None, [None, None]]])
+            self._entries.append(["tensor", [None, [], False], [memory, False, None, [None, None]]])
         content = self._tensor(own)
         if base is None:
             self._storages[at] = (_MADE, self._made[id(value)])
-            return ["tensor", issubclass(type(value), torch.nn.Parameter), content]
+            return ["tensor", self._made_as(own), content]
         form = [str(value.dtype).replace("torch.", "torch:"), list(value.shape), list(value.stride())]
         return [
             "view",
-            [base, issubclass(type(value), torch.nn.Parameter)],
+            [base, self._made_as(own)],
             [form, value.storage_offset(), content[1:3]],
         ]
+
+    def _made_as(self, own: Node) -> list[Any]:
+        """The class of a tensor, and its attributes."""
+        made = type(own.value)
+        inside = [each for each in (self._attributes(place) for _, place in attributes(own.value)) if each]
+        is_plain = made in (torch.Tensor, torch.nn.Parameter)
+        is_parameter = issubclass(made, torch.nn.Parameter)
+        return [None if is_plain else self._refer(made, own), inside, is_parameter]
 
     def _attributes(self, place: Any) -> Any:
         node = self._now.node_of(place)
@@ -391,6 +415,20 @@ def _why_not(node: Node) -> str:
     if isinstance(node.kind, ClassKind):
         return "is a class that was made in the loop"
     return f"is a {type(node.value).__module__}.{name}, into which nobody can look"
+
+
+def _is_watched(value: Any) -> bool:
+    """Whether a weak reference to an object tells the script when it is gone."""
+    for each in weakref.getweakrefs(value):
+        told = each.__callback__
+        if type(told) is weakref.finalize:
+            told = (told.peek() or (None, None))[1]
+        while type(told) is functools.partial:
+            told = told.func
+        module = getattr(told, "__module__", None)
+        if told is not None and (module is None or is_scripts_own(module)):
+            return True
+    return False
 
 
 def _as_lists(tree: Any) -> Any:
@@ -565,7 +603,7 @@ class StateReader:
         if isinstance(kind, ObjectKind):
             return self._resolve(content)
         if isinstance(kind, NamedKind):
-            keys, values = self._resolve_all(content[0], ()), content[1]
+            keys, values = list(map(_interned, self._resolve_all(content[0], ()))), content[1]
             there = dict(zip(map(_hashed, present[0]), present[1]))
             return keys, self._resolve_all(values, [there.get(_hashed(key)) for key in keys])
         return self._resolve_all(content, present)
@@ -603,24 +641,28 @@ class StateReader:
             getattr(self, f"_make_{what}")(number, about, content)
         return self._made[number]
 
-    def _make_tensor(self, number: int, is_parameter: bool, content: Any) -> None:
+    def _make_tensor(self, number: int, made_as: Any, content: Any) -> None:
         tensor, wants_grad, grad, _ = content
-        made = tensor.clone()
-        self._made[number] = made = (
-            torch.nn.Parameter(made, wants_grad) if is_parameter else made.requires_grad_(wants_grad)
-        )
+        self._finish_tensor(number, made_as, tensor.clone(), wants_grad, grad)
+
+    def _finish_tensor(self, number: int, made_as: Any, made: Any, wants_grad: bool, grad: Any) -> None:
+        """Give it its class, its gradient and its attributes."""
+        of, inside, is_parameter = made_as
+        if is_parameter:
+            made = torch.nn.Parameter(made, wants_grad)
+        if of is not None:
+            made = made.as_subclass(self._resolve(of))
+        self._made[number] = made = made.requires_grad_(wants_grad)
         made.grad = self._resolve(grad)
+        self._place_all(made, inside)
 
     def _make_view(self, number: int, of: Any, content: Any) -> None:
-        (base, is_parameter), (form, offset, (wants_grad, grad)) = of, content
+        (base, made_as), (form, offset, (wants_grad, grad)) = of, content
         dtype, shape, stride = form
         storage = self._resolve(base).untyped_storage()
         made = torch.empty(0, dtype=import_name(dtype), device=storage.device)
         made = made.set_(storage, offset, shape, stride)
-        if is_parameter:
-            made = torch.nn.Parameter(made, wants_grad)
-        self._made[number] = made.requires_grad_(wants_grad)
-        made.grad = self._resolve(grad)
+        self._finish_tensor(number, made_as, made, wants_grad, grad)
 
     def _make_array(self, number: int, of_objects: bool, content: Any) -> None:
         numpy: Any = importlib.import_module("numpy")
@@ -629,7 +671,7 @@ class StateReader:
             made[:] = [self._resolve(each) for each in content]
             return
         shape, kind, data = content
-        self._made[number] = numpy.frombuffer(data, dtype=kind).reshape(shape).copy()
+        self._made[number] = array_of(kind, shape, data).copy()
 
     def _make_generator(self, number: int, name: str, content: Any) -> None:
         self._made[number] = made = _new_generator(name)
@@ -664,6 +706,10 @@ class StateReader:
         if made_of is not None and not isinstance(made, (tuple, frozenset)):
             made_kind = kind_of(of)
             self._fill(made_kind, made, made_of)
+        self._place_all(made, inside)
+
+    def _place_all(self, made: Any, inside: list[Any]) -> None:
+        """Give an object its attributes."""
         for where, names in inside:
             keys, values = ([self._resolve(each) for each in part] for part in names)
             place = next(
@@ -674,6 +720,11 @@ class StateReader:
 
 _GENERATOR: Final = GeneratorKind()
 _VARIABLES: Final = VariablesKind(form="{}")
+
+
+def _interned(key: Any) -> Any:
+    """A name as the interpreter has those of the text: what pickles them sees which are one."""
+    return sys.intern(key) if type(key) is str else key
 
 
 def _hashed(key: Any) -> Any:
@@ -735,5 +786,5 @@ _CONSTANTS: Final[dict[str, Callable[..., Any]]] = {
     "name": import_name,
     "device": torch.device,
     "module": importlib.import_module,
-    "numpy": lambda kind, data: importlib.import_module("numpy").frombuffer(data, dtype=kind)[0],
+    "numpy": lambda kind, data: array_of(kind, (1,), data)[0],
 }

@@ -17,7 +17,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -68,16 +68,21 @@ class Outcome:
     """The reason of a refusal; or what went wrong, with the first difference."""
     stops: tuple[int, ...] = ()
     """After which steps it stopped."""
+    proven: tuple[int, ...] = ()
+    """Over how many steps each resume has shown that it is one."""
 
 
 def outcome_of(warm: Warm, folder: Path, name: str, seed: int = 0) -> Outcome:
     """The seed decides, together with the name, after which steps it is to stop."""
-    return _Script(warm, folder, name, seed).outcome()
+    draw = random.Random(f"{name} {seed}")
+    return StoppedScript(warm, folder, SCRIPTS / f"{name}.py", draw).outcome()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Attempt:
     """How one ended."""
+
+    number: int
 
     hello: Mapping[str, Any] | None
     """The last: it is complete."""
@@ -87,33 +92,38 @@ class _Attempt:
     complaint: str
     """Why it did not stop although that was agreed; empty: it did, or nobody asked."""
     failure: str
+    proven: int
+    """Over so many steps it has shown that its resume is one."""
 
     @property
     def is_resumable(self) -> bool:
         return self.hello is not None and self.hello["resumable"] is True
 
 
-class _Script:
+class StoppedScript:
     """One script in a folder of its own, in which all of its attempts run."""
 
-    def __init__(self, warm: Warm, folder: Path, name: str, seed: int) -> None:
-        self._draw = random.Random(f"{name} {seed}")
+    def __init__(self, warm: Warm, folder: Path, path: Path, draw: random.Random) -> None:
+        """`draw`: of the steps after which it is to stop."""
+        self._draw = draw
         self._warm = warm
         self._folder = folder
-        self._path = SCRIPTS / f"{name}.py"
-        self._steps = 0
+        self._path = path
+        self.steps = 0
 
     def outcome(self) -> Outcome:
         whole = self._start("whole", "logs-whole", seed=SEED_OF_JOB, env={})
         whole.wait()
-        self._steps = int(whole.result(0)["steps"])
-        wanted = sorted(self._draw.sample(range(1, max(self._steps, STOPS + 1)), STOPS))
+        self.steps = int(whole.result(0)["steps"])
+        wanted = sorted(self._draw.sample(range(1, max(self.steps, STOPS + 1)), STOPS))
         stops: list[int] = []
+        proven: list[int] = []
         for number in range(1, STOPS + 2):
             attempt = self._attempt(number, wanted[number - 1] if number <= STOPS else None)
+            proven += [attempt.proven] if number > 1 else []
             outcome = self._judge(attempt, tuple(stops))
             if outcome is not None:
-                return outcome
+                return replace(outcome, proven=tuple(proven))
             assert attempt.stopped_at is not None
             stops.append(attempt.stopped_at)
         raise AssertionError("the last attempt was asked to stop by nobody")
@@ -129,7 +139,7 @@ class _Script:
             return None
         if not (self._folder / "job" / SAVED).exists():
             return Outcome(kind=Kind.NOT_STOPPED, said=attempt.complaint, stops=stops)
-        difference = first_difference(*(self._saved(cwd) for cwd in ("whole", "job")))
+        difference = self.difference(attempt.number)
         if difference:
             return Outcome(kind=Kind.DIFFERENT, said=difference, stops=stops)
         if attempt.complaint and attempt.is_resumable:
@@ -140,6 +150,10 @@ class _Script:
             return Outcome(kind=Kind.REFUSED, said=str(attempt.hello.get("resumable_note", "")), stops=stops)
         return Outcome(kind=Kind.EXACT, stops=stops)
 
+    def difference(self, last: int) -> str:
+        """What differs in what the run without a stop and the last attempt have left; empty: nothing."""
+        return first_difference(*(self._saved(cwd) for cwd in ("whole", "job")))
+
     def _saved(self, cwd: str) -> Any:
         return torch.load(self._folder / cwd / SAVED, weights_only=False)
 
@@ -149,9 +163,7 @@ class _Script:
         return launch(self._warm, INTERPRETER, self._folder / logs, *words, env=env)
 
     def _attempt(self, number: int, stop: int | None) -> _Attempt:
-        words = {"COTENANT_ZERO_CODE": "checkpoint,progress"}
-        if stop is not None:
-            words["HABITS_HOLD"] = "1"
+        words = {"COTENANT_ZERO_CODE": "checkpoint,progress", "HABITS_HOLD": "1" if stop is not None else ""}
         complaint, agreed, killed = "", None, False
         with Supervisor(self._folder / f"s{number}", 1) as supervisor:
             env = supervisor.env(self._folder / "root", number, **words)
@@ -161,7 +173,7 @@ class _Script:
                 if (_last(supervisor, "hello") or {}).get("resumable") is True:
                     complaint = "it made no step that a stop could be agreed for"
                     if _waits(supervisor):
-                        agreed = _agree(supervisor, gang, stop, self._steps)
+                        agreed = _agree(supervisor, gang, stop, self.steps)
                         killed = agreed is None
                         complaint = "no step was accepted for a stop" if killed else ""
             _listen(supervisor, gang)
@@ -170,11 +182,13 @@ class _Script:
                 complaint = failed["error"] if failed else f"it did not stop after step {agreed}, as agreed"
             code = self._warm.wait(gang.pids[0])
             return _Attempt(
+                number=number,
                 hello=_last(supervisor, "hello"),
                 note=next((word["note"] for word in supervisor.heard if word.get("exact") is False), ""),
                 stopped_at=stopped["step"] if stopped else None,
                 complaint=complaint,
                 failure=_last_line(gang.output()) if code and not killed else "",
+                proven=max((int(word.get("proven", 0)) for word in supervisor.heard), default=0),
             )
 
 

@@ -13,7 +13,6 @@ import random
 import runpy
 import sys
 import types
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from cotenant.checkpoint.progress.main_optimizer import MainOptimizer
 from cotenant.checkpoint.talk.agreement import StepVerdict
 from cotenant.checkpoint.talk.channel import SupervisorChannel
 from cotenant.gradaccum.launch import STARTUP
@@ -48,17 +48,14 @@ def hold_for_a_proposal() -> None:
 
 
 class StepCount:
-    """Optimizers that step in turn make one step together."""
+    """Steps of the optimizer that counts: how far a run can be asked to stop."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._main = MainOptimizer()
 
     def stepped(self, optimizer: Any, *_: Any) -> None:
-        if not self._stepped or optimizer in self._stepped:
-            self.count += 1
-            self._stepped.clear()
-        self._stepped.add(optimizer)
+        self.count += self._main.counts(optimizer)
 
 
 def seed_all(seed: int) -> None:

@@ -16,7 +16,7 @@ REFUSED: Final[dict[str, str]] = {
     "endless_loader": "line 29: `main().weights<0>` is a list_iterator half way, which a new process cannot",
     "log_file": "before the loop log_file.py line 20 truncates it: done again, that would destroy it",
     "manual_sgd": "no optimizer has made a step",
-    "minibatches": "minibatches.py line 29: `iterate_minibatches(X, Y, 8)` is not known",
+    "minibatches": "nothing says in which turn the loop over `iterate_minibatches(X, Y, 8)` is",
     "persistent_workers": "the workers of a loader live longer than an epoch, and what they keep is theirs",
     "teacher_copied": "line 28: `pairs` is a zip half way, which a new process cannot make",
 }

@@ -247,13 +247,13 @@ def test_state_out_of_reach_is_found_by_the_steps_that_both_processes_make(
     warm: Warm, tmp_path: Path
 ) -> None:
     """Nobody looks into the interpreter for what a script keeps there: the loss tells."""
-    keep = "step += 1\n            sys.setrecursionlimit(sys.getrecursionlimit() + 1)"
+    keep = "step += 1\n            sys.setswitchinterval(sys.getswitchinterval() * 1.5)"
     runs = changed(
         warm,
         tmp_path,
         PLAIN,
         ("step += 1", keep),
-        ("loss.backward()", "(loss * sys.getrecursionlimit()).backward()"),
+        ("loss.backward()", "(loss * sys.getswitchinterval()).backward()"),
     )
     runs.stopped(5)
     said = runs.failed()

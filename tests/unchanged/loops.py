@@ -121,7 +121,7 @@ def generate(seed: int, number: int, traits: Sequence[Trait]) -> str:
     if "optimizer" not in given and draw.random() < 0.4:
         _add_scheduler(draw, code)
     layers = ", ".join(("nn.Linear(6, 8)", *draw.sample(LAYERS, draw.randrange(1, 4))))
-    form = draw.choice(FORMS)
+    form = draw.choice(IN_ONE_FUNCTION if "local" in given else FORMS)
     names = ", ".join((form.__name__, *(trait.name for trait in chosen)))
     head = f'"""{number} of seed {seed}: {names}."""\n\n' + HEAD.format(seed=draw.randrange(100))
     return tidied(head + code["top"] + model_of(code, layers) + form(draw, code))
@@ -190,7 +190,7 @@ def _epoch(code: Code, head: str = "for x, y in {}:") -> str:
 
 
 def _epochs(code: Code, head: str = "for x, y in {}:", outer: str = "for epoch in {}:") -> str:
-    return f"{outer.format(code['epochs'])}\n{_in(_epoch(code, head))}"
+    return f"{code['start']}\n{outer.format(code['epochs'])}\n{_in(_epoch(code, head))}"
 
 
 def _around(code: Code, loop: str) -> str:
@@ -213,7 +213,7 @@ def with_enumerate(draw: random.Random, code: Code) -> str:
 
 
 def while_loop(draw: random.Random, code: Code) -> str:
-    return _around(code, f"epoch = 0\nwhile epoch < 4:\n{_in(_epoch(code))}    epoch += 1\n")
+    return _around(code, f"{code['start']}\nepoch = 0\nwhile epoch < 4:\n{_in(_epoch(code))}    epoch += 1\n")
 
 
 def function_per_epoch(draw: random.Random, code: Code) -> str:
@@ -240,7 +240,7 @@ def steps_in_a_range(draw: random.Random, code: Code) -> str:
 def until_enough_steps(draw: random.Random, code: Code) -> str:
     code["after"] += "if loss.item() > 1e6 or (epoch == 3 and taken[0]):\n    break\n"
     turn = f"{_epoch(code)}epoch += 1\nif epoch == 4:\n    break\n"
-    return _around(code, f"epoch = 0\nwhile True:\n{_in(turn)}")
+    return _around(code, f"{code['start']}\nepoch = 0\nwhile True:\n{_in(turn)}")
 
 
 def progress_bar(draw: random.Random, code: Code) -> str:
@@ -267,3 +267,7 @@ FORMS: Final[Sequence[Callable[[random.Random, Code], str]]] = (
     zipped_epochs,
 )
 """Those that are met most, twice."""
+IN_ONE_FUNCTION: Final = [
+    each for each in FORMS if each not in (function_per_epoch, steps_in_a_range)
+]
+"""The loops over epochs and over batches are in the same function."""

@@ -10,11 +10,23 @@ from textwrap import indent
 from typing import Final
 
 FILE: Final = Path(__file__).with_name("traits.txt")
-ADDED: Final = ("top", "init", "forward", "methods", "setup", "epoch", "before", "after", "late", "end")
+ADDED: Final = (
+    "top",
+    "init",
+    "forward",
+    "methods",
+    "setup",
+    "start",
+    "epoch",
+    "before",
+    "after",
+    "late",
+    "end",
+)
 """Places where several traits may stand one after the other."""
 INSTEAD: Final = ("data", "loader", "model", "optimizer", "epochs", "batches", "step")
 """Places where one stands instead of the plain code."""
-MARKS: Final = ("alone", "whole")
+MARKS: Final = ("alone", "whole", "local")
 PLAIN: Final[Mapping[str, str]] = {
     "data": "TensorDataset(torch.randn(48, 6), torch.randn(48, 1))",
     "loader": "DataLoader(data, batch_size=8, shuffle=True)",
@@ -38,6 +50,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed({seed})
 np.random.seed({seed})
+outcomes = {{}}
 """
 MODEL: Final = """\
 
@@ -57,6 +70,7 @@ class Model(nn.Module):
 
 """
 LOOP: Final = """\
+{start}
 for epoch in {epochs}:
 {epoch}
     for x, y in {batches}:
@@ -66,10 +80,13 @@ for epoch in {epochs}:
 {late}
     print(epoch, repr(loss.item()))
 """
-END: Final = """\
-{end}
+TRAINED: Final = "trained"
+"""Begins the first line that is printed after the loop."""
+END: Final = f"""\
+print("{TRAINED}", outcomes)
+{{end}}
 print("weights", repr(sum(p.detach().double().sum().item() for p in model.parameters())))
-torch.save({{key: each for key, each in nn.Module.state_dict(model).items()}}, sys.argv[1])
+torch.save({{{{"weights": dict(nn.Module.state_dict(model)), "outcomes": outcomes}}}}, sys.argv[1])
 """
 
 
@@ -154,7 +171,9 @@ def model_of(code: Mapping[str, str], layers: str = "nn.Linear(6, 8), nn.Tanh()"
 def loop_of(code: Mapping[str, str]) -> str:
     deep = {place: indent(code[place], " " * 8) for place in ("before", "step", "after")}
     shallow = {place: indent(code[place], " " * 4) for place in ("epoch", "late")}
-    return LOOP.format(epochs=code["epochs"], batches=code["batches"], **deep, **shallow)
+    return LOOP.format(
+        start=code["start"], epochs=code["epochs"], batches=code["batches"], **deep, **shallow
+    )
 
 
 def setup_of(code: Mapping[str, str]) -> str:

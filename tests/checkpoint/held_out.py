@@ -1,0 +1,225 @@
+"""`python -m tests.checkpoint.held_out`: loops that nobody has tuned on, each preempted three times and resumed.
+
+Rule: a script is drawn from a seed (a form of loop, a model, data, an optimizer, up to five traits of
+`states.txt` and of `tests/unchanged/traits.txt`), and so are the steps after which it is to stop. Its weights,
+its files and the lines that it prints after its loop are those of the run that nobody stopped, or it is
+refused. The exit code is 0 only if none is different and none has failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from tests.checkpoint.habits import MODULES, SAVED, SEED_OF_JOB, Kind, Outcome, StoppedScript, first_difference
+from tests.checkpoint.ranks import Warm
+from tests.unchanged.loops import generate
+from tests.unchanged.traits import FILE, MARKS, TRAINED, Trait, read_traits
+
+WATCHERS: Final = ("stack_seen_", "rows_freed_", "forked_beside", "alarm")
+"""Begin the names of traits that keep what no two processes have alike: who calls, what is freed when, the
+number of a process, in which line a timer rings."""
+STATES: Final = Path(__file__).with_name("states.txt")
+TRAITS: Final[Sequence[Trait]] = [
+    *read_traits(STATES.read_text()),
+    *(
+        each
+        for each in read_traits(FILE.read_text())
+        if MARKS[0] not in each.code and not each.name.startswith(WATCHERS)
+    ),
+]
+AT_ONCE: Final = 2 * min(2, len(os.sched_getaffinity(0)))
+STEPS_MIN: Final = 5
+"""With fewer there is no room for three stops."""
+FINE: Final = (Kind.EXACT, Kind.REFUSED, Kind.UNHEARD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What became of one script."""
+
+    number: int
+    text: str
+    outcome: Outcome | None
+    """None: it is not to be judged."""
+    why_not: str = ""
+
+    @property
+    def is_fine(self) -> bool:
+        return self.outcome is None or self.outcome.kind in FINE
+
+    @property
+    def is_proven(self) -> bool:
+        """Every resume has shown that it is one."""
+        return self.outcome is not None and all(self.outcome.proven)
+
+
+class HeldOut(StoppedScript):
+    """One generated script: what it has left is compared, its files and its last lines too."""
+
+    def difference(self, last: int) -> str:
+        return self._difference_between("whole", "job", "logs-whole", f"logs-{last}")
+
+    def difference_by_itself(self) -> str:
+        """What differs between two runs that nobody stops."""
+        self._start("again", "logs-again", seed=SEED_OF_JOB, env={}).wait()
+        return self._difference_between("whole", "again", "logs-whole", "logs-again")
+
+    def _difference_between(self, one: str, other: str, log: str, other_log: str) -> str:
+        left, right = (_left_in(self._folder / cwd) for cwd in (one, other))
+        if left.keys() != right.keys():
+            return f"files: {sorted(left.keys() ^ right.keys())} in one alone"
+        for name in sorted(left, key=lambda each: each != SAVED):
+            found = first_difference(left[name], right[name])
+            if found:
+                return f"{name}: {found}"
+        printed = [_printed_last(self._folder / each / "rank-0.log") for each in (log, other_log)]
+        return first_difference(*printed, path="printed")
+
+
+def _left_in(folder: Path) -> dict[str, Any]:
+    """The files of a folder, each as what it holds."""
+    found: dict[str, Any] = {}
+    for path in sorted(each for each in folder.rglob("*") if each.is_file() and "__pycache__" not in each.parts):
+        name = str(path.relative_to(folder))
+        saved = path.suffix == ".pt"
+        found[name] = torch.load(path, weights_only=False) if saved else path.read_bytes()
+    return found
+
+
+def _printed_last(log: Path) -> list[str]:
+    """What was printed after the loop."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if not line.startswith('{"result"')]
+    at = next((number for number, line in enumerate(lines) if line.startswith(TRAINED)), len(lines))
+    return lines[at:]
+
+
+class Judges:
+    """Each thread has a process of its own that it forks from."""
+
+    def __init__(self) -> None:
+        self._own = threading.local()
+        self._lock = threading.Lock()
+        self._open = ExitStack()
+
+    def judge(self, seed: int, number: int) -> Judged:
+        warm: Warm | None = getattr(self._own, "warm", None)
+        if warm is None:
+            with self._lock:
+                warm = self._own.warm = Warm(MODULES)
+                self._open.callback(warm.close)
+        text = generate(seed, number, TRAITS)
+        with tempfile.TemporaryDirectory(prefix="o") as name:
+            folder = Path(name)
+            (folder / "train.py").write_text(text)
+            draw = random.Random(f"stops of {seed}/{number}")
+            return _judged(number, text, HeldOut(warm, folder, folder / "train.py", draw))
+
+    def close(self) -> None:
+        self._open.close()
+
+
+def _judged(number: int, text: str, script: HeldOut) -> Judged:
+    try:
+        outcome = script.outcome()
+        if script.steps < STEPS_MIN:
+            return Judged(number=number, text=text, outcome=None, why_not=f"makes fewer than {STEPS_MIN} steps")
+        if outcome.kind is Kind.DIFFERENT and script.difference_by_itself():
+            return Judged(number=number, text=text, outcome=None, why_not="is not alike twice by itself")
+    except AssertionError as error:
+        if "ranks ended with" in str(error):
+            return Judged(number=number, text=text, outcome=None, why_not="fails by itself")
+        outcome = Outcome(kind=Kind.NOT_STOPPED, said=str(error)[-300:])
+    return Judged(number=number, text=text, outcome=outcome)
+
+
+def run(seed: int, numbers: Sequence[int]) -> Iterator[Judged]:
+    """What became of each, as they end."""
+    judges = Judges()
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        waiting = [pool.submit(judges.judge, seed, number) for number in numbers]
+        for future in as_completed(waiting):
+            yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        judges.close()
+
+
+NAMES: Final = re.compile(r"`[^`]*`")
+NUMBERS: Final = re.compile(r"\b\d+\b")
+
+
+def reason_of(said: str) -> str:
+    """A refusal without the names and lines of its script, so that those alike can be counted."""
+    return NUMBERS.sub("N", NAMES.sub("`...`", said.partition(": ")[2] or said))
+
+
+def page(ended: Sequence[Judged], seed: int) -> Iterator[str]:
+    """What was found, as Markdown."""
+    judged = [each for each in ended if each.outcome is not None]
+    counts = Counter(each.outcome.kind for each in judged if each.outcome is not None)
+    proven = sum(each.is_proven for each in judged if each.outcome and each.outcome.kind is Kind.EXACT)
+    yield f"{len(judged)} scripts of seed {seed}, three stops each.\n"
+    yield "| outcome | scripts |\n| --- | ---: |"
+    yield f"| bit for bit, every resume proven | {proven} |"
+    yield f"| bit for bit, a resume not proven | {counts[Kind.EXACT] - proven} |"
+    for kind in Kind:
+        if kind is not Kind.EXACT and (counts[kind] or kind in (Kind.DIFFERENT, Kind.LOST)):
+            yield f"| {kind.value} | {counts[kind]} |"
+    for why, count in Counter(each.why_not for each in ended if each.outcome is None).items():
+        yield f"\n{count} more are not judged: each {why}."
+    reasons = Counter(reason_of(each.outcome.said) for each in judged if each.outcome.kind is Kind.REFUSED)
+    if reasons:
+        yield "\n| why refused | scripts |\n| --- | ---: |"
+        yield from (f"| {reason} | {count} |" for reason, count in reasons.most_common())
+
+
+def keep(ended: Sequence[Judged]) -> None:
+    """Writes the scripts that are not fine, for looking at."""
+    bad = [each for each in ended if not each.is_fine]
+    if not bad:
+        return
+    folder = Path(tempfile.mkdtemp(prefix="held-out-"))
+    for each in bad:
+        (folder / f"s{each.number}.py").write_text(each.text)
+    print(f"what was generated of these is in {folder}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.checkpoint.held_out", description=__doc__)
+    parser.add_argument("--scripts", type=int, default=100, metavar="N", help="how many")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="the number of the first")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(argv)
+    numbers = range(options.first, options.first + options.scripts)
+    print(f"{len(numbers)} scripts, seed {options.seed}", flush=True)
+    ended: list[Judged] = []
+    for each in run(options.seed, numbers):
+        ended.append(each)
+        if not each.is_fine and each.outcome is not None:
+            told = f"{each.outcome.kind.value}, stopped after {each.outcome.stops}: {each.outcome.said}"
+            print(f"{each.number}: {told}", flush=True)
+        if sys.stderr.isatty():
+            print(f"\r\033[K{len(ended)} of {len(numbers)}", end="", file=sys.stderr, flush=True)
+    keep(ended)
+    print("\n".join(page(ended, options.seed)))
+    return int(any(not each.is_fine for each in ended))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
