@@ -37,7 +37,7 @@ def install(standing: Any, wanted: Sequence[str], startup: Any) -> Reporter:
     standing.observers.append(reporter)
     reporter.begin(startup)
     if is_wanted:
-        hugging_face.watch(startup.when_imported, reporter.driven)
+        hugging_face.watch(startup.when_imported, reporter, reporter.watched)
     return reporter
 
 
@@ -45,10 +45,10 @@ class Reporter:
     """Observes the hook's verdict and steps (see `cotenant.gradaccum.zerocode.Observer`)."""
 
     def __init__(self, why_not: str = NOT_ASKED, *, leaves_only: bool = False) -> None:
-        self._why_not, self._leaves_only = why_not, leaves_only
-        self._watched = Watched()
+        self._why_not, self.leaves_only = why_not, leaves_only
+        self.watched = Watched()
         self._rank: ScriptRank | None = None
-        self._driving: Session | None = None
+        self._driving: ScriptRank | None = None
         """Of a framework's trainer."""
         self._sessions: list[Session] = []
         """The script's own."""
@@ -58,7 +58,7 @@ class Reporter:
         self._count_sessions()
         if self._why_not:
             return
-        watched = self._watched
+        watched = self.watched
         watched.passes.begin()
         watched.files.begin()
         if marks_of_newest():
@@ -68,18 +68,23 @@ class Reporter:
             watched.look.begin(startup)
             SAVING.when_off.append(lambda _: watched.look.stop())
 
-    def driven(self, session: Session | None, reason: str) -> None:
-        """A trainer's loops have begun, with a session or without one for this reason."""
-        self._driving = session if not reason else None
+    @property
+    def obstacle(self) -> str:
+        """Why no trainer's loops are to be saved; empty: nothing speaks against it."""
+        if self._sessions:
+            return "the script has a Session of its own"
+        return self._why_not or ("" if self._rank is None else "the script has made steps of its own before")
+
+    def driven(self, rank: ScriptRank | None, reason: str) -> None:
+        """A trainer's loops have begun, with a rank or without one for this reason."""
+        self._driving = rank
         self._why_not = self._why_not or reason
-        if self._rank is not None:
-            self._rank.give_up(reason or "a trainer drives its loops now")
-        if session is not None and self._leaves_only and not reason:
-            session.save_when_leaving()
+        if self._rank is not None and reason:
+            self._rank.give_up(reason)
 
     def decide(self, reason: str | None) -> None:
         """Before the first step is counted."""
-        REPORTING.run(self._watched.look.end)  # Also when saving is off: something may be left of it.
+        REPORTING.run(self.watched.look.end)  # Also when saving is off: something may be left of it.
         accumulates = True if reason is None else reason
         if self._driving is not None:
             self._driving.accumulation_known(reason)
@@ -90,7 +95,7 @@ class Reporter:
             self._rank.accumulation_known(reason)
         else:
             why_not = self._why_not or SAVING.why
-            self._rank = ScriptRank(self._watched, why_not=why_not, leaves_only=self._leaves_only)
+            self._rank = ScriptRank(self.watched, why_not=why_not, leaves_only=self.leaves_only)
             self._rank.begin(accumulates)
 
     def withdrawn(self, reason: str) -> None:
@@ -106,11 +111,11 @@ class Reporter:
         all ranks are connected by then."""
 
         def make() -> ScriptRank:
-            self._rank = ScriptRank(self._watched, why_not=self._why_not, leaves_only=self._leaves_only)
+            self._rank = ScriptRank(self.watched, why_not=self._why_not, leaves_only=self.leaves_only)
             return self._rank
 
-        self._watched.passes.take_up()
-        Resumption(make, self._watched).begin()
+        self.watched.passes.take_up()
+        Resumption(make, self.watched).begin()
 
     def _count_sessions(self) -> None:
         begin = Session.__init__

@@ -50,11 +50,13 @@ class Referring(Protocol):
 
     def write_as_it_was(self, node: Node) -> Any: ...
 
+    def refer_to(self, value: Any) -> Any: ...
+
 
 class Resolving(Protocol):
     """What it needs of `written.StateReader`."""
 
-    def generator_at(self, path: str) -> Any: ...
+    def generator_at(self, name: Any) -> Any: ...
 
     def put_one_back(self, path: str, content: Any) -> None: ...
 
@@ -140,10 +142,8 @@ class Pass:
                     for node in self.sampler.changed_nodes()
                     if not isinstance(node.kind, GeneratorKind)
                 ]
-        before = writer.before
-        return WrittenPass(
-            _named(self.created, before), _named(self.order, before), self.batches()._num_yielded, changed
-        )
+        created, order = _named(self.created, writer), _named(self.order, writer)
+        return WrittenPass(created, order, self.batches()._num_yielded, changed)
 
 
 class Passes:
@@ -301,14 +301,8 @@ def _attributes(value: Any) -> dict[str, Any]:
     return found[1].entries if found is not None and type(found[1]) is Attributes else {}
 
 
-def _named(states: States, before: Picture) -> list[Any]:
-    named = []
-    for name, generator, state in states:
-        node = before.node_of(generator)
-        if node is None and not name:
-            raise NotResumable("a loader draws from a generator that was made in the loop")
-        named.append([name or node.path, _plain(state)])  # type: ignore[union-attr]
-    return named
+def _named(states: States, writer: Referring) -> list[Any]:
+    return [[name or writer.refer_to(each), _plain(state)] for name, each, state in states]
 
 
 def _begin_order(written: WrittenPass, reader: Resolving) -> None:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import os
 import sys
 import types
+from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn, Protocol
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from cotenant.checkpoint.disk.layout import CheckpointError
-from cotenant.checkpoint.guard import SAVING, AttemptEnds
+from cotenant.checkpoint.guard import SAVING, AttemptEnds, describe
 from cotenant.checkpoint.namespaces import names_of
 from cotenant.checkpoint.ownership import own_modules, own_thread
 from cotenant.checkpoint.picture import Picture, PictureTooLarge
@@ -46,7 +47,7 @@ from cotenant.checkpoint.zerocode.looking import FirstLook, roots_of
 from cotenant.checkpoint.zerocode.passes import Passes
 from cotenant.checkpoint.zerocode.proof import Expected, OverlapProof, ShownState
 from cotenant.checkpoint.zerocode.refusals import NotResumable, NotYet
-from cotenant.checkpoint.zerocode.sites import CallSite, LoopStanding, calls_in, script_frames, stand_at
+from cotenant.checkpoint.zerocode.sites import CallSite, calls_in, script_frames, stand_at
 from cotenant.checkpoint.zerocode.written import StateWriter
 
 PROOF_STEPS: Final = 2
@@ -76,6 +77,13 @@ class PicturedState:
 
     def first_step_done(self) -> None:
         return
+
+
+class Standing(Protocol):
+    """Where a script is that is being saved."""
+
+    def locate(self, reason: str) -> str:
+        """A reason, after the line that it is about."""
 
 
 class Watched:
@@ -201,6 +209,17 @@ class ScriptRank(JobRank):
         self._close()
         raise AttemptEnds(1)
 
+    def guarded(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What goes wrong while a script is taken up must not end in a run that looks resumed."""
+        try:
+            return function(*args)
+        except NotResumable as error:
+            self.end_attempt(str(error))
+        except (CheckpointError, OSError, MemoryError, torch.OutOfMemoryError) as error:
+            self.end_attempt(str(error), "load")
+        except Exception as error:  # noqa: BLE001  # whatever it is, this is not the run that was left
+            self.end_attempt(describe(error))
+
     def _wait(self) -> None:
         """Do what is due at the end of this turn of the loop."""
         try:
@@ -227,7 +246,7 @@ class ScriptRank(JobRank):
         """It was agreed to save after this step: at the end of its turn."""
         self._verdict = verdict
 
-    def _end_turn(self, frame: types.FrameType, standing: LoopStanding) -> None:
+    def _end_turn(self, frame: types.FrameType, standing: Standing) -> None:
         if self._leaving is not None:
             self._show_turn(frame)
             return
@@ -257,7 +276,7 @@ class ScriptRank(JobRank):
             self._agreement.can_save = True
             self._introduction.can_resume()
 
-    def _leave(self, frame: types.FrameType, standing: LoopStanding) -> None:
+    def _leave(self, frame: types.FrameType, standing: Standing) -> None:
         stop = self._verdict in (StepVerdict.STOP, StepVerdict.FINISH)
         own, now = self._write(frame, standing)
         own["shown"] = list(ShownState.from_picture(now))
@@ -270,39 +289,46 @@ class ScriptRank(JobRank):
             self.stopping = True
             self._show_where_it_stands()
 
-    def _write(self, frame: types.FrameType, standing: LoopStanding) -> tuple[dict[str, Any], Picture]:
+    def _write(self, frame: types.FrameType, standing: Standing) -> tuple[dict[str, Any], Picture]:
         """This rank's state at the end of a turn, as a tree of plain values and tensors, and what it is of.
         Whether a script can be saved is tried by this alone: it reads no tensor and writes no file."""
-        look, passes, sites = self._watched.look, self._watched.passes, standing.sites
+        look = self._watched.look
         if look.picture is None:
             raise NotResumable(look.why_not)
         thread = own_thread()
         if thread:
             raise NotResumable(f"a thread of the script's runs beside its loop: {thread}")
-        now = Picture(roots_of(script_frames(frame)), digests=True)
+        now = Picture(self._roots(frame), digests=True)
         with look.picture.hold():
-            writer = StateWriter(look.picture, now, passes, self._opaque)
-            written = [
-                [list(each.write(writer)) for each in through if each.batches() is not None]
-                for through, _ in zip(standing.passes, sites)
-            ]
+            writer = StateWriter(look.picture, now, self._watched.passes, self._opaque)
+            place = self._write_place(standing, writer)
             state = writer.write()
         self._script.named = {
             node.path: node.value
             for node in now.nodes
             if node.kind is TENSOR and isinstance(node.value, torch.nn.Parameter)
         }
-        self._way = calls_in(script_frames(frame), sites[-1].line)
+        own = {"state": state, "gradient_orders": self._gradient_orders(look.picture, now), **place}
+        return own, now
+
+    def _roots(self, frame: types.FrameType) -> list[tuple[str, Any]]:
+        """What everything is reached from, at the end of a turn."""
+        return roots_of(script_frames(frame))
+
+    def _write_place(self, standing: Any, writer: StateWriter) -> dict[str, Any]:
+        """Where the script stands, and how far it is in its data."""
+        sites = standing.sites
+        self._way = calls_in(standing.frames[: sites[-1].depth + 1], sites[-1].line)
         self._loops = [CallSite(*site[:3]) for site in sites]
-        own = {
-            "state": state,
-            "began": [list(call) for call in look.began],
+        return {
+            "began": [list(call) for call in self._watched.look.began],
             "way": [list(call) for call in self._way],
             "sites": [list(site) for site in sites],
-            "passes": written,
-            "gradient_orders": self._gradient_orders(look.picture, now),
+            "passes": [
+                [list(each.write(writer)) for each in through if each.batches() is not None]
+                for through, _ in zip(standing.passes, sites)
+            ],
         }
-        return own, now
 
     def _gradient_orders(self, before: Picture, now: Picture) -> list[list[Any]]:
         """In which order each DDP adds gradients up, where that matters."""
@@ -343,7 +369,7 @@ class ScriptRank(JobRank):
 
     def _show_turn(self, frame: types.FrameType) -> None:
         assert self._leaving is not None
-        self._leaving.add(ShownState.from_picture(Picture(roots_of(script_frames(frame)))))
+        self._leaving.add(ShownState.from_picture(Picture(self._roots(frame))))
         if self._leaving.is_complete:
             self._end_proof()
 
@@ -359,7 +385,7 @@ class ScriptRank(JobRank):
                 os._exit(0)
 
     def _compare_turn(self, frame: types.FrameType) -> None:
-        now = ShownState.from_picture(Picture(roots_of(script_frames(frame))))
+        now = ShownState.from_picture(Picture(self._roots(frame)))
         assert self._expected is not None
         wrong = self._expected.compare(now)
         if wrong:

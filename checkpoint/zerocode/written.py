@@ -95,6 +95,8 @@ class StateWriter:
         objects when they were looked into first, by their paths; grows."""
         self._opaque = opaque
         self.before, self._now, self._passes = before, now, passes
+        self._left: set[int] = set()
+        """The identities of what each process makes for itself."""
         self._made: dict[int, int] = {}
         self._entries: list[Any] = []
         self._storages: dict[int, Any] = {
@@ -106,6 +108,21 @@ class StateWriter:
             id(each) for node in before.nodes for each in _values_in(node) if kind_of(type(each)) is None
         }
         """What no picture looks into, and was there before."""
+
+    def leave_to_each_process(self, *values: Any) -> None:
+        """These are not written: whoever takes the script up makes and leads them to where they were."""
+        self._left.update(map(id, values))
+
+    def refer_to(self, value: Any) -> Any:
+        """A reference to an object, made in the loop or before it.
+
+        Raises:
+            NotResumable: the script holds it no more.
+        """
+        node = self.before.node_of(value) or self._now.node_of(value)
+        if node is None:
+            raise NotResumable("a loader draws from a generator that is gone")
+        return self._refer(value, node)
 
     def write(self) -> dict[str, Any]:
         """The state as a tree of plain values and tensors.
@@ -197,6 +214,8 @@ class StateWriter:
             return (_COMPLEX, value.real, value.imag)
         if kind in PLAIN:
             return value
+        if id(value) in self._left:
+            return (_OWN,)
         old = self.before.node_of(value)
         if old is not None:
             return (_AT, old.key)
@@ -495,6 +514,9 @@ class StateReader:
                     node.kind.put_back(node.value, state)
         for node, content in draws:
             self._fill(node.kind, node.value, content)
+        for number, made in self._made.items():  # They were made once, and have drawn since.
+            if isinstance(kind_of(type(made)), GeneratorKind):
+                _GENERATOR.put_back(made, tuple(self._tree["made"][number][2]))
         return missing
 
     def _find(self, key: str) -> Node | None:
@@ -527,11 +549,17 @@ class StateReader:
             raise NotResumable(f"`{path}` is not there")
         return node.value
 
-    def generator_at(self, path: str) -> Any:
-        """A generator of random numbers; None: it is not there."""
-        shared = dict(generator_roots())
-        node = self._find(path)
-        return shared.get(path, None if node is None else node.value)
+    def generator_at(self, name: Any) -> Any:
+        """A generator of random numbers, by the name of one that the process shares or by a reference; None:
+        it is not there."""
+        return self._resolve(name) if type(name) is tuple else dict(generator_roots()).get(name)
+
+    def variable_of(self, path: str, name: str) -> Any:
+        """What a variable held of a function that the loop has called."""
+        for at, (names, values) in self._tree["frames"]:
+            if at == path and name in names:
+                return self._resolve(values[names.index(name)])
+        raise NotResumable(f"`{path}{name}` was not written")
 
     def put_back_frames(self, frames: dict[str, types.FrameType]) -> list[str]:
         """Put the variables of these functions back, which the loop has called; returns the paths of those
