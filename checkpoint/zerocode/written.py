@@ -15,6 +15,7 @@ import functools
 import importlib
 import io
 import linecache
+import logging
 import os
 import queue
 import sys
@@ -259,11 +260,13 @@ class StateWriter:
             return (_CALL, "weakref:ref", [self._refer(value(), holder)]) if value() is not None else _DEAD
         if issubclass(type(value), io.IOBase) and getattr(value, "closed", False) and kind in _CLOSED:
             return (_CONSTANT, "closed", _CLOSED[kind])
+        if issubclass(kind, logging.Logger) and logging.Logger.manager.loggerDict.get(value.name) is value:
+            return (_CALL, "logging:getLogger", [value.name])
         is_shown = kind.__module__.partition(".")[0] in _SHOWN
-        if not self._is_shared(value) and (is_shown or id(value) in self._constants):
-            return (_OWN,)  # It shows where a loop is, or logs, or was there: the new process makes its own.
-        if _owner_is_packages(holder):
-            return (_OWN,)
+        is_beside = not self._is_shared(value) and (is_shown or id(value) in self._constants)
+        is_there = self.before.node_of(holder.value) is not None or type(holder.value) is FrameVariables
+        if is_there and (is_beside or _owner_is_packages(holder)):
+            return (_OWN,)  # It shows where a loop is, or was there: the new process makes its own.
         words = f"is a {kind.__module__}.{kind.__qualname__}, which cannot be written"
         raise NotResumable(f"`{_path_in(holder, value)}` {words}")
 
@@ -324,7 +327,7 @@ class StateWriter:
         if isinstance(kind, ObjectKind) and not is_pure(made):
             raise NotResumable(f"`{own.path}` {_why_not(own)}")
         content = None if isinstance(kind, ObjectKind) else self._content(own)
-        inside = [self._attributes(each) for _, each in attributes(value)]
+        inside = [self._attributes(value, each) for _, each in attributes(value)]
         extra = None
         if issubclass(type(value), collections.deque):
             extra = value.maxlen
@@ -351,10 +354,13 @@ class StateWriter:
             [form, value.storage_offset(), content[1:3]],
         ]
 
-    def _attributes(self, place: Any) -> Any:
+    def _attributes(self, of: Any, place: Any) -> Any:
         node = self._now.node_of(place)
         if node is None:
             return None
+        owner = None if node.parent is None else node.parent.value
+        if type(place) is Attributes and owner is not of:  # Two objects have one `__dict__`.
+            return ["shared", self._refer(owner, node)]
         return ["slots" if type(place) is SlotsOf else "attributes", self._content(node)]
 
     def _look_into_opaque(self, node: Node) -> None:
@@ -693,6 +699,9 @@ class StateReader:
             made_kind = kind_of(of)
             self._fill(made_kind, made, made_of)
         for where, names in inside:
+            if where == "shared":
+                object.__setattr__(made, "__dict__", vars(self._resolve(names)))
+                continue
             keys, values = ([self._resolve(each) for each in part] for part in names)
             place = next(
                 each for _, each in attributes(made) if (type(each) is SlotsOf) == (where == "slots")
