@@ -26,7 +26,7 @@ from cotenant.checkpoint.picture.kinds import FrameVariables, release_variables
 from cotenant.checkpoint.rerun import facts_of_all, marks_of_newest
 from cotenant.checkpoint.resuming import LoadedCheckpoint
 from cotenant.checkpoint.zerocode.looking import roots_of
-from cotenant.checkpoint.zerocode.passes import LoaderSkip, PassedBatches, WrittenPass
+from cotenant.checkpoint.zerocode.passes import GENERATORS, LoaderSkip, PassedBatches, WrittenPass
 from cotenant.checkpoint.zerocode.refusals import NotResumable
 from cotenant.checkpoint.zerocode.resuming import TakenUp
 from cotenant.checkpoint.zerocode.script_rank import ScriptRank, Watched
@@ -35,10 +35,6 @@ from cotenant.checkpoint.zerocode.written import StateReader, StateWriter
 
 TRAINER: Final = "transformers.trainer"
 """The module whose functions are the loop around a step."""
-BATCHES: Final = "batches"
-"""The name of a generator's variables among the roots of a picture."""
-GENERATORS: Final = "accelerate.data_loader"
-"""The module whose generators stand between the Trainer and a loader, and look one batch ahead."""
 ANOTHER: Final = "another train() begins, and a resume would take up the first one"
 
 
@@ -137,9 +133,6 @@ class _Standing(NamedTuple):
     def locate(self, reason: str) -> str:
         return f"line {self.line}: {reason}"
 
-    def frames(self) -> list[types.FrameType]:
-        return _frames_of(self.frame)
-
 
 def _frame_with(frame: types.FrameType | None, *names: str) -> types.FrameType:
     """The innermost function of the Trainer's that has these variables."""
@@ -169,17 +162,6 @@ def _loaders(batches: Any) -> Any:
     return found if issubclass(type(found), (_BaseDataLoaderIter, PassedBatches)) else None
 
 
-def _roots(standing: _Standing) -> list[tuple[str, Any]]:
-    roots = roots_of(standing.frames())
-    generator = _generator_of(standing.batches)
-    return roots if generator is None else [*roots, (f"{BATCHES}().", FrameVariables(generator))]
-
-
-def _release(standing: _Standing) -> None:
-    generator = _generator_of(standing.batches)
-    release_variables([*standing.frames(), *([generator] if generator is not None else [])])
-
-
 class TrainerRank(ScriptRank):
     """Saves and leaves at the begin of a Trainer's step."""
 
@@ -192,12 +174,12 @@ class TrainerRank(ScriptRank):
         try:
             standing = _Standing.above(sys._getframe(1), self._line)
             self._end_turn(standing.frame, standing)
-            _release(standing)
+            release_variables(_frames_of(standing.frame))
         except NotResumable as error:
             self._fail(f"line {self._line}: {error}")
 
-    def _roots(self, frame: types.FrameType) -> list[tuple[str, Any]]:
-        return _roots(_Standing(self._line, frame))
+    def roots(self, frame: types.FrameType) -> list[tuple[str, Any]]:
+        return [*roots_of(_frames_of(frame)), *self._watched.passes.generators()]
 
     def _write_place(self, standing: Any, writer: StateWriter) -> dict[str, Any]:
         names = standing.frame.f_locals
@@ -209,7 +191,8 @@ class TrainerRank(ScriptRank):
                 f"`{standing.frame.f_code.co_name}().epoch_iterator` is a {type(batches).__name__}: only "
                 "loaders of torch, and those that Accelerate makes of them, can be taken up"
             )
-        writer.leave_to_each_process(batches, loaders)
+        self._leave_generators(writer)
+        writer.leave_to_each_process(batches)
         return {
             "epoch": names["epoch"],
             "update_step": names["update_step"],
@@ -333,8 +316,8 @@ class _WayBack:
             loaders = variables.variables.get(path)
             if type(loaders) is PassedBatches:
                 variables.bind({**variables.variables, path: loaders.behind})
-        self._taken_up.put_everything_back(_roots(standing))
-        _release(standing)
+        self._taken_up.put_everything_back(self._rank.roots(standing.frame))
+        release_variables(_frames_of(standing.frame))
 
     @staticmethod
     def _own_variables(standing: _Standing) -> Iterator[tuple[str, FrameVariables]]:

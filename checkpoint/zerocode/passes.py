@@ -28,7 +28,7 @@ from cotenant.checkpoint.lookups import LookedUp
 from cotenant.checkpoint.namespaces import module_of
 from cotenant.checkpoint.ownership import is_scripts_own
 from cotenant.checkpoint.picture import Picture, generator_roots
-from cotenant.checkpoint.picture.kinds import Attributes, attributes
+from cotenant.checkpoint.picture.kinds import Attributes, FrameVariables, attributes
 from cotenant.checkpoint.picture.nodes import Node
 from cotenant.checkpoint.picture.objects import GeneratorKind
 from cotenant.checkpoint.progress.loading import Loading
@@ -41,6 +41,8 @@ PASSES_MAX: Final = 4
 """Loaders that one loop goes through side by side."""
 DISPLAYS: Final = ("tqdm", "rich", "cotenant")
 FRAMES_BETWEEN_MAX: Final = 8
+GENERATORS: Final = "accelerate.data_loader"
+"""A module whose generators stand between a loop and its loader, and look one batch ahead."""
 
 
 class Referring(Protocol):
@@ -134,6 +136,9 @@ class Pass:
             raise NotResumable(
                 "the workers of a loader live longer than an epoch, and what they keep is theirs"
             )
+        kind = type(self.batches())
+        if kind.__module__ != _BaseDataLoaderIter.__module__:
+            raise NotResumable(f"a loader gives its batches by a {kind.__module__}.{kind.__qualname__}")
         changed = []
         if self.sampler is not None:
             with self.sampler.hold():
@@ -212,6 +217,19 @@ class Passes:
         if len(found) > PASSES_MAX:
             raise NotResumable(f"one loop goes through more than {PASSES_MAX} loaders")
         return found
+
+    def generators(self) -> list[tuple[str, FrameVariables]]:
+        """The variables of Accelerate's generators that go through loaders: a batch that was loaded before it
+        is asked for is in one of them."""
+        if GENERATORS not in sys.modules:
+            return []
+        live = [each.batches() for each in self._by_batches.values()]
+        found = [
+            each.gi_frame
+            for each in gc.get_referrers(*(each for each in live if each is not None))
+            if type(each) is types.GeneratorType and each.gi_frame and module_of(each.gi_frame) == GENERATORS
+        ]
+        return [(f"batches({number}).", FrameVariables(each)) for number, each in enumerate(found)]
 
     def find(self, batches: Any) -> Pass | None:
         """The pass whose batches these give."""

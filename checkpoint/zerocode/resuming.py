@@ -351,7 +351,8 @@ class Resumption:
 
     def _put_everything_back(self, frame: types.FrameType) -> None:
         assert self._taken_up is not None
-        self._taken_up.put_everything_back(roots_of(script_frames(frame)))
+        roots = [*roots_of(script_frames(frame)), *self._watched.passes.generators()]
+        self._taken_up.put_everything_back(roots)
         self._is_back = True
         for kept in (self._bound, self._under_way, self._own):
             kept.clear()

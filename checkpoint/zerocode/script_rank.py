@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NoReturn, Protocol
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.guard import SAVING, AttemptEnds, describe
@@ -23,6 +24,7 @@ from cotenant.checkpoint.namespaces import names_of
 from cotenant.checkpoint.ownership import own_modules, own_thread
 from cotenant.checkpoint.picture import Picture, PictureTooLarge
 from cotenant.checkpoint.picture.arrays import TENSOR
+from cotenant.checkpoint.picture.kinds import release_variables
 from cotenant.checkpoint.progress.loops import Loaders
 from cotenant.checkpoint.rank import IDLE_S_MAX, KEEP, JobRank
 from cotenant.checkpoint.rerun import (
@@ -298,7 +300,7 @@ class ScriptRank(JobRank):
         thread = own_thread()
         if thread:
             raise NotResumable(f"a thread of the script's runs beside its loop: {thread}")
-        now = Picture(self._roots(frame), digests=True)
+        now = Picture(self.roots(frame), digests=True)
         with look.picture.hold():
             writer = StateWriter(look.picture, now, self._watched.passes, self._opaque)
             place = self._write_place(standing, writer)
@@ -311,12 +313,21 @@ class ScriptRank(JobRank):
         own = {"state": state, "gradient_orders": self._gradient_orders(look.picture, now), **place}
         return own, now
 
-    def _roots(self, frame: types.FrameType) -> list[tuple[str, Any]]:
+    def roots(self, frame: types.FrameType) -> list[tuple[str, Any]]:
         """What everything is reached from, at the end of a turn."""
-        return roots_of(script_frames(frame))
+        return [*roots_of(script_frames(frame)), *self._watched.passes.generators()]
+
+    def _leave_generators(self, writer: StateWriter) -> None:
+        """What stands between a loop and its loader is led to where it was, and gets back what it holds."""
+        for _, names in self._watched.passes.generators():
+            held = (each for each in names.variables.values() if issubclass(type(each), _BaseDataLoaderIter))
+            writer.leave_to_each_process(*held)
+            if names.frame is not None:
+                release_variables([names.frame])
 
     def _write_place(self, standing: Any, writer: StateWriter) -> dict[str, Any]:
         """Where the script stands, and how far it is in its data."""
+        self._leave_generators(writer)
         sites = standing.sites
         self._way = calls_in(standing.frames[: sites[-1].depth + 1], sites[-1].line)
         self._loops = [CallSite(*site[:3]) for site in sites]
@@ -369,7 +380,7 @@ class ScriptRank(JobRank):
 
     def _show_turn(self, frame: types.FrameType) -> None:
         assert self._leaving is not None
-        self._leaving.add(ShownState.from_picture(Picture(self._roots(frame))))
+        self._leaving.add(ShownState.from_picture(Picture(self.roots(frame))))
         if self._leaving.is_complete:
             self._end_proof()
 
@@ -385,7 +396,7 @@ class ScriptRank(JobRank):
                 os._exit(0)
 
     def _compare_turn(self, frame: types.FrameType) -> None:
-        now = ShownState.from_picture(Picture(self._roots(frame)))
+        now = ShownState.from_picture(Picture(self.roots(frame)))
         assert self._expected is not None
         wrong = self._expected.compare(now)
         if wrong:

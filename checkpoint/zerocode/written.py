@@ -260,7 +260,7 @@ class StateWriter:
             return (_CALL, "weakref:ref", [self._refer(value(), holder)]) if value() is not None else _DEAD
         if issubclass(type(value), io.IOBase) and getattr(value, "closed", False) and kind in _CLOSED:
             return (_CONSTANT, "closed", _CLOSED[kind])
-        if issubclass(kind, logging.Logger) and logging.Logger.manager.loggerDict.get(value.name) is value:
+        if isinstance(value, logging.Logger) and logging.Logger.manager.loggerDict.get(value.name) is value:
             return (_CALL, "logging:getLogger", [value.name])
         is_shown = kind.__module__.partition(".")[0] in _SHOWN
         is_beside = not self._is_shared(value) and (is_shown or id(value) in self._constants)

@@ -20,6 +20,9 @@ with tempfile.TemporaryDirectory() as folder:
         use_cpu=True,
         disable_tqdm=True,
         logging_strategy="no",
+        ddp_find_unused_parameters=False,
     )
-    transformers.Trainer(model=model, args=options, train_dataset=rows).train()
+    trainer = transformers.Trainer(model=model, args=options, train_dataset=rows)
+    trainer.remove_callback(transformers.PrinterCallback)  # It tells how long it took.
+    trainer.train()
 torch.save(model.state_dict(), sys.argv[1])
