@@ -279,6 +279,8 @@ class _WayBack:
         def get_batch_samples(batches: Any, *_: Any) -> Any:
             return SAVING.run(self._rank.guarded, self._batches_of_step, batches, seen=True)
 
+        self._own = self._trainer.__dict__.get("get_batch_samples")
+        """The Trainer's, where an object has one of its own."""
         self._trainer.get_batch_samples = get_batch_samples
 
     def begin_epoch(self) -> None:
@@ -311,7 +313,9 @@ class _WayBack:
 
     def _arrive(self, frame: types.FrameType) -> None:
         standing = _Standing.above(frame, 0)
-        self._trainer.__dict__.pop("get_batch_samples", None)
+        del self._trainer.get_batch_samples
+        if self._own is not None:
+            self._trainer.get_batch_samples = self._own
         for path, variables in self._own_variables(standing):
             loaders = variables.variables.get(path)
             if type(loaders) is PassedBatches:

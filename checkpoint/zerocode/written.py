@@ -486,13 +486,23 @@ class StateReader:
 
     def keep_of_each_process(self, frames: dict[str, types.FrameType]) -> None:
         """What each process has of its own stays what it is now, whatever is put back before the rest."""
-        for path, _ in self._tree["changed"]:
+        for path, content in self._tree["changed"]:
             node = self._find(path)
             if node is not None and isinstance(node.kind, (NamedKind, ListedKind)):
                 self._live[path] = node.kind.read(node.value)
+                if isinstance(node.kind, NamedKind):
+                    self._keep_generators(content, dict(zip(*self._live[path])))
         for path, frame in frames.items():
             variables = FrameVariables(frame).variables
             self._live[path] = list(variables), list(variables.values())
+
+    def _keep_generators(self, content: Any, present: dict[Any, Any]) -> None:
+        """A generator of random numbers that was made on the way here is that of the loop: a sampler that is
+        half way may hold it."""
+        for name, each in zip(*content):
+            made = self._tree["made"][each[1]] if type(each) is tuple and each[0] == _MADE else [""]
+            if made[0] == "generator" and made[1] == _imported_name(type(present.get(name))):
+                self._made[each[1]] = present[name]
 
     def put_back(self) -> list[str]:
         """Put everything back that is there; returns the paths that this process has not.
