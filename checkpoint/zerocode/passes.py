@@ -237,7 +237,7 @@ class Passes:
 
     def make_again(self, loader: Any, written: WrittenPass, reader: Resolving) -> Any:
         """What gives a loader's batches, from where it was left."""
-        _set_back(written.created, reader)
+        _put_before(written, written.created, reader)
         batches = self._begin_pass(loader)
         self.go_on(batches, written, reader)
         return batches
@@ -247,7 +247,7 @@ class Passes:
         begun = self.find(batches)
         if begun is None:
             raise NotResumable("a loader's iterator is not there")
-        begun.taken_up = functools.partial(_begin_order, written, reader)
+        begun.taken_up = functools.partial(_put_before, written, written.order, reader)
         while batches._num_yielded < written.given:
             if batches._num_workers == 0 and not isinstance(batches._dataset, IterableDataset):
                 go_past_one(batches)
@@ -323,10 +323,11 @@ def _named(states: States, writer: Referring) -> list[Any]:
     return [[name or writer.refer_to(each), _plain(state)] for name, each, state in states]
 
 
-def _begin_order(written: WrittenPass, reader: Resolving) -> None:
+def _put_before(written: WrittenPass, states: list[Any], reader: Resolving) -> None:
+    """Samplers and generators get back what they had before something was drawn from them."""
     for path, content in written.sampler:
         reader.put_one_back(path, content)
-    _set_back(written.order, reader)
+    _set_back(states, reader)
 
 
 def _set_back(named: list[Any], reader: Resolving) -> None:
@@ -371,8 +372,8 @@ class LoaderSkip:
         if not self._passes:
             return None
         written = self._passes.pop(0)
-        _set_back(written.created, self._reader)
-        return functools.partial(_begin_order, written, self._reader)
+        _put_before(written, written.created, self._reader)
+        return functools.partial(_put_before, written, written.order, self._reader)
 
     def go_past(self, loader: DataLoader[Any], batches: Any) -> Any:
         """The loader's batches from where the loop was left."""

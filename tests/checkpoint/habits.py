@@ -68,11 +68,13 @@ class Outcome:
     """The reason of a refusal; or what went wrong, with the first difference."""
     stops: tuple[int, ...] = ()
     """After which steps it stopped."""
+    proven: int = 0
+    """Resumes after which the same steps were made again."""
 
 
-def outcome_of(warm: Warm, folder: Path, name: str, seed: int = 0) -> Outcome:
+def outcome_of(warm: Warm, folder: Path, name: str, seed: int = 0, scripts: Path = SCRIPTS) -> Outcome:
     """The seed decides, together with the name, after which steps it is to stop."""
-    return _Script(warm, folder, name, seed).outcome()
+    return _Script(warm, folder, scripts / f"{name}.py", random.Random(f"{name} {seed}")).outcome()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +98,12 @@ class _Attempt:
 class _Script:
     """One script in a folder of its own, in which all of its attempts run."""
 
-    def __init__(self, warm: Warm, folder: Path, name: str, seed: int) -> None:
-        self._draw = random.Random(f"{name} {seed}")
+    def __init__(self, warm: Warm, folder: Path, path: Path, draw: random.Random) -> None:
+        self._draw = draw
         self._warm = warm
         self._folder = folder
-        self._path = SCRIPTS / f"{name}.py"
-        self._steps = 0
+        self._path = path
+        self._steps = self._proven = 0
 
     def outcome(self) -> Outcome:
         whole = self._start("whole", "logs-whole", seed=SEED_OF_JOB, env={})
@@ -120,6 +122,7 @@ class _Script:
 
     def _judge(self, attempt: _Attempt, stops: tuple[int, ...]) -> Outcome | None:
         """None: it has stopped as it was asked, and goes on."""
+        self._proven += bool((attempt.hello or {}).get("proven"))
         if attempt.failure:
             kind = Kind.LOST if stops else Kind.BROKEN
             return Outcome(kind=kind, said=attempt.failure, stops=stops)
@@ -138,7 +141,7 @@ class _Script:
             return Outcome(kind=Kind.UNHEARD, said="no optimizer has made a step", stops=stops)
         if not attempt.is_resumable:
             return Outcome(kind=Kind.REFUSED, said=str(attempt.hello.get("resumable_note", "")), stops=stops)
-        return Outcome(kind=Kind.EXACT, stops=stops)
+        return Outcome(kind=Kind.EXACT, stops=stops, proven=self._proven)
 
     def _saved(self, cwd: str) -> Any:
         return torch.load(self._folder / cwd / SAVED, weights_only=False)
