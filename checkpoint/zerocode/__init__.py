@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from cotenant.checkpoint.guard import REPORTING, SAVING, door
-from cotenant.checkpoint.rerun import marks_of_newest
+from cotenant.checkpoint.rerun import marks_of_newest, steps_of_newest
 from cotenant.checkpoint.seeds import end_seeds
 from cotenant.checkpoint.session import Session
 from cotenant.checkpoint.zerocode import hugging_face
@@ -35,6 +35,7 @@ def install(standing: Any, wanted: Sequence[str], startup: Any) -> Reporter:
     is_wanted = CHECKPOINT in wanted or LEAVE in wanted
     reporter = Reporter("" if is_wanted else NOT_ASKED, leaves_only=CHECKPOINT not in wanted)
     standing.observers.append(reporter)
+    standing.steps_saved = steps_of_newest()
     reporter.begin(startup)
     if is_wanted:
         hugging_face.watch(startup.when_imported, reporter, reporter.watched)

@@ -265,7 +265,7 @@ class _WayBack:
         self._trainer, self._rank, self._passes = trainer, rank, watched.passes
         self._loaded: LoadedCheckpoint = rank.take_up()
         self._taken_up = TakenUp(rank, watched, self._loaded)
-        rank.guarded(self._send_to_epoch, frame)
+        rank.run_or_end(self._send_to_epoch, frame)
 
     def _send_to_epoch(self, frame: types.FrameType) -> None:
         own = self._loaded.own
@@ -277,7 +277,7 @@ class _WayBack:
 
         @door
         def get_batch_samples(batches: Any, *_: Any) -> Any:
-            return SAVING.run(self._rank.guarded, self._batches_of_step, batches, seen=True)
+            return SAVING.run(self._rank.run_or_end, self._batches_of_step, batches, seen=True)
 
         self._own = self._trainer.__dict__.get("get_batch_samples")
         """The Trainer's, where an object has one of its own."""
@@ -309,7 +309,7 @@ class _WayBack:
 
     def arrive(self, frame: types.FrameType) -> None:
         """The step that was left has begun: everything gets back what it held."""
-        self._rank.guarded(self._arrive, frame)
+        self._rank.run_or_end(self._arrive, frame)
 
     def _arrive(self, frame: types.FrameType) -> None:
         standing = _Standing.above(frame, 0)

@@ -275,7 +275,7 @@ class Resumption:
 
     def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
         assert self._rank is not None
-        return self._rank.guarded(function, *args)
+        return self._rank.run_or_end(function, *args)
 
     def _refuse_to_destroy(self, reason: str) -> None:
         rank = self._rank = self._rank or self._make_rank()

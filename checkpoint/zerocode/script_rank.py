@@ -81,7 +81,7 @@ class PicturedState:
         return
 
 
-class Standing(Protocol):
+class SavingPlace(Protocol):
     """Where a script is that is being saved."""
 
     def locate(self, reason: str) -> str:
@@ -211,7 +211,7 @@ class ScriptRank(JobRank):
         self._close()
         raise AttemptEnds(1)
 
-    def guarded(self, function: Callable[..., Any], *args: Any) -> Any:
+    def run_or_end(self, function: Callable[..., Any], *args: Any) -> Any:
         """What goes wrong while a script is taken up must not end in a run that looks resumed."""
         try:
             return function(*args)
@@ -248,7 +248,7 @@ class ScriptRank(JobRank):
         """It was agreed to save after this step: at the end of its turn."""
         self._verdict = verdict
 
-    def _end_turn(self, frame: types.FrameType, standing: Standing) -> None:
+    def _end_turn(self, frame: types.FrameType, standing: SavingPlace) -> None:
         if self._leaving is not None:
             self._show_turn(frame)
             return
@@ -278,7 +278,7 @@ class ScriptRank(JobRank):
             self._agreement.can_save = True
             self._introduction.can_resume()
 
-    def _leave(self, frame: types.FrameType, standing: Standing) -> None:
+    def _leave(self, frame: types.FrameType, standing: SavingPlace) -> None:
         stop = self._verdict in (StepVerdict.STOP, StepVerdict.FINISH)
         own, now = self._write(frame, standing)
         own["shown"] = list(ShownState.from_picture(now))
@@ -291,7 +291,7 @@ class ScriptRank(JobRank):
             self.stopping = True
             self._show_where_it_stands()
 
-    def _write(self, frame: types.FrameType, standing: Standing) -> tuple[dict[str, Any], Picture]:
+    def _write(self, frame: types.FrameType, standing: SavingPlace) -> tuple[dict[str, Any], Picture]:
         """This rank's state at the end of a turn, as a tree of plain values and tensors, and what it is of.
         Whether a script can be saved is tried by this alone: it reads no tensor and writes no file."""
         look = self._watched.look

@@ -32,7 +32,6 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from cotenant.checkpoint.guard import SPLITTING, door
-from cotenant.checkpoint.rerun import steps_of_newest
 from cotenant.gradaccum import exactness
 from cotenant.gradaccum.schedule import PROGRESS, Schedule
 from cotenant.gradaccum.zerocode.measuring import MeasuredModule, MeasuredTrainer, refuse_random_numbers
@@ -69,7 +68,7 @@ def _turn(*what: Any) -> bool:
 def _turn_now(standing: AccumulationStanding, models: Iterable[Any], change: Callable[[int], None]) -> bool:
     """Turns a knob by what s is now, and keeps that s."""
     ordered = PROGRESS.steps_now()
-    steps = steps_of_newest() or ordered
+    steps = standing.steps_saved or ordered
     if steps != ordered:
         standing.note(f"it goes on from a checkpoint that was saved with s = {steps}, and keeps that")
     if steps == 1 or standing.refused is not None:
