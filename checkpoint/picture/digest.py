@@ -46,13 +46,15 @@ def name_of_constant(value: Any) -> str:
     if issubclass(type(value), types.CodeType):
         return f"code {value.co_name} {value.co_firstlineno}"
     kind = type(value)
+    if kind is tuple:
+        return f"({', '.join(map(name_of_constant, value))})"
     if kind in PLAIN or kind in _PRINTED or kind.__module__ in _PRINTED_MODULES:
         return f"{kind.__name__} {value!r}"
     name = getattr(value, "_name_", None)  # Of an enumeration.
     return f"{kind.__module__}.{kind.__qualname__} {name if isinstance(name, str) else ''}"
 
 
-_PRINTED: Final = (range, slice, tuple, type(Ellipsis), type(NotImplemented))
+_PRINTED: Final = (range, slice, type(Ellipsis), type(NotImplemented))
 _PRINTED_MODULES: Final = ("datetime", "decimal", "pathlib", "torch", "numpy", "re")
 
 

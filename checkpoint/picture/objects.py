@@ -149,7 +149,7 @@ class FunctionKind(NamedKind):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
             yield f"<{name}>", cell
         yield from super().parts(value, state)
-        if value.__dict__:
+        if value.__dict__ and is_scripts_own(value.__module__ or ""):
             yield "", Attributes(value.__dict__)
 
     def assign(self, value: Any, key: Any, each: Any) -> None:
