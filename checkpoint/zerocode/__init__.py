@@ -14,10 +14,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from cotenant.checkpoint.guard import REPORTING, SAVING, door
-from cotenant.checkpoint.rerun import marks_of_newest, steps_of_newest
+from cotenant.checkpoint.rerun import folders_of_newest, marks_of_newest, steps_of_newest, written_of_newest
 from cotenant.checkpoint.seeds import end_seeds
 from cotenant.checkpoint.session import Session
 from cotenant.checkpoint.zerocode import hugging_face
+from cotenant.checkpoint.zerocode.files import allow_made_again
+from cotenant.checkpoint.zerocode.hugging_face import TrainerRank
 from cotenant.checkpoint.zerocode.resuming import Resumption
 from cotenant.checkpoint.zerocode.script_rank import ScriptRank, Watched
 
@@ -49,7 +51,7 @@ class Reporter:
         self._why_not, self.leaves_only = why_not, leaves_only
         self.watched = Watched()
         self._rank: ScriptRank | None = None
-        self._driving: ScriptRank | None = None
+        self._driving: TrainerRank | None = None
         """Of a framework's trainer."""
         self._sessions: list[Session] = []
         """The script's own."""
@@ -62,9 +64,15 @@ class Reporter:
         watched = self.watched
         watched.passes.begin()
         watched.files.begin()
+        folders = folders_of_newest()
+        if folders:
+            allow_made_again(folders)
+        watched.files.written |= written_of_newest()
         if marks_of_newest():
-            self._take_up()
+            watched.passes.take_up()
+            Resumption(self._make_rank, watched).begin()
         else:
+            watched.files.when_destroyed = lambda reason: self._make_rank().end_attempt(reason)
             watched.look.when_taken += [watched.files.enter_loop, end_seeds]
             watched.look.begin(startup)
             SAVING.when_off.append(lambda _: watched.look.stop())
@@ -76,7 +84,7 @@ class Reporter:
             return "the script has a Session of its own"
         return self._why_not or ("" if self._rank is None else "the script has made steps of its own before")
 
-    def driven(self, rank: ScriptRank | None, reason: str) -> None:
+    def driven(self, rank: TrainerRank | None, reason: str) -> None:
         """A trainer's loops have begun, with a rank or without one for this reason."""
         self._driving = rank
         self._why_not = self._why_not or reason
@@ -107,16 +115,11 @@ class Reporter:
         if self._rank is not None and self._driving is None and not self._sessions:
             self._rank.note_step()
 
-    def _take_up(self) -> None:
-        """This attempt goes on from a checkpoint: the rank is made when the script comes to its loop, because
-        all ranks are connected by then."""
-
-        def make() -> ScriptRank:
-            self._rank = ScriptRank(self.watched, why_not=self._why_not, leaves_only=self.leaves_only)
-            return self._rank
-
-        self.watched.passes.take_up()
-        Resumption(make, self.watched).begin()
+    def _make_rank(self) -> ScriptRank:
+        """One of a script that goes on from a checkpoint: it is made when the script comes to its loop,
+        because all ranks are connected by then."""
+        self._rank = ScriptRank(self.watched, why_not=self._why_not, leaves_only=self.leaves_only)
+        return self._rank
 
     def _count_sessions(self) -> None:
         begin = Session.__init__

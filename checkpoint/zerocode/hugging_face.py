@@ -47,7 +47,7 @@ class Reports(Protocol):
     def obstacle(self) -> str:
         """Why no Trainer is to be driven."""
 
-    def driven(self, rank: ScriptRank | None, reason: str) -> None: ...
+    def driven(self, rank: TrainerRank | None, reason: str) -> None: ...
 
 
 def watch(when_imported: Any, reports: Reports, watched: Watched) -> None:
@@ -168,6 +168,8 @@ class TrainerRank(ScriptRank):
     def __init__(self, watched: Watched, *, line: int, leaves_only: bool) -> None:
         super().__init__(watched, why_not="", leaves_only=leaves_only)
         self._line = line
+        self.is_over = False
+        """The Trainer has made its last step."""
 
     def _wait(self) -> None:
         """The turn is over already."""
@@ -201,9 +203,11 @@ class TrainerRank(ScriptRank):
         }
 
     def end_training(self) -> None:
-        """The Trainer has made its last step, after which it is left no more."""
+        """After the last step it is left no more."""
+        self.is_over = True
         self._end_proof()
         self._complete()
+        self._agreement.can_save = False
 
 
 class _Steps:
@@ -216,7 +220,7 @@ class _Steps:
         self._way: _WayBack | None = None
         """To where the Trainer was left."""
         self._is_left = is_left
-        self._has_begun = self._is_over = False
+        self._has_begun = False
         self._is_under_way = False
         """A step has begun in this process."""
 
@@ -242,7 +246,7 @@ class _Steps:
             self._way.begin_epoch()
 
     def begin_step(self) -> None:
-        if self._is_over:
+        if self._rank.is_over:
             return
         if self._way is not None:
             self._way.arrive(sys._getframe(1))
@@ -252,8 +256,7 @@ class _Steps:
         self._is_under_way = True
 
     def end(self) -> None:
-        if self._is_under_way and not self._is_over:
-            self._is_over = True
+        if self._is_under_way and not self._rank.is_over:
             self._rank.end_training()
 
 

@@ -21,11 +21,11 @@ from cotenant.checkpoint import marks
 from cotenant.checkpoint.guard import SAVING, door
 from cotenant.checkpoint.picture import Picture
 from cotenant.checkpoint.picture.kinds import FrameVariables
-from cotenant.checkpoint.rerun import edited_on_the_way, first_loops, folders_of_newest, written_of_newest
+from cotenant.checkpoint.rerun import edited_on_the_way, first_loops
 from cotenant.checkpoint.resuming import LoadedCheckpoint
 from cotenant.checkpoint.seeds import end_seeds
 from cotenant.checkpoint.training.state import GradientOrder
-from cotenant.checkpoint.zerocode.files import allow_made_again, put_back_files
+from cotenant.checkpoint.zerocode.files import put_back_files
 from cotenant.checkpoint.zerocode.looking import roots_of
 from cotenant.checkpoint.zerocode.passes import LoaderSkip, WrittenPass
 from cotenant.checkpoint.zerocode.proof import ShownState
@@ -122,8 +122,6 @@ class Resumption:
 
     def begin(self) -> None:
         """Wait for the loops."""
-        allow_made_again(folders_of_newest())
-        self._watched.files.written |= written_of_newest()
         self._watched.files.when_destroyed = self._refuse_to_destroy
         answers: dict[str, Callable[..., Any]] = {
             marks.BEFORE: self._before,
