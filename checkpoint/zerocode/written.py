@@ -571,10 +571,10 @@ class StateReader:
         return self._resolve(name) if type(name) is tuple else dict(generator_roots()).get(name)
 
     def variable_of(self, path: str, name: str) -> Any:
-        """What a variable held of a function that the loop has called."""
-        for at, (names, values) in self._tree["frames"]:
-            if at == path and name in names:
-                return self._resolve(values[names.index(name)])
+        """What a variable held of a function that runs in the loop or around it."""
+        for at, content in (*self._tree["frames"], *self._tree["changed"]):
+            if at == path and name in content[0]:
+                return self._resolve(content[1][content[0].index(name)])
         raise NotResumable(f"`{path}{name}` was not written")
 
     def put_back_frames(self, frames: dict[str, types.FrameType]) -> list[str]:

@@ -60,6 +60,7 @@ def watch(when_imported: WhenImported, standing: AccumulationStanding, mean: boo
             when_imported(name, lambda module: _lightning(module.Trainer, standing))
 
 
+@door
 def _turn(*what: Any) -> bool:
     """Turns a knob, if it is to be turned; and returns whether it was."""
     return bool(SPLITTING.run(_turn_now, *what))
