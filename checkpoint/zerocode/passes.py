@@ -195,7 +195,7 @@ class Passes:
         if taken_up is None or skip is None:
             return batches
         begun = self.find(batches)
-        if begun is not None:
+        if begun is not None and not begun.has_begun:  # Workers have got their first indices.
             begun.taken_up = taken_up
         return SAVING.run(skip.go_past, loader, batches, otherwise=batches, seen=True)
 
@@ -229,7 +229,7 @@ class Passes:
             for each in gc.get_referrers(*(each for each in live if each is not None))
             if type(each) is types.GeneratorType and each.gi_frame and module_of(each.gi_frame) == GENERATORS
         ]
-        return [(f"batches({number}).", FrameVariables(each)) for number, each in enumerate(found)]
+        return [(f"batches{number}().", FrameVariables(each)) for number, each in enumerate(found)]
 
     def find(self, batches: Any) -> Pass | None:
         """The pass whose batches these give."""
@@ -247,7 +247,8 @@ class Passes:
         begun = self.find(batches)
         if begun is None:
             raise NotResumable("a loader's iterator is not there")
-        begun.taken_up = functools.partial(_put_before, written, written.order, reader)
+        if not begun.has_begun:
+            begun.taken_up = functools.partial(_put_before, written, written.order, reader)
         while batches._num_yielded < written.given:
             if batches._num_workers == 0 and not isinstance(batches._dataset, IterableDataset):
                 go_past_one(batches)
