@@ -72,6 +72,11 @@ def folders_of_newest() -> set[str]:
     return {each for facts in facts_of_all() for each in facts.get(FOLDERS) or ()}
 
 
+def steps_of_newest() -> int | None:
+    """The s with which a checkpoint was saved that this attempt may go on from; None: there is none."""
+    return next((facts.get("accumulation_steps") for facts in facts_of_all()), None)
+
+
 def written_of_newest() -> set[str]:
     """The files that the loops of earlier attempts have written."""
     return {each for facts in facts_of_all() for each in facts.get(WRITTEN) or ()}

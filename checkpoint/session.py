@@ -276,18 +276,3 @@ class Session(JobRank):
         self.step = loaded.manifest.step
         self._find_counter()  # the facts are about the step that comes next
         self._take_over(loaded, put_back(loaded, self._env, self._training, self._cursor, self._facts))
-
-    def epoch_ends(self, step: int, batches: int) -> None:
-        """After which step the present epoch is over, and how many it has, for loops that do not use
-        `batches`."""
-        self._agreement.epoch = (step, batches)
-
-    def keep_within_epochs(self) -> None:
-        """Never stop at the last step of an epoch, however short: what follows could need its last batch."""
-        self._agreement.epoch_batches_min = 2
-
-    def save_when_leaving(self) -> None:
-        """Saves when the job leaves, and not now and then: there is nothing to prepare for saves in the
-        background."""
-        self._stage = False
-        self._introduction.leaves_only()

@@ -219,7 +219,9 @@ class Picture:
         found: dict[str, str] = {}
         for node in self.nodes:
             state = node.kind.read(node.value)
-            if isinstance(node.kind, NamedKind) and not isinstance(node.kind, (EnvironmentKind, SettingsKind)):
+            if isinstance(node.kind, NamedKind) and not isinstance(
+                node.kind, (EnvironmentKind, SettingsKind)
+            ):
                 shown = zip(*state)
                 found.update(
                     (node.path_to(node.kind.step(node.value, key)), repr(each)[:SHOWN_MAX])

@@ -44,8 +44,9 @@ ATOMS: Final[frozenset[object]] = PLAIN | {
     torch.Size,
 }
 ATOMS_AND_TUPLES: Final = ATOMS | {tuple}
-BASES: Final = (enum.Enum, PurePath, BaseException, io.IOBase)
-"""Of whatever class; files are no state of a process's memory."""
+BASES: Final = (enum.Enum, PurePath, BaseException, io.IOBase, types.ModuleType)
+"""Of whatever class; files are no state of a process's memory, and the names of the script's own modules are
+met as such."""
 IN_MEMORY: Final = (io.StringIO, io.BytesIO)
 """But these are."""
 

@@ -35,7 +35,9 @@ def digest_items(items: Sequence[Any], name_of: Callable[[Any], str]) -> int:
     """Of what a container holds. `name_of`: how an object that is no plain value is written."""
     kinds = set(map(type, items))
     if int in kinds and any(map(is_address, items)):
-        return digest_plain([each if type(each) in PLAIN and not is_address(each) else (name_of(each),) for each in items])
+        return digest_plain(
+            [each if type(each) in PLAIN and not is_address(each) else (name_of(each),) for each in items]
+        )
     if kinds <= PLAIN or (kinds <= _WITH_TUPLES and holds_only(PLAIN, filter(is_tuple, items))):
         return digest_plain(items)
     return digest_plain([each if type(each) in PLAIN else (name_of(each),) for each in items])

@@ -1,5 +1,4 @@
-"""Settings of a process that no object of the script holds: its folder, what torch and numpy were told. A new process has those of the script's beginning.
-"""
+"""Settings of a process that no object of the script holds: its folder, what torch and numpy were told. A new process has those of the script's beginning."""
 
 from __future__ import annotations
 
@@ -12,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from cotenant.checkpoint.picture.kinds import NamedKind
+
 
 class ProcessSettings:
     """Stands for the settings of this process."""
@@ -38,7 +38,9 @@ _SETTINGS: Final[dict[str, Callable[[], Any]]] = {
     "torch.is_grad_enabled()": torch.is_grad_enabled,
     "torch.is_inference_mode_enabled()": torch.is_inference_mode_enabled,
     "torch.is_anomaly_enabled()": torch.is_anomaly_enabled,
-    "torch.is_autocast_enabled()": lambda: torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"),
+    "torch.is_autocast_enabled()": lambda: (
+        torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    ),
     "torch.profiler": torch.autograd._profiler_enabled,
     "torch.get_deterministic_debug_mode()": torch.get_deterministic_debug_mode,
     "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision,
@@ -47,7 +49,14 @@ _SETTINGS: Final[dict[str, Callable[[], Any]]] = {
     "sys.excepthook": lambda: sys.excepthook,
     **{
         f"signal.{name.name}": (lambda number=name: signal.getsignal(number))
-        for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+        for name in (
+            signal.SIGINT,
+            signal.SIGTERM,
+            signal.SIGHUP,
+            signal.SIGUSR1,
+            signal.SIGUSR2,
+            signal.SIGALRM,
+        )
     },
 }
 

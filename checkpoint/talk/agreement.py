@@ -62,7 +62,6 @@ class Agreement:
     """(the step that ends this epoch, steps in an epoch). A resume at the end of an epoch would run what the
     script does there without a batch before it (no `loss` to print): such a step is refused for a later one.
     """
-    epoch_batches_min: int = EPOCH_BATCHES_MIN
     _promises: dict[tuple[str, int], _Promise] = field(default_factory=dict)
     _obeyed: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=2 * OPEN_MAX))
     attention_step: int = _NEVER
@@ -133,7 +132,7 @@ class Agreement:
         if self.epoch is None:
             return False
         end, length = self.epoch
-        return length >= self.epoch_batches_min and step >= end and (step - end) % length == 0
+        return length >= EPOCH_BATCHES_MIN and step >= end and (step - end) % length == 0
 
     def _remember(self, promise: _Promise) -> None:
         self._promises[promise.kind, promise.proposal] = promise

@@ -15,10 +15,12 @@ from typing import Any, Final
 
 from cotenant.checkpoint.guard import REPORTING, SAVING, door
 from cotenant.checkpoint.late_log import LateLog
-from cotenant.checkpoint.rerun import marks_of_newest
+from cotenant.checkpoint.rerun import folders_of_newest, marks_of_newest, steps_of_newest, written_of_newest
 from cotenant.checkpoint.seeds import end_seeds
 from cotenant.checkpoint.session import Session
 from cotenant.checkpoint.zerocode import hugging_face
+from cotenant.checkpoint.zerocode.files import allow_made_again
+from cotenant.checkpoint.zerocode.hugging_face import TrainerRank
 from cotenant.checkpoint.zerocode.resuming import Resumption
 from cotenant.checkpoint.zerocode.script_rank import ScriptRank, Watched
 
@@ -36,10 +38,11 @@ def install(standing: Any, wanted: Sequence[str], startup: Any) -> Reporter:
     is_wanted = CHECKPOINT in wanted or LEAVE in wanted
     reporter = Reporter("" if is_wanted else NOT_ASKED, leaves_only=CHECKPOINT not in wanted)
     standing.observers.append(reporter)
+    standing.steps_saved = steps_of_newest()
     reporter.begin(startup)
     LateLog.is_beside = True
     if is_wanted:
-        hugging_face.watch(startup.when_imported, reporter.driven)
+        hugging_face.watch(startup.when_imported, reporter, reporter.watched)
     return reporter
 
 
@@ -47,10 +50,10 @@ class Reporter:
     """Observes the hook's verdict and steps (see `cotenant.gradaccum.zerocode.Observer`)."""
 
     def __init__(self, why_not: str = NOT_ASKED, *, leaves_only: bool = False) -> None:
-        self._why_not, self._leaves_only = why_not, leaves_only
-        self._watched = Watched()
+        self._why_not, self.leaves_only = why_not, leaves_only
+        self.watched = Watched()
         self._rank: ScriptRank | None = None
-        self._driving: Session | None = None
+        self._driving: TrainerRank | None = None
         """Of a framework's trainer."""
         self._sessions: list[Session] = []
         """The script's own."""
@@ -60,28 +63,39 @@ class Reporter:
         self._count_sessions()
         if self._why_not:
             return
-        watched = self._watched
+        watched = self.watched
         watched.passes.begin()
         watched.files.begin()
+        folders = folders_of_newest()
+        if folders:
+            allow_made_again(folders)
+        watched.files.written |= written_of_newest()
         if marks_of_newest():
-            self._take_up()
+            watched.passes.take_up()
+            Resumption(self._make_rank, watched).begin()
         else:
+            watched.files.when_destroyed = lambda reason: self._make_rank().end_attempt(reason)
             watched.look.when_taken += [watched.files.enter_loop, end_seeds]
             watched.look.begin(startup)
             SAVING.when_off.append(lambda _: watched.look.stop())
 
-    def driven(self, session: Session | None, reason: str) -> None:
-        """A trainer's loops have begun, with a session or without one for this reason."""
-        self._driving = session if not reason else None
+    @property
+    def obstacle(self) -> str:
+        """Why no trainer's loops are to be saved; empty: nothing speaks against it."""
+        if self._sessions:
+            return "the script has a Session of its own"
+        return self._why_not or ("" if self._rank is None else "the script has made steps of its own before")
+
+    def driven(self, rank: TrainerRank | None, reason: str) -> None:
+        """A trainer's loops have begun, with a rank or without one for this reason."""
+        self._driving = rank
         self._why_not = self._why_not or reason
-        if self._rank is not None:
-            self._rank.give_up(reason or "a trainer drives its loops now")
-        if session is not None and self._leaves_only and not reason:
-            session.save_when_leaving()
+        if self._rank is not None and reason:
+            self._rank.give_up(reason)
 
     def decide(self, reason: str | None) -> None:
         """Before the first step is counted."""
-        REPORTING.run(self._watched.look.end)  # Also when saving is off: something may be left of it.
+        REPORTING.run(self.watched.look.end)  # Also when saving is off: something may be left of it.
         accumulates = True if reason is None else reason
         if self._driving is not None:
             self._driving.accumulation_known(reason)
@@ -92,7 +106,7 @@ class Reporter:
             self._rank.accumulation_known(reason)
         else:
             why_not = self._why_not or SAVING.why
-            self._rank = ScriptRank(self._watched, why_not=why_not, leaves_only=self._leaves_only)
+            self._rank = ScriptRank(self.watched, why_not=why_not, leaves_only=self.leaves_only)
             self._rank.begin(accumulates)
 
     def withdrawn(self, reason: str) -> None:
@@ -103,15 +117,11 @@ class Reporter:
         if self._rank is not None and self._driving is None and not self._sessions:
             self._rank.note_step(optimizer)
 
-    def _take_up(self) -> None:
-        """This attempt goes on from a checkpoint: the rank is made when the script comes to its loop, because
-        all ranks are connected by then."""
-
-        def make() -> ScriptRank:
-            self._rank = ScriptRank(self._watched, why_not=self._why_not, leaves_only=self._leaves_only)
-            return self._rank
-
-        Resumption(make, self._watched).begin()
+    def _make_rank(self) -> ScriptRank:
+        """One of a script that goes on from a checkpoint: it is made when the script comes to its loop,
+        because all ranks are connected by then."""
+        self._rank = ScriptRank(self.watched, why_not=self._why_not, leaves_only=self.leaves_only)
+        return self._rank
 
     def _count_sessions(self) -> None:
         begin = Session.__init__

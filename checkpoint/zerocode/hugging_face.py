@@ -1,93 +1,97 @@
-"""Hugging Face's Trainer, saved and resumed by a Session through the Trainer's own callbacks and position.
+"""Hugging Face's Trainer: saved and resumed by pictures, as a loop of the script's own would be.
 
-Rule: the Trainer keeps its loop. A `trainer_state.json` tells it where to go on, as one of its own checkpoint
-folders would; the Session puts back model, optimizer, scheduler and random numbers from the job's
-checkpoints. A step counts as done when the next one begins: what the Trainer logs, evaluates and saves after
-it belongs to it.
+Rule: the Trainer keeps its loop. Its frames are pictured with those of the script, when it begins to train
+and at the begin of a step: all that a Trainer, its subclass, its callbacks and its model have counted by then
+is state. To resume, a Trainer begins as it did, is sent to the epoch in which it was left, gets no batches
+for the steps that were made, and everything back at the begin of the next one. The loader's own generator is
+each process's: it is led to where it stood.
+
+Rule: a step counts as done when the next one begins: what the Trainer logs, evaluates and saves after it
+belongs to it.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import json
-import math
 import sys
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Final
+import types
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple, Protocol
 
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import TensorDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from cotenant.checkpoint.guard import SAVING, door
-from cotenant.checkpoint.resuming import LoadedCheckpoint, load_newest
-from cotenant.checkpoint.session import Session
-from cotenant.checkpoint.talk import gang
-from cotenant.checkpoint.training import rng
+from cotenant.checkpoint.namespaces import module_of
+from cotenant.checkpoint.picture.kinds import FrameVariables, release_variables
+from cotenant.checkpoint.rerun import facts_of_all, marks_of_newest
+from cotenant.checkpoint.resuming import LoadedCheckpoint
+from cotenant.checkpoint.zerocode.looking import roots_of
+from cotenant.checkpoint.zerocode.passes import GENERATORS, LoaderSkip, PassedBatches, WrittenPass
+from cotenant.checkpoint.zerocode.refusals import NotResumable
+from cotenant.checkpoint.zerocode.resuming import TakenUp
+from cotenant.checkpoint.zerocode.script_rank import ScriptRank, Watched
+from cotenant.checkpoint.zerocode.sites import LoopSite, script_frames
+from cotenant.checkpoint.zerocode.written import StateReader, StateWriter
 
-Begun = Callable[[Any, str], None]
-"""Gets the Session, or None and the reason why there is none."""
-STATE: Final = "trainer state"
-"""Among what a checkpoint holds beside model and optimizer."""
-STEPS_MIN: Final = 2
-"""Of an epoch: it is never stopped after the last one."""
-STEADY: Final = (list, tuple, TensorDataset)
-"""Data sets whose rows are the same each time."""
-
-
-def watch(when_imported: Any, begun: Begun) -> None:
-    when_imported("transformers.trainer", lambda module: _drive(module, begun))
+TRAINER: Final = "transformers.trainer"
+"""The module whose functions are the loop around a step."""
+ANOTHER: Final = "another train() begins, and a resume would take up the first one"
 
 
-def _drive(module: Any, begun: Begun) -> None:
-    begin = module.Trainer.train
+class Reports(Protocol):
+    """What a driver needs of `zerocode.Reporter`."""
 
-    @door
-    @functools.wraps(begin)
-    def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        folder = SAVING.run(_follow, module, self, begun, sys._getframe(1).f_lineno)
-        if folder is None:
-            return begin(self, resume_from_checkpoint, *args, **kwargs)
-        with folder:
-            return begin(self, folder.name, *args, **kwargs)
+    leaves_only: bool
 
-    module.Trainer.train = train
+    @property
+    def obstacle(self) -> str:
+        """Why no Trainer is to be driven."""
+
+    def driven(self, rank: TrainerRank | None, reason: str) -> None: ...
 
 
-def _follow(module: Any, trainer: Any, begun: Begun, line: int) -> tempfile.TemporaryDirectory[str] | None:
-    """Follows a Trainer's steps, where it could go on at one of them. Returns the folder that it goes on
-    from; None: it begins as it would."""
-    why = _obstacle(trainer)
-    if why:
-        begun(None, f"line {line}: the Trainer cannot be resumed: {why}")
-        return None
-    loaded = _newest()
-    steps = _Steps(module, trainer, loaded, functools.partial(_told_place, begun, line))
-    trainer.add_callback(_callback(module, steps))
-    if loaded is None:
-        return None
-    own = loaded.own
-
-    @door
-    def put_back_later(*_: Any, **__: Any) -> None:
-        """The Session puts it back, when it is made."""
-
-    @door
-    def put_random_numbers_back(*_: Any) -> None:
-        SAVING.is_needed = True  # Others would be a wrong state.
-        SAVING.run(rng.restore, own["rng"])
-        SAVING.is_needed = False
-
-    trainer._load_from_checkpoint, trainer._load_rng_state = put_back_later, put_random_numbers_back
-    folder = tempfile.TemporaryDirectory(prefix="cotenant-")
-    (Path(folder.name) / module.TRAINER_STATE_NAME).write_text(loaded.shared["extra"][STATE]["json"])
-    return folder
+def watch(when_imported: Any, reports: Reports, watched: Watched) -> None:
+    driver = _Driver(reports, watched)
+    when_imported(TRAINER, driver.begin)
 
 
-def _told_place(begun: Begun, line: int, session: Session | None, why: str) -> None:
-    begun(session, f"line {line}: the Trainer cannot be resumed: {why}" if why else "")
+class _Driver:
+    """Follows the first training of a process."""
+
+    def __init__(self, reports: Reports, watched: Watched) -> None:
+        self._reports, self._watched = reports, watched
+        self._steps: _Steps | None = None
+
+    def begin(self, module: Any) -> None:
+        begin = module.Trainer.train
+
+        @door
+        @functools.wraps(begin)
+        def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+            folder = SAVING.run(follow, module, self, resume_from_checkpoint, sys._getframe(1).f_lineno)
+            own = resume_from_checkpoint if folder is None else None
+            return begin(self, own, *args, **kwargs)
+
+        follow = self._follow
+        module.Trainer.train = train
+
+    def _follow(self, module: Any, trainer: Any, folder: Any, line: int) -> bool | None:
+        """Follows a Trainer's steps, where it could go on at one of them. Returns True where it is taken up
+        by us, and not from a folder of its own."""
+        if self._steps is not None:
+            self._steps.rank_gives_up(f"line {line}: {ANOTHER}")
+            return None
+        is_left = next(facts_of_all(), None) is not None
+        why = self._reports.obstacle or _obstacle(trainer)
+        if not why and folder and not is_left:
+            why = "it begins from a checkpoint folder of its own"
+        if why or marks_of_newest():
+            self._reports.driven(None, f"line {line}: the Trainer cannot be resumed: {why}" if why else "")
+            return None
+        rank = TrainerRank(self._watched, line=line, leaves_only=self._reports.leaves_only)
+        self._steps = _Steps(trainer, rank, self._reports, self._watched, is_left=is_left)
+        trainer.add_callback(_callback(module, self._steps))
+        return is_left or None
 
 
 def _obstacle(trainer: Any) -> str:
@@ -95,8 +99,8 @@ def _obstacle(trainer: Any) -> str:
     options = trainer.args
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         return "each rank holds another part of the state (DeepSpeed, FSDP)"
-    if options.ignore_data_skip or options.auto_find_batch_size:
-        return "ignore_data_skip or auto_find_batch_size: it would not find its place in the data"
+    if options.auto_find_batch_size:
+        return "auto_find_batch_size: it may begin again with other batches"
     if options.n_gpu > 1:
         return "DataParallel over several GPUs in one process"
     if not hasattr(trainer.train_dataset, "__len__"):
@@ -104,76 +108,241 @@ def _obstacle(trainer: Any) -> str:
     return ""
 
 
-def _newest() -> LoadedCheckpoint | None:
-    env = gang.environment()
-    if env.root is None:
-        return None
-    attempt = gang.attempt_of(env, env.root)
-    return load_newest(env.root, attempt=attempt, resume=env.resume, rank=env.rank, world_size=env.world_size)
+class _Standing(NamedTuple):
+    """Where a Trainer is: at the begin of a step."""
+
+    line: int
+    """Of the script, at which it trains."""
+    frame: types.FrameType
+    """Of the function that goes through the batches of an epoch."""
+
+    @staticmethod
+    def above(frame: types.FrameType, line: int) -> _Standing:
+        """The one that called this frame.
+
+        Raises:
+            NotResumable: this version of transformers has another loop.
+        """
+        return _Standing(line, _frame_with(frame, "epoch_iterator", "batch_samples", "epoch", "update_step"))
+
+    @property
+    def batches(self) -> Any:
+        """What gives the Trainer its batches."""
+        return self.frame.f_locals["epoch_iterator"]
+
+    def locate(self, reason: str) -> str:
+        return f"line {self.line}: {reason}"
 
 
-class _Place:
-    """Where the Trainer is, for the checkpoint: as it writes it down itself."""
+def _frame_with(frame: types.FrameType | None, *names: str) -> types.FrameType:
+    """The innermost function of the Trainer's that has these variables."""
+    while frame is not None:
+        if module_of(frame) == TRAINER and set(names) <= set(frame.f_code.co_varnames):
+            return frame
+        frame = frame.f_back
+    raise NotResumable(f"this version of transformers trains in another way (no variable {names[0]})")
 
-    def __init__(self, module: Any, trainer: Any) -> None:
-        self._kind = module.ExportableState
-        self._trainer = trainer
 
-    def state_dict(self) -> dict[str, str]:
-        state, handler = self._trainer.state, self._trainer.callback_handler
-        for each in (*handler.callbacks, self._trainer.control):
-            if isinstance(each, self._kind):
-                state.stateful_callbacks[type(each).__name__] = each.state()
-        return {"json": json.dumps(dataclasses.asdict(state), sort_keys=True)}
+def _frames_of(frame: types.FrameType) -> list[types.FrameType]:
+    """The script's own frames and those of its Trainer, the outermost first."""
+    return script_frames(frame, also=TRAINER)
 
-    def load_state_dict(self, state: dict[str, str]) -> None:
-        """Does nothing: the Trainer was told its place before it began."""
+
+def _generator_of(batches: Any) -> types.FrameType | None:
+    """The frame of Accelerate's generator, where one gives the batches."""
+    frame = batches.gi_frame if type(batches) is types.GeneratorType else None
+    return frame if frame is not None and module_of(frame) == GENERATORS else None
+
+
+def _loaders(batches: Any) -> Any:
+    """What a loader of torch gives its batches by, itself or behind Accelerate's generator; None: another
+    kind of loader."""
+    generator = _generator_of(batches)
+    found = batches if generator is None else generator.f_locals.get("dataloader_iter")
+    return found if issubclass(type(found), (_BaseDataLoaderIter, PassedBatches)) else None
+
+
+class TrainerRank(ScriptRank):
+    """Saves and leaves at the begin of a Trainer's step."""
+
+    def __init__(self, watched: Watched, *, line: int, leaves_only: bool) -> None:
+        super().__init__(watched, why_not="", leaves_only=leaves_only)
+        self._line = line
+        self.is_over = False
+        """The Trainer has made its last step."""
+
+    def _wait(self) -> None:
+        """The turn is over already."""
+        try:
+            standing = _Standing.above(sys._getframe(1), self._line)
+            self._end_turn(standing.frame, standing)
+            release_variables(_frames_of(standing.frame))
+        except NotResumable as error:
+            self._fail(f"line {self._line}: {error}")
+
+    def roots(self, frame: types.FrameType) -> list[tuple[str, Any]]:
+        return [*roots_of(_frames_of(frame)), *self._watched.passes.generators()]
+
+    def _write_place(self, standing: Any, writer: StateWriter) -> dict[str, Any]:
+        names = standing.frame.f_locals
+        batches, generator = standing.batches, _generator_of(standing.batches)
+        loaders = _loaders(batches)
+        begun = None if loaders is None else self._watched.passes.find(loaders)
+        if begun is None:
+            raise NotResumable(
+                f"`{standing.frame.f_code.co_name}().epoch_iterator` is a {type(batches).__name__}: only "
+                "loaders of torch, and those that Accelerate makes of them, can be taken up"
+            )
+        self._leave_generators(writer)
+        writer.leave_to_each_process(batches)
+        return {
+            "epoch": names["epoch"],
+            "update_step": names["update_step"],
+            "at": -1 if generator is None else generator.f_lasti,
+            "pass": list(begun.write(writer)),
+        }
+
+    def end_training(self) -> None:
+        """After the last step it is left no more."""
+        self.is_over = True
+        self._end_proof()
+        self._complete()
+        self._agreement.can_save = False
 
 
 class _Steps:
-    """Follows the Trainer's steps with a Session."""
+    """Follows the Trainer's steps."""
 
-    def __init__(self, module: Any, trainer: Any, loaded: LoadedCheckpoint | None, begun: Begun) -> None:
-        self._module, self._trainer, self._loaded, self._begun = module, trainer, loaded, begun
-        self._session: Session | None = None
+    def __init__(
+        self, trainer: Any, rank: TrainerRank, reports: Reports, watched: Watched, *, is_left: bool
+    ) -> None:
+        self._trainer, self._rank, self._reports, self._watched = trainer, rank, reports, watched
+        self._way: _WayBack | None = None
+        """To where the Trainer was left."""
+        self._is_left = is_left
+        self._has_begun = False
         self._is_under_way = False
         """A step has begun in this process."""
 
-    def begin(self, given: dict[str, Any]) -> None:
-        if self._session is not None:
-            return  # A second train() of this Trainer.
-        trainer, optimizer = self._trainer, given["optimizer"]
-        wrapped = trainer.model_wrapped
-        self._session = session = Session(
-            wrapped if isinstance(wrapped, DistributedDataParallel) else trainer.model,
-            getattr(optimizer, "optimizer", optimizer),
-            given["lr_scheduler"],
-            trainer.accelerator.scaler,
-            extra={STATE: _Place(self._module, trainer)},
-            accumulates=False,  # It is not known before the first step.
-        )
-        SAVING.when_off.append(session.fall_silent)
-        session.keep_within_epochs()
-        self._begun(session, "")
-        if self._loaded is not None and not _is_steady(trainer):
-            session.differs("what its data draws at random is drawn anew")
+    def rank_gives_up(self, reason: str) -> None:
+        self._rank.give_up(reason)
 
-    def begin_epoch(self, args: Any, state: Any, given: dict[str, Any]) -> None:
-        steps = math.ceil(len(given["train_dataloader"]) / args.gradient_accumulation_steps)
-        assert self._session is not None
-        done = self._session.step + self._is_under_way
-        self._session.epoch_ends(done + steps - state.global_step % steps, steps)
-        if steps < STEPS_MIN:
-            self._session.cannot_resume("an epoch has one step only, so it could not be stopped within one")
+    def begin(self) -> None:
+        if self._has_begun:
+            return
+        self._has_begun = True
+        frame = _frame_with(sys._getframe(1), "epochs_trained")
+        frames = _frames_of(frame)
+        if self._is_left:
+            self._way = _WayBack(self._trainer, self._rank, self._watched, frame)
+        else:
+            self._watched.look.look_at(frames)
+            self._rank.begin(accumulates=False)  # It is not known before the first step.
+        release_variables(frames)
+        self._reports.driven(self._rank, "")
+
+    def begin_epoch(self) -> None:
+        if self._way is not None:
+            self._way.begin_epoch()
 
     def begin_step(self) -> None:
-        self.end()
+        if self._rank.is_over:
+            return
+        if self._way is not None:
+            self._way.arrive(sys._getframe(1))
+            self._way = None
+        elif self._is_under_way:
+            self._rank.note_step()
         self._is_under_way = True
 
     def end(self) -> None:
-        if self._is_under_way and self._session is not None:
-            self._session.step_done()
-        self._is_under_way = False
+        if self._is_under_way and not self._rank.is_over:
+            self._rank.end_training()
+
+
+class _WayBack:
+    """Leads a Trainer that has begun anew to where the one before it was left."""
+
+    def __init__(self, trainer: Any, rank: TrainerRank, watched: Watched, frame: types.FrameType) -> None:
+        """`frame`: of the Trainer's loop over epochs, which has not begun."""
+        self._trainer, self._rank, self._passes = trainer, rank, watched.passes
+        self._loaded: LoadedCheckpoint = rank.take_up()
+        self._taken_up = TakenUp(rank, watched, self._loaded)
+        rank.run_or_end(self._send_to_epoch, frame)
+
+    def _send_to_epoch(self, frame: types.FrameType) -> None:
+        own = self._loaded.own
+        self._taken_up.begin(_frames_of(frame), [])
+        self._passes.take_up()
+        variables = FrameVariables(frame)
+        variables.bind({**variables.variables, "epochs_trained": own["epoch"]})
+        self._left, self._written = own["update_step"], WrittenPass(*own["pass"])
+
+        @door
+        def get_batch_samples(batches: Any, *_: Any) -> Any:
+            return SAVING.run(self._rank.run_or_end, self._batches_of_step, batches, seen=True)
+
+        self._own = self._trainer.__dict__.get("get_batch_samples")
+        """The Trainer's, where an object has one of its own."""
+        self._trainer.get_batch_samples = get_batch_samples
+
+    def begin_epoch(self) -> None:
+        """The next loader that is asked for its batches is the one of this epoch."""
+        self._passes.skip = _Skip(self._written, self._taken_up.reader)
+
+    def _batches_of_step(self, batches: Any) -> Any:
+        """None for a step that was made; for the one that was left, its own."""
+        if self._left:
+            self._left -= 1
+            return [], None
+        while not self._stands(batches):
+            next(batches)
+        self._passes.skip = None
+        frame = _frame_with(sys._getframe(1), "epoch_iterator")
+        path = roots_of(_frames_of(frame))[-1][0]
+        variable = functools.partial(self._taken_up.reader.variable_of, path)
+        return variable("batch_samples"), variable("num_items_in_batch")
+
+    def _stands(self, batches: Any) -> bool:
+        """Whether the batches that were used are behind."""
+        loaders, generator = _loaders(batches), _generator_of(batches)
+        if loaders is None or loaders._num_yielded < self._written.given:
+            return False
+        return generator is None or generator.f_lasti == self._loaded.own["at"]
+
+    def arrive(self, frame: types.FrameType) -> None:
+        """The step that was left has begun: everything gets back what it held."""
+        self._rank.run_or_end(self._arrive, frame)
+
+    def _arrive(self, frame: types.FrameType) -> None:
+        standing = _Standing.above(frame, 0)
+        del self._trainer.get_batch_samples
+        if self._own is not None:
+            self._trainer.get_batch_samples = self._own
+        for path, variables in self._own_variables(standing):
+            loaders = variables.variables.get(path)
+            if type(loaders) is PassedBatches:
+                variables.bind({**variables.variables, path: loaders.behind})
+        self._taken_up.put_everything_back(self._rank.roots(standing.frame))
+        release_variables(_frames_of(standing.frame))
+
+    @staticmethod
+    def _own_variables(standing: _Standing) -> Iterator[tuple[str, FrameVariables]]:
+        """Where a loader's batches are held, each with the name of the variable."""
+        yield "epoch_iterator", FrameVariables(standing.frame)
+        generator = _generator_of(standing.batches)
+        if generator is not None:
+            yield "dataloader_iter", FrameVariables(generator)
+
+
+class _Skip(LoaderSkip):
+    """Goes past all batches that were given: what was in the last of them is put back."""
+
+    def __init__(self, written: WrittenPass, reader: StateReader) -> None:
+        super().__init__([written], LoopSite(TRAINER, "", 0, 0, written.given), reader)
+
+    def _is_shown_only(self, _: Any) -> bool:
+        return True
 
 
 def _callback(module: Any, steps: _Steps) -> Any:
@@ -181,12 +350,12 @@ def _callback(module: Any, steps: _Steps) -> Any:
 
     class CotenantSteps(module.TrainerCallback):  # type: ignore[misc]
         @door
-        def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            SAVING.run(steps.begin, given)
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            SAVING.run(steps.begin)
 
         @door
-        def on_epoch_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            SAVING.run(steps.begin_epoch, args, state, given)
+        def on_epoch_begin(self, *_: Any, **__: Any) -> None:
+            SAVING.run(steps.begin_epoch)
 
         @door
         def on_step_begin(self, *_: Any, **__: Any) -> None:
@@ -197,10 +366,3 @@ def _callback(module: Any, steps: _Steps) -> Any:
             SAVING.run(steps.end)
 
     return CotenantSteps()
-
-
-def _is_steady(trainer: Any) -> bool:
-    """Whether the Trainer's batches are the same each time they are made, as far as can be known."""
-    rows, collator = trainer.train_dataset, trainer.data_collator
-    table = type(rows).__module__ == "datasets.arrow_dataset" and rows.format["type"] != "custom"
-    return (table or isinstance(rows, STEADY)) and not getattr(collator, "mlm", False)

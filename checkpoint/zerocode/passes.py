@@ -28,7 +28,7 @@ from cotenant.checkpoint.lookups import LookedUp
 from cotenant.checkpoint.namespaces import module_of
 from cotenant.checkpoint.ownership import is_scripts_own
 from cotenant.checkpoint.picture import Picture, generator_roots
-from cotenant.checkpoint.picture.kinds import Attributes, attributes
+from cotenant.checkpoint.picture.kinds import Attributes, FrameVariables, attributes
 from cotenant.checkpoint.picture.nodes import Node
 from cotenant.checkpoint.picture.objects import GeneratorKind
 from cotenant.checkpoint.progress.loading import Loading
@@ -41,6 +41,8 @@ PASSES_MAX: Final = 4
 """Loaders that one loop goes through side by side."""
 DISPLAYS: Final = ("tqdm", "rich", "cotenant")
 FRAMES_BETWEEN_MAX: Final = 8
+GENERATORS: Final = "accelerate.data_loader"
+"""A module whose generators stand between a loop and its loader, and look one batch ahead."""
 
 
 class Referring(Protocol):
@@ -50,11 +52,13 @@ class Referring(Protocol):
 
     def write_as_it_was(self, node: Node) -> Any: ...
 
+    def refer_to(self, value: Any) -> Any: ...
+
 
 class Resolving(Protocol):
     """What it needs of `written.StateReader`."""
 
-    def generator_at(self, path: str) -> Any: ...
+    def generator_at(self, name: Any) -> Any: ...
 
     def put_one_back(self, path: str, content: Any) -> None: ...
 
@@ -136,10 +140,12 @@ class Pass:
             raise NotResumable(
                 "the workers of a loader live longer than an epoch, and what they keep is theirs"
             )
-        before = writer.before
+        kind = type(self.batches())
+        if kind.__module__ != _BaseDataLoaderIter.__module__:
+            raise NotResumable(f"a loader gives its batches by a {kind.__module__}.{kind.__qualname__}")
         return WrittenPass(
-            _named(self.created, before),
-            _named(self.order, before),
+            _named(self.created, writer),
+            _named(self.order, writer),
             self.batches()._num_yielded,
             _written_as_it_was(self.sampler, writer),
             _written_as_it_was(self.data, writer),
@@ -197,7 +203,7 @@ class Passes:
         if taken_up is None or skip is None:
             return batches
         begun = self.find(batches)
-        if begun is not None:
+        if begun is not None and not begun.has_begun:  # Workers have got their first indices.
             begun.taken_up = taken_up
         return SAVING.run(skip.go_past, loader, batches, otherwise=batches, seen=True)
 
@@ -220,13 +226,26 @@ class Passes:
             raise NotResumable(f"one loop goes through more than {PASSES_MAX} loaders")
         return found
 
+    def generators(self) -> list[tuple[str, FrameVariables]]:
+        """The variables of Accelerate's generators that go through loaders: a batch that was loaded before it
+        is asked for is in one of them."""
+        if GENERATORS not in sys.modules:
+            return []
+        live = [each.batches() for each in self._by_batches.values()]
+        found = [
+            each.gi_frame
+            for each in gc.get_referrers(*(each for each in live if each is not None))
+            if type(each) is types.GeneratorType and each.gi_frame and module_of(each.gi_frame) == GENERATORS
+        ]
+        return [(f"batches{number}().", FrameVariables(each)) for number, each in enumerate(found)]
+
     def find(self, batches: Any) -> Pass | None:
         """The pass whose batches these give."""
         return self._by_batches.get(batches)
 
     def make_again(self, loader: Any, written: WrittenPass, reader: Resolving) -> Any:
         """What gives a loader's batches, from where it was left."""
-        _begin_again(written, reader)
+        _put_before(written, written.created, reader)
         batches = self._begin_pass(loader)
         self.go_on(batches, written, reader)
         return batches
@@ -236,7 +255,8 @@ class Passes:
         begun = self.find(batches)
         if begun is None:
             raise NotResumable("a loader's iterator is not there")
-        begun.taken_up = functools.partial(_begin_order, written, reader)
+        if not begun.has_begun:
+            begun.taken_up = functools.partial(_put_before, written, written.order, reader)
         while batches._num_yielded < written.given:
             if batches._num_workers == 0 and not isinstance(batches._dataset, IterableDataset):
                 go_past_one(batches)
@@ -307,14 +327,8 @@ def _attributes(value: Any) -> dict[str, Any]:
     return found[1].entries if found is not None and type(found[1]) is Attributes else {}
 
 
-def _named(states: States, before: Picture) -> list[Any]:
-    named = []
-    for name, generator, state in states:
-        node = before.node_of(generator)
-        if node is None and not name:
-            raise NotResumable("a loader draws from a generator that was made in the loop")
-        named.append([name or node.path, _plain(state)])  # type: ignore[union-attr]
-    return named
+def _named(states: States, writer: Referring) -> list[Any]:
+    return [[name or writer.refer_to(each), _plain(state)] for name, each, state in states]
 
 
 def _written_as_it_was(picture: Picture | None, writer: Referring) -> list[Any]:
@@ -326,17 +340,15 @@ def _written_as_it_was(picture: Picture | None, writer: Referring) -> list[Any]:
         return [writer.write_as_it_was(each) for each in changed]
 
 
-def _begin_again(written: WrittenPass, reader: Resolving) -> None:
-    """What a loader draws and what its data hold is what it was when it was asked for its batches."""
-    for path, content in written.data:
-        reader.put_one_back(path, content)
-    _set_back(written.created, reader)
-
-
-def _begin_order(written: WrittenPass, reader: Resolving) -> None:
+def _put_before(written: WrittenPass, states: list[Any], reader: Resolving) -> None:
+    """Samplers, generators and data that are a stream get back what they had before something was drawn from
+    them."""
+    if states is written.created:
+        for path, content in written.data:
+            reader.put_one_back(path, content)
     for path, content in written.sampler:
         reader.put_one_back(path, content)
-    _set_back(written.order, reader)
+    _set_back(states, reader)
 
 
 def _set_back(named: list[Any], reader: Resolving) -> None:
@@ -381,8 +393,8 @@ class LoaderSkip:
         if not self._passes:
             return None
         written = self._passes.pop(0)
-        _begin_again(written, self._reader)
-        return functools.partial(_begin_order, written, self._reader)
+        _put_before(written, written.created, self._reader)
+        return functools.partial(_put_before, written, written.order, self._reader)
 
     def go_past(self, loader: DataLoader[Any], batches: Any) -> Any:
         """The loader's batches from where the loop was left."""

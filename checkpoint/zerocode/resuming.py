@@ -18,20 +18,17 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-import torch
-
 from cotenant.checkpoint import marks
-from cotenant.checkpoint.disk.layout import CheckpointError
-from cotenant.checkpoint.guard import SAVING, describe, door
+from cotenant.checkpoint.guard import SAVING, door
 from cotenant.checkpoint.picture import Picture
 from cotenant.checkpoint.picture.kinds import FrameVariables
 from cotenant.checkpoint.progress.main_optimizer import MainOptimizer
-from cotenant.checkpoint.rerun import edited_on_the_way, first_loops, folders_of_newest, written_of_newest
+from cotenant.checkpoint.rerun import edited_on_the_way, first_loops
 from cotenant.checkpoint.resuming import LoadedCheckpoint
 from cotenant.checkpoint.seeds import end_seeds
 from cotenant.checkpoint.training.state import GradientOrder
 from cotenant.checkpoint.unseen import Unseen
-from cotenant.checkpoint.zerocode.files import allow_made_again, put_back_files
+from cotenant.checkpoint.zerocode.files import put_back_files
 from cotenant.checkpoint.zerocode.looking import roots_of
 from cotenant.checkpoint.zerocode.passes import LoaderSkip, WrittenPass
 from cotenant.checkpoint.zerocode.proof import ShownState
@@ -55,6 +52,59 @@ class PassedOver(BaseException):
     """The script was left elsewhere than in its first loop."""
 
 
+class TakenUp:
+    """What a process had when it was left, on its way into the objects of this one."""
+
+    def __init__(self, rank: ScriptRank, watched: Watched, loaded: LoadedCheckpoint) -> None:
+        self._rank, self._watched, self._loaded = rank, watched, loaded
+
+    def begin(self, frames: list[types.FrameType], began: list[CallSite]) -> None:
+        """The loop that trains begins.
+
+        Raises:
+            NotResumable: it is another one.
+        """
+        own, watched = self._loaded.own, self._watched
+        watched.passes.take_up()
+        self._picture = picture = Picture(roots_of(frames), digests=True, aliases=True)
+        watched.look.take(picture, began)
+        watched.files.enter_loop()
+        end_seeds()
+        self.reader = StateReader(own["state"], picture, watched.passes)
+        for key, names in own["gradient_orders"]:
+            wrong = GradientOrder(self.reader.object_at(key)).replay(names)
+            if wrong:
+                raise NotResumable(wrong)
+        for key in own.get("optimizer", ()):
+            MainOptimizer.of_attempt_before = weakref.ref(self.reader.object_at(key))
+        missing = self.reader.put_back()
+        if missing:
+            raise NotResumable(
+                f"what comes before its loop came out otherwise: {', '.join(missing[:4])} is not there"
+            )
+
+    def put_everything_back(self, roots: list[tuple[str, Any]]) -> None:
+        """The script stands where it was left. `roots`: as they were written.
+
+        Raises:
+            NotResumable: what it has now is not what it had.
+        """
+        inner = {path: value.frame for path, value in roots if hasattr(value, "frame")}
+        self.reader.keep_of_each_process(inner)
+        self._picture.put_back()  # What was done on the way here.
+        missing = [*self.reader.put_back(), *self.reader.put_back_frames(inner)]
+        if missing:
+            raise NotResumable(f"its loop was reached by another way: {', '.join(missing[:4])} not there")
+        put_back_files(self._loaded.own["files"])
+        shown = ShownState(*self._loaded.own["shown"])
+        wrong = shown.difference(ShownState.from_picture(Picture(roots)))
+        if wrong:
+            raise NotResumable(OTHERWISE.format(wrong))
+        self._picture.let_go()
+        self._watched.passes.end_taking_up()
+        self._rank.taken_up(self._loaded)
+
+
 class Resumption:
     """Takes one script up where it was left."""
 
@@ -68,8 +118,8 @@ class Resumption:
         self._began: list[CallSite] = []
         self._way: list[CallSite] = []
         self._sites: list[LoopSite] = []
+        self._taken_up: TakenUp | None = None
         self._reader: StateReader | None = None
-        self._picture: Picture | None = None
         self._skip: LoaderSkip | None = None
         """Where the next loop on the way was left."""
         self._under_way: dict[tuple[int, int], _Turns] = {}
@@ -79,8 +129,6 @@ class Resumption:
 
     def begin(self) -> None:
         """Wait for the loops."""
-        allow_made_again(folders_of_newest())
-        self._watched.files.written |= written_of_newest()
         self._watched.files.when_destroyed = self._refuse_to_destroy
         answers: dict[str, Callable[..., Any]] = {
             marks.BEFORE: self._before,
@@ -231,19 +279,11 @@ class Resumption:
         return (frame.f_code.co_filename, line) in self._first_loops
 
     def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What goes wrong here must not end in a run that looks resumed."""
         assert self._rank is not None
-        try:
-            if function in (self._advance, self._go_to_turn):  # Code of the script's runs behind these.
-                return function(*args)
-            with Unseen():
-                return function(*args)
-        except NotResumable as error:
-            self._rank.end_attempt(str(error))
-        except (CheckpointError, OSError, MemoryError, torch.OutOfMemoryError) as error:
-            self._rank.end_attempt(str(error), "load")
-        except Exception as error:  # noqa: BLE001  # whatever it is, this is not the run that was left
-            self._rank.end_attempt(describe(error))
+        if function in (self._advance, self._go_to_turn):  # Code of the script's runs behind these.
+            return self._rank.run_or_end(function, *args)
+        with Unseen():
+            return self._rank.run_or_end(function, *args)
 
     def _refuse_to_destroy(self, reason: str) -> None:
         rank = self._rank = self._rank or self._make_rank()
@@ -260,23 +300,10 @@ class Resumption:
         self._sites = [LoopSite(*site) for site in self._own["sites"]]
 
     def _begin_loop(self, frames: list[types.FrameType]) -> None:
-        self._watched.passes.take_up()
-        self._picture = Picture(roots_of(frames), digests=True, aliases=True)
-        self._watched.look.take(self._picture, self._began)
-        self._watched.files.enter_loop()
-        end_seeds()
-        self._reader = reader = StateReader(self._own["state"], self._picture, self._watched.passes)
-        for key, names in self._own["gradient_orders"]:
-            wrong = GradientOrder(reader.object_at(key)).replay(names)
-            if wrong:
-                raise NotResumable(wrong)
-        for key in self._own["optimizer"]:
-            MainOptimizer.of_attempt_before = weakref.ref(reader.object_at(key))
-        missing = self._reader.put_back()
-        if missing:
-            raise NotResumable(
-                f"what comes before its loop came out otherwise: {', '.join(missing[:4])} is not there"
-            )
+        assert self._rank is not None and self._loaded is not None
+        self._taken_up = taken_up = TakenUp(self._rank, self._watched, self._loaded)
+        taken_up.begin(frames, self._began)
+        self._reader = taken_up.reader
 
     def _bind(self, frame: types.FrameType) -> None:
         """Give a function its variables before it goes on: what set them does not run again."""
@@ -332,29 +359,16 @@ class Resumption:
                 self._put_everything_back(frame)
 
     def _put_everything_back(self, frame: types.FrameType) -> None:
-        assert self._reader is not None and self._picture is not None
-        frames = script_frames(frame)
-        inner = {path: value.frame for path, value in roots_of(frames) if hasattr(value, "frame")}
-        self._reader.keep_of_each_process(inner)
-        self._picture.put_back()  # What was done on the way here.
-        missing = [*self._reader.put_back(), *self._reader.put_back_frames(inner)]
-        if missing:
-            raise NotResumable(f"its loop was reached by another way: {', '.join(missing[:4])} not there")
-        put_back_files(self._own["files"])
-        wrong = ShownState(*self._own["shown"]).difference(ShownState.from_picture(Picture(roots_of(frames))))
-        if wrong:
-            raise NotResumable(OTHERWISE.format(wrong))
+        assert self._taken_up is not None
+        roots = [*roots_of(script_frames(frame)), *self._watched.passes.generators()]
+        self._taken_up.put_everything_back(roots)
         self._is_back = True
-        self._picture.let_go()
-        self._watched.passes.end_taking_up()
         for kept in (self._bound, self._under_way, self._own):
             kept.clear()
-        self._reader = self._picture = self._skip = self._watched.passes.skip = (
+        self._taken_up = self._reader = self._skip = self._watched.passes.skip = (
             None  # They would keep what the script lets go of.
         )
         self._watched.passes.steps += 1
-        assert self._rank is not None and self._loaded is not None
-        self._rank.taken_up(self._loaded)
 
 
 class _Turns:

@@ -14,17 +14,19 @@ import types
 import weakref
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn, Protocol
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from cotenant.checkpoint.disk.layout import CheckpointError
-from cotenant.checkpoint.guard import SAVING, AttemptEnds
+from cotenant.checkpoint.guard import SAVING, AttemptEnds, describe
 from cotenant.checkpoint.namespaces import names_of
 from cotenant.checkpoint.ownership import own_modules, own_thread
 from cotenant.checkpoint.picture import Picture, PictureTooLarge
 from cotenant.checkpoint.picture.arrays import TENSOR
+from cotenant.checkpoint.picture.kinds import release_variables
 from cotenant.checkpoint.progress.loops import Loaders
 from cotenant.checkpoint.rank import IDLE_S_MAX, KEEP, JobRank
 from cotenant.checkpoint.rerun import (
@@ -49,7 +51,7 @@ from cotenant.checkpoint.zerocode.looking import FirstLook, registers_for_the_en
 from cotenant.checkpoint.zerocode.passes import Passes
 from cotenant.checkpoint.zerocode.proof import Expected, OverlapProof, ShownState
 from cotenant.checkpoint.zerocode.refusals import NotResumable, NotYet
-from cotenant.checkpoint.zerocode.sites import CallSite, LoopStanding, calls_in, script_frames, stand_at
+from cotenant.checkpoint.zerocode.sites import CallSite, calls_in, script_frames, stand_at
 from cotenant.checkpoint.zerocode.written import StateWriter
 
 PROOF_STEPS: Final = 2
@@ -83,6 +85,13 @@ class PicturedState:
 
     def first_step_done(self) -> None:
         return
+
+
+class SavingPlace(Protocol):
+    """Where a script is that is being saved."""
+
+    def locate(self, reason: str) -> str:
+        """A reason, after the line that it is about."""
 
 
 class Watched:
@@ -211,6 +220,17 @@ class ScriptRank(JobRank):
         self._close()
         raise AttemptEnds(1)
 
+    def run_or_end(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What goes wrong while a script is taken up must not end in a run that looks resumed."""
+        try:
+            return function(*args)
+        except NotResumable as error:
+            self.end_attempt(str(error))
+        except (CheckpointError, OSError, MemoryError, torch.OutOfMemoryError) as error:
+            self.end_attempt(str(error), "load")
+        except Exception as error:  # noqa: BLE001  # whatever it is, this is not the run that was left
+            self.end_attempt(describe(error))
+
     def _wait(self) -> None:
         """Do what is due at the end of this turn of the loop."""
         try:
@@ -237,7 +257,7 @@ class ScriptRank(JobRank):
         """It was agreed to save after this step: at the end of its turn."""
         self._verdict = verdict
 
-    def _end_turn(self, frame: types.FrameType, standing: LoopStanding) -> None:
+    def _end_turn(self, frame: types.FrameType, standing: SavingPlace) -> None:
         if self._leaving is not None:
             self._show_turn(frame)
             return
@@ -249,7 +269,9 @@ class ScriptRank(JobRank):
                 self._script.named = {}
                 self._is_written = True
                 self._allow_saves()
-            if self._verdict is not StepVerdict.GO:  # What is set meanwhile in its context is none of the script's.
+            if (
+                self._verdict is not StepVerdict.GO
+            ):  # What is set meanwhile in its context is none of the script's.
                 contextvars.copy_context().run(self._leave, frame, standing)
         except NotYet as error:
             if self._verdict is not StepVerdict.GO:
@@ -267,7 +289,7 @@ class ScriptRank(JobRank):
             self._agreement.can_save = True
             self._introduction.can_resume()
 
-    def _leave(self, frame: types.FrameType, standing: LoopStanding) -> None:
+    def _leave(self, frame: types.FrameType, standing: SavingPlace) -> None:
         stop = self._verdict in (StepVerdict.STOP, StepVerdict.FINISH)
         own, now = self._write(frame, standing)
         own["shown"] = list(ShownState.from_picture(now))
@@ -280,42 +302,60 @@ class ScriptRank(JobRank):
             self.stopping = True
             self._show_where_it_stands()
 
-    def _write(self, frame: types.FrameType, standing: LoopStanding) -> tuple[dict[str, Any], Picture]:
+    def _write(self, frame: types.FrameType, standing: SavingPlace) -> tuple[dict[str, Any], Picture]:
         """This rank's state at the end of a turn, as a tree of plain values and tensors, and what it is of.
         Whether a script can be saved is tried by this alone: it reads no tensor and writes no file."""
-        look, passes, sites = self._watched.look, self._watched.passes, standing.sites
+        look = self._watched.look
         if look.picture is None:
             raise NotResumable(look.why_not)
-        if not self._is_written and registers_for_the_end(standing.loops):
-            raise NotResumable(f"{sites[0].place}: it registers functions for its end (atexit) in the loop")
         thread = own_thread()
         if thread:
             raise NotResumable(f"a thread of the script's runs beside its loop: {thread}")
-        now = Picture(roots_of(script_frames(frame)), digests=True)
+        now = Picture(self.roots(frame), digests=True)
         with look.picture.hold():
-            writer = StateWriter(look.picture, now, passes, self._opaque)
-            written = [
-                [list(each.write(writer)) for each in through if each.batches() is not None]
-                for through, _ in zip(standing.passes, sites)
-            ]
+            writer = StateWriter(look.picture, now, self._watched.passes, self._opaque)
+            place = self._write_place(standing, writer)
             state = writer.write()
         self._script.named = {
             node.path: node.value
             for node in now.nodes
             if node.kind is TENSOR and isinstance(node.value, torch.nn.Parameter)
         }
-        self._way = calls_in(script_frames(frame), sites[-1].line)
+        own = {"state": state, "gradient_orders": self._gradient_orders(look.picture, now), **place}
+        return own, now
+
+    def roots(self, frame: types.FrameType) -> list[tuple[str, Any]]:
+        """What everything is reached from, at the end of a turn."""
+        return [*roots_of(script_frames(frame)), *self._watched.passes.generators()]
+
+    def _leave_generators(self, writer: StateWriter) -> None:
+        """What stands between a loop and its loader is led to where it was, and gets back what it holds."""
+        for _, names in self._watched.passes.generators():
+            held = (each for each in names.variables.values() if issubclass(type(each), _BaseDataLoaderIter))
+            writer.leave_to_each_process(*held)
+            if names.frame is not None:
+                release_variables([names.frame])
+
+    def _write_place(self, standing: Any, writer: StateWriter) -> dict[str, Any]:
+        """Where the script stands, and how far it is in its data."""
+        self._leave_generators(writer)
+        sites = standing.sites
+        if not self._is_written and registers_for_the_end(standing.loops):
+            raise NotResumable(f"{sites[0].place}: it registers functions for its end (atexit) in the loop")
+        self._way = calls_in(standing.frames[: sites[-1].depth + 1], sites[-1].line)
         self._loops = [CallSite(*site[:3]) for site in sites]
-        own = {
-            "state": state,
-            "began": [list(call) for call in look.began],
+        return {
+            "began": [list(call) for call in self._watched.look.began],
             "way": [list(call) for call in self._way],
             "sites": [list(site) for site in sites],
-            "passes": written,
-            "optimizer": [each.key for each in [look.picture.node_of(self._optimizer())] if each is not None],
-            "gradient_orders": self._gradient_orders(look.picture, now),
+            "optimizer": [
+                each.key for each in [writer.before.node_of(self._optimizer())] if each is not None
+            ],
+            "passes": [
+                [list(each.write(writer)) for each in through if each.batches() is not None]
+                for through, _ in zip(standing.passes, sites)
+            ],
         }
-        return own, now
 
     def _gradient_orders(self, before: Picture, now: Picture) -> list[list[Any]]:
         """In which order each DDP adds gradients up, where that matters."""
@@ -356,7 +396,7 @@ class ScriptRank(JobRank):
 
     def _show_turn(self, frame: types.FrameType) -> None:
         assert self._leaving is not None
-        self._leaving.add(ShownState.from_picture(Picture(roots_of(script_frames(frame)))))
+        self._leaving.add(ShownState.from_picture(Picture(self.roots(frame))))
         if self._leaving.is_complete:
             self._end_proof()
 
@@ -372,7 +412,7 @@ class ScriptRank(JobRank):
                 os._exit(0)
 
     def _compare_turn(self, frame: types.FrameType) -> None:
-        now = ShownState.from_picture(Picture(roots_of(script_frames(frame))))
+        now = ShownState.from_picture(Picture(self.roots(frame)))
         assert self._expected is not None
         wrong = self._expected.compare(now)
         if wrong:

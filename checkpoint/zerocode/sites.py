@@ -91,15 +91,16 @@ class LoopStanding(NamedTuple):
         return next(uses, f"{self.sites[0].place}: {reason}")
 
 
-def script_frames(frame: types.FrameType | None) -> list[types.FrameType]:
+def script_frames(frame: types.FrameType | None, also: str = "") -> list[types.FrameType]:
     """The frames of the script's own code, the outermost first. The script begins at `__main__`: who runs it
-    there is none of it."""
+    there is none of it. `also`: a module whose functions count as well."""
     found = []
     for _ in range(FRAMES_MAX):
         if frame is None:
             break
         is_ours = frame.f_code.co_filename.startswith(OURS)
-        if not is_ours and is_scripts_own(module_of(frame)):
+        name = module_of(frame)
+        if not is_ours and (name == also or is_scripts_own(name)):
             found.append(frame)
         frame = frame.f_back
     names = names_of("__main__")

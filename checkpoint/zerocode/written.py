@@ -97,6 +97,8 @@ class StateWriter:
         objects when they were looked into first, by their paths; grows."""
         self._opaque = opaque
         self.before, self._now, self._passes = before, now, passes
+        self._left: set[int] = set()
+        """The identities of what each process makes for itself."""
         self._made: dict[int, int] = {}
         self._entries: list[Any] = []
         self._storages: dict[int, Any] = {
@@ -108,6 +110,21 @@ class StateWriter:
             id(each) for node in before.nodes for each in _values_in(node) if kind_of(type(each)) is None
         }
         """What no picture looks into, and was there before."""
+
+    def leave_to_each_process(self, *values: Any) -> None:
+        """These are not written: whoever takes the script up makes and leads them to where they were."""
+        self._left.update(map(id, values))
+
+    def refer_to(self, value: Any) -> Any:
+        """A reference to an object, made in the loop or before it.
+
+        Raises:
+            NotResumable: the script holds it no more.
+        """
+        node = self.before.node_of(value) or self._now.node_of(value)
+        if node is None:
+            raise NotResumable("a loader draws from a generator that is gone")
+        return self._refer(value, node)
 
     def write(self) -> dict[str, Any]:
         """The state as a tree of plain values and tensors.
@@ -155,7 +172,9 @@ class StateWriter:
         """What can change of an object, in the form in which its kind reads it."""
         kind, state = node.kind, node.state
         if kind is SETTINGS and old is not None:
-            raise NotResumable(f"`{kind.first_difference(node.value, old.state, state)}` is changed in the loop")
+            raise NotResumable(
+                f"`{kind.first_difference(node.value, old.state, state)}` is changed in the loop"
+            )
         if kind is TENSOR:
             return self._tensor(node)
         if kind is ARRAY and type(state) is not list:
@@ -206,6 +225,8 @@ class StateWriter:
         if kind in PLAIN:
             owner = self._now.node_at(value)
             return value if owner is None else (_CALL, "builtins:id", [self._refer(owner.value, holder)])
+        if id(value) in self._left:
+            return (_OWN,)
         old = self.before.node_of(value)
         if old is not None:
             return (_AT, old.key)
@@ -249,16 +270,15 @@ class StateWriter:
             return (_CALL, "weakref:ref", [self._refer(value(), holder)]) if value() is not None else _DEAD
         if issubclass(type(value), io.IOBase) and getattr(value, "closed", False) and kind in _CLOSED:
             return (_CONSTANT, "closed", _CLOSED[kind])
-        if issubclass(type(value), logging.Logger):
+        if isinstance(value, logging.Logger) and logging.Logger.manager.loggerDict.get(value.name) is value:
             return (_CALL, "logging:getLogger", [value.name])
         if issubclass(type(value), BaseException) and not vars(value):
             return (_CALL, self._refer(kind, holder), [self._refer(each, holder) for each in value.args])
         is_shown = kind.__module__.partition(".")[0] in _SHOWN
-        is_there = type(holder.value) is FrameVariables or self.before.node_of(holder.value) is not None
-        if is_there and not self._is_shared(value) and (is_shown or id(value) in self._constants):
-            return (_OWN,)  # It shows where a loop is, or logs, or was there: the new process makes its own.
-        if is_there and _owner_is_packages(holder):
-            return (_OWN,)
+        is_beside = not self._is_shared(value) and (is_shown or id(value) in self._constants)
+        is_there = self.before.node_of(holder.value) is not None or type(holder.value) is FrameVariables
+        if is_there and (is_beside or _owner_is_packages(holder)):
+            return (_OWN,)  # It shows where a loop is, or was there: the new process makes its own.
         words = f"is a {kind.__module__}.{kind.__qualname__}, which cannot be written"
         raise NotResumable(f"`{_path_in(holder, value)}` {words}")
 
@@ -321,7 +341,7 @@ class StateWriter:
         if isinstance(kind, ObjectKind) and not is_pure(made):
             raise NotResumable(f"`{own.path}` {_why_not(own)}")
         content = None if isinstance(kind, ObjectKind) else self._content(own)
-        inside = [self._attributes(each) for _, each in attributes(value)]
+        inside = [self._attributes(value, each) for _, each in attributes(value)]
         extra = None
         if issubclass(type(value), collections.deque):
             extra = value.maxlen
@@ -350,16 +370,19 @@ class StateWriter:
 
     def _made_as(self, own: Node) -> list[Any]:
         """The class of a tensor, and its attributes."""
-        made = type(own.value)
-        inside = [each for each in (self._attributes(place) for _, place in attributes(own.value)) if each]
+        value, made = own.value, type(own.value)
+        inside = [each for each in (self._attributes(value, place) for _, place in attributes(value)) if each]
         is_plain = made in (torch.Tensor, torch.nn.Parameter)
         is_parameter = issubclass(made, torch.nn.Parameter)
         return [None if is_plain else self._refer(made, own), inside, is_parameter]
 
-    def _attributes(self, place: Any) -> Any:
+    def _attributes(self, of: Any, place: Any) -> Any:
         node = self._now.node_of(place)
         if node is None:
             return None
+        owner = None if node.parent is None else node.parent.value
+        if type(place) is Attributes and owner is not of:  # Two objects have one `__dict__`.
+            return ["shared", self._refer(owner, node)]
         return ["slots" if type(place) is SlotsOf else "attributes", self._content(node)]
 
     def _look_into_opaque(self, node: Node) -> None:
@@ -499,13 +522,23 @@ class StateReader:
 
     def keep_of_each_process(self, frames: dict[str, types.FrameType]) -> None:
         """What each process has of its own stays what it is now, whatever is put back before the rest."""
-        for path, _ in self._tree["changed"]:
+        for path, content in self._tree["changed"]:
             node = self._find(path)
             if node is not None and isinstance(node.kind, (NamedKind, ListedKind)):
                 self._live[path] = node.kind.read(node.value)
+                if isinstance(node.kind, NamedKind):
+                    self._keep_generators(content, dict(zip(*self._live[path])))
         for path, frame in frames.items():
             variables = FrameVariables(frame).variables
             self._live[path] = list(variables), list(variables.values())
+
+    def _keep_generators(self, content: Any, present: dict[Any, Any]) -> None:
+        """A generator of random numbers that was made on the way here is that of the loop: a sampler that is
+        half way may hold it."""
+        for name, each in zip(*content):
+            made = self._tree["made"][each[1]] if type(each) is tuple and each[0] == _MADE else [""]
+            if made[0] == "generator" and made[1] == _imported_name(type(present.get(name))):
+                self._made[each[1]] = present[name]
 
     def put_back(self) -> list[str]:
         """Put everything back that is there; returns the paths that this process has not.
@@ -533,6 +566,9 @@ class StateReader:
                     node.kind.put_back(node.value, state)
         for node, content in draws:
             self._fill(node.kind, node.value, content)
+        for number, made in self._made.items():  # They were made once, and have drawn since.
+            if isinstance(kind_of(type(made)), GeneratorKind):
+                _GENERATOR.put_back(made, tuple(self._tree["made"][number][2]))
         return missing
 
     def _find(self, key: str) -> Node | None:
@@ -565,11 +601,17 @@ class StateReader:
             raise NotResumable(f"`{path}` is not there")
         return node.value
 
-    def generator_at(self, path: str) -> Any:
-        """A generator of random numbers; None: it is not there."""
-        shared = dict(generator_roots())
-        node = self._find(path)
-        return shared.get(path, None if node is None else node.value)
+    def generator_at(self, name: Any) -> Any:
+        """A generator of random numbers, by the name of one that the process shares or by a reference; None:
+        it is not there."""
+        return self._resolve(name) if type(name) is tuple else dict(generator_roots()).get(name)
+
+    def variable_of(self, path: str, name: str) -> Any:
+        """What a variable held of a function that runs in the loop or around it."""
+        for at, content in (*self._tree["frames"], *self._tree["changed"]):
+            if at == path and name in content[0]:
+                return self._resolve(content[1][content[0].index(name)])
+        raise NotResumable(f"`{path}{name}` was not written")
 
     def put_back_frames(self, frames: dict[str, types.FrameType]) -> list[str]:
         """Put the variables of these functions back, which the loop has called; returns the paths of those
@@ -711,6 +753,9 @@ class StateReader:
     def _place_all(self, made: Any, inside: list[Any]) -> None:
         """Give an object its attributes."""
         for where, names in inside:
+            if where == "shared":
+                object.__setattr__(made, "__dict__", vars(self._resolve(names)))
+                continue
             keys, values = ([self._resolve(each) for each in part] for part in names)
             place = next(
                 each for _, each in attributes(made) if (type(each) is SlotsOf) == (where == "slots")

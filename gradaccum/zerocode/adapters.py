@@ -60,6 +60,7 @@ def watch(when_imported: WhenImported, standing: AccumulationStanding, mean: boo
             when_imported(name, lambda module: _lightning(module.Trainer, standing))
 
 
+@door
 def _turn(*what: Any) -> bool:
     """Turns a knob, if it is to be turned; and returns whether it was."""
     return bool(SPLITTING.run(_turn_now, *what))
@@ -67,7 +68,10 @@ def _turn(*what: Any) -> bool:
 
 def _turn_now(standing: AccumulationStanding, models: Iterable[Any], change: Callable[[int], None]) -> bool:
     """Turns a knob by what s is now, and keeps that s."""
-    steps = PROGRESS.steps_now()
+    ordered = PROGRESS.steps_now()
+    steps = standing.steps_saved or ordered
+    if steps != ordered:
+        standing.note(f"it goes on from a checkpoint that was saved with s = {steps}, and keeps that")
     if steps == 1 or standing.refused is not None:
         return False
     try:

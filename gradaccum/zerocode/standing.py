@@ -44,6 +44,8 @@ class AccumulationStanding:
         self.refused: str | None = None
         self.is_quiet = is_quiet
         """Nobody asked for any of it: only the supervisor hears why batches stay whole."""
+        self.steps_saved: int | None = None
+        """The s with which a checkpoint was saved that this attempt goes on from."""
         self.by_framework = False
         """The framework's own accumulation was set instead: batches are whole as far as we see them."""
         self.when_refused: list[Callable[[], None]] = []

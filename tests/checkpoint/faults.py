@@ -39,7 +39,8 @@ from tests.checkpoint.habits import INTERPRETER, MODULES, SAVED, SEED_OF_JOB, fi
 from tests.checkpoint.ranks import DEADLINE_S, Gang, Supervisor, Warm, launch
 
 SCRIPTS: Final = Path(__file__).resolve().parent / "scripts" / "guarded"
-SCENES: Final = ("loader", "session", "groups", "split", "save", "leave", "resume", "start", "huggingface")
+TRAINERS: Final = ("huggingface", "huggingface leave", "huggingface resume")
+SCENES: Final = ("loader", "session", "groups", "split", "save", "leave", "resume", "start", *TRAINERS)
 ONLY_START: Final = ("gradaccum/startup/", "checkpoint/seeds", "checkpoint/rerun", "checkpoint/device_limit")
 """What else a process does at its start, forks of a warm one do as well."""
 AS_IF_THE_SCRIPTS: Final = ("objects.py persistent_id", "objects.py write", "selfcheck.py forward")
@@ -187,16 +188,18 @@ class Scene:
     _count: int = 0
 
     def __post_init__(self) -> None:
-        own = SCRIPTS / f"{self.name}.py"
-        self.script = own if own.exists() else SCRIPTS / "loader.py"
-        self.order = self.name if self.name in ("save", "leave") else ""
+        own, _, last = self.name.partition(" ")
+        script = SCRIPTS / f"{own}.py"
+        self.script = script if script.exists() else SCRIPTS / "loader.py"
+        self.does = last or own
+        self.order = self.does if self.does in ("save", "leave") else ""
         self.hook.plant()
         self.bare = self._run(None)
         assert self.bare.code == 0, self.bare.output
         if self.name == "split":
             self.bare = replace(self.bare, saved=_rounded(self.bare.saved))
         self._root: Path | None = None
-        if self.name == "resume":
+        if self.does == "resume":
             self._root = self.folder / "left"
             left = self._run(self._root, order="leave")
             assert left.has("stopped"), f"{left.heard}\n{left.output}"
@@ -235,9 +238,9 @@ class Scene:
 
     def objection(self, ended: Ended) -> str:
         """How an end differs from the script's own."""
-        if self.name == "leave" and ended.has("stopped") and ended.code == 0 and ended.saved is None:
+        if self.does == "leave" and ended.has("stopped") and ended.code == 0 and ended.saved is None:
             return ""
-        if self.name == "resume" and ended.code != 0 and ended.has("failed"):
+        if self.does == "resume" and ended.code != 0 and ended.has("failed"):
             return "" if ended.saved is None and ended.is_told else "it failed without a reason"
         if self.name == "session" and any(each in ended.output for each in CALLED_BY_THE_SCRIPT):
             return "" if ended.code == 1 else f"it ended with {ended.code}"
@@ -248,7 +251,7 @@ class Scene:
         if self.name == "split":
             ended = replace(ended, saved=_rounded(ended.saved))
         difference = first_difference(self.bare.saved, ended.saved)
-        if difference or self.name == "resume":
+        if difference or self.does == "resume":
             return difference
         if ended.own_output != self.bare.own_output:
             return f"it printed {ended.own_output!r}"
@@ -395,8 +398,8 @@ def main() -> int:
     wrong = 0
     with one_faulty_hook() as (hook, warm, folder):
         for name in options.scenes or SCENES:
-            if name == "huggingface" and importlib.util.find_spec("transformers") is None:
-                print("huggingface: transformers is not installed", flush=True)
+            if name in TRAINERS and importlib.util.find_spec("transformers") is None:
+                print(f"{name}: transformers is not installed", flush=True)
                 continue
             scene = Scene(name, hook, warm, folder / name)
             faults = scene.faults(random.Random(options.seed), count=options.count)

@@ -72,10 +72,10 @@ class Outcome:
     """Over how many steps each resume has shown that it is one."""
 
 
-def outcome_of(warm: Warm, folder: Path, name: str, seed: int = 0) -> Outcome:
+def outcome_of(warm: Warm, folder: Path, name: str, seed: int = 0, scripts: Path | None = None) -> Outcome:
     """The seed decides, together with the name, after which steps it is to stop."""
     draw = random.Random(f"{name} {seed}")
-    return StoppedScript(warm, folder, SCRIPTS / f"{name}.py", draw).outcome()
+    return StoppedScript(warm, folder, (scripts or SCRIPTS) / f"{name}.py", draw).outcome()
 
 
 @dataclass(frozen=True, kw_only=True)

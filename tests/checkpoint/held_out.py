@@ -25,7 +25,15 @@ from typing import Any, Final
 
 import torch
 
-from tests.checkpoint.habits import MODULES, SAVED, SEED_OF_JOB, Kind, Outcome, StoppedScript, first_difference
+from tests.checkpoint.habits import (
+    MODULES,
+    SAVED,
+    SEED_OF_JOB,
+    Kind,
+    Outcome,
+    StoppedScript,
+    first_difference,
+)
 from tests.checkpoint.ranks import Warm
 from tests.unchanged.loops import generate
 from tests.unchanged.traits import FILE, MARKS, TRAINED, Trait, read_traits
@@ -94,7 +102,9 @@ class HeldOut(StoppedScript):
 def _left_in(folder: Path) -> dict[str, Any]:
     """The files of a folder, each as what it holds."""
     found: dict[str, Any] = {}
-    for path in sorted(each for each in folder.rglob("*") if each.is_file() and "__pycache__" not in each.parts):
+    for path in sorted(
+        each for each in folder.rglob("*") if each.is_file() and "__pycache__" not in each.parts
+    ):
         name = str(path.relative_to(folder))
         saved = path.suffix == ".pt"
         found[name] = torch.load(path, weights_only=False) if saved else path.read_bytes()
@@ -103,7 +113,9 @@ def _left_in(folder: Path) -> dict[str, Any]:
 
 def _printed_last(log: Path) -> list[str]:
     """What was printed after the loop."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if not line.startswith('{"result"')]
+    lines = [
+        line for line in log.read_text(errors="replace").splitlines() if not line.startswith('{"result"')
+    ]
     at = next((number for number, line in enumerate(lines) if line.startswith(TRAINED)), len(lines))
     return lines[at:]
 
@@ -137,7 +149,9 @@ def _judged(number: int, text: str, script: HeldOut) -> Judged:
     try:
         outcome = script.outcome()
         if script.steps < STEPS_MIN:
-            return Judged(number=number, text=text, outcome=None, why_not=f"makes fewer than {STEPS_MIN} steps")
+            return Judged(
+                number=number, text=text, outcome=None, why_not=f"makes fewer than {STEPS_MIN} steps"
+            )
         if outcome.kind is Kind.DIFFERENT and script.difference_by_itself():
             return Judged(number=number, text=text, outcome=None, why_not="is not alike twice by itself")
     except AssertionError as error:

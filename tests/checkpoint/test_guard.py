@@ -14,7 +14,7 @@ import pytest
 
 from cotenant.agent.supervisor.core import RankFailed, rank_messages
 from cotenant.checkpoint.guard import ENV_SOCKET, AttemptEnds, Guard
-from tests.checkpoint.faults import SCENES, FaultyHook, Scene, one_faulty_hook
+from tests.checkpoint.faults import SCENES, TRAINERS, FaultyHook, Scene, one_faulty_hook
 from tests.checkpoint.ranks import Warm
 
 FAULTS: dict[str, int] = dict.fromkeys(SCENES, 20) | {"start": 2}
@@ -32,7 +32,7 @@ def test_a_fault_of_ours_leaves_a_script_alone_and_is_told(
     faulty: tuple[FaultyHook, Warm, Path], name: str, seed: int
 ) -> None:
     hook, warm, folder = faulty
-    if name == "huggingface" and importlib.util.find_spec("transformers") is None:
+    if name in TRAINERS and importlib.util.find_spec("transformers") is None:
         pytest.skip("transformers is not installed: pip install -r tests/requirements-frameworks.txt")
     scene = Scene(name, hook, warm, folder / name)
     faults = scene.faults(random.Random(seed), count=FAULTS[name])

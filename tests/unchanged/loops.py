@@ -267,7 +267,5 @@ FORMS: Final[Sequence[Callable[[random.Random, Code], str]]] = (
     zipped_epochs,
 )
 """Those that are met most, twice."""
-IN_ONE_FUNCTION: Final = [
-    each for each in FORMS if each not in (function_per_epoch, steps_in_a_range)
-]
+IN_ONE_FUNCTION: Final = [each for each in FORMS if each not in (function_per_epoch, steps_in_a_range)]
 """The loops over epochs and over batches are in the same function."""

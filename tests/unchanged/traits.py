@@ -171,9 +171,7 @@ def model_of(code: Mapping[str, str], layers: str = "nn.Linear(6, 8), nn.Tanh()"
 def loop_of(code: Mapping[str, str]) -> str:
     deep = {place: indent(code[place], " " * 8) for place in ("before", "step", "after")}
     shallow = {place: indent(code[place], " " * 4) for place in ("epoch", "late")}
-    return LOOP.format(
-        start=code["start"], epochs=code["epochs"], batches=code["batches"], **deep, **shallow
-    )
+    return LOOP.format(start=code["start"], epochs=code["epochs"], batches=code["batches"], **deep, **shallow)
 
 
 def setup_of(code: Mapping[str, str]) -> str:

@@ -44,6 +44,8 @@ UNSEEDED: Final = (
 _WORDS: Final[Json[dict[str, Any]]] = Json(
     dict[str, Any], bytes_max=protocol.DATAGRAM_BYTES_MAX, from_python=True
 )
+_NOT_YET: Final = "its state was not written yet"
+"""What a script says before its first step is done, after which it is known whether it can be resumed."""
 _BEHIND: Final = 4
 """A proposal that comes too late is repeated for that many steps later."""
 
@@ -155,6 +157,8 @@ def _run(
         _start_command(argv, jobside, root, attempt, place, cwd) as (process, words),
     ):
         hello = words.wait_for(protocol.HELLO, process)
+        while hello.get("resumable_note") == _NOT_YET:
+            hello = words.wait_for(protocol.HELLO, process)
         if int(hello.get("world_size", 1)) != 1:
             raise Problem("refused", "verify runs one process, and this command is part of a gang")
         if not hello.get("resumable"):
