@@ -160,16 +160,18 @@ class Picture:
 
     def let_go(self) -> None:
         """Keep nothing alive that the script lets go of."""
-        let_go(self.nodes, self._known)
+        with _without_collection():
+            let_go(self.nodes, self._known)
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
         """What is still there stays there, and can be compared."""
-        hold(self.nodes)
+        with _without_collection():
+            hold(self.nodes)
         try:
             yield
         finally:
-            let_go(self.nodes, self._known)
+            self.let_go()
 
     def node_of(self, value: Any) -> Node | None:
         """The object as it was met; None: it was not, or never changes."""

@@ -90,13 +90,12 @@ def let_go(nodes: Iterable[Node], known: dict[int, Node]) -> None:
         value = node.held
         if value is _GONE:
             continue
-        node.kind.let_go(value)
-        try:
+        kind = node.kind
+        kind.let_go(value)
+        if type(value).__weakrefoffset__:
             node.held = weakref.ref(value)
-        except TypeError:
-            is_part = node.kind.is_part and node.parent is not None
-            if is_part or id(node) in places:
-                node.held = _Way(id(type(value)), node.kind.mark(value), places.get(id(node), type(value)))
+        elif id(node) in places or (kind.is_part and node.parent is not None):
+            node.held = _Way(id(type(value)), kind.mark(value), places.get(id(node), type(value)))
 
 
 def hold(nodes: Iterable[Node]) -> None:
