@@ -60,8 +60,8 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 def measure_all(name: str, roots: Roots, train: Callable[[], None], times: int) -> str:
     """The row of the page."""
     try:
-        found = [measure(roots, train) for _ in range(times)]
-        return row(name, found, kept(roots))
+        beside = kept(roots)
+        return row(name, [measure(roots, train) for _ in range(times)], beside)
     except PictureTooLarge as error:
         return f"| {name} | refused: {error} | | | | | | |"
 
@@ -124,12 +124,12 @@ def page(rows: list[str], parameters: int, items: int, times: int, words: str) -
     return "\n".join([
         "# What a picture of everything that a script can reach costs",
         "",
-        f"A model of {parameters / 1e6:.0f} million parameters with gradients and Adam's state, beside a list of",
-        f"{items:,} items. Medians of {times} rounds; the aim is {AIM_S:.0f} s for a picture. The first is",
-        "taken where the loop begins, the second when the job must leave; the difference is what is saved, and",
-        "the digests are what the next process is compared with. Between two pictures nobody looks at anything.",
-        "What a picture keeps then is memory; the last column is how long a full collection of garbage takes",
-        "without and with it.",
+        f"A model of {parameters / 1e6:.0f} million parameters with gradients and Adam's state, beside a",
+        f"list of {items:,} items. Medians of {times} rounds; the aim is {AIM_S:.0f} s for a picture. The",
+        "first is taken where the loop begins, the second when the job must leave; the difference is what is saved,",
+        "and the digests are what the next process is compared with. Between two pictures nobody looks at",
+        "anything. What a picture keeps then is memory; the last column is how long a full collection of",
+        "garbage takes without and with it.",
         "",
         "| data | objects | first picture | second picture | difference | digests | kept | collection |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
