@@ -125,7 +125,9 @@ class Picture:
                 if not number % _LOOK_AT_CLOCK and monotonic() > give_up_at_s:
                     raise PictureTooLarge(f"more can be reached than can be looked at in {SECONDS_MAX:.0f} s")
                 node.state = self._read(node)
-                for step, part in node.kind.parts(node.value, node.state):
+                parts = node.kind.parts(node.value, node.state)
+                node.holds_objects = parts != ()
+                for step, part in parts:
                     self._add(part, node, step)
 
     def _add(self, value: Any, parent: Node | None, step: str) -> None:
