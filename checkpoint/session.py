@@ -44,6 +44,11 @@ class Session(JobRank):
     """The loop ends before all its steps are done: the job's budget is used."""
     _ends_loop: bool = False
     """The loop over steps is ours: it can end before its time."""
+    _batches_a_step: int = 1
+    """As the script's own accumulation had it last."""
+    _batches_since_step: int = 0
+    _epoch_batches: int | None = None
+    """None: the loader does not know."""
 
     def __init__(
         self,
@@ -153,8 +158,8 @@ class Session(JobRank):
         self._ends_loop = True
         self._check_rows(loader)
         iterator = self._cursor.open_epoch(loader, skip)
-        left = self._cursor.batches_left(loader)
-        self._agreement.epoch = None if left is None else (self.step + left, len(loader))
+        self._epoch_batches = len(loader) if hasattr(loader, "__len__") else None
+        self._foresee_end(self.step)
         cursor = self._cursor
         for batch in iterator:
             cursor.batch_is_open = True
@@ -177,12 +182,22 @@ class Session(JobRank):
         self._tell(protocol.FAILED, what="load", error=error)
         raise CheckpointError(error)
 
+    def _foresee_end(self, step: int) -> None:
+        """Tells the agreement which step after `step` is the last one of the epoch. None is where its last
+        batches make no whole step: what follows the loop finds what they have left."""
+        batches, each = self._epoch_batches, self._batches_a_step
+        epoch = None
+        if batches is not None and (batches - self._cursor.position.batch) % each == 0:
+            last = step + (batches - self._cursor.position.batch) // each
+            epoch = last, max(1, batches // each)
+        self._agreement.epoch = epoch
+
     def step_done(self, loss: Any = None) -> None:
         """Ends a step in loops that do not use `batches`: call it last in the iteration, after the
         optimizer's step."""
         if loss is not None:
             self.report(loss)
-        self._cursor.consume()
+        self._consume()
         self._complete()
 
     def save(self, wait: bool = True) -> bool:
@@ -208,12 +223,20 @@ class Session(JobRank):
             raise AttemptEnds(0)  # the script caught our exit and went on: its peers are gone
         if not self._cursor.batch_is_open:
             return
-        self._cursor.consume()
+        self._consume()
         if self._stepped or not self._watched:
             self._complete()
 
+    def _consume(self) -> None:
+        self._cursor.consume()
+        self._batches_since_step += 1
+
     def _complete(self) -> None:
         self._stepped = False
+        taken, self._batches_since_step = self._batches_since_step, 0
+        if taken and taken != self._batches_a_step:
+            self._batches_a_step = taken
+            self._foresee_end(self.step + 1)
         super()._complete()
 
     def _first_step_done(self) -> None:

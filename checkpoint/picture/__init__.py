@@ -125,8 +125,11 @@ class Picture:
             for number, node in enumerate(self.nodes):  # It grows meanwhile: the nearest come first.
                 if not number % _LOOK_AT_CLOCK and monotonic() > give_up_at_s:
                     raise PictureTooLarge(f"more can be reached than can be looked at in {SECONDS_MAX:.0f} s")
-                node.state = self._read(node)
-                for step, part in node.kind.parts(node.value, node.state):
+                value, kind = node.held, node.kind
+                node.state = state = kind.read(value) if kind is not TENSOR else self._read_tensor(value)
+                parts = kind.parts(value, state)
+                node.holds_objects = parts != ()
+                for step, part in parts:
                     self._add(part, node, step)
 
     def _add(self, value: Any, parent: Node | None, step: str) -> None:
@@ -143,9 +146,9 @@ class Picture:
         self._known[mark] = node = Node(value, kind, parent, step)
         self.nodes.append(node)
 
-    def _read(self, node: Node) -> Any:
-        state = node.kind.read(node.value)
-        if node.kind is not TENSOR or state.content is None:
+    def _read_tensor(self, value: Any) -> Any:
+        state = TENSOR.read(value)
+        if state.content is None:
             return state
         size = state.content.numel() * state.content.element_size()
         if self._digests and size <= KEPT_BYTES_MAX:
@@ -161,16 +164,18 @@ class Picture:
 
     def let_go(self) -> None:
         """Keep nothing alive that the script lets go of."""
-        let_go(self.nodes, self._known)
+        with _without_collection():
+            let_go(self.nodes, self._known)
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
         """What is still there stays there, and can be compared."""
-        hold(self.nodes)
+        with _without_collection():
+            hold(self.nodes)
         try:
             yield
         finally:
-            let_go(self.nodes, self._known)
+            self.let_go()
 
     def node_of(self, value: Any) -> Node | None:
         """The object as it was met; None: it was not, or never changes."""

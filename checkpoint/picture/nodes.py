@@ -32,11 +32,13 @@ class _Way:
 class Node:
     """An object that was met: by which way, and what was read of it."""
 
-    __slots__ = ("_path", "held", "kind", "parent", "state", "step")
+    __slots__ = ("_path", "held", "holds_objects", "kind", "parent", "state", "step")
 
     def __init__(self, value: Any, kind: Kind, parent: Node | None, step: str) -> None:
         self.held, self.kind, self.parent, self.step = value, kind, parent, step
         self.state: Any = None
+        self.holds_objects = True
+        """False: its state is plain values alone."""
         self._path = ""
 
     @property
@@ -79,24 +81,24 @@ def let_go(nodes: Iterable[Node], known: dict[int, Node]) -> None:
     """Keep no object alive that its owner lets go of. `known`: the nodes by their marks."""
     places: dict[int, Any] = {}
     """By the identity of a node: its place in its parent."""
-    for node in nodes:
+    holders = [node for node in nodes if node.holds_objects]
+    for node in holders:
         for place, part in node.kind.places(node.state):
             below = _node_of(part, known)
             if below is not None and below.parent is node:
                 places[id(below)] = place
-    for node in nodes:
+    for node in holders:
         node.state = node.kind.replace(node.state, lambda each: _stand_in_for(each, known))
     for node in nodes:
         value = node.held
         if value is _GONE:
             continue
-        node.kind.let_go(value)
-        try:
+        kind = node.kind
+        kind.let_go(value)
+        if type(value).__weakrefoffset__:
             node.held = weakref.ref(value)
-        except TypeError:
-            is_part = node.kind.is_part and node.parent is not None
-            if is_part or id(node) in places:
-                node.held = _Way(id(type(value)), node.kind.mark(value), places.get(id(node), type(value)))
+        elif id(node) in places or (kind.is_part and node.parent is not None):
+            node.held = _Way(id(type(value)), kind.mark(value), places.get(id(node), type(value)))
 
 
 def hold(nodes: Iterable[Node]) -> None:
@@ -106,7 +108,8 @@ def hold(nodes: Iterable[Node]) -> None:
         value = node.value
         node.held = value if value is not None and node.kind.hold(value) else _GONE
     for node in nodes:
-        node.state = node.kind.replace(node.state, _held_of)
+        if node.holds_objects:
+            node.state = node.kind.replace(node.state, _held_of)
 
 
 class _Weak(weakref.ref):  # type: ignore[type-arg]

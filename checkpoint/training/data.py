@@ -109,11 +109,6 @@ class Cursor:
         self.position.sources_start = self._sources.capture()
         return iter(loader)
 
-    def batches_left(self, loader: Any) -> int | None:
-        """The batches that are left of this epoch, once its loader is open; None if the loader does not
-        know."""
-        return len(loader) - self.position.batch if hasattr(loader, "__len__") else None
-
     def consume(self) -> None:
         """The batch that was handed out is done with."""
         if self.batch_is_open:
@@ -132,10 +127,7 @@ class Cursor:
         if problem:
             self._differs(problem)
         rng.restore(pending.start)
-        if hasattr(loader, "__len__") and pending.batch >= len(loader):
-            iterator: Iterator[Any] = iter(())
-        else:
-            iterator = iterate_from(loader, pending.batch, skip)
+        iterator = iterate_from(loader, pending.batch, skip)  # With none left as well: its end may draw.
         if not problem:
             self._sources.restore(pending.sources_now)
         rng.restore(now)

@@ -95,7 +95,6 @@ def job_view(
         step_s=current.step_s if current and current.step_s is not None else job.attempt.step_s,
         loss=next((each.value for each in metrics if each.name == "loss"), news.loss if news else None),
         metrics=metrics, link=link_of(spec, attempts),
-        resumable=job.progress.resumable, resumable_note=job.resumable_note or None,
         accumulates=can.accumulates, accumulates_note=can.accumulates_note or None,
         preemptions=job.counts.preemptions, futile_preemptions=job.counts.futile_preemptions,
         aborted_preemptions=job.counts.aborted_preemptions, exit_code=job.attempt.exit_code,
@@ -108,7 +107,7 @@ def job_view(
         won_device_s=total_won_device_s(shared), eta=eta, promised=promised_end(engine, job, now),
         bound=share_bound(engine, job, current), pace=current.pace if current else None,
         idle=idle_view(job, current, now) if placed else None, trained_s=job.trained_s(now.now_s),
-        **_energy_fields(attempts, current, now),
+        **_resume_fields(engine, job), **_energy_fields(attempts, current, now),
     )  # fmt: skip
 
 
@@ -126,6 +125,17 @@ def _fields_asked_for(spec: JobSpec, now: Now) -> dict[str, Any]:
         "budget_s": spec.budget_s,
         "begin_at": now.utc_if(spec.begin_s),
         "parameters": dict(spec.parameters),
+    }
+
+
+def _resume_fields(engine: Engine, job: Job) -> dict[str, Any]:
+    """The view's fields of whether it resumes, and what jobs of its kind have shown of that."""
+    of_kind = engine.view().resumes.counts(job)
+    return {
+        "resumable": job.progress.resumable,
+        "resumable_note": job.resumable_note or None,
+        "resume_proof": of_kind.proof,
+        "resumes_proven": of_kind.proven,
     }
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cotenant.controller.domain.printed import *  # noqa: F403
     from cotenant.controller.domain.readings import *  # noqa: F403
     from cotenant.controller.domain.reasons import *  # noqa: F403
+    from cotenant.controller.domain.resumes import *  # noqa: F403
     from cotenant.controller.domain.settings import *  # noqa: F403
 
 # fmt: off
@@ -98,6 +99,7 @@ _HOMES: Final = {
     ),
     "readings": ("TEXT_MAX", "DeviceReading", "ForkServers"),
     "reasons": ("Reason", "because", "render"),
+    "resumes": ("ResumeCounts", "ResumeProof"),
     "settings": (
         "LATE_SHARE", "NO_BOUNDS", "IdleSettings", "JobLimit", "LimitSettings", "OrganisationSettings",
         "PolicySettings", "ReservationSettings", "SharingSettings",

@@ -199,6 +199,10 @@ class Job(msgspec.Struct, kw_only=True):
         left_s = remaining_s - (now_s - self.estimate.remaining_at_s) / self.estimate.slowdown
         return left_s if left_s > 0.0 else 0.0
 
+    def ran_s(self, now_s: float) -> float:
+        """How long it has trained so far, over all its attempts."""
+        return self.spent.run_s + (now_s - self.phase_since_s if self.phase is RUNNING else 0.0)
+
     def limit_left_s(self, now_s: float) -> float | None:
         """How long it may still be on devices; None: it has no time limit."""
         if self.spec.time_limit_s is None:

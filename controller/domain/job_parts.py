@@ -96,6 +96,8 @@ class CurrentAttempt(msgspec.Struct, kw_only=True):
     """It was started from a checkpoint, and its hosts were told so."""
     start_step: int = 0
     """The step that it began with."""
+    resume_proven: bool = False
+    """It was resumed, and has shown that it goes on as it was left."""
     step_s: float | None = None
     """Measured seconds per step in its placement."""
     start_assumed_s: float | None = None

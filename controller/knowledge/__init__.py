@@ -1,4 +1,5 @@
-"""What is remembered of jobs beyond their end: profiles by command, and which pairs share well.
+"""What is remembered of jobs beyond their end: profiles by command, which pairs share well, and which kinds
+resume as they were left.
 
 Rule: pure values; the engine keeps them, the journal brings them back.
 """
@@ -10,6 +11,7 @@ from cotenant.controller.faces import lazy_face
 if TYPE_CHECKING:
     from cotenant.controller.knowledge.pairs import *  # noqa: F403
     from cotenant.controller.knowledge.profiles import *  # noqa: F403
+    from cotenant.controller.knowledge.resumes import *  # noqa: F403
 
 # fmt: off
 _HOMES: Final = {
@@ -21,6 +23,7 @@ _HOMES: Final = {
         "COMMAND_CHARACTERS_MAX", "KEY_CHARACTERS", "Profiles", "StoredProfile", "base_key", "beginning",
         "key_of",
     ),
+    "resumes": ("KINDS_MAX", "Resumes"),
 }
 # fmt: on
 _MODULES: Final = ("pairs",)

@@ -12,7 +12,17 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from cotenant.controller.domain import Device, DeviceId, Host, HostId, Job, JobId, JobSpec, room_left
+from cotenant.controller.domain import (
+    Device,
+    DeviceId,
+    Host,
+    HostId,
+    Job,
+    JobId,
+    JobSpec,
+    ResumeCounts,
+    room_left,
+)
 from cotenant.controller.performance import Interference, ShareBound
 
 
@@ -274,6 +284,21 @@ class PairsView(Protocol):
         """`interference` of each of these beside each of those, in the time of a few asked for alone."""
 
 
+class ResumesView(Protocol):
+    """How resumes have come out, by kind of job: one user's command and code."""
+
+    def counts(self, job: Job) -> ResumeCounts:
+        """Those of the job's kind."""
+
+    @property
+    def kinds(self) -> int:
+        """The number of kinds that were ever resumed and showed what came of it."""
+
+    @property
+    def kinds_refuted(self) -> int:
+        """The kinds of them that did not go on as they were left."""
+
+
 class SizesView(Protocol):
     """A view of what hosts could hold."""
 
@@ -331,6 +356,10 @@ class View(Protocol):
     @property
     def pairs(self) -> PairsView:
         """How much jobs slow each other."""
+
+    @property
+    def resumes(self) -> ResumesView:
+        """How resumes have come out, by kind of job."""
 
     @property
     def sizes(self) -> SizesView:

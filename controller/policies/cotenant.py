@@ -8,7 +8,8 @@ nobody lost anything:
 
     free devices   0
     share          (its time shared - its time alone) + how much later each partner ends
-    preempt        the victims' pause + for each: what the job needs, the victim's load and two of its pauses
+    preempt        the victims' pause + for each: what the job needs, the victim's load and two of its pauses,
+                   and what a resume that comes out wrong costs on average (`resume_risk.py`)
     wait           until enough devices are free, from predicted ends
 
 A preemption must be one that `patient` would make, whatever it costs here; a share one that `castor-cost`
@@ -23,6 +24,9 @@ would ask:
 Rule: a job that loads is never preempted, so no load is for nothing. A job that shares is a victim like
 others, with what it has left alone; a device with two tenants is taken only from both. An incumbent that ends
 or is preempted leaves the device to its co-tenant. A pair that loses is parted.
+
+Rule: no job of a kind that was resumed and came out differently is preempted, nor is it parted from a
+co-tenant. Of other kinds one that has proven its resumes costs less than one that has not.
 
 Rule: the forecast for a pair never observed is the mean of the default speed and each kind's own record, only
 where nothing is known of the pair itself. Observations, a trained model's prediction and the duty cycles of
@@ -45,7 +49,16 @@ from cotenant.controller.planning import Plan, View, why_alone
 from cotenant.controller.policies.base import Traits
 from cotenant.controller.policies.castor.cost import CastorCost, CostSlots, Set, best_share
 from cotenant.controller.policies.entries import FIRST, PolicyEntry
-from cotenant.controller.policies.patient import Patient, PatientParameters, Round, cost_s, needs_s, why_gain
+from cotenant.controller.policies.patient import (
+    CostOf,
+    Patient,
+    PatientParameters,
+    Round,
+    cost_s,
+    needs_s,
+    why_gain,
+)
+from cotenant.controller.policies.resume_risk import MISMATCH_PRIOR, ResumeRisk
 from cotenant.controller.policies.sharing import (
     ColocationParameters,
     CoTenant,
@@ -86,12 +99,12 @@ def sharing_s(share: Set) -> float:
     return together.ends_s - together.alone_s + together.cost_s
 
 
-def preempting_s(job: Job, victims: Sequence[Job]) -> float:
-    """The seconds that a preemption costs. A job that loses a reservation has loaded nothing: it loses the
-    newcomer's time."""
+def preempting_s(job: Job, victims: Sequence[Job], cost_of: CostOf) -> float:
+    """The seconds that a preemption costs; `cost_of`: those of one job that runs. A job that loses a
+    reservation has loaded nothing: it loses the newcomer's time."""
     running = [victim for victim in victims if victim.phase is RUNNING]
     pause_s = max((victim.estimate.pause_s for victim in running), default=0.0)
-    return pause_s + len(victims) * needs_s(job) + sum(map(cost_s, running))
+    return pause_s + len(victims) * needs_s(job) + sum(map(cost_of, running))
 
 
 def why_shares(share: Set, costs: Costs) -> Reason:
@@ -105,22 +118,22 @@ def why_preempts(victims: Sequence[Job], costs: Costs) -> Reason:
     return because("costs-preempt", *costs.operands(), ", ".join(victim.job_id for victim in victims))
 
 
-def why_waits(plan: Plan, job: Job, wait_s: float, no_share: Reason) -> Reason:
+def why_waits(plan: Plan, job: Job, present: Round, wait_s: float, no_share: Reason) -> Reason:
     """Explains by the three costs why a job waits. `no_share`: what `castor-cost` says of the partner that
     came nearest to a gain."""
     share_s, more = None, f"; {no_share}"
     if no_share.code == "sharing-costs":
         gains_s, waits_s, cost_s = (float(each) for each in no_share.operands[1:])
         share_s, more = waits_s - gains_s + cost_s, ""
-    room = victims_for(plan, job, _longest_first(plan, job))
-    preempt_s = None if room is None else preempting_s(job, room.victims)
+    room = victims_for(plan, job, _longest_first(plan, job, present))
+    preempt_s = None if room is None else preempting_s(job, room.victims, present.cost_s)
     return because("costs-wait", *Costs(wait_s, share_s, preempt_s).operands(), more)
 
 
-def _longest_first(plan: Plan, job: Job) -> Iterator[Job]:
+def _longest_first(plan: Plan, job: Job, present: Round) -> Iterator[Job]:
     """Jobs that could be preempted, whether or not that would pay."""
     for _, one in longest_first(plan.view):
-        may_be = one.phase is RUNNING and one.preemptible and not one.aged
+        may_be = one.phase is RUNNING and one.preemptible and not one.aged and not present.spares(one)
         if may_be and one.spec.priority <= job.spec.priority:
             yield one
 
@@ -160,9 +173,14 @@ class CotenantParameters(PatientParameters, frozen=True, kw_only=True, forbid_un
     """Part pairs whose measured benefit is negative, and do not make such pairs again."""
     observations: int = ColocationParameters().observations
     """Measurements, both ways, before a pair is parted or not made again."""
+    mismatch_prior: float = MISMATCH_PRIOR
+    """The share of kinds whose resume is taken to come out wrong before any was seen (`resume_risk.py`); with
+    0 a resume has a price only where one has failed."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not 0.0 <= self.mismatch_prior <= 1.0:
+            raise ValueError(f"cotenant: mismatch_prior must be from 0 to 1, got {self.mismatch_prior}")
         self.sharing()
 
     def sharing(self) -> ColocationParameters:
@@ -197,29 +215,45 @@ class CheapestFirst(Round):
         self,
         view: View,
         asking: Iterable[Job],
-        parameters: PatientParameters,
+        parameters: CotenantParameters,
         soon: ExpectedReleases | None,
         sharing: Sharing,
     ) -> None:
         super().__init__(view, asking, parameters, soon)
-        self._sharing = sharing
+        self._sharing, self._risk = sharing, ResumeRisk(view, parameters.mismatch_prior)
         self._slots: RecordSlots | None = None
         self._seen_actions = 0
         """Number of the plan's actions when the slots were looked up."""
 
+    def cost_s(self, victim: Job) -> float:
+        return cost_s(victim) + self._risk.price_s(victim)
+
+    def spares(self, job: Job) -> bool:
+        return self._risk.spares(job)
+
+    def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
+        """Those of `patient` that have more left than their resume costs as well; reservations put nothing at
+        risk."""
+        now_s, mine_s = plan.view.now_s, needs_s(job)
+        for one in super().list_victims(plan, job):
+            if one.phase is RUNNING:
+                if self.spares(one):
+                    continue
+                left_s = one.remaining_now_s(now_s) or 0.0
+                if self._risk.price_s(one) and left_s - self.cost_s(one) <= mine_s:
+                    continue
+            yield one
+
     def settle(self, plan: Plan, job: Job, room: FreedDevices) -> None:
-        why = why_gain(plan.view, job, room.victims)
+        why = why_gain(plan.view, job, room.victims, self.cost_s)
         if not room.victims:
             take_room(plan, job, room, self.name, why)
             return
         slots = self._slots_of(plan)
         share = best_share(plan, job, slots) if why_alone(job) is None else None
-        costs = Costs(
-            slots.wait_s(job),
-            None if share is None else sharing_s(share),
-            preempting_s(job, room.victims),
-        )
-        if share is None or sharing_s(share) >= preempting_s(job, room.victims):
+        preempt_s = preempting_s(job, room.victims, self.cost_s)
+        costs = Costs(slots.wait_s(job), None if share is None else sharing_s(share), preempt_s)
+        if share is None or sharing_s(share) >= preempt_s:
             newcomer = why_preempts(room.victims, costs)
             take_room(plan, job, room, self.name, why._replace(newcomer=newcomer))
             return
@@ -242,11 +276,11 @@ class Cotenant(Patient):
     def __init__(self, parameters: CotenantParameters | None = None) -> None:
         parameters = parameters if parameters is not None else CotenantParameters()
         super().__init__(parameters)
-        self._sharing = Sharing(parameters.sharing())
+        self._parameters, self._sharing = parameters, Sharing(parameters.sharing())
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         apart = self._sharing.part_after(view, event)
-        if apart is not None:
+        if apart is not None and not self.round(view, ()).spares(view.jobs[apart.job_id]):
             return Decision(actions=(apart,))
         plan, is_partial = self.arrange(view, event)
         if plan is None:
@@ -256,7 +290,7 @@ class Cotenant(Patient):
         return plan.decision()
 
     def round(self, view: View, asking: Iterable[Job], soon: ExpectedReleases | None = None) -> Round:
-        return CheapestFirst(view, asking, self.parameters, soon, self._sharing)
+        return CheapestFirst(view, asking, self._parameters, soon, self._sharing)
 
     def state_in_words(self, view: View) -> dict[str, str]:
         """Three sentences on what it does now."""
@@ -289,7 +323,7 @@ class Cotenant(Patient):
         )
         if no_share is None:
             return because("next-event")
-        return why_waits(plan, job, slots.wait_s(job), no_share)
+        return why_waits(plan, job, self.round(view, (job,)), slots.wait_s(job), no_share)
 
 
 COTENANT: Final = PolicyEntry(

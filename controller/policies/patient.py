@@ -17,7 +17,7 @@ devices and end of a load. Unlike SRTF it counts what a change costs:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final, Literal, Self
 
@@ -83,6 +83,10 @@ def cost_s(victim: Job) -> float:
     return victim.estimate.load_s + 2.0 * victim.estimate.pause_s
 
 
+CostOf = Callable[[Job], float]
+"""What it costs to preempt a running job, in seconds."""
+
+
 def needs_s(newcomer: Job) -> float:
     """How long a waiting job will hold its devices; infinite if unknown."""
     left_s = newcomer.estimate.remaining_s
@@ -140,6 +144,14 @@ class Round:
         self._together, self._spared = Together(view), list[Job]()
         """Of the running jobs, in their order."""
         self.soon = soon
+
+    def cost_s(self, victim: Job) -> float:
+        """What it costs to preempt a running job; never less than the function of this name says."""
+        return cost_s(victim)
+
+    def spares(self, _: Job) -> bool:
+        """Whether it never preempts a job although that could resume."""
+        return False
 
     def _look(self, plan: Plan) -> list[Spare]:
         """Collects the victims only now: many passes end before they need any."""
@@ -210,7 +222,7 @@ class Round:
 
     def settle(self, plan: Plan, job: Job, room: FreedDevices) -> None:
         """Carries out a preemption that pays."""
-        take_room(plan, job, room, self.name, why_gain(plan.view, job, room.victims))
+        take_room(plan, job, room, self.name, why_gain(plan.view, job, room.victims, self.cost_s))
 
     def room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> FreedDevices | None:
         """Victims whose leaving makes room, and pays for all of them together."""
@@ -238,7 +250,7 @@ class Round:
         mine_s, mine_gpu_s = needs_s(job), parameters.service_s(job)
         if all((v.remaining_now_s(view.now_s) or 0.0) * parameters.width(v) > mine_gpu_s for v in victims):
             return True
-        loss_s = sum(mine_s + (cost_s(v) if v.phase is Phase.RUNNING else 0.0) for v in victims)
+        loss_s = sum(mine_s + (self.cost_s(v) if v.phase is Phase.RUNNING else 0.0) for v in victims)
         return self._find_soon(plan, job, loss_s) is None
 
     def _find_soon(self, plan: Plan, job: Job, in_s: float) -> tuple[DeviceId, ...] | None:
@@ -287,11 +299,11 @@ def _worth_preempting(
             yield job
 
 
-def why_gain(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:
+def why_gain(view: View, newcomer: Job, victims: Sequence[Job], cost_of: CostOf) -> Why:
     """What the newcomer needs and the change costs, against what the victims have left."""
     mine_s = needs_s(newcomer)
     left_s = {victim.job_id: victim.remaining_now_s(view.now_s) or 0.0 for victim in victims}
-    costs_s = {v.job_id: cost_s(v) if v.phase is Phase.RUNNING else 0.0 for v in victims}
+    costs_s = {v.job_id: cost_of(v) if v.phase is Phase.RUNNING else 0.0 for v in victims}
     names = ", ".join(left_s)
     most_s, least_s = max(costs_s.values(), default=0.0), min(left_s.values(), default=0.0)
     return Why(
@@ -338,12 +350,12 @@ class Patient:
         waiting = whom_to_ask(plan, event)
         is_partial = isinstance(waiting, NewcomersOnly)
         present = self.round(view, view.queue.newcomers() if is_partial else view.queue.heads())
-        rearrange(plan, present, waiting or Candidates(view))
+        rearrange(plan, present, waiting or Candidates(view), present.spares)
         if is_partial and present.until_s is not None:
             # One that might wait for devices must know who else does.
             seen = present.soon if present.soon is not None and present.soon.is_unpromised() else None
             plan, present, is_partial = Plan(view), self.round(view, view.queue.heads(), seen), False
-            rearrange(plan, present, Candidates(view))
+            rearrange(plan, present, Candidates(view), present.spares)
         if present.until_s is not None and not self._check.is_set(view.now_s):
             plan.actions.append(Wake(at_s=present.until_s, reason=because("devices-soon")))
         return plan, is_partial

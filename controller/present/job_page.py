@@ -108,6 +108,15 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
     yield "told", job.told or ""
 
 
+def _resume_proof(job: wire.JobView) -> str:
+    """What resumes of jobs like this one have shown."""
+    if job.resume_proof == "refuted":
+        return "a resume of this kind came out differently"
+    if job.resume_proof == "proven":
+        return f"exact, proven for this kind {units.times(job.resumes_proven)}"
+    return "not yet proven for this kind"
+
+
 _PROCESSES: Final = {
     "worker": "one per GPU, each with its RANK (--launch worker)",
     "host": "one per host, which starts the others itself (--launch host)",
@@ -126,7 +135,7 @@ def _resumable(job: wire.JobDetails) -> str:
     if job.resumable and not job.durable_step and job.spec.resumable:
         return "yes, as submitted: it saves by itself on SIGTERM (--resumable yes)"
     if job.resumable:
-        return f"yes, from step {job.durable_step}"
+        return f"yes, from step {job.durable_step}; {_resume_proof(job)}"
     if job.resumable_note:
         return f"no: {job.resumable_note}"
     if not job.step:
@@ -370,6 +379,8 @@ def explanation_page(reply: wire.Explained) -> str:
         lines.append(f"  {wrap_text(eta, 2)}")
     if job.co_tenants and (bound := describe_share_bound(job)):
         lines.append(f"  {wrap_text(bound, 2)}")
+    if job.resumable:
+        lines.append(f"  resume: {_resume_proof(job)}")
     lines += [f"  {wrap_text(line, 2)}" for line in reply.explanation.ahead]
     if history:
         lines += ["", paint("How it came about, newest first:", "bold")]

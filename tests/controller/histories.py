@@ -211,7 +211,7 @@ def _attempt(engine: Engine, x: int, y: int, z: int, _: Sequence[str]) -> ev.Any
             return ev.CapabilitiesSeen(
                 **of,
                 resumable=z % 4 > 0,
-                capabilities=Capabilities(accumulates=z % 3 > 0),
+                capabilities=Capabilities(accumulates=z % 3 > 0, proven=z % 5),
                 step=job.durable_step,
             )
         case 3 | 4:
@@ -236,6 +236,7 @@ def _ended(of: dict[str, Any], step: int, y: int, z: int) -> ev.AnyEvent:
             detail="boom: it broke" if z % 2 else "",
             workdir_missing=outcome == "infra-failed" and y == 7,
             out_of_memory=outcome == "user-failed" and y % 2 == 0,
+            went_otherwise=outcome == "user-failed" and y % 2 > 0,
         ),
         step=step,
         gpu_fault=("", "culprit", "suspect", "hit", "device")[y % 5] if outcome == "infra-failed" else "",

@@ -68,8 +68,9 @@ def on_capabilities(dispatch: Dispatch, event: ev.CapabilitiesSeen) -> None:
         capable = (*job.attempt.capable, event.host_id)
         ledger.records.can_resume(job, capable, everywhere=set(capable) >= set(hosts_of(ledger, job)))
     ledger.records.learn_capabilities(job, event.capabilities)
-    if event.capabilities.proven:
-        ledger.records.prove_checkpoint(job, event.step, event.capabilities.proven)
+    proven = event.capabilities.proven
+    if proven and ledger.records.prove_resume(job, event.step, proven):
+        ledger.resumes.note(job, is_proven=True)
     if (
         job.phase is Phase.LOADING and event.step != job.progress.step
     ):  # Not the step we thought it would find.
@@ -213,7 +214,8 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
     if event.verdict.refusal == "split" and is_by_itself:
         _go_on_whole(dispatch.ledger, job, event.verdict.detail)
     elif event.verdict.refusal == "resume":
-        dispatch.ledger.records.went_otherwise(job, event.verdict.detail)
+        if dispatch.ledger.records.went_otherwise(job, event.verdict.detail):
+            dispatch.ledger.resumes.note(job, is_proven=False)
         if is_by_itself:
             reason = because("otherwise", event.verdict.detail, job.durable_step)
             dispatch.ledger.records.blame_stop(job, "otherwise", reason)

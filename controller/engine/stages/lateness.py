@@ -25,7 +25,6 @@ from cotenant.controller.domain import ENDED, QUEUED, Job, JobId, Reason, becaus
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.stages.stages import UNASKED
 from cotenant.controller.engine.state.dispatch import Dispatch
-from cotenant.controller.engine.state.estimating import had_s
 from cotenant.controller.engine.state.ledger import ASIDE
 from cotenant.controller.planning import is_possible
 
@@ -141,7 +140,7 @@ class Lateness:
     # --- What is played ------------------------------------------------------------------------------
 
     def _length_s(self, job: Job) -> float:
-        trained_s, left_s = had_s(job, self._ledger.now_s), job.known_left_s(self._ledger.now_s)
+        trained_s, left_s = job.ran_s(self._ledger.now_s), job.known_left_s(self._ledger.now_s)
         if left_s is not None:
             return job.estimate.load_s + trained_s + left_s
         mean_s = self._ended_s / self._ended if self._ended else FIRST_S

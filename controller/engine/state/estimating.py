@@ -142,7 +142,7 @@ def _keep(seen: dict[str, list[float]], job: Job, spent_s: float) -> None:
 
 def learn_duration(estimates: Estimates, job: Job, now_s: float) -> None:
     """Keep a finished job's run time for those that come after it."""
-    run_s = job.spent.run_s + (now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0)
+    run_s = job.ran_s(now_s)
     if job.spec.gpus_max > job.spec.gpus_min:  # As if it had had gpus_min all the time.
         run_s = job.progress.step * (job.measured.solo_step_s or 0.0)
     if run_s <= 0:
@@ -194,17 +194,12 @@ def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
         _compare(ledger, job)
 
 
-def had_s(job: Job, now_s: float) -> float:
-    """How long the job has trained so far, over all its attempts."""
-    return job.spent.run_s + (now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0)
-
-
 def judge_again(ledger: Ledger, job: Job) -> float | None:
     """Judge a running job of unknown length by what it has had. Returns in how many seconds to do so again;
     None: its length is known."""
     if not job.estimate.is_guess or job.phase is not Phase.RUNNING:
         return None
-    left_s = left_of_unknown_s(had_s(job, ledger.now_s))
+    left_s = left_of_unknown_s(job.ran_s(ledger.now_s))
     ledger.records.note_progress(job, job.progress.step, left_s)
     return JUDGED_AGAIN * left_s
 
@@ -339,7 +334,7 @@ def remaining_from(ledger: Ledger, job: Job, step: int) -> float | None:
     if total is not None and job.measured.solo_step_s is not None:
         return (total - step if total > step else 0) * job.measured.solo_step_s
     if job.estimate.is_guess:
-        return left_of_unknown_s(had_s(job, ledger.now_s))
+        return left_of_unknown_s(job.ran_s(ledger.now_s))
     if step == 0:
         return estimate_arrival(ledger.estimates, job.spec)[0]
     left_s = job.remaining_now_s(ledger.now_s)

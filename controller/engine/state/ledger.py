@@ -41,7 +41,7 @@ from cotenant.controller.engine.state.holdings import Holdings
 from cotenant.controller.engine.state.ordering import JobQueue, QueueKey, RunningJobs
 from cotenant.controller.engine.state.phases import Phases
 from cotenant.controller.engine.state.records import Records
-from cotenant.controller.knowledge import Observed, PairTable, Profiles
+from cotenant.controller.knowledge import Observed, PairTable, Profiles, Resumes
 from cotenant.controller.planning import SchedulingClass, scheduling_class_of, staying_class_of
 
 EMPTY: Final = MappingProxyType[DeviceId, Device]({})
@@ -89,6 +89,7 @@ class SavedLedger(msgspec.Struct, kw_only=True):
     ended: list[JobId] = []
     """Oldest first."""
     profiles: Profiles = msgspec.field(default_factory=Profiles)
+    resumes: Resumes = msgspec.field(default_factory=Resumes)
     departed: list[Device] = []
     """Devices that left their host's report while a job was on them."""
     epoch: Epoch = Epoch()
@@ -133,6 +134,7 @@ class Ledger:
         self.pairs.asked_for = self.phases.asked_for
         self.estimates = Estimates()
         self.profiles = Profiles()
+        self.resumes = Resumes()
         self.next_number = 1
         self.next_command = 1
         self.began_hour = 0
@@ -324,6 +326,7 @@ class Ledger:
             pairs=self.pairs.entries,
             estimates=self.estimates,
             profiles=self.profiles,
+            resumes=self.resumes,
             next_number=self.next_number,
             next_command=self.next_command,
             ended=list(self.phases.ended.sizes),
@@ -346,7 +349,7 @@ class Ledger:
         self.pairs.sharing, self.pairs.share_max_of = before.sharing, before.share_max_of
         self.pairs.asked_for = self.phases.asked_for
         self.estimates = saved.estimates
-        self.profiles = saved.profiles
+        self.profiles, self.resumes = saved.profiles, saved.resumes
         self.next_number, self.next_command = saved.next_number, saved.next_command
         self.epoch, self.epochs_past = saved.epoch, saved.epochs_past
         self.epochs_of_run, self.hold_until_s = saved.epochs_of_run, saved.hold_until_s

@@ -336,20 +336,24 @@ class Records:
             job.progress.step = max(job.progress.step, job.durable_step)
         self._phases.move(job)
 
-    def prove_checkpoint(self, job: Job, step: int, steps: int) -> None:
-        """The attempt has resumed at this step, and made so many steps as they had been made before."""
+    def prove_resume(self, job: Job, step: int, steps: int) -> bool:
+        """The attempt has resumed at this step, and made so many steps as they had been made before. Returns
+        whether this is news: each host of a gang says so, and says it again."""
+        is_news, job.attempt.resume_proven = not job.attempt.resume_proven, True
         known, newest = job.progress.checkpoints, job.resumed_from
         if newest is not None and newest.step == step:
             proven = msgspec.structs.replace(newest, proven=steps)
             job.progress.checkpoints = tuple(proven if each is newest else each for each in known)
+        return is_news
 
-    def went_otherwise(self, job: Job, how: str) -> None:
+    def went_otherwise(self, job: Job, how: str) -> bool:
         """The attempt was not the run that was left. What it was resumed from counts no more, nor does
-        anything that nobody has proven."""
-        newest = job.resumed_from
+        anything that nobody has proven. Returns whether this is news: each host of a gang may say so."""
+        is_news, newest = not job.progress.went_otherwise, job.resumed_from
         kept = tuple(each for each in job.progress.checkpoints if each.proven and each is not newest)
         job.progress.checkpoints, job.progress.went_otherwise = kept, how
         self.cannot_resume(job)
+        return is_news
 
     def lose_checkpoints(self, job: Job, domain: str) -> None:
         """Nobody can read that host's files any more."""

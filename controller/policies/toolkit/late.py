@@ -7,7 +7,7 @@ known and it ends before the late one could start.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from cotenant.controller.domain import RUNNING, DeviceId, Job
 from cotenant.controller.planning import Plan, is_possible
@@ -18,6 +18,14 @@ from cotenant.controller.policies.toolkit.reservations import (
     reserve,
 )
 from cotenant.controller.policies.toolkit.victims import longest_first
+
+Spares = Callable[[Job], bool]
+"""Whether a policy never preempts a job although it could resume."""
+
+
+def spare_nobody(_: Job) -> bool:
+    """Every job that can resume may be preempted."""
+    return False
 
 
 def late_waiting(plan: Plan) -> Job | None:
@@ -30,7 +38,7 @@ def late_waiting(plan: Plan) -> Job | None:
     return None
 
 
-def not_late(plan: Plan, newcomer: Job) -> Iterator[Job]:
+def not_late(plan: Plan, newcomer: Job, spares: Spares) -> Iterator[Job]:
     """Whom a late job may preempt, longest first."""
     for _, job in longest_first(plan.view):
         if (
@@ -39,6 +47,7 @@ def not_late(plan: Plan, newcomer: Job) -> Iterator[Job]:
             and not job.aged
             and job.spec.priority <= newcomer.spec.priority
             and not plan.is_leaving(job.job_id)
+            and not spares(job)
         ):
             yield job
 
@@ -46,9 +55,9 @@ def not_late(plan: Plan, newcomer: Job) -> Iterator[Job]:
 class KeptForLate:
     """Devices that are kept for late jobs: a job starts there only if it can be preempted, or ends before."""
 
-    def __init__(self, plan: Plan, *, preempts: bool) -> None:
+    def __init__(self, plan: Plan, *, preempts: bool, spares: Spares = spare_nobody) -> None:
         """Keeps nothing yet. `preempts`: late jobs preempt under this policy (`whole_queue.py`)."""
-        self._plan, self._preempts = plan, preempts
+        self._plan, self._preempts, self._spares = plan, preempts, spares
         self._kept: list[Reservation] = []
         self._late: list[Job] = []
         self._devices: set[DeviceId] = set()
@@ -56,7 +65,7 @@ class KeptForLate:
     def keep(self, job: Job) -> None:
         """Keep devices for a late job that cannot start now."""
         trial = self._plan.fork()
-        for other in not_late(self._plan, job) if self._preempts else ():
+        for other in not_late(self._plan, job, self._spares) if self._preempts else ():
             trial.suppose_left(other)
         for other, kept in zip(self._late, self._kept, strict=True):
             trial.suppose_placed(other, kept.devices)
@@ -69,7 +78,7 @@ class KeptForLate:
     def find_free(self, job: Job) -> tuple[DeviceId, ...] | None:
         """Devices for a job that keep no late one waiting longer."""
         devices = self._plan.find_free(job)
-        can_leave = self._preempts and job.preemptible
+        can_leave = self._preempts and job.preemptible and not self._spares(job)
         if devices is None or self._devices.isdisjoint(devices) or can_leave:
             return devices
         now_s = self._plan.view.now_s

@@ -14,12 +14,22 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from cotenant.controller.domain import AttemptNo, ExitVerdict, GangMember, HostId, JobId, Outcome
+from cotenant.controller.domain import (
+    AttemptNo,
+    Capabilities,
+    ExitVerdict,
+    GangMember,
+    HostId,
+    JobId,
+    Outcome,
+)
 from cotenant.controller.domain import events as ev
 from cotenant.controller.sim.world.jobs import STEP_S, STEPS_PER_S
 
 NEARLY: Final = 1e-6
 """Of a step: what float arithmetic may take from a whole one."""
+STEPS_COMPARED: Final = 2
+"""After each resume. In a simulation all come out as they had before."""
 
 
 class Doing(IntEnum):
@@ -197,6 +207,7 @@ def hello(run: JobRun, host_id: HostId) -> ev.CapabilitiesSeen:
         attempt=run.number,
         host_id=host_id,
         resumable=run.resumes,
+        capabilities=Capabilities(proven=STEPS_COMPARED if run.number > 1 and run.safe_steps else 0),
         step=run.safe_steps,
     )
 

@@ -17,6 +17,7 @@ from cotenant.controller.domain import (
     Parts,
     Phase,
     PromiseState,
+    ResumeProof,
 )
 from cotenant.controller.wire.clients.base import Done, Question, Reply
 from cotenant.controller.wire.clients.submissions import Submit, Submitted
@@ -279,6 +280,10 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """Its page elsewhere: as its user says, else as it has printed."""
     resumable: bool
     resumable_note: str | None = None
+    resume_proof: ResumeProof = "unproven"
+    """Whether resumes of its kind, the same command and code, have come out as they had been left."""
+    resumes_proven: int = 0
+    """How many of its kind have."""
     accumulates: bool = False
     accumulates_note: str | None = None
     durable_step: int

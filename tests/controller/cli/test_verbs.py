@@ -734,6 +734,24 @@ def test_an_ended_job_still_says_whether_it_could_resume(
     assert "yes, from step 40" in cotenant("show", "7").out
 
 
+@pytest.mark.parametrize(
+    ("of_kind", "wanted"),
+    [
+        ({}, "not yet proven for this kind"),
+        ({"resume_proof": "proven", "resumes_proven": 12}, "exact, proven for this kind 12 times"),
+        ({"resume_proof": "refuted", "resumes_proven": 2}, "a resume of this kind came out differently"),
+    ],
+)
+def test_show_and_explain_say_what_resumes_of_the_kind_have_shown(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant, of_kind: dict[str, Any], wanted: str
+) -> None:
+    job = replies.job_view(resumable=True, durable_step=40, **of_kind)
+    controller.says(wire.ShowJob, replies.shown(job, spec_on()))
+    controller.says(wire.Explain, replies.explained(job, "runs"))
+    assert f"yes, from step 40; {wanted}" in cotenant("show", "7").out
+    assert f"resume: {wanted}" in cotenant("explain", "7").out
+
+
 def test_nodes_tell_what_is_the_matter_with_a_device(
     controller: StandIn, replies: ModuleType, cotenant: Cotenant
 ) -> None:

@@ -63,6 +63,32 @@ def test_a_resume_that_was_proven_is_shown_with_its_number_of_steps() -> None:
     assert [each.proven for each in desk.job(1).progress.checkpoints] == [2]
 
 
+def test_the_kind_of_a_job_counts_each_resume_once() -> None:
+    desk = left_at(8)
+    for steps in (0, 2, 2):  # What one host says again, or another host of the gang, is no second resume.
+        proves(desk, steps)
+    assert of_kind(desk) == (1, 0)
+    desk.tell(ev.PreemptRequested(job_id=JobId("1"), by="root"))
+    desk.end(1, "stopped", step=8)
+    desk.start(1)
+    proves(desk, 2)
+    assert of_kind(desk) == (2, 0)
+
+
+def test_the_kind_of_a_job_keeps_a_resume_that_went_otherwise_over_a_restart() -> None:
+    desk = left_at(8)
+    proves(desk, 2)
+    goes_otherwise(desk)
+    desk.restart()
+    assert of_kind(desk) == (1, 1)
+    assert desk.engine.view().resumes.kinds_refuted == 1
+
+
+def of_kind(desk: Watched) -> tuple[int, int]:
+    counts = desk.engine.view().resumes.counts(desk.job(1))
+    return counts.proven, counts.refuted
+
+
 def test_a_job_that_goes_otherwise_begins_again_at_its_beginning_and_is_never_preempted_or_saved() -> None:
     desk = left_at(8)
     launch = goes_otherwise(desk)

@@ -310,9 +310,15 @@ def test_whatever_happens_every_guard_holds(steps: list[Step]) -> None:
         for action in engine.decision.actions:
             if isinstance(action, Preempt) and action.for_job is not None:
                 assert before[action.job_id] in (Phase.RUNNING, Phase.RESERVED, Phase.LOADING)
+                is_at_risk = before[action.job_id] is Phase.RUNNING
+                assert not (is_at_risk and is_refuted(engine, engine.jobs[action.job_id]))
                 check_pays(engine.jobs[action.job_id], engine.jobs[action.for_job], engine.now_s)
             elif isinstance(action, Share) and engine.jobs[action.job_id].phase is Phase.LOADING:
                 check_share(engine, engine.jobs[action.job_id])
+
+
+def is_refuted(engine: Engine, job: Job) -> bool:
+    return job.spec.resumable is not True and engine.view().resumes.counts(job).proof == "refuted"
 
 
 def check_share(engine: Engine, newcomer: Job) -> None:

@@ -1,0 +1,49 @@
+"""How resumes have come out, by kind of job.
+
+Rule: a kind is one user's command with its code. A script that was edited is another kind, which has yet to
+show that it resumes; so nobody has to take back what was seen of the script before.
+
+Rule: the table is bounded; the kind that was resumed longest ago goes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.domain import Job, JobSpec, ResumeCounts
+from cotenant.controller.knowledge.pairs import signature
+
+KINDS_MAX: Final = 2_000
+NEVER_RESUMED: Final = ResumeCounts()
+
+
+class Resumes(msgspec.Struct, kw_only=True):
+    """The resumes of all kinds, the kind that was resumed longest ago first."""
+
+    known: dict[str, ResumeCounts] = {}
+    kinds_refuted: int = 0
+    """Kinds of `known` of which a resume came out differently."""
+
+    @property
+    def kinds(self) -> int:
+        """The number of kinds that were ever resumed."""
+        return len(self.known)
+
+    def counts(self, job: Job) -> ResumeCounts:
+        return self.known.get(_kind(job.spec), NEVER_RESUMED) if self.known else NEVER_RESUMED
+
+    def note(self, job: Job, *, is_proven: bool) -> None:
+        """Takes in one more resume of the job's kind."""
+        kind = _kind(job.spec)
+        before = self.known.pop(kind, NEVER_RESUMED)
+        after = self.known[kind] = before.add(is_proven=is_proven)
+        self.kinds_refuted += bool(after.refuted) - bool(before.refuted)
+        if len(self.known) > KINDS_MAX:
+            forgotten = self.known.pop(next(iter(self.known)))
+            self.kinds_refuted -= bool(forgotten.refuted)
+
+
+def _kind(spec: JobSpec) -> str:
+    return f"{spec.user}:{signature(spec)}:{spec.code_sha256[:16]}"
