@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -33,6 +34,7 @@ from cotenant.controller.wire import job as protocol
 WAIT_S: Final = 600.0
 """How long to wait for an answer of the script; loading may take long."""
 _LEAVE_S: Final = 60.0
+_TERM_S: Final = 5.0
 _HEAR_S: Final = 0.2
 _WORDS: Final[Json[dict[str, Any]]] = Json(
     dict[str, Any], bytes_max=protocol.DATAGRAM_BYTES_MAX, from_python=True
@@ -156,17 +158,26 @@ def _start_command(
         protocol.ENV_ZERO_CODE: "checkpoint,progress",
     }
     try:
-        process = subprocess.Popen(list(start.argv), env=env, cwd=start.cwd, stdout=2)
+        process = subprocess.Popen(list(start.argv), env=env, cwd=start.cwd, stdout=2, start_new_session=True)
     except OSError as error:
         inbox.close()
         raise Problem("failed", f"{start.argv[0]}: {error.strerror or error}") from None
     try:
         yield process, rank
     finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
+        _end_command(process)
         inbox.close()
+
+
+def _end_command(process: subprocess.Popen[bytes]) -> None:
+    """With the processes that it has started: a launcher ends its own when it is asked to."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(_TERM_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def rank_alone(argv: Sequence[str]) -> dict[str, str]:

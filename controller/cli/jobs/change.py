@@ -136,8 +136,10 @@ def _lines_of(result: Verified) -> Iterator[str]:
         yield f"not resumable: {result.reason}"
     for stop in result.stops:
         where = f", {stop.place}" if stop.place else ""
-        proven = units.plural(stop.proven_steps, "step")
-        yield f"  stopped after step {stop.step} of {result.steps}{where}: proven over {proven}"
+        proven = (
+            f"proven over {units.plural(stop.proven_steps, 'step')}" if stop.proven_steps else "not proven"
+        )
+        yield f"  stopped after step {stop.step} of {result.steps}{where}: {proven}"
     if result.left_out:
         yield f"  not compared, because they differ by themselves: {', '.join(result.left_out)}"
     yield from (f"  not tried: {each}" for each in result.not_reached)

@@ -80,7 +80,7 @@ class _Trial:
         self._refusals: list[str] = []
         self._compared: list[str] = []
         self._left_out: list[str] = []
-        self._unproven: list[str] = []
+        self._unproven: list[int] = []
         self._uses_cuda, self._is_exact = False, True
         self._last_stop: TrialAttempt | None = None
 
@@ -116,7 +116,9 @@ class _Trial:
         if whole.has_stopped:
             found.append(f"what the command does after step {whole.step}: --steps {self._limit}")
         found += [f"a stop {each}" for each in self._refusals]
-        found += self._unproven
+        if self._unproven:
+            steps = ", ".join(map(str, self._unproven))
+            found.append(f"a proof by steps: the command makes none once it has saved (stops after {steps})")
         if not self._uses_cuda:
             found.append("a GPU: the command uses none")
         return [*found, "more than one process", "files outside of this folder, and what is printed"]
@@ -216,7 +218,7 @@ class _Trial:
         if after.proven_steps < to_prove:
             raise _Difference(f"stopped {where} it resumed, and did not show that its steps are the same")
         if not to_prove:
-            self._unproven.append(f"a proof by the steps after step {before.step}: none were made to compare")
+            self._unproven.append(before.step)
 
     def _compare_parameters(self, last: TrialAttempt, whole: TrialAttempt) -> None:
         """Of two attempts that have stopped after the same step. Raises _Difference."""
