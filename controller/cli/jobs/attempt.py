@@ -115,7 +115,7 @@ def run_attempt(start: TrialStart, wish: WantedStop | None) -> TrialAttempt:
         tempfile.TemporaryDirectory(prefix="ctv-") as place,
         _start_command(start, Path(place), wish) as (process, rank),
     ):
-        progress = RunProgress(start.what, start.of_steps)
+        progress = RunProgress(start.what)
         while not rank.has_stopped:
             has_ended = process.poll() is not None
             word = rank.hear()
@@ -124,7 +124,7 @@ def run_attempt(start: TrialStart, wish: WantedStop | None) -> TrialAttempt:
             elif has_ended:
                 break
             rank.check(has_ended)
-            progress.tell(rank.step)
+            progress.tell(rank.step, start.of_steps or rank.told_steps)
         try:
             code = process.wait(_LEAVE_S)
         except subprocess.TimeoutExpired:
@@ -248,6 +248,11 @@ class _Rank:
         elif name == protocol.STOPPED:
             self.has_stopped = True
 
+    @property
+    def told_steps(self) -> int | None:
+        """How many steps it says that it will make."""
+        return self._lengths[-1][0] if self._lengths else None
+
     def check(self, has_ended: bool) -> None:
         """Raises Problem where there is nothing more to expect of it."""
         if self._answer_by_s is not None and time.monotonic() > self._answer_by_s:
@@ -339,16 +344,16 @@ class _Rank:
 class RunProgress:
     """Says now and then how far a run is, to whoever waits."""
 
-    def __init__(self, what: str, of_steps: int | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._what, self._of_steps, self._clock = what, of_steps, clock
+    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._what, self._clock = what, clock
         self._began_s = clock()
         self._due_s = self._began_s + SILENT_S
 
-    def tell(self, step: int) -> None:
+    def tell(self, step: int, of_steps: int | None) -> None:
         """After `step` steps."""
         now_s = self._clock()
         if now_s >= self._due_s:
             self._due_s = now_s + REPEAT_S
-            of = "" if self._of_steps is None else f" of {self._of_steps}"
+            of = "" if of_steps is None else f" of {of_steps}"
             where = f"step {step}{of}" if step else "starting"
             tell(f"verify: {self._what}: {where}, {duration(now_s - self._began_s)}")

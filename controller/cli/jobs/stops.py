@@ -54,7 +54,7 @@ def course_of(steps: int, lengths: Iterable[LengthTold], whole: bool) -> Course:
         return Course(steps=steps, why_no_epochs="it trains in several loops, one after the other")
     total, loops = next(iter(totals), (None, ()))
     if total is None or len(loops) < 2:
-        return Course(steps=steps, why_no_epochs=note)
+        return Course(steps=steps, why_no_epochs="its steps are in one loop" if loops else note)
     each, left = divmod(total, prod(loops[:-1]))
     if left or not each or (whole and steps > total):
         return Course(steps=steps, why_no_epochs=f"{note}, and they have different numbers of steps")

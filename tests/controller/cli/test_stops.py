@@ -78,7 +78,7 @@ WHILE = "length not seen: train.py line 3 is a while loop"
     [
         ([(None, (4, 30), "loops seen"), (40, (4, 30), "loops seen")], 10, ""),
         ([(48, (2, 3, 8), "loops seen")], 8, ""),
-        ([(40, (40,), "loops seen: range(40)")], None, "loops seen: range(40)"),
+        ([(40, (40,), "loops seen: range(40)")], None, "its steps are in one loop"),
         ([(None, (), WHILE)], None, "train.py line 3 is a while loop"),
         ([(40, (), "the Trainer says 40 steps in all")], None, "the Trainer says 40 steps in all"),
         ([(41, (4, 30), "3 a step")], None, "3 a step, and they have different numbers of steps"),

@@ -210,9 +210,9 @@ def test_what_cannot_be_tried_is_refused_with_the_reason(
 
 def test_how_far_it_is_is_told_after_two_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     now_s = [0.0]
-    progress = RunProgress("run 2 of 2, to its end", 40, clock=lambda: now_s[0])
+    progress = RunProgress("run 2 of 2, to its end", clock=lambda: now_s[0])
     for now_s[0], step in ((1.9, 0), (2.0, 0), (6.9, 7), (7.0, 8), (9.0, 30)):
-        progress.tell(step)
+        progress.tell(step, 40)
     assert capsys.readouterr().err.splitlines() == [
         "verify: run 2 of 2, to its end: starting, 2s",
         "verify: run 2 of 2, to its end: step 8 of 40, 7s",
