@@ -121,9 +121,10 @@ def run_attempt(start: TrialStart, wish: WantedStop | None) -> TrialAttempt:
             word = rank.hear()
             if word is not None:
                 rank.take(word)
-            elif has_ended:
+            is_over = has_ended and word is None
+            rank.check(is_over)
+            if is_over:
                 break
-            rank.check(has_ended)
             progress.tell(rank.step, start.of_steps or rank.told_steps)
         try:
             code = process.wait(_LEAVE_S)
@@ -253,14 +254,14 @@ class _Rank:
         """How many steps it says that it will make."""
         return self._lengths[-1][0] if self._lengths else None
 
-    def check(self, has_ended: bool) -> None:
-        """Raises Problem where there is nothing more to expect of it."""
+    def check(self, is_over: bool) -> None:
+        """Raises Problem where there is nothing more to expect of it. is_over: all that it said was heard."""
         if self._answer_by_s is not None and time.monotonic() > self._answer_by_s:
             raise Problem("failed", f"the command said nothing for {WAIT_S:.0f} s")
         hello = self._hello
         if not hello or hello["resumable"] or self._failure:
             return
-        if self._said_yes or has_ended or self.step >= hello["step"] + _NO_STEPS:
+        if self._said_yes or is_over or self.step >= hello["step"] + _NO_STEPS:
             when = f" from step {self.step} on" if self._said_yes else ""
             why = str(hello.get("resumable_note") or "it does not say why")
             raise Problem("refused", f"this command cannot be resumed{when}: {why}", "see docs/zero-code.md")

@@ -94,6 +94,8 @@ class _Trial:
         reason = ""
         try:
             last = self._run_interrupted(course, planned, whole)
+            if last.step != whole.step:
+                raise _Difference(f"it made {plural(last.step, 'step')}, and {whole.step} undisturbed")
             if whole.has_stopped:
                 self._compare_parameters(last, whole)
             else:
@@ -139,7 +141,7 @@ class _Trial:
             )
             raise Problem("failed", said, "its own words stand above")
         if exactly and not attempt.has_stopped:
-            raise Problem("failed", f"no stop after step {stop} could be made: {attempt.refusals[-1]}")
+            raise Problem("failed", f"no stop could be made {'; '.join(attempt.refusals)}")
         return attempt
 
     def _run_interrupted(self, course: Course, planned: tuple[int, ...], whole: TrialAttempt) -> TrialAttempt:
@@ -206,11 +208,12 @@ class _Trial:
         where = f"after step {before.step}" + (f", {place}," if place else "")
         if after.failure:
             raise _Difference(f"stopped {where} it did not go on as it was left: {after.failure}")
+        if not after.has_stopped and after.exit_code:
+            when = f"after step {after.step}" if after.step else "before its first step"
+            ending = f"it ended with exit code {after.exit_code} {when}"
+            raise _Difference(f"stopped {where} and resumed, {ending}; its own words stand above")
         if after.began_at != before.step:
             raise _Difference(f"stopped {where} it resumed at step {after.began_at}")
-        if not after.has_stopped and after.exit_code:
-            ending = f"it ended with exit code {after.exit_code} after step {after.step}"
-            raise _Difference(f"stopped {where} and resumed, {ending}; its own words stand above")
         if after.note:
             raise _Difference(f"stopped {where} it calls its resume equivalent, not exact: {after.note}")
         self._uses_cuda = before.device != "cpu"
@@ -232,8 +235,6 @@ class _Trial:
 
     def _compare_ends(self, last: TrialAttempt, whole: TrialAttempt, files: FilesLeft) -> None:
         """Of two runs to the command's end. Raises _Difference."""
-        if last.step != whole.step:
-            raise _Difference(f"it made {plural(last.step, 'step')}, and {whole.step} undisturbed")
         self._compared.append(f"exit code {last.exit_code}")
         left = self._scratch.files_left()
         if not files and not left:  # What it has computed is seen at its last stop only.

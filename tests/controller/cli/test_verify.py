@@ -42,6 +42,8 @@ def count():
     state["step"] += 1
     state["sum"] += state["step"] + (attempt == 3 and kind == "drifts") + os.getpid() * (kind == "unseeded")
 
+if kind == "crashes" and attempt == 2:
+    sys.exit(1)
 greet(False, resumable_note="it carries best" if kind == "cannot" else "not yet")
 say("length", total=20, note="loops seen", loops=[2, 10])
 if kind == "loses" and attempt == 3:
@@ -51,7 +53,8 @@ if kind != "cannot":
     greet(True)
 print("training")
 stop = None
-while state["step"] < (1 if kind == "short" else 20):
+ends = {"short": 1, "fewer": 20 if attempt == 1 else 13}
+while state["step"] < ends.get(kind, 20):
     while asked and stop is None and select.select([inbox], [], [], 20.0)[0]:
         word = json.loads(inbox.recv(4096))
         if word["phase"] == "propose":
@@ -99,6 +102,7 @@ def stops_of(told: dict[str, Any]) -> list[int]:
 
 EARLY = "stopped after step 3, in epoch 1"
 AT_END = "stopped after step 10, at the end of epoch 1"
+ABOVE = "its own words stand above"
 LATE = "stopped after step 15, in epoch 2"
 
 
@@ -112,6 +116,12 @@ LATE = "stopped after step 15, in epoch 2"
         ("refuses", "", [3, 15]),
         ("unseeded", verify.UNSEEDED, [3, 10, 15]),
         ("drifts", "files differ at the end: out.txt; after step 15: `model.beta`", [3, 10, 15]),
+        ("fewer", "it made 13 steps, and 20 undisturbed", [3, 10]),
+        (
+            "crashes",
+            f"{EARLY}, and resumed, it ended with exit code 1 before its first step; {ABOVE}",
+            [3],
+        ),
         ("forgets", f"{EARLY}, it resumed at step 0", [3]),
         (
             "loses",
@@ -176,6 +186,7 @@ def test_stops_are_told_with_their_place_and_proof(cotenant: Cotenant, command: 
     [
         ("plain", ""),
         ("drifts", "parameters differ after step 14: `model.beta`"),
+        ("fewer", "it made 13 steps, and 14 undisturbed"),
         ("unseeded", verify.UNSEEDED),
     ],
 )
