@@ -46,6 +46,8 @@ class Turns:
     """That have begun."""
     all: int
     text: str
+    counts: tuple[int, ...]
+    """Of each loop, from the outside in: its turns."""
 
 
 class Loaders:
@@ -108,7 +110,8 @@ def turns_in(frames: Iterable[types.FrameType], loaders: Loaders, session: Any =
         done, all_ = done * each.count + each.at, all_ * each.count
         parts.append(each.text)
     at_most = "; fewer where a loop is left early" if any(each.can_end for each in found) else ""
-    return Turns(tuple(each.key for each in found), done + 1, all_, " x ".join(parts) + at_most)
+    keys, counts = tuple(each.key for each in found), tuple(each.count for each in reversed(found))
+    return Turns(keys, done + 1, all_, " x ".join(parts) + at_most, counts)
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ class Length:
         """Steps and turns when these loops were first seen."""
         self.total: int | None = None
         self.note = ""
+        self.loops: tuple[int, ...] = ()
+        """The turns of the loops around a step, from the outside in, where they were seen."""
 
     def learn(self, steps: int, windows: Turns) -> None:
         """Learns from the loops in the middle of a turn of the innermost one, just after step number
@@ -62,14 +64,14 @@ class Length:
             self.total = steps + round((windows.all - windows.done) * more_steps / more_turns)
             if more_turns // more_steps > 1:
                 each = f", {more_turns // more_steps} a step"
-        self.note = f"loops seen: {windows.text}{each}"
+        self.note, self.loops = f"loops seen: {windows.text}{each}", windows.counts
 
     def take_length(self, total: int, note: str) -> None:
         """Takes the length that a framework says."""
-        self.total, self.note = total, note
+        self.total, self.note, self.loops = total, note, ()
 
     def not_seen(self, why: str) -> None:
-        self._key, self.total, self.note = None, None, f"length not seen: {why}"
+        self._key, self.total, self.loops, self.note = None, None, (), f"length not seen: {why}"
 
 
 class StepReporter:
@@ -159,7 +161,7 @@ class StepReporter:
         self._s_changes_at = self._s_change_after(steps)
         if self._told_length != (self.length.total, self.length.note):
             told = self.length.total, self.length.note
-            if self._say(protocol.LENGTH, total=told[0], note=told[1]):
+            if self._say(protocol.LENGTH, total=told[0], note=told[1], loops=self.length.loops):
                 self._told_length = told
         self._due_s = now_s + protocol.STEP_REPORT_PERIOD_S
 

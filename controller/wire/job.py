@@ -121,7 +121,8 @@ Optional: metrics, at most 16 finite numbers by name; equivalent: true, once par
 random numbers than the whole batch."""
 LENGTH: Final = "length"
 """{total: int | null, note}: how many steps there will be in all as far as can be seen, and what that rests
-on, or why it cannot be seen. May come without a hello."""
+on, or why it cannot be seen. Optional: loops, the turns of the loops around a step from the outside in. May
+come without a hello."""
 BATCH: Final = "batch"
 """{rows: int | null, note}: how many rows the model gets at a time, and where that was read, or why it is not
 known. Once, early; may come without a hello."""

@@ -181,13 +181,14 @@ NOT_SEEN = {
 def test_what_is_not_known_is_not_made_up(script: Callable[..., Seeing], source: str, why: str) -> None:
     seeing = script(source)
     assert set(seeing.totals) == {None}
-    assert seeing.length.note == f"length not seen: {why}"
+    assert (seeing.length.note, seeing.length.loops) == (f"length not seen: {why}", ())
 
 
 def test_several_batches_a_step_are_counted(script: Callable[..., Seeing]) -> None:
     seeing = script("for e in range(12):\n  for x in loader:\n    step()", batches_per_step=4)
     assert (seeing.steps, set(seeing.totals[1:])) == (15, {15})
     assert seeing.length.note == "loops seen: range(12) x 5 batches, 4 a step"
+    assert seeing.length.loops == (12, 5)
 
 
 def test_steps_in_a_comprehension_are_told_when_enough_was_seen(script: Callable[..., Seeing]) -> None:

@@ -33,7 +33,7 @@ CHANGES = (
         "zero_code",
         r'\b(ENV_ZERO_CODE|_?zero_code)\b|Option\(\s*"accumulate"',
         6,
-        beyond=("checkpoint/", "gradaccum/", "controller/cli/jobs/verify.py"),
+        beyond=("checkpoint/", "gradaccum/", "controller/cli/jobs/attempt.py"),
     ),
     Change("accumulates_note", r"\baccumulates_note\b", 7),
     Change("TroubleSeen", r"\bTroubleSeen\b", 4),

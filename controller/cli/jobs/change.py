@@ -7,6 +7,7 @@ Rule: the answer says what was asked for, not that it has happened; `wait` and `
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 import msgspec
@@ -15,7 +16,7 @@ from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.completing import complete_job
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json
-from cotenant.controller.cli.jobs.verify import STEPS, verify
+from cotenant.controller.cli.jobs.verify import Verified, verify
 from cotenant.controller.client.asking import PATIENCE_S, asking
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import ENDED, ChangeVerb, JobId, Phase, texts
@@ -94,17 +95,19 @@ def checkpoint(
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
     steps: Annotated[
-        int, option("--steps", metavar="N", min=2, help="With verify: how many optimizer steps.")
-    ] = STEPS,
+        int | None,
+        option("--steps", metavar="N", min=2, help="With verify: only the first N steps."),
+    ] = None,
 ) -> int:
     """Save running jobs, which then go on. `cotenant show JOB` names the step that is safe.
 
-    `checkpoint verify -- CMD` tries out on this machine whether a command can be resumed: it is run, stopped
-    half way, resumed, and compared with a run that was not stopped.
+    `checkpoint verify -- CMD` tries out on this machine whether a command can be resumed: it is run to its
+    end, then once more, stopped and resumed in several places, and what both have left is compared.
 
     For example:
 
       cotenant checkpoint 7
+      cotenant checkpoint verify -- python train.py
       cotenant checkpoint verify --steps 40 -- python train.py
     """
     if jobs[0] == VERIFY:
@@ -113,21 +116,33 @@ def checkpoint(
     return OK
 
 
-def _verify(command: list[str], steps: int, as_json: bool) -> int:
+def _verify(command: list[str], steps: int | None, as_json: bool) -> int:
     if not command:
         raise Problem("usage", "verify needs a command", "put it behind `--`, as in: -- python train.py")
     result = verify(command, steps)
     if as_json:
-        output.write_json({"schema": "checkpoint-verify/1", **msgspec.to_builtins(result)})
-    elif result.ok:
-        kind = "exact" if result.exact else f"equivalent ({result.reason})"
-        screen.say(
-            f"resumable: stopped after step {result.stopped_at} and resumed, its parameters after step "
-            f"{result.steps} are those of a run that was not stopped, bit for bit; it calls the resume {kind}"
-        )
+        output.write_json({"schema": "checkpoint-verify/2", **msgspec.to_builtins(result)})
     else:
-        screen.say(f"not resumable: {texts.one_line(result.reason)}")
+        screen.say("\n".join(map(texts.one_line, _lines_of(result))))
     return OK if result.ok else FAILED
+
+
+def _lines_of(result: Verified) -> Iterator[str]:
+    if result.ok:
+        *most, last = result.compared
+        same = f"{', '.join(most)} and {last} are" if most else f"{last} are"
+        yield f"resumable: {same} those of a run that nobody stopped, bit for bit"
+    else:
+        yield f"not resumable: {result.reason}"
+    for stop in result.stops:
+        where = f", {stop.place}" if stop.place else ""
+        proven = (
+            f"proven over {units.plural(stop.proven_steps, 'step')}" if stop.proven_steps else "not proven"
+        )
+        yield f"  stopped after step {stop.step} of {result.steps}{where}: {proven}"
+    if result.left_out:
+        yield f"  not compared, because they differ by themselves: {', '.join(result.left_out)}"
+    yield from (f"  not tried: {each}" for each in result.not_reached)
 
 
 def _change(

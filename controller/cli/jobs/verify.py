@@ -1,116 +1,297 @@
-"""`cotenant checkpoint verify -- CMD`: stop a command, resume it, and compare with one that was not stopped.
+"""`cotenant checkpoint verify -- CMD`: stop a command in several places, resume it, and compare the end.
 
-Rule: this is a trial with the user's own command, three short runs of one process on this machine (a fourth
-says whether a difference is the resume's), and nothing else: no controller is asked and no job is made. The
-runs work in copies of the present folder, so that nothing of the user's is overwritten, and no run finds what
-another has written. So files are copied and folders made anew; what is too large to copy (a data set) is
-linked, and that is said. Only equal parameters, bit for bit, count. What the command prints goes to standard
-error, so that the answer stands alone.
+Rule: this is a trial with the user's own command on this machine, and nothing else: no controller is asked
+and no job is made. It works in copies of the present folder. Only what is equal bit for bit counts; what
+differs between two undisturbed runs is named, and left out.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import shutil
-import socket
-import subprocess
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 import cotenant
+from cotenant.controller.cli.jobs.attempt import TrialAttempt, TrialStart, WantedStop, run_attempt
+from cotenant.controller.cli.jobs.contents import unequal_parts
+from cotenant.controller.cli.jobs.scratch import FilesLeft, Scratch, is_alike_any, unequal
+from cotenant.controller.cli.jobs.stops import Course, course_of, next_stop, places_not_reached, plan_stops
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import tell
-from cotenant.controller.submission import recording
-from cotenant.controller.submission.starts import start_of
-from cotenant.controller.wire import BadMessage, Json, decode_json
-from cotenant.controller.wire import job as protocol
+from cotenant.controller.present.units import plural
 
-STEPS: Final = 20
-WAIT_S: Final = 600.0
-"""How long to wait for a message from the script; loading may take long."""
-_LEAVE_S: Final = 60.0
+NAMES_MAX: Final = 5
 UNSEEDED: Final = (
     "not even two runs that nobody stops end alike, so nothing can be compared: set a seed in the script, as "
     "torch.manual_seed(0) before the model and the data are made, and try again"
 )
-_WORDS: Final[Json[dict[str, Any]]] = Json(
-    dict[str, Any], bytes_max=protocol.DATAGRAM_BYTES_MAX, from_python=True
-)
-_NOT_YET: Final = "its state was not written yet"
-"""What a script says before its first step is done, after which it is known whether it can be resumed."""
-_BEHIND: Final = 4
-"""A proposal that comes too late is repeated for that many steps later."""
 
-COPIED_MIB_MAX: Final = 1024
-ENTRIES_MAX: Final = 1000
-"""A folder with more is linked as a whole."""
-LINKED: Final = frozenset((".git", ".venv", "venv", "node_modules", "__pycache__"))
-"""Folders that hold no results of the command."""
+
+class ProvenStop(msgspec.Struct, frozen=True, kw_only=True):
+    """One stop of the command, and the resume after it."""
+
+    step: int
+    place: str
+    """Such as "at the end of epoch 1"; empty where epochs were not seen."""
+    epoch_end: bool
+    proven_steps: int
+    """Made by the process that stopped and by the one that resumed, and found equal."""
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of the three runs of `cotenant verify`."""
+    """The result of a trial."""
 
     ok: bool
     steps: int
-    stopped_at: int
     exact: bool
+    """What the command itself says of all of its resumes."""
     reason: str = ""
+    stops: tuple[ProvenStop, ...] = ()
+    compared: tuple[str, ...] = ()
+    """What was equal at the end."""
+    left_out: tuple[str, ...] = ()
+    """Files that differ by themselves."""
+    not_reached: tuple[str, ...] = ()
 
 
-class _Stopped(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run showed, up to its agreed stop."""
-
-    step: int
-    parameters_sha256: str
-    resumed_at: int
-    exact: bool
-    note: str
+class _Difference(Exception):
+    """The resumed run is not the undisturbed one; the text says where they differ."""
 
 
-def verify(argv: Sequence[str], steps: int) -> Verified:
-    """Raises Problem where a run cannot be made."""
+def verify(argv: Sequence[str], steps: int | None) -> Verified:
+    """steps: stop there; None: run the command to its end. Raises Problem where a run cannot be made."""
     with tempfile.TemporaryDirectory(prefix="cotenant-verify-") as name:
-        folder = Path(name)
-        jobside = _job_side(folder)
-        interrupted, whole = folder / "interrupted", folder / "whole"
-        scratch = Scratch(Path.cwd(), folder)
-        cwd = _scratch_folder(scratch, "of-interrupted")
-        first = _run(argv, jobside, interrupted, 1, max(1, steps // 2), cwd)
-        second = _run(argv, jobside, interrupted, 2, max(steps, first.step + 1), cwd)
-        if second.resumed_at != first.step:
-            return Verified(
-                ok=False,
-                steps=second.step,
-                stopped_at=first.step,
-                exact=False,
-                reason=f"it resumed at step {second.resumed_at}",
+        return _Trial(argv, steps, Path(name)).result()
+
+
+class _Trial:
+    """An undisturbed run, one that is stopped and resumed, and a third one where these two differ."""
+
+    def __init__(self, argv: Sequence[str], steps: int | None, folder: Path) -> None:
+        self._argv, self._limit, self._folder = tuple(argv), steps, folder
+        self._jobside = _job_side(folder)
+        self._scratch = Scratch(Path.cwd(), folder)
+        self._runs = 0
+        self._stops: list[ProvenStop] = []
+        self._refusals: list[str] = []
+        self._compared: list[str] = []
+        self._left_out: list[str] = []
+        self._unproven: list[int] = []
+        self._uses_cuda, self._is_exact = False, True
+        self._last_stop: TrialAttempt | None = None
+
+    def result(self) -> Verified:
+        whole = self._run_undisturbed(self._limit)
+        files = self._scratch.files_left()
+        course = course_of(whole.step, whole.lengths, whole=not whole.has_stopped)
+        planned = plan_stops(course)
+        if not planned:
+            raise Problem("refused", "the command makes one step, and is over", "try one that makes more")
+        reason = ""
+        try:
+            last = self._run_interrupted(course, planned, whole)
+            if last.step != whole.step:
+                raise _Difference(f"it made {plural(last.step, 'step')}, and {whole.step} undisturbed")
+            if whole.has_stopped:
+                self._compare_parameters(last, whole)
+            else:
+                self._compare_ends(last, whole, files)
+        except _Difference as error:
+            reason = str(error)
+        return Verified(
+            ok=not reason,
+            steps=whole.step,
+            exact=self._is_exact,
+            reason=reason,
+            stops=tuple(self._stops),
+            compared=tuple(self._compared),
+            left_out=tuple(self._left_out),
+            not_reached=tuple(self._places_not_reached(course, whole)),
+        )
+
+    def _places_not_reached(self, course: Course, whole: TrialAttempt) -> list[str]:
+        found = places_not_reached(course, [stop.step for stop in self._stops])
+        if whole.has_stopped:
+            found.append(f"what the command does after step {whole.step}: --steps {self._limit}")
+        found += [f"a stop {each}" for each in self._refusals]
+        if self._unproven:
+            steps = ", ".join(map(str, self._unproven))
+            found.append(f"a proof by steps: the command makes none once it has saved (stops after {steps})")
+        if not self._uses_cuda:
+            found.append("a GPU: the command uses none")
+        return [*found, "more than one process", "files outside of this folder, and what is printed"]
+
+    # The runs.
+
+    def _run_undisturbed(self, stop: int | None, *, exactly: bool = False) -> TrialAttempt:
+        wish = None
+        if stop is not None:
+            wish = WantedStop(
+                step=stop, otherwise=lambda step, now, _: None if exactly else max(step, now) + 2
             )
-        cwd = _scratch_folder(scratch, "of-whole")
-        plain = _run(argv, jobside, whole, 1, second.step, cwd, exactly=True)
-        same = plain.parameters_sha256 == second.parameters_sha256
-        if not same:  # Who causes the difference? Two runs that nobody stops may differ, too.
-            cwd = _scratch_folder(scratch, "of-again")
-            again = _run(argv, jobside, folder / "again", 1, second.step, cwd, exactly=True)
-            if again.parameters_sha256 != plain.parameters_sha256:
-                return Verified(
-                    ok=False, steps=second.step, stopped_at=first.step, exact=False, reason=UNSEEDED
-                )
-    return Verified(
-        ok=same,
-        steps=second.step,
-        stopped_at=first.step,
-        exact=second.exact,
-        reason=second.note if same else f"parameters differ after step {second.step}",
-    )
+        self._begin_run()
+        attempt = self._attempt(1, wish, "undisturbed", stop)
+        if attempt.exit_code and not attempt.has_stopped:
+            said = (
+                f"the command ended with exit code {attempt.exit_code} after step {attempt.step}, undisturbed"
+            )
+            raise Problem("failed", said, "its own words stand above")
+        if exactly and not attempt.has_stopped:
+            raise Problem("failed", f"no stop could be made {'; '.join(attempt.refusals)}")
+        return attempt
+
+    def _run_interrupted(self, course: Course, planned: tuple[int, ...], whole: TrialAttempt) -> TrialAttempt:
+        """Stops and resumes until the command ends, or stops where the undisturbed run did. Raises
+        _Difference."""
+        self._begin_run()
+        end = whole.step if whole.has_stopped else None
+        number, before = 1, None
+        while True:
+            wish = self._wish_after(before.step if before else 0, course, planned, end)
+            what = "to its end" if wish is None else f"to a stop after step {wish.step}"
+            attempt = self._attempt(number, wish, what, course.steps)
+            self._refusals += attempt.refusals
+            if before is not None:
+                self._judge_resume(course, before, attempt)
+            elif not attempt.has_stopped:
+                raise Problem("refused", f"the command could not be stopped {'; '.join(attempt.refusals)}")
+            if not attempt.has_stopped or attempt.step == end:
+                return attempt
+            number, before = number + 1, attempt
+            self._last_stop = attempt
+
+    def _wish_after(
+        self, step: int, course: Course, planned: tuple[int, ...], end: int | None
+    ) -> WantedStop | None:
+        left = [*(each for each in planned if each > step + 1), *([] if end is None else [end])]
+
+        def otherwise(refused: int, now: int, tries: int) -> int | None:
+            if refused == end:
+                raise Problem("failed", f"the command was past step {end} too soon", "give a larger --steps")
+            return next_stop(course, left, refused, now, tries)
+
+        return WantedStop(step=left[0], otherwise=otherwise) if left else None
+
+    def _begin_run(self) -> None:
+        self._runs += 1
+        self._cwd = _fresh_copy(self._scratch)
+        self._root = self._folder / f"run-{self._runs}"
+        self._root.mkdir()
+
+    def _attempt(self, number: int, wish: WantedStop | None, what: str, steps: int | None) -> TrialAttempt:
+        return run_attempt(
+            TrialStart(
+                argv=self._argv,
+                jobside=self._jobside,
+                root=self._root,
+                cwd=self._cwd,
+                number=number,
+                what=f"run {self._runs} of {max(2, self._runs)}, {what}",
+                of_steps=steps,
+            ),
+            wish,
+        )
+
+    # Comparing.
+
+    def _judge_resume(self, course: Course, before: TrialAttempt, after: TrialAttempt) -> None:
+        """Raises _Difference where the resume is not what it should be."""
+        place = course.place_of(before.step)
+        is_end = course.is_epoch_end(before.step)
+        stop = ProvenStop(step=before.step, place=place, epoch_end=is_end, proven_steps=after.proven_steps)
+        self._stops.append(stop)
+        self._is_exact = self._is_exact and not after.note and not after.failure
+        where = f"after step {before.step}" + (f", {place}," if place else "")
+        if after.failure:
+            raise _Difference(f"stopped {where} it did not go on as it was left: {after.failure}")
+        if not after.has_stopped and after.exit_code:
+            when = f"after step {after.step}" if after.step else "before its first step"
+            ending = f"it ended with exit code {after.exit_code} {when}"
+            raise _Difference(f"stopped {where} and resumed, {ending}; its own words stand above")
+        if after.began_at != before.step:
+            raise _Difference(f"stopped {where} it resumed at step {after.began_at}")
+        if after.note:
+            raise _Difference(f"stopped {where} it calls its resume equivalent, not exact: {after.note}")
+        self._uses_cuda = before.device != "cpu"
+        to_prove = len(before.steps_shown())
+        if after.proven_steps < to_prove:
+            raise _Difference(f"stopped {where} it resumed, and did not show that its steps are the same")
+        if not to_prove:
+            self._unproven.append(before.step)
+
+    def _compare_parameters(self, last: TrialAttempt, whole: TrialAttempt) -> None:
+        """Of two attempts that have stopped after the same step. Raises _Difference."""
+        if _parameters(last) != _parameters(whole):
+            again = self._run_undisturbed(whole.step, exactly=True)
+            if _parameters(again) != _parameters(whole):
+                raise _Difference(UNSEEDED)
+            names = _unequal_values(last, whole) - _unequal_values(again, whole)
+            raise _Difference(f"parameters differ after step {whole.step}{_such_as(names)}")
+        self._compared.append(f"parameters after step {whole.step}")
+
+    def _compare_ends(self, last: TrialAttempt, whole: TrialAttempt, files: FilesLeft) -> None:
+        """Of two runs to the command's end. Raises _Difference."""
+        self._compared.append(f"exit code {last.exit_code}")
+        left = self._scratch.files_left()
+        if not files and not left:  # What it has computed is seen at its last stop only.
+            stop = self._last_stop
+            assert stop is not None, "a command that is never stopped is refused"
+            self._compare_parameters(stop, self._run_undisturbed(stop.step, exactly=True))
+            return
+        wrong = unequal(files, left)
+        if wrong:
+            self._run_undisturbed(None)
+            by_themselves = unequal(files, self._scratch.files_left())
+            self._left_out = [name for name in wrong if is_alike_any(name, by_themselves)]
+            wrong = [name for name in wrong if name not in self._left_out]
+        if wrong:
+            names = [_name_parts(name, files.get(name, {}), left.get(name, {})) for name in wrong]
+            raise _Difference(f"files differ at the end: {_list_some(names)}{self._values_at_last_stop()}")
+        equal = [name for name in files if files[name] == left.get(name)]
+        if self._left_out and not equal:
+            raise _Difference(UNSEEDED)
+        self._compared += equal
+
+    def _values_at_last_stop(self) -> str:
+        """Which values are other ones there than undisturbed, where that can be seen."""
+        stop = self._last_stop
+        assert stop is not None, "a command that is never stopped is refused"
+        try:
+            names = _unequal_values(stop, self._run_undisturbed(stop.step, exactly=True))
+        except Problem:
+            return ""
+        return f"; after step {stop.step}{_such_as(names)}" if names else ""
+
+
+def _parameters(attempt: TrialAttempt) -> str:
+    return str(attempt.manifest()["parameters_sha256"])
+
+
+def _unequal_values(left: TrialAttempt, right: TrialAttempt) -> set[str]:
+    """What differs between two runs one step after they have stopped at the same one."""
+    pairs = zip(left.steps_shown(), right.steps_shown(), strict=False)
+    then, now = next(pairs, ({}, {}))
+    names = {name for name in then.keys() | now.keys() if then.get(name) != now.get(name)}
+    return {name for name in names if not name.startswith("sitecustomize")}  # Ours, in a checkout.
+
+
+def _name_parts(file: str, left: Mapping[str, str], right: Mapping[str, str]) -> str:
+    """A file, with the values in it that differ."""
+    parts = [f"`{part}`" for part in unequal_parts(left, right)]
+    return f"{file} ({_list_some(parts)})" if parts else file
+
+
+def _such_as(names: set[str]) -> str:
+    return f": {_list_some([f'`{name}`' for name in sorted(names)])}" if names else ""
+
+
+def _list_some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+    return ", ".join(names[:NAMES_MAX]) + more
 
 
 def _job_side(folder: Path) -> Path:
@@ -128,226 +309,13 @@ def _job_side(folder: Path) -> Path:
     return base.parent
 
 
-def _scratch_folder(scratch: Scratch, name: str) -> Path:
-    """Makes the scratch folder of a trial. Raises Problem."""
+def _fresh_copy(scratch: Scratch) -> Path:
+    """Makes the folder of a run. Raises Problem."""
     try:
-        made = scratch.make(name)
+        made = scratch.make()
     except OSError as error:
         problem = f"this folder cannot be copied for a trial: {error.strerror}: {error.filename}"
         raise Problem("failed", problem, "run it in a folder that holds the script alone") from None
     if scratch.linked:
-        say = ", ".join(scratch.linked[:5]) + (", ..." if len(scratch.linked) > 5 else "")
-        tell(f"too large to copy, and yours if the command writes there: {say}")
+        tell(f"too large to copy, and yours if the command writes there: {_list_some(scratch.linked)}")
     return made
-
-
-def _run(
-    argv: Sequence[str],
-    jobside: Path,
-    root: Path,
-    attempt: int,
-    stop_at: int,
-    cwd: Path,
-    *,
-    exactly: bool = False,
-) -> _Stopped:
-    root.mkdir(exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(prefix="ctv-") as place,
-        _start_command(argv, jobside, root, attempt, place, cwd) as (process, words),
-    ):
-        hello = words.wait_for(protocol.HELLO, process)
-        while hello.get("resumable_note") == _NOT_YET:
-            hello = words.wait_for(protocol.HELLO, process)
-        if int(hello.get("world_size", 1)) != 1:
-            raise Problem("refused", "verify runs one process, and this command is part of a gang")
-        if not hello.get("resumable"):
-            why = str(hello.get("resumable_note") or "it does not say why")
-            raise Problem("refused", f"this command cannot be resumed: {why}", "see docs/zero-code.md")
-        step = words.agree(process, stop_at, exactly)
-        words.wait_for(protocol.STOPPED, process)
-        process.wait(_LEAVE_S)
-    data = (root / f"a{attempt}-s{step}" / protocol.MANIFEST_NAME).read_bytes()
-    manifest: dict[str, Any] = decode_json(data, dict[str, Any])
-    return _Stopped(
-        step=step,
-        parameters_sha256=manifest["parameters_sha256"],
-        resumed_at=int(hello["step"]),
-        exact=bool(manifest["exact"]),
-        note=str(manifest["note"]),
-    )
-
-
-@contextmanager
-def _start_command(
-    argv: Sequence[str], jobside: Path, root: Path, attempt: int, place: str, cwd: Path
-) -> Iterator[tuple[subprocess.Popen[bytes], _Words]]:
-    path = Path(place) / "s"
-    inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    inbox.bind(str(path))
-    own = os.environ.get("PYTHONPATH", "")
-    parts = [str(jobside / "cotenant" / "gradaccum" / "startup"), str(jobside), *([own] if own else [])]
-    env = {
-        **{name: value for name, value in os.environ.items() if not recording.NEVER.fullmatch(name)},
-        **rank_alone(argv),
-        "PWD": str(cwd),
-        "PYTHONPATH": os.pathsep.join(parts),
-        protocol.ENV_PROTOCOL: str(protocol.PROTOCOL_VERSION),
-        protocol.ENV_JOB: "verify",
-        protocol.ENV_ATTEMPT: str(attempt),
-        protocol.ENV_CHECKPOINT_ROOT: str(root),
-        protocol.ENV_SOCKET: str(path),
-        protocol.ENV_ZERO_CODE: "checkpoint",
-    }
-    try:
-        process = subprocess.Popen(list(argv), env=env, cwd=cwd, stdout=2)
-    except OSError as error:
-        inbox.close()
-        raise Problem("failed", f"{argv[0]}: {error.strerror or error}") from None
-    try:
-        yield process, _Words(inbox, Path(place))
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        inbox.close()
-
-
-def rank_alone(argv: Sequence[str]) -> dict[str, str]:
-    """What a job's only worker finds of its rank: a script that makes a process group takes it from these."""
-    start = start_of(argv, Path.cwd(), os.environ.get("PYTHONPATH", ""))
-    if not (start.mode == "worker" and start.ranked_alone):
-        return {}
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    gang_of_one = {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "GROUP_RANK": "0",
-        "WORLD_SIZE": "1",
-        "LOCAL_WORLD_SIZE": "1",
-    }
-    return {**gang_of_one, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-
-
-class _Words:
-    """Exchanges messages with one rank."""
-
-    def __init__(self, inbox: socket.socket, place: Path) -> None:
-        self._inbox = inbox
-        self._rank = place / "rank-0.sock"
-        self._step = 0
-
-    def wait_for(
-        self, name: str, process: subprocess.Popen[bytes], proposal: int | None = None
-    ) -> dict[str, Any]:
-        give_up_at_s = time.monotonic() + WAIT_S
-        self._inbox.settimeout(0.2)
-        while True:
-            try:
-                word = _WORDS.decode(self._inbox.recv(protocol.DATAGRAM_BYTES_MAX))
-            except BadMessage:
-                continue
-            except TimeoutError:
-                if process.poll() is not None:
-                    raise _early_end_problem(process.returncode, self._step) from None
-                if time.monotonic() > give_up_at_s:
-                    raise Problem("failed", f"the command said nothing for {WAIT_S:.0f} s") from None
-                continue
-            self._step = max(self._step, int(word.get("step", 0)))
-            if word.get("m") == protocol.FAILED:
-                raise Problem("failed", f"{word.get('what')}: {word.get('error')}")
-            if word.get("m") == name and proposal in (None, word.get("proposal")):
-                return dict(word)
-
-    def agree(self, process: subprocess.Popen[bytes], step: int, exactly: bool) -> int:
-        """Propose steps until one is confirmed; returns it."""
-        proposal = 0
-        while True:
-            proposal += 1
-            self._tell(proposal, step, protocol.PHASE_PROPOSE)
-            answer = self.wait_for(protocol.CONFIRM, process, proposal)
-            if answer["ok"]:
-                self._tell(proposal, step, protocol.PHASE_COMMIT)
-                return step
-            self._tell(proposal, step, protocol.PHASE_WITHDRAW)
-            if exactly:
-                raise Problem("failed", f"the command was past step {step} too soon", "give a larger --steps")
-            step = max(step, int(answer["step"])) + _BEHIND
-
-    def _tell(self, proposal: int, step: int, phase: str) -> None:
-        word = {"v": protocol.PROTOCOL_VERSION, "m": protocol.STOP_AT}
-        data = json.dumps({**word, "proposal": proposal, "step": step, "phase": phase}).encode()
-        try:
-            self._inbox.sendto(data, str(self._rank))
-        except OSError:
-            return  # it is gone: the next wait says so
-
-
-def _early_end_problem(code: int, step: int) -> Problem:
-    if code:
-        return Problem("failed", f"the command ended with exit code {code}", "its own words stand above")
-    return Problem("refused", f"the command ended by itself after step {step}", "give a smaller --steps")
-
-
-class Scratch:
-    """Makes copies of a folder; each call of `make` gives a fresh one."""
-
-    def __init__(self, source: Path, place: Path, copied_mib_max: int = COPIED_MIB_MAX) -> None:
-        self._source = source.resolve()
-        self._place = place
-        self._copied_bytes_max = copied_mib_max << 20
-        self.linked: list[str] = []
-        """What is linked, not copied: writing there changes the original."""
-
-    def make(self, name: str) -> Path:
-        """Makes a fresh copy of the folder; what lies beside the original (`../data`) is linked beside it."""
-        above = self._place / name
-        above.mkdir()
-        source = self._source
-        for entry in _entries(source.parent):
-            if entry.name != source.name:
-                (above / entry.name).symlink_to(entry.path)
-        self.linked = []
-        self._left_bytes = self._copied_bytes_max
-        target = above / (source.name or "here")
-        self._mirror(source, target)
-        return target
-
-    def _mirror(self, source: Path, target: Path) -> None:
-        target.mkdir()
-        for entry in sorted(_entries(source), key=lambda entry: entry.name):
-            self._one(entry, target / entry.name)
-
-    def _one(self, entry: os.DirEntry[str], target: Path) -> None:
-        path = Path(entry.path)
-        if entry.is_dir(follow_symlinks=False) and entry.name not in LINKED and _is_small(path):
-            self._mirror(path, target)
-            return
-        size = entry.stat(follow_symlinks=False).st_size
-        if entry.is_file(follow_symlinks=False) and size <= self._left_bytes:
-            self._left_bytes -= size
-            shutil.copy2(path, target)
-            return
-        target.symlink_to(path.resolve())
-        if entry.name not in LINKED and not entry.is_symlink():
-            self.linked.append(str(path.relative_to(self._source)))
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """None of one that may not be read, or has too many."""
-    try:
-        with os.scandir(folder) as found:
-            entries = list(found)
-    except OSError:
-        return []
-    return entries if len(entries) <= ENTRIES_MAX else []
-
-
-def _is_small(folder: Path) -> bool:
-    try:
-        with os.scandir(folder) as found:
-            return sum(1 for _ in found) <= ENTRIES_MAX
-    except OSError:
-        return False
