@@ -75,7 +75,7 @@ class ArrayKind(Kind):
 
     def put_back(self, value: Any, before: Any) -> None:
         if type(before) is ArrayState and before.content is not None and value.shape == before.form[1]:
-            value[...] = array_of(*before.form, before.content)
+            value[...] = array_of(before.form[0], before.form[1], before.content)
 
 
 UNFORMED: Final[Any] = vars(torch.nn.parameter)["UninitializedTensorMixin"]

@@ -363,8 +363,8 @@ _MARKS: Final = ("__dynamo", "_torchdynamo")
 
 
 def is_mark(name: Any) -> bool:
-    """Whether a name is no variable: those between double underscores are Python's, and torch's compiler marks
-    what it leaves alone."""
+    """Whether a name is no variable: those between double underscores are Python's, and with some others
+    torch's compiler marks what it leaves alone."""
     return type(name) is str and (name[:2] == "__" == name[-2:] or name.startswith(_MARKS))
 
 

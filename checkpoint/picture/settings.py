@@ -1,7 +1,11 @@
-"""Settings of a process that no object of the script holds: its folder, what torch and numpy were told. A new process has those of the script's beginning."""
+"""Settings of a process that no object of the script holds: its folder, what torch and numpy were told.
+
+Rule: a new process has those of the script's beginning, so that one that changes in the loop is refused.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -32,6 +36,14 @@ def _numpy_errors() -> str:
     return "" if numpy is None else str(sorted(numpy.geterr().items()))
 
 
+_SIGNALS: Final = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+)
 _SETTINGS: Final[dict[str, Callable[[], Any]]] = {
     "os.getcwd()": _folder,
     "torch.get_default_dtype()": lambda: str(torch.get_default_dtype()),
@@ -41,23 +53,13 @@ _SETTINGS: Final[dict[str, Callable[[], Any]]] = {
     "torch.is_autocast_enabled()": lambda: (
         torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
     ),
-    "torch.profiler": torch.autograd._profiler_enabled,
+    "torch.profiler": torch._C._autograd._profiler_enabled,
     "torch.get_deterministic_debug_mode()": torch.get_deterministic_debug_mode,
     "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision,
     "numpy.geterr()": _numpy_errors,
     "sys.getrecursionlimit()": sys.getrecursionlimit,
     "sys.excepthook": lambda: sys.excepthook,
-    **{
-        f"signal.{name.name}": (lambda number=name: signal.getsignal(number))
-        for name in (
-            signal.SIGINT,
-            signal.SIGTERM,
-            signal.SIGHUP,
-            signal.SIGUSR1,
-            signal.SIGUSR2,
-            signal.SIGALRM,
-        )
-    },
+    **{f"signal.{each.name}": functools.partial(signal.getsignal, each) for each in _SIGNALS},
 }
 
 

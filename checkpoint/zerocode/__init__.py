@@ -71,7 +71,6 @@ class Reporter:
             allow_made_again(folders)
         watched.files.written |= written_of_newest()
         if marks_of_newest():
-            watched.passes.take_up()
             Resumption(self._make_rank, watched).begin()
         else:
             watched.files.when_destroyed = lambda reason: self._make_rank().end_attempt(reason)

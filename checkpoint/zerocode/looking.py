@@ -202,8 +202,8 @@ def training_loops() -> dict[str, dict[int, Loop]]:
 
 
 def registers_for_the_end(loops: Iterable[Loop]) -> bool:
-    """Whether these loops, or functions that they call, tell the interpreter what to do at its end: nobody can
-    ask it for that."""
+    """Whether these loops, or functions that they call, tell the interpreter what to do at its end: it does
+    not say what it was told."""
     registers = _leading_to(ENDS, [tree for _, tree in own_sources()])
     return any(_called_in(each) & registers for each in loops)
 

@@ -9,6 +9,7 @@ of its own.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import gc
@@ -97,7 +98,7 @@ class Pass:
         self.created = _states_of(*_parts_of(loader))
         self.data: Picture | None = None
         if issubclass(type(vars(loader).get("dataset")), IterableDataset):
-            self.data = Picture([("dataset", vars(loader)["dataset"])], copies=True)
+            self.data = Picture(list(_stream_roots(vars(loader)["dataset"])), copies=True)
             self.data.let_go()
         self.order: States = []
         self.has_begun = False
@@ -181,6 +182,8 @@ class Passes:
 
     def take_up(self) -> None:
         """From now on loaders are taken past what they gave before."""
+        if self._taking_up is not None:
+            return
         self._iterate = original = DataLoader.__iter__
 
         @door
@@ -329,6 +332,21 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 def _named(states: States, writer: Referring) -> list[Any]:
     return [[name or writer.refer_to(each), _plain(state)] for name, each, state in states]
+
+
+def _stream_roots(stream: Any) -> Iterator[tuple[str, Any]]:
+    """A stream, and what its methods name: what it gives next may depend on all of that."""
+    yield "dataset", stream
+    own = (each for each in type(stream).__mro__ if is_scripts_own(each.__module__))
+    waiting = [each for kind in own for each in vars(kind).values() if type(each) is types.FunctionType]
+    for function in waiting:  # It grows meanwhile.
+        for name in function.__code__.co_names:
+            named = function.__globals__.get(name)
+            if type(named) is types.FunctionType:
+                if named not in waiting and is_scripts_own(named.__module__ or ""):
+                    waiting.append(named)
+            elif issubclass(type(named), (list, dict, set, collections.deque)):
+                yield name, named
 
 
 def _written_as_it_was(picture: Picture | None, writer: Referring) -> list[Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import os
 import sys
 import types
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from cotenant.checkpoint import marks
-from cotenant.checkpoint.guard import SAVING, door
+from cotenant.checkpoint.guard import ENV_SOCKET, SAVING, door
 from cotenant.checkpoint.picture import Picture
 from cotenant.checkpoint.picture.kinds import FrameVariables
 from cotenant.checkpoint.progress.main_optimizer import MainOptimizer
@@ -149,7 +150,7 @@ class Resumption:
     @door
     def _end(self) -> None:
         """The script is over, and was not taken up: that is not its end."""
-        if not self._is_back:
+        if not self._is_back and not os.path.exists(_taken_up_mark()):
             try:
                 SAVING.run(self._complain)
             finally:
@@ -363,12 +364,21 @@ class Resumption:
         roots = [*roots_of(script_frames(frame)), *self._watched.passes.generators()]
         self._taken_up.put_everything_back(roots)
         self._is_back = True
+        with contextlib.suppress(OSError), open(_taken_up_mark(), "w"):
+            pass
         for kept in (self._bound, self._under_way, self._own):
             kept.clear()
         self._taken_up = self._reader = self._skip = self._watched.passes.skip = (
             None  # They would keep what the script lets go of.
         )
         self._watched.passes.steps += 1
+
+
+def _taken_up_mark() -> str:
+    """A file that is there when a process of this attempt was taken up: one that only starts others (torchrun,
+    or a script that spawns its ranks) does not come to their loops."""
+    socket = os.environ.get(ENV_SOCKET, "")
+    return os.path.join(os.path.dirname(socket), "taken-up") if socket else ""
 
 
 class _Turns:

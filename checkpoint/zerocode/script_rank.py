@@ -181,9 +181,9 @@ class ScriptRank(JobRank):
         if self._leaves_only:
             self._introduction.leaves_only()
 
-    def note_step(self, optimizer: Any) -> None:
+    def note_step(self, optimizer: Any = None) -> None:
         """The script's main optimizer has made a step; the script's frames are above this one."""
-        self._optimizer = weakref.ref(optimizer)
+        self._optimizer = _nothing if optimizer is None else weakref.ref(optimizer)
         now_s = perf_counter()
         self._step_s, self._step_began_s = now_s - self._step_began_s, now_s
         self._watched.passes.steps += 1

@@ -12,7 +12,7 @@ import os
 import re
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from cotenant.checkpoint.namespaces import module_of, names_of
 from cotenant.checkpoint.ownership import is_scripts_own
@@ -186,7 +186,7 @@ def _turn(loop: ast.For, items: ast.expr, target: ast.expr, names: Names, loader
     if isinstance(items, ast.Call):
         word = called_name(items)
         if not names.is_known(items):
-            return _unknown(items)
+            _unknown(items)
         if word in RANGES:
             return _place_in(range(*(names.number(each) for each in items.args[:3])), loop, target, names)
         if word == "enumerate" and isinstance(target, (ast.Tuple, ast.List)) and target.elts:
@@ -197,10 +197,12 @@ def _turn(loop: ast.For, items: ast.expr, target: ast.expr, names: Names, loader
             count = names.count_loop(items.args[0]).count
             return count - 1 - _turn(loop, items.args[0], target, names, loaders)
         if word == "sorted":
-            return _unknown(items)
+            _unknown(items)
         if word in WRAPPERS or word in ("zip", "islice"):
             inner = target.elts[0] if word == "zip" and isinstance(target, ast.Tuple) else target
-            return _turn(loop, items.args[0], inner, names, loaders) if items.args else _unknown(items)
+            if not items.args:
+                _unknown(items)
+            return _turn(loop, items.args[0], inner, names, loaders)
     value = names.source(items)
     if issubclass(type(value), range):
         return _place_in(value, loop, target, names)
@@ -225,7 +227,7 @@ def _is_bound(item: Any, target: ast.expr, names: Names) -> bool:
     return all(_is_bound(each, part, names) for each, part in zip(item, parts))
 
 
-def _unknown(items: ast.expr) -> Any:
+def _unknown(items: ast.expr) -> NoReturn:
     raise NotSeen(f"nothing says in which turn the loop over `{ast.unparse(items)}` is")
 
 

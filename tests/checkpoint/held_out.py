@@ -1,9 +1,9 @@
-"""`python -m tests.checkpoint.held_out`: loops that nobody has tuned on, each preempted three times and resumed.
+"""`python -m tests.checkpoint.held_out`: loops that nobody has tuned on, preempted three times and resumed.
 
 Rule: a script is drawn from a seed (a form of loop, a model, data, an optimizer, up to five traits of
-`states.txt` and of `tests/unchanged/traits.txt`), and so are the steps after which it is to stop. Its weights,
-its files and the lines that it prints after its loop are those of the run that nobody stopped, or it is
-refused. The exit code is 0 only if none is different and none has failed.
+`states.txt` and of `tests/unchanged/traits.txt`), and so are the steps after which it is to stop. Its
+weights, its files and the lines that it prints after its loop are those of the run that nobody stopped, or it
+is refused. The exit code is 0 only if none is different and none has failed.
 """
 
 from __future__ import annotations
@@ -70,11 +70,6 @@ class Judged:
     def is_fine(self) -> bool:
         return self.outcome is None or self.outcome.kind in FINE
 
-    @property
-    def is_proven(self) -> bool:
-        """Every resume has shown that it is one."""
-        return self.outcome is not None and all(self.outcome.proven)
-
 
 class HeldOut(StoppedScript):
     """One generated script: what it has left is compared, its files and its last lines too."""
@@ -95,8 +90,8 @@ class HeldOut(StoppedScript):
             found = first_difference(left[name], right[name])
             if found:
                 return f"{name}: {found}"
-        printed = [_printed_last(self._folder / each / "rank-0.log") for each in (log, other_log)]
-        return first_difference(*printed, path="printed")
+        printed, again = (_printed_last(self._folder / each / "rank-0.log") for each in (log, other_log))
+        return first_difference(printed, again, "printed")
 
 
 def _left_in(folder: Path) -> dict[str, Any]:
@@ -185,10 +180,10 @@ def reason_of(said: str) -> str:
 
 def page(ended: Sequence[Judged], seed: int) -> Iterator[str]:
     """What was found, as Markdown."""
-    judged = [each for each in ended if each.outcome is not None]
-    counts = Counter(each.outcome.kind for each in judged if each.outcome is not None)
-    proven = sum(each.is_proven for each in judged if each.outcome and each.outcome.kind is Kind.EXACT)
-    yield f"{len(judged)} scripts of seed {seed}, three stops each.\n"
+    outcomes = [each.outcome for each in ended if each.outcome is not None]
+    counts = Counter(each.kind for each in outcomes)
+    proven = sum(each.kind is Kind.EXACT and all(each.proven) for each in outcomes)
+    yield f"{len(outcomes)} scripts of seed {seed}, three stops each.\n"
     yield "| outcome | scripts |\n| --- | ---: |"
     yield f"| bit for bit, every resume proven | {proven} |"
     yield f"| bit for bit, a resume not proven | {counts[Kind.EXACT] - proven} |"
@@ -197,7 +192,7 @@ def page(ended: Sequence[Judged], seed: int) -> Iterator[str]:
             yield f"| {kind.value} | {counts[kind]} |"
     for why, count in Counter(each.why_not for each in ended if each.outcome is None).items():
         yield f"\n{count} more are not judged: each {why}."
-    reasons = Counter(reason_of(each.outcome.said) for each in judged if each.outcome.kind is Kind.REFUSED)
+    reasons = Counter(reason_of(each.said) for each in outcomes if each.kind is Kind.REFUSED)
     if reasons:
         yield "\n| why refused | scripts |\n| --- | ---: |"
         yield from (f"| {reason} | {count} |" for reason, count in reasons.most_common())
