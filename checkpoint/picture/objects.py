@@ -244,6 +244,10 @@ class IterationKind(Kind):
     def read(self, value: Any) -> Any:
         text = repr(value) if type(value) is itertools.count else ""
         left = getattr(type(value), "__length_hint__", lambda _: -1)(value)
+        if type(value) is itertools.cycle:
+            with contextlib.suppress(AttributeError, TypeError):  # From Python 3.14 on it does not tell.
+                inner: Any = value.__reduce__()[1][0]  # type: ignore[index]
+                left = inner.__length_hint__() if type(inner) in _ITERATORS else -1
         return left, text
 
     def parts(self, value: Any, state: Any) -> Iterable[Reached]:
@@ -263,11 +267,17 @@ class BatchesKind(Kind):
         return (("._dataset", value._dataset),)
 
 
+NOT_BEGUN: Final = -2
+"""In the place where a generator stands: it was asked for nothing yet."""
+
+
 class CoroutineKind(Kind):
     """A Python generator, half way: where it stands, and its variables."""
 
     def read(self, value: Any) -> Any:
-        return -1 if value.gi_frame is None else value.gi_frame.f_lasti
+        if value.gi_frame is None:
+            return -1
+        return value.gi_frame.f_lasti if value.gi_suspended or value.gi_running else NOT_BEGUN
 
     def parts(self, value: Any, state: Any) -> Iterable[Reached]:
         if value.gi_frame is not None and not value.gi_running:

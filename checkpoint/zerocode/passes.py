@@ -46,6 +46,10 @@ GENERATORS: Final = "accelerate.data_loader"
 """A module whose generators stand between a loop and its loader, and look one batch ahead."""
 
 
+NOWHERE: Final = LoopSite("", "", 0, 0, 0)
+"""A loop that was given nothing before."""
+
+
 class Referring(Protocol):
     """What a pass needs of `written.StateWriter`."""
 
@@ -166,6 +170,8 @@ class Passes:
         """Stands for `DataLoader.__iter__` meanwhile."""
         self.skip: LoaderSkip | None = None
         """In a resumed process: where the loop that begins now was left."""
+        self._own_generators: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those of the script that go through loaders and live from step to step."""
         self._is_over = False
         self._index: LookedUp | None = None
         """Only while a first index is waited for: what runs for every batch costs a step of a millisecond a
@@ -230,9 +236,9 @@ class Passes:
         return found
 
     def generators(self) -> list[tuple[str, FrameVariables]]:
-        """The variables of Accelerate's generators that go through loaders: a batch that was loaded before it
-        is asked for is in one of them."""
-        if GENERATORS not in sys.modules:
+        """The variables of generators that go through loaders: of the script's own, and of Accelerate's, where
+        a batch is that was loaded before it is asked for."""
+        if GENERATORS not in sys.modules and not self._own_generators:
             return []
         live = [each.batches() for each in self._by_batches.values()]
         found = [
@@ -240,7 +246,42 @@ class Passes:
             for each in gc.get_referrers(*(each for each in live if each is not None))
             if type(each) is types.GeneratorType and each.gi_frame and module_of(each.gi_frame) == GENERATORS
         ]
+        found += [each.gi_frame for each in self._own_generators if each.gi_frame is not None]
         return [(f"batches{number}().", FrameVariables(each)) for number, each in enumerate(found)]
+
+    def write_generator(self, generator: Any, writer: Referring) -> list[Any] | None:
+        """A generator of the script's own that goes through one loader, again and again or once; None: it
+        goes through something else."""
+        held = [each for each in gc.get_referents(generator) if hasattr(type(each), "__next__")]
+        found = [batches for each in held for batches in _batches_in(each) if batches in self._by_batches]
+        if len(held) != 1 or len(found) != 1 or generator.gi_frame is None:
+            return None
+        self._own_generators.add(generator)
+        is_bare = held[0] is found[0]
+        return [generator.gi_frame.f_lasti, is_bare, list(self._by_batches[found[0]].write(writer))]
+
+    def lead_generator(self, generator: Any, content: list[Any], reader: Resolving) -> None:
+        """Have a generator that has not begun go through its loader to where it was.
+
+        Raises:
+            NotResumable: it does not come there.
+        """
+        place, is_bare, rest = content
+        if generator.gi_frame is None or generator.gi_suspended:
+            return
+        written = WrittenPass(*rest)
+        before, self.skip = self.skip, LoaderSkip([written], NOWHERE, reader)
+        next(generator)
+        batches, self.skip = self.skip.batches[-1:], before
+        while batches and batches[0]._num_yielded < written.given:
+            is_last = batches[0]._num_yielded == written.given - 1
+            if is_bare and not is_last and _is_plain(batches[0]):
+                go_past_one(batches[0])
+            else:
+                next(generator)
+        if generator.gi_frame is None or generator.gi_frame.f_lasti != place:
+            raise NotResumable(f"{generator.__qualname__}() does not come to where it was")
+        self._own_generators.add(generator)
 
     def find(self, batches: Any) -> Pass | None:
         """The pass whose batches these give."""
@@ -261,7 +302,7 @@ class Passes:
         if not begun.has_begun:
             begun.taken_up = functools.partial(_put_before, written, written.order, reader)
         while batches._num_yielded < written.given:
-            if batches._num_workers == 0 and not isinstance(batches._dataset, IterableDataset):
+            if _is_plain(batches):
                 go_past_one(batches)
             else:
                 next(batches)
@@ -385,8 +426,9 @@ def _plain(state: Any) -> Any:
     return [_plain(each) for each in state] if isinstance(state, (list, tuple)) else state
 
 
-def _is_plain(loader: Any) -> bool:
-    return loader.num_workers == 0 and not isinstance(loader.dataset, IterableDataset)
+def _is_plain(batches: Any) -> bool:
+    """Whether batches that are gone past need not be loaded."""
+    return batches._num_workers == 0 and not isinstance(batches._dataset, IterableDataset)
 
 
 def go_past_one(batches: Any) -> None:
@@ -418,7 +460,7 @@ class LoaderSkip:
         """The loader's batches from where the loop was left."""
         self.batches.append(batches)
         passed = self._site.passed
-        if passed <= 0 or not _is_plain(loader) or not self._is_shown_only(sys._getframe(4)):
+        if passed <= 0 or not _is_plain(batches) or not self._is_shown_only(sys._getframe(4)):
             return batches  # What is between loads each batch, as it did.
         return PassedBatches(batches, passed)
 

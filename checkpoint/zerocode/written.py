@@ -8,10 +8,12 @@ can be neither written nor compared (something half way, code, an object of C's)
 
 from __future__ import annotations
 
+import builtins
 import collections
 import copyreg
 import enum
 import functools
+import gc
 import importlib
 import io
 import linecache
@@ -42,6 +44,7 @@ from cotenant.checkpoint.picture.kinds import (
 )
 from cotenant.checkpoint.picture.nodes import Node
 from cotenant.checkpoint.picture.objects import (
+    NOT_BEGUN,
     OPAQUE,
     BatchesKind,
     CacheKind,
@@ -85,6 +88,8 @@ _TRUSTED: Final = ("torch", "_csv")
 """Whose objects of C are no state of the training, or are read by a kind of their own."""
 _TRACED: Final = (torch._C.ScriptModule, torch._C.ScriptObject)
 """Their parameters are out of a picture's reach."""
+_SET: Final = (*(type(iter(each)) for each in ([], (), "", "\xe4", b"", range(0))), type(reversed([])))
+"""Iterators over what is all there, which can be set to a place."""
 _REDUCED: Final = ("datetime", "decimal", "pathlib", "re", "fractions", "uuid")
 """Modules of constants that say themselves how they are made."""
 
@@ -182,6 +187,15 @@ class StateWriter:
             return [list(state.form[1]), state.form[0], content]
         if isinstance(kind, GeneratorKind):
             return _as_lists(state)
+        if isinstance(kind, CoroutineKind) and old is not None and old.state == NOT_BEGUN:
+            written = self._passes.write_generator(node.value, self)
+            if written is not None:
+                return written
+        if isinstance(kind, IterationKind) and old is not None and type(node.value) in _SET:
+            for each in self._now.nodes:  # What goes over it has a place of its own, which nobody can set.
+                if isinstance(each.kind, IterationKind) and node.value in gc.get_referents(each.value):
+                    raise NotResumable(f"`{each.path}` {_why_not(each)}")
+            return list(node.value.__reduce__()[2:])
         if isinstance(kind, BatchesKind):
             begun = self._passes.find(node.value)
             if begun is None:
@@ -329,6 +343,9 @@ class StateWriter:
                 [value.__module__, *place],
                 [self._refer(each, own) for each in own.state[1][1:]],
             ]
+        if type(value) in _SET:
+            function, arguments, *place = value.__reduce__()
+            return ["iterator", function.__name__, [[self._refer(each, own) for each in arguments], place]]
         if made is types.MethodType:
             return ["method", value.__func__.__name__, self._refer(value.__self__, own)]
         if made is functools.partial:
@@ -553,7 +570,7 @@ class StateReader:
             if node is None or node.value is None:
                 missing.append(path)
                 continue
-            if isinstance(node.kind, GeneratorKind):
+            if isinstance(node.kind, (GeneratorKind, CoroutineKind)):
                 draws.append((node, content))  # The last: what is made again may draw.
                 continue
             self._fill(node.kind, node.value, content, self._live.get(path))
@@ -564,7 +581,7 @@ class StateReader:
                 state = self._state(node.kind, content, present)
                 if not node.kind.is_same(state, present):
                     node.kind.put_back(node.value, state)
-        for node, content in draws:
+        for node, content in sorted(draws, key=lambda each: isinstance(each[0].kind, GeneratorKind)):
             self._fill(node.kind, node.value, content)
         for number, made in self._made.items():  # They were made once, and have drawn since.
             if isinstance(kind_of(type(made)), GeneratorKind):
@@ -626,6 +643,12 @@ class StateReader:
         if isinstance(kind, EnvironmentKind):
             for key, each in zip(*content):
                 value[key] = each
+            return
+        if isinstance(kind, CoroutineKind):
+            self._passes.lead_generator(value, content, self)
+            return
+        if isinstance(kind, IterationKind):
+            _set_iterator(value, *content)
             return
         if isinstance(kind, BatchesKind):
             self._passes.go_on(value, WrittenPass(*content), self)
@@ -728,6 +751,13 @@ class StateReader:
     def _make_method(self, number: int, name: str, owner: Any) -> None:
         self._made[number] = getattr(self._resolve(owner), name)
 
+    def _make_iterator(self, number: int, name: str, content: Any) -> None:
+        arguments, place = content
+        made = getattr(builtins, name)(*map(self._resolve, arguments))
+        self._made[number] = made
+        if place:
+            _set_iterator(made, *place)
+
     def _make_partial(self, number: int, _: None, content: Any) -> None:
         function, arguments, words = (self._resolve(each) for each in content)
         self._made[number] = functools.partial(function, *arguments, **words)
@@ -765,6 +795,14 @@ class StateReader:
 
 _GENERATOR: Final = GeneratorKind()
 _VARIABLES: Final = VariablesKind(form="{}")
+
+
+def _set_iterator(iterator: Any, place: int | None = None) -> None:
+    """Set a builtin iterator to the place that it says itself; without one it is at its end."""
+    if place is None:
+        collections.deque(iterator, maxlen=0)
+    else:
+        iterator.__setstate__(place)
 
 
 def _interned(key: Any) -> Any:
