@@ -226,7 +226,9 @@ class Passes:
         live = [each.batches() for each in self._by_batches.values()]
         found = [
             each.gi_frame
-            for each in gc.get_referrers(*(each for each in live if each is not None))
+            for batches in live
+            if batches is not None
+            for each in gc.get_referrers(batches)
             if type(each) is types.GeneratorType and each.gi_frame and module_of(each.gi_frame) == GENERATORS
         ]
         return [(f"batches{number}().", FrameVariables(each)) for number, each in enumerate(found)]
