@@ -35,6 +35,7 @@ from cotenant.checkpoint.zerocode.written import StateReader, StateWriter
 
 TRAINER: Final = "transformers.trainer"
 """The module whose functions are the loop around a step."""
+ANOTHER_LOOP: Final = "the Trainer of this version of transformers has another loop"
 ANOTHER: Final = "another train() begins, and a resume would take up the first one"
 
 
@@ -68,16 +69,16 @@ class _Driver:
         @door
         @functools.wraps(begin)
         def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-            folder = SAVING.run(follow, module, self, resume_from_checkpoint, sys._getframe(1).f_lineno)
-            own = resume_from_checkpoint if folder is None else None
-            return begin(self, own, *args, **kwargs)
+            is_ours = SAVING.run(follow, module, self, resume_from_checkpoint)
+            return begin(self, None if is_ours else resume_from_checkpoint, *args, **kwargs)
 
         follow = self._follow
         module.Trainer.train = train
 
-    def _follow(self, module: Any, trainer: Any, folder: Any, line: int) -> bool | None:
+    def _follow(self, module: Any, trainer: Any, folder: Any) -> bool | None:
         """Follows a Trainer's steps, where it could go on at one of them. Returns True where it is taken up
         by us, and not from a folder of its own."""
+        line = next((each.f_lineno for each in reversed(script_frames(sys._getframe(1)))), 0)
         if self._steps is not None:
             self._steps.rank_gives_up(f"line {line}: {ANOTHER}")
             return None
@@ -123,7 +124,10 @@ class _Standing(NamedTuple):
         Raises:
             NotResumable: this version of transformers has another loop.
         """
-        return _Standing(line, _frame_with(frame, "epoch_iterator", "batch_samples", "epoch", "update_step"))
+        found = _frame_with(frame, "epoch_iterator", "batch_samples", "epoch", "update_step")
+        if found is None:
+            raise NotResumable(ANOTHER_LOOP)
+        return _Standing(line, found)
 
     @property
     def batches(self) -> Any:
@@ -134,13 +138,13 @@ class _Standing(NamedTuple):
         return f"line {self.line}: {reason}"
 
 
-def _frame_with(frame: types.FrameType | None, *names: str) -> types.FrameType:
-    """The innermost function of the Trainer's that has these variables."""
+def _frame_with(frame: types.FrameType | None, *names: str) -> types.FrameType | None:
+    """The innermost function of the Trainer's that has these variables; None: there is none."""
     while frame is not None:
         if module_of(frame) == TRAINER and set(names) <= set(frame.f_code.co_varnames):
             return frame
         frame = frame.f_back
-    raise NotResumable(f"this version of transformers trains in another way (no variable {names[0]})")
+    return None
 
 
 def _frames_of(frame: types.FrameType) -> list[types.FrameType]:
@@ -178,7 +182,10 @@ class TrainerRank(ScriptRank):
             self._end_turn(standing.frame, standing)
             release_variables(_frames_of(standing.frame))
         except NotResumable as error:
-            self._fail(f"line {self._line}: {error}")
+            self._fail(self.locate(str(error)))
+
+    def locate(self, reason: str) -> str:
+        return f"line {self._line}: {reason}"
 
     def roots(self, frame: types.FrameType) -> list[tuple[str, Any]]:
         return [*roots_of(_frames_of(frame)), *self._watched.passes.generators()]
@@ -232,6 +239,9 @@ class _Steps:
             return
         self._has_begun = True
         frame = _frame_with(sys._getframe(1), "epochs_trained")
+        if frame is None:
+            self._reports.driven(None, self._rank.locate(ANOTHER_LOOP))
+            return
         frames = _frames_of(frame)
         if self._is_left:
             self._way = _WayBack(self._trainer, self._rank, self._watched, frame)
@@ -298,8 +308,8 @@ class _WayBack:
         while not self._stands(batches):
             next(batches)
         self._passes.skip = None
-        frame = _frame_with(sys._getframe(1), "epoch_iterator")
-        path = roots_of(_frames_of(frame))[-1][0]
+        standing = _Standing.above(sys._getframe(1), 0)
+        path = roots_of(_frames_of(standing.frame))[-1][0]
         variable = functools.partial(self._taken_up.reader.variable_of, path)
         return variable("batch_samples"), variable("num_items_in_batch")
 

@@ -170,6 +170,7 @@ class FirstLook:
         self.stop()
         self._is_over, self.began = True, []
         self._take(frames)
+        _parsed.cache_clear()
         if self.picture is not None:
             self.picture.let_go()
 

@@ -243,7 +243,9 @@ class Passes:
         live = [each.batches() for each in self._by_batches.values()]
         found = [
             each.gi_frame
-            for each in gc.get_referrers(*(each for each in live if each is not None))
+            for batches in live
+            if batches is not None
+            for each in gc.get_referrers(batches)
             if type(each) is types.GeneratorType and each.gi_frame and module_of(each.gi_frame) == GENERATORS
         ]
         found += [each.gi_frame for each in self._own_generators if each.gi_frame is not None]

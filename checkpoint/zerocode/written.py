@@ -544,7 +544,8 @@ class StateReader:
             if node is not None and isinstance(node.kind, (NamedKind, ListedKind)):
                 self._live[path] = node.kind.read(node.value)
                 if isinstance(node.kind, NamedKind):
-                    self._keep_generators(content, dict(zip(*self._live[path])))
+                    present = {key: each for key, each in zip(*self._live[path]) if type(key) in PLAIN}
+                    self._keep_generators(content, present)
         for path, frame in frames.items():
             variables = FrameVariables(frame).variables
             self._live[path] = list(variables), list(variables.values())
@@ -553,9 +554,10 @@ class StateReader:
         """A generator of random numbers that was made on the way here is that of the loop: a sampler that is
         half way may hold it."""
         for name, each in zip(*content):
-            made = self._tree["made"][each[1]] if type(each) is tuple and each[0] == _MADE else [""]
-            if made[0] == "generator" and made[1] == _imported_name(type(present.get(name))):
-                self._made[each[1]] = present[name]
+            if type(name) in PLAIN and type(each) is tuple and each[0] == _MADE:
+                what, kind, _ = self._tree["made"][each[1]]
+                if what == "generator" and kind == _imported_name(type(present.get(name))):
+                    self._made[each[1]] = present[name]
 
     def put_back(self) -> list[str]:
         """Put everything back that is there; returns the paths that this process has not.
@@ -621,7 +623,10 @@ class StateReader:
     def generator_at(self, name: Any) -> Any:
         """A generator of random numbers, by the name of one that the process shares or by a reference; None:
         it is not there."""
-        return self._resolve(name) if type(name) is tuple else dict(generator_roots()).get(name)
+        if type(name) is tuple:
+            return self._resolve(name)
+        node = self._find(name)
+        return dict(generator_roots()).get(name, None if node is None else node.value)
 
     def variable_of(self, path: str, name: str) -> Any:
         """What a variable held of a function that runs in the loop or around it."""

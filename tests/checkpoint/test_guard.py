@@ -17,8 +17,8 @@ from cotenant.checkpoint.guard import ENV_SOCKET, AttemptEnds, Guard
 from tests.checkpoint.faults import SCENES, TRAINERS, FaultyHook, Scene, one_faulty_hook
 from tests.checkpoint.ranks import Warm
 
-FAULTS: dict[str, int] = dict.fromkeys(SCENES, 20) | {"start": 2}
-"""A start costs seconds, a fork tenths of one."""
+FAULTS: dict[str, int] = dict.fromkeys(SCENES, 20) | {"start": 2} | dict.fromkeys(TRAINERS, 6)
+"""A start costs seconds, as a Trainer does, and a fork tenths of one."""
 
 
 @pytest.fixture(scope="module")
