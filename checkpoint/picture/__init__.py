@@ -56,6 +56,8 @@ BESIDE: Final = (
     "cotenant",
 )
 """Packages whose objects change beside the script, by threads of their own, or only show where it is."""
+MEASURE: Final = ("torch.profiler", "torch.autograd.profiler")
+"""Begin the names of modules whose objects hold what a clock has told."""
 OBJECTS_MAX: Final = 3_000_000
 SECONDS_MAX: Final = 5.0
 VALUES_MAX: Final = 5_000
@@ -203,6 +205,11 @@ class Picture:
         node = self.node_at(value) or self.node_of(value)
         return name_of_constant(value) if node is None else node.path
 
+    def told(self) -> dict[str, int | None]:
+        """What pickling tells of the objects that nobody can look into, by their paths."""
+        opaque = (node for node in self.nodes if node.kind is OPAQUE)
+        return {node.path: OPAQUE.tell(node.value, self.path_of) for node in opaque}
+
     def digests(self) -> dict[str, int]:
         """A number for everything that can be reached by way of each variable, as it is now."""
         found: dict[str, int] = {}
@@ -273,7 +280,8 @@ def _find_kind(made: type) -> Kind | None:
     if made in (Attributes, SlotsOf, FrameVariables):
         return dict(CONTAINERS)[made]
     is_plain = issubclass(made, BASES) and not issubclass(made, IN_MEMORY)
-    if made in ATOMS or is_plain or made.__module__.partition(".")[0] in BESIDE:
+    is_beside = made.__module__.partition(".")[0] in BESIDE or made.__module__.startswith(MEASURE)
+    if made in ATOMS or is_plain or is_beside:
         return None
     if issubclass(made, torch.Tensor):
         return TENSOR

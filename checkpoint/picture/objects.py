@@ -246,7 +246,7 @@ class IterationKind(Kind):
         left = getattr(type(value), "__length_hint__", lambda _: -1)(value)
         if type(value) is itertools.cycle:
             with contextlib.suppress(AttributeError, TypeError):  # From Python 3.14 on it does not tell.
-                inner: Any = value.__reduce__()[1][0]  # type: ignore[index]
+                inner: Any = value.__reduce__()[1][0]
                 left = inner.__length_hint__() if type(inner) in _ITERATORS else -1
         return left, text
 

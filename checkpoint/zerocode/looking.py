@@ -52,6 +52,8 @@ class FirstLook:
 
     def __init__(self) -> None:
         self.picture: Picture | None = None
+        self.opaque: dict[str, int | None] = {}
+        """What was told of opaque objects when they were looked into first, by their paths; grows."""
         self.began: list[CallSite] = []
         """The script's way to the loop at which the picture was taken."""
         self._at: tuple[types.FrameType, int] | None = None
@@ -100,6 +102,7 @@ class FirstLook:
     def take(self, picture: Picture, began: list[CallSite]) -> None:
         """The picture that somebody else has taken at the loop's begin."""
         self.picture, self.began, self._is_over = picture, began, True
+        self.opaque = picture.told()
 
     def _arm(self, frame: types.FrameType) -> None:
         if self._is_over or tracer() is not None:
@@ -177,6 +180,7 @@ class FirstLook:
     def _take(self, frames: list[types.FrameType]) -> None:
         try:
             self.picture = Picture(roots_of(frames), digests=True)
+            self.opaque = self.picture.told()
         except PictureTooLarge as error:
             self.picture, self.why_not = None, str(error)
             return

@@ -236,8 +236,8 @@ class Passes:
         return found
 
     def generators(self) -> list[tuple[str, FrameVariables]]:
-        """The variables of generators that go through loaders: of the script's own, and of Accelerate's, where
-        a batch is that was loaded before it is asked for."""
+        """The variables of generators that go through loaders: the script's own; and Accelerate's, where a
+        batch is that was loaded before it is asked for."""
         if GENERATORS not in sys.modules and not self._own_generators:
             return []
         live = [each.batches() for each in self._by_batches.values()]

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from cotenant.checkpoint.disk.layout import CheckpointError
-from cotenant.checkpoint.guard import SAVING, AttemptEnds, describe
+from cotenant.checkpoint.guard import SAVING, AttemptEnds, describe, tell_supervisor
 from cotenant.checkpoint.namespaces import names_of
 from cotenant.checkpoint.ownership import own_modules, own_thread
 from cotenant.checkpoint.picture import Picture, PictureTooLarge
@@ -127,7 +127,6 @@ class ScriptRank(JobRank):
         self._step_s = 0.0
         self._is_written = False
         """Its state was written once."""
-        self._opaque: dict[str, int | None] = {}
         files = {names_of(name).get("__file__") for name in own_modules()}
         self._sources = {os.path.abspath(file): number_of(file) for file in files if file}
         SAVING.when_off.append(self._fail)
@@ -261,23 +260,23 @@ class ScriptRank(JobRank):
         if self._leaving is not None:
             self._show_turn(frame)
             return
+        if self._is_compared:
+            self._compare_turn(frame)
         try:
-            if self._is_compared:
-                self._compare_turn(frame)
-            elif not self._is_written:
+            if not self._is_written:
                 self._write(frame, standing)
                 self._script.named = {}
                 self._is_written = True
                 self._allow_saves()
-            if (
-                self._verdict is not StepVerdict.GO
-            ):  # What is set meanwhile in its context is none of the script's.
+            if self._verdict is not StepVerdict.GO:
+                # What is set meanwhile in its context is none of the script's.
                 contextvars.copy_context().run(self._leave, frame, standing)
         except NotYet as error:
             if self._verdict is not StepVerdict.GO:
                 self._verdict = StepVerdict.GO
                 self._tell(protocol.FAILED, what="save", error=str(error))
         except (NotResumable, PictureTooLarge, CheckpointError) as error:
+            self._expected = None  # It goes on as it did before; only the next step will not be compared.
             self._fail(standing.locate(str(error)))
 
     def _allow_saves(self) -> None:
@@ -313,7 +312,7 @@ class ScriptRank(JobRank):
             raise NotResumable(f"a thread of the script's runs beside its loop: {thread}")
         now = Picture(self.roots(frame), digests=True)
         with look.picture.hold():
-            writer = StateWriter(look.picture, now, self._watched.passes, self._opaque)
+            writer = StateWriter(look.picture, now, self._watched.passes, look.opaque)
             place = self._write_place(standing, writer)
             state = writer.write()
         self._script.named = {
@@ -408,13 +407,17 @@ class ScriptRank(JobRank):
             try:
                 proof.write()
                 self._say_stopped()
+            except Exception as error:  # noqa: BLE001  # it has saved, and leaves in any case
+                tell_supervisor(protocol.FAILED, what="hook", error=describe(error))
             finally:  # Its output is closed, and its place is somebody else's.
                 os._exit(0)
 
     def _compare_turn(self, frame: types.FrameType) -> None:
-        now = ShownState.from_picture(Picture(self.roots(frame)))
         assert self._expected is not None
-        wrong = self._expected.compare(now)
+        try:
+            wrong = self._expected.compare(ShownState.from_picture(Picture(self.roots(frame))))
+        except PictureTooLarge as error:
+            wrong = str(error)
         if wrong:
             self.end_attempt(
                 f"step {self.step} was made otherwise than in the attempt that was left: {wrong}"

@@ -47,6 +47,8 @@ MODULES: Final = (
 STOPS: Final = 3
 SEED_OF_JOB: Final = zlib.crc32(b"j1/0")
 """What its attempts begin with (`sitecustomize`), whatever their interpreters drew."""
+REFUSED: Final = -1
+"""In the place of an agreed step: none, because the script cannot be saved."""
 SAVED: Final = "saved.pt"
 
 
@@ -176,6 +178,7 @@ class StoppedScript:
                         agreed = _agree(supervisor, gang, stop, self.steps)
                         killed = agreed is None
                         complaint = "no step was accepted for a stop" if killed else ""
+                        agreed = None if agreed == REFUSED else agreed
             _listen(supervisor, gang)
             stopped, failed = _last(supervisor, "stopped"), _last(supervisor, "failed")
             if agreed and stopped is None:
@@ -237,6 +240,8 @@ def _agree(supervisor: Supervisor, gang: Gang, wanted: int, steps: int) -> int |
         if answer["ok"]:
             supervisor.tell("stop_at", proposal=proposal, step=step, phase="commit")
             return step
+        if not (_last(supervisor, "hello") or {}).get("resumable"):
+            return REFUSED  # It was found meanwhile that it cannot be saved.
     gang.kill()
     return None
 

@@ -10,7 +10,9 @@ import os
 import random
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -217,3 +219,35 @@ def test_the_process_is_what_all_code_can_reach(monkeypatch: pytest.MonkeyPatch)
     picture.put_back()
     assert own.calls == 0
     assert "ITS_OWN" not in os.environ
+
+
+def test_an_address_is_written_as_the_object_that_it_is_of() -> None:
+    """Two processes have the same objects elsewhere."""
+
+    def shown() -> dict[str, int]:
+        first, second = Holder(), Holder()
+        by_address = {id(first): 1, id(second): 2}
+        referred = (weakref.ref(first), weakref.ref(second))
+        return Picture([("all", [first, second, by_address, referred])]).digests()
+
+    assert shown() == shown()
+
+
+def test_settings_of_the_process_are_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    picture = Picture(process_roots())
+    monkeypatch.chdir(tmp_path)
+    with numpy.errstate(all="raise"), torch.autograd.set_detect_anomaly(True):
+        found = {each.path for each in picture.changes()}
+    assert found >= {"settings: os.getcwd()"}
+    before = Picture(process_roots())
+    assert [each.path for each in before.changes() if each.path.startswith("settings")] == []
+
+
+def test_iterators_tell_how_far_they_are() -> None:
+    """Also one that goes round, whose place is in none of its parts."""
+    rounds = itertools.cycle([1, 2, 3])
+    for _ in range(4):
+        next(rounds)
+    picture = Picture([("rounds", rounds)])
+    next(rounds)
+    assert [each.path for each in picture.changes()] == ["rounds"]

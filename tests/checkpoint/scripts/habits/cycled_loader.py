@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 def cycle(loader):
     rounds = 0
     while True:
-        for batch in loader:
+        for (batch,) in loader:
             yield batch
         rounds += 1
 
@@ -22,11 +22,11 @@ model = nn.Sequential(nn.Linear(12, 16), nn.SiLU(), nn.Linear(16, 12))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 losses = []
 for step in range(32):
-    (x,) = next(batches)
+    x = next(batches)
     noise = torch.randn_like(x)
     loss = nn.functional.mse_loss(model(x + noise), noise)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
     losses.append(loss.item())
-torch.save({"model": model.state_dict(), "losses": losses, "next": next(batches)[0]}, sys.argv[1])
+torch.save({"model": model.state_dict(), "losses": losses, "next": next(batches)}, sys.argv[1])

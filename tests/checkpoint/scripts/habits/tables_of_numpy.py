@@ -1,7 +1,6 @@
-"""Statistics in a numpy table with named columns, warnings that are kept, tensors of a class of the script's."""
+"""Statistics in a numpy table with named columns, errors that are kept, tensors of a class of its own."""
 
 import sys
-import warnings
 
 import numpy as np
 import torch

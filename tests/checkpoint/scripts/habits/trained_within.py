@@ -1,4 +1,4 @@
-"""A probe with an optimizer of its own is trained after each epoch; only the model's steps are the training's."""
+"""A probe with an optimizer of its own is trained after each epoch; the model's steps are the training."""
 
 import sys
 
