@@ -779,6 +779,8 @@ class StateReader:
             made = tuple.__new__(of, items) if issubclass(of, tuple) else frozenset.__new__(of, items)
         else:
             made = _new_object(of, extra if not isinstance(extra, tuple) else self._resolve(extra))
+            if issubclass(of, torch.optim.Optimizer):  # The first of its class: its steps are to be heard of.
+                object.__new__(of)._patch_step_function()
         self._made[number] = made
         if made_of is not None and not isinstance(made, (tuple, frozenset)):
             made_kind = kind_of(of)

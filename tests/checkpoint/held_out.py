@@ -51,9 +51,10 @@ WATCHERS: Final = (
     "memory_given_",
     "loader_watched_",
     "batches_watched_",
+    "copied_and_pickled",
 )
-"""Begin the names of traits that keep what no two processes have alike: who calls, what is alive, the
-number of a process, in which line a timer rings, each operation of torch."""
+"""Begin the names of traits that keep what no two processes have alike: who calls, what is alive, which
+strings are one object, the number of a process, in which line a timer rings, each operation of torch."""
 STATES: Final = Path(__file__).with_name("states.txt")
 TRAITS: Final[Sequence[Trait]] = [
     *read_traits(STATES.read_text()),
@@ -194,8 +195,8 @@ ABOUT: Final = """\
 Each script is put together by its number and the seed: a form of loop, a model, a loss, an optimizer, a
 schedule, data, a loader, and up to five of some 300 traits (where scripts keep state, what they do to torch
 and to the process). It runs once by itself, and once as a job that is asked to stop after three steps that
-the seed draws; its weights, its files and the lines after its loop must be the same. Nobody has tuned anything
-on this seed.
+the seed draws; its weights, its files and the lines after its loop must be the same. Nobody has tuned
+anything on this seed.
 """
 NAMES: Final = re.compile(r"`[^`]*`")
 NUMBERS: Final = re.compile(r"\b\d+\b")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-from tests.checkpoint.habits import MODULES, NAMES, STOPS, Kind, outcome_of
+from tests.checkpoint.habits import MODULES, NAMES, SCRIPTS, STOPS, Kind, StoppedScript, outcome_of
 from tests.checkpoint.ranks import Warm, one_warm_process
 
 REFUSED: Final[dict[str, str]] = {
     "csv_log": "before the loop csv_log.py line 21 truncates it: done again, that would destroy it",
-    "endless_loader": "line 29: `main().weights<0>` is a list_iterator half way, which a new process cannot",
+    "endless_loader": "line 29: `main().weights` is a cycle half way, which a new process cannot make",
     "log_file": "before the loop log_file.py line 20 truncates it: done again, that would destroy it",
     "manual_sgd": "no optimizer has made a step",
     "minibatches": "nothing says in which turn the loop over `iterate_minibatches(X, Y, 8)` is",
@@ -40,6 +41,26 @@ def test_it_is_exact_or_refused_and_never_silently_different(warm: Warm, tmp_pat
         assert REFUSED[name] in outcome.said
     else:
         assert (outcome.kind, len(outcome.stops)) == (Kind.EXACT, STOPS), outcome
+
+
+class FixedDraw(random.Random):
+    """Draws what it was told."""
+
+    def __init__(self, *stops: int) -> None:
+        super().__init__(0)
+        self._stops = stops
+
+    def sample(self, *_: Any, **__: Any) -> Any:
+        return list(self._stops)
+
+
+def test_steps_are_counted_of_an_optimizer_whose_class_was_made_again_alone(
+    warm: Warm, tmp_path: Path
+) -> None:
+    """Torch has the steps of a class be heard of when its first object is made."""
+    script = StoppedScript(warm, tmp_path, SCRIPTS / "optimizer_anew.py", FixedDraw(25, 35, 45))
+    outcome = script.outcome()
+    assert (outcome.kind, outcome.stops) == (Kind.EXACT, (25, 35, 45)), outcome
 
 
 def test_every_expectation_is_about_a_script() -> None:
