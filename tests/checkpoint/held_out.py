@@ -9,6 +9,7 @@ is refused. The exit code is 0 only if none is different and none has failed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import re
@@ -122,8 +123,10 @@ def _left_in(folder: Path) -> dict[str, Any]:
         each for each in folder.rglob("*") if each.is_file() and "__pycache__" not in each.parts
     ):
         name = str(path.relative_to(folder))
-        saved = path.suffix == ".pt"
-        found[name] = torch.load(path, weights_only=False) if saved else path.read_bytes()
+        found[name] = path.read_bytes()
+        if path.suffix == ".pt":
+            with contextlib.suppress(AttributeError):  # An object of a class of the script's.
+                found[name] = torch.load(path, weights_only=False)
     return found
 
 
