@@ -18,6 +18,8 @@ class MainOptimizer:
 
     of_attempt_before: Callable[[], Any] | None = None
     """In a resumed process: the one that counted when the script was left."""
+    let_go: Callable[[], None] | None = None
+    """Lets go of what we have read of the script's variables: it may be all that keeps one alive."""
 
     def __init__(self) -> None:
         self._main: weakref.ref[Any] | None = None
@@ -31,6 +33,8 @@ class MainOptimizer:
         if self._main is None and self.of_attempt_before is not None:
             self._follow(self.of_attempt_before() or optimizer)
             return self.counts(optimizer)
+        if self.let_go is not None and self._main is not None and self._main() is not None:
+            self.let_go()
         if self._main is not None and self._main() is not None and self._others < OTHERS_MAX:
             self._others += 1
             return False

@@ -28,6 +28,7 @@ from cotenant.checkpoint.picture import Picture, PictureTooLarge
 from cotenant.checkpoint.picture.arrays import TENSOR
 from cotenant.checkpoint.picture.kinds import release_variables
 from cotenant.checkpoint.progress.loops import Loaders
+from cotenant.checkpoint.progress.main_optimizer import MainOptimizer
 from cotenant.checkpoint.rank import IDLE_S_MAX, KEEP, JobRank
 from cotenant.checkpoint.rerun import (
     BEGAN,
@@ -127,9 +128,12 @@ class ScriptRank(JobRank):
         self._step_s = 0.0
         self._is_written = False
         """Its state was written once."""
+        self._has_looked = False
+        """The interpreter keeps what its variables were at the end of the last turn."""
         files = {names_of(name).get("__file__") for name in own_modules()}
         self._sources = {os.path.abspath(file): number_of(file) for file in files if file}
         SAVING.when_off.append(self._fail)
+        MainOptimizer.let_go = staticmethod(self._let_go)
 
     def begin(self, accumulates: bool | str) -> None:
         """Say hello, after the first step of a script that has begun at its beginning."""
@@ -186,11 +190,18 @@ class ScriptRank(JobRank):
         now_s = perf_counter()
         self._step_s, self._step_began_s = now_s - self._step_began_s, now_s
         self._watched.passes.steps += 1
+        self._let_go()
         if self._leaving is None:
             self._complete()
         is_due = not self._is_written or self._is_compared or self._verdict is not StepVerdict.GO
         if self._leaving is not None or (is_due and not self._why_not):
             SAVING.run(self._wait)
+
+    def _let_go(self) -> None:
+        """Before the next step: a trace function must not do this."""
+        if self._has_looked:
+            self._has_looked = False
+            release_variables(script_frames(sys._getframe(1)))
 
     @property
     def _is_compared(self) -> bool:
@@ -257,6 +268,7 @@ class ScriptRank(JobRank):
         self._verdict = verdict
 
     def _end_turn(self, frame: types.FrameType, standing: SavingPlace) -> None:
+        self._has_looked = True
         if self._leaving is not None:
             self._show_turn(frame)
             return

@@ -88,7 +88,8 @@ _TRUSTED: Final = ("torch", "_csv")
 """Whose objects of C are no state of the training, or are read by a kind of their own."""
 _TRACED: Final = (torch._C.ScriptModule, torch._C.ScriptObject)
 """Their parameters are out of a picture's reach."""
-_SET: Final = (*(type(iter(each)) for each in ([], (), "", "\xe4", b"", range(0))), type(reversed([])))
+_WHOLE: Final[tuple[Any, ...]] = ([], (), "", "\xe4", b"", range(0))
+_SET: Final = (*(type(iter(each)) for each in _WHOLE), type(reversed([])))
 """Iterators over what is all there, which can be set to a place."""
 _REDUCED: Final = ("datetime", "decimal", "pathlib", "re", "fractions", "uuid")
 """Modules of constants that say themselves how they are made."""

@@ -53,6 +53,7 @@ WATCHERS: Final = (
     "loader_watched_",
     "batches_watched_",
     "copied_and_pickled",
+    "warning_filters_",
 )
 """Begin the names of traits that keep what no two processes have alike: who calls, what is alive, which
 strings are one object, the number of a process, in which line a timer rings, each operation of torch."""
