@@ -375,8 +375,8 @@ class Resumption:
 
 
 def _taken_up_mark() -> str:
-    """A file that is there when a process of this attempt was taken up: one that only starts others (torchrun,
-    or a script that spawns its ranks) does not come to their loops."""
+    """A file that is there when a process of this attempt was taken up: one that only starts others
+    (torchrun, or a script that spawns its ranks) does not come to their loops."""
     socket = os.environ.get(ENV_SOCKET, "")
     return os.path.join(os.path.dirname(socket), "taken-up") if socket else ""
 

@@ -300,7 +300,9 @@ class StateWriter:
         self._entries.append(entry)
         own = self._now.node_of(value)
         if own is None:
-            raise NotResumable(f"`{holder.path}` holds what was not reached")
+            is_class = isinstance(value, type) and type(holder.value) is value
+            words = "is an object of a class that was made in the loop"
+            raise NotResumable(f"`{holder.path}` {words if is_class else 'holds what was not reached'}")
         entry[:] = self._made_entry(own, node)
         return number
 
