@@ -13,7 +13,6 @@ from tests.checkpoint.habits import MODULES, PUBLIC, PUBLIC_NAMES, unexpected
 from tests.checkpoint.ranks import Warm, one_warm_process
 
 REFUSED: Final[dict[str, str]] = {
-    "examples_fast_neural_style": "features_x` is an object of a class that was made in the loop",
     "examples_regression": "no optimizer has made a step",
     "examples_word_language_model": "no optimizer has made a step",
     "lucidrains_ddpm": "`trainer.dl` is a generator half way, which a new process cannot make",

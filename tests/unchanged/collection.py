@@ -156,6 +156,8 @@ HABITS_RULES: Final[dict[str, Rules]] = {
 }
 PUBLIC_RULES: Final[dict[str, Rules]] = {
     "examples_fast_neural_style": Rules(masks=(CLOCK,)),
+    "examples_forward_forward": BARS,
+    "examples_gcn": Rules(masks=(CLOCK,)),
     "examples_snli": Rules(masks=(rf" *{CLOCK}",)),
     "examples_word_language_model": Rules(masks=(rf" *{CLOCK}",)),
     "examples_word_language_optimizer": Rules(masks=(rf" *{CLOCK}",)),
