@@ -1,7 +1,7 @@
 """What the head of a script's loop says, worked out without running any of the script.
 
-Rule: names, attributes that are there, entries of plain dicts, numbers, `len` and `range`: nothing else is
-read. What would call the script's own code is not known.
+Rule: names, attributes that are there, entries of plain dicts, numbers, `len`, `range` and the sizes of
+tensors and arrays: nothing else is read. What would call the script's own code is not known.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cotenant.checkpoint.namespaces import has_plain_names
-from cotenant.checkpoint.progress.lengths import MISSING, OPTIONS, attribute_there, length_of
+from cotenant.checkpoint.progress.lengths import MISSING, OPTIONS, attribute_there, length_of, shape_of
 
 _PLAIN: Final = (bool, int, type(None))
 RANGES: Final = frozenset(("range", "trange", "tnrange", "prange"))
@@ -73,6 +73,8 @@ class Names:
             found = attribute_there(self.value(node.value), node.attr)
         elif isinstance(node, ast.Subscript):
             found = _entry(self.value(node.value), self.value(node.slice))
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            found = -self.number(node.operand)
         elif isinstance(node, ast.BinOp):
             found = _arithmetic(node.op, self.number(node.left), self.number(node.right))
         elif isinstance(node, ast.Call) and called_name(node) in ("len", "int") and len(node.args) == 1:
@@ -84,11 +86,21 @@ class Names:
                 if _is_number(value)
                 else MISSING
             )
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "size":
+            found = self._size(node.func.value, node)
         else:
             found = MISSING
         if found is MISSING:
             raise NotSeen(f"`{ast.unparse(node)}` is not known")
         return found
+
+    def _size(self, owner: ast.expr, call: ast.Call) -> Any:
+        """What a tensor's `size()` or `size(0)` says."""
+        value = self.value(owner)
+        if type(value).__module__.partition(".")[0] != "torch" or call.keywords or len(call.args) > 1:
+            return MISSING
+        shape = shape_of(value)
+        return shape if shape is MISSING or not call.args else _entry(shape, self.value(call.args[0]))
 
     def number(self, node: ast.expr) -> int:
         value = self.value(node)
@@ -186,6 +198,8 @@ def called_name(node: ast.Call) -> str:
 def _entry(owner: Any, key: Any) -> Any:
     if type(owner) is dict or type(owner).__module__.partition(".")[0] in OPTIONS:
         return owner.get(key, MISSING)
+    if type(owner) is tuple and type(key) is int and -len(owner) <= key < len(owner):
+        return owner[key]
     return MISSING
 
 

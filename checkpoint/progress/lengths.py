@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cotenant.checkpoint.ownership import is_scripts_own
+from cotenant.checkpoint.unseen import Unseen
 
 MISSING: Final = object()
 """In the place of a value that is not there, or cannot be worked out."""
@@ -23,6 +24,13 @@ OPTIONS: Final = frozenset(("argparse", "types", "omegaconf", "ml_collections", 
 """Modules of objects that hold a script's options: what is in them stays."""
 ValueOf = Callable[[ast.expr, Mapping[str, Any], Mapping[str, Any], int], Any]
 _SAMPLERS: Final = ("SequentialSampler", "RandomSampler")
+_SHAPED: Final = (
+    ("torch", "Tensor"),
+    ("torch.nn.parameter", "Parameter"),
+    ("numpy", "ndarray"),
+    ("numpy", "memmap"),
+)
+"""Types that are no subclass of the script's, by module and name."""
 _DEPTH_MAX: Final = 8
 
 
@@ -31,7 +39,18 @@ def attribute_there(owner: Any, name: str) -> Any:
     if type(owner).__module__.partition(".")[0] in OPTIONS:
         return getattr(owner, name, MISSING)
     found = inspect.getattr_static(owner, name, MISSING)
-    return MISSING if hasattr(type(found), "__get__") else found
+    if not hasattr(type(found), "__get__"):
+        return found
+    return shape_of(owner) if name == "shape" else MISSING
+
+
+def shape_of(value: Any) -> Any:
+    """The shape of a tensor or an array as plain numbers; MISSING: it is none, or has none that is fixed."""
+    if (type(value).__module__, type(value).__name__) not in _SHAPED:
+        return MISSING
+    with Unseen():
+        shape = tuple(value.shape) if not getattr(value, "is_nested", False) else (None,)
+    return shape if all(type(size) is int for size in shape) else MISSING
 
 
 def length_of(value: Any, value_of: ValueOf, depth: int = 0) -> Any:

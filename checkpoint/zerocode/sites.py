@@ -189,6 +189,8 @@ def _turn(loop: ast.For, items: ast.expr, target: ast.expr, names: Names, loader
             _unknown(items)
         if word in RANGES:
             return _place_in(range(*(names.number(each) for each in items.args[:3])), loop, target, names)
+        if word == "count":
+            return _place_in_count(items, loop, target, names)
         if word == "enumerate" and isinstance(target, (ast.Tuple, ast.List)) and target.elts:
             starts = [*items.args[1:2], *(each.value for each in items.keywords if each.arg == "start")]
             _check_kept(loop, target.elts[0])
@@ -237,6 +239,18 @@ def _place_in(numbers: range, loop: ast.For, target: ast.expr, names: Names) -> 
     if type(value) is int and value in numbers:
         return numbers.index(value)
     raise NotSeen(f"nothing says in which turn the loop over {numbers} is")
+
+
+def _place_in_count(items: ast.Call, loop: ast.For, target: ast.expr, names: Names) -> int:
+    """In the numbers of `itertools.count`, which do not end."""
+    given = {name: names.number(each) for name, each in zip(("start", "step"), items.args)}
+    given |= {each.arg: names.number(each.value) for each in items.keywords if each.arg}
+    start, step = given.get("start", 0), given.get("step", 1)
+    _check_kept(loop, target)
+    value = names.value(target) if isinstance(target, ast.Name) else None
+    if type(value) is int and step and (value - start) % step == 0 and (value - start) // step >= 0:
+        return (value - start) // step
+    _unknown(items)
 
 
 def _check_kept(loop: ast.For, target: ast.expr) -> None:

@@ -314,8 +314,13 @@ class StateWriter:
         entry: list[Any] = ["", None, None]
         self._entries.append(entry)
         own = self._now.node_of(value)
+        if own is None and _is_named_tuple(value):
+            entry[:] = ["named_tuple", [value.__module__, value.__name__, value.__qualname__], value._fields]
+            return number
         if own is None:
-            raise NotResumable(f"`{holder.path}` holds what was not reached")
+            is_class = isinstance(value, type) and type(holder.value) is value
+            words = "is an object of a class that was made in the loop"
+            raise NotResumable(f"`{holder.path}` {words if is_class else 'holds what was not reached'}")
         entry[:] = self._made_entry(own, node)
         return number
 
@@ -456,6 +461,18 @@ def _why_not(node: Node) -> str:
     if isinstance(node.kind, ClassKind):
         return "is a class that was made in the loop"
     return f"is a {type(node.value).__module__}.{name}, into which nobody can look"
+
+
+def _is_named_tuple(value: Any) -> bool:
+    """Whether it is a class as `collections.namedtuple` makes it from names alone."""
+    fields = vars(value).get("_fields") if type(value) is type and value.__bases__ == (tuple,) else None
+    if type(fields) is not tuple or vars(value).get("_field_defaults"):
+        return False
+    mine, fresh = vars(value), vars(collections.namedtuple(value.__name__, fields, rename=True))
+    codes = (
+        (getattr(each[name], "__code__", None) for each in (mine, fresh)) for name in fresh if name in mine
+    )
+    return mine.keys() == fresh.keys() and all(left == right for left, right in codes)
 
 
 def _is_watched(value: Any) -> bool:
@@ -767,6 +784,11 @@ class StateReader:
     def _make_partial(self, number: int, _: None, content: Any) -> None:
         function, arguments, words = (self._resolve(each) for each in content)
         self._made[number] = functools.partial(function, *arguments, **words)
+
+    def _make_named_tuple(self, number: int, about: list[str], fields: tuple[str, ...]) -> None:
+        module, name, qualified = about
+        self._made[number] = made = collections.namedtuple(name, fields, rename=True, module=module)
+        made.__qualname__ = qualified
 
     def _make_batches(self, number: int, loader: Any, content: Any) -> None:
         written = WrittenPass(*content)

@@ -3,7 +3,8 @@
 Rule: a script is resumed bit for bit or refused with the line that is in the way. An outcome is told as it
 is; whether it was expected is the business of `test_habits.py`. The scripts know nothing of us.
 
-`python -m tests.checkpoint.habits` prints what became of each as Markdown.
+`python -m tests.checkpoint.habits` prints what became of each as Markdown; `--public` of those in the manner
+of public loops.
 """
 
 from __future__ import annotations
@@ -30,11 +31,18 @@ from tests.checkpoint.ranks import DEADLINE_S, Gang, Supervisor, Warm, launch
 HERE: Final = Path(__file__).resolve().parent
 INTERPRETER: Final = HERE / "interpreter.py"
 SCRIPTS: Final = HERE / "scripts" / "habits"
-NAMES: Final = sorted(
-    str(path.relative_to(SCRIPTS).with_suffix(""))
-    for path in (*SCRIPTS.glob("*.py"), *SCRIPTS.glob("*/train.py"))
-)
-"""A folder is a project of several files, of which `train.py` is started."""
+PUBLIC: Final = HERE / "scripts" / "public"
+"""Loops in the manner of public ones: examples of libraries, tutorials, trainers that many start from."""
+
+
+def names_in(scripts: Path) -> list[str]:
+    """A folder is a project of several files, of which `train.py` is started."""
+    paths = (*scripts.glob("*.py"), *scripts.glob("*/train.py"))
+    return sorted(str(path.relative_to(scripts).with_suffix("")) for path in paths)
+
+
+NAMES: Final = names_in(SCRIPTS)
+PUBLIC_NAMES: Final = names_in(PUBLIC)
 MODULES: Final = (
     "torch._dynamo",
     "torch.optim.swa_utils",
@@ -78,6 +86,19 @@ def outcome_of(warm: Warm, folder: Path, name: str, seed: int = 0, scripts: Path
     """The seed decides, together with the name, after which steps it is to stop."""
     draw = random.Random(f"{name} {seed}")
     return StoppedScript(warm, folder, (scripts or SCRIPTS) / f"{name}.py", draw).outcome()
+
+
+def unexpected(
+    warm: Warm, folder: Path, name: str, seed: int = 0, *, scripts: Path, refused: Mapping[str, str]
+) -> str:
+    """What is otherwise than expected: each script is exact with every resume, or is in `refused` with a
+    piece of its refusal. Empty: nothing."""
+    outcome = outcome_of(warm, folder, name, seed, scripts)
+    if name in refused:
+        is_fine = outcome.kind in (Kind.REFUSED, Kind.UNHEARD) and refused[name] in outcome.said
+    else:
+        is_fine = outcome.kind is Kind.EXACT and len(outcome.stops) == STOPS
+    return "" if is_fine else f"{name} with seed {seed}: {outcome}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,14 +324,17 @@ def _table(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Print what became of each script, as Markdown.")
-    parser.add_argument("names", nargs="*", default=NAMES, metavar="NAME")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--public", action="store_true", help="those in the manner of public loops")
     parser.add_argument("--seed", type=int, default=0, help="of the steps after which they are stopped")
     options = parser.parse_args()
+    scripts = PUBLIC if options.public else SCRIPTS
+    names = options.names or names_in(scripts)
     warm = Warm(MODULES)
     try:
         with tempfile.TemporaryDirectory(prefix="h") as folder:
             outcomes = {
-                name: outcome_of(warm, Path(folder) / name, name, options.seed) for name in options.names
+                name: outcome_of(warm, Path(folder) / name, name, options.seed, scripts) for name in names
             }
     finally:
         warm.close()

@@ -85,7 +85,8 @@ def main() -> None:
         make_code = make_code or (lambda source, file: compile(source, file, "exec"))
         exec(make_code(source, sys.argv[0]), vars(script))
     finally:
-        print(json.dumps({"result": {"steps": steps.count}}), flush=True)
+        # The script may have left its last line open.
+        print("\n" + json.dumps({"result": {"steps": steps.count}}), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.checkpoint.habits import MODULES, NAMES, SCRIPTS, STOPS, Kind, StoppedScript, outcome_of
+from tests.checkpoint.habits import MODULES, NAMES, SCRIPTS, Kind, StoppedScript, unexpected
 from tests.checkpoint.ranks import Warm, one_warm_process
 
 REFUSED: Final[dict[str, str]] = {
@@ -35,12 +35,7 @@ def warm() -> Iterator[Warm]:
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_exact_or_refused_and_never_silently_different(warm: Warm, tmp_path: Path, name: str) -> None:
     seed = SEEDS.get(name, 0)
-    outcome = outcome_of(warm, tmp_path, name, seed)
-    assert outcome.kind in (Kind.EXACT, Kind.REFUSED, Kind.UNHEARD), f"{name} with seed {seed}: {outcome}"
-    if name in REFUSED:
-        assert REFUSED[name] in outcome.said
-    else:
-        assert (outcome.kind, len(outcome.stops)) == (Kind.EXACT, STOPS), outcome
+    assert not unexpected(warm, tmp_path, name, seed, scripts=SCRIPTS, refused=REFUSED)
 
 
 class FixedDraw(random.Random):

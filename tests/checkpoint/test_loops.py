@@ -132,6 +132,21 @@ SEEN = {
         6,
         "range(3) x 2 batches",
     ),
+    "slices of a tensor": (
+        "import torch\nx = torch.zeros(20, 3)\nfor at in range(0, x.size(0) - 1, 4):\n  step()",
+        5,
+        "range(5)",
+    ),
+    "a tensor's shape": (
+        "import torch\nx = torch.zeros(3, 20)\nfor at in range(0, x.shape[-1], x.size()[0] + 1):\n  step()",
+        5,
+        "range(5)",
+    ),
+    "an array's shape": (
+        "import numpy\nx = numpy.zeros((20, 3))\nfor at in range(x.shape[0] // 4):\n  step()",
+        5,
+        "range(5)",
+    ),
     "validation between": (
         "for e in range(3):\n  for x in loader:\n    step()\n  for y in loader:\n    pass",
         15,
@@ -172,6 +187,21 @@ NOT_SEEN = {
             "for e in range(a.n):\n  for x in loader:\n    step()"
         ),
         "train.py line 4: `a.n` is not known",
+    ),
+    "a size of the script's own": (
+        (
+            "import torch\nclass T(torch.Tensor):\n  def size(self, *_):\n    return 3\n"
+            "x = torch.zeros(2).as_subclass(T)\nfor i in range(x.size(0)):\n  step()"
+        ),
+        "train.py line 6: `x.size(0)` is not known",
+    ),
+    "a nested tensor": (
+        (
+            "import torch, warnings\nwarnings.simplefilter('ignore')\n"
+            "x = torch.nested.nested_tensor([torch.zeros(3), torch.zeros(2)])\n"
+            "for i in range(x.size(0)):\n  step()"
+        ),
+        "train.py line 4: `x.size(0)` is not known",
     ),
     "no loop": ("step()", "no loop stands around its steps"),
 }

@@ -130,11 +130,14 @@ def _own() -> Iterator[Script]:
 
 
 def _habits() -> Iterator[Script]:
-    for name in habits.NAMES:
-        command = Command(
-            script=habits.SCRIPTS / f"{name}.py", args=(SAVED,), env={"PYTHONPATH": str(INSTALLED)}
-        )
-        yield Script(name=f"habits/{name}", command=command, rules=HABITS_RULES.get(name, Rules()))
+    table = (
+        ("habits", habits.SCRIPTS, habits.NAMES, HABITS_RULES),
+        ("public", habits.PUBLIC, habits.PUBLIC_NAMES, PUBLIC_RULES),
+    )
+    for group, folder, names, rules in table:
+        for name in names:
+            command = Command(script=folder / f"{name}.py", args=(SAVED,), env={"PYTHONPATH": str(INSTALLED)})
+            yield Script(name=f"{group}/{name}", command=command, rules=rules.get(name, Rules()))
 
 
 CLOCK: Final = r"\d+(\.\d+)? ?(s|ms)\b"
@@ -150,6 +153,20 @@ HABITS_RULES: Final[dict[str, Rules]] = {
     "phases": Rules(masks=(CLOCK,)),
     "timing": Rules(masks=(CLOCK,)),
     "trange_epochs": BARS,
+}
+PUBLIC_RULES: Final[dict[str, Rules]] = {
+    "examples_fast_neural_style": Rules(masks=(CLOCK,)),
+    "examples_forward_forward": BARS,
+    "examples_gcn": Rules(masks=(CLOCK,)),
+    "examples_snli": Rules(masks=(rf" *{CLOCK}",)),
+    "examples_word_language_model": Rules(masks=(rf" *{CLOCK}",)),
+    "examples_word_language_optimizer": Rules(masks=(rf" *{CLOCK}",)),
+    "fixmatch": BARS,
+    "lucidrains_ddpm": BARS,
+    "mingpt_trainer": Rules(masks=(CLOCK,)),
+    "nanogpt_train": Rules(masks=(CLOCK,)),
+    "pytorch_gan_cyclegan": BARS,
+    "tiny_diffusion": BARS,
 }
 
 
