@@ -173,7 +173,7 @@ class ScriptRank(JobRank):
         assert self._env.root is not None
         if not differences:
             self._expected = Expected(self._env.root / loaded.name, self._env.rank)
-        self._is_written = True
+        self._is_written = self._has_looked = True
         SAVING.is_needed = False
         self._say_hello(accumulates=False)  # It is not known before the first step.
         self._allow_saves()

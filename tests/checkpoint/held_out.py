@@ -9,13 +9,14 @@ is refused. The exit code is 0 only if none is different and none has failed.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
+import pickle
 import random
 import re
 import sys
 import tempfile
 import threading
+import types
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -54,6 +55,7 @@ WATCHERS: Final = (
     "batches_watched_",
     "copied_and_pickled",
     "warning_filters_",
+    "errors_when_freed",
 )
 """Begin the names of traits that keep what no two processes have alike: who calls, what is alive, which
 strings are one object, the number of a process, in which line a timer rings, each operation of torch."""
@@ -124,11 +126,21 @@ def _left_in(folder: Path) -> dict[str, Any]:
         each for each in folder.rglob("*") if each.is_file() and "__pycache__" not in each.parts
     ):
         name = str(path.relative_to(folder))
-        found[name] = path.read_bytes()
-        if path.suffix == ".pt":
-            with contextlib.suppress(AttributeError):  # An object of a class of the script's.
-                found[name] = torch.load(path, weights_only=False)
+        is_saved = path.suffix == ".pt"
+        found[name] = (
+            torch.load(path, weights_only=False, pickle_module=OF_SCRIPTS) if is_saved else path.read_bytes()
+        )
     return found
+
+
+class _OfScripts(pickle.Unpickler):
+    """Reads tensors of the script's classes as plain ones."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return torch.Tensor if module == "__main__" else super().find_class(module, name)
+
+
+OF_SCRIPTS: Final = types.SimpleNamespace(Unpickler=_OfScripts, load=pickle.load, __name__="pickle")
 
 
 def _printed_last(log: Path) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -33,6 +34,9 @@ torch.save({"model": model.state_dict(), "seen": seen}, "model.pt")
 """
 
 
+LAUNCHER: Final = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1")
+
+
 @pytest.mark.parametrize("kind", ["counted", "pipe"])
 def test_a_stop_between_two_epochs_is_proven_or_the_value_is_named(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -50,3 +54,14 @@ def test_a_stop_between_two_epochs_is_proven_or_the_value_is_named(
         assert code == 1
         assert "`seen` was 5, now 1" in told["reason"]
     assert not (tmp_path / "model.pt").exists()
+
+
+def test_a_launcher_ends_well_though_it_comes_to_no_loop_of_its_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.replace("torch.randn(40, ", "torch.randn(2000, "))
+    monkeypatch.chdir(tmp_path)
+    code = main(["checkpoint", "verify", "--json", "--", sys.executable, *LAUNCHER, "train.py", "counted"])
+    told = json.loads(capfd.readouterr().out)
+    assert (code, told.get("reason"), told.get("compared")) == (0, "", ["exit code 0", "model.pt"]), told
+    assert all(stop["proven_steps"] == 2 for stop in told["stops"])

@@ -39,6 +39,8 @@ _HEAR_S: Final = 0.2
 _WORDS: Final[Json[dict[str, Any]]] = Json(
     dict[str, Any], bytes_max=protocol.DATAGRAM_BYTES_MAX, from_python=True
 )
+HOLD_S: Final = 3.0
+"""So long a command is held after its first word, until it has said whether it can be resumed."""
 _NO_STEPS: Final = 3
 """A command that calls itself not resumable may still change its word for so many steps."""
 _PACE: Final = struct.Struct("<ddddd")
@@ -290,6 +292,8 @@ class _Rank:
         self._hello = word
         self._answer_by_s = None
         self.step = max(self.step, int(word["step"]))
+        if self._wanted is not None and not self._said_yes:  # A short one would be past it before we answer.
+            self._set_pace(0.0, HOLD_S)
         if word["resumable"] and not self._said_yes:
             self._said_yes = True
             if self._wanted is not None:
@@ -332,9 +336,9 @@ class _Rank:
         with suppress(OSError):  # It is gone, which is seen soon.
             self._inbox.sendto(data, str(self._address))
 
-    def _set_pace(self, share: float) -> None:
+    def _set_pace(self, share: float, for_s: float = WAIT_S) -> None:
         """The part of the time that it may train; written in place: the command looks at this file."""
-        data = _PACE.pack(share, time.monotonic() + WAIT_S, 1.0, 0.0, 0.0)
+        data = _PACE.pack(share, time.monotonic() + for_s, 1.0, 0.0, 0.0)
         file = os.open(self._pace, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.pwrite(file, data, 0)
