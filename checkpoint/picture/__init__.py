@@ -205,7 +205,7 @@ class Picture:
         node = self.node_at(value) or self.node_of(value)
         return name_of_constant(value) if node is None else node.path
 
-    def told(self) -> dict[str, int | None]:
+    def tell_opaque(self) -> dict[str, int | None]:
         """What pickling tells of the objects that nobody can look into, by their paths."""
         opaque = (node for node in self.nodes if node.kind is OPAQUE)
         return {node.path: OPAQUE.tell(node.value, self.path_of) for node in opaque}

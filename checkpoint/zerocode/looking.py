@@ -102,7 +102,7 @@ class FirstLook:
     def take(self, picture: Picture, began: list[CallSite]) -> None:
         """The picture that somebody else has taken at the loop's begin."""
         self.picture, self.began, self._is_over = picture, began, True
-        self.opaque = picture.told()
+        self.opaque = picture.tell_opaque()
 
     def _arm(self, frame: types.FrameType) -> None:
         if self._is_over or tracer() is not None:
@@ -180,7 +180,7 @@ class FirstLook:
     def _take(self, frames: list[types.FrameType]) -> None:
         try:
             self.picture = Picture(roots_of(frames), digests=True)
-            self.opaque = self.picture.told()
+            self.opaque = self.picture.tell_opaque()
         except PictureTooLarge as error:
             self.picture, self.why_not = None, str(error)
             return

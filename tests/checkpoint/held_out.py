@@ -13,6 +13,7 @@ import os
 import pickle
 import random
 import re
+import runpy
 import sys
 import tempfile
 import threading
@@ -27,7 +28,6 @@ from typing import Any, Final
 
 import torch
 
-from bench.machine import sentences
 from tests.checkpoint.habits import (
     MODULES,
     SAVED,
@@ -59,6 +59,7 @@ WATCHERS: Final = (
 )
 """Begin the names of traits that keep what no two processes have alike: who calls, what is alive, which
 strings are one object, the number of a process, in which line a timer rings, each operation of torch."""
+MACHINE: Final = Path(__file__).resolve().parents[2] / "bench" / "machine.py"
 STATES: Final = Path(__file__).with_name("states.txt")
 TRAITS: Final[Sequence[Trait]] = [
     *read_traits(STATES.read_text()),
@@ -261,6 +262,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", type=Path, metavar="FILE", help="a page with what was found")
     options = parser.parse_args(argv)
+    sentences = runpy.run_path(str(MACHINE))["sentences"]  # It knows the commit that this begins with.
     numbers = range(options.first, options.first + options.scripts)
     print(f"{len(numbers)} scripts, seed {options.seed}", flush=True)
     ended: list[Judged] = []

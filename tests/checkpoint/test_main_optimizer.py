@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import weakref
 
-import pytest
-
 from cotenant.checkpoint.progress.main_optimizer import OTHERS_MAX, MainOptimizer
 
 
 class Optimizer:
     """Nothing of one is asked."""
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No attempt before this one, and no script whose variables we have read."""
-    monkeypatch.setattr(MainOptimizer, "of_attempt_before", None)
-    monkeypatch.setattr(MainOptimizer, "let_go", None)
 
 
 def test_the_first_counts_until_it_rests_or_is_gone() -> None:
@@ -28,17 +19,17 @@ def test_the_first_counts_until_it_rests_or_is_gone() -> None:
     assert main.counts(first)
 
 
-def test_after_a_resume_the_one_that_counted_before_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_resume_the_one_that_counted_before_counts() -> None:
     """A probe that is trained between two epochs may be the first to step."""
     first, probe = Optimizer(), Optimizer()
-    monkeypatch.setattr(MainOptimizer, "of_attempt_before", weakref.ref(first))
     main = MainOptimizer()
+    main.of_attempt_before = weakref.ref(first)
     assert [main.counts(each) for each in (probe, first, probe)] == [False, True, False]
 
 
-def test_what_we_alone_keep_alive_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_we_alone_keep_alive_is_gone() -> None:
     kept = [Optimizer()]
     main, second = MainOptimizer(), Optimizer()
     assert main.counts(kept[0])
-    monkeypatch.setattr(MainOptimizer, "let_go", staticmethod(kept.clear))
+    main.let_go = kept.clear
     assert main.counts(second)
