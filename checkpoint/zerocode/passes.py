@@ -104,10 +104,16 @@ class Pass:
         if issubclass(type(vars(loader).get("dataset")), IterableDataset):
             self.data = Picture(list(_stream_roots(vars(loader)["dataset"])), copies=True)
             self.data.let_go()
+        self.is_mixed = False
+        """Another pass through the same stream has begun meanwhile."""
         self.order: States = []
         self.has_begun = False
         """The first index was asked for."""
         self.sampler: Picture | None = None
+
+    def goes_through(self, data: Any) -> bool:
+        """Whether its batches come from these data."""
+        return _attributes(self.batches()).get("_dataset") is data
 
     @property
     def loader(self) -> Any:
@@ -144,6 +150,10 @@ class Pass:
         if self.batches().__dict__.get("_persistent_workers") and self.batches()._num_workers:
             raise NotResumable(
                 "the workers of a loader live longer than an epoch, and what they keep is theirs"
+            )
+        if self.is_mixed:
+            raise NotResumable(
+                "two loops go through one stream at once, and each finds it as the other left it"
             )
         kind = type(self.batches())
         if kind.__module__ != _BaseDataLoaderIter.__module__:
@@ -317,6 +327,9 @@ class Passes:
     def _begin(self, loader: Any, batches: Any) -> None:
         frames = script_frames(sys._getframe(1))
         begun = Pass(loader, batches, self.steps, {(id(each), each.f_lineno) for each in frames})
+        for other in self._by_batches.values():
+            if begun.data is not None and other.goes_through(loader.dataset):
+                other.is_mixed = True
         self._by_batches[batches] = begun
         if self._index is None:
             self._index = LookedUp(_BaseDataLoaderIter, "_next_index", SAVING, self._look_at_index)

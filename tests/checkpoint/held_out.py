@@ -216,12 +216,14 @@ the seed draws; its weights, its files and the lines after its loop must be the 
 anything on this seed.
 """
 NAMES: Final = re.compile(r"`[^`]*`")
+PATHS: Final = re.compile(r"/[^\s()]+")
 NUMBERS: Final = re.compile(r"\b\d+\b")
 
 
 def reason_of(said: str) -> str:
     """A refusal without the names and lines of its script, so that those alike can be counted."""
-    return NUMBERS.sub("N", NAMES.sub("`...`", said.partition(": ")[2] or said))
+    text = NAMES.sub("`...`", said.partition(": ")[2] or said)
+    return NUMBERS.sub("N", PATHS.sub("...", text))
 
 
 def page(ended: Sequence[Judged], seed: int) -> Iterator[str]:
