@@ -19,6 +19,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+from torch.utils.hooks import RemovableHandle
+
 from cotenant.checkpoint import marks
 from cotenant.checkpoint.guard import ENV_SOCKET, SAVING, door
 from cotenant.checkpoint.picture import Picture
@@ -101,6 +103,8 @@ class TakenUp:
         wrong = shown.difference(ShownState.from_picture(Picture(roots)))
         if wrong:
             raise NotResumable(OTHERWISE.format(wrong))
+        # The next hook gets a number that none has, as it would have: else it takes the place of one.
+        RemovableHandle.next_id = self._loaded.own.get("hooks_made", RemovableHandle.next_id)
         self._picture.let_go()
         self._watched.passes.end_taking_up()
         self._rank.taken_up(self._loaded)

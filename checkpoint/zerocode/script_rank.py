@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, NoReturn, Protocol
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.hooks import RemovableHandle
 
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.guard import SAVING, AttemptEnds, describe, tell_supervisor
@@ -332,7 +333,9 @@ class ScriptRank(JobRank):
             for node in now.nodes
             if node.kind is TENSOR and isinstance(node.value, torch.nn.Parameter)
         }
-        own = {"state": state, "gradient_orders": self._gradient_orders(look.picture, now), **place}
+        orders = self._gradient_orders(look.picture, now)
+        hooks = {"hooks_made": RemovableHandle.next_id}
+        own = {"state": state, "gradient_orders": orders, **hooks, **place}
         return own, now
 
     def roots(self, frame: types.FrameType) -> list[tuple[str, Any]]:

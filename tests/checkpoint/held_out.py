@@ -55,10 +55,12 @@ WATCHERS: Final = (
     "batches_watched_",
     "copied_and_pickled",
     "warning_filters_",
+    "warnings_recorded",
     "errors_when_freed",
 )
 """Begin the names of traits that keep what no two processes have alike: who calls, what is alive, which
-strings are one object, the number of a process, in which line a timer rings, each operation of torch."""
+strings are one object, which warnings were given, the number of a process, in which line a timer rings, each
+operation of torch."""
 MACHINE: Final = Path(__file__).resolve().parents[2] / "bench" / "machine.py"
 STATES: Final = Path(__file__).with_name("states.txt")
 TRAITS: Final[Sequence[Trait]] = [
