@@ -195,7 +195,7 @@ PARTS = (
     Part(name="types", budget_s=60, command=lambda _: [sys.executable, "-m", "mypy"]),
     Part(
         name="processes",
-        budget_s=240,
+        budget_s=330,
         command=in_source_tree(process_tests, SPLIT_BY_MODULE),
         alone=True,
         env={"COVERAGE_FILE": str(ROOT / ".coverage.processes")},
