@@ -52,9 +52,10 @@ class StepCount:
 
     def __init__(self) -> None:
         self.count = 0
-        self._main = MainOptimizer()
+        self._main: MainOptimizer | None = None
 
     def stepped(self, optimizer: Any, *_: Any) -> None:
+        self._main = self._main or MainOptimizer()  # Not in a job, in which faults may be planted.
         self.count += self._main.counts(optimizer)
 
 
