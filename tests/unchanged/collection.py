@@ -277,11 +277,15 @@ def _shared() -> Iterator[Script]:
             rules=SHARED_RULES.get(path.stem, Rules()),
             skipped=_missing(SHARED_NEEDS.get(path.stem, "")),
             settings=SHARED_SETTINGS.get(path.stem, {}),
+            known=SHARED_KNOWN.get(path.stem, ""),
             slow=path.stem in LONG,
         )
 
 
 SHARED_RULES: Final[dict[str, Rules]] = {"trainer_own_counter": FRAMEWORK_RULES}
+SHARED_KNOWN: Final = {
+    "resume_params_from_set_same_shapes": "the order of a set is that of its objects' places in memory"
+}
 SHARED_SETTINGS: Final[dict[str, Mapping[str, Any]]] = {"dropout_profiled": {"profile_s": 3.0}}
 
 
