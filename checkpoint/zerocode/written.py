@@ -138,13 +138,15 @@ class StateWriter:
         Raises:
             NotResumable: something that was changed or made cannot be written.
         """
-        changed, kept, frames = [], [], []
+        changed, kept, frames, late = [], [], [], []
         left = KEPT_MAX
         for node in self._now.nodes:
             old = self.before.node_of(node.value)
             if old is None:
                 if type(node.value) is FrameVariables:
                     frames.append([node.path, self._content(node)])
+                elif node.parent is None and isinstance(node.kind, GeneratorKind):
+                    late.append([node.path, self._content(node)])
                 elif node.parent is None:
                     raise NotResumable(f"`{node.path.strip('.')}` was imported in the loop")
                 elif node.kind.is_part and node.state[0] and self.before.node_of(node.parent.value):
@@ -160,7 +162,7 @@ class StateWriter:
                         kept.append([old.key, self._content(node, old)])
                 continue
             changed.append([old.key, self._content(node, old)])
-        return {"changed": changed, "kept": kept, "frames": frames, "made": self._entries}
+        return {"changed": changed, "kept": kept, "frames": frames, "late": late, "made": self._entries}
 
     def write_as_it_was(self, node: Node) -> Any:
         """What a picture between the two has read of an object, with its path.
@@ -603,6 +605,12 @@ class StateReader:
                     node.kind.put_back(node.value, state)
         for node, content in sorted(draws, key=lambda each: isinstance(each[0].kind, GeneratorKind)):
             self._fill(node.kind, node.value, content)
+        for path, content in self._tree.get("late", ()):  # Of what was imported in the loop.
+            if path.startswith("numpy"):
+                importlib.import_module("numpy.random")
+            elif torch.cuda.is_available():
+                torch.cuda.init()  # type: ignore[no-untyped-call]
+            _GENERATOR.put_back(self.generator_at(path), tuple(content))
         for number, made in self._made.items():  # They were made once, and have drawn since.
             if isinstance(kind_of(type(made)), GeneratorKind):
                 _GENERATOR.put_back(made, tuple(self._tree["made"][number][2]))
