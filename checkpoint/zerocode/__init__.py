@@ -4,8 +4,9 @@ Rule: one rank per process speaks. The script's own Session comes first, then th
 trainer drives; a script with neither gets one that watches it.
 
 Reading order: `looking.py` (the picture at the loop's begin), `sites.py` and `boundaries.py` (where a script
-stands, and where it may be left), `written.py` (its state), `passes.py` and `files.py` (its data and files),
-`script_rank.py` (saves and leaves), `resuming.py` (goes on), `proof.py` (shows that it does).
+stands, and where it may be left), `state_writer.py` and `state_reader.py` (its state), `passes.py` and
+`files.py` (its data and files), `script_rank.py` (saves and leaves), `resuming.py` (goes on), `proof.py`
+(shows that it does).
 """
 
 from __future__ import annotations

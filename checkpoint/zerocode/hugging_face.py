@@ -31,7 +31,8 @@ from cotenant.checkpoint.zerocode.refusals import NotResumable
 from cotenant.checkpoint.zerocode.resuming import TakenUp
 from cotenant.checkpoint.zerocode.script_rank import ScriptRank, Watched
 from cotenant.checkpoint.zerocode.sites import LoopSite, script_frames
-from cotenant.checkpoint.zerocode.written import StateReader, StateWriter
+from cotenant.checkpoint.zerocode.state_reader import StateReader
+from cotenant.checkpoint.zerocode.state_writer import StateWriter
 
 TRAINER: Final = "transformers.trainer"
 """The module whose functions are the loop around a step."""

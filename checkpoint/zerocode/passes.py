@@ -51,7 +51,7 @@ NOWHERE: Final = LoopSite("", "", 0, 0, 0)
 
 
 class Referring(Protocol):
-    """What a pass needs of `written.StateWriter`."""
+    """What a pass needs of `state_writer.StateWriter`."""
 
     before: Picture
 
@@ -61,7 +61,7 @@ class Referring(Protocol):
 
 
 class Resolving(Protocol):
-    """What it needs of `written.StateReader`."""
+    """What it needs of `state_reader.StateReader`."""
 
     def generator_at(self, name: Any) -> Any: ...
 

@@ -38,7 +38,7 @@ from cotenant.checkpoint.zerocode.proof import ShownState
 from cotenant.checkpoint.zerocode.refusals import NotResumable
 from cotenant.checkpoint.zerocode.script_rank import ScriptRank, Watched
 from cotenant.checkpoint.zerocode.sites import GIVEN, CallSite, LoopSite, calls_in, script_frames
-from cotenant.checkpoint.zerocode.written import StateReader
+from cotenant.checkpoint.zerocode.state_reader import StateReader
 
 EDITED: Final = (
     "{} was edited since this job was left there, so that its place in it is lost. To go on, undo the "

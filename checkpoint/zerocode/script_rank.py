@@ -54,7 +54,7 @@ from cotenant.checkpoint.zerocode.passes import Passes
 from cotenant.checkpoint.zerocode.proof import Expected, OverlapProof, ShownState
 from cotenant.checkpoint.zerocode.refusals import NotResumable, NotYet
 from cotenant.checkpoint.zerocode.sites import CallSite, calls_in, script_frames, stand_at
-from cotenant.checkpoint.zerocode.written import StateWriter
+from cotenant.checkpoint.zerocode.state_writer import StateWriter
 
 PROOF_STEPS: Final = 2
 """Made by a process that has saved, before it leaves: the next one shows that it makes the same."""

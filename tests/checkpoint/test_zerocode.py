@@ -220,13 +220,13 @@ def test_names_that_a_script_keeps_in_a_mapping_of_its_own_are_not_read(warm: Wa
 
 
 FAULT = """
-from cotenant.checkpoint.zerocode import written
-_write = written.StateWriter.write
+from cotenant.checkpoint.zerocode import state_writer
+_write = state_writer.StateWriter.write
 def _forget(self):
     tree = _write(self)
     del tree["changed"][FORGOTTEN % len(tree["changed"])]
     return tree
-written.StateWriter.write = _forget
+state_writer.StateWriter.write = _forget
 """
 
 

@@ -3,14 +3,14 @@
 import sys
 from pathlib import Path
 
-written = sys.modules.get("cotenant.checkpoint.zerocode.written")
-if written is not None:
-    put_back = written.StateReader.put_back
+state_reader = sys.modules.get("cotenant.checkpoint.zerocode.state_reader")
+if state_reader is not None:
+    put_back = state_reader.StateReader.put_back
 
     def forget(reader):
         reader._tree["changed"] = [each for each in reader._tree["changed"] if each[0] != "listing.steps"]
         return put_back(reader)
 
-    written.StateReader.put_back = forget
+    state_reader.StateReader.put_back = forget
 
 exec(compile(Path(__file__).with_name("counters.py").read_text(), __file__, "exec"))

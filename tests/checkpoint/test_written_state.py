@@ -6,12 +6,14 @@ from collections import namedtuple
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy
 import pytest
 import torch
 
 from cotenant.checkpoint.picture import Picture
 from cotenant.checkpoint.zerocode.refusals import NotResumable
-from cotenant.checkpoint.zerocode.written import StateReader, StateWriter
+from cotenant.checkpoint.zerocode.state_reader import StateReader
+from cotenant.checkpoint.zerocode.state_writer import StateWriter
 
 
 def taken_over(kept: dict[str, Any]) -> dict[str, Any]:
@@ -66,3 +68,15 @@ def with_a_base() -> Any:
 def test_a_class_made_in_the_loop_that_is_more_than_its_names_is_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(NotResumable, match="a class that was made in the loop"):
         taken_over({"one": make()(1)})
+
+
+def test_random_numbers_of_what_the_loop_imports_first_are_written() -> None:
+    """Torch itself imports numpy late."""
+    nothing: Any = None
+    root: tuple[str, Any] = ("kept", {})
+    numpy.random.seed(5)
+    now = Picture([root, ("numpy's random numbers", numpy.random.mtrand._rand)])
+    state = StateWriter(Picture([root]), now, nothing, {}).write()
+    drawn = numpy.random.rand()
+    assert StateReader(state, Picture([root], aliases=True), nothing).put_back() == []
+    assert numpy.random.rand() == drawn
