@@ -28,7 +28,7 @@ from cotenant.checkpoint.guard import SAVING, door
 from cotenant.checkpoint.lookups import LookedUp
 from cotenant.checkpoint.namespaces import module_of
 from cotenant.checkpoint.ownership import is_scripts_own
-from cotenant.checkpoint.picture import Picture, generator_roots
+from cotenant.checkpoint.picture import Picture, PictureTooLarge, generator_roots
 from cotenant.checkpoint.picture.kinds import Attributes, FrameVariables, attributes
 from cotenant.checkpoint.picture.nodes import Node
 from cotenant.checkpoint.picture.objects import GeneratorKind
@@ -46,6 +46,7 @@ GENERATORS: Final = "accelerate.data_loader"
 """A module whose generators stand between a loop and its loader, and look one batch ahead."""
 
 
+MIXED: Final = "two loops go through one stream at once, and each finds it as the other left it"
 NOWHERE: Final = LoopSite("", "", 0, 0, 0)
 """A loop that was given nothing before."""
 
@@ -100,12 +101,11 @@ class Pass:
         self.taken_up: Callable[[], None] | None = None
         """In a resumed process: sets the generators to where they stood when the order was drawn."""
         self.created = _states_of(*_parts_of(loader))
+        self.obstacle = ""
+        """Why it cannot be made again; empty: nothing is known to be in the way."""
         self.data: Picture | None = None
         if issubclass(type(vars(loader).get("dataset")), IterableDataset):
-            self.data = Picture(list(_stream_roots(vars(loader)["dataset"])), copies=True)
-            self.data.let_go()
-        self.is_mixed = False
-        """Another pass through the same stream has begun meanwhile."""
+            self._look_at_stream(vars(loader)["dataset"])
         self.order: States = []
         self.has_begun = False
         """The first index was asked for."""
@@ -119,6 +119,13 @@ class Pass:
     def loader(self) -> Any:
         """None: the script has let it go, and takes the batches of its last pass."""
         return self._loader()
+
+    def _look_at_stream(self, stream: Any) -> None:
+        try:
+            self.data = Picture(list(_stream_roots(stream)), copies=True)
+            self.data.let_go()
+        except PictureTooLarge as error:
+            self.obstacle = f"the stream that a loader goes through: {error}"
 
     def begin_order(self) -> None:
         """An index is about to be drawn. Workers are given the first ones while the pass is being made."""
@@ -151,10 +158,8 @@ class Pass:
             raise NotResumable(
                 "the workers of a loader live longer than an epoch, and what they keep is theirs"
             )
-        if self.is_mixed:
-            raise NotResumable(
-                "two loops go through one stream at once, and each finds it as the other left it"
-            )
+        if self.obstacle:
+            raise NotResumable(self.obstacle)
         kind = type(self.batches())
         if kind.__module__ != _BaseDataLoaderIter.__module__:
             raise NotResumable(f"a loader gives its batches by a {kind.__module__}.{kind.__qualname__}")
@@ -264,7 +269,11 @@ class Passes:
     def write_generator(self, generator: Any, writer: Referring) -> list[Any] | None:
         """A generator of the script's own that goes through one loader, again and again or once; None: it
         goes through something else."""
-        held = [each for each in gc.get_referents(generator) if hasattr(type(each), "__next__")]
+        held = [
+            each
+            for each in gc.get_referents(generator)
+            if any("__next__" in base.__dict__ for base in type(each).__mro__)
+        ]
         found = [batches for each in held for batches in _batches_in(each) if batches in self._by_batches]
         if len(held) != 1 or len(found) != 1 or generator.gi_frame is None:
             return None
@@ -329,7 +338,7 @@ class Passes:
         begun = Pass(loader, batches, self.steps, {(id(each), each.f_lineno) for each in frames})
         for other in self._by_batches.values():
             if begun.data is not None and other.goes_through(loader.dataset):
-                other.is_mixed = True
+                other.obstacle = MIXED
         self._by_batches[batches] = begun
         if self._index is None:
             self._index = LookedUp(_BaseDataLoaderIter, "_next_index", SAVING, self._look_at_index)
