@@ -14,7 +14,6 @@ from tests.checkpoint.ranks import Warm, one_warm_process
 
 REFUSED: Final[dict[str, str]] = {
     "examples_regression": "no optimizer has made a step",
-    "examples_word_language_model": "no optimizer has made a step",
 }
 """By script: the piece of the refusal that says what is in the way. All others are exact."""
 
