@@ -159,7 +159,6 @@ PUBLIC_RULES: Final[dict[str, Rules]] = {
     "examples_forward_forward": BARS,
     "examples_gcn": Rules(masks=(CLOCK,)),
     "examples_snli": Rules(masks=(rf" *{CLOCK}",)),
-    "examples_word_language_model": Rules(masks=(rf" *{CLOCK}",)),
     "examples_word_language_optimizer": Rules(masks=(rf" *{CLOCK}",)),
     "fixmatch": BARS,
     "lucidrains_ddpm": BARS,
