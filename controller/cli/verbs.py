@@ -37,7 +37,7 @@ class Verb(NamedTuple):
 
 GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
     "Start here": (
-        Verb("demo", "setup.up", "real jobs share a device here, one is preempted and resumes"),
+        Verb("demo", "setup.demo", "real jobs share a device here, one is preempted and resumes"),
         Verb("run", "jobs.run", "run a command as a job and wait for it", passes_words=True),
         Verb("shell", "jobs.shell", "a shell on a device, or a command on a terminal", passes_words=True),
         Verb("submit", "jobs.submit", "queue a command, a YAML file or a script", passes_words=True),

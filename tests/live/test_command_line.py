@@ -297,6 +297,41 @@ def test_down_cancels_first_where_it_is_asked_to(cotenant: Cotenant, begun: Begu
         assert up.wait(WITHIN_S) == 0
 
 
+MAKE_ROOM = """
+from cotenant.controller.cli.setup.demo import make_room
+from cotenant.controller.client.asking import loaded_settings
+from cotenant.controller.system.paths import client_endpoint
+make_room(client_endpoint(loaded_settings().settings))
+"""
+"""What `demo` does first, without the minutes that follow."""
+
+
+def test_the_demo_makes_room_where_run_keeps_an_idle_cluster_and_only_there(
+    cotenant: Cotenant, begun: Begun, home: Path, environ: dict[str, str]
+) -> None:
+    def make_room() -> str:
+        """The problem that it raises, or what it says."""
+        words = (sys.executable, "-c", MAKE_ROOM)
+        done = subprocess.run(words, env=environ, cwd=home, capture_output=True, text=True, timeout=WITHIN_S)
+        return done.stderr
+
+    make_room()  # Of the tests before.
+    assert make_room() == "", "there is no cluster"
+    script = "echo > pid-3; while [ ! -e end-3 ]; do sleep 0.05; done"
+    with begun("run", "--", "sh", "-c", script) as run:
+        when(lambda: "started" if (home / "pid-3").exists() else "")
+        assert "holds the CPU slots that the demo needs, for 1 job" in make_room()
+        (home / "end-3").touch()
+        assert run.wait(WITHIN_S) == 0
+    (kept,) = ups(home)
+    assert f"`cotenant run` (pid {kept.pid}) is idle and ends, to make room" in make_room()
+    assert ups(home) == []
+    with begun("up") as up:
+        assert up.stdout is not None
+        assert "agent ready" in up.stdout.readline() + up.stdout.readline()
+        assert f"`cotenant up` (pid {up.pid}) holds the CPU slots that the demo needs" in make_room()
+
+
 def when(value: Callable[[], str]) -> str:
     """The value once it is there."""
     deadline_s = time.monotonic() + WITHIN_S

@@ -95,7 +95,7 @@ class PrivateCluster:
         if taken or len(devices) < wanted:
             raise ProcessStartFailed(
                 f"{wanted} free devices are needed; {'; '.join(taken) or f'there are {len(devices)}'}. "
-                "End the other agent (or `cotenant run`) and try again"
+                "End that agent (your own: `cotenant down`) and try again"
             )
 
     def _end_jobs(self) -> None:

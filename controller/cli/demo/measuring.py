@@ -115,7 +115,7 @@ def measure_jobs(
     slow = ", ".join(name for name in left if name not in found)
     if slow:
         raise NotMeasured(
-            f"{slow}: not seen with its whole batch and with half of it, not even in {PROFILE_S[-1]:.0f} s. "
+            f"{slow}: not seen with its whole batch, not even in {PROFILE_S[-1]:.0f} s. "
             "Others want the cores: try again when the machine is less busy"
         )
     return {job.name: MeasuredJob(job=job, profile=found[first[job.measure_key].name]) for job in jobs}
@@ -136,11 +136,12 @@ def warm_up(client: Client, devices: int) -> None:
 
 
 def _is_clear(job: DemoJob, profile: Profile, *, is_last: bool) -> bool:
-    """Whether all that the demo needs was measured: both splits of the batch, and how much less memory half a
-    batch takes of the memory-heavy job. Memory that the process kept from before may hide the latter."""
+    """Whether all was measured: both splits of the batch, and how much less memory half a batch takes of the
+    memory-heavy job. Memory that the process kept from before may hide the latter. At last the whole batch
+    is enough: the demo then shows less."""
     whole, half = (profile.point_at(s) for s in WANTED)
     if whole is None or half is None:
-        return False
+        return is_last and whole is not None
     return is_last or job.script != "memory_heavy" or whole.memory_mib - half.memory_mib > APART_MIB
 
 
@@ -188,13 +189,14 @@ def _profile_of(shown: wire.Shown) -> Profile:
 
 
 def _describe_profile(job: DemoJob, profile: Profile) -> str:
-    whole, half = profile.point_at(1), profile.point_at(2)
-    assert whole is not None and half is not None
+    whole, half = (profile.point_at(s) for s in WANTED)
+    assert whole is not None
+    halved = "not measured" if half is None else f"{half.step_s * 1e3:.0f} ms, {half.memory_mib:.0f} MiB"
     busy = "" if profile.duty_cycle is None else f", busy {profile.duty_cycle:.0%} of the time"
     workers = f"{job.workers} worker" + ("s" if job.workers > 1 else "")
     return (
         f"{job.script:<15} {workers:<10} {whole.step_s * 1e3:5.0f} ms a step, {whole.memory_mib:.0f} MiB "
-        f"(half batch: {half.step_s * 1e3:.0f} ms, {half.memory_mib:.0f} MiB){busy}"
+        f"(half batch: {halved}){busy}"
     )
 
 

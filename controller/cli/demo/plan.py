@@ -7,6 +7,7 @@ training time is measured on the machine the demo runs on (see `measuring.py`).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -69,8 +70,9 @@ class MeasuredJob(msgspec.Struct, frozen=True, kw_only=True):
         return max(8, math.ceil(self.job.train_s / self.step_s))
 
     def memory_mib(self, accumulation_steps: int) -> float:
-        point = self.profile.point_at(accumulation_steps)
-        assert point is not None, f"{self.job.name} was not measured with s = {accumulation_steps}"
+        """That of the whole batch where the split was not measured."""
+        point = self.profile.point_at(accumulation_steps) or self.profile.point_at(1)
+        assert point is not None, f"{self.job.name} was not measured at its whole batch"
         return point.memory_mib
 
 
@@ -149,28 +151,30 @@ WARM_UP_STEPS = 8
 JOBS = (SONNETS, DIGITS, LOADER, MEMORY, LONG_GANG, URGENT, BRIEF)
 
 
-class MemoryTooClose(Exception):
-    """No declared memory makes the point on this machine; the text has the numbers."""
+class DeclaredMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """The slot memory to declare, which stands in for the fixed memory of a GPU."""
+
+    memory_mib: int
+    lacks: str | None = None
+    """Why no batch has to be split in it; None: the memory-heavy job fits beside others with half its batch
+    only."""
 
 
-def declared_memory_mib(measured: dict[str, MeasuredJob]) -> int:
-    """The slot memory to declare: room for the memory-heavy job's half batch beside either long job,
-    not for its whole batch; and for the loader-bound one whole.
-
-    It stands in for the fixed memory of a GPU, which a CPU slot has not: it is chosen between the two
-    measured sums, and shown.
-
-    Raises:
-        MemoryTooClose: half a batch does not save enough memory to tell the two apart.
-    """
-    partners = [measured[SONNETS.name].memory_mib(1), measured[DIGITS.name].memory_mib(1)]
-    heavy, light = measured[MEMORY.name], measured[LOADER.name]
-    least = max(max(partners) + heavy.memory_mib(2), max(partners) + light.memory_mib(1), heavy.memory_mib(1))
-    most = min(partners) + heavy.memory_mib(1)
-    if most - least < 2 * CHECKPOINT_SLACK_MIB:
-        raise MemoryTooClose(
-            f"{MEMORY.name} needs {heavy.memory_mib(1):.0f} MiB with its whole batch and "
-            f"{heavy.memory_mib(2):.0f} MiB with half of it, beside {max(partners):.0f} MiB: "
-            "too close to show accumulation on this machine"
-        )
-    return round((least + most) / 2)
+def declare_memory(measured: Mapping[str, MeasuredJob]) -> DeclaredMemory:
+    """Room for the memory-heavy job's half batch beside either long job and not for its whole batch, and for
+    the loader-bound one whole: chosen between the two measured sums. Where this machine has nothing in
+    between, room for all of them whole."""
+    partners = [measured[name].memory_mib(1) for name in (SONNETS.name, DIGITS.name)]
+    heavy, light = measured[MEMORY.name], measured[LOADER.name].memory_mib(1)
+    whole_mib, half_mib = heavy.memory_mib(1), heavy.memory_mib(2)
+    least_mib = max(max(partners) + max(half_mib, light), whole_mib)
+    most_mib = min(partners) + whole_mib
+    if most_mib - least_mib >= 2 * CHECKPOINT_SLACK_MIB:
+        return DeclaredMemory(memory_mib=round((least_mib + most_mib) / 2))
+    return DeclaredMemory(
+        memory_mib=math.ceil(max(partners) + max(whole_mib, light)) + 2 * CHECKPOINT_SLACK_MIB,
+        lacks=(
+            f"no batch is split: {MEMORY.name} needs {whole_mib:.0f} MiB with its whole batch and "
+            f"{half_mib:.0f} MiB with half of it, too little less to tell them apart on this machine"
+        ),
+    )

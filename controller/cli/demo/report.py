@@ -86,6 +86,8 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
     promises: tuple[PromiseReport, ...] = ()
     others: OthersLoad | None = None
     """How busy other programs kept the cores."""
+    left_out: tuple[str, ...] = ()
+    """What this machine could not show, a sentence each."""
 
 
 def to_json(report: DemoReport) -> bytes:
@@ -95,12 +97,11 @@ def to_json(report: DemoReport) -> bytes:
 
 
 def failures(report: DemoReport) -> tuple[str, ...]:
-    """Why the demo must not exit with 0; empty when every job finished and the resume was exact."""
+    """Why the demo must not exit with 0; empty when every job finished and each resume was exact."""
     found = [f"job {each.job} did not finish" for each in report.jobs if not each.finished]
-    preempted = [each for each in report.jobs if each.preemptions > 0]
-    if not preempted:
-        found.append("no job was preempted, so no resume was shown")
-    for each in preempted:
+    for each in report.jobs:
+        if each.preemptions == 0:
+            continue
         if each.uninterrupted_sha256 is None:
             found.append(f"job {each.job} was preempted and has no uninterrupted run to compare with")
         elif each.uninterrupted_sha256 != each.parameters_sha256:
@@ -108,6 +109,16 @@ def failures(report: DemoReport) -> tuple[str, ...]:
                 f"job {each.job} resumed to other parameters ({_short(each.parameters_sha256)}) than an "
                 f"uninterrupted run ({_short(each.uninterrupted_sha256)})"
             )
+    return tuple(found)
+
+
+def not_shown(report: DemoReport) -> tuple[str, ...]:
+    """What the jobs happened not to do on this machine, a sentence each."""
+    found = []
+    if not report.shared:
+        found.append("no two jobs trained together: none would have ended sooner that way")
+    if not any(each.preemptions for each in report.jobs):
+        found.append("no job was preempted, so no resume was shown")
     return tuple(found)
 
 
@@ -174,7 +185,7 @@ SHARED_HEADINGS: Final = ("job", "beside", "steps", "predicted", "measured", "al
 def what_sharing_brought(report: DemoReport) -> str:
     """Whether the policies kept their word, in the columns of `show` and `report`."""
     if not report.shared:
-        return "no two jobs trained together\n"
+        return ""
     rows = [
         (
             each.job,

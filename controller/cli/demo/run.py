@@ -39,6 +39,7 @@ from cotenant.controller.cli.demo.report import (
     DemoReport,
     failures,
     job_reports,
+    not_shown,
     plain_table,
     rich_table,
     timeline_of,
@@ -75,7 +76,7 @@ def run_demo(out_dir: Path) -> int:
     folder = Path(tempfile.mkdtemp(prefix="cotenant-demo-"))
     try:
         report = _Demo(out_dir, folder, say, clock).play()
-    except (NotMeasured, ProcessStartFailed, TooSlow, ReferenceFailed, plan.MemoryTooClose) as error:
+    except (NotMeasured, ProcessStartFailed, TooSlow, ReferenceFailed) as error:
         kept = out_dir / "logs"
         _keep_logs(folder, kept)
         print(f"error[failed]: {error}\nlogs of controller, agent and jobs: {kept}", file=sys.stderr)
@@ -120,7 +121,8 @@ class _Demo:
         self._say(f"measuring {kinds} kinds of job, each alone on a CPU slot of its own")
         self._say("(a CPU slot stands in for a GPU and time-slices, as a GPU without MPS does)")
         self._measured = measure_jobs(plan.JOBS, SLOTS, self._folder / "alone", self._say)
-        memory_mib = plan.declared_memory_mib(self._measured)
+        memory = plan.declare_memory(self._measured)
+        memory_mib = memory.memory_mib
         heavy = self._measured[plan.MEMORY.name]
         beside = self._measured[plan.SONNETS.name].memory_mib(1)
         self._say(
@@ -128,6 +130,8 @@ class _Demo:
             f"{heavy.memory_mib(1):.0f} MiB whole, {heavy.memory_mib(2):.0f} MiB with half its batch; "
             f"beside {plan.SONNETS.name} {memory_mib - beside:.0f} MiB are left"
         )
+        if memory.lacks is not None:
+            self._say(f"left out: {memory.lacks}")
         with (
             PrivateCluster(self._folder, f"cpu:{SLOTS}", memory_mib) as cluster,
             Client(cluster.endpoint) as client,
@@ -147,7 +151,8 @@ class _Demo:
         others = OthersLoad(
             cores=len(os.sched_getaffinity(0)), before=busy_before, during=self._others.busy_cores
         )
-        return msgspec.structs.replace(report, others=others)
+        lacks = () if memory.lacks is None else (memory.lacks,)
+        return msgspec.structs.replace(report, others=others, left_out=(*lacks, *not_shown(report)))
 
     def _act_one(self) -> None:
         self._set_policy(
@@ -228,6 +233,8 @@ def _conclude(report: DemoReport, out_dir: Path, wall_s: float) -> int:
     else:
         print(plain_table(report), end="")
     print(f"\n{what_sharing_brought(report)}", end="")
+    for sentence in report.left_out:
+        print(f"left out: {sentence}")
     print(f"\nreport: {out_dir / 'report.json'}\ntimeline: {out_dir / 'timeline.svg'}")
     found = failures(report)
     for failure in found:

@@ -1,5 +1,5 @@
 """`cotenant up`: controller and agent of this machine as two processes, in the foreground; `agent`: alone, as
-on a cluster; `demo`: both for a few jobs.
+on a cluster.
 
 Rule: `up` stops both by their process id when it ends, the agent first. Jobs that run go on: their
 supervisors belong to neither, and the next `up` finds them. Alone, this process becomes the daemon (exec), so
@@ -15,9 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Final, NoReturn
 
 from cotenant.controller.cli.frame.command import option
@@ -336,41 +334,3 @@ def stop(name: str, process: StartedProcess) -> None:
         tell(f"the {name} did not stop within {STOP_WITHIN_S:.0f} s; ending it")
         process.kill()
         process.wait()
-
-
-def demo(
-    out: Annotated[
-        str, option("--out", metavar="DIR", help="report.json and timeline.svg go here.")
-    ] = "demo-out",
-) -> int:
-    """Real PyTorch jobs on this machine: two share a device, one is preempted and resumes exactly.
-
-    Starts a controller and an agent of its own, which end with it. Takes a few minutes; needs torch
-    and scikit-learn.
-
-    For example:
-
-      cotenant demo --out demo-out
-    """
-    problem = cannot_train()
-    if problem is not None:
-        raise problem
-    from cotenant.controller.cli.demo.run import run_demo
-
-    return run_demo(Path(out))
-
-
-DEMO_NEEDS: Final = {"torch": "torch", "sklearn": "scikit-learn"}
-"""What the demo's jobs import, and what to install for it."""
-
-
-def cannot_train(find: Callable[[str], object | None] = find_spec) -> Problem | None:
-    """What the demo lacks, and the command that installs it; nothing is imported."""
-    lacking = [package for module, package in DEMO_NEEDS.items() if find(module) is None]
-    if not lacking:
-        return None
-    return Problem(
-        "failed",
-        f"the demo's jobs need {' and '.join(lacking)}, which {sys.executable} does not have",
-        f"{sys.executable} -m pip install {' '.join(lacking)}",
-    )

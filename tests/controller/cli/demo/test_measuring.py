@@ -22,12 +22,15 @@ def profile(*memory_mib: float) -> Profile:
 @pytest.mark.parametrize(
     ("job", "memory_mib", "is_last", "clear"),
     [
-        (DIGITS, (300.0,), True, False),
+        (DIGITS, (300.0,), False, False),
+        (DIGITS, (300.0,), True, True),
+        (DIGITS, (), True, False),
         (DIGITS, (300.0, 300.0), False, True),
         (MEMORY, (700.0, 699.0 - APART_MIB), False, True),
         (MEMORY, (700.0, 700.0), False, False),
         (MEMORY, (700.0, 700.0), True, True),
-        (MEMORY, (700.0,), True, False),
+        (MEMORY, (700.0,), False, False),
+        (MEMORY, (700.0,), True, True),
     ],
 )
 def test_both_ways_are_seen_and_of_the_memory_heavy_job_that_one_takes_less(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from cotenant.controller.cli.setup.up import cannot_train
+from cotenant.controller.cli.setup.demo import cannot_train
 
 
 def test_it_names_what_is_missing_and_the_command_that_installs_it() -> None:
