@@ -330,6 +330,8 @@ def test_the_demo_makes_room_where_run_keeps_an_idle_cluster_and_only_there(
         assert up.stdout is not None
         assert "agent ready" in up.stdout.readline() + up.stdout.readline()
         assert f"`cotenant up` (pid {up.pid}) holds the CPU slots that the demo needs" in make_room()
+        up.send_signal(signal.SIGINT)
+        assert up.wait(WITHIN_S) == 0
 
 
 def when(value: Callable[[], str]) -> str:
