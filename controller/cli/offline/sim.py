@@ -262,6 +262,10 @@ def footnotes(value: dict[str, Any], has_best: bool) -> list[str]:
         lines.append(f"{fewest:,} jobs count; those before and after them ran as well")
     if fewest < TAIL_JOBS:
         lines.append(f"P95 rests on {units.plural(-(-fewest // 20), 'job')} of {fewest}: do not rank by it")
+    if len(value["runs"]) > 1 and not any(run["wait_s"]["mean"] for run in value["runs"]):
+        lines.append(
+            "no job ever waited: the cluster is too large for these jobs to compare policies (--hosts)"
+        )
     for reason, count in value["workload"]["excluded"].items():
         lines.append(f"left out: {units.plural(count, 'job')} ({reason})")
     if value["not_run"]:

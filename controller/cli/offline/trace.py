@@ -171,7 +171,7 @@ def import_trace(
     """Turn a trace of another system into our CSV: Philly, Helios, Alibaba PAI, SWF, Slurm's sacct.
 
     With --map any table with a header is read, its fields between commas, semicolons, tabs or bars. FIELD is
-    submit, gpus, user, and duration or start and end. Times are dates or seconds since 1970.
+    submit, gpus, user, id, and duration or start and end. Times are dates or seconds since 1970.
 
     \b
     For example:

@@ -116,10 +116,13 @@ def _settings_of_services(
         "controller.users": users or EVERYBODY,
         "controller.state_dir": f"{STATE_DIR}controller",
         "agent.state_dir": f"{STATE_DIR}agent",
+        "policy.fair_share_half_life_s": FAIR_SHARE_HALF_LIFE_S,
     }
     return settings.load(flags, environ=seen), FIRST_SETTINGS.format(*flags.values())
 
 
+FAIR_SHARE_HALF_LIFE_S: Final = 7 * 86400
+"""So that a hundred jobs of one person do not keep the others waiting."""
 FIRST_SETTINGS: Final = """\
 # One machine for all who have an account on it: each acts as who they are, and nobody needs a key.
 # Written by `cotenant service install --system`, and yours to change; `cotenant config` explains every key.
@@ -131,6 +134,9 @@ state_dir = "{}"
 
 [agent]
 state_dir = "{}"
+
+[policy]
+fair_share_half_life_s = {}  # a week: who had less of the devices lately goes first; 0: nobody does
 """
 
 

@@ -18,7 +18,7 @@ from cotenant.controller.sim.traces.drafting import Draft, clock_s, elapsed_s, f
 from cotenant.controller.sim.traces.table import separator_of, table
 from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem, nearest, show_value
 
-FIELDS: Final = ("submit", "start", "end", "duration", "gpus", "user")
+FIELDS: Final = ("submit", "start", "end", "duration", "gpus", "user", "id")
 EPOCH_S_MAX: Final = 1e11
 """The year 5138: a greater number counts milliseconds, or less."""
 _SCALED: Final = re.compile(r"(.+?)\s*([*/])\s*([0-9]{1,6}(?:\.[0-9]{1,6})?)")
@@ -74,6 +74,7 @@ def read_mapped(text: str, columns: Mapping[str, str], *, name: str) -> Trace:
             else moment["end"] - moment["start"],
             gpus=jobs.parse_column(columns["gpus"], gpu_count, COUNT) * factor,
             user=Labels.make(jobs.text(columns["user"])) if "user" in columns else None,
+            job_ids=jobs.unique(columns["id"]) if "id" in columns else (),
             excluded={},
             notes=[],
         )

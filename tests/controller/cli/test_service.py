@@ -63,6 +63,9 @@ def test_a_machine_without_settings_serves_all_its_accounts(tmp_path: Path) -> N
     assert plan.daemons == ("controller", "agent")
     assert plan.endpoint == "ipc:///run/cotenant-controller/controller.sock"
     assert 'users = "*"' in plan.settings_text
+    assert "fair_share_half_life_s = 604800" in plan.settings_text, (
+        "nobody's hundred jobs keep the others waiting"
+    )
     assert 'users = "gpu"' in planned(tmp_path, text="", users="gpu").settings_text
     (tmp_path / "written.toml").write_text(plan.settings_text)
     again = planned(tmp_path, text=plan.settings_text)

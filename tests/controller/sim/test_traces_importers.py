@@ -342,7 +342,7 @@ def test_a_table_with_names_of_its_own_is_read(file: str) -> None:
     st.sampled_from([",", ";", "\t", "|"]),
     st.lists(st.tuples(st.integers(0, 10**9), st.integers(1, 10**6), st.integers(1, 64)), min_size=1),
     st.booleans(),
-    st.permutations(["who", "made", "began", "done", "n"]),
+    st.permutations(["who", "made", "began", "done", "n", "name"]),
 )
 def test_separator_form_of_times_and_order_of_columns_change_nothing(
     separator: str, jobs: list[tuple[int, int, int]], dates: bool, order: list[str]
@@ -357,11 +357,15 @@ def test_separator_form_of_times_and_order_of_columns_change_nothing(
             "began": moment(at + 7),
             "done": moment(at + 7 + long),
             "n": str(gpus),
+            "name": str(name),
         }
-        for at, long, gpus in jobs
+        for name, (at, long, gpus) in enumerate(jobs)
     ]
     text = "\n".join(separator.join(row[name] for name in order) for row in [{n: n for n in order}, *rows])
-    trace = read_mapped(text, column_map("submit=made, start=began, end=done, gpus=n, user=who"), name="t")
+    trace = read_mapped(
+        text, column_map("submit=made, start=began, end=done, gpus=n, user=who, id=name"), name="t"
+    )
+    assert trace.job_ids == tuple(str(name) for name in sorted(range(len(jobs)), key=lambda at: jobs[at][0]))
     jobs = sorted(jobs, key=lambda job: job[0])
     assert trace.submit_s.tolist() == [float(at - jobs[0][0]) for at, _, _ in jobs]
     assert trace.duration_s.tolist() == [float(long) for _, long, _ in jobs]
