@@ -51,7 +51,7 @@ def users_rights(launch: Launch) -> dict[str, Any]:
     return {"user": launch.uid, "group": launch.gid, "extra_groups": launch.groups or (launch.gid,)}
 
 
-def remove_containers(order: Order, folder: Path) -> str:
+def remove_containers(order: Order, folder: Path, wait_s: float = REMOVE_S) -> str:
     """End and remove what there may be of an attempt's containers. Returns what went wrong, for a person."""
     command = remove_command(order, folder) if order.runtime is not None else []
     if not command:
@@ -67,7 +67,7 @@ def remove_containers(order: Order, folder: Path) -> str:
             start_new_session=True,
             **users_rights(order.launch),
         ) as process:
-            said = _last_words(process, time.monotonic() + REMOVE_S).strip().splitlines()
+            said = _last_words(process, time.monotonic() + wait_s).strip().splitlines()
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return f"its containers cannot be removed: {str(error)[:WORDS_CHARS_MAX]}"
     if process.returncode == 0 or (said and "No such container" in said[-1]):  # As docker has it.
@@ -91,7 +91,7 @@ def _last_words(process: subprocess.Popen[bytes], until_s: float) -> str:
         process.wait(max(0.0, until_s - time.monotonic()))
     finally:
         if process.returncode is None:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
     return said.decode(errors="replace")
 

@@ -42,11 +42,18 @@ from cotenant.agent.warm.pool import (
     ServerStart,
     early,
 )
-from cotenant.agent.warm.refusals import WarmRefused, check_environment, program_of, sentence
+from cotenant.agent.warm.refusals import (
+    DETAIL_CHARS_MAX,
+    WarmRefused,
+    check_environment,
+    program_of,
+    sentence,
+)
 from cotenant.agent.warm.spawn import MODULES_BYTES_MAX, ForkServer, module_names
 from cotenant.controller.domain import ForkServers
 
 TICK_S: Final = 5.0
+CODE_CHARS_MAX: Final = 40
 LEARNING_MAX: Final = 256
 """Attempts whose lists of modules it awaits at once."""
 
@@ -190,7 +197,8 @@ class WarmStarts:
         self._close(key)
         if word.m == "refused" and not was_ready:
             self._log(f"no fork server {key[:8]}: {sentence(word.code, word.detail)}")
-            self._handle(ServerRefused(key=key, code=word.code, detail=word.detail))
+            detail = word.detail[:DETAIL_CHARS_MAX]
+            self._handle(ServerRefused(key=key, code=word.code[:CODE_CHARS_MAX], detail=detail))
         elif was_ready:
             self._handle(ServerEnded(key=key))
         else:
