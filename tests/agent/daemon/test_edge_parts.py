@@ -347,7 +347,12 @@ def test_what_is_too_large_for_a_supervisors_line_is_dropped_and_said(tmp_path: 
     async def play() -> None:
         came = asyncio.Event()
         line = Line((JOB, ONE), tmp_path, post=lambda _: came.set(), answer=lambda _: None, log=lines.append)
-        async with await asyncio.start_unix_server(lambda *_: None, tmp_path / CONTROL):
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with closing(writer):
+                await reader.read()
+
+        async with await asyncio.start_unix_server(serve, tmp_path / CONTROL):
             running = asyncio.create_task(line.run())
             await came.wait()
             assert not line.tell(GangIn(from_host=HOST, payload=bytes(2 * 1024 * 1024)))
