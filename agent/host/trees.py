@@ -204,12 +204,11 @@ def _work(work: TreeWork) -> TreeAnswer:
 
 def main() -> None:
     """Everything is imported before rights are given up: the user may not be able to read our packages."""
-    *words, groups, wait_s = json.loads(sys.argv[1])
-    work = TreeWork(*words, tuple(groups), wait_s)
+    work = TreeWork(*json.loads(sys.argv[1]))
     os.chdir(work.top)
     os.umask(0o022)
     _limit(work.wait_s, work.bytes_max)
-    drop_to(work.uid, work.gid, work.groups)
+    drop_to(work.uid, work.gid, tuple(work.groups))
     die_with(work.parent)
     print(json.dumps(_work(work)), flush=True)
 

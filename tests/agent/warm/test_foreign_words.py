@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,7 +109,7 @@ def test_one_that_closes_its_output_is_not_looked_at_again_and_again(tmp_path: P
         assert server is not None
         return server.output not in {key.fd for key in watched()}
 
-    def watched() -> list[object]:
+    def watched() -> list[Any]:
         selector = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]
         return list(selector.get_map().values())
 
