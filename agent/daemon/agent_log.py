@@ -26,13 +26,13 @@ def log(text: str) -> None:
 
 def log_error(doing: str, error: BaseException) -> None:
     """Writes what failed by a mistake of ours, and where."""
-    log(f"{doing} failed by an internal error: {in_short(error)}")
+    log(f"{doing} failed by an internal error: {shorten_error(error)}")
     for part in traceback.format_exception(error, limit=-FRAMES_MAX)[-TRACEBACK_LINES_MAX:]:
         for line in part[: 2 * LINE_BYTES_MAX].splitlines():
             _write(line)
 
 
-def in_short(error: BaseException) -> str:
+def shorten_error(error: BaseException) -> str:
     """The error in one short line, for a reason."""
     return texts.cut_to(texts.one_line(repr(error)[:400]), 400)
 

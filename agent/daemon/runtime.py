@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cotenant.agent.daemon.agent_log import in_short, log, log_error
+from cotenant.agent.daemon.agent_log import log, log_error, shorten_error
 from cotenant.agent.daemon.connections import ControllerLink
 from cotenant.agent.daemon.core import (
     Adopt,
@@ -46,7 +46,7 @@ from cotenant.agent.daemon.loop import AgentLoop
 from cotenant.agent.daemon.metrics import AgentReading, Edge, sheet_of
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.supervisors import Supervisors
-from cotenant.agent.daemon.tasks import GpuRelease, LogReader, Tasks, contained
+from cotenant.agent.daemon.tasks import GpuRelease, LogReader, Tasks, contain_failure
 from cotenant.agent.daemon.trees import NoTree, TreeFetcher
 from cotenant.agent.daemon.warm_starts import WarmStarts
 from cotenant.agent.gpus import GpuWatch, Mps, MpsEdge, offer_devices
@@ -233,7 +233,7 @@ class Runtime:
         stop. The next start knows what is on disk."""
         error = context.get("exception") or RuntimeError(context["message"])
         log_error(context["message"], error)
-        self.halt(f"internal error ({in_short(error)}): start the agent again; jobs live on")
+        self.halt(f"internal error ({shorten_error(error)}): start the agent again; jobs live on")
 
     def leave_on_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -346,7 +346,7 @@ class Runtime:
             self._tasks.keep(self._start_prepared(order), partial(self._attempts.give_up, _key(order)))
 
     def _start_now(self, order: Order) -> None:
-        with contained("starting its supervisor", partial(self._attempts.give_up, _key(order))):
+        with contain_failure("starting its supervisor", partial(self._attempts.give_up, _key(order))):
             self._attempts.start(self._warm.offer_server(order))
 
     def _lease_left_s(self) -> float | None:

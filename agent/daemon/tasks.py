@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from cotenant.agent.daemon.agent_log import in_short, log_error
+from cotenant.agent.daemon.agent_log import log_error, shorten_error
 from cotenant.agent.daemon.core import AnyAgentEvent, AwaitMemory, MemoryFree, MemoryHeld
 from cotenant.agent.daemon.loop import BadState
 from cotenant.agent.gpus import GpuWatch
@@ -36,7 +36,7 @@ AGAIN_S: Final = 10.0
 
 
 @contextmanager
-def contained(doing: str, failed: Callable[[str], None] | None = None) -> Iterator[None]:
+def contain_failure(doing: str, failed: Callable[[str], None] | None = None) -> Iterator[None]:
     """Whatever goes wrong in here is logged and fails one job or answer, by a call of `failed` with why.
 
     Raises:
@@ -49,7 +49,7 @@ def contained(doing: str, failed: Callable[[str], None] | None = None) -> Iterat
     except Exception as error:  # noqa: BLE001 - work on somebody's bytes may fail in any way
         log_error(doing, error)
         if failed is not None:
-            failed(f"{doing} failed by an internal error of the agent: {in_short(error)}")
+            failed(f"{doing} failed by an internal error of the agent: {shorten_error(error)}")
 
 
 class Tasks:
@@ -69,7 +69,7 @@ class Tasks:
 
         async def work() -> None:
             while True:
-                with contained(self._doing):
+                with contain_failure(self._doing):
                     await make()
                 await asyncio.sleep(again_s)
 
@@ -80,7 +80,7 @@ class Tasks:
         if task.cancelled():
             return
         try:
-            with contained(self._doing, failed):
+            with contain_failure(self._doing, failed):
                 task.result()
         except BadState as error:
             context = {"message": f"{self._doing} failed", "exception": error}
@@ -186,7 +186,7 @@ class LogReader:
         try:
             return look(self._folder_of(read.job_id, read.attempt), read)
         except (OSError, ValueError) as error:
-            return _no_log(read, f"the log of job {read.job_id} cannot be read: {in_short(error)}")
+            return _no_log(read, f"the log of job {read.job_id} cannot be read: {shorten_error(error)}")
 
     async def _follow(self, read: ReadLog) -> None:
         folder = self._folder_of(read.job_id, read.attempt)

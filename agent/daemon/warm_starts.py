@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.daemon.core import AnyAgentEvent, EndCame, StatusCame
-from cotenant.agent.daemon.tasks import contained
+from cotenant.agent.daemon.tasks import contain_failure
 from cotenant.agent.host.facts import memory_available_mib, now_s, private_mib
 from cotenant.agent.ipc import MODULES, Order, WarmOffer
 from cotenant.agent.supervisor.processes import account_of, environment_of
@@ -136,7 +136,7 @@ class WarmStarts:
         except OSError:
             return
         del self._learning[job_id, attempt]
-        with contained(f"learning what job {job_id} imports"):
+        with contain_failure(f"learning what job {job_id} imports"):
             self._handle(ColdRunTold(kind=kind, modules=names), jobside)
 
     # --- Servers -----------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class WarmStarts:
             asyncio.get_running_loop().remove_reader(server.output)
 
     def _heard(self, key: str) -> None:
-        with contained(f"listening to fork server {key[:8]}", lambda _: self._refuse(key)):
+        with contain_failure(f"listening to fork server {key[:8]}", lambda _: self._refuse(key)):
             self._hear(key)
 
     def _refuse(self, key: str) -> None:

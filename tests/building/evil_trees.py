@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cotenant.controller.domain.job_spec import CodeSnapshot
+from cotenant.controller.domain import job_spec
 
 MIB = 1024 * 1024
 CONTENT_BYTES = MIB
@@ -130,7 +130,7 @@ EVIL: dict[str, EvilTree] = {
 }
 
 
-def make(stream: Callable[[], Iterator[bytes]], folder: Path) -> CodeSnapshot:
+def make(stream: Callable[[], Iterator[bytes]], folder: Path) -> job_spec.CodeSnapshot:
     """Packs a stream into a folder, under its SHA-256, with what a client would say of it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "made"
@@ -141,6 +141,6 @@ def make(stream: Callable[[], Iterator[bytes]], folder: Path) -> CodeSnapshot:
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     size = path.stat().st_size
     path.rename(folder / sha256)
-    return CodeSnapshot(
+    return job_spec.CodeSnapshot(
         sha256=sha256, kind="copy", size_bytes=size, content_bytes=CONTENT_BYTES, files=1, top="/submitted"
     )

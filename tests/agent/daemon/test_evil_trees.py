@@ -57,16 +57,19 @@ class Host:
         )
         asyncio.get_running_loop().call_soon(self.fetcher.take, part)
 
-    def prepare(
+    def order(
         self, stream: Callable[[], Any], uid: int, *, subfolder: str = "", wait_s: float = 0.0
-    ) -> Order | BaseException:
+    ) -> Order:
         made = make(stream, self.folder / "sent")
         self.tree: job_spec.CodeSnapshot = msgspec.structs.replace(made, subfolder=subfolder)
         launch = Launch(workdir="/submitted", snapshot=self.tree, uid=uid, gid=uid)
-        order = order_of(
+        return order_of(
             job_id=JobId("7"), attempt=AttemptNo(1), launch=launch, checkpoint_root="/ckpt/7-e",
             start_deadline_s=wait_s or within_s(300.0),
         )  # fmt: skip
+
+    def prepare(self, stream: Callable[[], Any], uid: int, **more: Any) -> Order | BaseException:
+        order = self.order(stream, uid, **more)
 
         async def prepare() -> Order | BaseException:
             (found,) = await asyncio.gather(self.fetcher.prepare(order, self.tree), return_exceptions=True)
@@ -187,3 +190,24 @@ def test_a_program_that_is_not_there_is_the_hosts_failure(place: Path) -> None:
 def test_every_signal_has_words() -> None:
     for number in range(1, signal.NSIG):
         assert "was ended by " in read_answer(-number, b"").why
+
+
+def test_an_attempt_that_is_to_stop_ends_what_unpacks_for_it(place: Path) -> None:
+    ready = place / "ready"
+    os.mkfifo(ready)
+    note = f"file = os.open({str(ready)!r}, os.O_WRONLY); os.write(file, b'%d' % os.getpid())"
+    program = f"import os, signal; {note}; os.close(file); signal.pause()"
+    host = Host(place, unpacker=(sys.executable, "-c", program))
+    order = host.order(of(entry()), os.getuid())
+
+    async def play() -> int:
+        preparing = asyncio.create_task(host.fetcher.prepare(order, host.tree))
+        pid = int(await asyncio.to_thread(ready.read_text))
+        preparing.cancel()
+        await asyncio.gather(preparing, return_exceptions=True)
+        return pid
+
+    pid = asyncio.run(play())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert list(host.copies.iterdir()) == []
