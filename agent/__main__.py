@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from cotenant.agent.daemon.agent_log import log
 from cotenant.agent.daemon.assembly import AgentProblem, assemble
 from cotenant.agent.daemon.core import AgentState
-from cotenant.agent.daemon.runtime import Runtime, log
+from cotenant.agent.daemon.runtime import Runtime
 from cotenant.controller.domain import HostReport
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.sections import Settings

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import pwd
+import select
+import signal
 import subprocess
+import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +25,9 @@ from cotenant.controller.domain import Launch
 from cotenant.controller.wire import ENV_SOCKET
 
 REMOVE_S: Final = 20.0
+RANK_BYTES_MAX: Final = 32
+OUTPUT_BYTES_MAX: Final = 64 * 1024
+WORDS_CHARS_MAX: Final = 400
 
 
 def client_environment(uid: int) -> dict[str, str]:
@@ -45,45 +51,64 @@ def users_rights(launch: Launch) -> dict[str, Any]:
     return {"user": launch.uid, "group": launch.gid, "extra_groups": launch.groups or (launch.gid,)}
 
 
-def remove_containers(order: Order, folder: Path) -> str:
+def remove_containers(order: Order, folder: Path, wait_s: float = REMOVE_S) -> str:
     """End and remove what there may be of an attempt's containers. Returns what went wrong, for a person."""
     command = remove_command(order, folder) if order.runtime is not None else []
     if not command:
         return ""
     try:
-        done = subprocess.run(
+        with subprocess.Popen(
             command,
             cwd="/",
             env=client_environment(order.launch.uid),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            timeout=REMOVE_S,
+            start_new_session=True,
             **users_rights(order.launch),
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"its containers cannot be removed: {error}"
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    if done.returncode == 0 or (said and "No such container" in said[-1]):  # As docker has it.
+        ) as process:
+            said = _last_words(process, time.monotonic() + wait_s).strip().splitlines()
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return f"its containers cannot be removed: {str(error)[:WORDS_CHARS_MAX]}"
+    if process.returncode == 0 or (said and "No such container" in said[-1]):  # As docker has it.
         return ""
-    return f"its containers cannot be removed: {said[-1] if said else done.returncode}"
+    return f"its containers cannot be removed: {said[-1][:WORDS_CHARS_MAX] if said else process.returncode}"
+
+
+def _last_words(process: subprocess.Popen[bytes], until_s: float) -> str:
+    """The end of what a user's program says, which may be any amount, for as long as it likes: it is killed
+    at the time. Raises TimeoutExpired."""
+    assert process.stderr is not None
+    said = b""
+    try:
+        while select.select([process.stderr], [], [], max(0.0, until_s - time.monotonic()))[0]:
+            data = os.read(process.stderr.fileno(), OUTPUT_BYTES_MAX)
+            if not data:
+                break
+            said = (said + data)[-OUTPUT_BYTES_MAX:]
+            if time.monotonic() >= until_s:
+                break
+        process.wait(max(0.0, until_s - time.monotonic()))
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return said.decode(errors="replace")
 
 
 def find_mains(socket: Path, clients: Collection[int]) -> Iterator[tuple[int, str]]:
     """The main processes of an attempt's containers, each with its RANK, empty where it has none. `clients`:
     the programs that have started them."""
     sign = f"{ENV_SOCKET}={socket}".encode()
-    seen = {
-        int(name): env
-        for name in os.listdir("/proc")
-        if name.isdigit() and sign in (env := _environment(name))
-    }
-    for pid, env in seen.items():
+    seen: dict[int, str] = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        if sign in (env := _environment(name)):
+            rank = next((each for each in env if each.startswith(b"RANK=")), b"RANK=")
+            seen[int(name)] = rank[5:RANK_BYTES_MAX].decode(errors="replace")
+    for pid, rank_said in seen.items():
         stat = stat_of(pid)
-        if stat is None or stat.state in "ZX" or stat.parent in seen or pid in clients:
-            continue
-        rank = next((each for each in env if each.startswith(b"RANK=")), b"RANK=")
-        yield pid, rank[5:].decode(errors="replace")
+        if stat is not None and stat.state not in "ZX" and stat.parent not in seen and pid not in clients:
+            yield pid, rank_said
 
 
 def _environment(pid: str) -> list[bytes]:

@@ -15,7 +15,6 @@ import asyncio
 import re
 import struct
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -339,15 +338,22 @@ class Line:
             case _:
                 self._log(f"{self._path}: a message about another attempt was dropped")
 
-    def tell(self, message: ToSupervisor) -> None:
+    def tell(self, message: ToSupervisor) -> bool:
+        """Whether it is on its way: what is too large for a frame is dropped, and said."""
         writer = self._writer
         if writer is None:
-            return
+            return False
         if writer.transport.get_write_buffer_size() > _UNSENT_BYTES_MAX:
             writer.transport.abort()
-            return
-        with suppress(ConnectionError):
+            return False
+        try:
             write_message(writer, message)
+        except BadMessage as error:
+            self._log(f"job {self._key[0]}: {type(message).__name__} cannot be passed on: {error}")
+            return False
+        except ConnectionError:
+            return False
+        return True
 
     def ask(self, question: AskStream) -> bool:
         """Whether the question was passed on: not to a supervisor that is not there or reads slowly."""
@@ -355,7 +361,9 @@ class Line:
         if writer is None or writer.transport.get_write_buffer_size() > _UNSENT_BYTES_MAX // 2:
             return False
         self._asked.add(question.request)
-        self.tell(question)
+        if not self.tell(question):
+            self._asked.discard(question.request)
+            return False
         return True
 
     def close(self) -> None:

@@ -53,7 +53,7 @@ class Images:
         """Prepares to bring images. `lease_left_s`: of this host; None: it needs none."""
         self._runtimes, self._lease_left_s = runtimes, lease_left_s
         self._locks: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
-        self._loaded: dict[tuple[int, str, float], str] = {}
+        self._loaded: dict[tuple[int, str, str], str] = {}
         """Names of archives that were loaded, by user, path and time of change."""
         self._came: dict[JobId, tuple[float, str]] = {}
         """Since when jobs wait, and the last line of what brings their images."""
@@ -123,7 +123,8 @@ class Images:
         paths = [each.source for each in container.mounts]
         paths += [container.image] if container.is_file else []
         if said := await self._unreadable(order, paths):
-            raise NoImage(f"its user cannot read {said} on {order.host_id} (--mount, --image)", is_users=True)
+            path = said[:LINE_CHARS_MAX]
+            raise NoImage(f"its user cannot read {path} on {order.host_id} (--mount, --image)", is_users=True)
 
     async def _paths_to_controller(self, order: Order) -> tuple[str, ...]:
         """What of the host its containers show so that command lines in them can ask the controller; empty:
@@ -152,12 +153,16 @@ class Images:
             if (await self._run(order, [*probe, image]))[0]:
                 await self._work(order, "pull", [*client, "pull", image])
             return image
-        key = (order.launch.uid, image, os.stat(image).st_mtime)
+        code, changed = await self._run(order, ["stat", "--dereference", "--format=%.Y", "--", image])
+        if code:
+            raise NoImage(f"its user cannot look at {image} on {order.host_id}: {changed}", is_users=True)
+        key = (order.launch.uid, image, changed)
         known = self._loaded.get(key)
         if known is None or (await self._run(order, [*probe, known]))[0]:
             said = await self._work(order, "load", [*client, "load", "--input", image])
             if not (found := _LOADED.search(said)):
-                raise NoImage(f"{image} holds no image that {runtime.name} knows: {said}", is_users=True)
+                why = f"{image} holds no image that {runtime.name} knows: {said[-LINE_CHARS_MAX:]}"
+                raise NoImage(why, is_users=True)
             known = self._loaded[key] = found[1]
         return known
 
@@ -187,6 +192,8 @@ class Images:
             )
         except OSError as error:
             raise NoImage(f"cannot execute {command[0]} on {order.host_id}: {error.strerror}") from None
+        except ValueError as error:  # A zero byte in the image's name, say.
+            raise NoImage(f"cannot execute {command[0]} for its image: {error}", is_users=True) from None
         assert process.stdout is not None
         said = b""
         try:

@@ -32,6 +32,10 @@ UNWRITTEN_MAX: Final = 100_000
 """Notes that wait for a disk that refuses them; with more of them the agent ends."""
 
 
+class BadState(Exception):
+    """A mistake of ours while the state was changed: what the agent knows may be wrong, so it must end."""
+
+
 class AgentEdges(Protocol):
     """What a loop asks of whatever runs it."""
 
@@ -82,20 +86,29 @@ class AgentLoop:
         """What must not happen before `unwritten` is on disk."""
 
     def take(self, event: AnyAgentEvent) -> None:
-        """Handles an event now, or right after the one that is being handled."""
+        """Handles an event now, or right after the one that is being handled.
+
+        Raises:
+            BadState: that cannot be done; the next start knows what is on disk.
+        """
         self._events.append(event)
         if self._is_busy:
             return
         self._is_busy = True
         try:
             while self._events and not (self.is_over or self._is_halting):
-                happened = self._events.popleft()
-                self._perform(self._state.handle(happened, self._edges.now_s()))
-                self._edges.note_handled(happened)
+                self._handle(self._events.popleft())
         finally:
             self._is_busy = False
         if not (self.is_over or self._is_halting):
             self._edges.wake_at(self._state.next_alarm_s)
+
+    def _handle(self, happened: AnyAgentEvent) -> None:
+        try:
+            self._perform(self._state.handle(happened, self._edges.now_s()))
+            self._edges.note_handled(happened)
+        except Exception as error:
+            raise BadState(f"{type(happened).__name__} could not be handled: {error!r:.300}") from error
 
     def _perform(self, effects: Sequence[AnyAgentEffect]) -> None:
         """Notes first; messages last, so that one flush serves all notes of the list."""

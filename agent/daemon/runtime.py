@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
-import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cotenant.agent.daemon.agent_log import log, log_error, shorten_error
 from cotenant.agent.daemon.connections import ControllerLink
 from cotenant.agent.daemon.core import (
     Adopt,
@@ -24,6 +23,7 @@ from cotenant.agent.daemon.core import (
     AnyAgentEffect,
     AnyAgentEvent,
     AnyNote,
+    AttemptKey,
     AwaitMemory,
     Booted,
     ControllerMessageCame,
@@ -46,7 +46,7 @@ from cotenant.agent.daemon.loop import AgentLoop
 from cotenant.agent.daemon.metrics import AgentReading, Edge, sheet_of
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.supervisors import Supervisors
-from cotenant.agent.daemon.tasks import GpuRelease, LogReader, Tasks
+from cotenant.agent.daemon.tasks import GpuRelease, LogReader, Tasks, contain_failure
 from cotenant.agent.daemon.trees import NoTree, TreeFetcher
 from cotenant.agent.daemon.warm_starts import WarmStarts
 from cotenant.agent.gpus import GpuWatch, Mps, MpsEdge, offer_devices
@@ -58,7 +58,7 @@ from cotenant.agent.host.trees import TREES
 from cotenant.agent.host.user_files import remove_tree
 from cotenant.agent.ipc import ContainerRuntime, Order, Result, Status
 from cotenant.agent.warm.pool import Pool
-from cotenant.controller.domain import DeviceId, DeviceReading, ExitVerdict, texts
+from cotenant.controller.domain import DeviceId, DeviceReading, ExitVerdict
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyFile
 from cotenant.controller.system.metrics import Sheet, Sheets
@@ -74,11 +74,6 @@ OFFER_PERIOD_S: Final = 10.0
 WARM: Final = "warm"
 """Beside the attempts: the sockets of fork servers."""
 TREES_BYTES_MAX: Final = 4096 * 1024 * 1024
-
-
-def log(text: str) -> None:
-    """Writes one line to stderr."""
-    print(f"{time.strftime('%H:%M:%S')} agent: {texts.one_line(text)}", file=sys.stderr, flush=True)
 
 
 class Runtime:
@@ -160,10 +155,8 @@ class Runtime:
                 look_around=lambda: (self._state.config, self._state.running),
                 log=log,
             )
-        if self._mps is not None:
-            self._mps.open()
-        for each in self._side_tasks():  # None of them ends by itself, unless by a mistake of ours.
-            self._tasks.keep(each)
+        for each in self._side_work():
+            self._tasks.keep_up(each)
         if self._metrics is not None:
             self._metrics.serve(Sheets(asyncio.get_running_loop(), self._sheet).newest)
             log(f"metrics at http://{self._metrics.address}/metrics")
@@ -187,20 +180,27 @@ class Runtime:
             self._spool.close()
             self._locks.release()
 
-    def _side_tasks(self) -> list[Coroutine[Any, Any, None]]:
+    def _side_work(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """What is to go on beside the loop."""
-        found = [self._look_for_devices(), *self._warm.run()]
-        config = self._state.config
-        if config.indicators_every_s > 0:
-            indicators = IndicatorReader(
-                lambda: self._state.config.report.devices,
-                self._memory_seen_mib,
-                self._indicators_read,
-                wanted=config.indicators,
-                every_s=config.indicators_every_s,
-            )
-            found.append(indicators.run())
+        found = [self._look_for_devices]
+        if self._warm.is_on:
+            found.append(self._warm.run)
+        if self._mps is not None:
+            found.append(self._mps.run)
+        if self._state.config.indicators_every_s > 0:
+            found.append(self._read_indicators)
         return found
+
+    async def _read_indicators(self) -> None:
+        config = self._state.config
+        indicators = IndicatorReader(
+            lambda: self._state.config.report.devices,
+            self._memory_seen_mib,
+            self._indicators_read,
+            wanted=config.indicators,
+            every_s=config.indicators_every_s,
+        )
+        await indicators.run()
 
     def _memory_seen_mib(self) -> dict[DeviceId, float]:
         on_gpus = self._watch.memory_used_mib() if self._watch is not None else {}
@@ -229,12 +229,11 @@ class Runtime:
         self._leave.set()
 
     def _fail(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A mistake of ours: what we know may be wrong, so stop. The next start knows what is on disk."""
-        error = context.get("exception")
-        log(f"internal error: {context['message']}")
-        if error is not None:
-            traceback.print_exception(error)
-        self.halt(f"internal error ({error!r}): start the agent again; jobs live on")
+        """A mistake of ours in the loop itself (`BadState`) or in a callback: what we know may be wrong, so
+        stop. The next start knows what is on disk."""
+        error = context.get("exception") or RuntimeError(context["message"])
+        log_error(context["message"], error)
+        self.halt(f"internal error ({shorten_error(error)}): start the agent again; jobs live on")
 
     def leave_on_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -342,9 +341,13 @@ class Runtime:
     def _start(self, order: Order) -> None:
         is_ready = order.launch.snapshot is None and order.launch.container is None
         if is_ready and (self._mps is None or self._mps.serves(order)):
-            self._attempts.start(self._warm.offer_server(order))
+            self._start_now(order)
         else:
-            self._tasks.keep(self._start_prepared(order))
+            self._tasks.keep(self._start_prepared(order), partial(self._attempts.give_up, _key(order)))
+
+    def _start_now(self, order: Order) -> None:
+        with contain_failure("starting its supervisor", partial(self._attempts.give_up, _key(order))):
+            self._attempts.start(self._warm.offer_server(order))
 
     def _lease_left_s(self) -> float | None:
         return self._state.registration.lease.left_s(now_s())
@@ -363,14 +366,14 @@ class Runtime:
                 attempt=order.attempt,
                 why=str(error),
                 is_users=error.is_users,
-                of_host=isinstance(error, NoTree),
+                of_host=False,
             )
             self.post(failed)
             return
         if self._mps is not None and not self._mps.serves(order):
             await self._mps.serve(order)
-        if self._state.is_there((order.job_id, order.attempt)):
-            self._attempts.start(self._warm.offer_server(order))
+        if self._state.is_there(_key(order)):
+            self._start_now(order)
 
     def _stop_preparing(self) -> None:
         """Ends attempts that are to stop while their trees or images come: no supervisor could be told."""
@@ -423,3 +426,7 @@ class Runtime:
         )
         if after != before:
             self.post(DevicesChanged(devices=after))
+
+
+def _key(order: Order) -> AttemptKey:
+    return order.job_id, order.attempt

@@ -16,6 +16,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -192,7 +193,12 @@ class Supervisors:
 
     def adopt(self, job_id: JobId, attempt: AttemptNo) -> None:
         """Watch a supervisor that an earlier start of the agent has spawned."""
-        self._tasks.keep(self._adopt((job_id, attempt)))
+        key = job_id, attempt
+        self._tasks.keep(self._adopt(key), partial(self.give_up, key))
+
+    def give_up(self, key: AttemptKey, why: str) -> None:
+        """Lets an attempt fail that we cannot look after: what there is of it is ended first."""
+        self._post(SupervisorGone(job_id=key[0], attempt=key[1], why=why))
 
     async def _adopt(self, key: AttemptKey) -> None:
         folder = self.folder(*key)
@@ -209,8 +215,8 @@ class Supervisors:
     def _watch(self, key: AttemptKey, pidfd: int, process: subprocess.Popen[bytes] | None) -> None:
         line = Line(key, self.folder(*key), post=self._post, answer=self._answer, log=self._log)
         self._lines[key] = line
-        self._tasks.keep(line.run())
-        self._tasks.keep(self._wait_for_exit(key, pidfd, process))
+        self._tasks.keep(line.run(), partial(self.give_up, key))
+        self._tasks.keep(self._wait_for_exit(key, pidfd, process), partial(self.give_up, key))
 
     async def _wait_for_exit(
         self, key: AttemptKey, pidfd: int, process: subprocess.Popen[bytes] | None
@@ -250,7 +256,11 @@ class Supervisors:
 
     def clean(self, result: Result) -> None:
         """End what is left of an attempt, see that it has a result, and say so."""
-        self._tasks.keep(self._clean(result))
+
+        def again(_: str) -> None:  # Its devices are held until it is done.
+            asyncio.get_running_loop().call_later(_RETRY_S_MAX, self.clean, result)
+
+        self._tasks.keep(self._clean(result), again)
 
     async def _clean(self, result: Result) -> None:
         key = (result.job_id, result.attempt)
@@ -306,7 +316,9 @@ def _death(code: int | None, folder: Path) -> str:
     if code is None or code < 0:
         return f"its supervisor was killed{'' if code is None else f' (signal {-code})'}"
     try:
-        lines = (folder / SUPERVISOR_LOG).read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").split("\n")
+        with (folder / SUPERVISOR_LOG).open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
+            lines = file.read(_LOG_TAIL_BYTES).decode(errors="replace").split("\n")
     except OSError:
         lines = []
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")

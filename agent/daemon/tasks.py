@@ -2,8 +2,9 @@
 GPUs, and answering the controller's questions for pieces of logs.
 
 Rule: a task that is not awaited is kept in `Tasks`, else it may be collected half done, and its exception be
-lost. An exception goes to the loop's handler, which ends the agent. Everything is bounded, and nothing here
-blocks the loop.
+lost. A task works for one job or one answer, often on a user's bytes, so an exception of it fails that one
+and is logged, whatever it is; only `BadState` goes to the loop's handler, which ends the agent. Everything is
+bounded, and nothing here blocks the loop.
 
 GPUs that an attempt has left: this is the edge's side of `conditions.Waits`. The answer comes after a probe
 of each of its devices that began when the attempt had gone, and so after all errors that their watchers knew
@@ -17,16 +18,38 @@ Flow control is the asker's: it asks for the next piece when it has passed this 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from cotenant.agent.daemon.agent_log import log_error, shorten_error
 from cotenant.agent.daemon.core import AnyAgentEvent, AwaitMemory, MemoryFree, MemoryHeld
+from cotenant.agent.daemon.loop import BadState
 from cotenant.agent.gpus import GpuWatch
 from cotenant.agent.ipc import LOGS, RESULT
 from cotenant.agent.supervisor.processes import log_end, read_log
 from cotenant.controller.wire import LogReply, ReadLog
+
+AGAIN_S: Final = 10.0
+
+
+@contextmanager
+def contain_failure(doing: str, failed: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Whatever goes wrong in here is logged and fails one job or answer, by a call of `failed` with why.
+
+    Raises:
+        BadState: more than that may be wrong.
+    """
+    try:
+        yield
+    except BadState:
+        raise
+    except Exception as error:  # noqa: BLE001 - work on somebody's bytes may fail in any way
+        log_error(doing, error)
+        if failed is not None:
+            failed(f"{doing} failed by an internal error of the agent: {shorten_error(error)}")
 
 
 class Tasks:
@@ -35,14 +58,31 @@ class Tasks:
         self._doing = doing
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def keep(self, work: Coroutine[Any, Any, None]) -> None:
+    def keep(self, work: Coroutine[Any, Any, None], failed: Callable[[str], None] | None = None) -> None:
+        """Lets it go on beside the loop. `failed`: fails what it was about, if it fails itself."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._finish)
+        task.add_done_callback(partial(self._finish, failed))
 
-    def _finish(self, task: asyncio.Task[None]) -> None:
+    def keep_up(self, make: Callable[[], Coroutine[Any, Any, None]], again_s: float = AGAIN_S) -> None:
+        """Lets work go on until the agent leaves: it begins again if it fails."""
+
+        async def work() -> None:
+            while True:
+                with contain_failure(self._doing):
+                    await make()
+                await asyncio.sleep(again_s)
+
+        self.keep(work())
+
+    def _finish(self, failed: Callable[[str], None] | None, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            return
+        try:
+            with contain_failure(self._doing, failed):
+                task.result()
+        except BadState as error:
             context = {"message": f"{self._doing} failed", "exception": error}
             task.get_loop().call_exception_handler(context)
 
@@ -93,7 +133,9 @@ class GpuRelease:
 
     def wait(self, asked: AwaitMemory) -> None:
         """Answers `MemoryFree` or `MemoryHeld`."""
-        self._tasks.keep(self._wait(asked))
+        uuids = [device.local for device in asked.devices]
+        held = partial(MemoryHeld, job_id=asked.job_id, attempt=asked.attempt)
+        self._tasks.keep(self._wait(asked), lambda why: self._post(held(holders=dict.fromkeys(uuids, why))))
 
     async def _wait(self, asked: AwaitMemory) -> None:
         job_id, attempt = asked.job_id, asked.attempt
@@ -133,12 +175,18 @@ class LogReader:
     def answer(self, read: ReadLog) -> None:
         """Answers a request for a log: at once if there are new lines, else when there are, or when the
         request's time limit ends."""
-        reply = look(self._folder_of(read.job_id, read.attempt), read)
+        reply = self._look(read)
         wait = read.wait_s > 0 and reply.at_end and not reply.data and not reply.closed and not reply.missing
         if not wait or len(self._tasks) >= QUESTIONS_MAX:
             self._reply(reply)
             return
-        self._tasks.keep(self._follow(read))
+        self._tasks.keep(self._follow(read), lambda why: self._reply(_no_log(read, why)))
+
+    def _look(self, read: ReadLog) -> LogReply:
+        try:
+            return look(self._folder_of(read.job_id, read.attempt), read)
+        except (OSError, ValueError) as error:
+            return _no_log(read, f"the log of job {read.job_id} cannot be read: {shorten_error(error)}")
 
     async def _follow(self, read: ReadLog) -> None:
         folder = self._folder_of(read.job_id, read.attempt)
@@ -148,7 +196,7 @@ class LogReader:
             await asyncio.sleep(_LOOK_PERIOD_S)
             if log_end(folder / LOGS, read.rank) > read.offset or (folder / RESULT).exists():
                 break
-        self._reply(look(folder, read))
+        self._reply(self._look(read))
 
     def close(self) -> None:
         self._tasks.cancel()
@@ -162,14 +210,7 @@ def look(folder: Path, read: ReadLog) -> LogReply:
     part = read_log(folder / LOGS, read.rank, read.offset, limit, errors_apart=read.errors_apart)
     if part is None:
         missing = "" if folder.is_dir() and not ended else _why_nothing(folder, read)
-        return LogReply(
-            request=read.request,
-            data=b"",
-            next_offset=max(0, read.offset),
-            at_end=True,
-            closed=ended or bool(missing),
-            missing=missing,
-        )
+        return _no_log(read, missing, closed=ended or bool(missing))
     at_end = part.next_offset >= part.end
     return LogReply(
         request=read.request,
@@ -178,6 +219,17 @@ def look(folder: Path, read: ReadLog) -> LogReply:
         at_end=at_end,
         closed=at_end and ended,
         is_error=part.is_error,
+    )
+
+
+def _no_log(read: ReadLog, missing: str, *, closed: bool = True) -> LogReply:
+    return LogReply(
+        request=read.request,
+        data=b"",
+        next_offset=max(0, read.offset),
+        at_end=True,
+        closed=closed,
+        missing=missing,
     )
 
 

@@ -3,16 +3,25 @@
 Rule: one part is asked for at a time, and what has come stays on disk, so an agent that was killed goes on
 where it stopped. A tree is used only if it is what its SHA-256 says. An attempt that waits for its tree has
 no supervisor that watches its lease, so this does: it does not start once its lease has run out.
+
+Rule: a process with the rights of the job's user unpacks it (`agent/host/trees.py`), one at a time for each
+user; any end of that process is the job's own failure, unless we see for ourselves that the disk is full or
+broken.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import shutil
+import signal
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from weakref import WeakValueDictionary
@@ -20,11 +29,12 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from cotenant.agent.daemon.core import AttemptKey
-from cotenant.agent.host.trees import STAGING, BadTree, unpack_tree
+from cotenant.agent.host.trees import STAGING, BadTree, TreeAnswer, TreeWork, too_long
+from cotenant.agent.host.user_files import remove_tree
 from cotenant.agent.ipc import Order
-from cotenant.controller.domain import job_spec
+from cotenant.controller.domain import job_spec, texts
 from cotenant.controller.system.trees import TreeFiles, TreeKey, make_room
-from cotenant.controller.wire import FetchSnapshot, SnapshotPart
+from cotenant.controller.wire import BadMessage, FetchSnapshot, SnapshotPart, decode_json
 
 ANSWER_S: Final = 5.0
 """A part that has not come by then is asked for again."""
@@ -33,6 +43,11 @@ FREE_BYTES_MIN: Final = 512 * 1024 * 1024
 TRIES_MAX: Final = 2
 """A tree that came damaged is fetched once more."""
 SUBMIT_DIR: Final = "COTENANT_SUBMIT_DIR"
+UNPACKER: Final = (sys.executable, "-m", "cotenant.agent.host.trees")
+PATH_SHOWN_BYTES_MAX: Final = 400
+ANSWER_BYTES_MAX: Final = 16 * 1024
+OF_DISK: Final = frozenset((errno.ENOSPC, errno.EROFS, errno.EIO))
+"""What the kernel says where the disk may be why: we look at it."""
 
 
 class NoTree(Exception):
@@ -54,10 +69,14 @@ class TreeFetcher:
         send: Callable[[FetchSnapshot], None],
         lease_left_s: Callable[[], float | None],
         answer_s: float = ANSWER_S,
+        unpacker: Sequence[str] = UNPACKER,
     ) -> None:
         """Prepares to fetch. `bytes_max`: of packed trees that stay. `lease_left_s`: of this host; None: it
-        needs none."""
+        needs none. `unpacker`: the program that does as `TreeWork` says."""
         self.folder = folder
+        self._unpacker = unpacker
+        self._unpacking: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        """By user: whoever sends many trees that take long keeps nobody else from unpacking."""
         self._files, self._bytes_max = TreeFiles(folder / "packed"), bytes_max
         self._send, self._lease_left_s, self._answer_s = send, lease_left_s, answer_s
         self._locks: WeakValueDictionary[TreeKey, asyncio.Lock] = WeakValueDictionary()
@@ -73,7 +92,8 @@ class TreeFetcher:
     def remove_left_over(self) -> None:
         """Removes what an agent that was killed had begun to unpack."""
         for path in (self.folder / "copies").glob(f"{STAGING}*"):
-            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                remove_tree(path)
 
     def take(self, part: SnapshotPart) -> None:
         """Takes an answer in; one that nobody waits for is dropped."""
@@ -88,7 +108,6 @@ class TreeFetcher:
             NoTree: it cannot be brought here.
         """
         copy, key = self.copy_of(order.checkpoint_root), ("", tree.sha256)
-        owner = (order.launch.uid, order.launch.gid) if os.geteuid() == 0 else None
         lock = self._locks.setdefault(key, asyncio.Lock())
         self.preparing[order.job_id, order.attempt] = asyncio.current_task()
         try:
@@ -99,16 +118,73 @@ class TreeFetcher:
                     if shutil.disk_usage(self.folder).free < tree.content_bytes + FREE_BYTES_MIN:
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
                     await self._fetch(order, tree, key)
-                    packed, most = self._files.path(key), tree.content_bytes
-                    await asyncio.to_thread(unpack_tree, packed, copy, most, tree.subfolder, owner)
+                    async with self._unpacking.setdefault(order.launch.uid, asyncio.Lock()):
+                        await self._unpack(order, tree, self._files.path(key), copy)
             return _in_copy(msgspec.structs.replace(order, lease_s=self._lease_s()), tree, copy)
         except BadTree as error:
             raise NoTree(str(error), is_users=True) from None
         except OSError as error:
-            why = f"cannot unpack its snapshot on {order.host_id}: {error.strerror}: {error.filename or ''}"
+            where = texts.cut_to(str(error.filename or ""), PATH_SHOWN_BYTES_MAX)
+            why = f"cannot unpack its snapshot on {order.host_id}: {error.strerror}: {where}"
             raise NoTree(why) from None
         finally:
             del self.preparing[order.job_id, order.attempt]
+
+    async def _unpack(self, order: Order, tree: job_spec.CodeSnapshot, packed: Path, copy: Path) -> None:
+        """Unpacks a tree; `copy` is there with all of it or not at all.
+
+        Raises:
+            BadTree: that cannot be done, on any host.
+            OSError: this host is why.
+        """
+        if why := too_long(tree.subfolder):
+            raise BadTree(f"its working directory in the snapshot {why}")
+        staging = copy.with_name(f"{STAGING}{os.urandom(6).hex()}")
+        staging.mkdir(mode=0o700)
+        top = staging / "tree"
+        try:
+            top.mkdir(mode=0o700)
+            if os.geteuid() == 0:
+                os.chown(top, order.launch.uid, order.launch.gid)
+            answer = await self._run(_work_of(order, tree, top), packed, order.start_deadline_s)
+            if answer.errno in OF_DISK:
+                await asyncio.to_thread(check_disk, staging)
+            if answer.why:
+                raise BadTree(answer.why)
+            os.rename(top, copy)
+        finally:
+            with suppress(OSError):
+                await asyncio.to_thread(remove_tree, staging)
+
+    async def _run(self, work: TreeWork, packed: Path, wait_s: float) -> TreeAnswer:
+        """What has come of the process that unpacks. Raises OSError: it cannot be started."""
+        with packed.open("rb") as tree:
+            process = await asyncio.create_subprocess_exec(
+                *self._unpacker,
+                json.dumps(work),
+                cwd="/",
+                stdin=tree,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        assert process.stdout is not None
+        said = b""
+        try:
+            async with asyncio.timeout(wait_s):
+                while len(said) <= ANSWER_BYTES_MAX and (data := await process.stdout.read(4096)):
+                    said += data
+                code = await process.wait() if len(said) <= ANSWER_BYTES_MAX else 0
+        except TimeoutError:
+            return TreeAnswer(
+                f"its snapshot was not unpacked after {wait_s:.0f} s (agent.start_deadline_s)", 0
+            )
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        return read_answer(code, said)
 
     async def _fetch(self, order: Order, tree: job_spec.CodeSnapshot, key: TreeKey) -> None:
         """Fetches a tree that is not here."""
@@ -147,6 +223,38 @@ class TreeFetcher:
         if left_s is not None and left_s <= 0.0:
             raise NoTree("its lease ran out while its snapshot was fetched")
         return left_s
+
+
+def _work_of(order: Order, tree: job_spec.CodeSnapshot, top: Path) -> TreeWork:
+    launch = order.launch
+    return TreeWork(
+        parent=os.getpid(), top=str(top), bytes_max=tree.content_bytes, subfolder=tree.subfolder,
+        uid=launch.uid, gid=launch.gid, groups=launch.groups, wait_s=order.start_deadline_s,
+    )  # fmt: skip
+
+
+def read_answer(code: int, said: bytes) -> TreeAnswer:
+    """What the end of the process that unpacks a tree means."""
+    if code < 0:
+        known = {each.value: each.name for each in signal.Signals}
+        how = f"was ended by {known.get(-code, f'signal {-code}')}"
+    else:
+        how = f"gave no answer (exit code {code})"
+        with suppress(BadMessage):
+            answer: TreeAnswer = decode_json(said, TreeAnswer, bytes_max=ANSWER_BYTES_MAX)
+            if answer.why or code == 0:
+                return answer
+    return TreeAnswer(f"its snapshot cannot be unpacked: the process that does that {how}", 0)
+
+
+def check_disk(folder: Path) -> None:
+    """Raises OSError: the disk of this folder is full or broken."""
+    if shutil.disk_usage(folder).free < FREE_BYTES_MIN:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        probe.write(bytes(4096))
+        probe.flush()
+        os.fsync(probe.fileno())
 
 
 def _in_copy(order: Order, tree: job_spec.CodeSnapshot, copy: Path) -> Order:

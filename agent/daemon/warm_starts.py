@@ -17,14 +17,15 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from cotenant.agent.daemon.core import AnyAgentEvent, EndCame, StatusCame
+from cotenant.agent.daemon.tasks import contain_failure
 from cotenant.agent.host.facts import memory_available_mib, now_s, private_mib
 from cotenant.agent.ipc import MODULES, Order, WarmOffer
 from cotenant.agent.supervisor.processes import account_of, environment_of
@@ -41,11 +42,18 @@ from cotenant.agent.warm.pool import (
     ServerStart,
     early,
 )
-from cotenant.agent.warm.refusals import WarmRefused, check_environment, program_of, sentence
+from cotenant.agent.warm.refusals import (
+    DETAIL_CHARS_MAX,
+    WarmRefused,
+    check_environment,
+    program_of,
+    sentence,
+)
 from cotenant.agent.warm.spawn import MODULES_BYTES_MAX, ForkServer, module_names
 from cotenant.controller.domain import ForkServers
 
 TICK_S: Final = 5.0
+CODE_CHARS_MAX: Final = 40
 LEARNING_MAX: Final = 256
 """Attempts whose lists of modules it awaits at once."""
 
@@ -128,7 +136,8 @@ class WarmStarts:
         except OSError:
             return
         del self._learning[job_id, attempt]
-        self._handle(ColdRunTold(kind=kind, modules=names), jobside)
+        with contain_failure(f"learning what job {job_id} imports"):
+            self._handle(ColdRunTold(kind=kind, modules=names), jobside)
 
     # --- Servers -----------------------------------------------------------------------------------
 
@@ -154,25 +163,42 @@ class WarmStarts:
         self._servers[kind.key] = server
         loop = asyncio.get_running_loop()
         loop.add_reader(server.fileno(), self._heard, kind.key)
-        loop.add_reader(server.output, server.drain)
+        loop.add_reader(server.output, self._drain, server)
         self._log(f"fork server {kind.key[:8]} starts: pid {server.pid}, for uid {kind.uid}")
 
+    def _drain(self, server: ForkServer) -> None:
+        if not server.drain():  # Else the end of its output would be news again and again.
+            asyncio.get_running_loop().remove_reader(server.output)
+
     def _heard(self, key: str) -> None:
+        with contain_failure(f"listening to fork server {key[:8]}", lambda _: self._refuse(key)):
+            self._hear(key)
+
+    def _refuse(self, key: str) -> None:
+        """It goes, and its jobs start cold: its words are its user's."""
+        if key in self._servers:
+            self._close(key)
+        self._handle(ServerRefused(key=key, code="gone"))
+
+    def _hear(self, key: str) -> None:
         server = self._servers[key]
         word = server.read()
         if word is None:
             return
+        assert self._pool is not None
+        was_ready = (known := self._pool.servers.get(key)) is not None and known.is_ready
+        if word.m == "ready" and was_ready:
+            return  # It says so once.
         if word.m == "ready":
             self._log(f"fork server {key[:8]} is ready")
             self._handle(ServerReady(key=key, memory_mib=private_mib(server.pid)))
             self._keep_spare()
             return
-        assert self._pool is not None
-        was_ready = (known := self._pool.servers.get(key)) is not None and known.is_ready
         self._close(key)
         if word.m == "refused" and not was_ready:
             self._log(f"no fork server {key[:8]}: {sentence(word.code, word.detail)}")
-            self._handle(ServerRefused(key=key, code=word.code, detail=word.detail))
+            detail = word.detail[:DETAIL_CHARS_MAX]
+            self._handle(ServerRefused(key=key, code=word.code[:CODE_CHARS_MAX], detail=detail))
         elif was_ready:
             self._handle(ServerEnded(key=key))
         else:
@@ -193,10 +219,12 @@ class WarmStarts:
             return None
         return ForkServers(count=pool.ready_count, memory_mib=pool.used_mib, allowed_mib=pool.allowed_mib)
 
-    def run(self) -> list[Coroutine[Any, Any, None]]:
-        return [self._tick()] if self._pool is not None else []
+    @property
+    def is_on(self) -> bool:
+        return self._pool is not None
 
-    async def _tick(self) -> None:
+    async def run(self) -> None:
+        """Looks after the servers until it is cancelled."""
         while True:
             await asyncio.sleep(TICK_S)
             sizes = {key: private_mib(server.pid) for key, server in self._servers.items()}

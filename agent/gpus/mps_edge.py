@@ -130,7 +130,7 @@ def held_gpus(devices: Sequence[Device]) -> frozenset[str]:
 
 
 class MpsEdge:
-    """The agent's part in MPS from `open` to `leave`, in the agent's loop."""
+    """The agent's part in MPS from `run` to `leave`, in the agent's loop."""
 
     def __init__(
         self,
@@ -153,7 +153,6 @@ class MpsEdge:
         self._reach = FaultReach()
         self._serving: frozenset[str] = frozenset()
         """Pipe directories of daemons that were seen to work in the last round."""
-        self._task: asyncio.Task[None] | None = None
         self.wrong: Mapping[str, str] = {}
         """By UUID of each device that has a daemon: what is wrong with that, as it was last seen; empty if
         nothing is."""
@@ -161,15 +160,9 @@ class MpsEdge:
         """Who waits for a round that begins from now on."""
         self._is_asked = asyncio.Event()
 
-    def open(self) -> None:
-        self._task = asyncio.create_task(self._run())
-        self._task.add_done_callback(_tell_loop)
-
     async def leave(self) -> None:
         """Leaves the daemons because the agent ends. The wait is bounded: a daemon that does not end is left
         to the next agent."""
-        if self._task is not None:
-            self._task.cancel()
         idle = not self._state.running
         try:
             said = await asyncio.wait_for(self._watch.leave(quit_daemons=idle), LEAVE_S)
@@ -178,14 +171,17 @@ class MpsEdge:
         if said:
             self._log(said)
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Looks at the daemons until it is cancelled, before `leave`."""
         while True:
             asked, self._asked = self._asked, []
             self._is_asked.clear()
-            await self.look(ask=bool(asked))
-            for each in asked:
-                if not each.done():
-                    each.set_result(None)
+            try:
+                await self.look(ask=bool(asked))
+            finally:  # Whoever asked does not wait for a round that will never be over.
+                for each in asked:
+                    if not each.done():
+                        each.set_result(None)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._is_asked.wait(), self._period_s)
 
@@ -365,10 +361,3 @@ def _left_behind(attempts: Path) -> Iterator[Order]:
                 order = read_record(folder / ORDER, Order)
                 if order is not None:
                     yield order
-
-
-def _tell_loop(task: asyncio.Task[None]) -> None:
-    """A mistake of ours must not end quietly."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        context = {"message": "looking after MPS daemons failed", "exception": error}
-        task.get_loop().call_exception_handler(context)

@@ -187,7 +187,7 @@ class MpsWatch:
             result, failed = None, None
             try:
                 result = work()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the loop has to know, and to stop.
+            except Exception as error:  # noqa: BLE001 - whatever it is, the loop has to know.
                 failed = error
             with suppress(RuntimeError):  # The loop has been closed meanwhile.
                 loop.call_soon_threadsafe(give, result, failed)

@@ -13,6 +13,7 @@ __all__ = [
     "locks",
     "ports",
     "process_identity",
+    "rights",
     "trees",
     "user_files",
 ]

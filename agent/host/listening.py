@@ -22,8 +22,9 @@ def listeners(
     """Inodes of the sockets that a connection to 127.0.0.1 and this port may reach."""
     found = set()
     for table in tables:
-        with suppress(OSError):
-            for line in table.read_text(errors="replace").splitlines()[1:]:
+        with suppress(OSError), table.open(errors="replace") as lines:  # As many as all users have sockets.
+            next(lines, "")
+            for line in lines:
                 words = line.split()
                 address, _, number = words[1].partition(":")
                 if words[3] == LISTENS and int(number, 16) == port and address in _REACHED:

@@ -130,9 +130,14 @@ class ForkServer:
             return ServerWord(m="ended")
         return word
 
-    def drain(self) -> None:
-        with suppress(OSError):
-            os.read(self.output, OUTPUT_BYTES_MAX)
+    def drain(self) -> bool:
+        """Reads what was printed, which nobody wants; whether more may come."""
+        try:
+            return bool(os.read(self.output, OUTPUT_BYTES_MAX))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Lets the server go: it ends, if it has not. What it forked lives on."""

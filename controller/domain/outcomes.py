@@ -33,8 +33,8 @@ class ExitVerdict(msgspec.Struct, frozen=True, kw_only=True):
     cuda_fault: bool = False
     """Its own words are those of a fatal error on the device: under MPS that ends all clients."""
     host_fault: bool = False
-    """The host itself failed it, before anything of the job's had run: no process could be started, no file
-    of ours be written."""
+    """The host's own check failed, before anything of the job's had run: no file of ours could be written, no
+    lock be taken. Never what a job's user may have caused alone."""
     rule: str = ""
     """Name of the rule that concludes the outcome from how the job's processes ended; empty: the cause was
     seen, or nothing of the job's ran."""

@@ -33,6 +33,9 @@ ENVIRONMENTS: Final = ("pyvenv.cfg", "conda-meta")
 CONTENT_FACTOR: Final = 4
 """The files may take so many times what the packed tree may."""
 FILES_MAX: Final = 100_000
+DEPTH_MAX: Final = 200
+PATH_BYTES_MAX: Final = 3000
+"""As hosts have them, which unpack it."""
 LARGEST_SHOWN: Final = 3
 SCRIPTS: Final = (".py", ".sh", ".bash", ".slurm", ".sbatch", ".job")
 LEFT_OVER_S: Final = 86_400.0
@@ -66,6 +69,13 @@ def pack_tree(
     files = {name: each.st_size for name, each in entries.items() if stat.S_ISREG(each.st_mode)}
     if len(entries) > FILES_MAX:
         raise BadSubmission(f"--snapshot: {len(entries)} files of {FILES_MAX} possible", LEAVE_OUT)
+    for name in entries:
+        if name.count("/") >= DEPTH_MAX or len(os.fsencode(name)) > PATH_BYTES_MAX:
+            raise BadSubmission(
+                f"--snapshot: {name[:80]!r}... lies more than {DEPTH_MAX} folders deep or has a path of "
+                f"more than {PATH_BYTES_MAX:,} bytes",
+                LEAVE_OUT,
+            )
     _check_size(files, sum(files.values()), CONTENT_FACTOR * size_max_mib, "")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for left_over in folder.iterdir():

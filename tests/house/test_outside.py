@@ -58,7 +58,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     ),
     "agent/daemon/warm_starts.py": (STATE, frozenset((".mkdir", "open", "os.rmdir"))),
     "agent/warm/spawn.py": (f"{KERNEL}; {STATE}", frozenset((".bind", ".unlink", ".write_text"))),
-    "agent/daemon/supervisors.py": (STATE, frozenset((".glob", ".iterdir", ".mkdir", ".read_bytes", "open",
+    "agent/daemon/supervisors.py": (STATE, frozenset((".glob", ".iterdir", ".mkdir", ".open", "open",
     "os.open"))), "agent/ipc/files.py": (STATE, frozenset((".open", "os.replace"))),
     "agent/ipc/channel.py": (STATE, frozenset((".open_unix_connection", "os.open"))),
     "agent/gpus/mps_edge.py": (STATE, frozenset((".iterdir",))),
@@ -72,7 +72,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     ),
     "agent/host/facts.py": (KERNEL, frozenset((".read_text", "open"))),
     "agent/host/process_identity.py": (KERNEL, frozenset((".read_text", "os.listdir"))),
-    "agent/host/listening.py": (KERNEL, frozenset((".read_text", "os.listdir"))),
+    "agent/host/listening.py": (KERNEL, frozenset(("os.listdir",))),
     "agent/host/folders.py": (STATE, frozenset((".mkdir", ".read_bytes"))),
     "agent/host/jobside.py": (
         f"{STATE}; read from where cotenant is installed",
@@ -82,15 +82,14 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
         )),
     ),
     "agent/daemon/trees.py": (
-        STATE,
-        frozenset((".chmod", ".glob", ".mkdir", ".unlink", "shutil.disk_usage", "shutil.rmtree")),
+        f"{STATE}; what is given to a user lies in a folder that nobody else can enter",
+        frozenset((
+            ".chmod", ".glob", ".mkdir", ".open", ".unlink", "os.chown", "os.rename", "shutil.disk_usage",
+        )),
     ),
     "agent/host/trees.py": (
-        "unpacks in a folder that nobody else can enter, and gives it away as a whole",
-        frozenset((
-            ".chmod", ".mkdir", ".open", ".symlink_to", "os.chown", "os.open", "os.rename", "os.walk",
-            "shutil.copyfileobj", "shutil.rmtree",
-        )),
+        f"a process of its own with its user's rights, in a folder that nobody else can enter; {KERNEL}",
+        frozenset((".chmod", ".mkdir", ".symlink_to", "open", "os.open", "shutil.copyfileobj")),
     ),
     "agent/slurm/allocation.py": (
         "a folder of its own that `mkdtemp` has made; a queue's folder is 0700 and its user's",
@@ -257,6 +256,7 @@ PICKLED = "a file that its own user alone can write, as python/folders.py has se
 # fmt: off
 DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "agent/warm/forkserver/server.py": ("what our agent has just encoded", frozenset(("json.loads",))),
+    "agent/host/trees.py": ("what our agent has just encoded", frozenset(("json.loads",))),
     "agent/supervisor/processes/measuring.py": (NUMBERS, frozenset((".read_text",))),
     "agent/slurm/allocation.py": (OURS, frozenset((".read_text",))),
     "agent/host/cgroups.py": (NUMBERS, frozenset((".read_text",))),

@@ -8,6 +8,7 @@ the connection to another one is a symptom, and never the explanation if there i
 
 from __future__ import annotations
 
+import errno
 import re
 import signal
 from typing import Final
@@ -166,7 +167,13 @@ def _never_ran(ending: Ending, problem: StartProblem) -> ExitVerdict:
         detail = f"its output file (--output) cannot be used: {problem.text}"
         return ExitVerdict(outcome="user-failed", exit_code=126, detail=detail)
     detail = f"could not start a process {where} ({problem.stage}): {problem.text}"
-    return ExitVerdict(outcome="infra-failed", detail=detail, host_fault=True)
+    return ExitVerdict(
+        outcome="infra-failed", detail=detail, host_fault=problem.code not in _OF_WHAT_JOBS_TAKE
+    )
+
+
+_OF_WHAT_JOBS_TAKE: Final = frozenset((0, errno.EAGAIN, errno.ENOMEM))
+"""No more processes or memory, which one user's jobs may have taken; or it was ended before it began."""
 
 
 # --- What has to be looked up ----------------------------------------------------------------------

@@ -30,6 +30,7 @@ import msgspec
 
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup
 from cotenant.agent.host.process_identity import children_of, identity_of, open_pidfd
+from cotenant.agent.host.rights import die_with, drop_to
 from cotenant.agent.ipc import Order, RankOrder
 from cotenant.agent.supervisor.core import LaunchStage, StartProblem
 from cotenant.agent.supervisor.processes.environment import STACKS_SIGNAL, Account
@@ -37,7 +38,6 @@ from cotenant.agent.supervisor.processes.terminal import take_terminal
 from cotenant.controller.domain import InputFile, Launch
 from cotenant.controller.wire import BadMessage, decode_json
 
-_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _EXEC_WAIT_S: Final = 30.0
 _RESET: Final = ("SIGHUP", "SIGINT", "SIGTERM", "SIGPIPE", "SIGXFSZ", "SIGCHLD", "SIGUSR1", "SIGUSR2")
@@ -195,7 +195,7 @@ def _be_rank(
         ("process", lambda: cgroup.enter(RANKS) if cgroup else None),
         ("process", lambda: _pin(rank.cores)),
         ("user", lambda: drop_to(launch.uid, launch.gid, launch.groups)),
-        ("process", lambda: _die_with(parent) if parent is not None else None),
+        ("process", lambda: die_with(parent) if parent is not None else None),
         ("workdir", lambda: os.chdir(launch.workdir)),
         ("process", lambda: _read_from(launch.input) if launch.input is not None else None),
         ("command", lambda: os.execvpe(argv[0], list(argv), dict(env))),
@@ -251,23 +251,6 @@ def _read_from(source: InputFile) -> None:
 def _pin(cores: tuple[int, ...]) -> None:
     if cores:
         os.sched_setaffinity(0, cores)
-
-
-def drop_to(uid: int, gid: int, groups: tuple[int, ...]) -> None:
-    """Become the job's user, for good. Without root there is nothing to drop."""
-    if os.geteuid() != 0:
-        return
-    os.setgroups(groups or (gid,))
-    os.setresgid(gid, gid, gid)
-    os.setresuid(uid, uid, uid)
-
-
-def _die_with(parent: int) -> None:
-    """After the change of user, which clears it."""
-    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
-    if os.getppid() != parent:  # It died before we asked to be told.
-        os._exit(126)
 
 
 def catches(pid: int, number: int) -> bool:

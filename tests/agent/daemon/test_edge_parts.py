@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 import zmq
 
-from cotenant.agent.daemon.connections import ControllerLink, check_names
+from cotenant.agent.daemon.connections import ControllerLink, Line, check_names
 from cotenant.agent.daemon.core.edge import (
     AgentConfig,
     AnyAgentEffect,
@@ -22,6 +22,7 @@ from cotenant.agent.daemon.core.edge import (
     Send,
     StartFailed,
     StartSupervisor,
+    SupervisorGone,
 )
 from cotenant.agent.daemon.core.notes import Obeyed
 from cotenant.agent.daemon.core.state import AgentState
@@ -29,7 +30,7 @@ from cotenant.agent.daemon.runtime import Runtime
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.tasks import BYTES_MAX, LogReader, look
 from cotenant.agent.host.locks import DeviceLocks, LockOwner
-from cotenant.agent.ipc import LOGS, RESULT, Order, attempt_folder
+from cotenant.agent.ipc import CONTROL, LOGS, RESULT, GangIn, Order, attempt_folder
 from cotenant.agent.supervisor.processes import LogWriter
 from cotenant.controller.domain import AttemptNo, CommandId, ForgetJob, HostId, JobId, Launch
 from cotenant.controller.system.endpoint import BadEndpoint
@@ -47,7 +48,7 @@ from cotenant.controller.wire import (
 )
 from tests.building.hosts import agent_config
 from tests.building.limits import within_s
-from tests.building.orders import order_of
+from tests.building.orders import changed, order_of
 from tests.building.stand_in import StandIn
 
 JOB, ONE, HOST = JobId("7"), AttemptNo(1), HostId("h")
@@ -288,3 +289,76 @@ def test_a_full_disk_stops_promises_and_starts_but_not_heartbeats(tmp_path: Path
     again = Spool(spool.path)
     assert again.load() == [Obeyed(command_id=CommandId(5))], "written once the disk had room"
     again.close()
+
+
+# --- Mistakes of ours ------------------------------------------------------------------------------
+
+
+def run_with(folder: Path, play: Callable[[Runtime, Scripted], Coroutine[Any, Any, None]]) -> str:
+    """Why an agent ended that went through this; empty: it did not end by itself."""
+    spool = Spool(folder / "spool")
+    spool.load()
+    state = Scripted(agent_config(uid=os.geteuid()))
+    runtime = runtime_in(folder, state, spool)
+
+    async def story() -> None:
+        running = asyncio.create_task(runtime.run())
+        await asyncio.sleep(0)
+        await play(runtime, state)
+        runtime.leave()
+        await running
+
+    asyncio.run(asyncio.wait_for(story(), within_s(60.0)))
+    return runtime.why_halted
+
+
+def test_a_start_that_fails_in_an_unforeseen_way_is_that_jobs_failure_alone(tmp_path: Path) -> None:
+    elsewhere = changed(order(tmp_path), host_id=HostId("no-part-of-its-gang"))
+
+    async def play(runtime: Runtime, state: Scripted) -> None:
+        state.script = [[StartSupervisor(order=elsewhere)]]
+        runtime.post(state.events[0])
+        gone = state.events[-1]
+        assert isinstance(gone, SupervisorGone) and gone.job_id == elsewhere.job_id
+        assert gone.why.startswith(
+            "starting its supervisor failed by an internal error of the agent: StopIter"
+        )
+
+    assert run_with(tmp_path, play) == ""
+
+
+def test_a_state_that_may_be_wrong_ends_the_agent(tmp_path: Path) -> None:
+    async def play(runtime: Runtime, state: Scripted) -> None:
+        async def post() -> None:
+            state.script = [[cast(AnyAgentEffect, StartSupervisor(order=cast(Order, None)))]]
+            runtime.post(state.events[0])
+
+        runtime._tasks.keep(post())
+        await runtime._leave.wait()
+
+    why = run_with(tmp_path, play)
+    assert why.startswith("internal error (BadState(") and why.endswith("start the agent again; jobs live on")
+
+
+def test_what_is_too_large_for_a_supervisors_line_is_dropped_and_said(tmp_path: Path) -> None:
+    lines: list[str] = []
+
+    async def play() -> None:
+        came = asyncio.Event()
+        line = Line((JOB, ONE), tmp_path, post=lambda _: came.set(), answer=lambda _: None, log=lines.append)
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with closing(writer):
+                await reader.read()
+
+        async with await asyncio.start_unix_server(serve, tmp_path / CONTROL):
+            running = asyncio.create_task(line.run())
+            await came.wait()
+            assert not line.tell(GangIn(from_host=HOST, payload=bytes(2 * 1024 * 1024)))
+            assert line.tell(GangIn(from_host=HOST, payload=b"small"))
+            line.close()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(play(), within_s(60.0)))
+    assert len(lines) == 1 and "GangIn cannot be passed on" in lines[0]

@@ -395,9 +395,10 @@ def test_who_asks_hears_of_a_fault_before_the_answer_though_the_daemon_seems_wel
         scene.place.tell(gpu=True, clients=[worker.pid], fault=True)
         await scene.edge.look()
         assert not any(isinstance(event, GpuFault) for event in scene.events), "it was asked a moment ago"
-        scene.edge.open()
+        running = asyncio.create_task(scene.edge.run())
         await scene.edge.wait_for_look()
         assert GpuFault(uuids=(A,), why="its MPS server is in FAULT", one_server=True) in scene.events
+        running.cancel()
         await scene.edge.leave()
 
     asyncio.run(play())
