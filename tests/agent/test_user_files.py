@@ -273,17 +273,17 @@ def test_the_lock_folder_that_a_user_made_first(ground: Path, monkeypatch: pytes
     folder = of_user(ground / "locks")
     folder.chmod(0o1777)
     monkeypatch.setenv(locks.LOCK_DIR_ENV, str(folder))
-    assert locks.lock_folder() == folder
-    assert folder.stat().st_uid == 0
-    me = locks.LockOwner(pid=1, uid=0, user="root", host="h", since="", token="t")
-    mine = locks.DeviceLocks(folder, me)
+    found = locks.lock_folders()
+    assert found.shared == folder
+    assert folder.stat().st_uid == (folder / locks.ROOTS).stat().st_uid == 0
+    mine = locks.DeviceLocks(found)
     assert mine.take(["core-0"]) == ""
     folder.rename(ground / "aside")
     folder.symlink_to(canary)
     before = seen(canary)
     assert "cannot be used" in mine.take(["core-1"])
     with pytest.raises(locks.LockProblem):
-        locks.lock_folder()
+        locks.lock_folders()
     assert seen(canary) == before
     mine.release()
 

@@ -96,6 +96,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
         "a folder of its own that `mkdtemp` has made; a queue's folder is 0700 and its user's",
         frozenset((".chmod", ".read_text", "shutil.rmtree")),
     ),
+    "agent/host/lock_holders.py": (KERNEL, frozenset((".read_bytes", ".read_text", "os.listdir"))),
     "agent/host/locks.py": (CHECKED, frozenset(("os.mkdir", "os.open"))),
     "agent/supervisor/processes/reaper.py": (
         f"{KERNEL}; {STATE}",
