@@ -311,6 +311,7 @@ def _or_problem(make: Callable[[], T], code: int) -> T:
         MetricsProblem,
         SpoolProblem,
         StateProblem,
+        paths.PathError,
     ) as error:
         raise AgentProblem(str(error), code) from None
     except OSError as error:

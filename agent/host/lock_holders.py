@@ -7,7 +7,6 @@ kernel lists each lock with the file's device and inode and the process that too
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from cotenant.agent.host.process_identity import began_at, stat_of
+from cotenant.profiler.driver import process_info
 
 _PROC = Path("/proc")
 AGENT = b"\0-m\0cotenant.agent\0"
@@ -68,17 +68,18 @@ def _holder(pid: int, file: int) -> LockHolder | None:
         if stat is None or stat.state in "ZX" or _has_open(pid, file) is False:
             return None
         words = (_PROC / str(pid) / "cmdline").read_bytes()
-        status = _lines(str(pid), "status")
     except OSError:  # It has ended, or we may not see it.
         return None
-    uid = next(int(line.split("\t")[1]) for line in status if line.startswith("Uid:"))
     return LockHolder(
-        pid=pid, user=_user_name(uid), began=began_at(stat.start_ticks), is_agent=AGENT in words + b"\0"
+        pid=pid,
+        user=process_info.user(pid),
+        began=began_at(stat.start_ticks),
+        is_agent=AGENT in words,
     )
 
 
 def _lines(*names: str) -> list[str]:
-    """By line feeds alone: a process names itself, and a user a mount, with any other byte."""
+    """By line feeds alone: a user may name a mount with any other byte."""
     return _PROC.joinpath(*names).read_text(errors="replace").split("\n")
 
 
@@ -95,10 +96,3 @@ def _has_open(pid: int, file: int) -> bool | None:
     except (FileNotFoundError, ProcessLookupError):
         pass
     return False
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"

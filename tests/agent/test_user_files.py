@@ -375,6 +375,10 @@ def test_a_place_that_others_can_change_is_found(ground: Path) -> None:
     assert find_exposed(ground / "open" / "state") == ground / "open"
     (ground / "open").chmod(0o1777)
     assert find_exposed(ground / "open" / "state") is None
+    (ground / "open").chmod(0o775)
+    assert find_exposed(ground / "open" / "state") is None, "of root's own group"
+    os.chown(ground / "open", 0, USER)
+    assert find_exposed(ground / "open" / "state") == ground / "open"
     (ground / "link").symlink_to(theirs / "inner")
     assert find_exposed(ground / "link") == theirs
 
@@ -387,3 +391,4 @@ def test_roots_agent_refuses_a_state_folder_that_a_user_can_change(ground: Path)
         folders.take_state_folder(theirs / "state")
     folders.take_state_folder(ground / "ours")
     assert folders.token_in(ground / "ours") == folders.token_in(ground / "ours")
+    assert stat.S_IMODE((ground / "ours" / folders.TOKEN).stat().st_mode) == 0o600, "a mark of our daemons"
