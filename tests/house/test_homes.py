@@ -35,6 +35,7 @@ HOMES: dict[str, dict[str, str]] = {
         "controller/system/locks.py": "home",
         "mps/ownership.py": ALONE,
         "mps/channel.py": ALONE,
+        "agent/slurm/steps/srun.py": "is a program of the job's, and nothing of ours is there",
     },
     "os.pidfd_open": {
         "agent/host/process_identity.py": "home",

@@ -50,7 +50,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
         frozenset((".read_text", "os.listdir", "os.open", "shutil.which")),
     ),
     "agent/supervisor/processes/measuring.py": (KERNEL, frozenset((".read_text",))),
-    "agent/supervisor/runtime.py": (STATE, frozenset((".mkdir", ".write_bytes"))),
+    "agent/supervisor/runtime.py": (STATE, frozenset((".mkdir",))),
     "agent/containers/processes.py": (KERNEL, frozenset((".read_bytes", "os.listdir"))),
     "agent/containers/runtimes.py": (
         f"{TOOL}; folders below /etc, /run and /sys that are root's",
