@@ -71,11 +71,16 @@ def lock_folders() -> LockFolders:
     folder = Path(named) if named else _shared_place() / "cotenant"
     is_root = os.geteuid() == 0
     try:
+        if is_root:
+            _put_aside(folder)
         made = _make_folder(folder)
         opened = os.open(folder, _FOLDER)
     except OSError as error:
         raise LockProblem(f"cannot make the lock folder {folder}: {error.strerror}") from None
     try:
+        if is_root and os.fstat(opened).st_uid != 0:
+            os.fchown(opened, 0, 0)
+            made = True
         if made:
             os.fchmod(opened, 0o1777)  # The umask must not decide who may share this machine.
         status = os.fstat(opened)
@@ -84,13 +89,19 @@ def lock_folders() -> LockFolders:
                 f"{folder} (of uid {status.st_uid}) is not a folder that all users may write to: "
                 f"ask root to remove it, it is made again"
             )
-        if is_root and status.st_uid != 0:
-            os.fchown(opened, 0, 0)
         if is_root:
             _make_roots(opened, folder)
     finally:
         os.close(opened)
     return LockFolders(shared=folder, is_root=is_root)
+
+
+def _put_aside(folder: Path) -> None:
+    """What another account put in the folder's place, and is none."""
+    with suppress(FileNotFoundError):
+        found = os.lstat(folder)
+        if found.st_uid != 0 and not stat.S_ISDIR(found.st_mode):
+            os.rename(folder, folder.with_name(f"planted-{os.urandom(6).hex()}"))
 
 
 def _make_folder(folder: Path) -> bool:
@@ -107,9 +118,10 @@ def _make_roots(shared: int, folder: Path) -> None:
     for _ in range(_PLANTED_MAX):
         with suppress(FileExistsError):
             os.mkdir(ROOTS, 0o755, dir_fd=shared)
-        if _is_roots(os.stat(ROOTS, dir_fd=shared, follow_symlinks=False)):
-            return
-        os.rename(ROOTS, f"planted-{os.urandom(6).hex()}", src_dir_fd=shared, dst_dir_fd=shared)
+        with suppress(FileNotFoundError):  # Whoever put it there may take it away.
+            if _is_roots(os.stat(ROOTS, dir_fd=shared, follow_symlinks=False)):
+                return
+            os.rename(ROOTS, f"planted-{os.urandom(6).hex()}", src_dir_fd=shared, dst_dir_fd=shared)
     raise LockProblem(f"another account puts files at {folder / ROOTS} all the time: end its processes")
 
 

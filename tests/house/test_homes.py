@@ -27,6 +27,7 @@ HOMES: dict[str, dict[str, str]] = {
         "gradaccum/startup/sitecustomize.py": f"{ALONE}: it runs in the user's process, before anything else",
         "agent/daemon/spool.py": "appends to a file that is there",
         "agent/host/jobside.py": "renames a folder",
+        "agent/host/locks.py": "moves away what another account put in a folder's place",
         "agent/host/trees.py": "renames a folder",
         "agent/ipc/files.py": "gives a damaged file another name",
         "mps/ownership.py": f"{ALONE}, and writes into the file that it has locked",

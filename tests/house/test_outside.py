@@ -97,7 +97,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
         frozenset((".chmod", ".read_text", "shutil.rmtree")),
     ),
     "agent/host/lock_holders.py": (KERNEL, frozenset((".read_bytes", ".read_text", "os.listdir"))),
-    "agent/host/locks.py": (CHECKED, frozenset(("os.mkdir", "os.open"))),
+    "agent/host/locks.py": (CHECKED, frozenset(("os.mkdir", "os.open", "os.rename"))),
     "agent/supervisor/processes/reaper.py": (
         f"{KERNEL}; {STATE}",
         frozenset((".read_bytes", ".touch", "os.listdir")),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -184,6 +185,12 @@ def test_what_an_account_put_in_place_of_root_s_folder_is_moved_away(
 ) -> None:
     folder = tmp_path / "locks"
     monkeypatch.setenv(LOCK_DIR_ENV, str(folder))
+    for plant in (Path.mkdir, Path.touch, lambda path: path.symlink_to(tmp_path)):
+        plant(folder)
+        os.chown(folder, 54_321, 54_321, follow_symlinks=False)
+        assert lock_folders().shared == folder
+        assert (folder.lstat().st_uid, folder.lstat().st_mode) == (0, 0o41777)
+        shutil.rmtree(folder)
     lock_folders()
     (folder / ROOTS).rmdir()
     for plant in (Path.mkdir, Path.touch, lambda path: path.symlink_to(tmp_path), os.mkfifo):
