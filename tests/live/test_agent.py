@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import signal
 import subprocess
 import sys
@@ -40,6 +39,7 @@ from cotenant.controller.wire import (
     decode,
     encode,
 )
+from cotenant.profiler.driver import process_info
 from tests.building.limits import within_s
 from tests.building.orders import gang, start, stop
 
@@ -451,7 +451,7 @@ def test_a_second_agent_does_not_offer_the_device_and_says_who_does(
     agents.start(host="h2")
     [device] = controller.agent_of("h2").report.devices
     assert not device.healthy
-    user = pwd.getpwuid(os.geteuid()).pw_name
+    user = process_info.user(os.getpid())
     assert f"in use by the agent of {user} (pid {first.pid}, since " in device.note
     # Without its agent a job still has its device.
     controller.start(workdir)

@@ -5,7 +5,6 @@ know nothing of each other give their gangs different ports.
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from cotenant.agent.host.locks import (
 from cotenant.agent.host.ports import FIXED_FIRST, OWN_END, OWN_FIRST, BadPorts, first_port
 from cotenant.controller.domain import Device
 from cotenant.controller.system.locks import open_locked
+from cotenant.profiler.driver import process_info
 from tests.building.hosts import cpu
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: others trust no other account's folder")
@@ -53,7 +53,7 @@ sys.stdin.read()
 """
 AS_AN_AGENT = ("-m", "cotenant.agent")
 """What the kernel shows of an agent's command line."""
-ME = pwd.getpwuid(os.geteuid()).pw_name
+ME = process_info.user(os.getpid())
 
 
 def locks_of(folder: Path, left_behind: Mapping[str, Sequence[Path]] | None = None) -> DeviceLocks:
