@@ -185,21 +185,13 @@ def lock_path(pipe_directory: PurePosixPath) -> PurePosixPath:
 
 
 def _open(path: PurePosixPath) -> int:
-    """The lock file, made where it is not there, for every user who may enter its folder; never a link.
+    """The lock file, made where it is not there; never a link. For this account alone: whoever can open it
+    could keep us from asking.
 
     Raises:
         OSError: it cannot be made or opened, or is something else.
     """
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        # Not O_CREAT: in a sticky folder the kernel may refuse that for another user's file.
-        file = os.open(path, flags)
-    except FileNotFoundError:
-        try:
-            file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-            os.fchmod(file, 0o666)  # The umask must not decide who takes turns with us.
-        except FileExistsError:  # Another process was quicker.
-            file = os.open(path, flags)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise OSError(0, "not a plain file", str(path))

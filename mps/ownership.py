@@ -135,8 +135,13 @@ class Spec:
 
 
 def daemons_at(spec: Spec, running: Running) -> Iterator[FoundProcess]:
-    """Daemons that name its pipe directory, ours or not."""
-    return (found for found in running.daemons if found.pipe_directory == str(spec.pipe_directory))
+    """Daemons that name its pipe directory, ours or not. Nobody but us and root can listen there: what a
+    process of another account has in its environment says nothing."""
+    return (
+        found
+        for found in running.daemons
+        if found.pipe_directory == str(spec.pipe_directory) and found.uid in (0, os.getuid())
+    )
 
 
 def start(spec: Spec) -> tuple[FoundProcess, str]:

@@ -219,7 +219,8 @@ def _find_process(pid: int) -> list[FoundProcess]:
     identity = identity_of(pid)
     environment = environment_of(pid)
     try:
-        uid = os.stat(_PROC / str(pid)).st_uid
+        # Not the owner of /proc/PID, which is root for any process that wants that.
+        lines = (_PROC / str(pid) / "status").read_text(errors="replace").split("\n")
     except OSError:
         return []
     if identity is None:
@@ -227,7 +228,7 @@ def _find_process(pid: int) -> list[FoundProcess]:
     return [
         FoundProcess(
             identity=identity,
-            uid=uid,
+            uid=next(int(line.split("\t")[1]) for line in lines if line.startswith("Uid:\t")),
             pipe_directory=None if environment is None else environment.get(PIPE_DIRECTORY, ""),
             owner=(environment or {}).get(OWNER_MARK, ""),
         )

@@ -6,8 +6,6 @@ Rule: the state folder is locked before anything in it is read, so it never has 
 from __future__ import annotations
 
 import os
-import pwd
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
@@ -19,7 +17,7 @@ import msgspec
 from cotenant.agent.containers import find_runtimes, offered_features
 from cotenant.agent.daemon.core import AgentConfig, AgentMemory
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
-from cotenant.agent.daemon.supervisors import stored_orders
+from cotenant.agent.daemon.supervisors import left_behind, stored_orders
 from cotenant.agent.gpus import GpuWatch, Mps, bus_address, offer_devices, prepare
 from cotenant.agent.host import devices, folders, jobside
 from cotenant.agent.host.cgroups import Cgroups, device_regions, find_cgroups, sweep
@@ -33,7 +31,7 @@ from cotenant.agent.host.facts import (
     usable_cores,
 )
 from cotenant.agent.host.folders import StateProblem
-from cotenant.agent.host.locks import DeviceLocks, LockOwner, LockProblem, lock_folder
+from cotenant.agent.host.locks import DeviceLocks, LockProblem, lock_folders
 from cotenant.agent.host.ports import BadPorts, first_port
 from cotenant.agent.host.trees import TREES
 from cotenant.agent.host.user_files import find_exposed
@@ -118,9 +116,8 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     cgroup_root = _groups_for_jobs(groups, warnings)
     regions = _device_regions(groups, inventory.gpus, device_regions(), warnings)
     inventory = _add_limits(inventory, regions if cgroup_root else {})
-    folder = _or_problem(lock_folder, 1)
-    locks = DeviceLocks(folder, _owner(host_id, token))
     attempts = state_dir / ATTEMPTS
+    locks = DeviceLocks(_or_problem(lock_folders, 1), left_behind(attempts, inventory.devices))
     watch = _watch(settings, inventory, state_dir, attempts, warnings)
     root = paths.checkpoint_root(settings).absolute()
     ready = offer_devices(inventory.devices, locks, watch.conditions() if watch is not None else None)
@@ -314,6 +311,7 @@ def _or_problem(make: Callable[[], T], code: int) -> T:
         MetricsProblem,
         SpoolProblem,
         StateProblem,
+        paths.PathError,
     ) as error:
         raise AgentProblem(str(error), code) from None
     except OSError as error:
@@ -335,16 +333,6 @@ def _key(endpoint: str, keys_dir: str, host_id: HostId) -> KeyFile | None:
 
 
 # --- The state folder ------------------------------------------------------------------------------
-
-
-def _owner(host_id: HostId, token: str) -> LockOwner:
-    uid = os.getuid()
-    try:
-        user = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        user = str(uid)
-    since = time.strftime("%Y-%m-%d %H:%M")
-    return LockOwner(pid=os.getpid(), uid=uid, user=user, host=host_id, since=since, token=token)
 
 
 def _job_side(base: Path, attempts: Path) -> Path:

@@ -45,12 +45,11 @@ from cotenant.agent.daemon.images import Images, NoImage
 from cotenant.agent.daemon.loop import AgentLoop
 from cotenant.agent.daemon.metrics import AgentReading, Edge, sheet_of
 from cotenant.agent.daemon.spool import Spool
-from cotenant.agent.daemon.supervisors import Supervisors
+from cotenant.agent.daemon.supervisors import Supervisors, locked_by
 from cotenant.agent.daemon.tasks import GpuRelease, LogReader, Tasks, contain_failure
 from cotenant.agent.daemon.trees import NoTree, TreeFetcher
 from cotenant.agent.daemon.warm_starts import WarmStarts
 from cotenant.agent.gpus import GpuWatch, Mps, MpsEdge, offer_devices
-from cotenant.agent.host.devices import lock_names
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.indicators import IndicatorReader
 from cotenant.agent.host.locks import DeviceLocks
@@ -407,10 +406,9 @@ class Runtime:
 
     def _lock_devices(self, order: Order) -> list[int]:
         """Descriptors for the supervisor, which keep its devices from other agents when we are gone."""
-        part = next(member for member in order.gang if member.host_id == order.host_id)
-        devices = [d for d in self._state.config.report.devices if d.device_id in part.devices]
-        names = sorted({name for device in devices for name in lock_names(device)})
-        return self._locks.descriptors_for_supervisor(names)
+        return self._locks.descriptors_for_supervisor(
+            sorted(locked_by(order, self._state.config.report.devices))
+        )
 
     async def _look_for_devices(self) -> None:
         """Ask again for what another agent holds."""

@@ -14,7 +14,7 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from cotenant.agent.daemon.tasks import Tasks
 from cotenant.agent.daemon.warm_starts import SUPERVISOR as PROGRAM
 from cotenant.agent.daemon.warm_starts import SpareSupervisor
 from cotenant.agent.host.checkpoint_root import make_checkpoint_folder
+from cotenant.agent.host.devices import lock_names
 from cotenant.agent.host.facts import OPEN_ONE, closed_folder
 from cotenant.agent.host.process_identity import boot_id, open_pidfd
 from cotenant.agent.ipc import (
@@ -57,7 +58,7 @@ from cotenant.agent.ipc import (
     write_record,
 )
 from cotenant.agent.supervisor.processes import end_leftovers
-from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId, Launch, StartAttempt
+from cotenant.controller.domain import AttemptNo, CommandId, Device, HostId, JobId, Launch, StartAttempt
 from cotenant.controller.system.locks import is_free, open_locked
 from cotenant.controller.wire import AskStream, StreamReply, StreamTold
 
@@ -300,6 +301,23 @@ class Supervisors:
         await self._tasks.leave()
         for line in self._lines.values():
             line.close()
+
+
+def locked_by(order: Order, devices: Iterable[Device]) -> set[str]:
+    """The names of the locks that an order's supervisor holds here. `devices`: of this host."""
+    part = next(member for member in order.gang if member.host_id == order.host_id)
+    return {name for each in devices if each.device_id in part.devices for name in lock_names(each)}
+
+
+def left_behind(base: Path, devices: Sequence[Device]) -> dict[str, list[Path]]:
+    """The attempts of an earlier start that run on: by the locks that they hold, the files by which we know
+    that they run."""
+    found: dict[str, list[Path]] = {}
+    for order in stored_orders(base):
+        alive = attempt_folder(base, order.job_id, order.attempt) / ALIVE_LOCK
+        for name in () if is_free(alive) else locked_by(order, devices):
+            found.setdefault(name, []).append(alive)
+    return found
 
 
 def stored_orders(base: Path) -> Iterator[Order]:

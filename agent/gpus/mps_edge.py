@@ -36,6 +36,7 @@ from cotenant.agent.gpus.mps_watch import (
     client_of,
     verdict,
 )
+from cotenant.agent.host.user_files import find_exposed
 from cotenant.agent.ipc import FOLDER_NAME, ORDER, RESULT, BadRecord, Order, job_socket, read_record
 from cotenant.controller.domain import Device, DeviceId, sharing_in_words
 from cotenant.controller.system import paths
@@ -87,11 +88,13 @@ def prepare(
     Blocks for as long as starting them takes. `owner`: the name of the agent's state folder.
 
     Raises:
-        PlaceError: the user's runtime folder belongs to another user.
+        PathError: the user's runtime folder belongs to another user, or root's is open to others.
     """
     if not any(device.kind == "cuda" for device in devices):
         return Mps(setup=Setup(), watch=MpsWatch(()), devices=devices)
     runtime = paths.mps_runtime_dir(settings)
+    if (where := find_exposed(Path(daemons_folder(runtime)))) is not None:
+        raise paths.PathError(f"others than root can change {where}: set mps.runtime_dir to another folder")
     host = detection.look(runtime, allowed=settings.mode != "off")
     setup = mps_rules.plan(settings, host, devices, gpus, logs=state_dir, owner=owner, one_uid=host.uid != 0)
     watch = MpsWatch(setup.specs)

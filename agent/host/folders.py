@@ -61,5 +61,5 @@ def token_in(folder: Path) -> str:
     except FileNotFoundError:
         pass
     token = uuid.uuid4().hex
-    write_whole(path, f"{token}\n".encode(), mode=0o644)
+    write_whole(path, f"{token}\n".encode())
     return token

@@ -209,8 +209,8 @@ def find_exposed(path: Path) -> Path | None:
                 if (there := find_exposed(each.resolve())) is not None:
                     return there
                 continue
-            is_open = bool(found.st_mode & stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
-            if found.st_uid != 0 or is_open:
+            others = found.st_mode & (stat.S_IWOTH | (stat.S_IWGRP if found.st_gid else 0))
+            if found.st_uid != 0 or (others and not found.st_mode & stat.S_ISVTX):
                 return each
     return None
 

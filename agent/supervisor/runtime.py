@@ -34,6 +34,7 @@ import msgspec
 from cotenant.agent.containers import BadContainer, ContainerCommands, client_environment, remove_containers
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.process_identity import own_identity
+from cotenant.agent.host.user_files import OpenFolder
 from cotenant.agent.ipc import (
     CONTROL,
     LOGS,
@@ -415,7 +416,8 @@ class Supervisor:
         if self._order.warm.learns:
             with suppress(OSError):
                 names = self._datagrams.read_file(MODULES, MODULES_BYTES_MAX)
-                (self._folder / MODULES).write_bytes(names)
+                with OpenFolder.open_path(self._folder) as ours:
+                    ours.write(MODULES, names, 0o600)
                 self._order = msgspec.structs.replace(self._order, warm=WarmOffer())
 
     def _keep(self, name: str, record: msgspec.Struct) -> bool:

@@ -59,7 +59,7 @@ def asks_for_json(words: Sequence[str]) -> bool:
 def run_guarded(act: Callable[[], int], *, as_json: bool = False) -> int:
     """What goes wrong, as one line and an exit code; `as_json`: on standard output as an object, too."""
     try:
-        code = act()
+        code = say_in_words(act)
         sys.stdout.flush()  # here, where a full disk can still be said
         return code
     except Problem as problem:
@@ -84,6 +84,18 @@ def run_guarded(act: Callable[[], int], *, as_json: bool = False) -> int:
         drop_output()
         print(Problem("failed", f"standard output cannot be written: {error.strerror}"), file=sys.stderr)
         return FAILED
+
+
+def say_in_words(act: Callable[[], int]) -> int:
+    """Does it. Raises Problem also for a socket or a folder of sockets that cannot be used, whoever asked."""
+    try:
+        return act()
+    except (OSError, ValueError) as error:
+        from cotenant.controller.system import endpoint, paths
+
+        if isinstance(error, paths.PathError | endpoint.BadEndpoint):
+            raise Problem("config", str(error)) from None
+        raise
 
 
 def open_streams() -> None:

@@ -112,16 +112,20 @@ def socket_path(endpoint: str) -> Path | None:
 
 
 def prepare_folder(path: Path) -> None:
-    """Make the socket's folder, 0700; one that others can write to is refused.
+    """Make the socket's folder, 0700; one that others can write to is refused, and so is another's link.
 
     Raises:
-        BadEndpoint: the folder belongs to someone else, or others may write to it.
+        BadEndpoint: the folder cannot be made, belongs to someone else, or others may write to it.
     """
     folder = path.parent
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = folder.stat()
-    if status.st_uid != os.getuid():
-        raise BadEndpoint(f"{folder} belongs to uid {status.st_uid}, not to you: choose another endpoint")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status, linked_by = folder.stat(), folder.lstat().st_uid
+    except OSError as error:
+        raise BadEndpoint(f"{folder}: cannot be made: {error.strerror}: choose another endpoint") from None
+    owner = status.st_uid if linked_by in (0, os.getuid()) else linked_by
+    if owner != os.getuid():
+        raise BadEndpoint(f"{folder} belongs to uid {owner}, not to you: choose another endpoint")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise BadEndpoint(
             f"others may write to {folder}: run `chmod go-w {folder}` or choose another endpoint"

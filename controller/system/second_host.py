@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -76,10 +75,15 @@ def prepare_second_host(
     made = SecondHost(second, endpoints, folder / f"standby-{host_of(second)}")
     if made.folder.exists() and not force:
         raise KeyProblem(f"{made.folder} exists: --force writes it again")
-    made.folder.mkdir(mode=0o700, exist_ok=True)
-    os.chmod(made.folder, 0o700)
+    try:  # Root gives it to the controller's account, which may have put a link there.
+        made.folder.mkdir(mode=0o700, exist_ok=True)
+        opened = os.open(made.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise KeyProblem(f"{made.folder} is no folder that can be used: {error.strerror}") from None
+    os.fchmod(opened, 0o700)
     if os.geteuid() == 0:
-        shutil.chown(made.folder, folder.stat().st_uid, folder.stat().st_gid)
+        os.fchown(opened, folder.stat().st_uid, folder.stat().st_gid)
+    os.close(opened)
     for name in (CONTROLLER_KEY, USERS_FILE):
         write_key_file(made.folder / name, decode_text((folder / name).read_bytes()), force)
     write_key_file(made.folder / SETTINGS_FILE, _settings_text(loaded, folder, made), force)

@@ -83,6 +83,9 @@ def main() -> int:
                 address = PageAddress(host, port, words.ssh)
             found = link_socket(paths.runtime_dir(), address.port, words.socket)
             links = held.enter_context(listen_on_path(found))
+        except paths.PathError as error:
+            print(Problem("config", str(error)), file=sys.stderr)
+            return 1
         except OSError as error:
             where = words.socket or f"port {words.port}"
             why = f"cannot listen on {where}: {error.strerror or error}"

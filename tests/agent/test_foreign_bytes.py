@@ -7,7 +7,6 @@ promises.
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +24,7 @@ from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState
 from cotenant.agent.gpus.probe_results import ProbeBegins
 from cotenant.agent.gpus.watchers import WatchLineCodec
-from cotenant.agent.host import folders, locks
+from cotenant.agent.host import folders
 from cotenant.agent.ipc.channel import Deframer, frame_message
 from cotenant.agent.ipc.files import BadRecord, read_record
 from cotenant.agent.ipc.records import Durable, ProcessIdentity, Status
@@ -120,14 +119,6 @@ def record(value: msgspec.Struct) -> Kind:
     )
 
 
-def owner_in(path: Path) -> object:
-    file = os.open(path, os.O_RDWR)
-    try:
-        return locks._read(file)
-    finally:
-        os.close(file)
-
-
 def spool_in(path: Path) -> object:
     spool = Spool(path)
     try:
@@ -155,7 +146,6 @@ def a_spool() -> bytes:
         return (Path(name) / "spool").read_bytes()
 
 
-OWNER = locks.LockOwner(pid=1, uid=0, user="ann", host="h", since="now", token="t")
 WORD = coordination.MemberNow(
     sequence=4, ranks=(coordination.RankNow(rank=0, step=5, world_size=2, resumable=True),), step_s=0.5
 )
@@ -192,7 +182,6 @@ KINDS: dict[str, Kind] = {
     "marks of GPUs": record(MARKS),
     "a spool": Kind(a_spool(), in_file("spool", spool_in), (SpoolProblem,)),
     "a token": Kind(b"0123456789abcdef\n", in_file("token", lambda path: folders.token_in(path.parent))),
-    "a lock's owner": Kind(msgspec.json.encode(OWNER), in_file("x.agent", owner_in)),
     "a daemon's owner": Kind(
         json.dumps(
             {

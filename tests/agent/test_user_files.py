@@ -273,17 +273,17 @@ def test_the_lock_folder_that_a_user_made_first(ground: Path, monkeypatch: pytes
     folder = of_user(ground / "locks")
     folder.chmod(0o1777)
     monkeypatch.setenv(locks.LOCK_DIR_ENV, str(folder))
-    assert locks.lock_folder() == folder
-    assert folder.stat().st_uid == 0
-    me = locks.LockOwner(pid=1, uid=0, user="root", host="h", since="", token="t")
-    mine = locks.DeviceLocks(folder, me)
+    found = locks.lock_folders()
+    assert found.shared == folder
+    assert folder.stat().st_uid == (folder / locks.ROOTS).stat().st_uid == 0
+    mine = locks.DeviceLocks(found)
     assert mine.take(["core-0"]) == ""
     folder.rename(ground / "aside")
     folder.symlink_to(canary)
     before = seen(canary)
     assert "cannot be used" in mine.take(["core-1"])
     with pytest.raises(locks.LockProblem):
-        locks.lock_folder()
+        locks.lock_folders()
     assert seen(canary) == before
     mine.release()
 
@@ -375,6 +375,10 @@ def test_a_place_that_others_can_change_is_found(ground: Path) -> None:
     assert find_exposed(ground / "open" / "state") == ground / "open"
     (ground / "open").chmod(0o1777)
     assert find_exposed(ground / "open" / "state") is None
+    (ground / "open").chmod(0o775)
+    assert find_exposed(ground / "open" / "state") is None, "of root's own group"
+    os.chown(ground / "open", 0, USER)
+    assert find_exposed(ground / "open" / "state") == ground / "open"
     (ground / "link").symlink_to(theirs / "inner")
     assert find_exposed(ground / "link") == theirs
 
@@ -387,3 +391,4 @@ def test_roots_agent_refuses_a_state_folder_that_a_user_can_change(ground: Path)
         folders.take_state_folder(theirs / "state")
     folders.take_state_folder(ground / "ours")
     assert folders.token_in(ground / "ours") == folders.token_in(ground / "ours")
+    assert stat.S_IMODE((ground / "ours" / folders.TOKEN).stat().st_mode) == 0o600, "a mark of our daemons"

@@ -28,6 +28,7 @@ HOMES: dict[str, dict[str, str]] = {
         "agent/daemon/spool.py": "appends to a file that is there",
         "agent/host/jobside.py": "renames a folder",
         "agent/daemon/trees.py": "renames a folder, and flushes a file to look at its disk",
+        "agent/host/locks.py": "moves away what another account put in a folder's place",
         "agent/ipc/files.py": "gives a damaged file another name",
         "mps/ownership.py": f"{ALONE}, and writes into the file that it has locked",
     },
@@ -35,6 +36,7 @@ HOMES: dict[str, dict[str, str]] = {
         "controller/system/locks.py": "home",
         "mps/ownership.py": ALONE,
         "mps/channel.py": ALONE,
+        "agent/slurm/steps/srun.py": "is a program of the job's, and nothing of ours is there",
     },
     "os.pidfd_open": {
         "agent/host/process_identity.py": "home",

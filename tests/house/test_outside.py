@@ -50,7 +50,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
         frozenset((".read_text", "os.listdir", "os.open", "shutil.which")),
     ),
     "agent/supervisor/processes/measuring.py": (KERNEL, frozenset((".read_text",))),
-    "agent/supervisor/runtime.py": (STATE, frozenset((".mkdir", ".write_bytes"))),
+    "agent/supervisor/runtime.py": (STATE, frozenset((".mkdir",))),
     "agent/containers/processes.py": (KERNEL, frozenset((".read_bytes", "os.listdir"))),
     "agent/containers/runtimes.py": (
         f"{TOOL}; folders below /etc, /run and /sys that are root's",
@@ -95,7 +95,8 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
         "a folder of its own that `mkdtemp` has made; a queue's folder is 0700 and its user's",
         frozenset((".chmod", ".read_text", "shutil.rmtree")),
     ),
-    "agent/host/locks.py": (CHECKED, frozenset(("os.mkdir", "os.open"))),
+    "agent/host/lock_holders.py": (KERNEL, frozenset((".read_bytes", ".read_text", "os.listdir"))),
+    "agent/host/locks.py": (CHECKED, frozenset(("os.mkdir", "os.open", "os.rename"))),
     "agent/supervisor/processes/reaper.py": (
         f"{KERNEL}; {STATE}",
         frozenset((".read_bytes", ".touch", "os.listdir")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,39 @@ import os, pathlib, torch_of_mine
 pathlib.Path("done").write_text(f"{os.getuid()} {os.getcwd()} {torch_of_mine.__file__}")
 """
 """Imports something that only the person's own folder has."""
+
+
+APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+def why_no_machine() -> str:
+    """Why there can be no machine of its own here."""
+    if os.geteuid() != 0:
+        return "making users needs root"
+    lacking = [name for name in ("useradd", "unshare", "mount") if shutil.which(name) is None]
+    if lacking:
+        return f"there is no {' and no '.join(lacking)} here"
+    layers = (
+        "mount -t tmpfs t /mnt && mkdir /mnt/u /mnt/w",
+        "mount -t overlay o -o lowerdir=/etc,upperdir=/mnt/u,workdir=/mnt/w /etc",
+    )
+    tried = subprocess.run([*APART, "sh", "-c", " && ".join(layers)], capture_output=True, text=True)
+    return f"no layers can be mounted here: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+def run_apart(program: Path, work: Path, *words: str | Path) -> str:
+    """What a program prints on a machine of its own. Its shell is process 1 there, and reaps orphans."""
+    shell = f'{sys.executable} {program} "$@"; exit $?'
+    done = subprocess.run(
+        [*APART, "sh", "-c", shell, "sh", *words, work],
+        capture_output=True,
+        text=True,
+        timeout=within_s(400),
+        check=False,
+    )
+    logs = "".join(f"\n== {log.name}\n{log.read_text()[-3000:]}" for log in work.glob("*.log"))
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{logs}"
+    return done.stdout
 
 
 def separate(work: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -25,8 +27,10 @@ from cotenant.mps.channel import (
     set_percentage,
 )
 from cotenant.mps.daemon import Daemon, sweep
-from cotenant.mps.ownership import LOG_NAMES, Owned, Spec, bound_logs
+from cotenant.mps.environment import PIPE_DIRECTORY
+from cotenant.mps.ownership import LOG_NAMES, SUFFIX, Owned, Spec, bound_logs
 from cotenant.mps.servers import DaemonStatus
+from cotenant.profiler.driver import process_info
 from tests.mps.conftest import Place, freeze
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
@@ -210,6 +214,44 @@ def test_a_strangers_daemon_in_our_directory_is_named_and_left_alone(best: Place
     assert f"pid {stranger.identity.pid} of uid {os.getuid()}" in seen.why_not
     assert process.is_alive(stranger.identity)
     assert default_percentage(best.channel) == 100.0
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: starts a process of another account")
+def test_a_process_of_another_account_that_looks_like_our_daemon_is_none(
+    keeper: Owner, best: Place, tmp_path: Path
+) -> None:
+    """It has our mark and our pipe directory in its environment, and looks like root's: /proc/PID is root's
+    where a process may not read its own program."""
+    first = keeper.look()
+    assert first.shares
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o711)
+        shell = shutil.copy("/bin/sh", name)
+        os.chmod(shell, 0o711)
+        with subprocess.Popen(
+            [shell, "-c", "echo up; read x", process.CONTROL, "-d"],
+            env={PIPE_DIRECTORY: str(best.pipe), process.OWNER_MARK: "agent-7"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            user=54_321,
+            extra_groups=[],
+        ) as pretender:
+            assert pretender.stdout is not None
+            pretender.stdout.readline()
+            (found,) = (each for each in best.daemons() if each.identity.pid == pretender.pid)
+            assert (found.uid, found.owner) == (54_321, "agent-7")
+            assert process_info.user(pretender.pid) == "uid 54321"
+            assert keeper.look(in_use=True).daemon == first.daemon
+            assert keeper.look(in_use=True).shares
+            pretender.kill()
+
+
+def test_only_its_owner_can_keep_others_from_asking_a_daemon(keeper: Owner, best: Place) -> None:
+    keeper.look()
+    assert default_percentage(best.channel) == 60.0
+    for suffix in (".lock", SUFFIX):
+        assert stat.S_IMODE((best.pipe.parent / f"{best.pipe.name}{suffix}").stat().st_mode) == 0o600
 
 
 def test_a_second_daemon_beside_ours_takes_both_out_of_sharing(keeper: Owner, best: Place) -> None:

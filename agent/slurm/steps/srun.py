@@ -8,6 +8,7 @@ ends.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import select
@@ -25,6 +26,8 @@ from .hostlist import address
 
 PROTOCOL = ("COTENANT_SOCKET", "COTENANT_CHECKPOINT_ROOT", "COTENANT_ZERO_CODE", "COTENANT_MODULES")
 """Without these a process is no part of the job to cotenant."""
+STEP_FOLDER = "COTENANT_STEP_FOLDER"
+"""The job's own folder on this host, for steps of steps."""
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 KILL_AFTER_S = 20.0
 """From the end of one task with an error to that of the others."""
@@ -69,26 +72,29 @@ def elsewhere(step: steps.Step, plan: layouts.Layout, env: dict[str, str]) -> in
 
 
 class StepClaim:
-    """A name that one process on this host can have: given back when it ends, however it does."""
+    """What one process of the attempt on this host can have: given back when it ends, however it does. A lock
+    in the job's own folder, where no other account can take it."""
 
     def __init__(self, env: dict[str, str], what: str) -> None:
-        job = f"{env.get('COTENANT_JOB')}-{env.get('COTENANT_ATTEMPT')}-{env.get('SLURMD_NODENAME')}"
-        self._name = f"\0cotenant-step-{os.getuid()}-{job}-{what}"
-        self._socket: socket.socket | None = None
+        folder = env.get(STEP_FOLDER) or os.path.dirname(env.get("COTENANT_SOCKET", ""))
+        self._path = os.path.join(folder, f"claim-{what}") if folder else ""
+        self._file = -1
 
     def take(self) -> bool:
-        taken = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        if not self._path:  # What started it has kept nothing of the job's environment.
+            return True
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            taken.bind(self._name)
-        except OSError:
-            taken.close()
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
             return False
-        self._socket = taken
+        self._file = file
         return True
 
     def give_back(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
+        if self._file >= 0:
+            os.close(self._file)
 
 
 class Run:
@@ -177,6 +183,7 @@ class Run:
         for local in range(self._here):
             env = layouts.export_environment(self._step, self._env)
             env = {name: value for name, value in env.items() if speaks or name not in PROTOCOL}
+            env.setdefault(STEP_FOLDER, os.path.dirname(self._env.get("COTENANT_SOCKET", "")))
             env.update(layouts.task_words(self._plan, self._host, local, step_id))
             env.update(layouts.rank_words(self._plan, self._host, local, self._devices))
             if (

@@ -118,7 +118,7 @@ class _Attempt:
             return
         if unclean(terminate(group_by_pipe(order, {}, found), TERMINATE_S), ""):
             with suppress(OSError):  # A full disk: then nobody hears of it.
-                (self._folder / UNCLEAN).touch()
+                (self._folder / UNCLEAN).touch(mode=0o600)
         for pid in found:
             self.end(pid, 0.0, signal.SIGTERM)
         until_s = time.monotonic() + TERM_GRACE_S

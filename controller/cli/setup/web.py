@@ -71,10 +71,7 @@ def web(
     if link and ssh is not None:
         raise Problem("usage", "--ssh is for the start of a page, not for its links", "`cotenant web --help`")
     if link:
-        try:
-            say(new_link(paths.runtime_dir(), port, socket))
-        except paths.PathError as error:
-            raise Problem("config", str(error)) from None
+        say(new_link(paths.runtime_dir(), port, socket))
         return
     if (problem := cannot_serve()) is not None:
         raise problem

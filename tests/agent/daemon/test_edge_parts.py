@@ -29,7 +29,7 @@ from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.daemon.runtime import Runtime
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.tasks import BYTES_MAX, LogReader, look
-from cotenant.agent.host.locks import DeviceLocks, LockOwner
+from cotenant.agent.host.locks import DeviceLocks, LockFolders
 from cotenant.agent.ipc import CONTROL, LOGS, RESULT, GangIn, Order, attempt_folder
 from cotenant.agent.supervisor.processes import LogWriter
 from cotenant.controller.domain import AttemptNo, CommandId, ForgetJob, HostId, JobId, Launch
@@ -224,11 +224,10 @@ def order(folder: Path) -> Order:
 
 def runtime_in(folder: Path, state: Scripted, spool: Spool) -> Runtime:
     """It looks for its controller at `c.sock` there."""
-    owner = LockOwner(pid=1, uid=0, user="ann", host="h", since="", token="t")
     return Runtime(
         state,
         spool,
-        DeviceLocks(folder, owner),
+        DeviceLocks(LockFolders(shared=folder, is_root=False)),
         attempts=folder / "attempts",
         endpoint=f"ipc://{folder}/c.sock",
         key=None,

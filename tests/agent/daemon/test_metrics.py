@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 import msgspec
@@ -14,7 +13,7 @@ from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.daemon.metrics import STALE_S, AgentReading, Edge, sheet_of
 from cotenant.agent.daemon.runtime import Runtime
 from cotenant.agent.daemon.spool import Spool
-from cotenant.agent.host.locks import DeviceLocks, LockOwner
+from cotenant.agent.host.locks import DeviceLocks, LockFolders
 from cotenant.controller.domain import DeviceId, DeviceReading
 from cotenant.controller.system.metrics import Sheet
 from tests.agent.daemon.test_held_memory import GPU, OTHER, REPORT, ended
@@ -89,11 +88,10 @@ def test_faults_are_counted_from_the_start_of_the_agent_whoever_tells_of_them(tm
     async def play() -> None:
         spool = Spool(tmp_path / "spool")
         spool.load()
-        owner = LockOwner(pid=1, uid=os.geteuid(), user="ann", host="h", since="", token="t")
         runtime = Runtime(
             AgentState(config(report=REPORT)),
             spool,
-            DeviceLocks(tmp_path, owner),
+            DeviceLocks(LockFolders(shared=tmp_path, is_root=False)),
             attempts=tmp_path / "attempts",
             endpoint=f"ipc://{tmp_path}/none.sock",
             key=None,

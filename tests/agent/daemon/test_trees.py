@@ -16,7 +16,7 @@ from cotenant.agent.daemon.core import AgentState
 from cotenant.agent.daemon.runtime import Runtime
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.trees import NoTree, TreeFetcher
-from cotenant.agent.host.locks import DeviceLocks, LockOwner
+from cotenant.agent.host.locks import DeviceLocks, LockFolders
 from cotenant.agent.ipc import Order
 from cotenant.controller.domain import AttemptNo, HostId, JobId, Launch, job_spec
 from cotenant.controller.submission.packing import pack_tree
@@ -181,11 +181,10 @@ def test_an_attempt_that_is_to_stop_while_its_tree_is_fetched_ends_at_once(
     spool = Spool(tmp_path / "spool")
     spool.load()
     state = AgentState(agent_config(report=host(h1, cpu("h1/cpu0")), session="s1", uid=os.geteuid()))
-    owner = LockOwner(pid=1, uid=0, user="ann", host="h", since="", token="t")
     runtime = Runtime(
         state,
         spool,
-        DeviceLocks(tmp_path, owner),
+        DeviceLocks(LockFolders(shared=tmp_path, is_root=False)),
         attempts=tmp_path / "attempts",
         endpoint=f"ipc://{tmp_path}/nobody.sock",
         key=None,

@@ -22,7 +22,7 @@ from cotenant.agent.gpus.probe_results import AnyWatchLine, ProbeResult, XidSeen
 from cotenant.agent.gpus.watchers import Timing, Watchers
 from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.devices import cuda_devices
-from cotenant.agent.host.locks import DeviceLocks, LockOwner
+from cotenant.agent.host.locks import DeviceLocks, LockFolders
 from cotenant.agent.host.process_identity import boot_id, own_identity
 from cotenant.agent.ipc import SUPERVISOR, attempt_folder, job_socket
 from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId
@@ -631,8 +631,7 @@ def test_records_that_were_overwritten_meanwhile_are_missed_and_it_is_said(
 
 
 def test_the_condition_of_a_gpu_counts_more_than_its_locks_and_passes(tmp_path: Path) -> None:
-    me = LockOwner(pid=os.getpid(), uid=0, user="ann", host="h", since="now", token="t")
-    locks = DeviceLocks(tmp_path, me)
+    locks = DeviceLocks(LockFolders(shared=tmp_path, is_root=False))
     found = GpuFacts(index=0, uuid=ONE, memory_mib=80_000, taken_mib=600, compute_mode=3)
     (device,) = cuda_devices([found], HOST)
     bad = {ONE: DeviceCondition(state="draining", note="draining: Xid 48")}

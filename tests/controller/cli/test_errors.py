@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
 
 import click
@@ -31,6 +33,32 @@ def test_an_error_is_an_object_where_one_was_asked_for(capsys: pytest.CaptureFix
 def test_elsewhere_it_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_guarded(failing) == 3
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("plant", ["a file", "a link to nowhere", "another's folder", "another's link"])
+def test_a_folder_for_sockets_that_somebody_made_first_is_said_in_one_line(
+    plant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if plant.startswith("another's") and os.geteuid() != 0:
+        pytest.skip("needs root: makes a folder of another user")
+    planted = tmp_path / f"cotenant-{os.getuid()}"
+    match plant:
+        case "a file":
+            planted.touch()
+        case "another's folder":
+            planted.mkdir()
+        case _:
+            planted.symlink_to(tmp_path if plant == "another's link" else tmp_path / "none")
+    if plant.startswith("another's"):
+        os.chown(planted, 54_321, 54_321, follow_symlinks=False)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    (tmp_path / "none.toml").touch()
+    monkeypatch.setenv("COTENANT_CONFIG", str(tmp_path / "none.toml"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for words in (["run", "--", "true"], ["up"], ["web", "--link"]):
+        assert main(words) == Problem("config", "").exit_code, words
+        said = capfd.readouterr().err
+        assert said.startswith(f"error[config]: {planted}") and said.count("\n") == 1, words
 
 
 @pytest.mark.parametrize(

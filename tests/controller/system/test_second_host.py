@@ -83,6 +83,16 @@ def test_what_is_there_is_replaced_only_by_force(tmp_path: Path, cluster: Path) 
     assert (folder / keys.USERS_FILE).read_bytes() == (cluster / keys.USERS_FILE).read_bytes()
 
 
+def test_a_link_in_place_of_its_folder_is_not_followed(tmp_path: Path, cluster: Path) -> None:
+    here = load(tmp_path)
+    (tmp_path / "treasure").mkdir(mode=0o755)
+    (cluster / "standby-head2").symlink_to(tmp_path / "treasure")
+    with pytest.raises(keys.KeyProblem, match="standby-head2 is no folder that can be used"):
+        prepare_second_host(here, cluster, "head2", force=True)
+    assert (tmp_path / "treasure").stat().st_mode & 0o777 == 0o755
+    assert list((tmp_path / "treasure").iterdir()) == []
+
+
 def test_a_second_time_with_both_endpoints_set_changes_none(tmp_path: Path, cluster: Path) -> None:
     both = SETTINGS.replace(f'"{FIRST}"', f'["{FIRST}", "tcp://head2:7070"]')
     assert prepare_second_host(load(tmp_path, both), cluster, "head2").endpoints == (

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import os
 import socket as sockets
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,9 @@ from cotenant.controller.web.__main__ import (
     listen_on_path,
     listen_on_port,
     own_address,
+)
+from cotenant.controller.web.__main__ import (
+    main as serve_page,
 )
 
 NO_ADDRESS_OF_OURS = "192.0.2.1"
@@ -64,6 +70,20 @@ def test_where_there_is_no_other_address_the_usual_one_is_taken() -> None:
         host, port = found.getsockname()
     assert host == HERE
     assert any(f"this system has {HERE} alone" in line for line in greeting(PageAddress(host, port), ""))
+
+
+def test_a_folder_for_sockets_that_somebody_made_first_is_no_trouble_with_a_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted = tmp_path / f"cotenant-{os.getuid()}"
+    planted.touch()
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["web"])
+    assert serve_page() == 1
+    assert capsys.readouterr().err == (
+        f"error[config]: {planted}: not a folder; remove it, or set XDG_RUNTIME_DIR\n"
+    )
 
 
 def test_a_port_that_is_taken_is_said() -> None:

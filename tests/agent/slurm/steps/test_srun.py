@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,19 @@ def test_the_worst_end_is_the_steps_and_the_others_are_ended(one: Script) -> Non
     assert "srun: error: h: task 1: exit code 3" in err
     assert one("srun --kill-on-bad-exit=0 bash -c 'exit $SLURM_PROCID'")[0] == 1
     assert one("srun no-such-program")[0] == 127
+
+
+def test_what_a_step_has_is_locked_where_no_other_account_can_lock_it(one: Script) -> None:
+    """An abstract socket's name could be anybody's: it has no owner and no folder."""
+    names = [
+        f"\0cotenant-step-{os.getuid()}-{os.getpid()}-1-h-{what}" for what in ("voice", "gpu-0", "gpu-1")
+    ]
+    with ExitStack() as taken:
+        for name in names:
+            taken.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)).bind(name)
+        assert one("srun -n1 --gpus=1 bash -c 'echo ${COTENANT_SOCKET:+speaks}'")[1] == ["speaks"]
+    assert {path.name for path in one.folder.glob("claim-*")} == {"claim-voice", "claim-gpu-0"}
+    assert one("srun -n2 srun -n1 bash -c 'echo ${COTENANT_STEP_FOLDER}'")[1] == [str(one.folder)] * 2
 
 
 def test_steps_side_by_side_have_gpus_of_their_own_and_one_of_them_speaks_for_the_job(one: Script) -> None:
