@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import time
 import traceback
 from collections import Counter
@@ -59,6 +58,7 @@ from cotenant.agent.host.user_files import remove_tree
 from cotenant.agent.ipc import ContainerRuntime, Order, Result, Status
 from cotenant.agent.warm.pool import Pool
 from cotenant.controller.domain import DeviceId, DeviceReading, ExitVerdict, texts
+from cotenant.controller.system.diagnostics import say
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyFile
 from cotenant.controller.system.metrics import Sheet, Sheets
@@ -77,8 +77,8 @@ TREES_BYTES_MAX: Final = 4096 * 1024 * 1024
 
 
 def log(text: str) -> None:
-    """Writes one line to stderr."""
-    print(f"{time.strftime('%H:%M:%S')} agent: {texts.one_line(text)}", file=sys.stderr, flush=True)
+    """Writes a line to the agent's log, on standard error."""
+    say(f"{time.strftime('%H:%M:%S')} agent: {texts.one_line(text)}")
 
 
 class Runtime:
@@ -233,7 +233,7 @@ class Runtime:
         error = context.get("exception")
         log(f"internal error: {context['message']}")
         if error is not None:
-            traceback.print_exception(error)
+            say("".join(traceback.format_exception(error)))
         self.halt(f"internal error ({error!r}): start the agent again; jobs live on")
 
     def leave_on_signals(self) -> None:

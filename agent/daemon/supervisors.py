@@ -37,6 +37,7 @@ from cotenant.agent.host.checkpoint_root import make_checkpoint_folder
 from cotenant.agent.host.facts import OPEN_ONE, closed_folder
 from cotenant.agent.host.process_identity import boot_id, open_pidfd
 from cotenant.agent.ipc import (
+    CANNOT_BEGIN,
     FOLDER_NAME,
     JOB,
     ORDER,
@@ -229,6 +230,9 @@ class Supervisors:
         result = self._read(folder / RESULT, Result)
         if result is not None:
             self._post(EndCame(result=result))
+        elif code == CANNOT_BEGIN:
+            why = f"its supervisor cannot begin in {folder}{_last_words(folder)}"
+            self._post(StartFailed(job_id=key[0], attempt=key[1], why=why))
         else:
             self._post(SupervisorGone(job_id=key[0], attempt=key[1], why=_death(code, folder)))
 
@@ -305,12 +309,17 @@ def _death(code: int | None, folder: Path) -> str:
     """What became of a supervisor that left no result, as far as its exit code and its log say."""
     if code is None or code < 0:
         return f"its supervisor was killed{'' if code is None else f' (signal {-code})'}"
+    return f"its supervisor ended with code {code}{_last_words(folder)}"
+
+
+def _last_words(folder: Path) -> str:
+    """The last line of its log, behind a colon; empty where there is none, as on a full disk."""
     try:
         lines = (folder / SUPERVISOR_LOG).read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").split("\n")
     except OSError:
         lines = []
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f"its supervisor ended with code {code}{': ' + last[:200] if last else ''}"
+    return f": {last[:200]}" if last else ""
 
 
 def end_process(identity: ProcessIdentity) -> None:

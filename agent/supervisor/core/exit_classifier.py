@@ -177,7 +177,7 @@ def _looked_up(ending: Ending) -> ExitVerdict:
     if not failures:
         bad = next((each for each in ending.exits if not each.is_good), None)
         if bad is None and ending.exits:
-            return ExitVerdict(outcome="finished", exit_code=0)
+            return ExitVerdict(outcome="finished", exit_code=0, detail=ending.status.words.lost)
         failures = [bad] if bad is not None else []
     if not failures:
         return ExitVerdict(outcome="infra-failed", detail=f"never ran on {ending.order.host_id}")
