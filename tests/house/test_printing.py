@@ -47,9 +47,10 @@ def test_what_prints_is_found() -> None:
 
 STAYS = (
     "agent", "checkpoint", "gradaccum", "controller/api", "controller/domain", "controller/engine",
-    "controller/executors", "controller/history", "controller/notices", "controller/store", "controller/system",
-    "controller/workers", "controller/__main__.py", "controller/engine_settings.py", "controller/loop.py",
-    "controller/redirecting.py", "controller/router.py", "controller/server.py", "controller/standby.py",
+    "controller/executors", "controller/history", "controller/notices", "controller/store",
+    "controller/system", "controller/workers", "controller/__main__.py", "controller/engine_settings.py",
+    "controller/loop.py", "controller/redirecting.py", "controller/router.py", "controller/server.py",
+    "controller/standby.py",
 )  # fmt: skip
 """Programs that must outlive a full disk under their logs, and what runs inside users' scripts."""
 ANSWERS = {

@@ -155,8 +155,10 @@ class Output:
 
     def write_word(self, text: str) -> None:
         """Writes a line of ours into the log alone."""
+        lost_before = self._log.lost_bytes
         with suppress(OSError):
             self._log.write(f"\n[cotenant: {text}]\n".encode(errors="replace"))
+        self._log.lost_bytes = lost_before  # Of the job's output: this is ours.
 
     def close(self) -> None:
         for fd in self.fds:
