@@ -101,6 +101,7 @@ async def serve(settings: Settings, *, checkpoint_every_s: float | None = None) 
         warm=parts.warm,
         first_word_s=parts.first_word_s,
         trees_bytes_max=parts.trees_bytes_max,
+        user_share_mib=parts.user_share_mib,
         runtimes=parts.runtimes,
     )
     runtime.leave_on_signals()

@@ -23,6 +23,7 @@ from cotenant.agent.daemon.core import (
     AnyAgentEffect,
     AnyAgentEvent,
     AnyNote,
+    AttemptKey,
     AwaitMemory,
     Booted,
     ControllerMessageCame,
@@ -40,6 +41,7 @@ from cotenant.agent.daemon.core import (
     Tell,
     Trust,
 )
+from cotenant.agent.daemon.disk_use import DiskShares
 from cotenant.agent.daemon.images import Images, NoImage
 from cotenant.agent.daemon.loop import AgentLoop
 from cotenant.agent.daemon.metrics import AgentReading, Edge, sheet_of
@@ -98,6 +100,7 @@ class Runtime:
         first_word_s: float = 2.0,
         metrics: Endpoint | None = None,
         trees_bytes_max: int = TREES_BYTES_MAX,
+        user_share_mib: int = 0,
         runtimes: tuple[ContainerRuntime, ...] = (),
     ) -> None:
         self._state, self._watch = state, watch
@@ -125,6 +128,7 @@ class Runtime:
         self._trees = TreeFetcher(
             attempts.with_name(TREES), trees_bytes_max, send=self._link.send, lease_left_s=self._lease_left_s
         )
+        self._shares = DiskShares(attempts, self._trees.copy_of("x").parent, user_share_mib, log)
         self._images = Images(runtimes, lease_left_s=self._lease_left_s)
         self._release = GpuRelease(
             self.post, watch, self._mps.wait_for_look if self._mps is not None else None
@@ -189,7 +193,8 @@ class Runtime:
 
     def _side_tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What is to go on beside the loop."""
-        found = [self._look_for_devices(), *self._warm.run()]
+        shares = self._shares.run(self._copies_in_use, self.post)
+        found = [self._look_for_devices(), shares, *self._warm.run()]
         config = self._state.config
         if config.indicators_every_s > 0:
             indicators = IndicatorReader(
@@ -201,6 +206,11 @@ class Runtime:
             )
             found.append(indicators.run())
         return found
+
+    def _copies_in_use(self) -> dict[AttemptKey, str]:
+        """The names of the copies that attempts run in, where they have one."""
+        folders = {each.key: self._state.checkpoint_folder(each.job) for each in self._state.running}
+        return {key: self._trees.copy_of(folder).name for key, folder in folders.items()}
 
     def _memory_seen_mib(self) -> dict[DeviceId, float]:
         on_gpus = self._watch.memory_used_mib() if self._watch is not None else {}
@@ -342,7 +352,7 @@ class Runtime:
     def _start(self, order: Order) -> None:
         is_ready = order.launch.snapshot is None and order.launch.container is None
         if is_ready and (self._mps is None or self._mps.serves(order)):
-            self._attempts.start(self._warm.offer_server(order))
+            self._start_supervisor(order)
         else:
             self._tasks.keep(self._start_prepared(order))
 
@@ -352,6 +362,9 @@ class Runtime:
     async def _start_prepared(self, order: Order) -> None:
         """Starts an attempt once its tree and its image are here and MPS serves it. The attempt may have been
         ended meanwhile."""
+        if why := self._shares.take_copy(order, self._trees.copy_of(order.checkpoint_root).name):
+            self.post(StartFailed(job_id=order.job_id, attempt=order.attempt, why=why, of_host=False))
+            return
         try:
             if order.launch.snapshot is not None:
                 order = await self._trees.prepare(order, order.launch.snapshot)
@@ -370,7 +383,10 @@ class Runtime:
         if self._mps is not None and not self._mps.serves(order):
             await self._mps.serve(order)
         if self._state.is_there((order.job_id, order.attempt)):
-            self._attempts.start(self._warm.offer_server(order))
+            self._start_supervisor(order)
+
+    def _start_supervisor(self, order: Order) -> None:
+        self._attempts.start(self._warm.offer_server(self._shares.bound_logs(order)))
 
     def _stop_preparing(self) -> None:
         """Ends attempts that are to stop while their trees or images come: no supervisor could be told."""

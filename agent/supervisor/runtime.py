@@ -92,7 +92,6 @@ from cotenant.agent.supervisor.processes import (
     Outputs,
     RankStartFailed,
     Terminations,
-    UnusableOutput,
     abort_others,
     account_of,
     become_subreaper,
@@ -221,9 +220,6 @@ class Supervisor:
             return
         except (NotLaunchable, BadContainer) as refusal:
             self._could_not_start("command", 22, str(refusal))
-            return
-        except UnusableOutput as unusable:
-            self._could_not_start("output", 22, str(unusable))
             return
         except OSError as error:  # A log that cannot be made: our own folder's disk.
             self._could_not_start("process", error.errno or 0, f"{error.strerror}: {error.filename or ''}")

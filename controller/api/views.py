@@ -94,7 +94,8 @@ def job_view(
         batch_note=(batch.note or None) if spec.batch_size is None else None,
         step_s=current.step_s if current and current.step_s is not None else job.attempt.step_s,
         loss=next((each.value for each in metrics if each.name == "loss"), news.loss if news else None),
-        metrics=metrics, link=link_of(spec, attempts), output_lost=_output_lost(attempts),
+        metrics=metrics, link=link_of(spec, attempts),
+        output_lost=next((each.words.lost for each in reversed(attempts) if each.words.lost), None),
         accumulates=can.accumulates, accumulates_note=can.accumulates_note or None,
         preemptions=job.counts.preemptions, futile_preemptions=job.counts.futile_preemptions,
         aborted_preemptions=job.counts.aborted_preemptions, exit_code=job.attempt.exit_code,
@@ -165,11 +166,6 @@ def link_of(spec: JobSpec, attempts: Sequence[AttemptRecord]) -> str | None:
     """The job's page elsewhere: as its user says, else as it printed last; None: there is none."""
     printed = next((each.words.link for each in reversed(attempts) if is_link(each.words.link)), None)
     return spec.link.replace("{job}", spec.job_id) or printed
-
-
-def _output_lost(attempts: Sequence[AttemptRecord]) -> str | None:
-    """What is missing of the job's output, of the newest attempt of which something is."""
-    return next((each.words.lost for each in reversed(attempts) if each.words.lost), None)
 
 
 def reason_in_words(job: Job, reason: Reason, now: Now) -> str:

@@ -162,9 +162,6 @@ def _never_ran(ending: Ending, problem: StartProblem) -> ExitVerdict:
     if problem.stage == "command":
         detail = f"cannot execute {ending.command} {where}: {problem.text}"
         return ExitVerdict(outcome="user-failed", exit_code=126, detail=detail)
-    if problem.stage == "output":
-        detail = f"its output file (--output) cannot be used: {problem.text}"
-        return ExitVerdict(outcome="user-failed", exit_code=126, detail=detail)
     detail = f"could not start a process {where} ({problem.stage}): {problem.text}"
     return ExitVerdict(outcome="infra-failed", detail=detail, host_fault=True)
 

@@ -102,9 +102,7 @@ class LogWriter:
         except OSError:
             self.lost_bytes += len(view)
             self._end = end
-            self._room = (
-                0  # What comes next starts a file of its own, so that its name says where it belongs.
-            )
+            self._room = 0  # What comes next starts a file of its own, whose name says where it belongs.
             self._remove_empty_segment()
             raise
 

@@ -234,10 +234,6 @@ def output_path(order: Order, rank: int) -> Path:
     return Path(order.launch.workdir) / _PLACEHOLDER.sub(fill, order.launch.output)
 
 
-class UnusableOutput(Exception):
-    """The user's --output is no name that a file can have."""
-
-
 class Outputs:
     def __init__(
         self, folder: Path, order: Order, selector: selectors.BaseSelector, note: Callable[[str], None]
@@ -252,8 +248,7 @@ class Outputs:
         """The rank's pipe and log, and the file that its user wanted. Not read before `listen`.
 
         Raises:
-            UnusableOutput: see there. A file that cannot be written now is a note.
-            OSError: there is no terminal or pipe for it.
+            OSError: there is no terminal or pipe for it. A file that cannot be written is a note.
         """
         order = self._order
         extra = refused = None
@@ -261,11 +256,9 @@ class Outputs:
         if order.launch.output:
             try:
                 extra = open_output(path, order)
-            except OSError as error:
-                refused = error
-                self._note(f"output: cannot write {path}: {error.strerror}")
-            except ValueError as error:
-                raise UnusableOutput(f"{order.launch.output!r}: {error}") from None
+            except (OSError, ValueError) as error:  # Or no file can have such a name.
+                refused = error if isinstance(error, OSError) else OSError(errno.EINVAL, str(error))
+                self._note(f"output: cannot write {path}: {refused.strerror}")
         log = LogWriter(self._folder / LOGS, rank.rank, order.log_bytes_max, owner_of(order))
         if order.launch.terminal:
             self.terminal = Terminal(order)
