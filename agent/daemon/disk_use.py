@@ -33,8 +33,6 @@ class DiskShares:
         """Prepares to measure. `share_mib`: 0: the usual one, where the agent runs jobs of several users."""
         self._attempts, self._copies, self._share_mib, self._log = attempts, copies, share_mib, log
         self._use: DiskUse | None = None
-        self._begun: Counter[int] = Counter()
-        """Bytes of copies that were begun since, by uid."""
 
     async def run(
         self, running: Callable[[], Mapping[AttemptKey, str]], post: Callable[[ShareExceeded], None]
@@ -56,7 +54,6 @@ class DiskShares:
 
     async def measure(self) -> DiskUse:
         """Raises OSError: it cannot be measured here."""
-        self._begun.clear()
         words = ("nice", "-n", "19", "du", "-xkd1", "--", str(self._copies), str(self._attempts))
         nothing, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
         du = await asyncio.create_subprocess_exec(*words, stdin=nothing, stdout=pipe, stderr=nothing)
@@ -89,15 +86,13 @@ class DiskShares:
         share = self._share_mib * 1024 * 1024 or share_of(space.f_blocks * space.f_frsize)
         return DiskUse(share_bytes=share, free=free)
 
-    def take_copy(self, order: Order, name: str) -> str:
-        """Why the order gets no copy of that name; empty: it fits, and counts from now on."""
-        tree, uid, use = order.launch.snapshot, order.launch.uid, self._use
+    def refuse_copy(self, order: Order, name: str) -> str:
+        """Why the order gets no copy of that name; empty: it fits."""
+        tree, use = order.launch.snapshot, self._use
         if tree is None or use is None or (name in use.copies and not use.is_nearly_full):
             return ""
         more = 0 if name in use.copies else tree.content_bytes
-        refusal = use.refusal(order.start.user, use.users.get(uid, 0) + self._begun[uid], more)
-        self._begun[uid] += 0 if refusal else more
-        return refusal
+        return use.refusal(order.start.user, use.users.get(order.launch.uid, 0), more)
 
     def bound_logs(self, order: Order) -> Order:
         """The order with logs that fit into what is left of its user's share."""

@@ -362,7 +362,7 @@ class Runtime:
     async def _start_prepared(self, order: Order) -> None:
         """Starts an attempt once its tree and its image are here and MPS serves it. The attempt may have been
         ended meanwhile."""
-        if why := self._shares.take_copy(order, self._trees.copy_of(order.checkpoint_root).name):
+        if why := self._shares.refuse_copy(order, self._trees.copy_of(order.checkpoint_root).name):
             self.post(StartFailed(job_id=order.job_id, attempt=order.attempt, why=why, of_host=False))
             return
         try:

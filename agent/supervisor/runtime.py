@@ -142,7 +142,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._supervision = Supervision(order, time.monotonic())
         self._ranks = RankProcesses(self._selector, self._rank_ended, self._nanny_ended)
-        self._outputs = Outputs(folder, order, self._selector, lambda text: self._handle(Noted(text=text)))
+        self._outputs = Outputs(folder, order, self._selector)
         self._measuring = Measuring(order, self._ranks.roots)
         self._terminations = Terminations()
         self._clear_s = inf

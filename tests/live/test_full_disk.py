@@ -31,6 +31,9 @@ print("over", flush=True)
 """
 
 
+SIZES = "size=24m,nr_inodes=2000"
+
+
 class SmallDisk:
     """A file system of its own."""
 
@@ -84,7 +87,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
     place = tmp_path / "home" / "state" / "cotenant" / "agent"
     place.mkdir(parents=True)
     made = SmallDisk(place)
-    made.mount("-t", "tmpfs", "-o", "size=24m,nr_inodes=2000,mode=755", "tmpfs", str(place))
+    made.mount("-t", "tmpfs", "-o", f"{SIZES},mode=755", "tmpfs", str(place))
     yield made
     subprocess.run(["umount", "-l", str(place)], check=True)
 
@@ -95,6 +98,7 @@ def person(tmp_path: Path, disk: SmallDisk) -> Iterator[Person]:
         "agent__devices": "cpu:3",
         "agent__heartbeat_s": "0.3",
         "policy__back_off_s": "0.5",
+        "agent__user_share_mib": "8",
     }
     with at_home(tmp_path / "home", **settings) as someone:
         someone.write("job.py", BEGINS)
@@ -159,3 +163,37 @@ def test_nothing_that_runs_ends_for_it_and_all_is_told(person: Person, disk: Sma
         else:
             assert (shown["output_lost"], shown["reason"]) == (None, "finished")
     assert person.free_devices() == 3
+
+
+GREEDY = """
+import itertools, pathlib, time
+
+pathlib.Path("big").write_bytes(bytes(12 << 20))
+for number in itertools.count():
+    try:
+        pathlib.Path(f"part-{number}").touch()
+    except OSError:
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.root
+def test_who_fills_the_disk_below_a_copy_ends_in_words_and_others_do_not(
+    person: Person, disk: SmallDisk
+) -> None:
+    """With room for a copy, of which 512 MiB stay free, and few inodes."""
+    disk.mount("-o", "remount,size=1g", str(disk.place))
+    other = submit(person, "other")
+    person.until_state(other, "running")
+    (person.work / "project").mkdir()
+    (person.work / "project" / "greedy.py").write_text(GREEDY)
+    words = ("submit", "--snapshot", "copy", "--", "python3", "greedy.py")
+    greedy = person(*words, cwd=person.work / "project").out.strip()
+    found = person.until(greedy, lambda job: "agent.user_share_mib" in job["reason"])
+    assert "more than the 8 MiB that one user may have" in found["reason"], found["reason"]
+    person.until(greedy, lambda job: "remove what earlier jobs left in their copies" in job["reason"])
+    assert person.job(other)["state"] == "running" and person.job(other)["attempt"] == 1
+    person("cancel", greedy)
+    person.write("other.go", "")
+    person.until_state(other, "done")
+    assert (person.work / "other.begun").read_text() == "1\n"

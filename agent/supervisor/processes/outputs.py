@@ -16,7 +16,7 @@ import os
 import re
 import selectors
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -235,11 +235,8 @@ def output_path(order: Order, rank: int) -> Path:
 
 
 class Outputs:
-    def __init__(
-        self, folder: Path, order: Order, selector: selectors.BaseSelector, note: Callable[[str], None]
-    ) -> None:
-        """`note` takes what does not work and ends nobody."""
-        self._folder, self._order, self._selector, self._note = folder, order, selector, note
+    def __init__(self, folder: Path, order: Order, selector: selectors.BaseSelector) -> None:
+        self._folder, self._order, self._selector = folder, order, selector
         self._by_rank: dict[int, Output] = {}
         self.terminal: Terminal | None = None
         """Of its one rank, if it has one."""
@@ -248,7 +245,7 @@ class Outputs:
         """The rank's pipe and log, and the file that its user wanted. Not read before `listen`.
 
         Raises:
-            OSError: there is no terminal or pipe for it. A file that cannot be written is a note.
+            OSError: there is no terminal, pipe or log for it. A file that cannot be written ends nobody.
         """
         order = self._order
         extra = refused = None
@@ -258,7 +255,6 @@ class Outputs:
                 extra = open_output(path, order)
             except (OSError, ValueError) as error:  # Or no file can have such a name.
                 refused = error if isinstance(error, OSError) else OSError(errno.EINVAL, str(error))
-                self._note(f"output: cannot write {path}: {refused.strerror}")
         log = LogWriter(self._folder / LOGS, rank.rank, order.log_bytes_max, owner_of(order))
         if order.launch.terminal:
             self.terminal = Terminal(order)

@@ -77,7 +77,8 @@ def left_host(dispatch: Dispatch, job: Job, host_id: HostId, verdict: ExitVerdic
     dispatch.vacated += dispatch.ledger.holdings.vacate(job, host_id)
     is_blamed = outcome == "infra-failed" and not job.attempt.stop_cause and not verdict.workdir_missing
     worst = job.attempt.verdict
-    if worst is None or _weight(verdict) >= _weight(worst):
+    weights = [(_SEVERITY[each.outcome], bool(each.detail)) for each in (verdict, worst) if each is not None]
+    if weights[0] >= weights[-1]:
         worst = verdict
     dispatch.ledger.records.left_host(job, host_id, worst, is_blamed=is_blamed)
     for other_id in co_tenants:
@@ -89,10 +90,6 @@ def left_host(dispatch: Dispatch, job: Job, host_id: HostId, verdict: ExitVerdic
     elif outcome != "finished" and job.phase not in LEAVING:
         reason = job.attempt.stop_reason or because("gang-peer-ended", host_id)
         dispatch.stop(job, job.attempt.stop_cause or "peer", reason, save=False)
-
-
-def _weight(verdict: ExitVerdict) -> tuple[int, bool]:
-    return _SEVERITY[verdict.outcome], bool(verdict.detail)
 
 
 def _settle(dispatch: Dispatch, job: Job) -> None:

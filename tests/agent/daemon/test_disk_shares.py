@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cotenant.agent.daemon.core.disk_shares import LOG_BYTES_MIN, MIB, DiskUse, share_of
@@ -12,7 +13,7 @@ from cotenant.agent.daemon.disk_use import DiskShares
 from cotenant.agent.ipc import LOGS
 from cotenant.controller.domain import AttemptNo, JobId, Launch
 from cotenant.controller.domain.job_spec import CodeSnapshot
-from tests.building.orders import order_of
+from tests.building.orders import changed, order_of
 
 GIB = 1024 * MIB
 ANN, BOB = 1001, 1002
@@ -78,10 +79,12 @@ def test_what_is_there_is_measured_and_kept_to_the_share(tmp_path: Path) -> None
     assert seen.users[uid] // MIB == 6
     tree = CodeSnapshot(sha256="0" * 64, size_bytes=1, content_bytes=MIB, kind="copy", top="/p", files=1)
     order = order_of(launch=Launch(argv=("true",), uid=uid, snapshot=tree), log_bytes_max=64 * MIB)
-    assert shares.take_copy(order, "9") == ""
-    second = shares.take_copy(order, "10")
-    assert "take 7 MiB, and 1 MiB more are over the 8 MiB" in second, "what has begun since counts"
-    assert shares.take_copy(order, "7") == "", "it has its copy"
+    assert shares.refuse_copy(order, "9") == ""
+    tree = msgspec.structs.replace(tree, content_bytes=2 * MIB)
+    large = msgspec.structs.replace(order.launch, snapshot=tree)
+    refusal = shares.refuse_copy(changed(order, launch=large), "9")
+    assert "take 6 MiB, and 2 MiB more are over the 8 MiB that one user may have" in refusal
+    assert shares.refuse_copy(changed(order, launch=large), "7") == "", "it has its copy"
     bounded = shares.bound_logs(order)
     assert LOG_BYTES_MIN < bounded.log_bytes_max < MIB
     assert any("a log is cut beyond" in note for note in bounded.notes)
@@ -91,4 +94,4 @@ def test_nobody_is_bounded_before_it_is_known_what_is_there(tmp_path: Path) -> N
     shares = shares_in(tmp_path, 1)
     order = order_of(log_bytes_max=64 * MIB)
     assert shares.bound_logs(order) is order
-    assert shares.take_copy(order, "9") == ""
+    assert shares.refuse_copy(order, "9") == ""

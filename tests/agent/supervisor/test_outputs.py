@@ -29,9 +29,8 @@ class Job:
     def __init__(self, folder: Path, order: Order) -> None:
         self.folder = folder
         (folder / LOGS).mkdir(parents=True)
-        self.notes: list[str] = []
         self._selector = selectors.DefaultSelector()
-        self.outputs = Outputs(folder, order, self._selector, self.notes.append)
+        self.outputs = Outputs(folder, order, self._selector)
         self._output = self.outputs.open(order.ranks[0])
 
     def prints(self, data: bytes) -> None:
@@ -65,7 +64,6 @@ def test_an_output_file_that_cannot_be_opened(tmp_path: Path, made: list[Job]) -
     made.append(job)
     lost = f"its output could not be written to {tmp_path}: Is a directory"
     assert job.outputs.read_printed().lost == lost
-    assert job.notes == [f"output: cannot write {tmp_path}: Is a directory"]
     job.prints(b"hello\n")
     assert job.log == f"\n[cotenant: {lost}; it is in this log]\nhello\n".encode()
 
