@@ -153,9 +153,8 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     return AgentParts(
         config=config, memory=memory, spool=spool, locks=locks, attempts=attempts, endpoint=endpoint, key=key,
         metrics=metrics, warnings=warnings, watch=watch, mps=mps if mps.specs else None, warm=_pool(settings),
-        first_word_s=settings.launch.first_word_s,
+        first_word_s=settings.launch.first_word_s, user_share_mib=agent.user_share_mib, runtimes=runtimes,
         trees_bytes_max=settings.snapshot.host_max_mib * 1024 * 1024,
-        user_share_mib=agent.user_share_mib, runtimes=runtimes,
     )  # fmt: skip
 
 

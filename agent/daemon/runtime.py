@@ -104,7 +104,7 @@ class Runtime:
         runtimes: tuple[ContainerRuntime, ...] = (),
     ) -> None:
         self._state, self._watch = state, watch
-        self._spool, self._locks = spool, locks
+        self._spool, self._locks, self._metrics = spool, locks, metrics
         self._on_welcome: Callable[[], None] | None = on_welcome
         self._attempts = Supervisors(
             attempts, post=self.post, log=log, lock_devices=self._lock_devices, answer=self.send
@@ -139,13 +139,11 @@ class Runtime:
         self._removals = Tasks("removing checkpoints")
         self._tasks = Tasks("working beside the mail")
         """What goes on beside the loop until the end."""
-        self._metrics = metrics
         self._readings: dict[DeviceId, AgentReading] = {}
         """The newest of each device, for Prometheus."""
         self._faults: Counter[str] = Counter()
         """Of each GPU, by UUID, likewise."""
-        self._leave = asyncio.Event()
-        self.why_halted = ""
+        self._leave, self.why_halted = asyncio.Event(), ""
 
     async def run(self) -> None:
         """Work until `leave` is called or the controller refuses us. Jobs live on.

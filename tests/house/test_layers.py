@@ -53,10 +53,10 @@ agent.warm                      controller.wire agent.ipc agent.host
 agent.containers                controller.domain controller.wire agent.ipc agent.host
 agent.supervisor.core           controller.performance controller.domain controller.wire profiler.indicators
                                 profiler agent.ipc
-agent.supervisor.processes      controller.domain controller.wire mps profiler.indicators profiler agent.ipc
-                                agent.host agent.containers agent.supervisor.core
-agent.supervisor                controller.wire agent.ipc agent.host agent.warm agent.containers
-                                agent.supervisor.core
+agent.supervisor.processes      controller.domain controller.wire controller.system mps profiler.indicators
+                                profiler agent.ipc agent.host agent.containers agent.supervisor.core
+agent.supervisor                controller.wire controller.system agent.ipc agent.host agent.warm
+                                agent.containers agent.supervisor.core
                                 agent.supervisor.processes
 agent.daemon.core               controller.performance controller.domain controller.planning controller.wire
                                 mps profiler.indicators agent.ipc

@@ -81,6 +81,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
             "shutil.rmtree",
         )),
     ),
+    "agent/daemon/disk_use.py": (STATE, frozenset((".iterdir",))),
     "agent/daemon/trees.py": (
         STATE,
         frozenset((".chmod", ".glob", ".mkdir", ".unlink", "shutil.disk_usage", "shutil.rmtree")),

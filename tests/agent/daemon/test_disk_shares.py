@@ -11,8 +11,7 @@ import pytest
 from cotenant.agent.daemon.core.disk_shares import LOG_BYTES_MIN, MIB, DiskUse, share_of
 from cotenant.agent.daemon.disk_use import DiskShares
 from cotenant.agent.ipc import LOGS
-from cotenant.controller.domain import AttemptNo, JobId, Launch
-from cotenant.controller.domain.job_spec import CodeSnapshot
+from cotenant.controller.domain import AttemptNo, JobId, Launch, job_spec
 from tests.building.orders import changed, order_of
 
 GIB = 1024 * MIB
@@ -77,7 +76,9 @@ def test_what_is_there_is_measured_and_kept_to_the_share(tmp_path: Path) -> None
     assert seen.share_bytes == 8 * MIB
     assert {name: size // MIB for name, (_, size) in seen.copies.items()} == {"7": 3, "8": 1}
     assert seen.users[uid] // MIB == 6
-    tree = CodeSnapshot(sha256="0" * 64, size_bytes=1, content_bytes=MIB, kind="copy", top="/p", files=1)
+    tree = job_spec.CodeSnapshot(
+        sha256="0" * 64, size_bytes=1, content_bytes=MIB, kind="copy", top="/p", files=1
+    )
     order = order_of(launch=Launch(argv=("true",), uid=uid, snapshot=tree), log_bytes_max=64 * MIB)
     assert shares.refuse_copy(order, "9") == ""
     tree = msgspec.structs.replace(tree, content_bytes=2 * MIB)
