@@ -127,7 +127,7 @@ def test_nothing_that_runs_ends_for_it_and_all_is_told(person: Person, disk: Sma
     stays = submit(person, "stays")
     for job, name in ((ends, "ends"), (stays, "stays")):
         person.until_state(job, "running")
-        when(lambda name=name: (person.work / f"{name}.lines").exists())
+        when((person.work / f"{name}.lines").exists)
     spoil(disk)
     try:
         goes_on(person, "ends")

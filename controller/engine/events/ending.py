@@ -76,10 +76,8 @@ def left_host(dispatch: Dispatch, job: Job, host_id: HostId, verdict: ExitVerdic
     co_tenants = dispatch.ledger.holdings.partners(job) if dispatch.ledger.holdings.shared_count else ()
     dispatch.vacated += dispatch.ledger.holdings.vacate(job, host_id)
     is_blamed = outcome == "infra-failed" and not job.attempt.stop_cause and not verdict.workdir_missing
-    worst = job.attempt.verdict
-    weights = [(_SEVERITY[each.outcome], bool(each.detail)) for each in (verdict, worst) if each is not None]
-    if weights[0] >= weights[-1]:
-        worst = verdict
+    known = (verdict, job.attempt.verdict or verdict)
+    worst = max(known, key=lambda each: (_SEVERITY[each.outcome], bool(each.detail)))
     dispatch.ledger.records.left_host(job, host_id, worst, is_blamed=is_blamed)
     for other_id in co_tenants:
         dispatch.repace(dispatch.ledger.jobs[other_id])
