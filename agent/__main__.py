@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from cotenant.agent.daemon.assembly import AgentProblem, assemble
 from cotenant.agent.daemon.core import AgentState
 from cotenant.agent.daemon.runtime import Runtime
 from cotenant.controller.domain import HostReport
+from cotenant.controller.system.diagnostics import STANDARD_OUTPUT, say, take_standard_error
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.sections import Settings
 from cotenant.controller.system.settings import SettingsError, load
@@ -102,6 +102,7 @@ async def serve(settings: Settings, *, checkpoint_every_s: float | None = None) 
         warm=parts.warm,
         first_word_s=parts.first_word_s,
         trees_bytes_max=parts.trees_bytes_max,
+        user_share_mib=parts.user_share_mib,
         runtimes=parts.runtimes,
     )
     runtime.leave_on_signals()
@@ -117,19 +118,18 @@ def say_ready(report: HostReport) -> None:
     usable = [device for device in report.devices if device.healthy]
     noun = "device" if len(usable) == 1 else "devices"
     names = ", ".join(device.device_id.partition("/")[2] for device in usable)
-    with contextlib.suppress(BrokenPipeError):  # Nobody may read standard output any more; work goes on.
-        print(
-            f"agent {report.host_id} ready: {len(usable)} {noun}{f' ({names})' if names else ''}", flush=True
-        )
+    named = f" ({names})" if names else ""
+    say(f"agent {report.host_id} ready: {len(usable)} {noun}{named}", STANDARD_OUTPUT)
     for device in report.devices:
         if not device.healthy:
             log(f"{device.device_id} is not offered: {device.note}")
 
 
 def complain(text: str, code: int) -> int:
-    print(f"error[{CODES.get(code, 'failed')}]: agent: {text}", file=sys.stderr, flush=True)
+    say(f"error[{CODES.get(code, 'failed')}]: agent: {text}")
     return code
 
 
 if __name__ == "__main__":
+    take_standard_error()
     sys.exit(main())

@@ -131,11 +131,16 @@ def tell_supervisor(name: str, **fields: Any) -> bool:
 
 
 def say(text: str) -> None:
-    """Writes a line to the job's log. A process without one goes on."""
+    """Writes a line of ours to the job's log."""
+    write_line(f"cotenant: {text}")
+
+
+def write_line(line: str) -> None:
+    """Writes a line to standard error, or loses it: what we say may not fail a script, and none of it waits
+    in a buffer, which would fail the script at its end."""
     with contextlib.suppress(Exception):
         if sys.__stderr__ is not None:
-            sys.__stderr__.write(f"cotenant: {text}\n")
-            sys.__stderr__.flush()
+            os.write(sys.__stderr__.fileno(), f"{line}\n".encode(errors="backslashreplace"))
 
 
 def describe(error: BaseException) -> str:

@@ -8,8 +8,9 @@ Standard library only.
 from __future__ import annotations
 
 import logging
-import sys
 from typing import Any
+
+from cotenant.checkpoint.guard import write_line
 
 
 class LateLog:
@@ -24,9 +25,8 @@ class LateLog:
     def warning(self, text: str, *values: Any) -> None:
         if not self.is_beside:
             logging.getLogger(self._name).warning(text, *values)
-        elif sys.__stderr__ is not None:
-            sys.__stderr__.write(text % values + "\n")
-            sys.__stderr__.flush()
+        else:
+            write_line(text % values)
 
     def __getattr__(self, word: str) -> Any:
         return getattr(logging.getLogger(self._name), word)

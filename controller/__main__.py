@@ -29,7 +29,7 @@ from cotenant.controller.store import (
     open_database,
     replay,
 )
-from cotenant.controller.system import paths
+from cotenant.controller.system import diagnostics, paths
 from cotenant.controller.system import settings as sources
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyProblem
@@ -55,7 +55,7 @@ def main(words: list[str] | None = None) -> int:
         "--replay", action="store_true", help="only check that the policies would decide the same again"
     )
     flags = parser.parse_args(words)
-    to_stderr = logging.StreamHandler(sys.stderr)
+    to_stderr = logging.StreamHandler(diagnostics.UnfailingStream())
     to_stderr.setFormatter(Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[to_stderr])
     try:
@@ -159,10 +159,10 @@ async def lead(
     ending.current = controller.stop
     jobs = controller.core.state.engine.jobs.values()
     open_jobs = sum(1 for job in jobs if job.phase not in ENDED)
-    print(
+    diagnostics.say(
         f"ready {controller.endpoint} jobs={open_jobs} ended={len(jobs) - open_jobs} "
         f"entries={controller.core.journal.last_seq} recovered_s={controller.recovery_s:.2f}",
-        flush=True,
+        diagnostics.STANDARD_OUTPUT,
     )
     await controller.run()
     return controller
@@ -196,15 +196,16 @@ async def follow(
             await asyncio.sleep(TRY_AGAIN_S)
             continue
         ending.current = standby.stop
-        print(f"standby {router.endpoint} journal={database.place}", flush=True)
+        diagnostics.say(f"standby {router.endpoint} journal={database.place}", diagnostics.STANDARD_OUTPUT)
         return await standby.run()
     return None
 
 
 def fail(message: str, code: int) -> int:
-    print(f"error[{'config' if code == 2 else 'failed'}]: controller: {message}", file=sys.stderr)
+    diagnostics.say(f"error[{'config' if code == 2 else 'failed'}]: controller: {message}")
     return code
 
 
 if __name__ == "__main__":
+    diagnostics.take_standard_error()
     sys.exit(main())

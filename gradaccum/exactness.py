@@ -11,7 +11,6 @@ that no `except Exception` of the script holds up. Whoever asks for parts himsel
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 from weakref import WeakKeyDictionary
@@ -21,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from cotenant.checkpoint.guard import SPLITTING, AttemptEnds
+from cotenant.checkpoint.guard import SPLITTING, AttemptEnds, write_line
 from cotenant.gradaccum.modules import ModuleParts, parts_of
 from cotenant.gradaccum.protocol import ENV_ZERO_CODE, tell_failed
 
@@ -58,8 +57,7 @@ def end_attempt(reason: str) -> NoReturn:
 def announce(reason: str) -> None:
     """Lets the supervisor and the controller know that the attempt ends because parts are refused."""
     tell_failed(reason)
-    if sys.__stderr__ is not None:  # The script's own may be silent: a check is under way.
-        print(f"{ENDED}: {' '.join(reason.split())}", file=sys.__stderr__, flush=True)
+    write_line(f"{ENDED}: {' '.join(reason.split())}")  # sys.stderr may be silent: a check is under way.
 
 
 def prove_or_end(function: Callable[..., Any], *args: Any) -> Any:

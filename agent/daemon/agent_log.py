@@ -6,12 +6,12 @@ what is written of a traceback.
 
 from __future__ import annotations
 
-import sys
 import time
 import traceback
 from typing import Final
 
 from cotenant.controller.domain import texts
+from cotenant.controller.system.diagnostics import say
 
 LINE_BYTES_MAX: Final = 2048
 FRAMES_MAX: Final = 20
@@ -38,5 +38,4 @@ def shorten_error(error: BaseException) -> str:
 
 
 def _write(line: str) -> None:
-    line = texts.cut_to(texts.one_line(line[:LINE_BYTES_MAX]), LINE_BYTES_MAX)
-    print(line, file=sys.stderr, flush=True)
+    say(texts.cut_to(texts.one_line(line[:LINE_BYTES_MAX]), LINE_BYTES_MAX))

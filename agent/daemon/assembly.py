@@ -86,6 +86,8 @@ class AgentParts(msgspec.Struct, kw_only=True):
     """Of a warm start."""
     trees_bytes_max: int
     """Of packed trees that are kept."""
+    user_share_mib: int = 0
+    """Of the state folder's disk; 0: the usual share."""
     mps: Mps | None = None
     """Its daemons; None: no device here is shared through MPS."""
     runtimes: tuple[ContainerRuntime, ...] = ()
@@ -148,8 +150,8 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     return AgentParts(
         config=config, memory=memory, spool=spool, locks=locks, attempts=attempts, endpoint=endpoint, key=key,
         metrics=metrics, warnings=warnings, watch=watch, mps=mps if mps.specs else None, warm=_pool(settings),
-        first_word_s=settings.launch.first_word_s,
-        trees_bytes_max=settings.snapshot.host_max_mib * 1024 * 1024, runtimes=runtimes,
+        first_word_s=settings.launch.first_word_s, user_share_mib=agent.user_share_mib, runtimes=runtimes,
+        trees_bytes_max=settings.snapshot.host_max_mib * 1024 * 1024,
     )  # fmt: skip
 
 

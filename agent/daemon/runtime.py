@@ -41,6 +41,7 @@ from cotenant.agent.daemon.core import (
     Tell,
     Trust,
 )
+from cotenant.agent.daemon.disk_use import DiskShares
 from cotenant.agent.daemon.images import Images, NoImage
 from cotenant.agent.daemon.loop import AgentLoop
 from cotenant.agent.daemon.metrics import AgentReading, Edge, sheet_of
@@ -92,10 +93,11 @@ class Runtime:
         first_word_s: float = 2.0,
         metrics: Endpoint | None = None,
         trees_bytes_max: int = TREES_BYTES_MAX,
+        user_share_mib: int = 0,
         runtimes: tuple[ContainerRuntime, ...] = (),
     ) -> None:
         self._state, self._watch = state, watch
-        self._spool, self._locks = spool, locks
+        self._spool, self._locks, self._metrics = spool, locks, metrics
         self._on_welcome: Callable[[], None] | None = on_welcome
         self._attempts = Supervisors(
             attempts, post=self.post, log=log, lock_devices=self._lock_devices, answer=self.send
@@ -119,6 +121,7 @@ class Runtime:
         self._trees = TreeFetcher(
             attempts.with_name(TREES), trees_bytes_max, send=self._link.send, lease_left_s=self._lease_left_s
         )
+        self._shares = DiskShares(attempts, self._trees.copy_of("x").parent, user_share_mib, log)
         self._images = Images(runtimes, lease_left_s=self._lease_left_s)
         self._release = GpuRelease(
             self.post, watch, self._mps.wait_for_look if self._mps is not None else None
@@ -129,13 +132,11 @@ class Runtime:
         self._removals = Tasks("removing checkpoints")
         self._tasks = Tasks("working beside the mail")
         """What goes on beside the loop until the end."""
-        self._metrics = metrics
         self._readings: dict[DeviceId, AgentReading] = {}
         """The newest of each device, for Prometheus."""
         self._faults: Counter[str] = Counter()
         """Of each GPU, by UUID, likewise."""
-        self._leave = asyncio.Event()
-        self.why_halted = ""
+        self._leave, self.why_halted = asyncio.Event(), ""
 
     async def run(self) -> None:
         """Work until `leave` is called or the controller refuses us. Jobs live on.
@@ -181,7 +182,8 @@ class Runtime:
 
     def _side_work(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """What is to go on beside the loop."""
-        found = [self._look_for_devices]
+        shares = partial(self._shares.run, self._copies_in_use, self.post)
+        found: list[Callable[[], Coroutine[Any, Any, None]]] = [self._look_for_devices, shares]
         if self._warm.is_on:
             found.append(self._warm.run)
         if self._mps is not None:
@@ -200,6 +202,11 @@ class Runtime:
             every_s=config.indicators_every_s,
         )
         await indicators.run()
+
+    def _copies_in_use(self) -> dict[AttemptKey, str]:
+        """The names of the copies that attempts run in, where they have one."""
+        folders = {each.key: self._state.checkpoint_folder(each.job) for each in self._state.running}
+        return {key: self._trees.copy_of(folder).name for key, folder in folders.items()}
 
     def _memory_seen_mib(self) -> dict[DeviceId, float]:
         on_gpus = self._watch.memory_used_mib() if self._watch is not None else {}
@@ -346,7 +353,7 @@ class Runtime:
 
     def _start_now(self, order: Order) -> None:
         with contain_failure("starting its supervisor", partial(self._attempts.give_up, _key(order))):
-            self._attempts.start(self._warm.offer_server(order))
+            self._attempts.start(self._warm.offer_server(self._shares.bound_logs(order)))
 
     def _lease_left_s(self) -> float | None:
         return self._state.registration.lease.left_s(now_s())
@@ -354,6 +361,9 @@ class Runtime:
     async def _start_prepared(self, order: Order) -> None:
         """Starts an attempt once its tree and its image are here and MPS serves it. The attempt may have been
         ended meanwhile."""
+        if why := self._shares.refuse_copy(order, self._trees.copy_of(order.checkpoint_root).name):
+            self.post(StartFailed(job_id=order.job_id, attempt=order.attempt, why=why, of_host=False))
+            return
         try:
             if order.launch.snapshot is not None:
                 order = await self._trees.prepare(order, order.launch.snapshot)

@@ -39,6 +39,7 @@ from cotenant.agent.host.devices import lock_names
 from cotenant.agent.host.facts import OPEN_ONE, closed_folder
 from cotenant.agent.host.process_identity import boot_id, open_pidfd
 from cotenant.agent.ipc import (
+    CANNOT_BEGIN,
     FOLDER_NAME,
     JOB,
     ORDER,
@@ -236,6 +237,9 @@ class Supervisors:
         result = self._read(folder / RESULT, Result)
         if result is not None:
             self._post(EndCame(result=result))
+        elif code == CANNOT_BEGIN:
+            why = f"its supervisor cannot begin in {folder}{_last_words(folder)}"
+            self._post(StartFailed(job_id=key[0], attempt=key[1], why=why))
         else:
             self._post(SupervisorGone(job_id=key[0], attempt=key[1], why=_death(code, folder)))
 
@@ -333,6 +337,11 @@ def _death(code: int | None, folder: Path) -> str:
     """What became of a supervisor that left no result, as far as its exit code and its log say."""
     if code is None or code < 0:
         return f"its supervisor was killed{'' if code is None else f' (signal {-code})'}"
+    return f"its supervisor ended with code {code}{_last_words(folder)}"
+
+
+def _last_words(folder: Path) -> str:
+    """The last line of its log, behind a colon; empty where there is none, as on a full disk."""
     try:
         with (folder / SUPERVISOR_LOG).open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
@@ -340,7 +349,7 @@ def _death(code: int | None, folder: Path) -> str:
     except OSError:
         lines = []
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f"its supervisor ended with code {code}{': ' + last[:200] if last else ''}"
+    return f": {last[:200]}" if last else ""
 
 
 def end_process(identity: ProcessIdentity) -> None:

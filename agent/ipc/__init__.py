@@ -11,14 +11,14 @@ from cotenant.agent.ipc.files import (
     strip_secrets, write_record,
 )
 from cotenant.agent.ipc.records import (
-    CONTROL, FOLDER_NAME, JOB, JOB_SOCKET, LOGS, MODULES, ORDER, RESULT, STATUS, SUPERVISOR, UNCLEAN,
-    ContainerRuntime, Durable, MpsClient, Order, ProcessIdentity, RankOrder, Result, Status, StepClock,
-    WarmOffer, WatchRule, attempt_folder, job_socket,
+    CANNOT_BEGIN, CONTROL, FOLDER_NAME, JOB, JOB_SOCKET, LOGS, MODULES, ORDER, RESULT, STATUS, SUPERVISOR,
+    UNCLEAN, ContainerRuntime, Durable, MpsClient, Order, ProcessIdentity, RankOrder, Result, Status,
+    StepClock, WarmOffer, WatchRule, attempt_folder, job_socket,
 )
 
 __all__ = [
-    "CONTROL", "FOLDER_NAME", "JOB", "JOB_SOCKET", "LOGS", "MODULES", "ORDER", "RESULT", "STATUS",
-    "SUPERVISOR", "UNCLEAN", "BadRecord", "CoTenantsChanged",
+    "CANNOT_BEGIN", "CONTROL", "FOLDER_NAME", "JOB", "JOB_SOCKET", "LOGS", "MODULES", "ORDER", "RESULT",
+    "STATUS", "SUPERVISOR", "UNCLEAN", "BadRecord", "CoTenantsChanged",
     "ContainerRuntime", "Deframer", "Durable", "EndedNow",
     "FromSupervisor", "GangIn", "GangOut", "LeaseNow", "MpsClient", "Order", "ProcessIdentity",
     "PaceNow", "RankOrder", "Result", "SaveNow", "Status", "StatusNow", "StepClock", "StopNow",

@@ -50,6 +50,8 @@ CONTROL: Final = "control.sock"
 JOB: Final = "job"
 JOB_SOCKET: Final = "cotenant.sock"
 LOGS: Final = "logs"
+CANNOT_BEGIN: Final = 4
+"""Exit code of a supervisor that could not make its files: nothing of the job's has run."""
 MODULES: Final = "modules.json"
 """In `job/`: what a rank had imported at its first step, or when it ended."""
 

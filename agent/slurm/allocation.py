@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.host.process_identity import children_of
+from cotenant.controller.system.diagnostics import say
 from cotenant.profiler.driver.probe_client import driver_facts
 
 ENDPOINT_FILE: Final = "endpoint"
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         words = agent_words(options, os.environ, time.time())
     except NoAllocation as problem:
-        print(f"error[failed]: allocation: {problem}", file=sys.stderr, flush=True)
+        say(f"error[failed]: allocation: {problem}")
         return 1
     become_reaper()
     state = Path(tempfile.mkdtemp(prefix=f"cotenant-{os.getuid()}-", dir=os.environ.get("SLURM_TMPDIR")))

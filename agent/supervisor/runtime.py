@@ -36,6 +36,7 @@ from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.process_identity import own_identity
 from cotenant.agent.host.user_files import OpenFolder
 from cotenant.agent.ipc import (
+    CANNOT_BEGIN,
     CONTROL,
     LOGS,
     MODULES,
@@ -92,7 +93,6 @@ from cotenant.agent.supervisor.processes import (
     Outputs,
     RankStartFailed,
     Terminations,
-    UnusableOutput,
     abort_others,
     account_of,
     become_subreaper,
@@ -117,6 +117,7 @@ from cotenant.agent.supervisor.ranks import RankProcesses, WantedRank
 from cotenant.agent.supervisor.sockets import Conversations
 from cotenant.agent.supervisor.streams import Streams
 from cotenant.agent.warm.spawn import MODULES_BYTES_MAX
+from cotenant.controller.system.diagnostics import say, take_standard_error
 from cotenant.controller.wire import AskStream, BadMessage
 
 CLEAR_PERIOD_S: Final = 0.1
@@ -142,7 +143,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._supervision = Supervision(order, time.monotonic())
         self._ranks = RankProcesses(self._selector, self._rank_ended, self._nanny_ended)
-        self._outputs = Outputs(folder, order, self._selector, lambda text: self._handle(Noted(text=text)))
+        self._outputs = Outputs(folder, order, self._selector)
         self._measuring = Measuring(order, self._ranks.roots)
         self._terminations = Terminations()
         self._clear_s = inf
@@ -211,8 +212,8 @@ class Supervisor:
 
     def _start_all(self) -> None:
         order = self._order
-        (self._folder / LOGS).mkdir(mode=0o700, exist_ok=True)
         try:
+            (self._folder / LOGS).mkdir(mode=0o700, exist_ok=True)
             argv = command_of(order)
             started = self._start_ranks(argv)
         except RankStartFailed as failure:
@@ -220,9 +221,6 @@ class Supervisor:
             return
         except (NotLaunchable, BadContainer) as refusal:
             self._could_not_start("command", 22, str(refusal))
-            return
-        except UnusableOutput as unusable:
-            self._could_not_start("output", 22, str(unusable))
             return
         except OSError as error:  # A log that cannot be made: our own folder's disk.
             self._could_not_start("process", error.errno or 0, f"{error.strerror}: {error.filename or ''}")
@@ -425,7 +423,7 @@ class Supervisor:
         try:
             write_record(self._folder / name, record)
         except OSError as error:
-            print(f"cannot write {self._folder / name}: {error.strerror}", file=sys.stderr, flush=True)
+            say(f"cannot write {self._folder / name}: {error.strerror}")
             return False
         return True
 
@@ -470,6 +468,7 @@ class Supervisor:
 
     def _write_result(self) -> None:
         assert self._result is not None
+        self._outputs.tell_losses()  # Before the result, with which readers stop.
         if not self._keep(RESULT, self._result):
             self._result_s = time.monotonic() + RETRY_S
             return
@@ -495,7 +494,7 @@ def main(arguments: list[str]) -> int:
             return 0
         arguments = handed
     if len(arguments) not in (1, 2) or not all(each.isdecimal() for each in arguments[1:]):
-        print("usage: python -m cotenant.agent.supervisor.runtime ATTEMPT_FOLDER [SECRETS]", file=sys.stderr)
+        say("usage: python -m cotenant.agent.supervisor.runtime ATTEMPT_FOLDER [SECRETS]")
         return EXIT_USAGE
     folder = Path(arguments[0]).resolve()
     try:
@@ -503,22 +502,27 @@ def main(arguments: list[str]) -> int:
         if order is not None and len(arguments) > 1:
             order = take_secrets(order, int(arguments[1]))
     except (BadRecord, BadMessage, OSError) as error:
-        print(error, file=sys.stderr)
+        say(str(error))
         return EXIT_USAGE
     if order is None:
-        print(f"no {ORDER} in {folder}", file=sys.stderr)
+        say(f"no {ORDER} in {folder}")
         return EXIT_USAGE
     if (folder / SUPERVISOR_FILE).exists():
-        print(f"attempt {order.attempt} of job {order.job_id} was started before", file=sys.stderr)
+        say(f"attempt {order.attempt} of job {order.job_id} was started before")
         return EXIT_HAS_RUN
     block_signals()
     keep_files_to_ourselves()
     if os.getsid(0) != os.getpid():
         os.setsid()
-    write_record(folder / SUPERVISOR_FILE, own_identity(), durable=False)  # Flushed once the ranks run.
-    reaper = _reaper(folder) if order.mps or order.runtime is not None else None
-    become_subreaper()
-    Supervisor(folder, order, has_reaper=reaper is not None).run()
+    try:
+        write_record(folder / SUPERVISOR_FILE, own_identity(), durable=False)  # Flushed once the ranks run.
+        reaper = _reaper(folder) if order.mps or order.runtime is not None else None
+        become_subreaper()
+        supervisor = Supervisor(folder, order, has_reaper=reaper is not None)
+    except OSError as error:  # Our own folder's disk is full, say. Nothing of the job's has run.
+        say(f"{error.strerror or error}: {error.filename or folder}")
+        return CANNOT_BEGIN
+    supervisor.run()
     return 0
 
 
@@ -527,9 +531,10 @@ def _reaper(folder: Path) -> int | None:
     try:
         return leave_to_reaper(folder)
     except OSError as error:
-        print(f"no reaper: {error}", file=sys.stderr, flush=True)
+        say(f"no reaper: {error}")
         return None
 
 
 if __name__ == "__main__":
+    take_standard_error()
     sys.exit(main(sys.argv[1:]))

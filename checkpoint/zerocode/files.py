@@ -258,8 +258,9 @@ def _flush_all() -> None:
         if type(each) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom) and not each.closed:
             with contextlib.suppress(OSError, ValueError):
                 each.flush()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
 
 
 def put_back_files(captured: dict[str, Any]) -> None:

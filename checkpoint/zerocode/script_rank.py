@@ -22,7 +22,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.hooks import RemovableHandle
 
 from cotenant.checkpoint.disk.layout import CheckpointError
-from cotenant.checkpoint.guard import SAVING, AttemptEnds, describe, tell_supervisor
+from cotenant.checkpoint.guard import SAVING, AttemptEnds, describe, tell_supervisor, write_line
 from cotenant.checkpoint.namespaces import names_of
 from cotenant.checkpoint.ownership import own_modules, own_thread
 from cotenant.checkpoint.picture import Picture, PictureTooLarge
@@ -226,8 +226,7 @@ class ScriptRank(JobRank):
         checkpoint."""
         self.has_ended = True
         self._tell(protocol.FAILED, what=what, error=reason)
-        if sys.__stderr__ is not None:
-            sys.__stderr__.write(f"{CheckpointError.__module__}.CheckpointError: {reason}\n")
+        write_line(f"{CheckpointError.__module__}.CheckpointError: {reason}")
         self._close()
         raise AttemptEnds(1)
 

@@ -95,6 +95,7 @@ def job_view(
         step_s=current.step_s if current and current.step_s is not None else job.attempt.step_s,
         loss=next((each.value for each in metrics if each.name == "loss"), news.loss if news else None),
         metrics=metrics, link=link_of(spec, attempts),
+        output_lost=next((each.words.lost for each in reversed(attempts) if each.words.lost), None),
         accumulates=can.accumulates, accumulates_note=can.accumulates_note or None,
         preemptions=job.counts.preemptions, futile_preemptions=job.counts.futile_preemptions,
         aborted_preemptions=job.counts.aborted_preemptions, exit_code=job.attempt.exit_code,

@@ -49,6 +49,8 @@ class JobWords(msgspec.Struct, frozen=True, kw_only=True):
     """In the order of steps; empty: no rank has told."""
     is_equivalent: bool = False
     """Parts have drawn other random numbers than whole batches."""
+    lost: str = ""
+    """What of its output could not be written, to its log or to the file of `--output`; empty: nothing."""
 
 
 def is_link(text: str) -> bool:

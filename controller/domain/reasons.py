@@ -330,6 +330,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "budget": "its budget of {0} s of training is used",
     "checkpoint-deadline": "no checkpoint within {0} s after the stop request; goes back to step {1}",
     "finished": "finished",
+    "finished-lost": "finished; {0}",
     "profiled": "its profile is complete, which is all it ran for",
     "user-failed": "failed: {0}",
     "infra-failed": "the infrastructure failed it: {0}",

@@ -225,12 +225,14 @@ class History:
             )
 
     def _note_output(self, event: ev.OutputSeen) -> None:
-        """The gang's first host has the lowest rank, whose word counts."""
+        """The gang's first host has the lowest rank, whose word counts; what is lost on any is lost."""
         known = self._open.get(event.job_id)
         if known is None or known.attempt != event.attempt:
             return
         if known.hosts[0] == event.host_id or known.words == JobWords():
-            known.words = event.words
+            known.words = msgspec.structs.replace(event.words, lost=event.words.lost or known.words.lost)
+        elif event.words.lost and not known.words.lost:
+            known.words = msgspec.structs.replace(known.words, lost=event.words.lost)
 
     def _note_idle(self, event: ev.IdleSeen, now_s: float) -> None:
         """The attempt is idle, or works again. That it is stopped for it, the request to stop tells."""

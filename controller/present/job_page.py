@@ -102,6 +102,7 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
     yield "progress", _progress(job)
     yield "metrics", ", ".join(f"{each.name} {each.value:.4g}" for each in job.metrics if each.name != "loss")
     yield "link", job.link or ""
+    yield "lost", job.output_lost or ""
     yield "batch", _batch(job)
     yield "profile", _profile(job)
     yield "resumable", _resumable(job)

@@ -46,7 +46,8 @@ def main(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
         value = function(*args, **kwargs)
     except Exception as error:  # noqa: BLE001  # Whatever the function raises is told to who waits for it.
         text = "".join(traceback.format_exception(type(error), error, _user_traceback(error)))
-        sys.stderr.write(text)
+        with suppress(OSError):
+            sys.stderr.write(text)
         _tell(task, rank, head, error, text)
         return 1
     try:
@@ -55,7 +56,8 @@ def main(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     except Exception as error:  # noqa: BLE001  # Pickling it may fail in any way.
         kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
         lost = f"returned a value of type {kind}, which cannot be kept: {type(error).__name__}: {error}"
-        sys.stderr.write(f"the function {lost}\n")
+        with suppress(OSError):
+            sys.stderr.write(f"the function {lost}\n")
         _write(task, folders.ERROR.format(rank=rank), {**head, "lost": lost[:TEXT_MAX]}, lambda file: None)
         return 1
     return 0

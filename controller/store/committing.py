@@ -22,6 +22,7 @@ from cotenant.controller.domain import AnyCommand
 from cotenant.controller.domain import events as ev
 from cotenant.controller.store.database import LeaderReplaced, Statement, StorageError, WritingConnection
 from cotenant.controller.store.schema import PUT_META
+from cotenant.controller.system.diagnostics import say
 
 GROUP_ROWS_MAX: Final = 5_000
 
@@ -83,7 +84,7 @@ class Writer(threading.Thread):
             self._commit_for_ever()
         except BaseException:  # noqa: BLE001 - it ends with us
             # Without this thread no commit would ever be confirmed; a crash is survivable.
-            traceback.print_exc()
+            say(traceback.format_exc())
             os._exit(70)
 
     def _commit_for_ever(self) -> None:

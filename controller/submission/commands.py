@@ -51,11 +51,18 @@ def doubt_of(argv: Sequence[str], workdir: Path, path: str) -> BadSubmission | N
 def output_doubt(output: str) -> BadSubmission | None:
     """Why `--output` could not be opened here; a folder with a placeholder in its name is not looked at."""
     folder = os.path.dirname(output)
-    if not output or "%" in folder or os.path.isdir(folder):
+    if not output or "%" in folder:
         return None
-    return BadSubmission(
-        f"the folder of --output, {folder}, does not exist", f"mkdir -p {shlex.quote(folder)}"
-    )
+    if not os.path.isdir(folder):
+        return BadSubmission(
+            f"the folder of --output, {folder}, does not exist", f"mkdir -p {shlex.quote(folder)}"
+        )
+    if os.path.isdir(output):
+        return BadSubmission(f"--output {output} is a folder", f"name a file in it: {output}/%j.out")
+    written = output if os.path.exists(output) else folder
+    if not os.access(written, os.W_OK):
+        return BadSubmission(f"--output {output}: you may not write to {written}", "choose another place")
+    return None
 
 
 def _file(program: str, workdir: Path) -> BadSubmission | None:

@@ -2,6 +2,7 @@
 
 __all__ = [
     "child",
+    "diagnostics",
     "endpoint",
     "files",
     "keys",

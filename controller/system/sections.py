@@ -122,6 +122,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How often this host says that it is there, with its jobs' progress."""
     log_bytes_max: int = 64 * 1024 * 1024
     """Per rank and attempt; beyond it the middle is cut, with a marker."""
+    user_share_mib: int = 0
+    """What copies (`--snapshot`) and logs of one user may take of the disk of `state_dir`. 0 = a tenth of it
+    (at least 4 GiB, at most half the disk) where the agent is root; without root, no bound."""
     start_deadline_s: float = 1800.0
     """From launch to first step; a job that hangs at start is ended with a clear reason."""
     quiet_start_s: float = 10.0
@@ -144,6 +147,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def __post_init__(self) -> None:
         check_endpoints("agent.controller", self.controller)
+        if not 0 <= self.user_share_mib < 2**40:
+            raise ValueError(f"agent.user_share_mib must be at least 0, got {self.user_share_mib}")
         if not (0 <= self.watchdog_floor_s < 1e9 and 1 <= self.watchdog_multiple < 1e6):
             raise ValueError(
                 "agent.watchdog_floor_s must be 0 (off) or seconds, agent.watchdog_multiple at least 1, got "

@@ -14,6 +14,7 @@ fails, the step is not taken.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import inspect
 import os
@@ -251,8 +252,9 @@ class Patches:
         try:
             SPLITTING.run(self.prove_all)
         except AttemptEnds as ends:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
             os._exit(int(ends.code or 1))
 
 

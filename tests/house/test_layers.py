@@ -53,10 +53,10 @@ agent.warm                      controller.wire agent.ipc agent.host
 agent.containers                controller.domain controller.wire agent.ipc agent.host
 agent.supervisor.core           controller.performance controller.domain controller.wire profiler.indicators
                                 profiler agent.ipc
-agent.supervisor.processes      controller.domain controller.wire mps profiler.indicators profiler agent.ipc
-                                agent.host agent.containers agent.supervisor.core
-agent.supervisor                controller.wire agent.ipc agent.host agent.warm agent.containers
-                                agent.supervisor.core
+agent.supervisor.processes      controller.domain controller.wire controller.system mps profiler.indicators
+                                profiler agent.ipc agent.host agent.containers agent.supervisor.core
+agent.supervisor                controller.wire controller.system agent.ipc agent.host agent.warm
+                                agent.containers agent.supervisor.core
                                 agent.supervisor.processes
 agent.daemon.core               controller.performance controller.domain controller.planning controller.wire
                                 mps profiler.indicators agent.ipc
@@ -148,7 +148,7 @@ controller.web.simulating       controller.wire controller.sim controller.traini
 # Plugins of other programs, which find them by name: nothing imports one.
 controller.integrations         controller.domain controller.wire controller.submission controller.python
 # Slurm, fenced: it comes in by name, and no layer above may name it.
-agent.slurm                     controller.domain profiler.driver agent.ipc agent.host
+agent.slurm                     controller.domain controller.system profiler.driver agent.ipc agent.host
 controller.slurm.sbatch         controller.domain controller.present controller.submission
 controller.slurm.alloc          controller.domain controller.planning controller.wire controller.system
                                 controller.store controller.api controller.present controller.submission

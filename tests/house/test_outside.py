@@ -81,6 +81,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
             "shutil.rmtree",
         )),
     ),
+    "agent/daemon/disk_use.py": (STATE, frozenset((".iterdir",))),
     "agent/daemon/trees.py": (
         f"{STATE}; what is given to a user lies in a folder that nobody else can enter",
         frozenset((

@@ -41,6 +41,7 @@ USAGE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "not executable": (("submit", "--", "./train.py"), ("not executable", "python ./train.py")),
     "workdir": (("submit", "--workdir", "/nowhere", "--", "true"), ("/nowhere does not exist", "--workdir")),
     "output": (("submit", "--output", "/nowhere/x", "--", "true"), ("/nowhere, does not exist", "mkdir -p")),
+    "output folder": (("submit", "--output", ".", "--", "true"), ("is a folder", "name a file in it")),
     "after": (("submit", "--after", "999", "--", "true"), ("job 999", "`cotenant queue --all`")),
     "variable": (("submit", "--env", "NOT_SET", "--", "true"), ("no variable NOT_SET", "NOT_SET=VALUE")),
     "policy": (("policy", "set", "magic"), ("no policy 'magic'", "fifo")),

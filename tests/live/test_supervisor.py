@@ -666,21 +666,24 @@ def test_the_users_own_output_file(make: Make, tmp_path: Path) -> None:
     assert (tmp_path / "out-7-1-0.txt").read_text() == (tmp_path / "out-7-1-1.txt").read_text() == "hello\n"
 
 
-def test_an_output_file_that_cannot_be_written_does_not_end_the_job(make: Make) -> None:
-    attempt = make("echo", "hello", output="/nowhere/out.txt").start()
-    assert attempt.result().verdict.outcome == "finished"
-    status = read_record(attempt.folder / STATUS, Status)
-    assert status is not None
-    assert status.failed == ("output: cannot write /nowhere/out.txt: No such file or directory",)
-
-
-def test_an_output_that_no_file_can_be_called_is_the_users_failure_and_crashes_nobody(make: Make) -> None:
-    result = make("echo", "hello", output="/tmp/a\0b").start().result()
-    assert (result.verdict.outcome, result.verdict.host_fault) == ("user-failed", False)
-    assert (
-        result.verdict.detail
-        == "its output file (--output) cannot be used: '/tmp/a\\x00b': embedded null byte"
-    )
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        ("/nowhere/out.txt", "No such file or directory"),
+        ("/tmp", "Is a directory"),
+        ("/dev/full", "No space left on device"),
+        ("/tmp/a\0b", "embedded null byte"),
+    ],
+)
+def test_an_output_file_that_cannot_be_written_ends_nothing_and_is_told(
+    make: Make, output: str, why: str
+) -> None:
+    attempt = make("echo", "hello", output=output).start()
+    result = attempt.result()
+    lost = f"its output could not be written to {output}: {why}".replace("\0", "\\x00")
+    assert (result.verdict.outcome, result.verdict.detail) == ("finished", lost)
+    assert result.status.words.lost == lost
+    assert "hello\n" in attempt.log() and "; it is in this log]" in attempt.log()
 
 
 def test_a_deep_folder_gets_short_socket_addresses(make: Make, rank_program: str, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, StopAsked
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.teardown import Teardown, name_of
 from cotenant.agent.daemon.core.tenants import Live, Tenants
-from cotenant.agent.ipc import CoTenantsChanged, SaveNow, Status
+from cotenant.agent.ipc import CoTenantsChanged, SaveNow, Status, TellNow
 from cotenant.controller.domain import (
     CommandId,
     HostId,
@@ -204,9 +204,12 @@ class Attempts:
                 interrupt=command.interrupt,
                 finish=command.finish,
             )
-            self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, stop=stop)))
-            live.stop_asked_s = now_s
-            self._tenants.tell(key, stop.order(stop.deadline_s))
+            self._stop(live, attempt, stop, now_s)
+
+    def _stop(self, live: Live, attempt: Attempt, stop: StopAsked, now_s: float) -> None:
+        self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, stop=stop)))
+        live.stop_asked_s = now_s
+        self._tenants.tell(attempt.key, stop.order(stop.deadline_s))
 
     def save(self, command: SaveAttempt) -> None:
         key = (command.job_id, command.attempt)
@@ -248,6 +251,16 @@ class Attempts:
             for event, attempt in reporting.troubles(self._memory.attempts[key], (what,), self.host_id):
                 self._out.report(event, attempt)
                 self._out.say(f"{name_of(key)}: {what}", bad=True)
+
+    def share_exceeded(self, key: AttemptKey, what: str, now_s: float, *, ends: bool) -> None:
+        live, attempt = self._live.get(key), self._memory.attempts.get(key)
+        if live is None or attempt is None or not live.is_there:
+            return
+        if ends:
+            self._stop(live, attempt, StopAsked(save=False, deadline_s=0.0, reason=what), now_s)
+        elif what not in attempt.troubles:
+            self._tenants.tell(key, TellNow(text=what))
+            self.trouble(key, what)
 
     def clients_counted(self, key: AttemptKey, processes: int) -> None:
         """The agent divides the next attempt's memory limit, which holds for each process, by this number."""

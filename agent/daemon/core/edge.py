@@ -161,6 +161,13 @@ class TroubleNoticed(OfAttempt, frozen=True, kw_only=True):
     what: str
 
 
+class ShareExceeded(OfAttempt, frozen=True, kw_only=True):
+    """Its user has too much on the disk of the state folder. `ends`: it may not go on."""
+
+    what: str
+    ends: bool = False
+
+
 class ClientsCounted(OfAttempt, frozen=True, kw_only=True):
     """How many MPS clients each of its workers has, if more than one."""
 
@@ -250,6 +257,7 @@ AnyAgentEvent = (
     | MemoryFree
     | MemoryHeld
     | TroubleNoticed
+    | ShareExceeded
     | ClientsCounted
 )
 

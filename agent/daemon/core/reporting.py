@@ -67,7 +67,8 @@ def from_status(
             is_complete=status.profile_complete,
         )
         yield learned, attempt
-    if status.words.link != attempt.words_told.link:
+    told_before = attempt.words_told
+    if status.words.link != told_before.link or bool(status.words.lost) != bool(told_before.lost):
         told = _output(attempt, status, host_id)
         attempt = told[1]
         yield told

@@ -38,6 +38,7 @@ from cotenant.agent.daemon.core.edge import (
     LinkChanged,
     MemoryFree,
     MemoryHeld,
+    ShareExceeded,
     StartFailed,
     StatusCame,
     SupervisorGone,
@@ -146,6 +147,8 @@ class AgentState:
                 self._attempts.supervisor_gone(event)
             case TroubleNoticed(what=what):
                 self._attempts.trouble((event.job_id, event.attempt), what)
+            case ShareExceeded(what=what, ends=ends):
+                self._attempts.share_exceeded((event.job_id, event.attempt), what, now_s, ends=ends)
             case ClientsCounted(processes=processes):
                 self._attempts.clients_counted((event.job_id, event.attempt), processes)
             case StartFailed():

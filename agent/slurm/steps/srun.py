@@ -8,6 +8,7 @@ ends.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -37,7 +38,8 @@ NOT_FOUND = 127
 
 
 def say(text: str) -> None:
-    print(f"srun: {text}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # A file on a full disk, say: the steps matter more.
+        os.write(2, f"srun: {text}\n".encode(errors="replace"))
 
 
 def main(words: list[str]) -> int:

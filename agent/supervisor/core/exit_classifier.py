@@ -163,9 +163,6 @@ def _never_ran(ending: Ending, problem: StartProblem) -> ExitVerdict:
     if problem.stage == "command":
         detail = f"cannot execute {ending.command} {where}: {problem.text}"
         return ExitVerdict(outcome="user-failed", exit_code=126, detail=detail)
-    if problem.stage == "output":
-        detail = f"its output file (--output) cannot be used: {problem.text}"
-        return ExitVerdict(outcome="user-failed", exit_code=126, detail=detail)
     detail = f"could not start a process {where} ({problem.stage}): {problem.text}"
     return ExitVerdict(
         outcome="infra-failed", detail=detail, host_fault=problem.code not in _OF_WHAT_JOBS_TAKE
@@ -184,7 +181,7 @@ def _looked_up(ending: Ending) -> ExitVerdict:
     if not failures:
         bad = next((each for each in ending.exits if not each.is_good), None)
         if bad is None and ending.exits:
-            return ExitVerdict(outcome="finished", exit_code=0)
+            return ExitVerdict(outcome="finished", exit_code=0, detail=ending.status.words.lost)
         failures = [bad] if bad is not None else []
     if not failures:
         return ExitVerdict(outcome="infra-failed", detail=f"never ran on {ending.order.host_id}")

@@ -13,7 +13,7 @@ ExitCause = Literal[
 ]
 """Why the supervisor ended the processes; empty if they ended by themselves."""
 
-LaunchStage = Literal["workdir", "command", "output", "user", "process"]
+LaunchStage = Literal["workdir", "command", "user", "process"]
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,6 +44,8 @@ class PrintedFacts(msgspec.Struct, frozen=True):
     metrics: tuple[tuple[str, float], ...] = ()
     """The last of each name, in order of their appearance; `loss` is that of training alone."""
     link: str = ""
+    lost: str = ""
+    """What of the output could not be written, in a sentence."""
 
 
 def metrics_in(output: str) -> dict[str, float]:

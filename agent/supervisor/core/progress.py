@@ -143,6 +143,12 @@ class RankProgress:
         """The first counts."""
         return bool(link) and not self.status.words.link and self._change_words(link=link)
 
+    def note_lost(self, lost: str) -> bool:
+        """What of the output is not kept; whether that is news: how much it is by now is none."""
+        is_news = bool(lost) and not self.status.words.lost
+        self._change_words(lost=texts.one_line(lost)[:FAILURE_CHARS])
+        return is_news
+
     def _change_words(self, **fields: object) -> bool:
         return self.change(words=msgspec.structs.replace(self.status.words, **fields))
 

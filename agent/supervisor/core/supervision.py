@@ -278,6 +278,7 @@ class Supervision:
 
     def _note_printed(self, printed: PrintedFacts) -> bool:
         self._publishing.note_change(self._progress.note_link(printed.link))
+        self._publishing.note_change(self._progress.note_lost(printed.lost))
         return self._progress.note_printed(printed.metrics)
 
     def _note_exit(self, event: RankExited) -> None:

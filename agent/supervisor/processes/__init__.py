@@ -12,7 +12,7 @@ from cotenant.agent.supervisor.processes.nccl import NOT_DIRECT
 from cotenant.agent.supervisor.processes.launchers import NotLaunchable
 from cotenant.agent.supervisor.processes.logs import LogWriter, log_end, read_log
 from cotenant.agent.supervisor.processes.measuring import Measuring, host_oom_kills, tree_of
-from cotenant.agent.supervisor.processes.outputs import Output, Outputs, UnusableOutput
+from cotenant.agent.supervisor.processes.outputs import Output, Outputs
 from cotenant.agent.supervisor.processes.outside_signals import block_signals, take_outside_signals
 from cotenant.agent.supervisor.processes.ranks import (
     RankStartFailed, abort_others, account_of, become_subreaper, catches, cuda_indices, dump, end_groups,
@@ -24,7 +24,7 @@ from cotenant.agent.supervisor.processes.termination import Terminations, group_
 
 __all__ = [
     "NOT_DIRECT", "STACKS_SIGNAL", "Account", "LogWriter", "Measuring", "NotLaunchable", "Output", "Outputs",
-    "RankStartFailed", "Terminal", "Terminations", "UnusableOutput", "abort_others", "account_of",
+    "RankStartFailed", "Terminal", "Terminations", "abort_others", "account_of",
     "become_subreaper", "block_signals",
     "group_by_pipe", "catches", "command_of", "cuda_indices", "dump", "end_groups", "end_leftovers",
     "end_others",

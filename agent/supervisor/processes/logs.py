@@ -76,6 +76,8 @@ class LogWriter:
         self._room = self._head_max
         self._segments: list[Path] = []
         self._file = self._create(self._path)
+        self.lost_bytes = 0
+        """Of those written, what the disk refused."""
 
     @property
     def end(self) -> int:
@@ -91,15 +93,18 @@ class LogWriter:
         if is_error:
             with suppress(OSError):  # Then it counts as output: that is no reason to lose it.
                 self._mark_errors(self._end, self._end + len(data))
-        view = memoryview(data)
-        while view:
-            if self._room == 0:
-                self._next_segment()
-            piece = view[: self._room]
-            view = view[len(piece) :]
-            self._room -= len(piece)
-            self._end += len(piece)
-            self._write_piece(piece)
+        view, end = memoryview(data), self._end + len(data)
+        try:
+            while view:
+                if self._room == 0:
+                    self._next_segment()
+                view = view[self._write_piece(view[: self._room]) :]
+        except OSError:
+            self.lost_bytes += len(view)
+            self._end = end
+            self._room = 0  # What comes next starts a file of its own, whose name says where it belongs.
+            self._remove_empty_segment()
+            raise
 
     def _mark_errors(self, start: int, end: int) -> None:
         """Standard error is in this part of the stream: another span, or more of the one before."""
@@ -119,17 +124,21 @@ class LogWriter:
         if self._errors >= 0:
             os.close(self._errors)
 
-    def _write_piece(self, piece: memoryview) -> None:
-        try:
-            written = os.write(self._file, piece)
-        except OSError:
-            self._room = (
-                0  # What comes next starts a file of its own, so that its name says where it belongs.
-            )
-            raise
-        if written < len(piece):
-            self._room = 0
+    def _write_piece(self, piece: memoryview) -> int:
+        """How much of it is written: a disk that fills takes a part, and the next part not at all."""
+        written = os.write(self._file, piece)
+        if not written:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        self._room -= written
+        self._end += written
+        return written
+
+    def _remove_empty_segment(self) -> None:
+        """What a full disk leaves of a new segment must not push out older ones."""
+        with suppress(OSError):
+            found = os.fstat(self._file)
+            if self._segments and found.st_size == 0 and found.st_nlink:
+                self._segments.pop().unlink()
 
     def _next_segment(self) -> None:
         path = self._path.with_name(f"{self._path.name}.{self._end:0{_OFFSET_DIGITS}d}")
@@ -228,5 +237,7 @@ def _read_at(segments: list[_Segment], offset: int, limit: int, end: int) -> Log
 
 
 def cut_marker(missing: int) -> bytes:
-    """What a reader sees in place of bytes that are gone."""
-    return b"\n[cotenant: %d bytes of output were cut here to keep the log within its limit]\n" % missing
+    """What a reader sees in place of bytes that are gone. Those that a disk refused are told at the log's end
+    as well."""
+    why = b"cut to keep the log within its limit, or lost while its disk was full"
+    return b"\n[cotenant: %d bytes of output are missing here: %b]\n" % (missing, why)

@@ -10,12 +10,13 @@ neither can make a supervisor busy or fill a disk.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
 import selectors
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -50,6 +51,7 @@ class Output:
         log: LogWriter,
         extra: int | None,
         *,
+        extra_path: Path = Path(),
         errors_apart: bool = False,
         terminal: Terminal | None = None,
     ) -> None:
@@ -60,8 +62,8 @@ class Output:
         self._read_to, self._metrics = 0, dict[str, float]()
         self.link = ""
         """The first that was recognised."""
-        self.problem = ""
-        """The first thing that went wrong with writing; the job goes on."""
+        self._extra_path, self._extra_problem, self._log_problem = extra_path, "", ""
+        """What first went wrong with writing; the job goes on."""
         self._resume_s = 0.0
         self._terminal = terminal
         self._pipes: dict[int, bool] = {}
@@ -95,6 +97,17 @@ class Output:
     @property
     def bytes_seen(self) -> int:
         return self._log.end
+
+    @property
+    def lost(self) -> str:
+        """What of the output could not be written, in a sentence; empty: nothing."""
+        log = f"{self._log.lost_bytes} bytes of its output are missing in its log: {self._log_problem}"
+        return "; ".join(filter(None, (self._extra_lost, log if self._log.lost_bytes else "")))
+
+    @property
+    def _extra_lost(self) -> str:
+        problem = self._extra_problem
+        return f"its output could not be written to {self._extra_path}: {problem}" if problem else ""
 
     @property
     def tail(self) -> str:
@@ -137,32 +150,50 @@ class Output:
         try:
             self._log.write(data, is_error=is_error)
         except OSError as error:
-            self.problem = self.problem or f"log: {error.strerror}"
+            self._log_problem = self._log_problem or error.strerror or str(error)
         self._write_extra(data)
 
-    def write_word(self, line: bytes) -> None:
-        """Writes a line of ours into the log alone, as long as that is open."""
+    def write_word(self, text: str) -> None:
+        """Writes a line of ours into the log alone."""
+        lost_before = self._log.lost_bytes
         with suppress(OSError):
-            if self._pipes:
-                self._log.write(line)
+            self._log.write(f"\n[cotenant: {text}]\n".encode(errors="replace"))
+        self._log.lost_bytes = lost_before  # Of the job's output: this is ours.
 
     def close(self) -> None:
         for fd in self.fds:
             self._close_pipe(fd)
+        self._log.close()
+
+    def tell_loss(self) -> None:
+        """Writes at the end of the log that a part of it is missing."""
+        if self._log.lost_bytes:
+            self.write_word(self.lost)
 
     def _close_pipe(self, fd: int) -> None:
-        """The log and the file are closed with the last."""
+        """The user's file is closed with the last."""
         if self._terminal is not None:
             self._terminal.close()
         else:
             os.close(fd)
         del self._pipes[fd]
-        if self._pipes:
-            return
-        self._log.close()
-        if self._extra is not None:
-            os.close(self._extra)
-            self._extra = None
+        if not self._pipes:
+            self._close_extra()
+
+    def lose_extra(self, error: OSError) -> None:
+        """The user's file cannot be written. From now on the output is in the log alone."""
+        self._extra_problem = self._extra_problem or error.strerror or str(error)
+        self._close_extra()
+        self.write_word(f"{self._extra_lost}; it is in this log")
+
+    def _close_extra(self) -> None:
+        """A network file system may say only now that it has not kept what was written."""
+        file, self._extra = self._extra, None
+        try:
+            if file is not None:
+                os.close(file)
+        except OSError as error:
+            self.lose_extra(error)
 
     def _write_extra(self, data: bytes) -> None:
         if self._extra is None or self._extra_room <= 0:
@@ -171,11 +202,12 @@ class Output:
         if self._extra_room <= 0:
             data = b"\n[cotenant: this file is full; the end is in `cotenant logs`]\n"
         try:
-            os.write(self._extra, data)
+            while data:
+                data = data[os.write(self._extra, data) :]
+            if self._extra_room <= 0:
+                raise OSError(errno.EFBIG, f"such a file has at most {EXTRA_BYTES_MAX >> 20} MiB")
         except OSError as error:
-            self.problem = self.problem or f"output file: {error.strerror}"
-            os.close(self._extra)
-            self._extra = None
+            self.lose_extra(error)
 
 
 def output_path(order: Order, rank: int) -> Path:
@@ -202,16 +234,9 @@ def output_path(order: Order, rank: int) -> Path:
     return Path(order.launch.workdir) / _PLACEHOLDER.sub(fill, order.launch.output)
 
 
-class UnusableOutput(Exception):
-    """The user's --output is no name that a file can have."""
-
-
 class Outputs:
-    def __init__(
-        self, folder: Path, order: Order, selector: selectors.BaseSelector, note: Callable[[str], None]
-    ) -> None:
-        """`note` takes what does not work and ends nobody."""
-        self._folder, self._order, self._selector, self._note = folder, order, selector, note
+    def __init__(self, folder: Path, order: Order, selector: selectors.BaseSelector) -> None:
+        self._folder, self._order, self._selector = folder, order, selector
         self._by_rank: dict[int, Output] = {}
         self.terminal: Terminal | None = None
         """Of its one rank, if it has one."""
@@ -220,26 +245,25 @@ class Outputs:
         """The rank's pipe and log, and the file that its user wanted. Not read before `listen`.
 
         Raises:
-            UnusableOutput: see there. A file that cannot be written now is a note.
-            OSError: there is no terminal or pipe for it.
+            OSError: there is no terminal, pipe or log for it. A file that cannot be written ends nobody.
         """
         order = self._order
-        extra = None
+        extra = refused = None
+        path = output_path(order, rank.rank)
         if order.launch.output:
-            path = output_path(order, rank.rank)
             try:
                 extra = open_output(path, order)
-            except OSError as error:
-                self._note(f"output: cannot write {path}: {error.strerror}")
-            except ValueError as error:
-                raise UnusableOutput(f"{order.launch.output!r}: {error}") from None
+            except (OSError, ValueError) as error:  # Or no file can have such a name.
+                refused = error if isinstance(error, OSError) else OSError(errno.EINVAL, str(error))
         log = LogWriter(self._folder / LOGS, rank.rank, order.log_bytes_max, owner_of(order))
         if order.launch.terminal:
             self.terminal = Terminal(order)
         errors_apart = rank.rank == 0 and order.launch.errors_apart
         output = self._by_rank[rank.rank] = Output(
-            log, extra, errors_apart=errors_apart, terminal=self.terminal
+            log, extra, extra_path=path, errors_apart=errors_apart, terminal=self.terminal
         )
+        if refused is not None:
+            output.lose_extra(refused)
         return output
 
     def listen(self, rank: int) -> None:
@@ -278,7 +302,12 @@ class Outputs:
     def write_word(self, text: str) -> None:
         """Writes a line of ours between those of the first rank here."""
         for rank in sorted(self._by_rank)[:1]:
-            self._by_rank[rank].write_word(f"\n[cotenant: {text}]\n".encode())
+            self._by_rank[rank].write_word(text)
+
+    def tell_losses(self) -> None:
+        """Says in each log what is missing in it. Nothing more comes of the ranks."""
+        for output in self._by_rank.values():
+            output.tell_loss()
 
     @property
     def bytes_seen(self) -> int:
@@ -288,7 +317,9 @@ class Outputs:
         """What the lowest rank that has any has printed of its training. `is_over`: no rank prints more."""
         outputs = [self._by_rank[rank] for rank in sorted(self._by_rank)]
         metrics = next(filter(None, (each.read_metrics(is_over=is_over) for each in outputs)), {})
-        return PrintedFacts(tuple(metrics.items()), next((each.link for each in outputs if each.link), ""))
+        link = next((each.link for each in outputs if each.link), "")
+        lost = next((each.lost for each in outputs if each.lost), "")
+        return PrintedFacts(tuple(metrics.items()), link, lost)
 
     @property
     def tails(self) -> dict[int, str]:

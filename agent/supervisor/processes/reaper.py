@@ -50,6 +50,7 @@ from cotenant.agent.ipc import SUPERVISOR as SUPERVISOR_FILE
 from cotenant.agent.supervisor.core import TERMINATE_S, unclean
 from cotenant.agent.supervisor.processes.attempt_folder import remove_short_folder
 from cotenant.agent.supervisor.processes.termination import group_by_pipe, terminate
+from cotenant.controller.system.diagnostics import say, take_standard_error
 from cotenant.controller.wire import ENV_SOCKET
 
 _ROUNDS_MAX = 50
@@ -232,17 +233,18 @@ def _has_died(supervisor: ProcessIdentity) -> bool:
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
-        print("usage: python -m cotenant.agent.supervisor.processes.reaper ATTEMPT_FOLDER", file=sys.stderr)
+        say("usage: python -m cotenant.agent.supervisor.processes.reaper ATTEMPT_FOLDER")
         return EXIT_USAGE
     while os.read(0, 1):
         pass
     try:
         inherit(Path(arguments[0]))
     except (BadRecord, OSError) as error:
-        print(f"reaper: {error}", file=sys.stderr)
+        say(f"reaper: {error}")
         return 1
     return 0
 
 
 if __name__ == "__main__":
+    take_standard_error()
     sys.exit(main(sys.argv[1:]))

@@ -76,9 +76,8 @@ def left_host(dispatch: Dispatch, job: Job, host_id: HostId, verdict: ExitVerdic
     co_tenants = dispatch.ledger.holdings.partners(job) if dispatch.ledger.holdings.shared_count else ()
     dispatch.vacated += dispatch.ledger.holdings.vacate(job, host_id)
     is_blamed = outcome == "infra-failed" and not job.attempt.stop_cause and not verdict.workdir_missing
-    worst = job.attempt.verdict
-    if worst is None or _SEVERITY[outcome] >= _SEVERITY[worst.outcome]:
-        worst = verdict
+    known = (verdict, job.attempt.verdict or verdict)
+    worst = max(known, key=lambda each: (_SEVERITY[each.outcome], bool(each.detail)))
     dispatch.ledger.records.left_host(job, host_id, worst, is_blamed=is_blamed)
     for other_id in co_tenants:
         dispatch.repace(dispatch.ledger.jobs[other_id])
@@ -116,7 +115,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
             dispatch.ledger.estimates.by_command.clear()
         if dispatch.ledger.profiles.known:
             learn_whole_life(dispatch.ledger, job)
-        end(dispatch, job, FINISH, FINISHED, is_complete=True)
+        end(dispatch, job, FINISH, because("finished-lost", detail) if detail else FINISHED, is_complete=True)
     elif cause == "cancelled":
         assert reason is not None
         end(dispatch, job, Change.CANCEL, reason)

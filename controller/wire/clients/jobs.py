@@ -278,6 +278,8 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """Names and values that a grid gave it."""
     link: str | None = None
     """Its page elsewhere: as its user says, else as it has printed."""
+    output_lost: str | None = None
+    """What of its output could not be written, to its log or to the file of `--output`; null: nothing."""
     resumable: bool
     resumable_note: str | None = None
     resume_proof: ResumeProof = "unproven"

@@ -13,6 +13,7 @@ from cotenant.agent.ipc import ContainerRuntime, Durable
 from cotenant.agent.supervisor.core.exit_classifier import DETAIL_CHARS, decide, error_line
 from cotenant.agent.supervisor.core.exit_rules import ROWS
 from cotenant.agent.supervisor.core.exits import Exit, StartProblem
+from cotenant.controller.domain import JobWords
 from tests.building.endings import ending_of
 from tests.building.orders import changed
 
@@ -434,11 +435,10 @@ def test_only_the_host_s_own_failures_count_against_it_for_certain() -> None:
     assert not decide(ending_of(problem=folder)).host_fault
 
 
-def test_an_output_that_cannot_be_a_file_is_the_users_failure() -> None:
-    problem = StartProblem(rank=0, stage="output", code=22, text="'\\x00': embedded null byte")
-    verdict = decide(ending_of(problem=problem))
-    assert (verdict.outcome, verdict.exit_code, verdict.host_fault) == ("user-failed", 126, False)
-    assert verdict.detail == "its output file (--output) cannot be used: '\\x00': embedded null byte"
+def test_an_end_without_its_output_says_so() -> None:
+    lost = "its output could not be written to /nowhere/x: No space left on device"
+    verdict = decide(ending_of(Exit(rank=0, exit_code=0), status={"words": JobWords(lost=lost)}))
+    assert (verdict.outcome, verdict.exit_code, verdict.detail) == ("finished", 0, lost)
 
 
 def test_the_cap_of_a_shared_device_is_named() -> None:

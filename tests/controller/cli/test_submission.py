@@ -58,6 +58,19 @@ def file(path: Path, text: str, mode: int = 0o644) -> Path:
 # --- Flags ------------------------------------------------------------------------------------------
 
 
+def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    assert "is a folder; name a file in it" in refused(tmp_path, output="logs")
+    assert "does not exist; mkdir -p" in refused(tmp_path, output="nowhere/x")
+    assert spec_of(tmp_path, output="logs/%j.out").launch.output == f"{tmp_path}/logs/%j.out"
+    if os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    file(tmp_path / "closed", "", 0o444)
+    (tmp_path / "logs").chmod(0o555)
+    for output, place in (("closed", "closed"), ("logs/%j.out", "logs")):
+        assert f"you may not write to {tmp_path / place}" in refused(tmp_path, output=output)
+
+
 def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
     measured = file(
         tmp_path / "profile.json",

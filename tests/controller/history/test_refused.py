@@ -154,5 +154,17 @@ def test_an_attempt_keeps_into_how_many_parts_its_ranks_cut_their_batches() -> N
     assert desk.attempt("1").words == words
 
 
+def test_what_is_missing_of_the_output_is_in_the_reason_and_stays_with_the_attempt() -> None:
+    desk = Watched("fifo")
+    desk.run("1")
+    lost = "its output could not be written to /full/x: No space left on device"
+    of: dict[str, Any] = {"job_id": JobId("1"), "attempt": AttemptNo(1)}
+    desk.tell(ev.OutputSeen(**of, host_id=HostId("a"), words=JobWords(link="https://a.example/1")))
+    desk.tell(ev.OutputSeen(**of, host_id=HostId("b"), words=JobWords(lost=lost)))
+    assert desk.attempt("1").words == JobWords(link="https://a.example/1", lost=lost)
+    desk.end(1, "finished", exit_code=0, detail=lost)
+    assert (desk.phase(1), str(desk.job(1).reason)) == ("done", f"finished; {lost}")
+
+
 def test_the_variable_that_names_a_checkpoint_is_that_of_the_protocol() -> None:
     assert RESUME_VARIABLE == protocol.ENV_RESUME
