@@ -181,6 +181,7 @@ class Controller:
             about,
             self._stopped.set,
             foresee=self._foresee,
+            reads_commands=self._reads_commands(settings),
             trees=tree_requests,
             more=(
                 tree_requests,
@@ -203,6 +204,12 @@ class Controller:
         )
         self._redirector = Redirector(self._router.send, self.core.counters, self._why_elsewhere)
         self._started_s = about.started_s
+
+    def _reads_commands(self, settings: Settings) -> bool:
+        """Whether everybody reads the command lines of all: as the configuration says, else where nobody but
+        this account's user can ask."""
+        is_private = self._router.is_local and not settings.controller.users
+        return (settings.privacy.commands or ("everyone" if is_private else "owner")) == "everyone"
 
     def _open_executors(self, settings: Settings) -> None:
         """Those beside the agents."""
