@@ -34,7 +34,7 @@ from cotenant.controller.api.shadow import ShadowRequests
 from cotenant.controller.api.streams import StreamRequests
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.trees import TreeRequests
-from cotenant.controller.api.withholding import Reader, withhold
+from cotenant.controller.api.withholding import AnswerReader, withhold
 from cotenant.controller.domain import ENDED, USER_BYTES_MAX, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.executors.agents import AgentExecutor
@@ -250,7 +250,7 @@ class RequestHandlers:
     def _say(self, asked: Asked, message: wire.AnyReply) -> None:
         """The one exit of answers."""
         if asked.who.role != "admin":
-            message = withhold(message, Reader(asked.who.name, self._owner_of, self._reads_commands))
+            message = withhold(message, AnswerReader(asked.who.name, self._owner_of, self._reads_commands))
         try:
             frame = encode(message)
         except BadMessage as error:

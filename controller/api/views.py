@@ -64,8 +64,7 @@ def job_view(
     *,
     whole: bool,
 ) -> wire.JobView:
-    """The view of one job now. `reason`: the present one, where the job's own may be out of date. `whole`:
-    for a reader of its log; what fields hold by their types, `withholding.py` takes from others."""
+    """The view of one job now. `reason`: the present one. `whole`: as who may read its log sees it."""
     job, attempts = record.job, record.attempts
     spec, placed, ended = job.spec, job.phase in ON_DEVICES, job.ended_s is not None
     wait_s, load_s, run_s, pause_s = times(job, now.now_s)
@@ -80,9 +79,8 @@ def job_view(
     can, metrics = job.progress.capabilities, metrics_of(attempts)
     return wire.JobRow(
         **_fields_asked_for(spec, now),
-        job_id=job.job_id, phase=job.phase, reason_code=shown.code,
-        reason=reason_in_words(job, shown, now, whole=whole),
-        guaranteed_h=engine.promised_h if spec.job_class == "spot" else None,
+        job_id=job.job_id, phase=job.phase, reason=reason_in_words(job, shown, now, whole=whole),
+        reason_code=shown.code, guaranteed_h=engine.promised_h if spec.job_class == "spot" else None,
         broken_promises=job.counts.early_preemptions if engine.promised_h is not None else 0,
         gpus=len(held.devices) if held else spec.gpus_min,
         gpu_fraction=held.fraction if held else spec.gpu_fraction, resizes=job.counts.resizes,

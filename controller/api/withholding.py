@@ -20,7 +20,7 @@ T = TypeVar("T")
 OwnerOf = Callable[[JobId], str]
 
 
-class Reader(NamedTuple):
+class AnswerReader(NamedTuple):
     """Who reads an answer, if that is no admin."""
 
     name: str
@@ -38,12 +38,12 @@ class _Marked(NamedTuple):
     """Structs, or several of them, that have such fields."""
 
 
-def withhold(answer: T, reader: Reader) -> T:
+def withhold(answer: T, reader: AnswerReader) -> T:
     """The answer as this reader may see it."""
     return cast(T, _withhold(answer, reader, is_own=False))
 
 
-def _withhold(value: Any, reader: Reader, *, is_own: bool) -> Any:
+def _withhold(value: Any, reader: AnswerReader, *, is_own: bool) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(_withhold(each, reader, is_own=is_own) for each in value)
     if isinstance(value, dict):
@@ -63,7 +63,7 @@ def _withhold(value: Any, reader: Reader, *, is_own: bool) -> Any:
     return texts.replace_texts(value, found)
 
 
-def _is_own(value: msgspec.Struct, reader: Reader, outer: bool) -> bool:
+def _is_own(value: msgspec.Struct, reader: AnswerReader, outer: bool) -> bool:
     owner = getattr(value, "user", None)
     if owner is None and (job_id := getattr(value, "job_id", None)) is not None:
         owner = reader.owner_of(job_id)
@@ -75,7 +75,7 @@ def _launch_for_others(launch: Launch, *, reads: bool) -> Launch:
     if reads:
         return msgspec.structs.replace(launch, env={}, secrets=())
     program = tuple(program_name(each) for each in launch.argv[:1])
-    return Launch(argv=program, workdir="", mode=launch.mode, terminal=launch.terminal, warm=launch.warm)
+    return Launch(argv=program, workdir="", mode=launch.mode, terminal=launch.terminal, uid=launch.uid)
 
 
 _EMPTY: Final[dict[Any, Any]] = {str: "", tuple: (), dict: {}}

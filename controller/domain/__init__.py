@@ -94,7 +94,7 @@ _HOMES: Final = {
         "read_notify",
     ),
     "outcomes": ("GpuFaultRole", "Outcome", "ExitVerdict", "FailedEnd", "RefusedChange", "SPLIT_REFUSED"),
-    "owned": ("UNTOLD", "WHOSE", "OfCommand", "Owners", "OwnersText", "SecretValues", "Whose"),
+    "owned": ("UNTOLD", "WHOSE", "OfCommand", "ForOwner", "OwnersText", "SecretValues", "Whose"),
     "printed": (
         "LINK_CHARACTERS_MAX", "LINK_FORMS", "METRICS_MAX", "METRIC_CHARACTERS_MAX", "JobMetric", "JobWords",
         "Parts", "is_link",

@@ -17,7 +17,7 @@ from cotenant.controller.domain.container import Container
 from cotenant.controller.domain.idling import IDLE_FORMS, is_idle_rule
 from cotenant.controller.domain.ids import JobId, array_of
 from cotenant.controller.domain.notices import WEBHOOK_VARIABLE, notify_problem
-from cotenant.controller.domain.owned import OfCommand, Owners, OwnersText
+from cotenant.controller.domain.owned import ForOwner, OfCommand, OwnersText
 from cotenant.controller.domain.printed import LINK_FORMS, is_link
 from cotenant.controller.performance import Gang, Profile, sized_gang
 
@@ -266,7 +266,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """At its time limit it queues again, with another such limit, up to so many times."""
     promised_s: float | None = None
     """By then, in seconds of the journal, it is promised to have ended; None: nothing is promised."""
-    notify: Owners[tuple[str, ...]] = ()
+    notify: ForOwner[tuple[str, ...]] = ()
     """Of what its owner is told (`NoticeKind`), and to which mail addresses."""
     begin_s: float | None = None
     """It does not start before then, in seconds of the journal (in a submission: since 1970); None: at

@@ -8,6 +8,7 @@ lines and values of grids are withheld as `[privacy] commands` says.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Annotated, Final, Literal, TypeVar
 
@@ -20,11 +21,11 @@ Whose = Literal["owner", "command"]
 
 WHOSE: Final = "whose"
 """The key of the mark in a type's `Meta`."""
-Owners = Annotated[T, msgspec.Meta(extra={WHOSE: "owner"})]
+ForOwner = Annotated[T, msgspec.Meta(extra={WHOSE: "owner"})]
 """Of the owner and admins."""
 OfCommand = Annotated[T, msgspec.Meta(extra={WHOSE: "command"})]
 """Of a command: of everybody only where `[privacy] commands` is everyone."""
-OwnersText = Owners[str]
+OwnersText = ForOwner[str]
 UNTOLD: Final = "its owner can read why"
 """For everybody, in place of a text that is its owner's."""
 
@@ -54,8 +55,16 @@ class SecretValues:
 
 def _quoted(part: str) -> tuple[str, ...]:
     import json
-    from urllib.parse import quote, quote_plus
 
-    web = (quote(part, "/", errors="replace"), quote(part, "", errors="replace"))
-    plus, shell = quote_plus(part, errors="replace"), part.replace("'", "'\"'\"'")
-    return (texts.one_line(part), repr(part)[1:-1], json.dumps(part)[1:-1], shell, *web, plus)
+    web = (_percent(part, "/"), _percent(part, ""), _percent(part, " ").replace(" ", "+"))
+    shell = part.replace("'", "'\"'\"'")
+    return (texts.one_line(part), repr(part)[1:-1], json.dumps(part)[1:-1], shell, *web)
+
+
+def _percent(part: str, safe: str) -> str:
+    """The text as a web address has it."""
+    return re.sub(rf"[^\w.~{safe}-]", _percent_of, part, flags=re.ASCII)
+
+
+def _percent_of(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode(errors="replace"))

@@ -152,12 +152,16 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         assert reason is not None
         requeue(dispatch, job, Change.LEAVE, reason)
     elif cause == "faulted":
-        assert reason is not None
-        _infra_failed(dispatch, job, (render_whole(reason), render(reason)))
+        _infra_failed(dispatch, job, _words_of(reason))
     elif outcome == "user-failed":
         _user_failed(dispatch, job, said)
     else:
         _infra_failed(dispatch, job, said)
+
+
+def _words_of(reason: Reason | None) -> Said:
+    assert reason is not None
+    return render_whole(reason), render(reason)
 
 
 def _judge_again(dispatch: Dispatch, job: Job) -> tuple[Outcome, Said]:

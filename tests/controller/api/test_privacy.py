@@ -21,7 +21,10 @@ from cotenant.controller.domain import (
     SeenLength,
 )
 from cotenant.controller.domain import events as ev
+from cotenant.controller.knowledge import public_kind
 from cotenant.controller.performance import SeenBatch
+from cotenant.controller.server import reads_commands
+from cotenant.controller.system.sections import ControllerSettings, PrivacySettings, Settings
 from cotenant.controller.wire import AttemptProgress, agents, clients
 from tests.controller.station import ADMIN, ALICE, BOB, Station, run_one
 
@@ -189,6 +192,52 @@ def test_kinds_of_jobs_are_named_by_their_programs(station: Station) -> None:
     assert kinds(BOB) == ["python ...", "python train.py"]
     (whole,) = set(kinds(ALICE)) - {"python ..."}
     assert whole.startswith("python train.py --hf_token")
+
+
+@pytest.mark.parametrize(
+    ("kind", "public"),
+    [
+        ("python train.py --hf_token hf_1 x4, batch 32, bound 1.2", "python ... x4, batch 32, bound 1.2"),
+        ("python train.py --lr 0.1", "python ..."),
+        ("train", "train ..."),
+        ("sh -c a, batch b, batch 2", "sh ..., batch 2"),
+    ],
+)
+def test_a_kind_for_everybody_keeps_what_it_asks_for(kind: str, public: str) -> None:
+    assert public_kind(kind) == public
+
+
+@pytest.mark.parametrize(
+    ("commands", "users", "is_local", "reads"),
+    [
+        ("", "", True, True),
+        ("", "*", True, False),
+        ("", "", False, False),
+        ("everyone", "*", True, True),
+        ("owner", "", True, False),
+    ],
+)
+def test_commands_are_their_owners_where_several_accounts_share_a_controller(
+    commands: Any, users: str, is_local: bool, reads: bool
+) -> None:
+    settings = Settings(
+        controller=ControllerSettings(users=users), privacy=PrivacySettings(commands=commands)
+    )
+    assert reads_commands(settings, is_local=is_local) is reads
+
+
+def test_pairs_are_named_by_their_programs(station: Station) -> None:
+    """A word that is looked for in them is not found in what the asker may not read."""
+    fill(station)
+    jobs, pairs = station.core.state.engine.jobs, station.core.state.engine.pairs
+    pairs.observe(jobs[FAILED], jobs[MINE], 1.5)
+
+    def seen(who: Any, containing: str = "") -> list[set[str]]:
+        found = station.ask(clients.ListPairs(containing=containing), who).pairs
+        return [{each.first, each.second} for each in found]
+
+    assert seen(BOB) == [{"python ...", "python train.py"}]
+    assert seen(BOB, "hf_token") == [] and len(seen(ADMIN, "hf_token")) == 1
 
 
 def test_an_old_record_is_its_owners_as_a_whole(station: Station) -> None:
