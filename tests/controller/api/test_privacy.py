@@ -23,6 +23,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.knowledge import public_kind
 from cotenant.controller.performance import SeenBatch
+from cotenant.controller.present.job_page import asked_for
 from cotenant.controller.server import reads_commands
 from cotenant.controller.system.sections import ControllerSettings, PrivacySettings, Settings
 from cotenant.controller.wire import AttemptProgress, agents, clients
@@ -192,6 +193,15 @@ def test_kinds_of_jobs_are_named_by_their_programs(station: Station) -> None:
     assert kinds(BOB) == ["python ...", "python train.py"]
     (whole,) = set(kinds(ALICE)) - {"python ..."}
     assert whole.startswith("python train.py --hf_token")
+
+
+def test_show_says_that_a_command_goes_on(station: Station) -> None:
+    fill(station)
+    shown = {who: station.ask(clients.ShowJob(job_id=RUNS), who).job.spec for who in (ALICE, BOB)}
+    words = {who.name: dict(asked_for(spec, wide=True)) for who, spec in shown.items()}
+    assert words["bob"]["command"] == "python (the rest is its owner's)"
+    assert words["alice"]["command"].endswith(f"--hf_token {COMMAND}-argument")
+    assert not words["bob"]["in"] and not words["bob"]["variables"] and not words["bob"]["grid"]
 
 
 @pytest.mark.parametrize(
