@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from cotenant.controller.domain import (
+    AttemptNo,
     Capabilities,
     Dependency,
     ExitVerdict,
@@ -79,7 +80,7 @@ def fill(station: Station) -> None:
     says(station, address, ev.FirstStepDone(**named, step=1))
     progress = AttemptProgress(
         job_id=RUNS,
-        attempt=1,
+        attempt=AttemptNo(1),
         step=3,
         loss=98765.25,
         words=WORDS,
@@ -104,7 +105,7 @@ def questions() -> Iterator[clients.AnyRequest]:
     yield clients.ListJobs(include_ended=True)
     yield clients.ListJobs(ended=True, page=10)
     yield clients.ListJobs(include_ended=True, brief=True, fold=True)
-    yield from (clients.GetUsage(by=by) for by in ("user", "kind", "organisation"))  # type: ignore[arg-type]
+    yield from (clients.GetUsage(by=by) for by in ("user", "kind", "organisation"))
     yield clients.GetDecisions(limit=1_000)
     yield clients.GetTimeline()
     yield clients.ListPastJobs()
