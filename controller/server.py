@@ -68,6 +68,13 @@ ALARM_WAIT_S_MAX: Final = 3600.0
 log = logging.getLogger("cotenant.controller")
 
 
+def reads_commands(settings: Settings, *, is_local: bool) -> bool:
+    """Whether everybody reads the command lines of all: as the configuration says, else where nobody but this
+    account can ask (`is_local`: by a socket of its own)."""
+    is_private = is_local and not settings.controller.users
+    return (settings.privacy.commands or ("everyone" if is_private else "owner")) == "everyone"
+
+
 class Controller:
     """The process of one controller: its socket, its timers and its threads. It is made inside a running
     event loop."""
@@ -181,6 +188,7 @@ class Controller:
             about,
             self._stopped.set,
             foresee=self._foresee,
+            reads_commands=reads_commands(settings, is_local=self._router.is_local),
             trees=tree_requests,
             more=(
                 tree_requests,

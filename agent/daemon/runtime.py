@@ -389,7 +389,8 @@ class Runtime:
         for key, task in [*self._trees.preparing.items(), *self._images.preparing.items()]:
             attempt = self._state.memory.attempts.get(key)
             if attempt is not None and attempt.stop is not None and task is not None and task.cancel():
-                verdict = ExitVerdict(outcome="never-started", detail="stopped before what it runs was here")
+                why = "stopped before what it runs was here"
+                verdict = ExitVerdict(outcome="never-started", detail=why, ours=why)
                 self.post(
                     EndCame(result=Result(status=Status(job_id=key[0], attempt=key[1]), verdict=verdict))
                 )

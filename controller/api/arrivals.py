@@ -28,6 +28,7 @@ from cotenant.controller.domain import (
     Reason,
     held_bytes,
     render,
+    render_whole,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
@@ -193,7 +194,7 @@ class Arrivals:
         if len(job_ids) > 1 or job.phase in (Phase.LOADING, Phase.RUNNING):
             return ()
         now = Now(self._core.clock.now_s(), self._core.clock.wall())
-        return (reason_in_words(job, engine.explain(job.job_id, now.now_s)[0], now),)
+        return (reason_in_words(job, engine.explain(job.job_id, now.now_s)[0], now, whole=True),)
 
 
 def unheld_memory(engine: Engine, specs: Sequence[JobSpec]) -> tuple[str, ...]:
@@ -241,7 +242,7 @@ def check_fit(engine: Engine, specs: Sequence[JobSpec], allocations: Allocations
         if reason is not None and not could_be_asked(allocations, spec):
             reports = [host.report for host in engine.hosts.values()]
             raise Denied(
-                "never-fits", f"it can never run here: {render(reason)}", _what_to_do(reason, reports)
+                "never-fits", f"it can never run here: {render_whole(reason)}", _what_to_do(reason, reports)
             )
 
 

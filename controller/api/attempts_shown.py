@@ -44,13 +44,14 @@ def sub_batch_at(steps: int, job: Job, ordered: Placement | AttemptRecord | None
     return -(-job.batch_size // steps)
 
 
-def attempt_views(records: Sequence[AttemptRecord], now: Now) -> tuple[wire.AttemptView, ...]:
-    """A job's attempts. What one has drawn in parts, all later ones have in their state."""
+def attempt_views(records: Sequence[AttemptRecord], now: Now, *, whole: bool) -> tuple[wire.AttemptView, ...]:
+    """A job's attempts; `whole`: for a reader of its log. What one has drawn in parts, all later ones have in
+    their state."""
     is_equivalent = accumulate((each.words.is_equivalent for each in records), or_)
-    return tuple(map(_attempt_view, records, repeat(now), is_equivalent))
+    return tuple(map(_attempt_view, records, repeat(now), is_equivalent, repeat(whole)))
 
 
-def _attempt_view(record: AttemptRecord, now: Now, is_equivalent: bool) -> wire.AttemptView:
+def _attempt_view(record: AttemptRecord, now: Now, is_equivalent: bool, whole: bool) -> wire.AttemptView:
     return wire.AttemptView(
         attempt=record.attempt,
         devices=record.devices,
@@ -59,7 +60,7 @@ def _attempt_view(record: AttemptRecord, now: Now, is_equivalent: bool) -> wire.
         parts=record.words.parts,
         equivalent=is_equivalent,
         outcome=record.outcome,
-        reason=record.reason,
+        reason=record.reason if whole else record.public_reason,
         cause=record.cause,
         exact=record.exact and not is_equivalent,
         proven=record.proven,

@@ -34,6 +34,7 @@ from cotenant.controller.api.shadow import ShadowRequests
 from cotenant.controller.api.streams import StreamRequests
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.trees import TreeRequests
+from cotenant.controller.api.withholding import AnswerReader, withhold
 from cotenant.controller.domain import ENDED, USER_BYTES_MAX, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.executors.agents import AgentExecutor
@@ -107,11 +108,14 @@ class RequestHandlers:
         trees: TreeRequests | None = None,
         awaited_per_user: int = AWAITED_PER_USER,
         user_bytes_max: int = USER_BYTES_MAX,
+        reads_commands: bool = False,
     ) -> None:
         """Prepares the handlers of requests. `foresee`: rolls out what users ask about. `more`: other objects
         that answer, such as an executor's requests. `tells`: who tells owners of their jobs; None: nobody.
-        `trees`: one of those that answer, which knows users' packed trees."""
+        `trees`: one of those that answer, which knows users' packed trees. `reads_commands`: everybody reads
+        the command lines of all."""
         self._core = core
+        self._reads_commands = reads_commands
         self._awaited_per_user = awaited_per_user
         self._send_frame = send
         self._stop = stop
@@ -119,7 +123,7 @@ class RequestHandlers:
         self._byte_rates = Rates(BYTES_PER_SECOND, BYTES_BURST)
         self._trees = trees
         board = EtaBoard(core)
-        self._reading = reading = Queries(core, link, about, board, tells)
+        self._reading = reading = Queries(core, link, about, board, tells, reads_commands=reads_commands)
         self._logs = LogRequests(core, link)
         self._streams = StreamRequests(core, link)
         self._widths = WidthRequests(core, foresee)
@@ -244,6 +248,9 @@ class RequestHandlers:
         self._core.run_after_commit(partial(self._say, asked, failure))
 
     def _say(self, asked: Asked, message: wire.AnyReply) -> None:
+        """The one exit of answers."""
+        if asked.who.role != "admin":
+            message = withhold(message, AnswerReader(asked.who.name, self._owner_of, self._reads_commands))
         try:
             frame = encode(message)
         except BadMessage as error:
@@ -255,6 +262,10 @@ class RequestHandlers:
             )
             frame = encode(too_large)
         self._send_frame(asked.address, frame)
+
+    def _owner_of(self, job_id: JobId) -> str:
+        record = self._core.record(job_id)
+        return "" if record is None else record.job.spec.user
 
     def _stop_asked(self, request_id: int, request: wire.Stop, who: Identity) -> wire.Done:
         must_be_admin(who, "stop the controller")
@@ -285,7 +296,7 @@ class RequestHandlers:
                 del self._waits[key]
                 records = map(self._core.record, ended if wait.first else wait.job_ids)
                 shown = [record.job for record in records if record is not None]
-                self._reply(wait.asked, self._reading.job_list(wait.asked.request_id, shown))
+                self._reply(wait.asked, self._reading.job_list(wait.asked.request_id, shown, wait.asked.who))
 
     def settle(self, decided: Sequence[Decided] = ()) -> None:
         """After each message and its consequences, before they are sealed: an answer may be due."""

@@ -7,11 +7,11 @@ of a page become views.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from cotenant.controller.domain import ENDED, WAITING, Job, JobSpec, Phase, array_of
+from cotenant.controller.domain import ENDED, WAITING, Job, JobSpec, Phase, array_of, program_name
 from cotenant.controller.wire import clients as wire
 
 CALL_OF_FUNCTION: Final = ("-m", "cotenant.controller.python.inside")
@@ -32,8 +32,9 @@ class ListingRow(NamedTuple):
     """Of a row that stands for an array: all its tasks that are in memory."""
 
 
-def is_wanted(job: Job, request: wire.ListJobs, words: Sequence[str]) -> bool:
-    """Whether the request asks for the job. `words`: those of the request's text, in lower case."""
+def is_wanted(job: Job, request: wire.ListJobs, words: Sequence[str], reads: Callable[[Job], bool]) -> bool:
+    """Whether the request asks for the job. `words`: those of the request's text, in lower case; in a command
+    they are looked for only by who reads it."""
     spec, phase = job.spec, job.phase
     if request.states and phase not in request.states:
         return False
@@ -50,7 +51,8 @@ def is_wanted(job: Job, request: wire.ListJobs, words: Sequence[str]) -> bool:
         return False
     if not words:
         return True
-    text = " ".join((spec.job_id, spec.name, spec.user, *spec.launch.argv)).lower()
+    command = spec.launch.argv if reads(job) else map(program_name, spec.launch.argv[:1])
+    text = " ".join((spec.job_id, spec.name, spec.user, *command)).lower()
     return all(word in text for word in words)
 
 
@@ -69,9 +71,9 @@ def submission_kind(spec: JobSpec) -> wire.SubmissionKind:
     return "script" if spec.launch.slurm or program in SHELLS else "command"
 
 
-def wanted_jobs(found: Iterable[Job], request: wire.ListJobs) -> list[Job]:
+def wanted_jobs(found: Iterable[Job], request: wire.ListJobs, reads: Callable[[Job], bool]) -> list[Job]:
     words = request.text.lower().split()
-    return [job for job in found if is_wanted(job, request, words)]
+    return [job for job in found if is_wanted(job, request, words, reads)]
 
 
 def not_before(request: wire.ListJobs, jobs: Iterable[Job]) -> list[Job]:

@@ -16,14 +16,14 @@ import msgspec
 
 from cotenant.controller.api.attempts_shown import attempt_views
 from cotenant.controller.api.moment import Now
-from cotenant.controller.api.permissions import jobs_named
+from cotenant.controller.api.permissions import jobs_named, may_touch
 from cotenant.controller.api.queries import LIMIT_MAX, LIST_MAX, Queries, cut_to_message
 from cotenant.controller.api.sharing import forgotten_jobs
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain import ENDED, LOAD_S, Device, Job
 from cotenant.controller.domain import events as ev
 from cotenant.controller.history import ALWAYS_S, AttemptRecord, usage
-from cotenant.controller.knowledge import KEY_CHARACTERS, StoredProfile
+from cotenant.controller.knowledge import KEY_CHARACTERS, StoredProfile, signature
 from cotenant.controller.performance import Gang
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
@@ -40,7 +40,15 @@ class AccountingRequests:
     def usage(self, request_id: int, request: wire.GetUsage, who: Identity) -> wire.UsageRows:
         state, now = self._core.state, self._reading.now()
         since_s = _since(request.since_s, now)
-        found = usage.usage(state.engine.jobs, state.history.attempts, request.by, since_s, now.now_s)
+        kinds = self._reading.commands(who).kinds(state.engine) if request.by == "kind" else None
+        found = usage.usage(
+            state.engine.jobs,
+            state.history.attempts,
+            request.by,
+            since_s,
+            now.now_s,
+            lambda job, name: name if kinds is None else kinds(signature(job.spec), name),
+        )
         rest = sorted(name for name in found if request.after is None or name > request.after)
         page = rest[: min(max(1, request.page), LIST_MAX)]
         decayed = state.engine.decayed_usage(request.by, now.now_s)
@@ -76,7 +84,7 @@ class AccountingRequests:
         chosen.sort(key=lambda job: job.number)
         limit = min(max(1, request.limit), LIMIT_MAX)
         page = chosen[: min(limit, max(1, request.page), LIST_MAX)]
-        shown = cut_to_message(self._past(page, now))
+        shown = cut_to_message(self._past(page, now, who))
         is_over = not shown or len(shown) >= min(limit, len(chosen))
         return wire.PastJobs(
             request_id=request_id,
@@ -88,13 +96,13 @@ class AccountingRequests:
             next=0 if is_over else page[len(shown) - 1].number,
         )
 
-    def _past(self, jobs: list[Job], now: Now) -> Iterator[wire.PastJobView]:
+    def _past(self, jobs: list[Job], now: Now, who: Identity) -> Iterator[wire.PastJobView]:
         state = self._core.state
         for record in filter(None, (self._core.record(job.job_id) for job in jobs)):
             job, attempts = record.job, record.attempts
             use = usage.use_of(state.engine.jobs, job, attempts, ALWAYS_S, now.now_s)
             yield wire.PastJobView(
-                **msgspec.structs.asdict(self._reading.view(record, now)),
+                **msgspec.structs.asdict(self._reading.view(record, now, who)),
                 attempts=max(len(attempts), job.attempt.number),
                 held_device_s=use.held_device_s,
                 shared_device_s=use.shared_device_s,
@@ -127,7 +135,7 @@ class TimelineRequests:
                     job
                 )
         chosen = [*reversed(held), *waited][: min(max(1, request.limit), JOBS_MAX)]
-        jobs = cut_to_message(self._job(job, begin_s, end_s, now) for job in chosen)
+        jobs = cut_to_message(self._job(job, begin_s, end_s, now, may_touch(who, job)) for job in chosen)
         engine = state.engine
         view = wire.TimelineView(
             begin_at=now.utc(begin_s),
@@ -147,7 +155,7 @@ class TimelineRequests:
         )
         return wire.Timelined(request_id=request_id, timeline=view, now=now.at)
 
-    def _job(self, job: Job, begin_s: float, end_s: float, now: Now) -> wire.TimelineJob:
+    def _job(self, job: Job, begin_s: float, end_s: float, now: Now, whole: bool) -> wire.TimelineJob:
         records = self._core.state.history.attempts(job.job_id)
         seen = list(_overlapping_records(records, begin_s, end_s))
         before = [each for each in records if each.ended_s is not None and each.ended_s < begin_s][-1:]
@@ -158,7 +166,7 @@ class TimelineRequests:
             phase=job.phase,
             submitted_at=now.utc(job.submitted_s),
             ended_at=now.utc_if(job.ended_s if job.phase in ENDED else None),
-            attempts=attempt_views([*before, *seen], now),
+            attempts=attempt_views([*before, *seen], now, whole=whole),
         )
 
 

@@ -6,13 +6,14 @@ Rule: each user has a bucket of requests and one of bytes, both filling at a ste
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from cotenant.controller.api.submissions import Denied, expand_job_id
 from cotenant.controller.domain import Job, JobId
 from cotenant.controller.engine import Engine
 from cotenant.controller.history import JobRecord
+from cotenant.controller.knowledge import public_kind, signature
 from cotenant.controller.policies import registry
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
@@ -59,6 +60,25 @@ def forgotten(core: Core, name: JobId) -> list[Job]:
 
 def may_touch(who: Identity, job: Job) -> bool:
     return who.role == "admin" or job.spec.user == who.name
+
+
+class Commands(NamedTuple):
+    """Who may read whose command lines, values of grids and kinds of jobs."""
+
+    who: Identity
+    everyone: bool
+    """They are everybody's here (`[privacy] commands`)."""
+
+    def may_read(self, job: Job) -> bool:
+        return self.everyone or may_touch(self.who, job)
+
+    def kinds(self, engine: Engine) -> Callable[[str, str], str]:
+        """Returns what makes of a kind's signature and its name the name to show: whole if the reader has a
+        job of it."""
+        if self.everyone or self.who.role == "admin":
+            return lambda key, name: name
+        own = {signature(job.spec) for job in engine.jobs.values() if job.spec.user == self.who.name}
+        return lambda key, name: name if key.partition("@")[0] in own else public_kind(name)
 
 
 def must_own(who: Identity, job: Job, what: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -26,8 +26,18 @@ from cotenant.controller.api.listing import (
     wanted_jobs,
 )
 from cotenant.controller.api.moment import Now
-from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
-from cotenant.controller.domain import ENDED, ClassReport, Job, Phase, Reason, array_of, because, render
+from cotenant.controller.api.permissions import Commands, jobs_named, may_touch, one_job, policies_offered
+from cotenant.controller.domain import (
+    ENDED,
+    ClassReport,
+    Job,
+    JobId,
+    Phase,
+    Reason,
+    array_of,
+    because,
+    render,
+)
 from cotenant.controller.engine import Engine, cheapest_change
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.history import JobRecord, accounts
@@ -66,13 +76,24 @@ class Queries:
     """All questions that can be answered at once."""
 
     def __init__(
-        self, core: Core, link: AgentExecutor, about: About, board: EtaBoard, tells: TellsOwners | None = None
+        self,
+        core: Core,
+        link: AgentExecutor,
+        about: About,
+        board: EtaBoard,
+        tells: TellsOwners | None = None,
+        *,
+        reads_commands: bool = False,
     ) -> None:
+        self._reads_commands = reads_commands
         self._tells = tells
         self._core = core
         self._board = board
         self._link = link
         self._about = about
+
+    def commands(self, who: Identity) -> Commands:
+        return Commands(who, self._reads_commands)
 
     # --- Jobs --------------------------------------------------------------------------------------
 
@@ -82,12 +103,13 @@ class Queries:
         jobs = self._core.state.engine.jobs
         found = jobs_named(self._core, request.job_ids) if request.job_ids else jobs.values()
         by_state: dict[Phase, int] = {}
+        reads = self.commands(who).may_read
         if request.count:
-            found = wanted_jobs(found, request)
+            found = wanted_jobs(found, request, reads)
             by_state = dict(Counter([job.phase for job in found]))
         if request.page and request.after and not request.ended:
             found = not_before(request, found)
-        rows = rows_of(found if request.count else wanted_jobs(found, request), request)
+        rows = rows_of(found if request.count else wanted_jobs(found, request, reads), request)
         if request.fold:
             rows = fold_arrays(rows, jobs.values(), by_end=request.ended)
         if request.ended and request.before is not None:
@@ -98,7 +120,7 @@ class Queries:
         page = rows[: min(limit, max(1, request.page), LIST_MAX) if request.page else limit]
         reasons_s_max = REASONS_OF_PAGE_S_MAX if request.page else REASONS_S_MAX
         more = len(rows) - len(page)
-        reply = self._row_list(request_id, page, more, reasons_s_max, brief=request.brief)
+        reply = self._row_list(request_id, page, more, reasons_s_max, who, brief=request.brief)
         reply = msgspec.structs.replace(reply, by_state=by_state)
         if request.ended:
             reply = msgspec.structs.replace(
@@ -112,10 +134,9 @@ class Queries:
             return msgspec.structs.replace(reply, next_before=place)
         return msgspec.structs.replace(reply, next=place[1])
 
-    def job_list(self, request_id: int, jobs: Sequence[Job]) -> wire.Jobs:
-        return self._row_list(
-            request_id, [ListingRow(job, (0.0, job.number)) for job in jobs], 0, REASONS_S_MAX
-        )
+    def job_list(self, request_id: int, jobs: Sequence[Job], who: Identity) -> wire.Jobs:
+        rows = [ListingRow(job, (0.0, job.number)) for job in jobs]
+        return self._row_list(request_id, rows, 0, REASONS_S_MAX, who)
 
     def _row_list(
         self,
@@ -123,13 +144,14 @@ class Queries:
         rows: Sequence[ListingRow],
         more: int,
         reasons_s_max: float,
+        who: Identity,
         *,
         brief: bool = False,
     ) -> wire.Jobs:
         now = self.now()
         until_s = time.monotonic() + reasons_s_max
         shown = cut_to_message(
-            self._row(row, now, fresh_reason=time.monotonic() < until_s, brief=brief) for row in rows
+            self._row(row, now, who, fresh_reason=time.monotonic() < until_s, brief=brief) for row in rows
         )
         more += len(rows) - len(shown)
         return wire.Jobs(request_id=request_id, jobs=tuple(shown), now=now.at, more=more)
@@ -137,17 +159,19 @@ class Queries:
     def now(self) -> Now:
         return Now(self._core.clock.now_s(), self._core.clock.wall())
 
-    def _row(self, row: ListingRow, now: Now, *, fresh_reason: bool, brief: bool) -> wire.JobView:
+    def _row(
+        self, row: ListingRow, now: Now, who: Identity, *, fresh_reason: bool, brief: bool
+    ) -> wire.JobView:
         record = self._core.record(row.job.job_id)
         assert record is not None, row.job.job_id
-        view = self.view(record, now, fresh_reason=fresh_reason, brief=brief)
+        view = self.view(record, now, who, fresh_reason=fresh_reason, brief=brief)
         if row.tasks is None:
             return view
         forgotten = self._core.journal.count_past_tasks(array_of(row.job.job_id))
         return msgspec.structs.replace(view, array=array_view(row, forgotten))
 
     def view(
-        self, record: JobRecord, now: Now, *, fresh_reason: bool = True, brief: bool = False
+        self, record: JobRecord, now: Now, who: Identity, *, fresh_reason: bool = True, brief: bool = False
     ) -> wire.JobView:
         state, job = self._core.state, record.job
         record = told_now(record, self._link.telemetry)
@@ -155,12 +179,12 @@ class Queries:
         if fresh_reason and job.phase is Phase.QUEUED:
             reason = state.engine.explain(job.job_id, now.now_s)[0]
         reason = reason or self._fetching(job)
-        told = self._link.telemetry
+        told, whole = self._link.telemetry, may_touch(who, job)
         if brief:
-            return views.job_view(state.engine, told, record, now, reason)
+            return views.job_view(state.engine, told, record, now, reason, whole=whole)
         eta = self._board.view_of(job, now)
         beside = sharing.views_of(state.engine.jobs, job, record.attempts)
-        return views.job_view(state.engine, told, record, now, reason, *beside, eta)
+        return views.job_view(state.engine, told, record, now, reason, *beside, eta, whole=whole)
 
     def _fetching(self, job: Job) -> Reason | None:
         """How far the tree or the image of a loading job has come to its hosts."""
@@ -176,7 +200,7 @@ class Queries:
         record, now = told_now(one_job(self._core, request.job_id), self._link.telemetry), self.now()
         job = record.job
         details = msgspec.structs.replace(
-            views.job_details(self.view(record, now), record, now, whole=may_touch(who, job)),
+            views.job_details(self.view(record, now, who), record, now, whole=may_touch(who, job)),
             copies=views.copies_shown(self._core.state.engine, record),
             verbs=verbs_open(job, who) if job.job_id in self._core.state.engine.jobs else (),
             settable=settings_open(job, who),
@@ -189,13 +213,14 @@ class Queries:
     def explain(self, request_id: int, request: wire.Explain, who: Identity) -> wire.Explained:
         state, now = self._core.state, self.now()
         record = one_job(self._core, request.job_id)
-        job, view = record.job, self.view(record, now)
+        job, view = record.job, self.view(record, now, who)
+        whole = may_touch(who, job)
         own = (job.reason,) if job.phase in ENDED else state.engine.explain(job.job_id, now.now_s)
         fetching = filter(None, (self._fetching(job),))
         reasons = (*fetching, *views.present_reasons(view), *own, *views.sharing_reasons(state.engine, job))
-        present = dict.fromkeys(views.reason_in_words(job, each, now) for each in reasons)
+        present = dict.fromkeys(views.reason_in_words(job, each, now, whole=whole) for each in reasons)
         past = [
-            f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note)}"
+            f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note, whole=whole)}"
             for note in record.notes[: -HISTORY_LINES - 1 : -1]
         ]
         change = cheapest_change(state.engine.view(), job)
@@ -213,13 +238,17 @@ class Queries:
 
     def decisions(self, request_id: int, request: wire.GetDecisions, who: Identity) -> wire.Decisions:
         limit = min(max(1, request.limit), LIST_MAX)
+        jobs: Mapping[JobId, Job] = self._core.state.engine.jobs
         if request.job_id is None:
             notes = list(self._core.state.history.notes(None, limit))
         else:
-            notes = list(one_job(self._core, request.job_id).notes[: -limit - 1 : -1])
+            record = one_job(self._core, request.job_id)
+            notes, jobs = list(record.notes[: -limit - 1 : -1]), {record.job.job_id: record.job}
+        about = [jobs[each.job_id] for each in notes if each.job_id is not None and each.job_id in jobs]
+        mine = {job.job_id for job in about if may_touch(who, job)}
         return wire.Decisions(
             request_id=request_id,
-            decisions=tuple(views.decision_view(note) for note in notes),
+            decisions=tuple(views.decision_view(note, whole=note.job_id in mine) for note in notes),
             now_s=self._core.clock.now_s(),
             wall_s=self._core.clock.wall(),
         )
@@ -227,7 +256,9 @@ class Queries:
     def report(self, request_id: int, request: wire.GetReport, who: Identity) -> wire.SharingReport:
         state, now = self._core.state, self.now()
         since_s = None if request.since_s is None else now.now_s - max(0.0, request.since_s)
-        report = sharing.report_view(state.engine, state.history, now, since_s)
+        report = sharing.report_view(
+            state.engine, state.history, now, since_s, self.commands(who).kinds(state.engine)
+        )
         return wire.SharingReport(request_id=request_id, report=report)
 
     # --- The cluster -------------------------------------------------------------------------------
@@ -257,7 +288,7 @@ class Queries:
         observations = int(engine.policy_parameters.get("observations", OBSERVATIONS))
         now = self.now()
         found = pair_views(
-            engine.pairs.list_seen(),
+            shown_by(engine.pairs.list_seen(), self.commands(who).kinds(engine)),
             observations,
             request.containing,
             now_s=now.now_s,
@@ -365,6 +396,16 @@ def classes_of(engine: Engine) -> ClassReport | None:
         return None
     broken = sum(job.counts.early_preemptions for job in engine.jobs.values())
     return msgspec.structs.replace(report, broken_promises=broken)
+
+
+def shown_by(seen: Iterable[PairSeen], kinds: Callable[[str, str], str]) -> list[PairSeen]:
+    """The pairs, with the names of kinds as a reader may see them."""
+    return [
+        msgspec.structs.replace(
+            each, first=kinds(each.keys[0], each.first), second=kinds(each.keys[1], each.second)
+        )
+        for each in seen
+    ]
 
 
 def pair_views(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from cotenant.controller.api.moment import Now
@@ -70,12 +70,18 @@ def views_of(
     )
 
 
-def report_view(engine: Engine, history: History, now: Now, since_s: float | None) -> ReportView:
+def report_view(
+    engine: Engine,
+    history: History,
+    now: Now,
+    since_s: float | None,
+    kinds: Callable[[str, str], str] = lambda key, name: name,
+) -> ReportView:
     """The report on everything that is remembered, or only on what has happened since `since_s`."""
     from_s = ALWAYS_S if since_s is None else since_s
     jobs = engine.jobs
     found = accounts.totals(jobs, history.attempts, from_s, now.now_s)
-    pairs = _pairs(jobs, history, from_s)
+    pairs = _pairs(jobs, history, from_s, kinds)
     oldest_s = min((job.submitted_s for job in jobs.values()), default=None)
     shared = found.shared
     idle = idle_by_user(jobs, history, from_s, now.now_s)
@@ -135,7 +141,9 @@ def forgotten_jobs(engine: Engine) -> int:
     return max(0, engine.next_number - 1 - len(engine.jobs))
 
 
-def _pairs(jobs: Mapping[JobId, Job], history: History, since_s: float) -> list[PairTotals]:
+def _pairs(
+    jobs: Mapping[JobId, Job], history: History, since_s: float, kinds: Callable[[str, str], str]
+) -> list[PairTotals]:
     names = {signature(job.spec): kind_of(job.spec) for job in jobs.values()}
     sums: dict[tuple[str, str], accounts.Sums] = {}
     for (mine, beside), one_way in accounts.sums_by_kinds(jobs, history.attempts, since_s).items():
@@ -144,8 +152,8 @@ def _pairs(jobs: Mapping[JobId, Job], history: History, since_s: float) -> list[
         both.work_device_s += one_way.work_device_s
     found = [
         PairTotals(
-            first=names.get(pair[0], "?"),
-            second=names.get(pair[1], "?"),
+            first=kinds(pair[0], names.get(pair[0], "?")),
+            second=kinds(pair[1], names.get(pair[1], "?")),
             alone_device_s=both.work_device_s,
             measured_device_s=both.device_s,
             won_device_s=both.won_device_s,

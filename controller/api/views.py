@@ -30,6 +30,7 @@ from cotenant.controller.domain import (
     because,
     is_link,
     render,
+    render_whole,
 )
 from cotenant.controller.engine import Engine, memory_cap_mib
 from cotenant.controller.history import ALWAYS_S, AttemptRecord, HistoryNote, JobRecord, accounts
@@ -60,8 +61,10 @@ def job_view(
     shared: tuple[SharingView, ...] = (),
     promises: tuple[PromiseView, ...] = (),
     eta: wire.EtaView | None = None,
+    *,
+    whole: bool,
 ) -> wire.JobView:
-    """The view of one job now. `reason`: the present one, where the job's own may be out of date."""
+    """The view of one job now. `reason`: the present one. `whole`: as who may read its log sees it."""
     job, attempts = record.job, record.attempts
     spec, placed, ended = job.spec, job.phase in ON_DEVICES, job.ended_s is not None
     wait_s, load_s, run_s, pause_s = times(job, now.now_s)
@@ -76,8 +79,8 @@ def job_view(
     can, metrics = job.progress.capabilities, metrics_of(attempts)
     return wire.JobRow(
         **_fields_asked_for(spec, now),
-        job_id=job.job_id, phase=job.phase, reason=reason_in_words(job, shown, now), reason_code=shown.code,
-        guaranteed_h=engine.promised_h if spec.job_class == "spot" else None,
+        job_id=job.job_id, phase=job.phase, reason=reason_in_words(job, shown, now, whole=whole),
+        reason_code=shown.code, guaranteed_h=engine.promised_h if spec.job_class == "spot" else None,
         broken_promises=job.counts.early_preemptions if engine.promised_h is not None else 0,
         gpus=len(held.devices) if held else spec.gpus_min,
         gpu_fraction=held.fraction if held else spec.gpu_fraction, resizes=job.counts.resizes,
@@ -168,11 +171,15 @@ def link_of(spec: JobSpec, attempts: Sequence[AttemptRecord]) -> str | None:
     return spec.link.replace("{job}", spec.job_id) or printed
 
 
-def reason_in_words(job: Job, reason: Reason, now: Now) -> str:
+def reason_in_words(job: Job, reason: Reason, now: Now, *, whole: bool) -> str:
     """The sentence of a reason; one that names a time of the journal names it by the wall clock."""
     if reason.code != "begins-later" or job.spec.begin_s is None:
-        return render(reason)
+        return words_of(reason, whole=whole)
     return f"does not start before {now.utc(job.spec.begin_s)[:16].replace('T', ' ')} UTC (--begin)"
+
+
+def words_of(reason: Reason, *, whole: bool) -> str:
+    return render_whole(reason) if whole else render(reason)
 
 
 def share_bound(engine: Engine, job: Job, current: AttemptProgress | None) -> wire.ShareBoundView | None:
@@ -231,12 +238,12 @@ def total_won_device_s(shared: Sequence[SharingView]) -> float | None:
 
 
 def job_details(view: wire.JobView, record: JobRecord, now: Now, *, whole: bool) -> wire.JobDetails:
-    """The details of one job. `whole`: the reader may see the job's environment."""
+    """The details of one job. `whole`: for a reader of its log."""
     job, profile = record.job, record.job.measured.profile
     return wire.JobDetails(
         **msgspec.structs.asdict(view),
-        spec=spec_shown(job.spec, whole=whole),
-        attempts=attempt_views(record.attempts, now),
+        spec=wire.spec_view(job.spec),
+        attempts=attempt_views(record.attempts, now, whole=whole),
         profile=None if profile is None else profile_view(profile),
         profile_given=job.measured.profile_given,
         throughput=throughput_view(profile, job.batch_size, job.spec.gang),
@@ -274,14 +281,6 @@ def devices_shown(job: Job, newest: AttemptRecord | None) -> tuple[str, ...]:
     if job.placement is not None:
         return job.placement.devices
     return newest.devices if newest is not None and job.phase in ENDED else ()
-
-
-def spec_shown(spec: JobSpec, *, whole: bool) -> wire.SpecView:
-    """What others may see of a job: not its environment."""
-    if whole:
-        return wire.spec_view(spec)
-    launch = msgspec.structs.replace(spec.launch, env={}, secrets=())
-    return wire.spec_view(msgspec.structs.replace(spec, launch=launch))
 
 
 def node_view(
@@ -445,10 +444,10 @@ def _limit(engine: Engine, job: Job, device: Device) -> Reason:
     return because("no-memory-limit", why)
 
 
-def note_text(note: HistoryNote) -> str:
+def note_text(note: HistoryNote, *, whole: bool) -> str:
     """The text of a note, such as `attempt 1 failed: exit code 3`: without repeating what an outcome and its
     reason have in common."""
-    reason = render(note.reason)
+    reason = words_of(note.reason, whole=whole)
     before, _, outcome = note.what.rpartition(" ")
     word = outcome.removeprefix("user-")
     if before and (reason == word or reason.startswith((f"{word}:", f"{word} "))):
@@ -456,9 +455,10 @@ def note_text(note: HistoryNote) -> str:
     return f"{note.what}: {reason}"
 
 
-def decision_view(note: HistoryNote) -> wire.DecisionView:
+def decision_view(note: HistoryNote, *, whole: bool) -> wire.DecisionView:
+    reason = words_of(note.reason, whole=whole)
     return wire.DecisionView(
-        at_s=note.at_s, event=note.event, job_id=note.job_id, what=note.what, reason=render(note.reason)
+        at_s=note.at_s, event=note.event, job_id=note.job_id, what=note.what, reason=reason
     )
 
 

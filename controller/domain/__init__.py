@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cotenant.controller.domain.lifecycle import *  # noqa: F403
     from cotenant.controller.domain.notices import *  # noqa: F403
     from cotenant.controller.domain.outcomes import *  # noqa: F403
+    from cotenant.controller.domain.owned import *  # noqa: F403
     from cotenant.controller.domain.printed import *  # noqa: F403
     from cotenant.controller.domain.readings import *  # noqa: F403
     from cotenant.controller.domain.reasons import *  # noqa: F403
@@ -93,12 +94,13 @@ _HOMES: Final = {
         "read_notify",
     ),
     "outcomes": ("GpuFaultRole", "Outcome", "ExitVerdict", "FailedEnd", "RefusedChange", "SPLIT_REFUSED"),
+    "owned": ("UNTOLD", "WHOSE", "OfCommand", "ForOwner", "OwnersText", "SecretValues", "Whose"),
     "printed": (
         "LINK_CHARACTERS_MAX", "LINK_FORMS", "METRICS_MAX", "METRIC_CHARACTERS_MAX", "JobMetric", "JobWords",
         "Parts", "is_link",
     ),
     "readings": ("TEXT_MAX", "DeviceReading", "ForkServers"),
-    "reasons": ("Reason", "because", "render"),
+    "reasons": ("Reason", "because", "render", "render_whole"),
     "resumes": ("ResumeCounts", "ResumeProof"),
     "settings": (
         "LATE_SHARE", "NO_BOUNDS", "IdleSettings", "JobLimit", "LimitSettings", "OrganisationSettings",

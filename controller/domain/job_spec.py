@@ -17,6 +17,7 @@ from cotenant.controller.domain.container import Container
 from cotenant.controller.domain.idling import IDLE_FORMS, is_idle_rule
 from cotenant.controller.domain.ids import JobId, array_of
 from cotenant.controller.domain.notices import WEBHOOK_VARIABLE, notify_problem
+from cotenant.controller.domain.owned import ForOwner, OfCommand, OwnersText
 from cotenant.controller.domain.printed import LINK_FORMS, is_link
 from cotenant.controller.performance import Gang, Profile, sized_gang
 
@@ -265,7 +266,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """At its time limit it queues again, with another such limit, up to so many times."""
     promised_s: float | None = None
     """By then, in seconds of the journal, it is promised to have ended; None: nothing is promised."""
-    notify: tuple[str, ...] = ()
+    notify: ForOwner[tuple[str, ...]] = ()
     """Of what its owner is told (`NoticeKind`), and to which mail addresses."""
     begin_s: float | None = None
     """It does not start before then, in seconds of the journal (in a submission: since 1970); None: at
@@ -274,9 +275,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     profiling: Literal["auto", "never", "only"] = "auto"
     """auto: measured in place, while its first attempt runs alone, if no like job was before. only: it runs
     for its profile's sake and ends when that is complete (`cotenant profile`)."""
-    parameters: tuple[tuple[str, str], ...] = ()
+    parameters: OfCommand[tuple[tuple[str, str], ...]] = ()
     """The values that a grid gave it, by name (`--grid`)."""
-    link: str = ""
+    link: OwnersText = ""
     """Its page elsewhere, as its user says (`--link`), with `{job}` for its number; empty: what it prints."""
     code_sha256: str = ""
     """Of the script, what lies beside it and the libraries it would load, as the submitter's machine has

@@ -6,6 +6,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from cotenant.controller.domain.owned import UNTOLD, OwnersText
+
 Outcome = Literal["finished", "user-failed", "infra-failed", "stopped", "never-started"]
 """`stopped`: it left on request, its state (if any was asked for) durable."""
 
@@ -25,8 +27,11 @@ class ExitVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     outcome: Outcome
     exit_code: int | None = None
-    detail: str = ""
-    """One line for a person: the exit code's meaning, the signal, the first error line."""
+    detail: OwnersText = ""
+    """One line for the job's owner: the exit code's meaning, the signal, and what the job printed of it."""
+    ours: str = ""
+    """The same for everybody, without a word that the job or its command has; empty: nothing is known but the
+    exit code (all of a record that is older than this field)."""
     workdir_missing: bool = False
     out_of_memory: bool = False
     """It ended because it got no more memory on its device."""
@@ -40,6 +45,12 @@ class ExitVerdict(msgspec.Struct, frozen=True, kw_only=True):
     seen, or nothing of the job's ran."""
     went_otherwise: bool = False
     """It was resumed, and showed that it was not the run that was left."""
+
+    @property
+    def said(self) -> tuple[str, str]:
+        """What its owner reads, and what everybody does."""
+        code = "" if self.exit_code is None else f"exit code {self.exit_code}"
+        return self.detail or self.outcome, self.ours or code or UNTOLD
 
     @property
     def refusal(self) -> RefusedChange:

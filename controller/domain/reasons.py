@@ -1,6 +1,7 @@
 """Why something was decided: a code with operands, rendered only when a person asks.
 
-Rule: every template states a fact that can be checked, names the jobs, hosts or numbers it is about,
+Rule: `render` is for everybody; a reason with an operand of the job's own has a template in `FOR_OTHERS`
+without it. Every template states a fact that can be checked, names the jobs, hosts or numbers it is about,
 and stays true after the moment has passed ("behind 41 in sjf order", not "waiting").
 """
 
@@ -10,7 +11,10 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller.domain.owned import UNTOLD
+
 Operand = str | int | float
+OPERANDS_MAX: Final = 10
 
 
 class Reason(msgspec.Struct, frozen=True, array_like=True):
@@ -30,13 +34,22 @@ def because(code: str, *operands: Operand) -> Reason:
 
 
 def render(reason: Reason) -> str:
-    """The sentence for a person. Seconds and ratios are printed to two digits."""
+    """The sentence for everybody. Seconds and ratios are printed to two digits."""
+    template = FOR_OTHERS.get(reason.code)
+    return render_whole(reason) if template is None else _fill(template, reason, UNTOLD)
+
+
+def render_whole(reason: Reason) -> str:
+    """The sentence for who may read the job's log: with what it printed."""
     template = TEMPLATES.get(reason.code)
     if template is None:  # written by a newer version: still show what is there
         return " ".join([reason.code, *map(str, reason.operands)])
+    return _fill(template, reason, "?")
+
+
+def _fill(template: str, reason: Reason, missing: str) -> str:
     shown = [_Shown(f"{x:.2f}" if isinstance(x, float) else str(x)) for x in reason.operands]
-    needed = template.count("{")
-    return template.format(*shown, *[_Shown("?")] * max(0, needed - len(shown)))
+    return template.format(*shown, *[_Shown(missing)] * OPERANDS_MAX)
 
 
 class _Shown(str):
@@ -385,3 +398,22 @@ TEMPLATES: Final[dict[str, str]] = {
     "refused-priority": "refused to preempt {0}: its priority {1} is higher than that of {2}",
     "refused-class": "refused to preempt {0}: it has class hp",
 }
+
+FOR_OTHERS: Final[dict[str, str]] = {
+    "finished-lost": "finished; some of its output could not be written",
+    "back-off": "retries in {0} s after {2}",
+    "held-infra": "held after {0} infrastructure failures in a row; the last: {2}",
+    "no-containers": "no host can run its image: it needs one with {1} (see `cotenant nodes -o wide`)",
+    "workdir-missing": "its working directory does not exist on {1}",
+    "pulling": "its image comes to {0}",
+    "user-failed": "failed: {1}",
+    "infra-failed": "the infrastructure failed it: {1}",
+    "stopped-as": "{1}",
+    "gpu-fault": "{1}",
+    "trouble": "something failed that did not end it",
+    "otherwise": "it did not go on as it was left; it begins again at step {1}, and is never preempted",
+    "unsplit": "its batches cannot be split after all; it goes on with whole ones",
+    "resumed-equivalent": "resumed at step {0}, equivalent but not exact",
+}
+"""Reasons with an operand of the job's own (what it printed, what its command names): the same without it. Of
+most of them the last operand is what we say ourselves."""

@@ -7,11 +7,12 @@ hides what follows it. Where a text is JSON, its own escapes do that, and nothin
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from copy import copy
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 
@@ -66,23 +67,28 @@ def cut_to(text: str, bytes_max: int) -> str:
 
 def escape_texts(value: T) -> T:
     """A whole reply with all its texts in one line each, for what is printed."""
-    return cast(T, _escape_texts(value))
+    return change_texts(value, one_line)
 
 
-def _escape_texts(value: Any) -> Any:
+def change_texts(value: T, change: Callable[[str], str]) -> T:
+    """A whole message with each of its texts changed; words of a fixed list are no texts."""
+    return cast(T, _changed(value, change))
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
-        return value if isinstance(value, Enum) else one_line(value)
+        return value if isinstance(value, Enum) else change(value)
     if isinstance(value, msgspec.Struct):
         return replace_texts(
-            value, {name: _escape_texts(getattr(value, name)) for name in text_fields(type(value))}
+            value, {name: _changed(getattr(value, name), change) for name in text_fields(type(value))}
         )
     if isinstance(value, tuple | list):
-        items = [_escape_texts(each) for each in value]
+        items = [_changed(each, change) for each in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
             return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, dict):
-        return {_escape_texts(key): _escape_texts(each) for key, each in value.items()}
+        return {_changed(key, change): _changed(each, change) for key, each in value.items()}
     return value
 
 
@@ -112,6 +118,8 @@ def _holds_text(kind: Any) -> bool:
     if kind in (int, float, bool, NoneType, Ellipsis):
         return False
     origin = get_origin(kind)
+    if origin is Annotated:
+        return _holds_text(get_args(kind)[0])
     if origin is Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
         return False
     if origin in (Union, UnionType, tuple, list, dict):

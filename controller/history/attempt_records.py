@@ -12,6 +12,7 @@ import msgspec
 
 from cotenant.controller.domain import (
     ENDED,
+    UNTOLD,
     AttemptNo,
     Defer,
     DeviceId,
@@ -21,6 +22,7 @@ from cotenant.controller.domain import (
     JobId,
     JobWords,
     LaunchKind,
+    OwnersText,
     Phase,
     Place,
     Preempt,
@@ -59,7 +61,9 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     stop_requested_s: float | None = None
     ended_s: float | None = None
     outcome: str = ""
-    reason: str = ""
+    reason: OwnersText = ""
+    public_reason: str = ""
+    """The same for everybody."""
     exact: bool | None = None
     proven: int = 0
     """So many steps after its resume came out as they had before."""
@@ -68,10 +72,12 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     stop_reason: Reason | None = None
     failed_as: Literal["", "infra-failed", "user-failed"] = ""
     """The worst that a host of its gang said of it; empty: none of them said that it failed."""
-    failure: str = ""
+    failure: OwnersText = ""
     """What failed, in that host's words."""
+    public_failure: str = UNTOLD
+    """The same for everybody."""
     launch: LaunchKind = ""
-    launch_why: str = ""
+    launch_why: OwnersText = ""
     """Why a host did not start it warm."""
     account: AttemptAccount = msgspec.field(default_factory=AttemptAccount)
     """What it had of its devices."""
@@ -125,7 +131,7 @@ def why_it_ended(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) ->
     if job.attempt.number == attempt_record.attempt and (job.phase in ENDED or job.phase is Phase.HELD):
         return job.reason
     if attempt_record.failed_as == "user-failed":
-        return because("user-failed", attempt_record.failure)
+        return because("user-failed", attempt_record.failure, attempt_record.public_failure)
     if attempt_record.refused == "split":
         return because("unsplit", attempt_record.failure)
     if attempt_record.refused == "resume":
@@ -133,16 +139,17 @@ def why_it_ended(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) ->
     if isinstance(event, ev.HostLost):
         return because("host-lost", event.host_id, event.by)
     if attempt_record.failed_as and not _went_with_host(attempt_record):
-        return because("infra-failed", attempt_record.failure)
+        return because("infra-failed", attempt_record.failure, attempt_record.public_failure)
     if attempt_record.stop_reason is not None:
         return attempt_record.stop_reason
-    return because("stopped-as", _words_of(event))
+    return because("stopped-as", *_words_of(event))
 
 
-def _words_of(event: ev.AnyEvent) -> str:
+def _words_of(event: ev.AnyEvent) -> tuple[str, str]:
     if isinstance(event, ev.AttemptEnded):
-        return event.verdict.detail or event.verdict.outcome
-    return f"ended with {type(event).__name__}"
+        return event.verdict.said
+    ended = f"ended with {type(event).__name__}"
+    return ended, ended
 
 
 def outcome_of(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) -> str:

@@ -30,6 +30,7 @@ from cotenant.controller.domain import (
     because,
     idle_reason,
     render,
+    render_whole,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
@@ -347,7 +348,9 @@ class History:
             return
         if attempt_record.stop_requested_s is None:
             attempt_record.stop_requested_s = engine.now_s
-        attempt_record.reason, attempt_record.stop_reason = render(command.reason), command.reason
+        attempt_record.stop_reason = command.reason
+        attempt_record.reason = render_whole(command.reason)
+        attempt_record.public_reason = render(command.reason)
         job = engine.jobs.get(command.job_id)
         attempt_record.cause = CAUSES.get(job.attempt.stop_cause, "") if job is not None else ""
         if attempt_record.cause == "preempted" and command.reason.code.startswith("parted-"):
@@ -385,13 +388,16 @@ class History:
         attempt_record.outcome = outcome_of(job, attempt_record, event)
         what = f"attempt {attempt_record.attempt} {attempt_record.outcome}"
         reason = why_it_ended(job, attempt_record, event)
-        why = attempt_record.reason = render(reason)
+        why = attempt_record.reason = render_whole(reason)
+        attempt_record.public_reason = render(reason)
         if isinstance(event, ev.AttemptEnded) and event.verdict.outcome == "stopped" and event.verdict.detail:
             # What the request to stop came to: saved at a step, or ended at the deadline and gone back.
             if event.verdict.detail not in why and why not in event.verdict.detail:
                 attempt_record.reason += f"; {event.verdict.detail}"
+                attempt_record.public_reason += f"; {event.verdict.said[1]}"
             if attempt_record.stop_reason == reason:  # Why is told already, by the note of the request.
-                reason = because("stopped-as", event.verdict.detail.removesuffix(f" ({why})"))
+                said = (each.removesuffix(f" ({render(reason)})") for each in event.verdict.said)
+                reason = because("stopped-as", *said)
         self._note(HistoryNote(engine.now_s, type(event).__name__, job_id, what, reason))
         self.closed.append((job, attempt_record))
 
@@ -424,7 +430,8 @@ def _note_end(attempt_record: AttemptRecord, event: ev.AttemptEnded) -> None:
     if event.verdict.refusal:
         attempt_record.refused, attempt_record.failure = event.verdict.refusal, event.verdict.detail
     elif outcome == "user-failed" or (outcome == "infra-failed" and not attempt_record.failed_as):
-        attempt_record.failed_as, attempt_record.failure = outcome, event.verdict.detail or outcome
+        attempt_record.failed_as = outcome
+        attempt_record.failure, attempt_record.public_failure = event.verdict.said
 
 
 def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> HeldSpan:

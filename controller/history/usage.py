@@ -94,12 +94,19 @@ def is_of(job: Job, since_s: float) -> bool:
 
 
 def usage(
-    jobs: Mapping[JobId, Job], attempts: AttemptsOf, by: By, since_s: float, now_s: float
+    jobs: Mapping[JobId, Job],
+    attempts: AttemptsOf,
+    by: By,
+    since_s: float,
+    now_s: float,
+    shown: Callable[[Job, str], str] = lambda job, name: name,
 ) -> dict[str, Use]:
-    """Returns, by name, the use of everybody who had a job here since `since_s`."""
+    """Returns, by name, the use of everybody who had a job here since `since_s`. `shown`: the name of a job's
+    kind, as its reader may see it."""
     found: dict[str, Use] = {}
     for job in jobs.values():
         if is_of(job, since_s):
             use = use_of(jobs, job, attempts(job.job_id), since_s, now_s)
-            found.setdefault(NAME_OF[by](job), Use()).add(use)
+            name = NAME_OF[by](job)
+            found.setdefault(shown(job, name) if by == "kind" else name, Use()).add(use)
     return found

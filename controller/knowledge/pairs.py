@@ -11,10 +11,11 @@ has struck is kept apart until its quarantine ends, the longer the more often it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
 from math import inf
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -475,3 +476,12 @@ def kind_of(spec: JobSpec, share_max: float = inf) -> str:
     gpus = f" x{spec.gpus_min}" if spec.gpus_min > 1 else ""
     bound = f", bound {share_max:g}" if share_max != inf else ""
     return f"{command}{gpus}{batch}{bound}"
+
+
+_ASKED: Final = re.compile(r"( x\d+)?(, batch \d+)?(, bound [\d.e+-]+)?$")
+
+
+def public_kind(kind: str) -> str:
+    """The kind as who may not read the command sees it: its program, and on what."""
+    asked = _ASKED.search(kind)
+    return kind.partition(" ")[0].rstrip(",") + " ..." + (asked[0] if asked else "")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.domain import JobId, texts
+from cotenant.controller.domain import JobId, SecretValues, texts
 from cotenant.controller.system.sections import NotifySettings
 from cotenant.controller.system.webhooks import read_webhook
 from cotenant.controller.wire import utc
@@ -17,7 +17,6 @@ from cotenant.controller.wire import utc
 OUTPUT_LINES: Final = 20
 OUTPUT_BYTES: Final = 16 * 1024
 LINE_MAX: Final = 400
-HIDDEN: Final = "[secret]"
 COMMAND, WEBHOOK, OWN_WEBHOOK, MAIL = "command", "site webhook", "own webhook", "mail to "
 """The ways. Mail's is followed by its address."""
 MAIL_LANE: Final = "mail"
@@ -92,7 +91,8 @@ def order_of(
 
 def payload_of(notice: Notice, output: bytes, why: str, secrets: Iterable[str]) -> dict[str, Any]:
     """What a receiver gets, without secrets. `why`: there is no output."""
-    lines = last_lines(output, secrets)
+    values = SecretValues(secrets)
+    lines = last_lines(output, values)
     end = ["", "The last lines of its output:", *lines] if lines else ["", why] if why else []
     return {
         "schema": "cotenant.notice/1",
@@ -103,24 +103,15 @@ def payload_of(notice: Notice, output: bytes, why: str, secrets: Iterable[str]) 
         "attempt": notice.attempt,
         "at": utc(notice.at_s),
         "at_s": notice.at_s,
-        "subject": hide_secrets(notice.subject, secrets),
-        "text": hide_secrets("\n".join((*notice.lines, *end)).strip("\n"), secrets),
+        "subject": values.hide(notice.subject),
+        "text": values.hide("\n".join((*notice.lines, *end)).strip("\n")),
     }
 
 
-def hide_secrets(text: str, secrets: Iterable[str]) -> str:
-    """A text without the values of secrets, nor any line of one that has several."""
-    parts = {part for value in secrets for part in (value, *value.splitlines()) if part.strip()}
-    parts |= {texts.one_line(part) for part in parts}
-    for part in sorted(parts, key=len, reverse=True):
-        text = text.replace(part, HIDDEN)
-    return text
-
-
-def last_lines(data: bytes, secrets: Iterable[str]) -> list[str]:
+def last_lines(data: bytes, secrets: SecretValues) -> list[str]:
     """The last lines of output, of which `data` is the end. A line whose beginning may be missing is left
     out: a secret in it could not be told. Of a line that was written over, its last state."""
-    text = hide_secrets(_COLOURS.sub("", data.decode(errors="surrogateescape")), secrets)
+    text = secrets.hide(_COLOURS.sub("", data.decode(errors="surrogateescape")))
     lines = text.rstrip().split("\n")[1 if len(data) >= OUTPUT_BYTES else 0 :]
     shown = [line.rstrip().rpartition("\r")[2] for line in lines] if data.strip() else []
     return [f"  {texts.one_line(line)[:LINE_MAX]}" for line in shown[-OUTPUT_LINES:]]

@@ -21,7 +21,7 @@ from cotenant.controller.domain import (
     Reason,
     array_of,
     idle_reason,
-    render,
+    render_whole,
     texts,
 )
 from cotenant.controller.domain import events as ev
@@ -127,9 +127,9 @@ def _job_text(occasion: Occasion, state: RecoveredState) -> NoticeText:
     subject = TEXTS[kind][0]
     if job.phase is Phase.CANCELLED:
         subject = subject.replace("finished", "was cancelled")
-    lines = [texts.one_line(render(reason or job.reason))]
+    lines = [texts.one_line(render_whole(reason or job.reason))]
     if kind == "preempt" and attempt is not None:
-        lines = [texts.one_line(attempt.reason or render(job.reason)), _how_it_goes_on(job)]
+        lines = [texts.one_line(attempt.reason or render_whole(job.reason)), _how_it_goes_on(job)]
     if kind != "start":
         rows = views_of(state.engine.jobs, job, state.history.attempts(job.job_id))[0]
         lines += [told for row in rows[-sharing.SHOWN_MAX :] if (told := sharing.slowdown(row))]
@@ -173,7 +173,7 @@ def _array_text(occasion: Occasion, engine: Engine, past_tasks: PastTasks) -> No
     kind, job, attempt, why, _ = occasion
     array = array_of(job.job_id)
     what, next_lines = _name(job, f"array {array}"), _next_lines(kind, job.job_id)
-    reason = texts.one_line(render(why or job.reason))
+    reason = texts.one_line(render_whole(why or job.reason))
     if kind in ("end", "fail") and not any(_tasks(engine, array, lambda task: task.phase not in ENDED)):
         return _array_end(what, array, engine, past_tasks)
     if kind == "fail" and _is_first_failure(job, engine, past_tasks):
@@ -204,7 +204,7 @@ def _array_end(what: str, array: str, engine: Engine, past_tasks: PastTasks) -> 
     tasks = [*(past.job for past in past_tasks(array)), *_tasks(engine, array, lambda task: True)]
     counts = Counter(task.phase for task in tasks)
     failed = [task for task in tasks if task.phase is Phase.FAILED]
-    shown = [f"{task.job_id}: {texts.one_line(render(task.reason))}" for task in failed[:FAILED_SHOWN]]
+    shown = [f"{task.job_id}: {texts.one_line(render_whole(task.reason))}" for task in failed[:FAILED_SHOWN]]
     left_out = [f"and {len(failed) - FAILED_SHOWN} more"] if len(failed) > FAILED_SHOWN else []
     go_on = ("", f"  cotenant show {array}", *(f"  cotenant logs {task.job_id}" for task in failed[:1]))
     told = ", ".join(f"{counts[phase]} {phase.value}" for phase in Phase if counts[phase])

@@ -293,7 +293,8 @@ def _batch(job: wire.JobDetails) -> str:
 
 def asked_for(spec: JobSpec, wide: bool) -> Iterator[tuple[str, str]]:
     launch = spec.launch
-    yield "command", shlex.join(launch.argv)
+    withheld = "" if launch.workdir else " (the rest is its owner's)"
+    yield "command", shlex.join(launch.argv) + withheld
     yield "grid", ", ".join(f"{name}={value}" for name, value in spec.parameters)
     yield "in", launch.workdir if launch.snapshot is None else f"a copy of {launch.workdir}"
     yield "snapshot", "" if launch.snapshot is None else describe_snapshot(launch.snapshot)

@@ -325,6 +325,15 @@ class ShellSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"shell.time_limit_s must be at least 1, got {self.time_limit_s}")
 
 
+class PrivacySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[privacy]`"""
+
+    commands: Literal["", "everyone", "owner"] = ""
+    """Who reads a job's command line and its values of a grid, beside admins: `everyone`, or its `owner`,
+    where others see the program's name. Empty = its owner where several accounts use this controller. What a
+    job prints is always its owner's."""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of all sections of the configuration."""
 
@@ -345,10 +354,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     notify: NotifySettings = NotifySettings()
     snapshot: SnapshotSettings = SnapshotSettings()
     shell: ShellSettings = ShellSettings()
+    privacy: PrivacySettings = PrivacySettings()
 
 
 SectionName = Literal[
     "controller", "policy", "sharing", "idle", "limits", "reservations", "agent", "checkpoint", "profiler",
-    "mps", "metrics", "launch", "notify", "snapshot", "shell",
+    "mps", "metrics", "launch", "notify", "snapshot", "shell", "privacy",
 ]  # fmt: skip
 SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)

@@ -137,6 +137,7 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (agents.Heartbeat, "pulls"): Limit("text", 256, count_max=1_000),
     (agents.Heartbeat, "progress"): Limit("text", 0, count_max=10_000),
     (ExitVerdict, "detail"): Limit("text", 2 * KIB),
+    (ExitVerdict, "ours"): Limit("text", 2 * KIB),
 }
 
 

@@ -20,5 +20,7 @@ def result(job: str = "7", attempt: int = 1, **fields: Any) -> Result:
 
 
 def take_verdict(fields: dict[str, Any]) -> ExitVerdict:
-    """The verdict that some of the fields are of, which leave the others."""
-    return ExitVerdict(**{name: fields.pop(name) for name in ExitVerdict.__struct_fields__ if name in fields})
+    """The verdict that some of the fields are of, which leave the others. Its detail is for everybody, unless
+    they say otherwise."""
+    of_verdict = {name: fields.pop(name) for name in ExitVerdict.__struct_fields__ if name in fields}
+    return ExitVerdict(**{"ours": of_verdict.get("detail", ""), **of_verdict})

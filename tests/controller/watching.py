@@ -33,7 +33,8 @@ from cotenant.controller.planning import Plan
 
 @cache
 def operands_of(code: str) -> int:
-    return max((int(n) + 1 for n in re.findall(r"\{(\d+)\}", reasons.TEMPLATES[code])), default=0)
+    templates = reasons.TEMPLATES[code] + reasons.FOR_OTHERS.get(code, "")
+    return max((int(n) + 1 for n in re.findall(r"\{(\d+)\}", templates)), default=0)
 
 
 @lru_cache(10_000)

@@ -316,6 +316,20 @@ def test_a_secret_reaches_the_job_and_no_disk(controller: Controller, agents: Ag
     assert controller.end().verdict.outcome == "finished"
 
 
+def test_a_secret_that_a_job_prints_is_in_its_log_alone(
+    controller: Controller, agents: Agents, workdir: Path
+) -> None:
+    agents.start()
+    controller.agent_of("h1")
+    secret = "hush'" + uuid.uuid4().hex
+    controller.start(workdir, script='echo "val=$A_TOKEN" >&2; exit 3', secrets={"A_TOKEN": secret})
+    verdict = controller.end().verdict
+    assert (verdict.detail, verdict.ours) == ("exit code 3: val=[secret]", "exit code 3")
+    files = [path for path in agents.state("h1").rglob("*") if path.is_file()]
+    holding = [path.name for path in files if secret.encode() in path.read_bytes()]
+    assert {name.partition(".")[0] for name in holding} <= {"rank-0"}, holding
+
+
 DAMAGE = {
     "order.json": b"[" * 100_000,
     "supervisor.json": b'{"version": 1, "job_id": "\xff"}',

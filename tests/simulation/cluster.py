@@ -27,6 +27,7 @@ from cotenant.controller.domain import (
     Phase,
     PolicySettings,
     Preempt,
+    render_whole,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import EngineConfig
@@ -685,7 +686,7 @@ class Cluster:
             assert reached == nature.steps, f"job {job.job_id} is done at step {reached} of {nature.steps}"
         elif job.phase is Phase.FAILED:
             explained = nature.fails_at is not None or job.spec.time_limit_s is not None
-            struck = any(word in str(job.reason) for word in ("Xid", "SIGABRT"))
+            struck = any(word in render_whole(job.reason) for word in ("Xid", "SIGABRT"))
             assert not struck or job.job_id in self.struck_alone, (
                 f"job {job.job_id} is failed for a fault that may be another's: {job.reason}"
             )

@@ -96,11 +96,12 @@ def judge_fault(result: Result, fault: Fault | None) -> Result:
     alone = fault.role == "culprit" and not fault.beside
     said = _WORDS["alone" if alone else fault.role].format(why=fault.why, where=fault.where, others=others)
     before = result.verdict
-    by_itself = before.outcome in ("user-failed", "infra-failed") and before.detail
+    by_itself = before.outcome in ("user-failed", "infra-failed") and bool(before.detail)
     verdict = msgspec.structs.replace(
         before,
         outcome="user-failed" if alone else "infra-failed",
         detail=f"{said}; {before.detail}" if by_itself else said,
+        ours=f"{said}; {before.said[1]}" if by_itself else said,
     )
     return msgspec.structs.replace(result, verdict=verdict, gpu_fault=fault.role)
 
@@ -114,8 +115,8 @@ def judge_contained(result: Result, fault: Fault) -> Result:
         return judge_fault(result, fault)
     if not result.verdict.cuda_fault:
         return result
-    detail = f"{fault.why} on {fault.where}; {result.verdict.detail}"
-    verdict = msgspec.structs.replace(result.verdict, detail=detail)
+    detail, ours = (f"{fault.why} on {fault.where}; {each}" for each in result.verdict.said)
+    verdict = msgspec.structs.replace(result.verdict, detail=detail, ours=ours)
     return msgspec.structs.replace(result, verdict=verdict, gpu_fault="culprit")
 
 

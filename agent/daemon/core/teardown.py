@@ -158,7 +158,7 @@ class Teardown:
         result = Result(
             status=status,
             verdict=ExitVerdict(
-                outcome="infra-failed", detail=why, rule="" if rebooted else "supervisor gone"
+                outcome="infra-failed", detail=why, ours=why, rule="" if rebooted else "supervisor gone"
             ),
         )
         self._out.say(f"{name_of(key)}: {why}; ending what is left of it", bad=True)

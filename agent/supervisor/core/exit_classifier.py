@@ -1,5 +1,8 @@
 """How an attempt ended, from a table: what is matched, whose failure it is, what a person reads.
 
+Rule: a verdict says it twice. `detail` is for the job's owner; `ours` is for everybody, and has no word of
+the job's: nothing that it printed or told, no path and no argument.
+
 Rule: facts come before any guess: a start that failed, a job that said it has stopped, processes that we
 ended and why. Only for a process that ended by itself do we ask `exit_rules`, with its exit status and the
 last error in its log. Where a gang fails, a rank that only lost
@@ -11,7 +14,7 @@ from __future__ import annotations
 import errno
 import re
 import signal
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -21,7 +24,7 @@ from cotenant.agent.supervisor.core.exit_rules import ROWS, ExitRule
 from cotenant.agent.supervisor.core.exits import Exit, ExitCause, StartProblem
 from cotenant.agent.supervisor.core.launch_hint import launch_hint
 from cotenant.agent.supervisor.core.stopping import StopWish
-from cotenant.controller.domain import ExitVerdict, Outcome, texts
+from cotenant.controller.domain import ExitVerdict, Outcome, program_name, texts
 
 TAIL_BYTES: Final = 16 * 1024
 LAST_WORDS_CHARS: Final = 4096
@@ -73,7 +76,8 @@ def decide(ending: Ending) -> ExitVerdict:
     hint = _launch_hint(ending) if verdict.outcome == "user-failed" else ""
     room = DETAIL_CHARS - len(hint)
     detail = texts.one_line(" ".join(verdict.detail.split()))[:room] + hint
-    return msgspec.structs.replace(verdict, detail=detail)
+    ours = texts.one_line(verdict.ours)[:DETAIL_CHARS]
+    return msgspec.structs.replace(verdict, detail=detail, ours=ours)
 
 
 def _launch_hint(ending: Ending) -> str:
@@ -90,22 +94,35 @@ def _certain(ending: Ending) -> ExitVerdict | None:
         return _never_ran(ending, ending.problem)
     if ending.has_stopped:
         step = f" at step {ending.status.stop_step}" if ending.status.stop_step is not None else ""
-        return ExitVerdict(outcome="stopped", detail=f"saved and stopped{step}")
+        return _same(outcome="stopped", detail=f"saved and stopped{step}")
     if ending.status.went_otherwise and ending.outside is None:
-        code = next((each.shell_code for each in ending.exits if not each.is_good), None)
-        detail = ending.status.went_otherwise
-        return ExitVerdict(outcome="user-failed", exit_code=code, detail=detail, went_otherwise=True)
+        return ExitVerdict(
+            outcome="user-failed",
+            exit_code=next((each.shell_code for each in ending.exits if not each.is_good), None),
+            detail=ending.status.went_otherwise,
+            ours="after its resume it was not the run that was left",
+            went_otherwise=True,
+        )
     if ending.stop is not None and ending.stop.is_interrupted and not ending.cause:
         status = next((each.shell_code for each in ending.exits if not each.is_good), 0)
         detail = f"ended after SIGINT with exit code {status}{_words(ending)['reason']}"
-        return ExitVerdict(outcome="stopped", exit_code=status, detail=detail)
+        return _same(outcome="stopped", exit_code=status, detail=detail)
     text = _TOLD_TO_END.get(ending.cause)
     if text is None:
         return None
-    outcome = _OUTCOMES.get(ending.cause, "stopped")
-    code = ending.exits[0].shell_code if ending.exits and outcome == "user-failed" else None
-    detail = text.format(**_words(ending))
-    return ExitVerdict(outcome=outcome, exit_code=code, detail=detail, rule=ending.cause)
+    outcome, words = _OUTCOMES.get(ending.cause, "stopped"), _words(ending)
+    return ExitVerdict(
+        outcome=outcome,
+        exit_code=ending.exits[0].shell_code if ending.exits and outcome == "user-failed" else None,
+        detail=text.format(**words),
+        ours=text.format(**words | {"failed": ""}),
+        rule=ending.cause,
+    )
+
+
+def _same(detail: str, **more: Any) -> ExitVerdict:
+    """A verdict in which nothing is the job's."""
+    return ExitVerdict(detail=detail, ours=detail, **more)
 
 
 _TOLD_TO_END: Final[dict[ExitCause, str]] = {
@@ -149,24 +166,27 @@ def _back(newest: int | None, knows_saves: bool) -> str:
 
 
 def _never_ran(ending: Ending, problem: StartProblem) -> ExitVerdict:
-    where = f"on {ending.order.host_id}"
+    where, program = f"on {ending.order.host_id}", program_name(ending.command)
     if problem.stage == "workdir":
         detail = f"working directory {ending.order.launch.workdir} cannot be used {where}: {problem.text}"
-        return ExitVerdict(outcome="infra-failed", detail=detail, workdir_missing=True)
+        ours = f"its working directory cannot be used {where}"
+        return ExitVerdict(outcome="infra-failed", detail=detail, ours=ours, workdir_missing=True)
     if problem.stage == "command" and not ending.command:
-        return ExitVerdict(outcome="user-failed", exit_code=126, detail="no command was given")
+        return _same(outcome="user-failed", exit_code=126, detail="no command was given")
     if problem.stage == "command" and problem.code in (2, 20):
         detail = f"command not found {where}: {ending.command}"
         if "/" in ending.command:  # The kernel says the same of a script's interpreter.
             detail += " (or the program that its first line names)"
-        return ExitVerdict(outcome="user-failed", exit_code=127, detail=detail)
+        ours = f"command not found {where}: {program}"
+        return ExitVerdict(outcome="user-failed", exit_code=127, detail=detail, ours=ours)
     if problem.stage == "command":
         detail = f"cannot execute {ending.command} {where}: {problem.text}"
-        return ExitVerdict(outcome="user-failed", exit_code=126, detail=detail)
-    detail = f"could not start a process {where} ({problem.stage}): {problem.text}"
-    return ExitVerdict(
-        outcome="infra-failed", detail=detail, host_fault=problem.code not in _OF_WHAT_JOBS_TAKE
-    )
+        ours = f"cannot execute {program} {where}"
+        return ExitVerdict(outcome="user-failed", exit_code=126, detail=detail, ours=ours)
+    ours = f"could not start a process {where} ({problem.stage})"
+    host_fault = problem.code not in _OF_WHAT_JOBS_TAKE
+    detail = f"{ours}: {problem.text}"
+    return ExitVerdict(outcome="infra-failed", detail=detail, ours=ours, host_fault=host_fault)
 
 
 _OF_WHAT_JOBS_TAKE: Final = frozenset((0, errno.EAGAIN, errno.ENOMEM))
@@ -184,14 +204,17 @@ def _looked_up(ending: Ending) -> ExitVerdict:
             return ExitVerdict(outcome="finished", exit_code=0, detail=ending.status.words.lost)
         failures = [bad] if bad is not None else []
     if not failures:
-        return ExitVerdict(outcome="infra-failed", detail=f"never ran on {ending.order.host_id}")
+        return _same(outcome="infra-failed", detail=f"never ran on {ending.order.host_id}")
     found = [(each, _row_for(each, ending)) for each in failures]
     exit_, row = min(found, key=lambda pair: pair[1].is_symptom)  # Stable: else the first to end.
     who = f"rank {exit_.rank}: " if len(ending.exits) > 1 else ""
+    words = _row_words(exit_, ending)
+    ours = row.text.format(**words | {"error": ""}).removesuffix(": ")
     return ExitVerdict(
         outcome="user-failed" if ending.order.launch.terminal else row.outcome,
         exit_code=exit_.shell_code,
-        detail=who + row.text.format(**_row_words(exit_, ending)).removesuffix(": "),
+        detail=who + row.text.format(**words).removesuffix(": "),
+        ours=who + ours if ours else "",
         out_of_memory=row.memory == "device" or (row.memory == "host" and not ending.on_cuda),
         cuda_fault=row.is_cuda_fault and ending.on_cuda,
         rule="" if row.need == "outside" else row.name,

@@ -15,6 +15,8 @@ from __future__ import annotations
 from math import inf
 from typing import Literal
 
+import msgspec
+
 from cotenant.agent.ipc import (
     CoTenantsChanged,
     GangIn,
@@ -48,7 +50,7 @@ from cotenant.agent.supervisor.core.edge import (
     TellRank,
     WriteWord,
 )
-from cotenant.agent.supervisor.core.exit_classifier import Ending
+from cotenant.agent.supervisor.core.exit_classifier import TAIL_BYTES, Ending
 from cotenant.agent.supervisor.core.exits import ExitCause, StartProblem
 from cotenant.agent.supervisor.core.printed import PrintedFacts
 from cotenant.agent.supervisor.core.profiling import Profiling
@@ -84,7 +86,7 @@ from cotenant.agent.supervisor.core.stopping import (
     unclean,
 )
 from cotenant.agent.supervisor.core.watchdog import StartLimit, Watchdog
-from cotenant.controller.domain import texts
+from cotenant.controller.domain import SecretValues, texts
 
 
 class Supervision:
@@ -109,6 +111,7 @@ class Supervision:
         self._over_mib: float | None = None
         self._room_mib: int | None = None
         self._activity = ProcessActivity()
+        self._secrets = SecretValues(order.secrets.values())
         self._save_s = inf
         self._publishing = Publishing()
         self._out: list[AnySupervisorEffect] = []
@@ -134,7 +137,7 @@ class Supervision:
             return []
         self._now_s = now_s
         self._out = []
-        self._take_in(event)
+        self._take_in(self._without_secrets(event) if self._order.secrets else event)
         self._advance()
         if not self.is_done:
             self._out += self._publishing.due(self.status, now_s)
@@ -153,6 +156,26 @@ class Supervision:
             if self._lease is not None:
                 alarms.append(self._lease.next_alarm_s)
         return min(alarms)
+
+    def _without_secrets(self, event: AnyHappening) -> AnyHappening:
+        """What was said and printed, without the values of secrets: nothing that is made of it has one. What
+        names something of ours stays. A line whose beginning is lost may begin within one: it is left out."""
+        hide = self._secrets.hide
+        match event:
+            case AllGone(tails=tails):
+                whole = {
+                    rank: tail if len(tail.encode(errors="replace")) < TAIL_BYTES else tail.partition("\n")[2]
+                    for rank, tail in tails.items()
+                }
+                return texts.change_texts(msgspec.structs.replace(event, tails=whole), hide)
+            case Sampled(printed=printed):
+                return msgspec.structs.replace(event, printed=texts.change_texts(printed, hide))
+            case RankMessageCame(word=DurableSaid(note=note) as word):
+                return RankMessageCame(word=msgspec.structs.replace(word, note=hide(note)))
+            case RankMessageCame() | Noted() | CouldNotStart() | Started():
+                return texts.change_texts(event, hide)
+            case _:
+                return event
 
     # --- Taking in ----------------------------------------------------------------------------------
 

@@ -198,7 +198,8 @@ def _skip(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:
     ):
         if not job.attempt.stop_cause:
             ledger.records.blame_stop(job, "lost", because("number-taken", job.attempt.number, host_id))
-        taken = ExitVerdict(outcome="never-started", detail="its number was taken")
+        why = "its number was taken"
+        taken = ExitVerdict(outcome="never-started", detail=why, ours=why)
         left_host(dispatch, job, host_id, taken)
 
 

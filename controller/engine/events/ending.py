@@ -43,6 +43,8 @@ from cotenant.controller.domain import (
     Reason,
     because,
     natural_key,
+    render,
+    render_whole,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.events import resizing
@@ -90,9 +92,13 @@ def left_host(dispatch: Dispatch, job: Job, host_id: HostId, verdict: ExitVerdic
         dispatch.stop(job, job.attempt.stop_cause or "peer", reason, save=False)
 
 
+Said = tuple[str, str]
+"""What a job's owner reads of its end, and what everybody does (`ExitVerdict.said`)."""
+
+
 def _settle(dispatch: Dispatch, job: Job) -> None:
     """All hosts have reported: decide what becomes of the job."""
-    outcome, detail = _judge_again(dispatch, job)
+    outcome, said = _judge_again(dispatch, job)
     cause, reason = job.attempt.stop_cause, job.attempt.stop_reason
     assumed_s = job.attempt.start_assumed_s
     if assumed_s is not None and dispatch.ledger.now_s - assumed_s >= SETTLED_S:
@@ -115,7 +121,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
             dispatch.ledger.estimates.by_command.clear()
         if dispatch.ledger.profiles.known:
             learn_whole_life(dispatch.ledger, job)
-        end(dispatch, job, FINISH, because("finished-lost", detail) if detail else FINISHED, is_complete=True)
+        end(dispatch, job, FINISH, _finished(job), is_complete=True)
     elif cause == "cancelled":
         assert reason is not None
         end(dispatch, job, Change.CANCEL, reason)
@@ -145,38 +151,48 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         assert reason is not None
         requeue(dispatch, job, Change.LEAVE, reason)
     elif cause == "faulted":
-        _infra_failed(dispatch, job, str(reason))
+        _infra_failed(dispatch, job, _words_of(reason))
     elif outcome == "user-failed":
-        _user_failed(dispatch, job, detail)
+        _user_failed(dispatch, job, said)
     else:
-        _infra_failed(dispatch, job, detail or outcome)
+        _infra_failed(dispatch, job, said)
 
 
-def _judge_again(dispatch: Dispatch, job: Job) -> tuple[Outcome, str]:
-    """How the whole attempt ended, and its detail, given how the job's last one failed."""
+def _words_of(reason: Reason | None) -> Said:
+    assert reason is not None
+    return render_whole(reason), render(reason)
+
+
+def _judge_again(dispatch: Dispatch, job: Job) -> tuple[Outcome, Said]:
+    """How the whole attempt ended, and what is said of it, given how the job's last one failed."""
     verdict, before = job.attempt.verdict, job.failed_end
     assert verdict is not None
+    said = verdict.said
     if verdict.outcome != "infra-failed" or job.attempt.stop_cause not in ("", "peer"):
-        return verdict.outcome, verdict.detail
+        return verdict.outcome, said
     ran_s = dispatch.ledger.now_s - job.attempt.began_s
     end = FailedEnd(rule=verdict.rule, exit_code=verdict.exit_code, ran_s=ran_s)
     dispatch.ledger.records.note_failed_end(job, end)
     if before is None or not before.is_repeated_by(end):
-        return verdict.outcome, verdict.detail
-    return (
-        "user-failed",
-        f"{verdict.detail}; twice in a row after about {ran_s:.0f} s, so it counts as the job's own",
-    )
+        return verdict.outcome, said
+    twice = f"; twice in a row after about {ran_s:.0f} s, so it counts as the job's own"
+    return "user-failed", (said[0] + twice, said[1] + twice)
 
 
-def _user_failed(dispatch: Dispatch, job: Job, detail: str) -> None:
+def _finished(job: Job) -> Reason:
+    """With what it could not write of its output."""
+    verdict = job.attempt.verdict
+    return because("finished-lost", verdict.detail) if verdict is not None and verdict.detail else FINISHED
+
+
+def _user_failed(dispatch: Dispatch, job: Job, said: Said) -> None:
     if dispatch.ledger.records.count_failure(job, by_user=True) <= job.spec.retries:
-        requeue(dispatch, job, Change.LEAVE, because("user-failed", detail))
+        requeue(dispatch, job, Change.LEAVE, because("user-failed", *said))
     else:
-        end(dispatch, job, Change.FAIL, because("user-failed", detail))
+        end(dispatch, job, Change.FAIL, because("user-failed", *said))
 
 
-def _infra_failed(dispatch: Dispatch, job: Job, detail: str) -> None:
+def _infra_failed(dispatch: Dispatch, job: Job, said: Said) -> None:
     policy = dispatch.config.policy
     if job.workdir_missing and why_impossible(dispatch.ledger, job) is not None:
         missing = because("workdir-missing", job.spec.launch.workdir, ", ".join(job.workdir_missing))
@@ -184,10 +200,10 @@ def _infra_failed(dispatch: Dispatch, job: Job, detail: str) -> None:
         return
     failures = dispatch.ledger.records.count_failure(job, by_user=False)
     if failures > policy.infra_retries:
-        requeue(dispatch, job, Change.LEAVE_HELD, because("held-infra", failures, detail))
+        requeue(dispatch, job, Change.LEAVE_HELD, because("held-infra", failures, *said))
         return
     wait_s = policy.back_off_s * 2 ** (failures - 1)
-    requeue(dispatch, job, Change.LEAVE_BLOCKED, because("back-off", wait_s, detail))
+    requeue(dispatch, job, Change.LEAVE_BLOCKED, because("back-off", wait_s, *said))
     dispatch.wake_at(dispatch.ledger.now_s + wait_s, "back-off", job.job_id, job.attempt.number)
 
 
@@ -277,9 +293,7 @@ def take_in_fault(dispatch: Dispatch, job: Job, event: ev.AttemptEnded) -> None:
         return
     ledger = dispatch.ledger
     if job.attempt.stop_cause in ("", "peer"):
-        ledger.records.blame_stop(
-            job, "faulted", because("gpu-fault", event.verdict.detail or "a fault of its GPU")
-        )
+        ledger.records.blame_stop(job, "faulted", because("gpu-fault", *event.verdict.said))
     evidence = EVIDENCE.get(event.gpu_fault, 0)
     ledger.records.suspect(job, evidence)
     for device_id in ledger.holdings.held_by(job, event.host_id):

@@ -120,7 +120,8 @@ def on_lost(dispatch: Dispatch, event: ev.HostLost) -> None:
         if job.ends_with_lease or event.by != "lease":
             if not job.attempt.stop_cause:
                 dispatch.ledger.records.blame_stop(job, "lost", host.reason)
-            lost = ExitVerdict(outcome="infra-failed", detail=f"host {event.host_id} is lost")
+            why = f"host {event.host_id} is lost"
+            lost = ExitVerdict(outcome="infra-failed", detail=why, ours=why)
             left_host(dispatch, job, event.host_id, lost)
         else:
             dispatch.ledger.records.explain(job, because("host-silent", event.host_id))

@@ -19,6 +19,7 @@ from cotenant.controller.domain import (
     HostId,
     HostState,
     JobId,
+    OfCommand,
     SharingMode,
 )
 from cotenant.controller.knowledge import PairVerdict
@@ -177,7 +178,7 @@ class KnownProfile(JsonView, frozen=True, kw_only=True, tag="known-profile/1"):
     common."""
     user: str
     name: str
-    command: tuple[str, ...]
+    command: OfCommand[tuple[str, ...]]
     gpus: int
     hosts: int
     device_type: str

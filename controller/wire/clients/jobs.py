@@ -10,10 +10,13 @@ from msgspec import field
 from cotenant.controller.domain import (
     ChangeVerb,
     EtaKind,
+    ForOwner,
     JobId,
     JobMetric,
     JobSpec,
     LaunchKind,
+    OfCommand,
+    OwnersText,
     Parts,
     Phase,
     PromiseState,
@@ -264,30 +267,30 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     iterations: int | None
     total_steps: int | None = None
     """As far as could be seen of its script."""
-    total_note: str | None = None
+    total_note: ForOwner[str | None] = None
     """What that rests on, or why it was not seen."""
     batch_rows: int | None = None
     """Per worker, as said or seen; null: not known, so it stays whole."""
-    batch_note: str | None = None
+    batch_note: ForOwner[str | None] = None
     """Where that was seen, or why it is not known; null of a batch size that came with the submission."""
     step_s: float | None
-    loss: float | None
-    metrics: tuple[JobMetric, ...] = ()
+    loss: ForOwner[float | None]
+    metrics: ForOwner[tuple[JobMetric, ...]] = ()
     """The last of each name that it has told, the loss among them; of the newest attempt that told any."""
-    parameters: dict[str, str] = field(default_factory=dict)
+    parameters: OfCommand[dict[str, str]] = field(default_factory=dict)
     """Names and values that a grid gave it."""
-    link: str | None = None
+    link: ForOwner[str | None] = None
     """Its page elsewhere: as its user says, else as it has printed."""
     output_lost: str | None = None
     """What of its output could not be written, to its log or to the file of `--output`; null: nothing."""
     resumable: bool
-    resumable_note: str | None = None
+    resumable_note: ForOwner[str | None] = None
     resume_proof: ResumeProof = "unproven"
     """Whether resumes of its kind, the same command and code, have come out as they had been left."""
     resumes_proven: int = 0
     """How many of its kind have."""
     accumulates: bool = False
-    accumulates_note: str | None = None
+    accumulates_note: ForOwner[str | None] = None
     durable_step: int
     preemptions: int
     futile_preemptions: int = 0
@@ -376,7 +379,7 @@ class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):
     proven: int = 0
     """So many steps after its resume came out as in the attempt before."""
     launch: LaunchKind = ""
-    launch_why: str = ""
+    launch_why: OwnersText = ""
     """Why not warm."""
     start_step: int = 0
     first_step: int | None
@@ -429,13 +432,13 @@ class JobDetails(JobView, frozen=True, kw_only=True, tag="job/1"):
     profile_given: bool = False
     """It came with the submission, or from a like job before it."""
     throughput: ThroughputView | None = None
-    copies: tuple[str, ...] = ()
+    copies: ForOwner[tuple[str, ...]] = ()
     """Where the newest attempt's hosts have the job's copies of its snapshot, as `HOST:FOLDER`."""
     verbs: tuple[ChangeVerb, ...] = ()
     """Changes that the asker may ask for now."""
     settable: dict[str, str | int | float | None] = field(default_factory=dict)
     """Options that the asker may set now, with their present values."""
-    told: str | None = None
+    told: ForOwner[str | None] = None
     """Of what the owner is told, by which ways, and what became of the last message; None: of nothing."""
 
 

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from cotenant.agent.ipc import ContainerRuntime, Durable
-from cotenant.agent.supervisor.core.exit_classifier import DETAIL_CHARS, decide, error_line
+from cotenant.agent.supervisor.core.exit_classifier import _TOLD_TO_END, DETAIL_CHARS, decide, error_line
 from cotenant.agent.supervisor.core.exit_rules import ROWS
 from cotenant.agent.supervisor.core.exits import Exit, StartProblem
-from cotenant.controller.domain import JobWords
+from cotenant.controller.domain import JobWords, Launch
 from tests.building.endings import ending_of
 from tests.building.orders import changed
 
@@ -246,6 +246,8 @@ def test_ends_by_themselves(how: int | str, log: str, row: str, outcome: str, de
     )
     verdict = decide(ending_of(exit_, gone={"tails": {0: log}}))
     assert verdict.detail.startswith(detail)
+    assert not error_line(log) or error_line(log) not in verdict.ours
+    assert verdict.said[1], "there is something for everybody"
     assert verdict.outcome == outcome
     assert verdict.exit_code == exit_.shell_code
     assert next(each for each in ROWS if each.name == row).outcome == outcome
@@ -609,3 +611,24 @@ def test_the_advice_behind_a_cuda_error_is_no_fault_of_the_device(words: str, ro
         if not (each.codes or each.signals or each.need) and re.search(each.pattern, tail)
     )
     assert found.name == row and found.is_cuda_fault is (row == "kernel error")
+
+
+# --- For everybody ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", ["workdir", "command", "output", "fork"])
+@pytest.mark.parametrize("code", [2, 13])
+def test_what_everybody_reads_of_a_start_has_no_path_and_no_argument(stage: Any, code: int) -> None:
+    problem = StartProblem(rank=0, stage=stage, code=code, text="Marker: no such file")
+    ended = ending_of(problem=problem)
+    launch = Launch(argv=("/home/Marker/bin/train", "--token", "Marker"), workdir="/home/Marker")
+    verdict = decide(msgspec.structs.replace(ended, order=changed(ended.order, launch=launch)))
+    assert "Marker" in verdict.detail and verdict.ours
+    assert "Marker" not in verdict.ours
+
+
+@pytest.mark.parametrize("cause", ["", *_TOLD_TO_END])
+def test_what_everybody_reads_of_an_end_has_no_word_of_its_ranks(cause: Any) -> None:
+    status = {"failed": ("Marker: disk full",), "went_otherwise": "" if cause else "Marker differs"}
+    verdict = decide(ending_of(Exit(rank=0, exit_code=1), cause=cause, status=status))
+    assert verdict.ours and "Marker" not in verdict.ours

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.domain.reasons import TEMPLATES, Reason, because, render
+from cotenant.controller.domain.reasons import TEMPLATES, Reason, because, render, render_whole
 from tests.building.sources import nodes
 from tests.controller.watching import operands_of
 
@@ -19,17 +19,30 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.parametrize("code", TEMPLATES)
 def test_a_template_takes_its_operands_in_order_and_leaves_none_out(code: str) -> None:
     count = operands_of(code)
-    text = render(because(code, *(f"<{i}>" for i in range(count))))
-    assert "{" not in text
+    reason = because(code, *(f"<{i}>" for i in range(count)))
+    both = (render(reason), render_whole(reason))
     for i in range(count):
-        assert f"<{i}>" in text
-    assert text == text.strip()
-    assert not text.endswith(".")
+        assert f"<{i}>" in "".join(both)
+    for text in both:
+        assert "{" not in text
+        assert text == text.strip()
+        assert not text.endswith(".")
+
+
+def test_a_reason_of_the_jobs_own_has_a_sentence_for_everybody() -> None:
+    """Also one that was journalled before there were two."""
+    reason = because("user-failed", "exit code 1: patient 7 not found", "exit code 1")
+    assert str(reason) == render(reason) == "failed: exit code 1"
+    assert render_whole(reason) == "failed: exit code 1: patient 7 not found"
+    for code in ("user-failed", "infra-failed", "stopped-as", "gpu-fault", "trouble", "unsplit"):
+        assert "patient" not in render(Reason(code, ("exit code 1: patient 7 not found",)))
+    for code in ("back-off", "held-infra"):
+        assert "patient" not in render(Reason(code, (3, "exit code 1: patient 7 not found")))
 
 
 def test_numbers_are_printed_to_two_digits() -> None:
     assert render(because("time-limit", 12.3456)) == "reached its time limit of 12.35 s"
-    assert render(because("user-failed", 3)) == "failed: 3"
+    assert render_whole(because("user-failed", 3)) == "failed: 3"
 
 
 def test_what_is_counted_agrees_with_its_number() -> None:

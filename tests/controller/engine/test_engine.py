@@ -303,7 +303,7 @@ def test_a_missing_working_directory_is_tried_elsewhere_and_named_when_no_host_h
     assert desk.hosts(1) == ("b",)
     desk.end(1, "infra-failed", detail="no /nowhere", workdir_missing=True)
     assert desk.phase(1) == "held"
-    assert str(desk.job(1).reason) == "working directory / does not exist on a, b"
+    assert str(desk.job(1).reason) == "its working directory does not exist on a, b"
     assert desk.engine.hosts[A].failures_in_row == 0
 
 

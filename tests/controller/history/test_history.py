@@ -108,7 +108,7 @@ def test_an_end_is_told_once(outcome: Any, detail: str, line: str) -> None:
     desk = Watched("fifo")
     desk.run("1")
     desk.end("1", outcome, detail=detail)
-    assert note_text(next(desk.history.notes(JobId("1"), 1))) == line
+    assert note_text(next(desk.history.notes(JobId("1"), 1)), whole=True) == line
 
 
 def test_a_retry_that_starts_at_once_leaves_the_failure_with_the_attempt_that_failed() -> None:

@@ -454,7 +454,7 @@ def test_it_is_tried_again_later_and_later_and_given_up_after_a_day(
     while station.notifier.undelivered:
         tries += len(take(station, REFUSED))
         station.tick(RETRY_S)
-    shown = station.ask(clients.ShowJob(job_id=job_id), BOB).job.told
+    shown = station.ask(clients.ShowJob(job_id=job_id), ALICE).job.told
     assert 24 <= tries <= 40 and station.time_s < GIVE_UP_S + 2 * 3600
     assert shown == "end by command; the last (end): command failed: it does not want it"
     assert station.core.counters["notices_failed"] == 1 and "not told: alice" in caplog.text
