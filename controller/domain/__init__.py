@@ -58,7 +58,7 @@ _HOMES: Final = {
         "INTERRUPT_S", "AgentCommand", "AnyCommand", "ComputeRequest", "ForgetJob", "GangMember",
         "SaveAttempt", "StartAttempt", "StopAttempt", "TrustDevices",
     ),
-    "container": ("CONTAINERS", "FILE_SUFFIXES", "RUNTIMES", "Container", "Mount", "is_below"),
+    "container": ("CONTAINERS", "FILE_SUFFIXES", "RUNTIMES", "Container", "Mount", "is_below", "plain_path"),
     "ids": (
         "PAST_KEPT", "AttemptNo", "CommandId", "DeviceId", "Epoch", "Followed", "HostId", "JobId", "Past",
         "EpochStanding", "array_of", "natural_key", "standing",
@@ -111,6 +111,7 @@ _MODULES: Final = (
     "bookings",
     "cluster",
     "container",
+    "csv_cells",
     "events",
     "job_spec",
     "reasons",
