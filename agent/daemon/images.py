@@ -22,7 +22,7 @@ import msgspec
 from cotenant.agent.containers import client_environment, client_of, runtime_for, users_rights, why_unsafe
 from cotenant.agent.daemon.core import AttemptKey
 from cotenant.agent.ipc import ContainerRuntime, Order
-from cotenant.controller.domain import Container, JobId, texts
+from cotenant.controller.domain import Container, JobId, Mount, texts
 from cotenant.controller.system.endpoint import socket_path
 from cotenant.controller.wire import ENV_KEY
 
@@ -34,6 +34,8 @@ _NO_SUCH_IMAGE: Final = re.compile(
 )
 """In a registry's or archive's answer: there is no such image for this user on any host."""
 _IS_READABLE: Final = 'for each; do [ -r "$each" ] || { echo "$each"; exit 1; }; done'
+
+_REAL_PATH: Final = 'readlink -f -- "$1"'
 
 
 class NoImage(Exception):
@@ -71,6 +73,8 @@ class Images:
     async def prepare(self, order: Order, container: Container) -> Order:
         """The order with the program that starts its containers, and the image as that program knows it.
 
+        Its mounts are the paths that their links lead to, so that what was judged is what is mounted.
+
         Raises:
             NoImage: the image cannot be brought here, or a container would not be safe.
         """
@@ -81,7 +85,7 @@ class Images:
         try:
             runtime = self._runtime(order, container)
             async with asyncio.timeout(order.start_deadline_s):
-                await self._check_mounts(order, container)
+                container = await self._judge_mounts(order, container)
                 to_controller = await self._paths_to_controller(order)
                 async with lock:
                     image = await self._bring(order, container, runtime)
@@ -97,9 +101,11 @@ class Images:
         left_s = self._lease_left_s()
         if left_s is not None and left_s <= 0.0:
             raise NoImage("its lease ran out while its image was pulled")
+        launch = msgspec.structs.replace(order.launch, container=container)
         return msgspec.structs.replace(
             order,
             lease_s=left_s,
+            start=msgspec.structs.replace(order.start, launch=launch),
             runtime=msgspec.structs.replace(runtime, image=image, to_controller=to_controller),
         )
 
@@ -119,11 +125,36 @@ class Images:
             raise NoImage(f"{why} on {host}")
         return runtime
 
-    async def _check_mounts(self, order: Order, container: Container) -> None:
+    async def _judge_mounts(self, order: Order, container: Container) -> Container:
+        """The container with the mounts' sources as their links lead; its working directory is judged too.
+
+        Raises:
+            NoImage: one cannot be read, or leads to where no mount may.
+        """
         paths = [each.source for each in container.mounts]
         paths += [container.image] if container.is_file else []
         if said := await self._unreadable(order, paths):
             raise NoImage(f"its user cannot read {said} on {order.host_id} (--mount, --image)", is_users=True)
+        if order.launch.snapshot is None:
+            workdir = order.launch.workdir
+            await self._judged(order, "its working directory", workdir, workdir)
+        mounts = [
+            await self._judged(order, "--mount", each.source, each.target, read_only=each.read_only)
+            for each in container.mounts
+        ]
+        return msgspec.structs.replace(container, mounts=tuple(mounts))
+
+    async def _judged(
+        self, order: Order, what: str, source: str, target: str, *, read_only: bool = False
+    ) -> Mount:
+        code, real = await self._run(order, ["/bin/sh", "-c", _REAL_PATH, "sh", source])
+        if code:
+            raise NoImage(f"{what}: its user cannot follow {source} on {order.host_id}", is_users=True)
+        try:
+            return Mount(source=real, target=target, read_only=read_only)
+        except ValueError as error:
+            why = f"{source} leads to {real} on {order.host_id}, and a mount {error}"
+            raise NoImage(f"{what}: {why}", is_users=True) from None
 
     async def _paths_to_controller(self, order: Order) -> tuple[str, ...]:
         """What of the host its containers show so that command lines in them can ask the controller; empty:

@@ -44,6 +44,7 @@ def test_mounts(text: str, mount: Mount) -> None:
 
 
 BAD_MOUNTS = ("/proc:/x", "/x:/sys", "/dev/nvidia0", "/a:/etc", "/a:/", "/a:b", "a:/b:/c:ro", ":")
+BAD_MOUNTS += ("/:/host", "//:/host", "//dev:/d", "/x://proc", "/x:/./sys/fs", "/a:/usr/.", "/a://run/")
 
 
 @pytest.mark.parametrize("text", BAD_MOUNTS)
