@@ -79,7 +79,10 @@ def run_guarded(act: Callable[[], int], *, as_json: bool = False) -> int:
         drop_output()
         return CLOSED_PIPE
     except OSError as error:
-        if error.errno not in UNWRITABLE or error.filename is not None:
+        if error.filename is not None:  # What a person named, or what this machine does not allow.
+            print(Problem("failed", f"{str(error.filename)[:200]}: {error.strerror}"), file=sys.stderr)
+            return FAILED
+        if error.errno not in UNWRITABLE:
             raise
         drop_output()
         print(Problem("failed", f"standard output cannot be written: {error.strerror}"), file=sys.stderr)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -42,6 +41,7 @@ from cotenant.controller.submission.quantities import (
     word_list,
     yes_or_no,
 )
+from cotenant.controller.system.files import expanded
 from cotenant.controller.wire import BadMessage, decode_json
 
 
@@ -219,7 +219,7 @@ def profile(text: str) -> Profile | str:
     if text in PROFILE_WORDS:
         return text
     try:
-        file = Path(text).expanduser()
+        file = expanded(text)
         if file.stat().st_size > PROFILE_BYTES_MAX:
             raise ValueError(f"file {text} is larger than {PROFILE_BYTES_MAX} bytes")
         content: object = decode_json(file.read_bytes(), Any, bytes_max=PROFILE_BYTES_MAX)
@@ -231,8 +231,6 @@ def profile(text: str) -> Profile | str:
         raise ValueError(f"file {text} cannot be read: {error.strerror}") from None
     except (BadMessage, msgspec.ValidationError) as error:
         raise ValueError(f"file {text} is not a measured profile: {error}") from None
-    except RuntimeError as error:  # `~name` of nobody.
-        raise ValueError(f"file {text} cannot be read: {error}") from None
 
 
 OPTIONS: Final[tuple[Option, ...]] = (

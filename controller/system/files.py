@@ -7,10 +7,23 @@ file (`/dev/stdout`, a pipe), which is written to and never replaced.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+
+def expanded(text: str | Path) -> Path:
+    """The path that a person wrote, with the home folder that `~` or `~NAME` stands for.
+
+    Raises:
+        FileNotFoundError: there is no account NAME.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise FileNotFoundError(errno.ENOENT, "there is no such account", str(text)) from None
 
 
 def write_whole(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 from cotenant.controller.cli.frame.command import argument, group, option
@@ -15,6 +14,7 @@ from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE, duration
 from cotenant.controller.sim import Trace, column_map, open_trace
+from cotenant.controller.system.files import expanded
 from cotenant.controller.trace_names import SYNTH
 from cotenant.controller.whatif.choices import convert_errors
 
@@ -192,7 +192,7 @@ def write(made: Trace, file: str, force: bool) -> None:
     """Writes a trace to a new file, or over an old one with `force`. Raises Problem."""
     from cotenant.controller.sim import write_csv
 
-    path = Path(file).expanduser()
+    path = expanded(file)
     if path.exists() and not force:
         raise Problem("refused", f"{path} is already there", "replace it with --force")
     try:
