@@ -214,7 +214,10 @@ def show_change(
 
 def json_text(value: Any) -> str:
     """JSON in which also what JSON itself lets through (C1, directions of writing) stands as an escape."""
-    encoded = msgspec.json.encode(value)
+    try:
+        encoded = msgspec.json.encode(value)
+    except UnicodeEncodeError:  # Half of a character, as in a file's name that is no UTF-8.
+        encoded = msgspec.json.encode(texts.escape_texts(value))
     text = encoded.decode()
     return text if encoded.isascii() and DEL not in encoded else texts.HIDDEN.sub(_json_escape, text)
 

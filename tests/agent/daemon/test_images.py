@@ -29,8 +29,14 @@ def folder() -> Iterator[Path]:
 def prepared(*mounts: Mount, workdir: Path) -> Order:
     runtime = ContainerRuntime(name="apptainer", program="/bin/false", oci="")
     container = Container(image="py:1", mounts=mounts)
-    ids = {"uid": os.getuid() or NOBODY, "gid": os.getgid() or NOBODY}
-    order = changed(PLAIN, launch=Launch(argv=("true",), workdir=str(workdir), container=container, **ids))
+    launch = Launch(
+        argv=("true",),
+        workdir=str(workdir),
+        container=container,
+        uid=os.getuid() or NOBODY,
+        gid=os.getgid() or NOBODY,
+    )
+    order = changed(PLAIN, launch=launch)
     return asyncio.run(Images((runtime,), lease_left_s=lambda: None).prepare(order, container))
 
 
