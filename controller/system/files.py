@@ -18,10 +18,14 @@ def expanded(text: str | Path) -> Path:
     """The path that a person wrote, with the home folder that `~` or `~NAME` stands for.
 
     Raises:
-        FileNotFoundError: there is no account NAME.
+        FileNotFoundError: there is no account NAME, or no file can have such a name.
     """
     try:
+        if b"\0" in os.fsencode(text):
+            raise UnicodeError
         return Path(text).expanduser()
+    except UnicodeError:
+        raise FileNotFoundError(errno.ENOENT, "no file can have such a name", str(text)) from None
     except RuntimeError:
         raise FileNotFoundError(errno.ENOENT, "there is no such account", str(text)) from None
 
