@@ -350,7 +350,9 @@ def messages_to_people(facts: DoctorFacts) -> Check | None:
         return Check("notify", "warn", problem.message, "see docs/notifications.md")
     broken = [f"{way} {state}" for way, state in facts.ways.items() if state.startswith("failed")]
     if broken:
-        return Check("notify", "warn", "; ".join(broken), "set notify.* right", "cotenant notify test")
+        return Check(
+            "notify", "warn", "; ".join(broken), "mend the setting that it names", "cotenant notify test"
+        )
     if not facts.ways:
         return None
     used = [f"{way} {'works' if state else 'not tried yet'}" for way, state in facts.ways.items()]
