@@ -15,7 +15,7 @@ from cotenant.controller.api import sharing, views
 from cotenant.controller.api.arrivals import TellsOwners
 from cotenant.controller.api.attempts_shown import told_now
 from cotenant.controller.api.changes import verbs_open
-from cotenant.controller.api.etas import EtaBoard, ahead_lines
+from cotenant.controller.api.etas import EtaBoard, ahead_reasons
 from cotenant.controller.api.job_settings import settings_open
 from cotenant.controller.api.listing import (
     ListingRow,
@@ -193,20 +193,29 @@ class Queries:
         own = (job.reason,) if job.phase in ENDED else state.engine.explain(job.job_id, now.now_s)
         fetching = filter(None, (self._fetching(job),))
         reasons = (*fetching, *views.present_reasons(view), *own, *views.sharing_reasons(state.engine, job))
-        present = dict.fromkeys(views.reason_in_words(job, each, now) for each in reasons)
+        present = dict.fromkeys(
+            views.Said.of(each, views.reason_in_words(job, each, now)) for each in reasons
+        )
         past = [
-            f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note)}"
+            views.Said.of(note.reason, f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note)}")
             for note in record.notes[: -HISTORY_LINES - 1 : -1]
         ]
+        lines = (*present, *past)
         change = cheapest_change(state.engine.view(), job)
-        would_help = () if change is None else (render(change),)
+        would_help = () if change is None else (change,)
+        ahead = [
+            views.Said.of(each, render(each))
+            for each in (*ahead_reasons(self._core, self._board, job, now), *would_help)
+        ]
         explanation = wire.ExplanationView(
             job_id=view.job_id,
             phase=view.phase,
             reason=view.reason,
             reason_code=view.reason_code,
-            lines=(*present, *past),
-            ahead=(*ahead_lines(self._core, self._board, job, now), *would_help),
+            lines=tuple(each.text for each in lines),
+            lines_jobs=tuple(each.jobs for each in lines),
+            ahead=tuple(each.text for each in ahead),
+            ahead_jobs=tuple(each.jobs for each in ahead),
             now=now.at,
         )
         return wire.Explained(request_id=request_id, job=view, explanation=explanation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -29,6 +29,7 @@ from cotenant.controller.domain import (
     SeenLength,
     because,
     is_link,
+    mentions,
     render,
 )
 from cotenant.controller.engine import Engine, memory_cap_mib
@@ -77,6 +78,7 @@ def job_view(
     return wire.JobRow(
         **_fields_asked_for(spec, now),
         job_id=job.job_id, phase=job.phase, reason=reason_in_words(job, shown, now), reason_code=shown.code,
+        reason_jobs=mentions(shown),
         guaranteed_h=engine.promised_h if spec.job_class == "spot" else None,
         broken_promises=job.counts.early_preemptions if engine.promised_h is not None else 0,
         gpus=len(held.devices) if held else spec.gpus_min,
@@ -172,6 +174,19 @@ def reason_in_words(job: Job, reason: Reason, now: Now) -> str:
     if reason.code != "begins-later" or job.spec.begin_s is None:
         return render(reason)
     return f"does not start before {now.utc(job.spec.begin_s)[:16].replace('T', ' ')} UTC (--begin)"
+
+
+class Said(NamedTuple):
+    """A line, and where it names jobs."""
+
+    text: str
+    jobs: wire.Mentions = ()
+
+    @classmethod
+    def of(cls, reason: Reason, line: str) -> Said:
+        """A line that ends with the sentence of a reason."""
+        before = len(line) - len(render(reason))
+        return cls(line, tuple((at + before, end + before) for at, end in mentions(reason)))
 
 
 def share_bound(engine: Engine, job: Job, current: AttemptProgress | None) -> wire.ShareBoundView | None:
@@ -457,7 +472,12 @@ def note_text(note: HistoryNote) -> str:
 
 def decision_view(note: HistoryNote) -> wire.DecisionView:
     return wire.DecisionView(
-        at_s=note.at_s, event=note.event, job_id=note.job_id, what=note.what, reason=render(note.reason)
+        at_s=note.at_s,
+        event=note.event,
+        job_id=note.job_id,
+        what=note.what,
+        reason=render(note.reason),
+        reason_jobs=mentions(note.reason),
     )
 
 

@@ -98,7 +98,7 @@ _HOMES: Final = {
         "Parts", "is_link",
     ),
     "readings": ("TEXT_MAX", "DeviceReading", "ForkServers"),
-    "reasons": ("Reason", "because", "render"),
+    "reasons": ("Reason", "because", "mentions", "render"),
     "resumes": ("ResumeCounts", "ResumeProof"),
     "settings": (
         "LATE_SHARE", "NO_BOUNDS", "IdleSettings", "JobLimit", "LimitSettings", "OrganisationSettings",
