@@ -200,7 +200,10 @@ class Images:
         last = said.splitlines()[-1] if said else f"exit code {code}"
         image = order.launch.container.image if order.launch.container else ""
         is_users = _NO_SUCH_IMAGE.search(said) is not None
-        raise NoImage(f"cannot {doing} the image {image} on {order.host_id}: {last[:400]}", is_users=is_users)
+        why = f"cannot {doing} the image {image} on {order.host_id}: {last[:400]}"
+        if not is_users and doing == "pull":
+            why += "; where no registry answers, give a file of `podman save`: --image FILE.tar"
+        raise NoImage(why, is_users=is_users)
 
     async def _run(self, order: Order, command: list[str], doing: str = "") -> tuple[int, str]:
         """The exit code of a command as the job's user, and the end of what it said."""

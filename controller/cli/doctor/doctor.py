@@ -23,6 +23,7 @@ import msgspec
 from cotenant.controller.cli.doctor import gpu_host
 from cotenant.controller.cli.doctor.agent_link import ask_as_agent, host_name
 from cotenant.controller.cli.doctor.check import Check, CheckResult, DoctorFacts
+from cotenant.controller.cli.doctor.containers import try_container
 from cotenant.controller.cli.doctor.enabling import privileged_command
 from cotenant.controller.cli.doctor.gpu_checks import GPU_CHECKS
 from cotenant.controller.cli.doctor.host_checks import HOST_CHECKS, agent, device_memory, folders, mps, torch
@@ -150,6 +151,7 @@ def gather(loaded: LoadedSettings, endpoint: str | None) -> DoctorFacts:
         indicators=_indicators(loaded.settings.profiler, driver),
         around=look_around(loaded, knows_us=knows_us),
         link=ask_as_agent(loaded.settings),
+        container=try_container(),
     )
 
 
