@@ -194,17 +194,17 @@ class Queries:
         fetching = filter(None, (self._fetching(job),))
         reasons = (*fetching, *views.present_reasons(view), *own, *views.sharing_reasons(state.engine, job))
         present = dict.fromkeys(
-            views.Said.of(each, views.reason_in_words(job, each, now)) for each in reasons
+            views.Said.make(each, views.reason_in_words(job, each, now)) for each in reasons
         )
         past = [
-            views.Said.of(note.reason, f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note)}")
+            views.Said.make(note.reason, f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note)}")
             for note in record.notes[: -HISTORY_LINES - 1 : -1]
         ]
         lines = (*present, *past)
         change = cheapest_change(state.engine.view(), job)
         would_help = () if change is None else (change,)
         ahead = [
-            views.Said.of(each, render(each))
+            views.Said.make(each, render(each))
             for each in (*ahead_reasons(self._core, self._board, job, now), *would_help)
         ]
         explanation = wire.ExplanationView(

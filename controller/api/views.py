@@ -183,7 +183,7 @@ class Said(NamedTuple):
     jobs: wire.Mentions = ()
 
     @classmethod
-    def of(cls, reason: Reason, line: str) -> Said:
+    def make(cls, reason: Reason, line: str) -> Said:
         """A line that ends with the sentence of a reason."""
         before = len(line) - len(render(reason))
         return cls(line, tuple((at + before, end + before) for at, end in mentions(reason)))

@@ -33,7 +33,6 @@ from cotenant.controller.submission.options import BY_KEY, BadSubmission, Option
 from cotenant.controller.submission.quantities import GpuRange
 from cotenant.controller.submission.recording import code_sha256
 from cotenant.controller.submission.starts import Start, start_of
-from cotenant.controller.system.files import expanded
 from cotenant.controller.wire import ENV_KEY
 from cotenant.controller.wire import clients as wire
 
@@ -481,6 +480,6 @@ def _output(pattern: str | None, workdir: Path) -> str:
 
 def _expand_path(path: str, option: str) -> Path:
     try:
-        return expanded(path)
-    except FileNotFoundError:
+        return Path(path).expanduser()
+    except RuntimeError:  # `~name` of nobody.
         raise BadSubmission(f"--{option} {path}: there is no such user", "give the folder itself") from None

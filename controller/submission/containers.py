@@ -8,7 +8,6 @@ from typing import Any
 
 from cotenant.controller.domain import FILE_SUFFIXES, Container, Mount, SlurmScript
 from cotenant.controller.submission.options import BadSubmission
-from cotenant.controller.system.files import expanded
 
 
 def container_of(values: dict[str, Any], workdir: Path, slurm: SlurmScript | None) -> Container | None:
@@ -33,9 +32,7 @@ def container_of(values: dict[str, Any], workdir: Path, slurm: SlurmScript | Non
             image=_absolute(image, workdir) if is_file else image.removeprefix("docker://"),
             mounts=tuple(_mount(text, workdir) for text in values.get("mount", ())),
         )
-    except FileNotFoundError as error:
-        raise BadSubmission(f"--image, --mount: {error.filename}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # RuntimeError: `~name` of nobody.
         raise BadSubmission(f"--image, --mount: {error}") from None
 
 
@@ -50,4 +47,4 @@ def _mount(text: str, workdir: Path) -> Mount:
 
 
 def _absolute(path: str, workdir: Path) -> str:
-    return os.path.abspath(workdir / expanded(path))
+    return os.path.abspath(workdir / Path(path).expanduser())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -42,7 +43,6 @@ from cotenant.controller.submission.quantities import (
     word_list,
     yes_or_no,
 )
-from cotenant.controller.system.files import expanded
 from cotenant.controller.wire import BadMessage, decode_json
 
 
@@ -220,7 +220,7 @@ def profile(text: str) -> Profile | str:
     if text in PROFILE_WORDS:
         return text
     try:
-        file = expanded(text)
+        file = Path(text).expanduser()
         if file.stat().st_size > PROFILE_BYTES_MAX:
             raise ValueError(f"file {text} is larger than {PROFILE_BYTES_MAX} bytes")
         content: object = decode_json(file.read_bytes(), Any, bytes_max=PROFILE_BYTES_MAX)
@@ -232,6 +232,8 @@ def profile(text: str) -> Profile | str:
         raise ValueError(f"file {text} cannot be read: {error.strerror}") from None
     except (BadMessage, msgspec.ValidationError) as error:
         raise ValueError(f"file {text} is not a measured profile: {error}") from None
+    except RuntimeError as error:  # `~name` of nobody.
+        raise ValueError(f"file {text} cannot be read: {error}") from None
 
 
 OPTIONS: Final[tuple[Option, ...]] = (

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
-def expanded(text: str | Path) -> Path:
+def expand_home(text: str | Path) -> Path:
     """The path that a person wrote, with the home folder that `~` or `~NAME` stands for.
 
     Raises:

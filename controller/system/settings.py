@@ -19,7 +19,7 @@ import msgspec
 
 from cotenant.controller.domain import OrganisationSettings
 from cotenant.controller.system.endpoint import endpoints_of
-from cotenant.controller.system.files import expanded
+from cotenant.controller.system.files import expand_home
 from cotenant.controller.system.sections import SECTION_NAMES, Settings
 
 SYSTEM_DIR: Final = Path("/etc/cotenant")
@@ -305,7 +305,7 @@ def check_value(key: str, value: object, origin: str) -> object:
             raise SettingsError(f"{place}: `{key}` must be one line of text, got {text!r}")
         if text.startswith("~"):
             try:
-                expanded(text)
+                expand_home(text)
             except FileNotFoundError as error:
                 raise SettingsError(f"{place}: `{key}`: {text}: {error.strerror}") from None
     if isinstance(value, (int, float)) and not isinstance(value, bool):

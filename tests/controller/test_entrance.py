@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -47,7 +48,6 @@ from cotenant.controller.wire import (
     clients,
     decode,
     encode,
-    entrance,
     request_in,
 )
 from tests.controller.station import ADMIN, ALICE, BOB, Station, hello, job, report
@@ -189,6 +189,7 @@ def test_a_client_hears_what_is_wrong_and_nothing_is_changed(station: Station) -
 
 # --- Numbers, and what the command line refuses ------------------------------------------------------
 
+entrance = import_module(admit.__module__)
 NO_NUMBERS = (math.inf, -math.inf, math.nan, 1e308, -1e308)
 
 

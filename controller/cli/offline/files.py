@@ -17,7 +17,7 @@ from cotenant.controller.present import screen
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.sim import RunResult, TaskRun
 from cotenant.controller.sim.results.document import write_document, write_jobs
-from cotenant.controller.system.files import expanded, write_output
+from cotenant.controller.system.files import expand_home, write_output
 from cotenant.controller.timeline import Timeline, chrome_trace, render
 from cotenant.controller.whatif.table import file_name
 
@@ -25,7 +25,7 @@ from cotenant.controller.whatif.table import file_name
 def contents(name: str) -> bytes:
     """The contents of a file. Raises Problem."""
     try:
-        return expanded(name).read_bytes()
+        return expand_home(name).read_bytes()
     except FileNotFoundError:
         raise Problem("not-found", f"{name}: there is no such file") from None
     except OSError as error:
@@ -48,7 +48,7 @@ def writable(out: str | None) -> Path | None:
     if out is None:
         return None
     try:
-        folder = expanded(out)
+        folder = expand_home(out)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".written-by-cotenant").touch()
         (folder / ".written-by-cotenant").unlink()

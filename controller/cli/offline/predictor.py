@@ -26,7 +26,7 @@ from cotenant.controller.cli.offline.files import contents, write_file
 from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
-from cotenant.controller.system.files import expanded
+from cotenant.controller.system.files import expand_home
 from cotenant.controller.whatif.problems import journal_problem
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def train(
     """
     form = chosen_format(output, as_json)
     files = [pairs_of(name, licence) for name in (*pairs, *(more or ()))]
-    path = expanded(out)
+    path = expand_home(out)
     if not path.parent.is_dir():
         raise Problem("refused", f"{path.parent} is no folder", "make it, or choose another --out")
     for each in files:
@@ -177,7 +177,7 @@ def export(
     from cotenant.controller.system import paths
     from cotenant.controller.training import measured_pairs
 
-    path = expanded(file)
+    path = expand_home(file)
     where = place_of(journal) if journal else paths.controller_state_dir(loaded_settings().settings)
     try:
         text, rows, unprofiled = measured_pairs(where)

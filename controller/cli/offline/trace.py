@@ -14,7 +14,7 @@ from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE, duration
 from cotenant.controller.sim import Trace, column_map, open_trace
-from cotenant.controller.system.files import expanded
+from cotenant.controller.system.files import expand_home
 from cotenant.controller.trace_names import SYNTH
 from cotenant.controller.whatif.choices import convert_errors
 
@@ -192,7 +192,7 @@ def write(made: Trace, file: str, force: bool) -> None:
     """Writes a trace to a new file, or over an old one with `force`. Raises Problem."""
     from cotenant.controller.sim import write_csv
 
-    path = expanded(file)
+    path = expand_home(file)
     if path.exists() and not force:
         raise Problem("refused", f"{path} is already there", "replace it with --force")
     try:

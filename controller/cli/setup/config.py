@@ -13,8 +13,6 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from typing import Annotated, Any, Final, NamedTuple
 
-import msgspec
-
 from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
@@ -22,6 +20,7 @@ from cotenant.controller.cli.frame.output import (
     Listing,
     OutputFlag,
     chosen_format,
+    json_text,
     show_listing,
     show_one,
 )
@@ -120,7 +119,7 @@ def not_set_here(loaded: settings.LoadedSettings, key: str, value: str) -> Probl
         return Problem("not-found", f"there is no setting {key!r}", settings.nearest(key))
     section, _, name = key.rpartition(".")
     typed = settings.as_typed(key, value) if key in settings.types() else value
-    line = f"{name} = {msgspec.json.encode(typed).decode()}"  # Such values are the same in TOML.
+    line = f"{name} = {json_text(typed)}"  # Such values are the same in TOML.
     origin, of_all = loaded.origins[key], any(settings.SYSTEM_DIR in path.parents for path in loaded.files)
     file = settings.SYSTEM_DIR / "cotenant.toml" if of_all else settings.user_file(os.environ)
     place = f"below `[{section}]` in {file}"

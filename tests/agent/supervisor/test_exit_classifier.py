@@ -310,10 +310,10 @@ def test_every_row_of_the_table_has_a_line_here() -> None:
 @pytest.mark.parametrize(
     ("said", "what_to_do"),
     [
-        ("Error: statfs /x: no such file", "; `cotenant doctor` on h tries one"),
+        ("Error: statfs /x: no such file", "; `cotenant doctor` on gpu07 tries one"),
         (
             "Error: statfs /dev/mqueue: no such file or directory",
-            ": as root on h: mkdir -p /dev/mqueue && mount -t mqueue mqueue /dev/mqueue",
+            ": as root on gpu07: mkdir -p /dev/mqueue && mount -t mqueue mqueue /dev/mqueue",
         ),
     ],
 )

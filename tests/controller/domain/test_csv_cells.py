@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.controller.domain import csv_cells
-from cotenant.controller.sim.traces.schema import read_schema, schema_text
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPUTED = "=+-@\t\r"
@@ -50,15 +49,6 @@ def test_every_text_comes_back(text: str) -> None:
     (cell,) = written(text)
     assert not cell.startswith(tuple(COMPUTED))
     assert csv_cells.as_read(cell) == text
-
-
-def test_a_trace_with_such_names_is_read_as_it_was_written() -> None:
-    text = "job_id,submit_time_s,duration_s,gpus,user\n'=1+1,0,5,1,'@eve\n2,1,0.5,1,ann\n"
-    trace = read_schema(text, name="t")
-    assert trace.job_ids == ("=1+1", "2") and trace.user.texts()[0] == "@eve"
-    again = schema_text(trace)
-    assert "\n'=1+1,0,5,1,'@eve," in again
-    assert schema_text(read_schema(again, name="t")) == again
 
 
 def test_nothing_of_ours_writes_csv_another_way() -> None:
