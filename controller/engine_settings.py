@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 from cotenant.controller.engine import EngineConfig
 from cotenant.controller.performance import InterferenceModel
-from cotenant.controller.system.files import expand_home
 from cotenant.controller.system.sections import Settings
 from cotenant.controller.system.settings import SettingsError
 
@@ -46,7 +46,7 @@ def interference_model(path: str) -> InterferenceModel | None:
     from cotenant.controller.models.interference import model_file
 
     try:
-        model = model_file.read(expand_home(path).read_bytes(), path)
+        model = model_file.read(Path(path).expanduser().read_bytes(), path)
     except OSError as error:
         raise SettingsError(f"controller.predictor: {path}: {error.strerror}") from None
     except model_file.ModelProblem as error:

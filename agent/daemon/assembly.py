@@ -42,7 +42,6 @@ from cotenant.agent.warm.pool import Pool
 from cotenant.controller.domain import Device, HostId, HostReport
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import BadEndpoint, socket_path
-from cotenant.controller.system.files import expand_home
 from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
 from cotenant.controller.system.metrics import Endpoint, MetricsProblem, open_endpoint
 from cotenant.controller.system.sections import AgentSettings, Settings
@@ -328,7 +327,7 @@ def _key(endpoint: str, keys_dir: str, host_id: HostId) -> KeyFile | None:
             return None
         if not keys_dir:
             raise AgentProblem(f"{endpoint} needs keys: set agent.keys_dir to what `cotenant init` made", 2)
-        return find_key(expand_home(keys_dir), host=host_id)
+        return find_key(Path(keys_dir).expanduser(), host=host_id)
     except BadEndpoint as error:
         raise AgentProblem(str(error), 2) from None
     except KeyProblem as error:

@@ -135,21 +135,20 @@ class Images:
         paths += [container.image] if container.is_file else []
         if said := await self._unreadable(order, paths):
             raise NoImage(f"its user cannot read {said} on {order.host_id} (--mount, --image)", is_users=True)
+        workdir = order.launch.workdir
         if order.launch.snapshot is None:
-            workdir = order.launch.workdir
-            await self._judged(order, "its working directory", workdir, workdir)
+            await self._judge(order, "its working directory", workdir, workdir)
         mounts = [
-            await self._judged(order, "--mount", each.source, each.target, read_only=each.read_only)
+            await self._judge(order, "--mount", each.source, each.target, read_only=each.read_only)
             for each in container.mounts
         ]
         return msgspec.structs.replace(container, mounts=tuple(mounts))
 
-    async def _judged(
+    async def _judge(
         self, order: Order, what: str, source: str, target: str, *, read_only: bool = False
     ) -> Mount:
-        code, real = await self._run(order, ["/bin/sh", "-c", _REAL_PATH, "sh", source])
-        if code:
-            raise NoImage(f"{what}: its user cannot follow {source} on {order.host_id}", is_users=True)
+        code, said = await self._run(order, ["/bin/sh", "-c", _REAL_PATH, "sh", source])
+        real = source if code else said  # What is not there is said where it is used.
         try:
             return Mount(source=real, target=target, read_only=read_only)
         except ValueError as error:

@@ -29,7 +29,7 @@ from cotenant.controller.cli.verbs import (
     verb_command,
 )
 from cotenant.controller.present.interruption import ended_by, listening
-from cotenant.controller.present.problem import CLOSED_PIPE, FAILED, INTERRUPTED, OK, Problem, nearest
+from cotenant.controller.present.problem import CLOSED_PIPE, FAILED, INTERRUPTED, OK, USAGE, Problem, nearest
 
 UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -78,6 +78,13 @@ def run_guarded(act: Callable[[], int], *, as_json: bool = False) -> int:
     except BrokenPipeError:  # `cotenant queue | head`
         drop_output()
         return CLOSED_PIPE
+    except RuntimeError as error:
+        if "home directory" not in str(error):  # As pathlib says it of `~NAME`.
+            raise
+        print(
+            Problem("usage", f"{error}: there is no such account", "name the folder itself"), file=sys.stderr
+        )
+        return USAGE
     except OSError as error:
         if error.filename is not None:  # What a person named, or what this machine does not allow.
             print(Problem("failed", f"{str(error.filename)[:200]}: {error.strerror}"), file=sys.stderr)

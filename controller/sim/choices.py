@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from cotenant.controller.policies import plugins, registry
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim.traces.trace import nearest
 from cotenant.controller.sim.worlds import other_world
-from cotenant.controller.system.files import expand_home
 
 _CONFIG: Final = "config="
 _WORDS: Final = {"true": True, "yes": True, "false": False, "no": False}
@@ -120,7 +120,7 @@ def _configuration(word: str, read: Callable[[Any, str], Parameters]) -> Paramet
     """The parameters in a file of the policy's own form."""
     path, _, name = word.removeprefix(_CONFIG).partition("#")
     try:
-        return read(json.loads(expand_home(path).read_text()), name)
+        return read(json.loads(Path(path).expanduser().read_text()), name)
     except (OSError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise BadChoice(f"{path}: {error}") from None
 

@@ -41,7 +41,6 @@ from cotenant.controller.store.database import (
 )
 from cotenant.controller.store.schema import COPYING, NOTICE, PUT_META
 from cotenant.controller.store.sqlite import SqliteDatabase
-from cotenant.controller.system.files import expand_home
 
 SNAPSHOTS_KEPT: Final = 2
 READ_ROWS: Final = 2_000
@@ -73,7 +72,7 @@ class ControllerRun(msgspec.Struct, frozen=True, kw_only=True):
 def place_of(text: str) -> Path | str:
     """Where a journal is kept, as a person has named it: a folder of this machine, or an address of
     PostgreSQL."""
-    return text if text.startswith(("postgresql://", "postgres://")) else expand_home(text)
+    return text if text.startswith(("postgresql://", "postgres://")) else Path(text).expanduser()
 
 
 def open_database(where: Path | str, *, endpoint: str = "") -> Database:

@@ -7,27 +7,10 @@ file (`/dev/stdout`, a pipe), which is written to and never replaced.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-
-def expand_home(text: str | Path) -> Path:
-    """The path that a person wrote, with the home folder that `~` or `~NAME` stands for.
-
-    Raises:
-        FileNotFoundError: there is no account NAME, or no file can have such a name.
-    """
-    try:
-        if b"\0" in os.fsencode(text):
-            raise UnicodeError
-        return Path(text).expanduser()
-    except UnicodeError:
-        raise FileNotFoundError(errno.ENOENT, "no file can have such a name", str(text)) from None
-    except RuntimeError:
-        raise FileNotFoundError(errno.ENOENT, "there is no such account", str(text)) from None
 
 
 def write_whole(

@@ -18,7 +18,6 @@ from cotenant.controller.system.endpoint import (
     socket_path,
     user_endpoint,
 )
-from cotenant.controller.system.files import expand_home
 from cotenant.controller.system.sections import MpsSettings, Settings
 from cotenant.controller.system.settings import SettingsError
 
@@ -134,13 +133,13 @@ def agent_endpoints(settings: Settings) -> tuple[str, ...]:
 
 def controller_state_dir(settings: Settings) -> Path:
     """Journal, snapshots, secrets (not made here)."""
-    return expand_home(settings.controller.state_dir or _state_dir() / "controller")
+    return Path(settings.controller.state_dir or _state_dir() / "controller").expanduser()
 
 
 def snapshot_store(settings: Settings) -> Path:
     """The packed trees that the controller keeps (not made here)."""
     given = settings.snapshot.folder
-    return expand_home(given) if given else controller_state_dir(settings) / "trees"
+    return Path(given).expanduser() if given else controller_state_dir(settings) / "trees"
 
 
 def packed_trees() -> Path:
@@ -152,12 +151,12 @@ def packed_trees() -> Path:
 
 def agent_state_dir(settings: Settings) -> Path:
     """Attempts, logs, unacknowledged reports (not made here)."""
-    return expand_home(settings.agent.state_dir or _state_dir() / "agent")
+    return Path(settings.agent.state_dir or _state_dir() / "agent").expanduser()
 
 
 def checkpoint_root(settings: Settings) -> Path:
     """Where jobs' checkpoints go (not made here)."""
-    return expand_home(settings.checkpoint.root or agent_state_dir(settings) / "checkpoints")
+    return Path(settings.checkpoint.root or agent_state_dir(settings) / "checkpoints").expanduser()
 
 
 def submitted_scripts() -> Path:
@@ -174,7 +173,7 @@ def steer_file(cluster: str) -> Path:
 def keys_dir(settings: Settings) -> Path:
     """Where `cotenant init` writes keys, and where command lines look for theirs (not made here)."""
     if settings.controller.keys_dir:
-        return expand_home(settings.controller.keys_dir)
+        return Path(settings.controller.keys_dir).expanduser()
     from platformdirs import user_config_path
 
     return user_config_path("cotenant", appauthor=False) / "keys"

@@ -19,7 +19,6 @@ import msgspec
 
 from cotenant.controller.domain import OrganisationSettings
 from cotenant.controller.system.endpoint import endpoints_of
-from cotenant.controller.system.files import expand_home
 from cotenant.controller.system.sections import SECTION_NAMES, Settings
 
 SYSTEM_DIR: Final = Path("/etc/cotenant")
@@ -303,11 +302,8 @@ def check_value(key: str, value: object, origin: str) -> object:
     for text in (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ():
         if any(character < " " or character == "\x7f" for character in text):
             raise SettingsError(f"{place}: `{key}` must be one line of text, got {text!r}")
-        if text.startswith("~"):
-            try:
-                expand_home(text)
-            except FileNotFoundError as error:
-                raise SettingsError(f"{place}: `{key}`: {text}: {error.strerror}") from None
+        if text.startswith("~") and os.path.expanduser(text) == text:
+            raise SettingsError(f"{place}: `{key}`: {text}: there is no such account")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         low = "above 0" if key in ABOVE_ZERO else "0 or more"
         if not math.isfinite(value) or value < 0 or (value == 0 and key in ABOVE_ZERO):

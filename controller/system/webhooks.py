@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
-
-from cotenant.controller.system.files import expand_home
 
 SLACK: Final = "slack+"
 SLACK_HOST: Final = "hooks.slack.com"
@@ -62,7 +61,7 @@ def webhook_problem(url: str, hosts: Sequence[str]) -> str:
 def read_secret(path: str) -> str:
     """What a file holds that its owner alone may read. Raises ValueError: why it is not taken."""
     try:
-        place = expand_home(path)
+        place = Path(path).expanduser()
         if mode := stat.S_IMODE(place.stat().st_mode) & 0o077:
             raise ValueError(f"{path} can be read by others (mode {mode:03o} too much): chmod 600 {path}")
         with place.open(encoding="utf-8") as file:

@@ -174,8 +174,8 @@ controller.papers.gfs           controller.performance controller.domain control
                                 controller.models controller.policies.base controller.policies.entries
                                 controller.policies.toolkit controller.policies controller.sim
                                 controller.training
-controller.papers.gfs.verbs     controller.domain controller.system controller.sim controller.present
-                                controller.cli controller.cli.offline controller.papers.gfs
+controller.papers.gfs.verbs     controller.domain controller.sim controller.present controller.cli
+                                controller.cli.offline controller.papers.gfs
 controller.papers.pcs           controller.domain controller.planning controller.policies.base
                                 controller.policies.entries controller.policies.toolkit controller.sim
                                 controller.training controller.papers.literature

@@ -6,6 +6,7 @@ nothing. An agent may not ask this question: the refusal proves that the control
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -13,7 +14,6 @@ import msgspec
 from cotenant.controller.client.connection import Client, Refusal, Unreachable
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import BadEndpoint, socket_path
-from cotenant.controller.system.files import expand_home
 from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
 from cotenant.controller.system.sections import Settings
 from cotenant.controller.wire import clients as wire
@@ -56,7 +56,7 @@ def ask_as_agent(settings: Settings, timeout_s: float = ANSWER_S_MAX) -> AgentAn
             endpoint=endpoint, why=f"{endpoint} needs a key, and agent.keys_dir is not set", todo=todo
         )
     try:
-        key = find_key(expand_home(settings.agent.keys_dir), host=host)
+        key = find_key(Path(settings.agent.keys_dir).expanduser(), host=host)
     except PermissionError:
         return _not_ours(endpoint, settings.agent.keys_dir)
     except KeyProblem as error:

@@ -17,7 +17,7 @@ from cotenant.controller.present import screen
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.sim import RunResult, TaskRun
 from cotenant.controller.sim.results.document import write_document, write_jobs
-from cotenant.controller.system.files import expand_home, write_output
+from cotenant.controller.system.files import write_output
 from cotenant.controller.timeline import Timeline, chrome_trace, render
 from cotenant.controller.whatif.table import file_name
 
@@ -25,12 +25,12 @@ from cotenant.controller.whatif.table import file_name
 def contents(name: str) -> bytes:
     """The contents of a file. Raises Problem."""
     try:
-        return expand_home(name).read_bytes()
+        return Path(name).expanduser().read_bytes()
     except FileNotFoundError:
         raise Problem("not-found", f"{name}: there is no such file") from None
     except OSError as error:
         raise Problem("usage", f"{name} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # a NUL in it
+    except (ValueError, RuntimeError) as error:  # a NUL in it; the home of nobody
         raise Problem("usage", f"{name!r} is no file name: {error}") from None
 
 
@@ -47,13 +47,13 @@ def writable(out: str | None) -> Path | None:
     """
     if out is None:
         return None
+    folder = Path(out).expanduser()
     try:
-        folder = expand_home(out)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".written-by-cotenant").touch()
         (folder / ".written-by-cotenant").unlink()
     except OSError as error:
-        text = f"{out} cannot be written to: {error.strerror}"
+        text = f"{folder} cannot be written to: {error.strerror}"
         raise Problem("refused", text, "choose another --out") from None
     return folder
 

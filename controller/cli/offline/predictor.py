@@ -26,7 +26,6 @@ from cotenant.controller.cli.offline.files import contents, write_file
 from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
-from cotenant.controller.system.files import expand_home
 from cotenant.controller.whatif.problems import journal_problem
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def train(
     """
     form = chosen_format(output, as_json)
     files = [pairs_of(name, licence) for name in (*pairs, *(more or ()))]
-    path = expand_home(out)
+    path = Path(out).expanduser()
     if not path.parent.is_dir():
         raise Problem("refused", f"{path.parent} is no folder", "make it, or choose another --out")
     for each in files:
@@ -177,7 +176,7 @@ def export(
     from cotenant.controller.system import paths
     from cotenant.controller.training import measured_pairs
 
-    path = expand_home(file)
+    path = Path(file).expanduser()
     where = place_of(journal) if journal else paths.controller_state_dir(loaded_settings().settings)
     try:
         text, rows, unprofiled = measured_pairs(where)

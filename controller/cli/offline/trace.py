@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from cotenant.controller.cli.frame.command import argument, group, option
@@ -14,7 +15,6 @@ from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE, duration
 from cotenant.controller.sim import Trace, column_map, open_trace
-from cotenant.controller.system.files import expand_home
 from cotenant.controller.trace_names import SYNTH
 from cotenant.controller.whatif.choices import convert_errors
 
@@ -192,7 +192,7 @@ def write(made: Trace, file: str, force: bool) -> None:
     """Writes a trace to a new file, or over an old one with `force`. Raises Problem."""
     from cotenant.controller.sim import write_csv
 
-    path = expand_home(file)
+    path = Path(file).expanduser()
     if path.exists() and not force:
         raise Problem("refused", f"{path} is already there", "replace it with --force")
     try:

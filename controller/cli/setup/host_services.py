@@ -26,7 +26,6 @@ from cotenant.controller.system.endpoint import (
     is_system_socket,
     socket_path,
 )
-from cotenant.controller.system.files import expand_home
 from cotenant.controller.system.keys import KeyProblem, find_key
 from cotenant.controller.system.local_users import EVERYBODY
 
@@ -155,7 +154,7 @@ def _derive_daemons(
                 raise KeyProblem(
                     f"it needs a key (`cotenant init --host {host}`), and agent.keys_dir is not set"
                 )
-            find_key(expand_home(given), host=host)
+            find_key(Path(given).expanduser(), host=host)
     except (KeyProblem, OSError) as error:
         return ("controller", *page), [f"no agent here: {error}"]
     return ("controller", "agent", *page), []

@@ -12,7 +12,6 @@ from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import say
 from cotenant.controller.system import keys, paths
 from cotenant.controller.system.endpoint import BadEndpoint
-from cotenant.controller.system.files import expand_home
 from cotenant.controller.system.second_host import prepare_second_host
 
 
@@ -57,7 +56,7 @@ def init(
     if (admin or uid >= 0) and not user:
         raise Problem("usage", "--uid and --admin belong to --user", "cotenant init --user NAME --admin")
     loaded = loaded_settings()
-    place = expand_home(folder) if folder else paths.keys_dir(loaded.settings)
+    place = Path(folder).expanduser() if folder else paths.keys_dir(loaded.settings)
     try:
         if remove:
             _remove(place, remove)

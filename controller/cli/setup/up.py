@@ -30,7 +30,6 @@ from cotenant.controller.present.problem import FAILED, NEVER_FITS, NOT_ALLOWED,
 from cotenant.controller.present.screen import say, tell
 from cotenant.controller.present.units import plural, size
 from cotenant.controller.submission.quantities import duration_s
-from cotenant.controller.system.files import expand_home
 from cotenant.controller.system.paths import client_endpoint
 from cotenant.controller.wire import clients as wire
 
@@ -108,7 +107,7 @@ def model_file(path: str | None) -> str | None:
     """The path of the model file in full: the daemon may run elsewhere. Raises Problem: there is none."""
     if not path:
         return path
-    found = os.path.abspath(expand_home(path))
+    found = os.path.abspath(os.path.expanduser(path))
     if not os.path.exists(found):
         raise Problem("not-found", f"{path}: there is no such file", "`cotenant predictor train` makes one")
     return found

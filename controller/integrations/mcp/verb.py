@@ -17,7 +17,6 @@ from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.present.problem import OK, Problem
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import BadEndpoint, socket_path
-from cotenant.controller.system.files import expand_home
 
 ADVICE: Final = "pip install '.[mcp]' in the source folder, or uv tool install 'PATH[mcp]'"
 
@@ -47,7 +46,7 @@ def mcp(
     if endpoint:
         os.environ["COTENANT_CONTROLLER__ENDPOINT"] = endpoint
     if key:
-        os.environ["COTENANT_CONTROLLER__KEYS_DIR"] = os.path.abspath(expand_home(key))
+        os.environ["COTENANT_CONTROLLER__KEYS_DIR"] = os.path.abspath(os.path.expanduser(key))
         where = paths.client_endpoint(loaded_settings().settings)
         try:
             has_socket = socket_path(where) is not None

@@ -18,7 +18,6 @@ from cotenant.controller.cli.offline.files import contents, write_file
 from cotenant.controller.domain import texts
 from cotenant.controller.present import screen, tables, units
 from cotenant.controller.present.problem import Problem, nearest
-from cotenant.controller.system.files import expand_home
 
 if TYPE_CHECKING:
     from cotenant.controller.papers.gfs.forecast import ForecastCard, ForecastModel
@@ -171,7 +170,7 @@ def train(
       cotenant sim compare synth:gfs-2x:2 --policies gfs,gfs:model=demand.json
     """
     form = chosen_format(output, as_json)
-    path = expand_home(out)
+    path = Path(out).expanduser()
     if not path.parent.is_dir():
         raise Problem("refused", f"{path.parent} is no folder", "make it, or choose another --out")
     found = _demand(file, columns, start)

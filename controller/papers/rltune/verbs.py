@@ -16,7 +16,7 @@ from cotenant.controller.cli.frame.output import (
 from cotenant.controller.cli.offline.backends import AddressFlag, BackendFlag, WorkersFlag
 from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import Problem
-from cotenant.controller.system.files import expand_home, write_output
+from cotenant.controller.system.files import write_output
 
 if TYPE_CHECKING:
     from cotenant.controller.papers.rltune import OrderModel
@@ -103,7 +103,7 @@ def train(
     from cotenant.controller.papers.rltune.training import NoBackend, TrainingOptions
     from cotenant.controller.whatif.choices import convert_errors
 
-    path = expand_home(out or f"{name}.json")
+    path = Path(out or f"{name}.json").expanduser()
     if not path.parent.is_dir():
         raise Problem("usage", f"--out {path}: there is no folder {path.parent}", "make it first")
     if name == "scorer" and preset == "paper":

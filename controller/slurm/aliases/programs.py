@@ -47,7 +47,6 @@ from cotenant.controller.slurm.aliases.listings import (
 from cotenant.controller.slurm.aliases.words import Flags, GivenWords, read_words
 from cotenant.controller.submission.recording import user_name
 from cotenant.controller.submission.settings import setting
-from cotenant.controller.system.files import expand_home
 from cotenant.controller.wire import clients as wire
 
 MARK: Final = "# Written by `cotenant slurm-aliases`."
@@ -90,7 +89,7 @@ def slurm_aliases(
 
       cotenant slurm-aliases ~/bin && sbatch train.sbatch
     """
-    where = expand_home(folder)
+    where = Path(folder).expanduser()
     others = [name for name in PROGRAMS if _is_other(where / name)]
     if others:
         raise Problem("refused", f"{where / others[0]} is there and is not from here", "give another folder")

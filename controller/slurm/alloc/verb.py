@@ -26,7 +26,6 @@ from cotenant.controller.present.screen import say, tell
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration
 from cotenant.controller.submission.quantities import count, duration_s, size_mib
-from cotenant.controller.system.files import expand_home
 from cotenant.controller.wire import clients as wire
 
 DECIDED_WITHIN_S: Final = 20.0
@@ -103,7 +102,7 @@ def add(
       cotenant alloc add slurm --max-hosts 4 --shape gpus=8,cpus=64,mem=500G -- -p gpu -A project
       cotenant alloc add slurm --max-hosts 2 --shape slots=4,cpus=4 --time-limit 30m
     """
-    where = os.path.abspath(expand_home(folder or f"~/.local/share/cotenant/alloc/{name}"))
+    where = os.path.abspath(os.path.expanduser(folder or f"~/.local/share/cotenant/alloc/{name}"))
     try:
         terms = AllocationTerms(
             name=name,

@@ -47,7 +47,6 @@ from cotenant.controller.slurm.steer import (
 from cotenant.controller.slurm.steer.verb_page import job_document, job_page, show_order, why_absent
 from cotenant.controller.submission.flags import duration_of
 from cotenant.controller.system import paths
-from cotenant.controller.system.files import expand_home
 from cotenant.controller.system.locks import LockTaken
 
 CHANGES_MAX: Final = 10_000
@@ -331,7 +330,7 @@ def _check_rights(programs: Slurm, config: SlurmConfig) -> None:
 
 
 def _state(state: str, config: SlurmConfig) -> Path:
-    path = expand_home(state).resolve() if state else paths.steer_file(config.cluster)
+    path = Path(state).expanduser().resolve() if state else paths.steer_file(config.cluster)
     if any(each.isspace() for each in str(path)):
         raise Problem("usage", f"{path}: white space cannot stand in the mark", FILE_HINT)
     return path

@@ -70,3 +70,7 @@ def test_links_are_followed_with_the_users_rights(folder: Path) -> None:
     (folder / "link").symlink_to("closed/data")
     with pytest.raises(NoImage, match="its user cannot read"):
         prepared(Mount(source=str(folder / "link"), target="/d"), workdir=folder)
+
+
+def test_a_working_directory_that_is_not_there_is_said_elsewhere(folder: Path) -> None:
+    assert prepared(workdir=folder / "not" / "there").launch.workdir == str(folder / "not/there")

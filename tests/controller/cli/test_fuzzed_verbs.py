@@ -94,8 +94,8 @@ def test_odd_words_are_one_line(cotenant: Cotenant, controller: StandIn, seed: i
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("slurm-aliases", "~nobody-of-that-name"), "~nobody-of-that-name: there is no such account"),
-        (("sim", "replay", "~nobody-of-that-name"), "~nobody-of-that-name: there is no such account"),
+        (("slurm-aliases", "~nobody-of-that-name"), "there is no such account; name the folder itself"),
+        (("sim", "replay", "~nobody-of-that-name"), "there is no such account; name the folder itself"),
         (("sim", "replay", LONG), "File name too long"),
         (("sim", "run", "x.csv", "--policy"), "option '--policy' requires an argument"),
         (("controller", "migrate", "x"), "must be postgresql://USER@HOST/DATABASE"),
