@@ -81,9 +81,8 @@ def run_guarded(act: Callable[[], int], *, as_json: bool = False) -> int:
     except RuntimeError as error:
         if "home directory" not in str(error):  # As pathlib says it of `~NAME`.
             raise
-        print(
-            Problem("usage", f"{error}: there is no such account", "name the folder itself"), file=sys.stderr
-        )
+        why = "a path begins with ~NAME, and there is no such account"
+        print(Problem("usage", why, "name the folder itself"), file=sys.stderr)
         return USAGE
     except OSError as error:
         if error.filename is not None:  # What a person named, or what this machine does not allow.
@@ -112,6 +111,8 @@ def drop_output() -> None:
 
 def run(words: list[str]) -> int:
     """Raises Problem for everything that can go wrong."""
+    if any("\0" in word for word in words):  # Of a program that calls us; no shell can pass one.
+        raise Problem("usage", "an argument has a NUL in it")
     if not words or words[0] in ("-h", "--help", "help"):
         if len(words) > 1 and words[0] == "help":
             return run([words[1], "--help"])
