@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from cotenant.controller.api import Code
+from cotenant.controller.api import Code, Rates
 from cotenant.controller.domain import ComputeRequest
 from cotenant.controller.domain import events as ev
 from cotenant.controller.executors import Executor
@@ -50,6 +50,9 @@ WAITING_ROWS_MAX: Final = 20_000
 ALARM_SPACING_S: Final = 0.01
 FAILED_ALARMS_MAX: Final = 14
 """The pause before an alarm doubles with each that has failed, so often at most."""
+TRACEBACKS_PER_SECOND: Final = 1 / 60
+TRACEBACKS_BURST: Final = 20.0
+"""Of each sender, in the log."""
 INTERNAL: Final = "the controller failed on this request and goes on without it; its log says why"
 TOO_MUCH: Final = "too much at once: wait a few seconds and try again"
 
@@ -127,6 +130,7 @@ class ControllerLoop:
         self._rebuilds = 0
         self._alarm_s: float | None = None
         self._failed_alarms = 0
+        self._log_rates = Rates(TRACEBACKS_PER_SECOND, TRACEBACKS_BURST)
 
     # --- Frames ------------------------------------------------------------------------------------
 
@@ -144,7 +148,7 @@ class ControllerLoop:
                 self._ask(address, who, decode(frame, wire.Request))
             else:
                 message: FromAgent = decode(frame, FromAgent)
-                self.guard(partial(self._hear, address, who, message))
+                self.guard(partial(self._hear, address, who, message), whose=who.name)
         except WrongVersion as wrong:
             self.core.counters["bad_messages"] += 1
             why = refusal(wrong.theirs)
@@ -162,11 +166,16 @@ class ControllerLoop:
         self.guard(
             lambda: self._clients.ask(address, who, request),
             lambda: self._refuse(address, request.request_id, "internal", INTERNAL),
+            whose=who.name,
         )
 
     def _hear(self, address: bytes, who: Identity, message: FromAgent) -> None:
         if not self._agents.heard(address, who, message):
             self.core.counters["bad_messages"] += 1
+
+    def _may_log(self, whose: str) -> bool:
+        """Whether the log has room for one more traceback of this sender; all are counted."""
+        return self._log_rates.allow(whose, self.core.clock.now_s(), 1)
 
     def _refuse(self, address: bytes, request_id: int, code: Code, message: str) -> None:
         frame = encode(wire.Failure(request_id=request_id, code=code, message=message))
@@ -182,12 +191,15 @@ class ControllerLoop:
 
         self.guard(work)
 
-    def guard(self, work: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+    def guard(
+        self, work: Callable[[], None], otherwise: Callable[[], None] | None = None, *, whose: str = ""
+    ) -> None:
         """Does the work and commits its consequences. An event that breaks the engine goes into quarantine,
         with its traceback.
 
         State changes only inside `core.happen`, which takes back what fails; so whatever else a message
         breaks, the controller goes on without it. `otherwise`: what is done in place of work that failed.
+        `whose`: who has sent it; the log has a bounded number of tracebacks of each.
         """
         try:
             work()
@@ -198,11 +210,13 @@ class ControllerLoop:
             self._end(fatal)
             return
         except Poisoned as poisoned:
-            log.error("put aside: %s", poisoned, exc_info=poisoned)
+            if self._may_log(whose):
+                log.error("put aside (of %s): %s", whose or "the controller", poisoned, exc_info=poisoned)
         except Stuck:
             self.core.counters["stuck"] += 1
         except Exception:
-            log.exception("a message was dropped")
+            if self._may_log(whose):
+                log.exception("a message of %s was dropped", whose or "the controller")
             self.core.counters["internal_errors"] += 1
             if otherwise is not None:
                 otherwise()

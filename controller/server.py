@@ -33,7 +33,7 @@ from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.executors.allocating import allocator_of
 from cotenant.controller.history import EtaAnswer, EtaQuestion, comparable_eta, policy_label, question_of
 from cotenant.controller.loop import WAITING_ROWS_MAX, ControllerLoop
-from cotenant.controller.notices import ChildDeliveries, Notifier, OwnerRequests
+from cotenant.controller.notices import ChildDeliveries, Notifier, OwnerRequests, why_unreached
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.registry import make_or_stand_in
 from cotenant.controller.redirecting import Redirector
@@ -223,7 +223,9 @@ class Controller:
             every_s=settings.controller.slurm_every_s,
         )
         self._deliveries = ChildDeliveries()
-        self._notifier = Notifier(self.core, self._link, self._secrets, settings.notify, self._deliveries)
+        self._notifier = Notifier(
+            self.core, self._link, self._secrets, settings.notify, self._deliveries, why_unreached
+        )
         self._secrets.used_by(self._notifier.jobs_waiting)
         self._release_secrets()  # Also of what a restored journal has lost.
 

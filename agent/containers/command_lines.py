@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.ipc import ContainerRuntime, Order, RankOrder
-from cotenant.controller.domain import is_below
+from cotenant.controller.domain import is_below, plain_path
 
 OF_THE_PROGRAM: Final = ("PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "XDG_RUNTIME_DIR", "TMPDIR")
 """Variables that the host's program needs itself; a container gets its own values for them, or none."""
@@ -170,7 +170,8 @@ def binds_of(order: Order, job_folder: Path) -> list[Bind]:
             raise BadContainer(
                 f"--mount: {each.target} would hide a folder of cotenant's own: give another target"
             )
-        found[each.target.rstrip("/")] = Bind(each.source, each.target, each.read_only)
+        target = plain_path(each.target)
+        found[target] = Bind(each.source, target, each.read_only)
     found |= {path: Bind(path, path) for path in ours}
     found[order.jobside_path] = Bind(order.jobside_path, order.jobside_path, read_only=True)
     for path in order.runtime.to_controller if order.runtime is not None else ():

@@ -22,7 +22,7 @@ import msgspec
 from cotenant.agent.containers import client_environment, client_of, runtime_for, users_rights, why_unsafe
 from cotenant.agent.daemon.core import AttemptKey
 from cotenant.agent.ipc import ContainerRuntime, Order
-from cotenant.controller.domain import Container, JobId, texts
+from cotenant.controller.domain import Container, JobId, Mount, texts
 from cotenant.controller.system.endpoint import socket_path
 from cotenant.controller.wire import ENV_KEY
 
@@ -34,6 +34,8 @@ _NO_SUCH_IMAGE: Final = re.compile(
 )
 """In a registry's or archive's answer: there is no such image for this user on any host."""
 _IS_READABLE: Final = 'for each; do [ -r "$each" ] || { echo "$each"; exit 1; }; done'
+
+_REAL_PATH: Final = 'readlink -f -- "$1"'
 
 
 class NoImage(Exception):
@@ -71,6 +73,8 @@ class Images:
     async def prepare(self, order: Order, container: Container) -> Order:
         """The order with the program that starts its containers, and the image as that program knows it.
 
+        Its mounts are the paths that their links lead to, so that what was judged is what is mounted.
+
         Raises:
             NoImage: the image cannot be brought here, or a container would not be safe.
         """
@@ -81,7 +85,7 @@ class Images:
         try:
             runtime = self._runtime(order, container)
             async with asyncio.timeout(order.start_deadline_s):
-                await self._check_mounts(order, container)
+                container = await self._judge_mounts(order, container)
                 to_controller = await self._paths_to_controller(order)
                 async with lock:
                     image = await self._bring(order, container, runtime)
@@ -97,9 +101,11 @@ class Images:
         left_s = self._lease_left_s()
         if left_s is not None and left_s <= 0.0:
             raise NoImage("its lease ran out while its image was pulled")
+        launch = msgspec.structs.replace(order.launch, container=container)
         return msgspec.structs.replace(
             order,
             lease_s=left_s,
+            start=msgspec.structs.replace(order.start, launch=launch),
             runtime=msgspec.structs.replace(runtime, image=image, to_controller=to_controller),
         )
 
@@ -119,12 +125,36 @@ class Images:
             raise NoImage(f"{why} on {host}")
         return runtime
 
-    async def _check_mounts(self, order: Order, container: Container) -> None:
+    async def _judge_mounts(self, order: Order, container: Container) -> Container:
+        """The container with the mounts' sources as their links lead; its working directory is judged too.
+
+        Raises:
+            NoImage: one cannot be read, or leads to where no mount may.
+        """
         paths = [each.source for each in container.mounts]
         paths += [container.image] if container.is_file else []
         if said := await self._unreadable(order, paths):
             path = said[:LINE_CHARS_MAX]
             raise NoImage(f"its user cannot read {path} on {order.host_id} (--mount, --image)", is_users=True)
+        workdir = order.launch.workdir
+        if order.launch.snapshot is None:
+            await self._judge(order, "its working directory", workdir, workdir)
+        mounts = [
+            await self._judge(order, "--mount", each.source, each.target, read_only=each.read_only)
+            for each in container.mounts
+        ]
+        return msgspec.structs.replace(container, mounts=tuple(mounts))
+
+    async def _judge(
+        self, order: Order, what: str, source: str, target: str, *, read_only: bool = False
+    ) -> Mount:
+        code, said = await self._run(order, ["/bin/sh", "-c", _REAL_PATH, "sh", source])
+        real = source if code else said  # What is not there is said where it is used.
+        try:
+            return Mount(source=real, target=target, read_only=read_only)
+        except ValueError as error:
+            why = f"{source} leads to {real[:LINE_CHARS_MAX]} on {order.host_id}, and a mount {error}"
+            raise NoImage(f"{what}: {why}", is_users=True) from None
 
     async def _paths_to_controller(self, order: Order) -> tuple[str, ...]:
         """What of the host its containers show so that command lines in them can ask the controller; empty:
@@ -174,7 +204,10 @@ class Images:
         last = said.splitlines()[-1] if said else f"exit code {code}"
         image = order.launch.container.image if order.launch.container else ""
         is_users = _NO_SUCH_IMAGE.search(said) is not None
-        raise NoImage(f"cannot {doing} the image {image} on {order.host_id}: {last[:400]}", is_users=is_users)
+        why = f"cannot {doing} the image {image} on {order.host_id}: {last[:400]}"
+        if not is_users and doing == "pull":
+            why += "; where no registry answers, give a file of `podman save`: --image FILE.tar"
+        raise NoImage(why, is_users=is_users)
 
     async def _run(self, order: Order, command: list[str], doing: str = "") -> tuple[int, str]:
         """The exit code of a command as the job's user, and the end of what it said."""

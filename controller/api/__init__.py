@@ -10,7 +10,7 @@ from cotenant.controller.api.logs import logs_of
 from cotenant.controller.api.metrics import ClusterMetrics, ServerFacts
 from cotenant.controller.api.moment import Now
 from cotenant.controller.api.permissions import (
-    BYTES_BURST, BYTES_PER_SECOND, must_be_admin, policies_offered,
+    BYTES_BURST, BYTES_PER_SECOND, Rates, must_be_admin, policies_offered,
 )
 from cotenant.controller.api.queries import About, pair_views
 from cotenant.controller.api.sharing import views_of
@@ -20,7 +20,8 @@ from cotenant.controller.api.views import link_of, note_text
 
 __all__ = [
     "BYTES_BURST", "BYTES_PER_SECOND", "About", "ClusterMetrics", "Code", "Denied",
-    "LeadershipNews", "LeadershipRequests", "LeadershipWatch", "Now", "RequestHandlers", "ServerFacts",
+    "LeadershipNews", "LeadershipRequests", "LeadershipWatch", "Now", "Rates", "RequestHandlers",
+    "ServerFacts",
     "TreeRequests",
     "hit_rate", "link_of", "logs_of", "metrics", "must_be_admin", "note_text", "pair_views",
     "policies_offered",

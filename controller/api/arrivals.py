@@ -58,8 +58,9 @@ class UserLoad(NamedTuple):
 class TellsOwners(Protocol):
     """Tells the owners of jobs what becomes of them (`notices.Notifier`)."""
 
-    def check(self, spec: JobSpec, secrets: Mapping[str, str]) -> None:
-        """Checks that somebody can be told of a job. Raises Denied."""
+    def check(self, spec: JobSpec, secrets: Mapping[str, str]) -> str:
+        """Checks that somebody can be told of a job; returns what speaks against it at present. Raises
+        Denied."""
 
     def describe(self, job: Job) -> str:
         """Of what a job's owner is told, and what became of it; empty: of nothing."""
@@ -106,14 +107,15 @@ class Arrivals:
         if before:
             return wire.Submitted(request_id=request_id, job_ids=before)
         accepted = check_submission(core, request, who)
-        if self._tells is not None:
-            for spec in {spec.notify: spec for spec in accepted.specs}.values():
-                self._tells.check(spec, accepted.secrets)
+        told = {spec.notify: spec for spec in accepted.specs}.values() if self._tells is not None else ()
+        untold = {self._tells.check(spec, accepted.secrets) for spec in told if self._tells is not None} - {
+            ""
+        }
         specs, without = promising(engine, request.promise, accepted.specs, core.clock.now_s())
         accepted = msgspec.structs.replace(accepted, specs=specs)
         promised_at = self._promised_at(specs)
         notes: tuple[str, ...] = (*(() if engine.hosts else (NO_HOST,)), *without)
-        promise = (*unheld_memory(engine, specs), *promise_notes(engine.promised_h, accepted))
+        promise = (*untold, *unheld_memory(engine, specs), *promise_notes(engine.promised_h, accepted))
         if request.dry_run:
             return wire.Submitted(
                 request_id=request_id, job_ids=(), notes=(*notes, *promise), promised_at=promised_at

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from cotenant.controller.api.moment import Now
 from cotenant.controller.api.permissions import jobs_named
 from cotenant.controller.api.views import ago
-from cotenant.controller.domain import ENDED, EtaInterval, Job, JobId, Phase, ToldInterval
+from cotenant.controller.domain import ENDED, EtaInterval, Job, JobId, Phase, Reason, ToldInterval, because
 from cotenant.controller.engine import Engine
 from cotenant.controller.history import EtaAnswer, EtaBook, JobEta, policy_label
 from cotenant.controller.models.eta import ENOUGH
@@ -172,22 +172,22 @@ def _nothing(job: Job) -> str:
     return "unknown: it is held" if job.phase is Phase.HELD else "not computed yet"
 
 
-def ahead_lines(core: Core, board: EtaBoard, job: Job, now: Now) -> list[str]:
+def ahead_reasons(core: Core, board: EtaBoard, job: Job, now: Now) -> list[Reason]:
     """Who is ahead of a job that waits, and what would have to happen first."""
     if job.phase is not Phase.QUEUED:
         return []
-    view, lines = core.state.engine.view(), list[str]()
+    view, lines = core.state.engine.view(), list[Reason]()
     promise = core.state.engine.promises.open.get(job.job_id)
     if promise is not None and promise.kept is not None:
         names, in_s = ", ".join(promise.kept.devices), max(0.0, promise.kept.from_s - now.now_s)
-        lines.append(f"its end is promised: {names} are kept for it, in {in_s:.0f} s at the latest")
+        lines.append(because("promise-held", names, round(in_s)))
     ahead: list[JobId] = []
     for other in view.queue.jobs_in_order():
         if other.job_id == job.job_id:
             break
         ahead.append(other.job_id)
     if ahead:
-        lines.append(f"ahead of it in the queue: {_job_names(ahead)}")
+        lines.append(because("ahead", _job_names(ahead)))
     missing = job.spec.size - view.free.everywhere
     if missing > 0:
         # Jobs that are ahead get devices first.
@@ -196,7 +196,7 @@ def ahead_lines(core: Core, board: EtaBoard, job: Job, now: Now) -> list[str]:
     return lines
 
 
-def _first_to_leave(view: View, board: EtaBoard, missing: float, now: Now) -> list[str]:
+def _first_to_leave(view: View, board: EtaBoard, missing: float, now: Now) -> list[Reason]:
     """Who has to leave so that this many more devices become free; empty where no job holds devices."""
     leaving: list[tuple[float, JobId, float]] = []
     for other in view.running.jobs_by_end():
@@ -212,11 +212,11 @@ def _first_to_leave(view: View, board: EtaBoard, missing: float, now: Now) -> li
     if not first:
         return []
     if missing > 0:
-        return [f"first {_job_names(first)} and some of those ahead of it have to end or make room"]
+        return [because("leave-first", _job_names(first), "and some of those ahead of it have", "")]
     when = f", about {ago(at_s - now.now_s).removesuffix(' ago')} from now" if math.isfinite(at_s) else ""
     when = when if at_s > now.now_s else ""
     has = "has" if len(first) == 1 else "have"
-    return [f"first {_job_names(first)} {has} to end or make room{when}"]
+    return [because("leave-first", _job_names(first), has, when)]
 
 
 def _job_names(job_ids: list[JobId]) -> str:

@@ -18,6 +18,7 @@ from cotenant.controller.domain import WAITING, Job, JobSpec
 from cotenant.controller.domain import events as ev
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
+from cotenant.controller.wire import FROM_CLIENTS, admit
 from cotenant.controller.wire import clients as wire
 
 When = Literal["waits", "waits, without a save"]
@@ -74,7 +75,7 @@ class JobSettings:
         """All of it or nothing. An array's number stands for its tasks that wait.
 
         Raises:
-            Denied: something in it is not possible, or not allowed.
+            Denied, Inadmissible: something in it is not possible, or not allowed.
         """
         core, engine = self._core, self._core.state.engine
         named, found = set(request.job_ids), jobs_named(core, request.job_ids)
@@ -83,7 +84,7 @@ class JobSettings:
             raise Denied("usage", "nothing was to be set", "as in: cotenant set 7 priority=5")
         for job in jobs:
             must_own(who, job, "set options of")
-        planned = [(job, change_spec(job, request.changes)) for job in jobs]
+        planned = [(job, admit(change_spec(job, request.changes), FROM_CLIENTS)) for job in jobs]
         for job, spec in planned:
             if spec.priority != job.spec.priority:
                 check_priority(engine, who, (spec,))

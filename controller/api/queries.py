@@ -15,7 +15,7 @@ from cotenant.controller.api import sharing, views
 from cotenant.controller.api.arrivals import TellsOwners
 from cotenant.controller.api.attempts_shown import told_now
 from cotenant.controller.api.changes import verbs_open
-from cotenant.controller.api.etas import EtaBoard, ahead_lines
+from cotenant.controller.api.etas import EtaBoard, ahead_reasons
 from cotenant.controller.api.job_settings import settings_open
 from cotenant.controller.api.listing import (
     ListingRow,
@@ -218,20 +218,34 @@ class Queries:
         own = (job.reason,) if job.phase in ENDED else state.engine.explain(job.job_id, now.now_s)
         fetching = filter(None, (self._fetching(job),))
         reasons = (*fetching, *views.present_reasons(view), *own, *views.sharing_reasons(state.engine, job))
-        present = dict.fromkeys(views.reason_in_words(job, each, now, whole=whole) for each in reasons)
+        present = dict.fromkeys(
+            views.Said.make(each, views.reason_in_words(job, each, now, whole=whole), whole=whole)
+            for each in reasons
+        )
         past = [
-            f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note, whole=whole)}"
+            views.Said.make(
+                note.reason,
+                f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note, whole=whole)}",
+                whole=whole,
+            )
             for note in record.notes[: -HISTORY_LINES - 1 : -1]
         ]
+        lines = (*present, *past)
         change = cheapest_change(state.engine.view(), job)
-        would_help = () if change is None else (render(change),)
+        would_help = () if change is None else (change,)
+        ahead = [
+            views.Said.make(each, render(each), whole=False)
+            for each in (*ahead_reasons(self._core, self._board, job, now), *would_help)
+        ]
         explanation = wire.ExplanationView(
             job_id=view.job_id,
             phase=view.phase,
             reason=view.reason,
             reason_code=view.reason_code,
-            lines=(*present, *past),
-            ahead=(*ahead_lines(self._core, self._board, job, now), *would_help),
+            lines=tuple(each.text for each in lines),
+            lines_jobs=tuple(each.jobs for each in lines),
+            ahead=tuple(each.text for each in ahead),
+            ahead_jobs=tuple(each.jobs for each in ahead),
             now=now.at,
         )
         return wire.Explained(request_id=request_id, job=view, explanation=explanation)

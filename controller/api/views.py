@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -29,6 +29,7 @@ from cotenant.controller.domain import (
     SeenLength,
     because,
     is_link,
+    mentions,
     render,
     render_whole,
 )
@@ -80,7 +81,8 @@ def job_view(
     return wire.JobRow(
         **_fields_asked_for(spec, now),
         job_id=job.job_id, phase=job.phase, reason=reason_in_words(job, shown, now, whole=whole),
-        reason_code=shown.code, guaranteed_h=engine.promised_h if spec.job_class == "spot" else None,
+        reason_code=shown.code, reason_jobs=mentions(shown, whole=whole),
+        guaranteed_h=engine.promised_h if spec.job_class == "spot" else None,
         broken_promises=job.counts.early_preemptions if engine.promised_h is not None else 0,
         gpus=len(held.devices) if held else spec.gpus_min,
         gpu_fraction=held.fraction if held else spec.gpu_fraction, resizes=job.counts.resizes,
@@ -180,6 +182,20 @@ def reason_in_words(job: Job, reason: Reason, now: Now, *, whole: bool) -> str:
 
 def words_of(reason: Reason, *, whole: bool) -> str:
     return render_whole(reason) if whole else render(reason)
+
+
+class Said(NamedTuple):
+    """A line, and where it names jobs."""
+
+    text: str
+    jobs: wire.Mentions = ()
+
+    @classmethod
+    def make(cls, reason: Reason, line: str, *, whole: bool) -> Said:
+        """A line that ends with the sentence of a reason: for its owner (`whole`), or for everybody."""
+        before = len(line) - len(words_of(reason, whole=whole))
+        found = mentions(reason, whole=whole)
+        return cls(line, tuple((at + before, end + before) for at, end in found))
 
 
 def share_bound(engine: Engine, job: Job, current: AttemptProgress | None) -> wire.ShareBoundView | None:
@@ -458,7 +474,12 @@ def note_text(note: HistoryNote, *, whole: bool) -> str:
 def decision_view(note: HistoryNote, *, whole: bool) -> wire.DecisionView:
     reason = words_of(note.reason, whole=whole)
     return wire.DecisionView(
-        at_s=note.at_s, event=note.event, job_id=note.job_id, what=note.what, reason=reason
+        at_s=note.at_s,
+        event=note.event,
+        job_id=note.job_id,
+        what=note.what,
+        reason=reason,
+        reason_jobs=mentions(note.reason, whole=whole),
     )
 
 

@@ -29,7 +29,7 @@ from cotenant.controller.cli.verbs import (
     verb_command,
 )
 from cotenant.controller.present.interruption import ended_by, listening
-from cotenant.controller.present.problem import CLOSED_PIPE, FAILED, INTERRUPTED, OK, Problem, nearest
+from cotenant.controller.present.problem import CLOSED_PIPE, FAILED, INTERRUPTED, OK, USAGE, Problem, nearest
 
 UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -78,8 +78,17 @@ def run_guarded(act: Callable[[], int], *, as_json: bool = False) -> int:
     except BrokenPipeError:  # `cotenant queue | head`
         drop_output()
         return CLOSED_PIPE
+    except RuntimeError as error:
+        if "home directory" not in str(error):  # As pathlib says it of `~NAME`.
+            raise
+        why = "a path begins with ~NAME, and there is no such account"
+        print(Problem("usage", why, "name the folder itself"), file=sys.stderr)
+        return USAGE
     except OSError as error:
-        if error.errno not in UNWRITABLE or error.filename is not None:
+        if error.filename is not None:  # What a person named, or what this machine does not allow.
+            print(Problem("failed", f"{str(error.filename)[:200]}: {error.strerror}"), file=sys.stderr)
+            return FAILED
+        if error.errno not in UNWRITABLE:
             raise
         drop_output()
         print(Problem("failed", f"standard output cannot be written: {error.strerror}"), file=sys.stderr)
@@ -114,6 +123,8 @@ def drop_output() -> None:
 
 def run(words: list[str]) -> int:
     """Raises Problem for everything that can go wrong."""
+    if any("\0" in word for word in words):  # Of a program that calls us; no shell can pass one.
+        raise Problem("usage", "an argument has a NUL in it")
     if not words or words[0] in ("-h", "--help", "help"):
         if len(words) > 1 and words[0] == "help":
             return run([words[1], "--help"])

@@ -101,8 +101,10 @@ class Client:
         self._answered = False
         self._path = socket_path(self.endpoint)
         self._key = None if self._path is not None else _usable_key(self.endpoint, keys)
-        self._why: dict[str, Unreachable] = {}
-        """Of several controllers: why the last attempt at each one came to nothing."""
+        self._why: dict[str, str] = {}
+        """Of several controllers: why the last attempt at each one came to nothing. In words: an exception's
+        traceback would hold this client, and a collector that finds both ends the context before its sockets,
+        for which it waits for ever."""
         self._ids = itertools.count(1)
         self._connected = False
         self._socket: zmq.Socket[bytes] | None = None
@@ -127,10 +129,11 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        if self._socket is not None and self._monitor is not None and self._context is not None:
+        if self._socket is not None and self._monitor is not None:
             self._socket.disable_monitor()
-            self._monitor.close(0)
-            self._socket.close(0)
+        for each in filter(None, (self._monitor, self._socket)):
+            each.close(0)
+        if self._context is not None:
             self._context.term()
         self._socket = self._monitor = self._context = None
 
@@ -181,7 +184,7 @@ class Client:
     def _silence(self, timeout_s: float) -> Unreachable:
         hint = "it may be busy or gone: try `cotenant doctor`"
         if not self._route.is_only:
-            whys = "; ".join(str(self._why.get(each, f"{each}: no answer")) for each in self._route.endpoints)
+            whys = "; ".join(self._why.get(each, f"{each}: no answer") for each in self._route.endpoints)
             return Unreachable(f"no controller that leads has answered within {timeout_s:g} s: {whys}", hint)
         if self._key is not None and not self._connected:
             hint = "the connection was never accepted: is this key of this controller? try `cotenant doctor`"
@@ -198,14 +201,14 @@ class Client:
             except _Elsewhere as error:
                 if self._route.is_only:
                     raise
-                self._why[self.endpoint] = error
+                self._why[self.endpoint] = str(error)
             else:
                 if reply is None and not self._route.is_only:  # The next question is for another.
                     self.close()
                     self._route.move_on()
                 if not _is_of_standby(reply) or self._route.is_only:
                     return reply
-                self._why[self.endpoint] = Unreachable(f"{self.endpoint}: {reply.message}")
+                self._why[self.endpoint] = f"{self.endpoint}: {reply.message}"
                 if self._route.follow(reply.leader):
                     self.close()
                     continue
@@ -283,8 +286,15 @@ class Client:
     def _connect(self, timeout_s: float) -> None:
         """Raises _Elsewhere at once where nobody listens, instead of after the whole time-out."""
         _knock(self.endpoint, self._path, timeout_s)
+        try:
+            self._make_socket()
+        except BaseException:
+            self.close()
+            raise
+
+    def _make_socket(self) -> None:
         self._context = zmq.Context(io_threads=1)
-        socket = self._context.socket(zmq.DEALER)
+        self._socket = socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, 16)
         socket.setsockopt(zmq.RECONNECT_IVL, 100)
@@ -305,7 +315,6 @@ class Client:
         )
         self._monitor = socket.get_monitor_socket(monitored)
         socket.connect(self.endpoint)
-        self._socket = socket
 
 
 def _usable_key(endpoint: str, keys: Path | KeyFile | None) -> KeyFile:

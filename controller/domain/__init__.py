@@ -59,7 +59,7 @@ _HOMES: Final = {
         "INTERRUPT_S", "AgentCommand", "AnyCommand", "ComputeRequest", "ForgetJob", "GangMember",
         "SaveAttempt", "StartAttempt", "StopAttempt", "TrustDevices",
     ),
-    "container": ("CONTAINERS", "FILE_SUFFIXES", "RUNTIMES", "Container", "Mount", "is_below"),
+    "container": ("CONTAINERS", "FILE_SUFFIXES", "RUNTIMES", "Container", "Mount", "is_below", "plain_path"),
     "ids": (
         "PAST_KEPT", "AttemptNo", "CommandId", "DeviceId", "Epoch", "Followed", "HostId", "JobId", "Past",
         "EpochStanding", "array_of", "natural_key", "standing",
@@ -100,7 +100,7 @@ _HOMES: Final = {
         "Parts", "is_link",
     ),
     "readings": ("TEXT_MAX", "DeviceReading", "ForkServers"),
-    "reasons": ("Reason", "because", "render", "render_whole"),
+    "reasons": ("Reason", "because", "mentions", "render", "render_whole"),
     "resumes": ("ResumeCounts", "ResumeProof"),
     "settings": (
         "LATE_SHARE", "NO_BOUNDS", "IdleSettings", "JobLimit", "LimitSettings", "OrganisationSettings",
@@ -113,6 +113,7 @@ _MODULES: Final = (
     "bookings",
     "cluster",
     "container",
+    "csv_cells",
     "events",
     "job_spec",
     "reasons",

@@ -1,7 +1,8 @@
 """The container that a job's commands run in: which image, and what of its hosts is mounted.
 
-Rule: a mount never hides what the kernel or cotenant put there. GPUs come from the placement alone, so
-nothing below /dev can be mounted; what the job's user may not read is refused on the host, as that user.
+Rule: a mount never hides what the kernel or cotenant put there. GPUs come from the placement alone, so no
+mount is, lies in or contains /dev. A path is judged without `//` and `/.`; its host judges it once more
+with its links followed, as the job's user, and refuses what that user may not read.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"must name absolute paths without `..` and quotes, got {path!r}")
             if is_below(path, *_KERNELS):
                 raise ValueError(f"must not touch {path}: /proc, /sys and /dev are the kernel's")
-        if self.target.rstrip("/") in ("", *_ESSENTIAL):
+        if plain_path(self.source) == "/":
+            raise ValueError(
+                "must not mount / as a whole: it contains /proc, /sys and /dev; name its folders"
+            )
+        if plain_path(self.target) in _ESSENTIAL:
             raise ValueError(f"must not replace {self.target} of the image: give another folder in it")
 
 
@@ -69,6 +74,11 @@ RUNTIMES: Final = ("podman", "apptainer", "docker")
 """The programs that can, each a feature as well; a host prefers the first that it has."""
 
 
+def plain_path(path: str) -> str:
+    """An absolute path without empty parts and dots."""
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
 def is_below(path: str, *folders: str) -> bool:
-    """Whether a path is one of the folders, or in one."""
-    return any(f"{path.rstrip('/')}/".startswith(f"{folder}/") for folder in folders)
+    """Whether an absolute path is one of the folders, or in one."""
+    return any(f"{plain_path(path)}/".startswith(f"{plain_path(folder)}/") for folder in folders)

@@ -7,6 +7,8 @@ and stays true after the moment has passed ("behind 41 in sjf order", not "waiti
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -35,20 +37,52 @@ def because(code: str, *operands: Operand) -> Reason:
 
 def render(reason: Reason) -> str:
     """The sentence for everybody. Seconds and ratios are printed to two digits."""
-    template = FOR_OTHERS.get(reason.code)
-    return render_whole(reason) if template is None else _fill(template, reason, UNTOLD)
+    return _filled(reason, ())
 
 
 def render_whole(reason: Reason) -> str:
     """The sentence for who may read the job's log: with what it printed."""
-    template = TEMPLATES.get(reason.code)
+    return _filled(reason, (), whole=True)
+
+
+def mentions(reason: Reason, *, whole: bool = False) -> tuple[tuple[int, int], ...]:
+    """Where the sentence names jobs: the beginning and the end of each number. Only an operand that its
+    template has for jobs can name one: no count, no time, no text of a user's. `whole`: of the sentence that
+    `render_whole` makes."""
+    found, at = list[tuple[int, int]](), 0
+    places = _job_places().get(reason.code, ())
+    for place, part in enumerate(_filled(reason, places, whole=whole).split(_MARK)):
+        names = _JOB_NUMBER.finditer(part) if place % 2 else ()
+        found += [(at + each.start(), at + each.end()) for each in names]
+        at += len(part)
+    return tuple(found)
+
+
+_MARK: Final = "\x00"
+_JOB_NUMBER: Final = re.compile(r"(?<![\w.-])\d{1,12}(?:_\d{1,9})?(?![\w-]|\.\d| more)")
+_JOB_PLACE: Final = re.compile(
+    r"(?:\b(?:[Jj]obs?|with|beside|from|preempted for|room for|preempt(?:ing|s)?|the devices of|the last of"
+    r"|that of|the queue:|first)"
+    r"|costs least:|leave:|preempted:|less than \{\d\}(?: s)? of) \{(\d)\}"
+)
+
+
+@cache
+def _job_places() -> dict[str, tuple[int, ...]]:
+    """By code: the operands that are jobs."""
+    return {code: tuple(map(int, _JOB_PLACE.findall(text))) for code, text in TEMPLATES.items()}
+
+
+def _filled(reason: Reason, marked: tuple[int, ...], *, whole: bool = False) -> str:
+    for_others = None if whole else FOR_OTHERS.get(reason.code)
+    template = for_others or TEMPLATES.get(reason.code)
     if template is None:  # written by a newer version: still show what is there
         return " ".join([reason.code, *map(str, reason.operands)])
-    return _fill(template, reason, "?")
-
-
-def _fill(template: str, reason: Reason, missing: str) -> str:
     shown = [_Shown(f"{x:.2f}" if isinstance(x, float) else str(x)) for x in reason.operands]
+    for place in marked:
+        if place < len(shown) and isinstance(reason.operands[place], str):
+            shown[place] = _Shown(f"{_MARK}{shown[place]}{_MARK}")
+    missing = "?" if for_others is None else UNTOLD
     return template.format(*shown, *[_Shown(missing)] * OPERANDS_MAX)
 
 
@@ -255,6 +289,9 @@ TEMPLATES: Final[dict[str, str]] = {
     "sharing-parted": "no sharing with {0}: the two have shared before, and one of them was stopped",
     "sharing-lost": "no sharing with {0}: jobs of these two kinds were measured to be slowed {1} and {2} "
     "times together, worse than taking turns",
+    "promise-held": "its end is promised: {0} are kept for it, in {1} s at the latest",
+    "ahead": "ahead of it in the queue: {0}",
+    "leave-first": "first {0} {1} to end or make room{2}",
     # Deferred preemption. The first five operands of two of these carry the prediction.
     "deferred": "preempting {5} for it is put off by {0} s ({1}, expected gain {2} s; it would take {3} s to "
     "load and up to {4} s to make room)",

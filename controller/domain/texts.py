@@ -31,6 +31,21 @@ HIDDEN: Final = re.compile(
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
+NAME_CHARACTERS_MAX: Final = 128
+WORD: Final = re.compile(r"[\w.:+-]+")
+"""An organisation, a type of GPU, a feature of a host: what stands in a list without quotes."""
+
+
+def is_name(text: str) -> bool:
+    """Whether people see it as it is, and lists have room for it."""
+    return len(text) <= NAME_CHARACTERS_MAX and is_one_line(text)
+
+
+def is_word(text: str) -> bool:
+    """Whether it is one word, or empty: nothing was said."""
+    return not text or WORD.fullmatch(text) is not None
+
+
 def is_whole_number(text: str) -> bool:
     """Whether it is ASCII digits alone: to Python `٣` is a digit as well, and 3."""
     return text.isascii() and text.isdigit()

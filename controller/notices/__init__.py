@@ -6,8 +6,8 @@ or another leader sends what is left, under the same id: at least once, never of
 happen. (Going through the journal again from a mark could not tell what the state was at an old entry.)
 """
 
-from cotenant.controller.notices.deliveries import ChildDeliveries, DeliveryResult
+from cotenant.controller.notices.deliveries import ChildDeliveries, DeliveryResult, why_unreached
 from cotenant.controller.notices.notifier import Notifier
 from cotenant.controller.notices.owners import OwnerRequests
 
-__all__ = ["ChildDeliveries", "DeliveryResult", "Notifier", "OwnerRequests"]
+__all__ = ["ChildDeliveries", "DeliveryResult", "Notifier", "OwnerRequests", "why_unreached"]

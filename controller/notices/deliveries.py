@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -14,6 +15,7 @@ from cotenant.controller.domain import texts
 from cotenant.controller.wire import BadMessage, decode_json
 
 DELIVERY_S: Final = 30.0
+LOOPBACK_S: Final = 0.2
 SAID_MAX: Final = 300
 """Characters of what is said about a failure."""
 
@@ -69,6 +71,19 @@ class ChildDeliveries:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def why_unreached(smtp: str) -> str:
+    """Why no relay on this machine takes mail; empty: one does, or it is another machine's, and slow to
+    ask."""
+    host, _, port = smtp.rpartition(":")
+    if host not in ("127.0.0.1", "localhost"):
+        return ""
+    try:
+        socket.create_connection((host, int(port)), timeout=LOOPBACK_S).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def read_result(out: bytes, err: bytes, exit_code: int) -> DeliveryResult:

@@ -64,6 +64,25 @@ def ways_of(
     return (*ways, *(f"{MAIL}{each}" for each in addresses if settings.smtp))
 
 
+def mail_problem(words: Iterable[str], settings: NotifySettings) -> str:
+    """Why an address among these words gets no mail from this site; empty: each may."""
+    own = (settings.mail_domain,) if settings.mail_domain else ()
+    allowed = {each.lower() for each in (*(settings.mail_domains or own or ("*",)), *own)}
+    for word in words:
+        domain = word.rpartition("@")[2].lower()
+        if "@" in word and not {"*", domain} & allowed:
+            return (
+                f"{word}: this site's mail goes to {', '.join(sorted(allowed))} alone (notify.mail_domains)"
+            )
+    return ""
+
+
+def setting_of(lane: str, settings: NotifySettings) -> str:
+    """Where it is said how a lane's messages go."""
+    known = {COMMAND: "notify.command", WEBHOOK: "notify.site_webhook_file"}
+    return f"notify.smtp = {settings.smtp}" if lane == MAIL_LANE else known.get(lane, "notify.webhook_file")
+
+
 def lane_of(way: str, url: str) -> str:
     """What a way shares with others: of these one is busy at a time, and rests when it cannot be reached."""
     if way == OWN_WEBHOOK:

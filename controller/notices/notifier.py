@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -84,8 +84,10 @@ class Notifier:
         secrets: Secrets,
         settings: NotifySettings,
         deliveries: ChildDeliveries,
+        why_unreached: Callable[[str], str] = lambda smtp: "",
     ) -> None:
-        """Takes up what the journal holds."""
+        """Takes up what the journal holds. `why_unreached`: of a relay of this machine, at once."""
+        self._why_unreached = why_unreached
         self._core, self._link, self._secrets = core, link, secrets
         self._settings, self._deliveries = settings, deliveries
         self._open: dict[str, OpenNotice] = {}
@@ -271,6 +273,8 @@ class Notifier:
             if way == OWN_WEBHOOK:
                 hosts, unknown = self._settings.webhook_hosts, "its URL is not known any more"
                 problem = webhook_problem(url, hosts) if url else unknown
+            elif way.startswith(ways.MAIL):
+                problem = ways.mail_problem((way.removeprefix(ways.MAIL),), self._settings)
             if now_s - sending.taken_s >= GIVE_UP_S:
                 problem = problem or state.partition(": ")[2] or "its turn has not come for a day"
             if problem:
@@ -289,6 +293,8 @@ class Notifier:
 
     def _take_result(self, notice_id: str, way: str, name: str, result: DeliveryResult) -> None:
         now_s, lane = self._core.clock.now_s(), self._lanes[name]
+        if not result.sent:
+            result = result._replace(why=f"{result.why} ({ways.setting_of(name, self._settings)})")
         failures = 0 if result.reached else lane.failures + 1
         rest_s = min(RETRY_S * 2 ** (failures - 1), REST_S_MAX) if failures else 0.0
         self._lanes[name] = NoticeLane(failures=failures, rests_until_s=now_s + rest_s)
@@ -327,12 +333,24 @@ class Notifier:
 
     # --- What people ask ---------------------------------------------------------------------------
 
-    def check(self, spec: JobSpec, secrets: Mapping[str, str]) -> None:
-        """Checks that somebody can be told of a job. Raises Denied."""
+    def check(self, spec: JobSpec, secrets: Mapping[str, str]) -> str:
+        """Checks that somebody can be told of a job; returns what speaks against it at present. Raises
+        Denied."""
+        if problem := ways.mail_problem(spec.notify, self._settings):
+            raise Denied("refused", f"--notify {problem}", "name an address there, or none")
         if spec.notify and (url := secrets.get(WEBHOOK_VARIABLE)):
             self._check_webhook(url)
         if spec.notify and not self._ways_of(spec):
             raise Denied("refused", "--notify: this controller has no way to tell anybody", "ask an admin")
+        goes = self._ways_of(spec) if spec.notify else ()
+        if not goes or not all(way.startswith(ways.MAIL) for way in goes):
+            return ""
+        why = self._why_unreached(self._settings.smtp)
+        why = f"{FAILED}: {why}" if why else self._last_by_way.get(ways.MAIL_LANE, "")
+        if not why.startswith(FAILED):
+            return ""
+        why, setting = why.partition(" (notify.")[0], ways.setting_of(ways.MAIL_LANE, self._settings)
+        return f"you may not be told: mail {why} ({setting}); try `cotenant notify test`"
 
     def _check_webhook(self, url: str) -> None:
         if problem := webhook_problem(url, self._settings.webhook_hosts):
@@ -346,6 +364,8 @@ class Notifier:
             self._check_webhook(request.webhook)
         if request.mail and not is_mail_address(request.mail):
             raise Denied("usage", "that is no mail address")
+        if problem := ways.mail_problem((request.mail,), self._settings):
+            raise Denied("refused", problem, "set notify.mail to an address there")
         words = (request.mail,) if request.mail else ()
         goes = ways.ways_of(words, who.name, self._settings, has_webhook=bool(request.webhook))
         key = f"{self._core.clock.now_s():.3f}-{who.name}-test"

@@ -2,8 +2,9 @@
 
 # fmt: off
 from cotenant.controller.store.database import (
-    JOURNAL_VERSION, Database, JournalDamaged, JournalError, JournalMissing, JournalUnreachable,
-    LeaderReplaced, StorageError, StorageLost, WritingConnection, checksum, damage_error,
+    JOURNAL_VERSION, Database, JournalClosed, JournalDamaged, JournalError, JournalMissing,
+    JournalUnreachable, LeaderReplaced, StorageError, StorageLost, WritingConnection, checksum,
+    damage_error, file_error,
 )
 from cotenant.controller.store.sqlite import JOURNAL_NAME, SqliteDatabase, SqliteWriting
 from cotenant.controller.store.committing import (Decided, Effect, let_follow)
@@ -28,13 +29,13 @@ from cotenant.controller.store.copying import copy_journal
 
 __all__ = [
     "BITE", "DECISION_BOUNDS_S", "DISK_BYTES_MIN", "JOURNAL_NAME", "JOURNAL_VERSION", "RESERVE_BYTES",
-    "Clock", "ControllerRun", "Core", "Database", "Decided", "Effect", "Entry", "Fatal", "FollowingStandby",
-    "FollowingThread", "Journal", "JournalDamaged", "JournalError", "JournalFollower", "JournalMissing",
-    "JournalReader", "JournalUnreachable", "LeaderReplaced", "Leadership", "Poisoned", "PostgresDatabase",
-    "RecoveredState", "Scrub", "Scrubbed", "SecretRows", "ShadowSet", "SqliteDatabase", "SqliteWriting",
-    "StandbyNews", "StorageError", "StorageLost", "Stuck", "TakenOver", "Uptime", "WritingConnection",
-    "archive_journal", "checksum", "copy_journal", "damage_error", "digest", "let_follow", "note_following",
-    "open_database", "place_of", "read_entry", "read_following", "read_leadership", "recover", "replay",
-    "scrub", "uptime",
+    "Clock", "ControllerRun", "Core", "Database", "Decided", "Effect", "Entry", "Fatal",
+    "FollowingStandby", "FollowingThread", "Journal", "JournalClosed", "JournalDamaged", "JournalError",
+    "JournalFollower", "JournalMissing", "JournalReader", "JournalUnreachable", "LeaderReplaced",
+    "Leadership", "Poisoned", "PostgresDatabase", "RecoveredState", "Scrub", "Scrubbed", "SecretRows",
+    "ShadowSet", "SqliteDatabase", "SqliteWriting", "StandbyNews", "StorageError", "StorageLost", "Stuck",
+    "TakenOver", "Uptime", "WritingConnection", "archive_journal", "checksum", "copy_journal",
+    "damage_error", "digest", "file_error", "let_follow", "note_following", "open_database", "place_of",
+    "read_entry", "read_following", "read_leadership", "recover", "replay", "scrub", "uptime",
 ]
 # fmt: on

@@ -24,7 +24,7 @@ from cotenant.controller.store.archive import (
     read_archive,
     write_archive,
 )
-from cotenant.controller.store.database import Database, JournalError, StorageError
+from cotenant.controller.store.database import Database, JournalError, StorageError, file_error
 from cotenant.controller.store.journal import JournalReader
 from cotenant.controller.store.schema import PUT_META
 from cotenant.controller.system.locks import Lock, LockTaken
@@ -101,14 +101,16 @@ def archive_journal(database: Database, folder: Path, before_wall_s: float) -> A
     """Moves entries that were written before a time into files in a folder, and frees their space.
 
     Raises:
-        JournalError: the journal or a file cannot be read, or the two hold different entries.
-        OSError: a file cannot be written. Nothing is lost in either case; another run goes on.
+        JournalError: the journal or a file cannot be read or written, or the two hold different entries.
+            Nothing is lost; another run goes on.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _locked(folder), closing(StoredJournal(database, folder)) as journal:
             files = archive_entries(journal, folder, before_wall_s)
         return Archived(files, database.free_space())
+    except OSError as error:
+        raise file_error(error) from None
     except StorageError as error:
         raise JournalError(f"{database.place}: {error}; nothing is lost, run it again") from None
 

@@ -26,12 +26,25 @@ class JournalMissing(JournalError):
     """There is none where one was looked for."""
 
 
+class JournalClosed(JournalError):
+    """This account may not open it."""
+
+
 class JournalUnreachable(JournalError):
     """Nobody answers where it is kept."""
 
 
 class JournalDamaged(JournalError):
     """Something in it cannot be read. Nothing is skipped: a person decides."""
+
+
+def file_error(error: OSError) -> JournalError:
+    """Why a journal's file, or one beside it, cannot be used."""
+    if not isinstance(error, PermissionError):
+        return JournalError(f"{error.filename or 'a file'}: {error.strerror}")
+    return JournalClosed(
+        f"{error.filename} is not open to this account: run this as the controller's account, or as root"
+    )
 
 
 class StorageError(Exception):

@@ -23,6 +23,7 @@ from cotenant.controller.store.database import (
     StoredRow,
     check_version,
     damage_error,
+    file_error,
 )
 from cotenant.controller.store.reserve import DISK_BYTES_MIN, Reserve
 from cotenant.controller.store.schema import SCHEMA
@@ -173,6 +174,10 @@ class SqliteDatabase:
                 raise JournalError(f"{self.path} is no journal of cotenant")
             _check(database, self.path)
         except sqlite3.Error as error:
+            try:
+                self.path.open("rb").close()  # SQLite has one word for whatever is wrong with a file.
+            except OSError as reason:
+                raise file_error(reason) from None
             raise JournalError(f"{self.path} cannot be read: {error}") from None
         return SqliteReading(database)
 

@@ -23,6 +23,7 @@ from cotenant.controller.domain import (
     is_link,
     is_share,
     read_notify,
+    texts,
 )
 from cotenant.controller.performance import Profile
 from cotenant.controller.present.problem import suggestion
@@ -154,7 +155,7 @@ def idle_rule(text: str) -> str:
 
 
 def name(text: str) -> str:
-    if not 0 < len(text) <= 128 or not text.isprintable():
+    if not text or not texts.is_name(text):
         raise ValueError(f"must be 1 to 128 printable characters, got {quoted_text(text)}")
     return text
 

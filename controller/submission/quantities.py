@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from cotenant.controller.domain import PRIORITY_MAX
+from cotenant.controller.domain import PRIORITY_MAX, texts
 
 COUNT_MAX: Final = 1_000_000_000
 DURATION_MAX_S: Final = 366 * 86_400.0
@@ -145,7 +145,7 @@ def yes_or_no(text: str) -> bool:
 def word_list(text: str) -> tuple[str, ...]:
     """Words between commas (or Slurm's `&`)."""
     words = tuple(word.strip() for word in re.split(r"[,&]", text))
-    if not all(re.fullmatch(r"[\w.:+-]+", word) for word in words):
+    if not all(texts.WORD.fullmatch(word) for word in words):
         raise ValueError(f"must be words separated by commas, got {quoted_text(text)}")
     return words
 

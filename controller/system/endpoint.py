@@ -164,7 +164,7 @@ def check_address(address: str) -> str:
 
     parts = urlsplit(address)
     if parts.scheme not in ("postgresql", "postgres"):
-        raise ValueError("write postgresql://USER@HOST/DATABASE")
+        raise ValueError("must be postgresql://USER@HOST/DATABASE")
     if parts.password is not None or {"password", "passfile", "sslpassword"} & set(parse_qs(parts.query)):
         raise ValueError(
             "must not hold a password, which others could read: put it into ~/.pgpass (mode 0600), or into "

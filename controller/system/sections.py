@@ -271,6 +271,9 @@ class NotifySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     mail_domain: str = ""
     """Whoever names no address has mail at USER@ this domain; empty = at the relay's own, and only where
     there is no command and no webhook."""
+    mail_domains: tuple[str, ...] = ()
+    """Domains that users' addresses may be at; `*` = any. Empty = `mail_domain`, or any where that is
+    empty."""
 
     def __post_init__(self) -> None:
         try:

@@ -302,6 +302,8 @@ def check_value(key: str, value: object, origin: str) -> object:
     for text in (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ():
         if any(character < " " or character == "\x7f" for character in text):
             raise SettingsError(f"{place}: `{key}` must be one line of text, got {text!r}")
+        if text.startswith("~") and os.path.expanduser(text) == text:
+            raise SettingsError(f"{place}: `{key}`: {text}: there is no such account")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         low = "above 0" if key in ABOVE_ZERO else "0 or more"
         if not math.isfinite(value) or value < 0 or (value == 0 and key in ABOVE_ZERO):

@@ -8,7 +8,6 @@ no model is given them.
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 import re
@@ -16,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from cotenant.controller.domain import AnyCommand, Job, JobSpec
+from cotenant.controller.domain import AnyCommand, Job, JobSpec, csv_cells
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.knowledge import Observed, signature
@@ -82,9 +81,8 @@ class Kinds:
         ]
         solo = [f"solo{n}_{name}" for n in (1, 2) for name in names if name != "batch"]
         text = io.StringIO()
-        writer = csv.DictWriter(text, [*COLUMNS, *solo, "pair"], lineterminator="\n", extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
+        names = [*COLUMNS, *solo, "pair"]
+        csv_cells.write_rows(text, (names, *([row.get(name, "") for name in names] for row in rows)))
         return text.getvalue(), len(rows), len(pairs) - len(rows)
 
     def _row(self, entries: Mapping[str, Observed], first: str, second: str) -> dict[str, str] | None:
@@ -134,4 +132,4 @@ def _sorted_pair(first: str, second: str) -> tuple[str, str]:
 
 
 def _text(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.9g}"
+    return csv_cells.Figure("" if math.isnan(value) else f"{value:.9g}")

@@ -29,6 +29,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from cotenant.controller.domain import csv_cells
 from cotenant.controller.models.interference.features import SWITCHES, VOCABULARY, Matrix
 
 TEXT_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -222,7 +223,7 @@ def _rows(
             continue
         if len(cells) != len(header):
             raise PairsProblem(f"{name}: line {line}: {len(cells)} cells for {len(header)} columns")
-        row = dict(zip(header, map(str.strip, cells), strict=True))
+        row = dict(zip(header, [csv_cells.as_read(cell.strip()) for cell in cells], strict=True))
         jobs: tuple[dict[str, float], dict[str, float]] = ({}, {})
         for column, (n, feature) in columns.items():
             if row[column]:

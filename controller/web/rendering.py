@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cotenant.controller.present.jobs import count_text, parameters
 from cotenant.controller.present.units import duration, local_time, plural, size
+from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
 
 FOLDER: Final = Path(__file__).parent
@@ -34,25 +35,7 @@ ROWS: Final = "rows"
 
 JOB_COLUMNS: Final = ("JOB", "job", "BESIDE JOB", "beside", "WITH")
 """Columns of tables whose cells are job numbers."""
-_BEFORE_A_JOB: Final = (
-    "[Jj]ob",
-    "sharing with",
-    "shares with",
-    "share with",
-    "packing with",
-    "packed with",
-    "beside",
-    "parted from",
-    "preempted for",
-    "preempting",
-)
-"""What stands before a job's number in `domain/reasons.py`."""
-_NUMBER: Final = r"\b\d{1,12}(?:_\d{1,9})?\b"
-_JOB_NUMBER: Final = re.compile(_NUMBER)
-_JOB_NUMBERS: Final = re.compile(
-    rf"(?<=\bjobs ){_NUMBER}(?:, {_NUMBER})*(?: and {_NUMBER}(?! more))?"
-    + "".join(rf"|(?<=\b{each} ){_NUMBER}" for each in _BEFORE_A_JOB)
-)
+_JOB_NUMBER: Final = re.compile(r"\b\d{1,12}(?:_\d{1,9})?\b")
 _ROW: Final = re.compile(r'<(tr|article) id="([\w./:-]+)".*?</\1>', re.DOTALL)
 
 
@@ -72,6 +55,8 @@ def environment() -> Environment:
         in_counts=count_text,
         in_values=parameters,
         job_columns=JOB_COLUMNS,
+        lines_with_jobs=lines_with_jobs,
+        lines_ahead=lines_ahead,
     )
     made.globals["ui"] = made.get_template("macros.html").module
     return made
@@ -84,17 +69,29 @@ def about(seconds: float | None) -> str:
     return duration(seconds - seconds % 60.0).removesuffix("00s")
 
 
-def split_at_jobs(text: str, is_numbers: bool = False) -> list[tuple[str, str]]:
-    """The text in pieces: each ends with the number of a job that is named in it, the last without.
-
-    `is_numbers`: the text is a list of numbers, and nothing else.
-    """
-    named = [match.span() for match in _JOB_NUMBERS.finditer(text)] if not is_numbers else [(0, len(text))]
+def split_at_jobs(text: str, jobs: wire.Mentions | None = None) -> list[tuple[str, str]]:
+    """The text in pieces: each ends with the number of a job, the last without. `jobs`: where the controller
+    says that it names them; None: it is a list of their numbers, and nothing else."""
+    spans = [match.span() for match in _JOB_NUMBER.finditer(text)] if jobs is None else jobs
     pieces, at = [], 0
-    for match in (each for span in named for each in _JOB_NUMBER.finditer(text, *span)):
-        pieces.append((text[at : match.start()], match[0]))
-        at = match.end()
+    for begin, end in spans:
+        pieces.append((text[at:begin], text[begin:end]))
+        at = end
     return [*pieces, (text[at:], "")]
+
+
+def lines_with_jobs(explained: wire.Explained) -> list[tuple[str, wire.Mentions]]:
+    """What explains a job, each line with where it names others."""
+    job, found = explained.job, explained.explanation
+    return _pairs(found.lines, found.lines_jobs) or [(job.reason, job.reason_jobs)]
+
+
+def lines_ahead(explained: wire.Explained) -> list[tuple[str, wire.Mentions]]:
+    return _pairs(explained.explanation.ahead, explained.explanation.ahead_jobs)
+
+
+def _pairs(lines: Sequence[str], jobs: Sequence[wire.Mentions]) -> list[tuple[str, wire.Mentions]]:
+    return [(line, jobs[at] if at < len(jobs) else ()) for at, line in enumerate(lines)]
 
 
 def whole(name: str, context: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from cotenant.controller.present.problem import Problem
-from cotenant.controller.store import JournalError, JournalMissing
+from cotenant.controller.store import JournalClosed, JournalError, JournalMissing
 
 YOURS: Final = "name a state folder: `cotenant config controller.state_dir` shows yours"
 
@@ -15,4 +15,6 @@ def journal_problem(error: JournalError, *, named: bool) -> Problem:
     otherwise it is this machine's own."""
     if isinstance(error, JournalMissing):
         return Problem("not-found", str(error), YOURS)
+    if isinstance(error, JournalClosed):
+        return Problem("not-allowed", str(error))
     return Problem("usage" if named else "failed", str(error))

@@ -1,4 +1,5 @@
-"""The one table of limits on the texts of others, in bytes, and the function that applies it.
+"""The one table of limits on the texts of others, in bytes, and on the numbers of clients, and the function
+that applies it.
 
 Rule: every text of every request and of everything that an agent says passes `admitted`, once, right after it
 was decoded. There are three kinds:
@@ -8,14 +9,15 @@ was decoded. There are three kinds:
     raw    a program's own data (command, variables, paths): left alone; refused if too long, or with a NUL,
            which no path, argument or variable can have
 
-A client learns what is wrong with its request. Of an agent we refuse names alone: the controller must know
-what happened on a host, however the agent words it. Text that has no line here has the default of whoever
-sends it.
+A client learns what is wrong with its request; its numbers are finite, and its times are dates. Of an agent
+we refuse names alone: the controller must know what happened on a host, however the agent words it. Text that
+has no line here has the default of whoever sends it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from functools import cache
 from operator import is_
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
@@ -47,6 +49,8 @@ class Limit(NamedTuple):
     """Of a list, or of names with values."""
     total_max: int = 64 * 1024
     """Of a list together, in bytes."""
+    shape: Callable[[str], bool] | None = None
+    """What else a name has to be, as on the command line."""
 
 
 class Inadmissible(ValueError):
@@ -68,6 +72,8 @@ WORD_BYTES_MAX: Final = 128 * KIB
 
 FROM_CLIENTS: Final = NAME
 FROM_AGENTS: Final = Limit("text", 4 * KIB)
+SECONDS_MAX: Final = 1e10
+"""Of a time in a request, 300 years: so long before or after now is still a date."""
 DATA_BYTES_MAX: Final = 256 * KIB
 """Of bytes that we pass on unread: a part of a log, a message between supervisors."""
 SNAPSHOT_PART_BYTES_MAX: Final = 2 * 1024 * KIB
@@ -98,10 +104,11 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (clients.PutSnapshot, "data"): Limit("raw", SNAPSHOT_PART_BYTES_MAX),
     # Jobs.
     (job_spec.JobSpec, "job_id"): JOB_ID,
-    (job_spec.JobSpec, "name"): Limit("name", 512),
-    (job_spec.JobSpec, "features"): Limit("name", 128, count_max=64),
+    (job_spec.JobSpec, "name"): Limit("name", 4 * texts.NAME_CHARACTERS_MAX, shape=texts.is_name),
+    (job_spec.JobSpec, "organisation"): NAME._replace(shape=texts.is_word),
+    (job_spec.JobSpec, "features"): Limit("name", 128, count_max=64, shape=texts.is_word),
     (job_spec.JobSpec, "notify"): Limit("name", 320, count_max=16),
-    (job_spec.JobSpec, "gpu_type"): Limit("name", 128),
+    (job_spec.JobSpec, "gpu_type"): Limit("name", 128, shape=texts.is_word),
     (job_spec.JobSpec, "parameters"): Limit("name", 256, count_max=job_spec.GRIDS_MAX),
     (job_spec.JobSpec, "link"): Limit("name", LINK_CHARACTERS_MAX),
     (job_spec.JobSpec, "code_sha256"): Limit("name", 64),
@@ -145,7 +152,7 @@ def admit(message: Message, default: Limit) -> Message:
     """The message as it may be read here.
 
     Raises:
-        Inadmissible: a text in it is refused; the sentence says which, and why.
+        Inadmissible: a text or a number in it is refused; the sentence says which, and why.
     """
     return cast(Message, _struct(message, default)) if isinstance(message, msgspec.Struct) else message
 
@@ -157,6 +164,9 @@ def _limits_of(kind: type[msgspec.Struct], default: Limit) -> tuple[tuple[str, L
 
 def _struct(value: msgspec.Struct, default: Limit) -> msgspec.Struct:
     changed: dict[str, Any] = {}
+    if default is FROM_CLIENTS:
+        for name, most in _numbers_of(type(value)):
+            _check_number(getattr(value, name), most, name)
     for name, limit in _limits_of(type(value), default):
         before = getattr(value, name)
         if not before or (type(before) is str and _is_plain(before, limit)):
@@ -167,8 +177,27 @@ def _struct(value: msgspec.Struct, default: Limit) -> msgspec.Struct:
     return texts.replace_texts(value, changed) if changed else value
 
 
+@cache
+def _numbers_of(kind: type[msgspec.Struct]) -> tuple[tuple[str, float], ...]:
+    fields = [field for field in msgspec.structs.fields(kind) if "float" in str(field.type)]
+    return tuple((each.name, SECONDS_MAX if each.name.endswith("_s") else math.inf) for each in fields)
+
+
+def _check_number(value: Any, most: float, where: str) -> None:
+    if isinstance(value, float) and not (-most <= value <= most and math.isfinite(value)):
+        limit = "finite" if math.isinf(most) else f"a number of at most {most:,.0f} seconds"
+        raise Inadmissible(f"{where} must be {limit}, got {value:g}")
+    for each in value if isinstance(value, tuple) else value.values() if isinstance(value, dict) else ():
+        _check_number(each, most, where)
+
+
 def _is_plain(text: str, limit: Limit) -> bool:
-    return len(text) <= limit.bytes_max and text.isascii() and text.isprintable()
+    return (
+        len(text) <= limit.bytes_max
+        and text.isascii()
+        and text.isprintable()
+        and (not limit.shape or limit.shape(text))
+    )
 
 
 def _are_plain(words: tuple[Any, ...], limit: Limit) -> bool:
@@ -218,6 +247,12 @@ def _text(text: str, limit: Limit, where: str) -> str:
         raise Inadmissible(f"{where} has a NUL in it")
     if limit.kind == "name" and not texts.is_one_line(text):
         raise Inadmissible(f"{where} must be one line of visible characters, got {_show_text(text)}")
+    if limit.shape is not None and not limit.shape(text):
+        most = texts.NAME_CHARACTERS_MAX
+        what = (
+            "one word" if limit.shape is texts.is_word else f"at most {most} characters, it has {len(text)}"
+        )
+        raise Inadmissible(f"{where} must be {what}, got {_show_text(text)}")
     return text
 
 

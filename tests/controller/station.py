@@ -87,7 +87,7 @@ class Station:
         **limits: Any,
     ) -> None:
         """`database`, `writing`: of the journal, if it is not a file in the folder. `limits`: as
-        `RequestHandlers` takes them."""
+        `RequestHandlers` takes them, and `why_unreached` of the notifier."""
         self.time_s = 0.0
         self.wall_s = wall_s
         self.handed: list[Sequence[Effect]] = []
@@ -133,7 +133,8 @@ class Station:
             self.core, self._send, self.secrets, lease_s=lease_s, silent_after_s=15.0, trees=self.trees
         )
         self.deliveries = CaughtDeliveries()
-        self.notifier = Notifier(self.core, self.link, self.secrets, notify, self.deliveries)
+        why_unreached = limits.pop("why_unreached", lambda smtp: "")
+        self.notifier = Notifier(self.core, self.link, self.secrets, notify, self.deliveries, why_unreached)
         trees = TreeRequests(self.core, self.trees, snapshots, run=lambda work: work())
         about = About(version="1.2.3", endpoint=endpoint, started_s=0.0)
         self.desk = RequestHandlers(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -34,6 +36,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Ledger
 from cotenant.controller.knowledge import COMMAND_CHARACTERS_MAX, beginning, pairs
+from cotenant.controller.submission.options import BY_KEY
 from cotenant.controller.wire import (
     FROM_AGENTS,
     FROM_CLIENTS,
@@ -182,6 +185,97 @@ def test_a_client_hears_what_is_wrong_and_nothing_is_changed(station: Station) -
         "name must be one line of visible characters, got 'evil\\nFAKE ROW'",
     )
     assert not station.core.state.engine.jobs
+
+
+# --- Numbers, and what the command line refuses ------------------------------------------------------
+
+entrance = import_module(admit.__module__)
+NO_NUMBERS = (math.inf, -math.inf, math.nan, 1e308, -1e308)
+
+
+def numbers_of(question: type[msgspec.Struct]) -> Iterator[str]:
+    for field in msgspec.structs.fields(question):
+        if field.type in (float, float | None):
+            yield field.name
+
+
+def test_every_number_of_every_question_has_a_limit() -> None:
+    kinds = list(reachable(clients.AnyRequest, {}))
+    limited = {(kind, name): most for kind in kinds for name, most in entrance._numbers_of(kind)}
+    assert {(kind, name) for kind in kinds for name in numbers_of(kind)} <= set(limited)
+    assert {limited[kind, name] for kind, name in limited if name.endswith("_s")} == {entrance.SECONDS_MAX}
+
+
+@pytest.mark.parametrize("since_s", NO_NUMBERS)
+def test_a_question_about_all_time_is_refused_in_words(
+    station: Station, since_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    for question in (
+        clients.GetReport(since_s=since_s),
+        clients.GetUsage(since_s=since_s),
+        clients.GetTimeline(since_s=since_s),
+        clients.GetTimeline(since_s=1.0, until_s=since_s),
+        clients.ReserveDevices(gpus=1, from_unix_s=since_s, length_s=60.0),
+        clients.WaitJobs(job_ids=(JobId("1"),), timeout_s=since_s),
+        clients.SetPolicy(name="fifo", parameters={"x": math.nan}),
+    ):
+        answer = station.ask(question)
+        assert (answer.code, " must be " in answer.message) == ("usage", True)
+    assert not caplog.records
+
+
+SPELLED: dict[str, Callable[[str], Any]] = {
+    "name": lambda text: {"name": text},
+    "organisation": lambda text: {"organisation": text},
+    "gpu_type": lambda text: {"gpu_type": text},
+    "features": lambda text: {"features": (text,)},
+    "share": lambda text: {"share": text},
+    "idle": lambda text: {"idle": text},
+    "notify": lambda text: {"notify": (text,)},
+    "link": lambda text: {"link": text},
+}
+OPTION_OF = {"features": "constraint"}
+NOT_TYPED = {"job_id", "user", "after", "profile", "parameters", "code_sha256", "launch"}
+"""Fields that no option's text becomes: numbers that the controller gives, and what has types of its own."""
+
+
+def test_each_text_of_a_job_is_compared_with_its_option() -> None:
+    assert set(texts.text_fields(job_spec.JobSpec)) == {*SPELLED, *NOT_TYPED}
+
+
+@pytest.mark.parametrize("field", SPELLED)
+@given(
+    text=st.one_of(
+        st.text(min_size=1, max_size=140),
+        st.sampled_from(("x" * 128, "x" * 129, "é" * 129, "a b", "-5", "a,b", "max=nan", "warn:1m")),
+    )
+)
+def test_the_wire_refuses_what_the_command_line_refuses(field: str, text: str) -> None:
+    try:
+        BY_KEY[OPTION_OF.get(field, field)].parse(text)
+        return
+    except ValueError:
+        pass
+    with pytest.raises((Inadmissible, ValueError)):
+        admit(clients.Submit(specs=(job(**SPELLED[field](text)),)), FROM_CLIENTS)
+
+
+def test_a_name_has_128_characters_whatever_their_bytes() -> None:
+    admit(clients.Submit(specs=(job("é" * 128),)), FROM_CLIENTS)
+    with pytest.raises(Inadmissible, match="name must be at most 128 characters, it has 129"):
+        admit(clients.Submit(specs=(job("x" * 129),)), FROM_CLIENTS)
+
+
+def test_set_is_held_to_the_same_limits(station: Station) -> None:
+    number = station.submit(hold=True)
+    wrong: tuple[dict[str, str | int | float | None], ...] = (
+        {"name": "x" * 129},
+        {"organisation": "a b"},
+        {"gpu_type": "a,b"},
+    )
+    for changes in wrong:
+        answer = station.ask(clients.SetJobs(job_ids=(number,), changes=changes), ALICE)
+        assert (answer.code, " must be " in answer.message) == ("usage", True)
 
 
 # --- Of agents --------------------------------------------------------------------------------------

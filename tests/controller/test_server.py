@@ -17,6 +17,7 @@ from cotenant.controller.api import BYTES_BURST
 from cotenant.controller.client.connection import Client, Refusal
 from cotenant.controller.domain import NOTHING, Compute, Decision, JobId, because
 from cotenant.controller.domain import events as ev
+from cotenant.controller.loop import TRACEBACKS_BURST
 from cotenant.controller.planning import View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
@@ -111,6 +112,23 @@ def test_an_answer_that_breaks_is_one_answer(
     assert caught.value.failure.code == "internal"
     assert submit(running) == "1"
     assert running.controller.core.counters["internal_errors"] == 1
+
+
+def test_the_log_has_a_bounded_number_of_tracebacks_of_each_asker(
+    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    running = start()
+    core: Any = running.controller.core
+    core.scrubbed = "nothing that a view of it expects"
+    asked = 2 * int(TRACEBACKS_BURST)
+    with caplog.at_level(logging.ERROR):
+        for _ in range(asked):
+            with pytest.raises(Refusal, match="goes on without it"):
+                running.client.ask(wire.GetStatus())
+    assert running.controller.core.counters["internal_errors"] == asked
+    told = [each for each in caplog.records if "was dropped" in each.getMessage()]
+    assert 0 < len(told) < asked and all(each.exc_info for each in told)
+    caplog.clear()
 
 
 def test_the_socket_rests_while_the_disk_catches_up(

@@ -260,6 +260,7 @@ def _row_words(exit_: Exit, ending: Ending) -> dict[str, object]:
         "signal": _signal_name(exit_.by_signal),
         "outside": _signal_name(ending.outside),
         "status": _signal_name(exit_.signal) if exit_.signal else f"exit code {exit_.exit_code}",
+        "host": ending.order.host_id,
         "code": exit_.shell_code,
         "port": ending.order.start.master_port,
         "host_memory_mib": ending.order.start.host_memory_mib,

@@ -243,11 +243,20 @@ ROWS: Final[tuple[ExitRule, ...]] = (
         text="{error}",
     ),
     ExitRule(
+        name="container without queues",
+        outcome="infra-failed",
+        codes=(125,),
+        need="container",
+        pattern=r"/dev/mqueue",
+        text="its container could not be started: {error}: as root on {host}: mkdir -p /dev/mqueue && "
+        "mount -t mqueue mqueue /dev/mqueue",
+    ),
+    ExitRule(
         name="container",
         outcome="infra-failed",
         codes=(125,),
         need="container",
-        text="its container could not be started: {error}",
+        text="its container could not be started: {error}; `cotenant doctor` on {host} tries one",
     ),
     ExitRule(
         name="command not found",

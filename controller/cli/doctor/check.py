@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from cotenant.controller.cli.doctor.agent_link import AgentAnswer
+from cotenant.controller.cli.doctor.containers import TriedContainer
 from cotenant.controller.cli.doctor.enabling import EnablingStep
 from cotenant.controller.cli.doctor.gpu_host import HostFiles
 from cotenant.controller.cli.doctor.surroundings import Surroundings
@@ -55,6 +56,8 @@ class DoctorFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the controller accepts this host's agent; None: they use the user's own socket."""
     host: str = ""
     """What an agent here is called."""
+    container: TriedContainer | None = None
+    """None: this host has no program for containers."""
 
     @property
     def here(self) -> wire.NodeView | None:

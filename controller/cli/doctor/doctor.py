@@ -23,6 +23,7 @@ import msgspec
 from cotenant.controller.cli.doctor import gpu_host
 from cotenant.controller.cli.doctor.agent_link import ask_as_agent, host_name
 from cotenant.controller.cli.doctor.check import Check, CheckResult, DoctorFacts
+from cotenant.controller.cli.doctor.containers import try_container
 from cotenant.controller.cli.doctor.enabling import privileged_command
 from cotenant.controller.cli.doctor.gpu_checks import GPU_CHECKS
 from cotenant.controller.cli.doctor.host_checks import HOST_CHECKS, agent, device_memory, folders, mps, torch
@@ -150,6 +151,7 @@ def gather(loaded: LoadedSettings, endpoint: str | None) -> DoctorFacts:
         indicators=_indicators(loaded.settings.profiler, driver),
         around=look_around(loaded, knows_us=knows_us),
         link=ask_as_agent(loaded.settings),
+        container=try_container(),
     )
 
 
@@ -350,7 +352,9 @@ def messages_to_people(facts: DoctorFacts) -> Check | None:
         return Check("notify", "warn", problem.message, "see docs/notifications.md")
     broken = [f"{way} {state}" for way, state in facts.ways.items() if state.startswith("failed")]
     if broken:
-        return Check("notify", "warn", "; ".join(broken), "set notify.* right", "cotenant notify test")
+        return Check(
+            "notify", "warn", "; ".join(broken), "mend the setting that it names", "cotenant notify test"
+        )
     if not facts.ways:
         return None
     used = [f"{way} {'works' if state else 'not tried yet'}" for way, state in facts.ways.items()]

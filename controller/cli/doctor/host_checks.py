@@ -13,6 +13,7 @@ from typing import Final
 
 from cotenant.controller.cli.doctor import enabling
 from cotenant.controller.cli.doctor.check import Check, CheckResult, DoctorFacts
+from cotenant.controller.cli.doctor.containers import QUEUES
 from cotenant.controller.cli.doctor.enabling import EnablingStep
 from cotenant.controller.cli.doctor.surroundings import Folder, SeenProcess, Torch, unit_of
 from cotenant.controller.domain import HostState
@@ -240,6 +241,20 @@ def _folder(folder: Folder) -> Check:
     return Check(name, "ok", f"{where}{disk}, {size(folder.free_mib)} free")
 
 
+def container(facts: DoctorFacts) -> Check | None:
+    """Whether a job with `--image` can start here."""
+    tried = facts.container
+    if tried is None:
+        return None
+    if not tried.said:
+        how = "starts a container" if tried.is_tried else "is here; ask as a user whose jobs have images"
+        return Check("container", "ok", f"{tried.program} {how}")
+    todo = f"jobs with --image fail here until {tried.program} starts one: see docs/containers.md"
+    if QUEUES in tried.said:
+        todo = f"as root: mkdir -p {QUEUES} && mount -t mqueue mqueue {QUEUES}"
+    return Check("container", "warn", f"{tried.program} starts none: {tried.said}", todo)
+
+
 def mps_neighbours(facts: DoctorFacts) -> Check | None:
     """MPS daemons that are not ours: a GPU that they hold in EXCLUSIVE_PROCESS mode is closed to us."""
     others = facts.around.mps_daemons
@@ -290,6 +305,7 @@ HOST_CHECKS: Final[tuple[Callable[[DoctorFacts], Check | None], ...]] = (
     survival,
     other_agents,
     fork_servers,
+    container,
     limits,
     settings_files,
 )

@@ -69,7 +69,7 @@ def parameter(name: str, annotation: Any, default: Any) -> click.Parameter:
     shown = declared.show_default
     return Flag(
         [name, *declared.flags],
-        is_flag=kind is bool,
+        is_flag=True if kind is bool else None,  # With False a value could be left out.
         multiple=several,
         hidden=declared.hidden,
         show_default=default not in (None, "") and kind is not bool if shown is None else shown,

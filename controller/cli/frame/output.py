@@ -163,26 +163,21 @@ def _write_json_pages(first: Listing, parts: Iterable[Listing]) -> None:
 
 def _write_csv_pages(parts: Iterable[Listing]) -> None:
     """The JSON's fields as columns; a list of words becomes words between spaces, nested values stay JSON."""
-    import csv
+
+    from cotenant.controller.domain import csv_cells  # Few verbs need it.
+
+    def cell(value: Any) -> str:
+        if isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value):
+            return texts.one_line(" ".join(map(str, value)))
+        if value is None or isinstance(value, str):
+            return texts.one_line(value or "")
+        return csv_cells.Figure(json_text(value))
 
     use_utf_8()
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    has_head = False
-    for part in parts:
-        for row in part.rows:
-            fields = msgspec.to_builtins(item(part, row))
-            if not has_head:
-                writer.writerow(fields)
-            has_head = True
-            writer.writerow([_csv_text(value) for value in fields.values()])
-
-
-def _csv_text(value: Any) -> str:
-    if isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value):
-        return texts.one_line(" ".join(map(str, value)))
-    if value is None or isinstance(value, str):
-        return texts.one_line(value or "")
-    return json_text(value)
+    rows = (msgspec.to_builtins(item(part, row)) for part in parts for row in part.rows)
+    for first in rows:
+        following = (map(cell, row.values()) for row in chain((first,), rows))
+        csv_cells.write_rows(sys.stdout, chain((first,), following))
 
 
 def several(listing: Listing) -> str:
@@ -219,7 +214,10 @@ def show_change(
 
 def json_text(value: Any) -> str:
     """JSON in which also what JSON itself lets through (C1, directions of writing) stands as an escape."""
-    encoded = msgspec.json.encode(value)
+    try:
+        encoded = msgspec.json.encode(value)
+    except UnicodeEncodeError:  # Half of a character, as in a file's name that is no UTF-8.
+        encoded = msgspec.json.encode(texts.escape_texts(value))
     text = encoded.decode()
     return text if encoded.isascii() and DEL not in encoded else texts.HIDDEN.sub(_json_escape, text)
 

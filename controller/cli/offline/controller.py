@@ -124,6 +124,7 @@ def migrate(
       cotenant controller migrate postgresql://cotenant@db/cotenant
     """
     from cotenant.controller.store import JournalError, PostgresDatabase
+    from cotenant.controller.whatif.problems import journal_problem
 
     place = journal or loaded_settings().settings.controller.journal
     if not place:
@@ -135,7 +136,7 @@ def migrate(
     try:
         say(f"{place}: {PostgresDatabase(place).migrate()}")
     except JournalError as error:
-        raise Problem("failed", str(error)) from None
+        raise journal_problem(error, named=False) from None
 
 
 @controller.part("copy")
@@ -151,6 +152,7 @@ def copy(
       cotenant controller copy /var/lib/cotenant/controller postgresql://cotenant@db/cotenant
     """
     from cotenant.controller.store import JournalError, copy_journal, open_database, place_of
+    from cotenant.controller.whatif.problems import journal_problem
 
     told_s = time.monotonic()
 
@@ -163,7 +165,7 @@ def copy(
     try:
         count = copy_journal(open_database(place_of(source)), open_database(place_of(target)), progress)
     except JournalError as error:
-        raise Problem("failed", str(error)) from None
+        raise journal_problem(error, named=False) from None
     say(f"{target} holds all of {source}: {count:,} entries, every checksum right")
 
 
@@ -179,14 +181,15 @@ def archive() -> None:
       COTENANT_CONTROLLER__KEEP_DAYS=100 cotenant controller archive    more of them
     """
     from cotenant.controller.store import JournalError, archive_journal, open_database
+    from cotenant.controller.whatif.problems import journal_problem
 
     settings = loaded_settings().settings
     folder, days = paths.controller_state_dir(settings), settings.controller.keep_days
     try:
         place = open_database(paths.controller_journal(settings))
         done = archive_journal(place, folder, time.time() - days * 86_400.0)
-    except (JournalError, OSError) as error:
-        raise Problem("failed", str(error)) from None
+    except JournalError as error:
+        raise journal_problem(error, named=False) from None
     for file in done.files:
         size_mb = file.path.stat().st_size / 1e6
         say(f"{file.path}: entries {file.first_seq:,} to {file.last_seq:,}, {size_mb:.1f} MB")

@@ -35,12 +35,14 @@ from cotenant.controller.present.interruption import ended_by
 from cotenant.controller.present.problem import OK, Problem
 from cotenant.controller.sim import Knowledge, PolicyChoice, TaskRun
 from cotenant.controller.sim.past import what_if
+from cotenant.controller.sim.past.journal import find_journal
 from cotenant.controller.sim.past.replay import JournalRecord
-from cotenant.controller.store import place_of
+from cotenant.controller.store import JournalError, JournalMissing, place_of
 from cotenant.controller.system import paths
 from cotenant.controller.whatif import table as sim_table
 from cotenant.controller.whatif.choices import chosen_policies, convert_errors
 from cotenant.controller.whatif.journal import footnotes, headline, read
+from cotenant.controller.whatif.problems import journal_problem
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import utc
 
@@ -141,12 +143,16 @@ def own_journal(endpoint: str | None) -> Path | str:
             raise
         return paths.controller_state_dir(loaded_settings().settings)
     path = place_of(said.rpartition(",")[0] or said)
-    if isinstance(path, Path) and not path.is_file():
+    try:
+        find_journal(path)
+    except JournalMissing:
         raise Problem(
             "not-found",
             f"the controller's journal {path} is not on this machine",
             "run this where the controller runs, or copy the file and name it with --journal",
-        )
+        ) from None
+    except JournalError as error:
+        raise journal_problem(error, named=False) from None
     return path
 
 

@@ -20,6 +20,7 @@ from cotenant.controller.cli.frame.output import (
     Listing,
     OutputFlag,
     chosen_format,
+    json_text,
     show_listing,
     show_one,
 )
@@ -84,6 +85,8 @@ def config(
     """
     form = chosen_format(output, as_json)
     loaded = loaded_settings()
+    if "=" in key:
+        raise not_set_here(loaded, *map(str.strip, key.split("=", 1)))
     meanings = setting_meanings()
     rows = [
         SettingRow(name, loaded.value(name), effective(loaded, name), origin, meanings.get(name, ""))
@@ -105,6 +108,26 @@ def config(
     show_listing(listing, form)
     if form == "table":
         hint(f"files read: {', '.join(files) or 'none'}; yours would be {settings.user_file(os.environ)}")
+
+
+RESTART: Final = "sudo systemctl restart cotenant-controller cotenant-agent"
+
+
+def not_set_here(loaded: settings.LoadedSettings, key: str, value: str) -> Problem:
+    """Where a setting is written, and who then has to read it again."""
+    if key not in loaded.origins:
+        return Problem("not-found", f"there is no setting {key!r}", settings.nearest(key))
+    section, _, name = key.rpartition(".")
+    typed = settings.as_typed(key, value) if key in settings.types() else value
+    line = f"{name} = {json_text(typed)}"  # Such values are the same in TOML.
+    origin, of_all = loaded.origins[key], any(settings.SYSTEM_DIR in path.parents for path in loaded.files)
+    file = settings.SYSTEM_DIR / "cotenant.toml" if of_all else settings.user_file(os.environ)
+    place = f"below `[{section}]` in {file}"
+    if origin.startswith("file "):
+        place = f"in place of line {origin.rpartition(':')[2]} of {origin[5:].rpartition(':')[0]}"
+    then = f"`{RESTART}`" if of_all else "`cotenant down`, and the next command starts it again"
+    why = f"this shows settings and sets none: write `{line}` {place}"
+    return Problem("usage", why, f"then a controller that runs has to read it: {then}; jobs run on")
 
 
 COLUMNS: Final = (

@@ -60,7 +60,10 @@ def send_test(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: En
             reply = client.ask(wire.GetNotice(notice_id=reply.notice_id))
     value: dict[str, Any] = {"schema": "notify-test/1", "id": reply.notice_id, "ways": reply.ways}
     show_one(form, value, reply.notice_id, value, page)
-    return OK if all(state == "sent" for state in reply.ways.values()) else FAILED
+    if all(state == "sent" for state in reply.ways.values()):
+        return OK
+    tell("next: mend the setting that it names, restart the controller if it is not yours, and test again")
+    return FAILED
 
 
 @notify.part("owner")

@@ -16,7 +16,7 @@ from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.present.problem import OK, Problem
 from cotenant.controller.system import paths
-from cotenant.controller.system.endpoint import socket_path
+from cotenant.controller.system.endpoint import BadEndpoint, socket_path
 
 ADVICE: Final = "pip install '.[mcp]' in the source folder, or uv tool install 'PATH[mcp]'"
 
@@ -48,7 +48,11 @@ def mcp(
     if key:
         os.environ["COTENANT_CONTROLLER__KEYS_DIR"] = os.path.abspath(os.path.expanduser(key))
         where = paths.client_endpoint(loaded_settings().settings)
-        if socket_path(where) is not None:
+        try:
+            has_socket = socket_path(where) is not None
+        except BadEndpoint as error:
+            raise Problem("config", str(error)) from None
+        if has_socket:
             why = f"--key means nothing to {where}: on a Unix socket the account decides who asks"
             raise Problem("usage", why, "name a controller on TCP: --endpoint tcp://HOST:PORT")
     with asking():  # A setting or a key that is wrong ends it here; a controller that is away does not.

@@ -29,6 +29,7 @@ from cotenant.controller.store import (
     SqliteDatabase,
     StorageError,
     damage_error,
+    file_error,
     open_database,
     read_entry,
 )
@@ -59,8 +60,11 @@ def find_journal(where: Path | str) -> Database:
     if isinstance(where, str):
         return open_database(where)
     for path in (where, where / JOURNAL_NAME, where / "controller" / JOURNAL_NAME):
-        if path.is_file():
-            return SqliteDatabase(path.parent, path.name)
+        try:
+            if path.is_file():
+                return SqliteDatabase(path.parent, path.name)
+        except OSError as error:
+            raise file_error(error) from None
     raise JournalMissing(f"{where}: there is no journal ({JOURNAL_NAME}) here")
 
 

@@ -6,7 +6,6 @@ on the machine and differ.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from cotenant.controller.domain import csv_cells
 from cotenant.controller.sim.compare import TaskRun
 from cotenant.controller.sim.results.paired import paired_windows, policy_differences
 from cotenant.controller.sim.world.outcome import RunResult
@@ -87,10 +87,8 @@ def write_jobs(outcome: RunResult, path: Path) -> None:
         *(getattr(outcome, name).astype(int).tolist() for name in _COUNTS),
     ]
     with output(path) as beside, beside.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow((*_GIVEN, *_TIMES, *_COUNTS))
-        writer.writerows(zip(*columns, strict=True))
+        csv_cells.write_rows(file, ((*_GIVEN, *_TIMES, *_COUNTS), *zip(*columns, strict=True)))
 
 
-def _seconds(values: np.ndarray[Any, Any]) -> list[str]:
-    return ["" if value != value else f"{value:.3f}" for value in values.tolist()]
+def _seconds(values: np.ndarray[Any, Any]) -> list[csv_cells.Figure]:
+    return [csv_cells.Figure("" if value != value else f"{value:.3f}") for value in values.tolist()]

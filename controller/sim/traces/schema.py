@@ -6,13 +6,13 @@ means that the source does not have it. Unknown columns are passed over.
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 from pathlib import Path
 
 import numpy as np
 
+from cotenant.controller.domain import csv_cells
 from cotenant.controller.sim.traces.drafting import Draft, finish
 from cotenant.controller.sim.traces.table import TextTable, table
 from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem
@@ -123,12 +123,11 @@ def schema_text(trace: Trace) -> str:
     without = {"organisation": not trace.organisation.known, "synthetic": not trace.synthetic}
     shown = [name for name in COLUMNS if not without.get(name)]
     out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(shown)
-    writer.writerows(zip(*(columns[name] for name in shown), strict=True))
+    csv_cells.write_rows(out, (shown, *zip(*(columns[name] for name in shown), strict=True)))
     return out.getvalue()
 
 
-def plain(value: float) -> str:
+def plain(value: float) -> csv_cells.Figure:
     """The shortest text that reads as the same number."""
-    return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
+    is_whole = value.is_integer() and abs(value) < 2**53
+    return csv_cells.Figure(int(value) if is_whole else repr(value))

@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from cotenant.controller.domain import csv_cells
 from cotenant.controller.sim.traces.trace import Floats, TraceProblem, nearest, show_value
 
 MAX_NUMBER = 1e15
@@ -45,7 +46,7 @@ class TextTable:
 
     def text(self, column: str) -> tuple[str, ...]:
         """Empty texts where the file lacks the column."""
-        return self.columns.get(column) or ("",) * len(self)
+        return tuple(map(csv_cells.as_read, self.columns.get(column) or ("",) * len(self)))
 
     def numbers(self, column: str, *, negative: bool = True) -> Floats:
         """The numbers of a column, shape (n,); an empty field is NaN.

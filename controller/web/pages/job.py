@@ -31,6 +31,8 @@ from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
 
 DECISIONS_MAX: Final = 100
+JOB_ROWS: Final = ("shares with",)
+"""What a job's page says in job numbers alone."""
 SAMPLES_SHOWN: Final = 12
 
 TAIL_BYTES: Final = 32 * 1024
@@ -102,7 +104,9 @@ def fill(looked: JobLook, params: Params) -> Mapping[str, Any]:
         "attempt_columns": ATTEMPT_COLUMNS,
         "sharing_columns": sharing.ROWS,
         "sharing_words": sharing.sharing_notes(job),
-        "decisions": decision_lines(looked.decisions),
+        "decisions": looked.decisions.decisions,
+        "now_s": looked.decisions.now_s,
+        "job_rows": JOB_ROWS,
         "outputs": looked.outputs,
         "no_output": looked.no_output,
         "rank": rank_of(params),
@@ -118,20 +122,6 @@ def fill(looked: JobLook, params: Params) -> Mapping[str, Any]:
         "devices": devices,
         "asked": changing.asked_in_words(params),
     }
-
-
-class DecisionLine(NamedTuple):
-    ago_s: float
-    what: str
-    reason: str
-
-
-def decision_lines(decisions: wire.Decisions) -> list[DecisionLine]:
-    """The lines of a job's decisions, the newest first."""
-    return [
-        DecisionLine(max(0.0, decisions.now_s - each.at_s), each.what, each.reason)
-        for each in decisions.decisions
-    ]
 
 
 def newest(samples: Sequence[StepSample]) -> list[StepSample]:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
-from markupsafe import Markup
 from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response
@@ -89,7 +88,7 @@ def job_path(job_id: str) -> str:
 
 
 COLUMNS: Final = (
-    Column("job", lambda row: Markup('<a href="{}">{}</a>').format(job_path(row.job.job_id), row.job.job_id)),
+    Column("job", lambda row: row.job.job_id),
     Column("name", lambda row: row.job.name),
     Column("attempt", lambda row: str(row.attempt.attempt), right=True),
     Column("devices", lambda row: ", ".join(row.attempt.devices)),

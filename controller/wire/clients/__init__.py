@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # fmt: off
 _HOMES: Final = {
-    "base": ("CLIENT_MARK", "Done", "Failure", "Parameters", "Question", "Reply", "answer_to"),
+    "base": ("CLIENT_MARK", "Done", "Failure", "Mentions", "Parameters", "Question", "Reply", "answer_to"),
     "cluster": (
         "DAMAGED_JOURNAL_ADVICE", "AddAllocations", "AllocationLine", "AllocationLog", "AllocationQueueView",
         "AllocationQueues", "AllocationView", "ChangeAllocations",

@@ -45,6 +45,8 @@ def answer_to(question: type[Question[Any]]) -> type[Reply]:
     return answer
 
 
+Mentions = tuple[tuple[int, int], ...]
+"""Where a text names jobs: the first character of each number, and the one after it."""
 Parameters = dict[str, str | int | float | bool]
 
 CLIENT_MARK: Final = b"client"

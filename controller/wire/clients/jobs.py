@@ -22,7 +22,7 @@ from cotenant.controller.domain import (
     PromiseState,
     ResumeProof,
 )
-from cotenant.controller.wire.clients.base import Done, Question, Reply
+from cotenant.controller.wire.clients.base import Done, Mentions, Question, Reply
 from cotenant.controller.wire.clients.submissions import Submit, Submitted
 from cotenant.controller.wire.times import Utc, wall_s
 from cotenant.controller.wire.views import JsonView, ProfileView, PromiseView, SharingView, ThroughputView
@@ -234,6 +234,8 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     phase: Phase = field(name="state")
     reason: str
     reason_code: str
+    reason_jobs: Mentions = ()
+    """Where it names jobs."""
     attempt: int
     job_class: str = field(name="class")
     priority: int = 0
@@ -451,6 +453,9 @@ class ExplanationView(JsonView, frozen=True, kw_only=True, tag="explanation/1"):
     """First the present answer, then the history of decisions, newest first."""
     ahead: tuple[str, ...] = ()
     """Of a job that waits: who is ahead, what would have to happen first, which change would help."""
+    lines_jobs: tuple[Mentions, ...] = ()
+    """Where each line names jobs, as of those ahead."""
+    ahead_jobs: tuple[Mentions, ...] = ()
     now: Utc
 
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import field
 
 from cotenant.controller.domain import ClassReport, JobId
-from cotenant.controller.wire.clients.base import Done, Parameters, Question, Reply
+from cotenant.controller.wire.clients.base import Done, Mentions, Parameters, Question, Reply
 from cotenant.controller.wire.times import Utc
 from cotenant.controller.wire.views import JsonView
 
@@ -191,6 +191,7 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
     job_id: JobId | None
     what: str
     reason: str
+    reason_jobs: Mentions = ()
 
 
 class Policies(Reply, frozen=True, kw_only=True, tag="policy-view"):

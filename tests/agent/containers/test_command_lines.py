@@ -81,10 +81,17 @@ def test_a_path_of_the_users_own_is_the_containers_and_not_the_programs() -> Non
     assert not any(word.startswith("--env=PATH") for word in wrapped(order_of("podman")).argv)
 
 
-@pytest.mark.parametrize("target", [str(JOB), "/state/jobside/cotenant", "/ckpt/7/x", "/mps/0"])
+@pytest.mark.parametrize("target", [str(JOB), "/state/jobside/cotenant", "/ckpt/7/x", "//mps/./0"])
 def test_a_mount_over_our_own_folders_is_refused(target: str) -> None:
     with pytest.raises(BadContainer, match="would hide"):
         wrapped(order_of("podman", mounts=(Mount(source="/data", target=target),)))
+
+
+def test_one_place_written_in_two_ways_is_one_mount() -> None:
+    argv = wrapped(order_of("podman", mounts=(Mount(source="/data", target="/home//ann/./p/"),))).argv
+    assert [word for word in argv if word.endswith("/ann/p") and word.startswith("--mount=")] == [
+        "--mount=type=bind,source=/data,destination=/home/ann/p"
+    ]
 
 
 def test_the_way_to_the_controller_is_there_unless_a_mount_of_the_users_is() -> None:

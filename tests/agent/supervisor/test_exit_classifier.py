@@ -306,17 +306,28 @@ def test_every_row_of_the_table_has_a_line_here() -> None:
     elsewhere = {"own memory limit", "host out of memory"}
     elsewhere |= {"a process over its memory limit", "a process that the host had no memory for"}
     elsewhere |= {"a process killed on a host without memory", "container", "ended from outside"}
+    elsewhere |= {"container without queues"}
     assert {row.name for row in ROWS} - {line[2] for line in BY_THEMSELVES.values()} == elsewhere
 
 
-def test_a_container_that_could_not_be_started_is_tried_again() -> None:
-    ended = ending_of(Exit(rank=0, exit_code=125), gone={"tails": {0: "Error: statfs /x: no such file"}})
+@pytest.mark.parametrize(
+    ("said", "what_to_do"),
+    [
+        ("Error: statfs /x: no such file", "; `cotenant doctor` on gpu07 tries one"),
+        (
+            "Error: statfs /dev/mqueue: no such file or directory",
+            ": as root on gpu07: mkdir -p /dev/mqueue && mount -t mqueue mqueue /dev/mqueue",
+        ),
+    ],
+)
+def test_a_container_that_could_not_be_started_is_tried_again(said: str, what_to_do: str) -> None:
+    ended = ending_of(Exit(rank=0, exit_code=125), gone={"tails": {0: said}})
     runtime = ContainerRuntime(name="podman", program="podman")
     contained = msgspec.structs.replace(ended, order=msgspec.structs.replace(ended.order, runtime=runtime))
     assert decide(ended).outcome == "user-failed"
     assert (decide(contained).outcome, decide(contained).detail) == (
         "infra-failed",
-        "its container could not be started: Error: statfs /x: no such file",
+        f"its container could not be started: {said}{what_to_do}",
     )
 
 

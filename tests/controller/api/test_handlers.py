@@ -128,7 +128,7 @@ def test_a_listing_is_filtered_limited_and_says_what_is_left_out(station: Statio
 
 
 def test_a_listing_that_would_be_too_large_is_cut_and_says_so(station: Station) -> None:
-    specs = tuple(job("n" * 500, job_id=JobId(f"new-{at}")) for at in range(5_000))
+    specs = tuple(job("\N{GRINNING FACE}" * 128, job_id=JobId(f"new-{at}")) for at in range(5_000))
     station.ask(clients.Submit(specs=specs))
     answer = station.ask(clients.ListJobs())
     assert len(answer.jobs) > 1_000 and len(answer.jobs) + answer.more == 5_000
@@ -159,7 +159,7 @@ def test_the_last_page_of_a_limited_listing_says_what_it_left_out(station: Stati
 
 
 def test_a_page_that_would_be_too_large_goes_on_where_it_was_cut(station: Station) -> None:
-    specs = tuple(job("n" * 500, job_id=JobId(f"new-{at}")) for at in range(5_000))
+    specs = tuple(job("\N{GRINNING FACE}" * 128, job_id=JobId(f"new-{at}")) for at in range(5_000))
     station.ask(clients.Submit(specs=specs))
     seen, answer = 0, station.ask(clients.ListJobs(page=5_000))
     while answer.next:

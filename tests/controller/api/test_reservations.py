@@ -69,7 +69,7 @@ def test_what_overlaps_is_refused_with_what_could_be_had(station: Station) -> No
         (ALICE, {"in_s": -120.0}, "usage", "has passed"),
         (ALICE, {"gpus": 0}, "usage", "at least 1 GPU"),
         (ALICE, {"length_s": 0.0}, "usage", "ends after it begins"),
-        (ALICE, {"length_s": float("nan")}, "usage", "ends after it begins"),
+        (ALICE, {"length_s": float("nan")}, "usage", "must be a number"),
         (ADMIN, {"length_s": 25 * HOUR_S, "every": "day"}, "usage", "ends before it does"),
         (ADMIN, {"gpu_type": "H200"}, "refused", "0 of 1 GPU"),
     ],

@@ -43,7 +43,10 @@ def test_mounts(text: str, mount: Mount) -> None:
     assert container is not None and container.mounts == (mount,)
 
 
-BAD_MOUNTS = ("/proc:/x", "/x:/sys", "/dev/nvidia0", "/a:/etc", "/a:/", "/a:b", "a:/b:/c:ro", ":")
+BAD_MOUNTS = (
+    *("/proc:/x", "/x:/sys", "/dev/nvidia0", "/a:/etc", "/a:/", "/a:b", "a:/b:/c:ro", ":"),
+    *("/:/host", "//:/host", "//dev:/d", "/x://proc", "/x:/./sys/fs", "/a:/usr/.", "/a://run/"),
+)
 
 
 @pytest.mark.parametrize("text", BAD_MOUNTS)

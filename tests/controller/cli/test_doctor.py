@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -12,8 +13,9 @@ import pytest
 
 from cotenant.controller.cli.doctor import doctor as checks
 from cotenant.controller.cli.doctor.check import Check, DoctorFacts
+from cotenant.controller.cli.doctor.containers import TriedContainer, try_container
 from cotenant.controller.cli.doctor.doctor import run_all
-from cotenant.controller.cli.doctor.host_checks import folders, survival
+from cotenant.controller.cli.doctor.host_checks import container, folders, survival
 from cotenant.controller.cli.doctor.surroundings import Agent, Surroundings, look_around
 from cotenant.controller.domain import HostState
 from cotenant.controller.present.problem import Problem
@@ -183,3 +185,53 @@ def test_a_controller_that_knows_no_standbys_is_asked_all_the_same(
     assert found.status is not None and found.controllers is None
     controller.says(wire.GetControllers, replies.controllers())
     assert checks._answers(loaded, controller.endpoint).controllers is not None
+
+
+# --- Containers -------------------------------------------------------------------------------------
+
+
+def tried(folder: Path, code: int, err: str) -> tuple[TriedContainer | None, list[list[str]]]:
+    (folder / "podman").write_text("#!/bin/sh\n")
+    (folder / "podman").chmod(0o755)
+    ran: list[list[str]] = []
+
+    def run(words: list[str]) -> subprocess.CompletedProcess[str]:
+        ran.append(words)
+        if code < 0:
+            raise subprocess.TimeoutExpired(words, 20.0)
+        return subprocess.CompletedProcess(words, code, "", err)
+
+    return try_container(run, str(folder), uid=1000), ran
+
+
+def test_a_container_is_tried_as_jobs_have_them(tmp_path: Path) -> None:
+    found, (words,) = tried(tmp_path, 0, "")
+    assert {"--ipc=host", "--pid=host", "--network=host", "--userns=keep-id"} < {*words}
+    check = said(container(msgspec.structs.replace(facts({}), container=found)))
+    assert (check.verdict, check.found) == ("ok", "podman starts a container")
+    assert container(facts({})) is None and try_container(path=str(tmp_path / "empty")) is None
+
+
+QUEUES = "Error: statfs /dev/mqueue: no such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("code", "err", "found", "todo"),
+    [
+        (125, f"warning\n{QUEUES}\n", QUEUES, "mount -t mqueue mqueue /dev/mqueue"),
+        (
+            125,
+            "Error: cannot find newuidmap\n",
+            "Error: cannot find newuidmap",
+            "jobs with --image fail here",
+        ),
+        (1, "", "exit code 1", "jobs with --image fail here"),
+        (-1, "", "it did not come back within 20 s", "jobs with --image fail here"),
+    ],
+)
+def test_what_the_program_says_is_said_with_what_to_do(
+    tmp_path: Path, code: int, err: str, found: str, todo: str
+) -> None:
+    check = said(container(msgspec.structs.replace(facts({}), container=tried(tmp_path, code, err)[0])))
+    assert (check.verdict, check.found) == ("warn", f"podman starts none: {found}")
+    assert todo in check.todo

@@ -57,6 +57,16 @@ def test_csv_has_the_columns(controller: StandIn, replies: ModuleType, cotenant:
     assert (first["schema"], first["held_device_s"]) == ("past-job/1", "7200.0")
 
 
+def test_csv_of_others_names_is_not_computed(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
+) -> None:
+    job = past(replies, job_id="1", name="=1+1", loss=-0.5)
+    page = wire.PastJobs(request_id=0, jobs=(job,), now=replies.NOW, since=None, forgotten_jobs=0, next=0)
+    controller.says(wire.ListPastJobs, page)
+    (row,) = csv.DictReader(io.StringIO(cotenant("history", "-o", "csv").out))
+    assert (row["name"], row["loss"]) == ("'=1+1", "-0.5")
+
+
 def test_parquet_is_typed_and_has_a_row_group_for_each_page(
     controller: StandIn, replies: ModuleType, cotenant: Cotenant, tmp_path: Path
 ) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
@@ -174,3 +176,27 @@ def test_a_link_in_its_place_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 def test_clients_reach_a_wildcard_address_on_this_host() -> None:
     loaded = settings.load(flags={"controller.endpoint": "tcp://*:7070"}, files=[], environ={})
     assert paths.client_endpoint(loaded.settings) == "tcp://127.0.0.1:7070"
+
+
+def test_config_says_where_a_setting_is_written(
+    at_home: Path, cotenant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COTENANT_CONFIG")
+    result = cotenant("config", "limits.user_devices=4")
+    file = at_home / ".config/cotenant/cotenant.toml"
+    assert (result.code, f"write `user_devices = 4` below `[limits]` in {file}" in result.err) == (2, True)
+    file.parent.mkdir(parents=True)
+    file.write_text("[limits]\nuser_jobs = 3\nuser_devices = 2\n")
+    assert f"in place of line 3 of {file};" in cotenant("config", "limits.user_devices=4").err
+    assert 'write `shell = "warn:1h"`' in cotenant("config", "idle.shell=warn:1h").err
+    assert "did you mean `limits.user_devices`?" in cotenant("config", "limits.user_devcies=4").err
+
+
+def test_the_command_of_the_page_for_one_box_can_be_given_twice(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs/one-box.md").read_text()
+    (command,) = (line for line in page.splitlines() if line.startswith("printf") and "limits" in line)
+    here = command.replace("sudo ", "").replace("/etc/cotenant", str(tmp_path))
+    for _ in range(2):
+        subprocess.run(["/bin/sh", "-c", here], check=True, stdout=subprocess.DEVNULL)
+    (file,) = tmp_path.glob("*.toml")
+    assert settings.load(files=[file], environ={}).settings.limits.user_devices == 4

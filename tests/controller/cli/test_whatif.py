@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -67,6 +68,21 @@ def test_whatif_says_where_to_run_it_when_the_journal_is_elsewhere(
     controller.says(wire.GetStatus, status("/elsewhere/journal.sqlite, 7 entries"))
     result = cotenant("whatif", "--policy", "srtf")
     assert (result.code, "is not on this machine" in result.err, "--journal" in result.err) == (3, True, True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may open every file")
+def test_a_journal_that_is_closed_to_an_ordinary_account_is_one_line(
+    cotenant: Cotenant, controller: StandIn, journal: Path
+) -> None:
+    controller.says(wire.GetStatus, status(f"{journal / 'journal.sqlite'}, 7 entries"))
+    journal.chmod(0)
+    try:
+        results = [cotenant("whatif"), cotenant("sim", "replay", str(journal))]
+    finally:
+        journal.chmod(0o700)
+    for result in results:
+        assert (result.code, result.err.count("\n")) == (4, 1), result.err
+        assert "run this as the controller's account" in result.err
 
 
 def test_without_a_controller_the_settings_say_where_the_journal_is(

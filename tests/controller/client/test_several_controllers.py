@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import msgspec
 import pytest
+import zmq
 
 from cotenant.controller.client.connection import Client, Refusal, Unreachable
 from cotenant.controller.client.last_answer import recall_answer
@@ -32,7 +36,7 @@ class Site:
         self._held = held
         keys.init_cluster(folder)
         self._pair = keys.read_key(folder / keys.CONTROLLER_KEY)
-        self._mine = keys.find_key(folder)
+        self.key = keys.find_key(folder)
 
     def controller(self, port: int | str = "*") -> StandIn:
         made = StandIn(key=self._pair, port=port)
@@ -51,7 +55,7 @@ class Site:
 
     def client(self, *endpoints: str, timeout_s: float | None = None) -> Client:
         return self._held.enter_context(
-            Client(endpoints, self._mine, timeout_s=within_s(20.0) if timeout_s is None else timeout_s)
+            Client(endpoints, self.key, timeout_s=within_s(20.0) if timeout_s is None else timeout_s)
         )
 
 
@@ -170,6 +174,26 @@ def test_when_the_time_is_over_each_one_is_named_with_its_reason(site: Site) -> 
     assert text.startswith("no controller that leads has answered within 0.5 s: ")
     assert f"no controller at {gone} (Connection refused)" in text
     assert f"{standby.endpoint}: this is the standby" in text
+
+
+def test_a_client_that_is_dropped_after_a_failover_is_in_no_cycle(site: Site) -> None:
+    client = Client((closed_port(), site.leader().endpoint), site.key, timeout_s=within_s(20.0))
+    client.ask(SUBMIT)
+    dropped = weakref.ref(client)
+    client.close()
+    gc.disable()
+    try:
+        del client
+        assert dropped() is None, "a collector would end its context before its sockets, and wait for ever"
+    finally:
+        gc.enable()
+
+
+def test_a_connection_that_cannot_be_made_leaves_nothing_open(site: Site) -> None:
+    client = Client(site.leader().endpoint, msgspec.structs.replace(site.key, server="no key"))
+    with pytest.raises(zmq.ZMQError):
+        client.ask(SUBMIT)
+    assert client._context is None
 
 
 def test_a_client_of_the_standby_alone_is_told_so_at_once(site: Site) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.domain.reasons import TEMPLATES, Reason, because, render, render_whole
+from cotenant.controller.domain import reasons
+from cotenant.controller.domain.reasons import TEMPLATES, Reason, because, mentions, render, render_whole
 from tests.building.sources import nodes
 from tests.controller.watching import operands_of
 
@@ -88,6 +89,42 @@ def test_every_reason_in_the_source_has_a_known_code_and_the_right_number_of_ope
         if code.value not in TEMPLATES or (counted and len(call.args) - 1 != operands_of(str(code.value))):
             wrong.append(f"{where}: {ast.unparse(call)}")
     assert wrong == []
+
+
+NAMED = [
+    (because("preempted-for", "205", 4120.16, 330.0), ["205"]),
+    (because("costs-share", "7", 1.0, 205.0, 4120.16, 12.0, 20, 1, 1.0), ["7"]),
+    (because("costs-preempt", 1.0, 2.0, 3.0, "8, 9_12"), ["8", "9_12"]),
+    (because("placed-together", "next in order", 2), []),
+    (because("ahead", "jobs 3, 4, 6_0 and 12 more"), ["3", "4", "6_0"]),
+    (because("leave-first", "jobs 1, 2", "have", ", about 5 m from now"), ["1", "2"]),
+    (because("budget", "300"), []),
+    (because("trouble", "exit code 1: job 5 beside 6"), []),
+    (because("sharing-unknown", "7", "it runs job 8's script"), ["7"]),
+    (because("wfq-behind", "3", 2, 4, 5), ["3"]),
+    (Reason("from-a-newer-version", ("job 3",)), []),
+]
+
+
+@pytest.mark.parametrize(("reason", "jobs"), NAMED, ids=lambda each: getattr(each, "code", None))
+def test_only_operands_for_jobs_name_jobs(reason: Reason, jobs: list[str]) -> None:
+    text = render(reason)
+    assert [text[begin:end] for begin, end in mentions(reason)] == jobs
+    assert "\0" not in text
+
+
+def test_each_reason_that_is_given_a_jobs_number_has_a_place_for_it() -> None:
+    """`because("behind", job.job_id, ...)`: a link needs `job {0}` or the like (`reasons._JOB_PLACE`)."""
+    missing = []
+    for where, call in written():
+        match call.args:
+            case [ast.Constant(value=str(code)), *operands] if code in TEMPLATES:
+                places = reasons._job_places()[code]
+                given = [at for at, each in enumerate(operands) if ast.unparse(each).endswith(".job_id")]
+                missing += [f"{where}: {code} {{{at}}}" for at in given if at not in places]
+    assert {each.split(": ")[1] for each in missing} == {"would-fit {0}", "held-idle {1}"}, (
+        "commands about itself"
+    )
 
 
 def named_codes(names: set[str]) -> Iterator[tuple[str, str]]:

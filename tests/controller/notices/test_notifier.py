@@ -362,6 +362,63 @@ def test_a_webhook_that_the_site_does_not_allow_is_refused(
     assert url not in str(answers)
 
 
+DOMAINS = {
+    "the site's own": (NotifySettings(mail_domain="Lab.example"), "lab.example"),
+    "a list": (NotifySettings(mail_domains=("lab.example", "x.org")), "lab.example, x.org"),
+    "both": (NotifySettings(mail_domain="lab.example", mail_domains=("x.org",)), "lab.example, x.org"),
+}
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_mail_goes_to_the_sites_domains_alone(open_station: MakesStation, name: str) -> None:
+    settings, domains = DOMAINS[name]
+    station = open_station(settings)
+    elsewhere = "victim@elsewhere.example"
+    for dry_run in (False, True):
+        submit = clients.Submit(specs=(job(notify=("fail", elsewhere)),), dry_run=dry_run)
+        answer = station.ask(submit, ALICE)
+        assert isinstance(answer, clients.Failure) and answer.code == "refused"
+        assert f"{elsewhere}: this site's mail goes to {domains} alone" in answer.message
+    answer = station.ask(clients.SendTestNotice(mail=elsewhere), ALICE)
+    assert isinstance(answer, clients.Failure) and answer.code == "refused"
+    station.submit(notify=("end", "bob@LAB.example"))
+
+
+def test_an_address_that_was_taken_before_gets_no_mail_from_a_site_that_keeps_to_its_domains(
+    open_station: MakesStation,
+) -> None:
+    station = open_station(NotifySettings(mail_domain="lab.example", mail_domains=("*",)))
+    cancel(station, station.submit(notify=("end", "victim@elsewhere.example")))
+    station.settle()
+    station = open_station(NotifySettings(mail_domain="lab.example"))
+    assert take(station) == []
+    assert station.core.counters["notices_failed"] == 1
+
+
+def test_a_submission_says_that_its_mail_cannot_be_sent(open_station: MakesStation) -> None:
+    mail, both = NotifySettings(), NotifySettings(command=("tell",), mail_domain="lab.example")
+    submit = clients.Submit(specs=(job(notify=ENDS),))
+    for settings, why, notes in (
+        (mail, "Connection refused", 1),
+        (mail, "", 0),
+        (both, "Connection refused", 0),
+    ):
+        station = open_station(settings, why_unreached=lambda smtp, why=why: why)
+        said = [each for each in station.ask(submit, ALICE).notes if "may not be told" in each]
+        assert len(said) == notes
+        assert all("Connection refused (notify.smtp = 127.0.0.1:25); try `cotenant" in each for each in said)
+
+
+def test_a_relay_that_has_failed_is_said_at_submission(open_station: MakesStation) -> None:
+    station = open_station(NotifySettings(smtp="relay.example:25"))
+    station.ask(clients.SendTestNotice(), ALICE)
+    take(station, DEAD)
+    (said,) = [
+        each for each in station.ask(clients.Submit(specs=(job(notify=ENDS),)), ALICE).notes if "told" in each
+    ]
+    assert said.count("notify.smtp = relay.example:25") == 1
+
+
 @pytest.mark.parametrize("word", ["often", "anna@", "a@b\nBcc: c@d", "@", "<a@b>", "a b@c"])
 def test_words_that_are_neither_kind_nor_address_are_refused(word: str) -> None:
     with pytest.raises(ValueError, match="notify must be of"):
@@ -376,7 +433,11 @@ def test_who_cannot_be_told_is_not_left_to_wait_for_it(open_station: MakesStatio
 WAYS = {
     "mail to the relay's own user, where there is nothing else": (NotifySettings(), (), ["alice"]),
     "mail at the site's domain": (NotifySettings(mail_domain="lab.example"), (), ["alice@lab.example"]),
-    "mail at her own address": (NotifySettings(mail_domain="lab.example"), ("al@x.org",), ["al@x.org"]),
+    "mail at her own address": (
+        NotifySettings(mail_domain="lab.example", mail_domains=("x.org",)),
+        ("al@x.org",),
+        ["al@x.org"],
+    ),
     "command alone": (BY_COMMAND, (), [""]),
     "command and webhook of the site": (NotifySettings(command=("c",), site_webhook_file="/f"), (), ["", ""]),
 }
@@ -456,7 +517,7 @@ def test_it_is_tried_again_later_and_later_and_given_up_after_a_day(
         station.tick(RETRY_S)
     shown = station.ask(clients.ShowJob(job_id=job_id), ALICE).job.told
     assert 24 <= tries <= 40 and station.time_s < GIVE_UP_S + 2 * 3600
-    assert shown == "end by command; the last (end): command failed: it does not want it"
+    assert shown == "end by command; the last (end): command failed: it does not want it (notify.command)"
     assert station.core.counters["notices_failed"] == 1 and "not told: alice" in caplog.text
     assert take(open_station()) == []
 
@@ -512,12 +573,12 @@ def test_a_test_is_sent_once_and_says_what_came_of_it(open_station: MakesStation
     get = clients.GetNotice(notice_id=asked.notice_id)
     assert station.ask(get, ALICE).ways == {
         "command": "sent",
-        "mail to a@x.org": "failed: Connection refused",
+        "mail to a@x.org": "failed: Connection refused (notify.smtp = 127.0.0.1:25)",
     }
     assert isinstance(station.ask(get, BOB), clients.Failure)
     assert station.ask(clients.GetNotice(), BOB).ways == {
         "command": "sent",
-        "mail": "failed: Connection refused",
+        "mail": "failed: Connection refused (notify.smtp = 127.0.0.1:25)",
     }
     assert station.journal.notices() == []
     station.deliveries.waiting.clear()

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cotenant.controller.sim.traces.reading import FORMATS, parse, read
-from cotenant.controller.sim.traces.schema import schema_text, write_csv
+from cotenant.controller.sim.traces.schema import read_schema, schema_text, write_csv
 from cotenant.controller.sim.traces.table import content, decode_utf_8, unpack_gzip
 from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem, describe, offered_load
 from cotenant.controller.trace_names import NAMES, PHILLY_VCS
@@ -434,3 +434,12 @@ def test_any_bytes_give_a_trace_or_a_problem(data: bytes, format: str) -> None:
         assert found.message
     else:
         assert len(found) > 0 and describe(found, gpus=8)["jobs"] == len(found)
+
+
+def test_a_trace_with_such_names_is_read_as_it_was_written() -> None:
+    text = "job_id,submit_time_s,duration_s,gpus,user\n'=1+1,0,5,1,'@eve\n2,1,0.5,1,ann\n"
+    trace = read_schema(text, name="t")
+    assert trace.job_ids == ("=1+1", "2") and trace.user.texts()[0] == "@eve"
+    again = schema_text(trace)
+    assert "\n'=1+1,0,5,1,'@eve," in again
+    assert schema_text(read_schema(again, name="t")) == again

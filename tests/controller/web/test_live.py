@@ -157,22 +157,5 @@ def test_jobs_are_watched_while_no_page_is_open(served: Any, controller: StandIn
             time.sleep(0.01)
 
 
-@pytest.mark.parametrize(
-    ("text", "linked"),
-    [
-        ("behind job 3 in fifo order; it needs 1 device, and 0 are free", "3"),
-        ("ahead of it: jobs 3, 4, 6_0 and 12 more", "3 4 6_0"),
-        ("first jobs 1 and 2 have to end", "1 2"),
-        ("sharing with 9 pays: average completion 12 s", "9"),
-        ("chosen together with 2 other jobs", ""),
-        ("job <b>7</b>", ""),
-    ],
-)
-def test_each_number_of_a_job_in_a_text_becomes_a_link(text: str, linked: str) -> None:
-    pieces = split_at_jobs(text)
-    assert [job_id for _, job_id in pieces if job_id] == linked.split()
-    assert "".join(before + job_id for before, job_id in pieces) == text
-
-
 def test_all_numbers_of_a_cell_become_links() -> None:
-    assert split_at_jobs("7 and 8_1", is_numbers=True) == [("", "7"), (" and ", "8_1"), ("", "")]
+    assert split_at_jobs("7 and 8_1") == [("", "7"), (" and ", "8_1"), ("", "")]

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 from starlette.testclient import TestClient
 
-from cotenant.controller.domain import HostState, JobId, Phase
+from cotenant.controller.domain import HostState, JobId, Phase, because, mentions, render
 from cotenant.controller.web.pages.queue import WAITS
 from cotenant.controller.wire import SharingView
 from cotenant.controller.wire import clients as wire
@@ -461,3 +461,90 @@ def test_usage_is_a_page_with_those_first_who_held_most(browser: TestClient, con
     text = words(browser.get("/usage?by=organisation&since=1d").text)
     assert "Organisation Jobs" in text and "Decayed - 3 4 1 0.5 0 0.01 1m30s 0 0.01" in text
     assert browser.get("/usage?by=nothing&since=never").status_code == 200
+
+
+# --- Links to jobs ----------------------------------------------------------------------------------
+
+
+class ReadLinks(HTMLParser):
+    """The links to jobs, and what is not HTML: a link in a link, a cell outside its row."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.links: list[tuple[str, str]] = []
+        self.wrong: list[str] = []
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if not re.fullmatch(r"[a-z_:][\w:.-]*", name) or (value and "<" in value):
+                self.wrong.append(f"{tag} {name}={value}")
+        if tag == "a":
+            self.links.append((dict(attrs).get("href") or "", ""))
+            if "a" in self._open:
+                self.wrong.append("a link in a link")
+        if tag == "td" and self._open[-1:] != ["tr"]:
+            self.wrong.append("a cell outside its row")
+        if tag in ("a", "tr", "td", "table"):
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("a", "tr", "td", "table") and self._open.pop() != tag:
+            self.wrong.append(f"</{tag}>")
+
+    def handle_data(self, data: str) -> None:
+        if self._open[-1:] == ["a"]:
+            href, text = self.links[-1]
+            self.links[-1] = (href, text + data)
+
+    @property
+    def to_jobs(self) -> list[tuple[str, str]]:
+        return [(href, text) for href, text in self.links if href.startswith("/jobs/")]
+
+
+EVIL = '"><img src=x onerror=alert(1)> job 2'
+
+
+def test_the_timelines_table_is_html_and_links_jobs_alone(browser: TestClient, controller: StandIn) -> None:
+    attempt = structs.replace(replies.attempt(), co_tenants=(JobId("204"),))
+    job = wire.TimelineJob(
+        job_id=JobId("203"),
+        name=EVIL,
+        user="ada",
+        phase=Phase.RUNNING,
+        submitted_at=replies.NOW,
+        ended_at=None,
+        attempts=(attempt,),
+    )
+    at = replies.NOW
+    view = wire.TimelineView(begin_at=at, end_at=at, devices=(), jobs=(job,), policies=(), more=0)
+    controller.says(wire.GetTimeline, wire.Timelined(request_id=0, timeline=view, now=replies.NOW))
+    page = browser.get("/timeline").text
+    read = ReadLinks(page[page.index('<div id="attempts"') : page.index("</table>") + len("</table>")])
+    assert read.wrong == []
+    assert read.to_jobs == [("/jobs/203", "203"), ("/jobs/204", "204")]
+
+
+def test_seconds_and_names_in_a_reason_are_no_links(
+    browser: TestClient, jobs: Any, controller: StandIn
+) -> None:
+    reason = because("costs-preempt", 306.32, 739.66, 4120.16, "205")
+    text = render(reason)
+    waiting = replies.job_view(
+        "206",
+        phase=Phase.QUEUED,
+        reason=text,
+        reason_code=reason.code,
+        reason_jobs=mentions(reason),
+        name="job 2",
+    )
+    explained = replies.explained(waiting, "5s ago: exit code 1: job 7", f"1m ago: {text}")
+    spans = tuple((at + 8, end + 8) for at, end in mentions(reason))
+    shown = structs.replace(explained.explanation, lines_jobs=((), spans))
+    jobs.jobs = [waiting]
+    controller.says(wire.Explain, structs.replace(explained, explanation=shown))
+    read = ReadLinks(browser.get("/queue").text)
+    assert {href for href, _ in read.to_jobs} == {"/jobs/205", "/jobs/206"}
+    assert read.wrong == []
