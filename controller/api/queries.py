@@ -80,7 +80,8 @@ class Queries:
         """Jobs are numbered as they arrive, so a number says where a page goes on, whatever has ended
         meanwhile; of ended jobs, the time of the end says so."""
         jobs = self._core.state.engine.jobs
-        found = jobs_named(self._core, request.job_ids) if request.job_ids else jobs.values()
+        named: Iterable[Job] = jobs_named(self._core, request.job_ids) if request.job_ids else jobs.values()
+        found = named
         by_state: dict[Phase, int] = {}
         if request.count:
             found = wanted_jobs(found, request)
@@ -89,7 +90,7 @@ class Queries:
             found = not_before(request, found)
         rows = rows_of(found if request.count else wanted_jobs(found, request), request)
         if request.fold:
-            rows = fold_arrays(rows, jobs.values(), by_end=request.ended)
+            rows = fold_arrays(rows, named, by_end=request.ended, is_named=bool(request.job_ids))
         if request.ended and request.before is not None:
             rows = [row for row in rows if row.place < request.before]
         elif request.page and not request.ended and request.fold:
@@ -143,7 +144,8 @@ class Queries:
         view = self.view(record, now, fresh_reason=fresh_reason, brief=brief)
         if row.tasks is None:
             return view
-        forgotten = self._core.journal.count_past_tasks(array_of(row.job.job_id))
+        array = array_of(row.job.job_id)
+        forgotten = () if row.is_named else self._core.journal.count_past_tasks(array)
         return msgspec.structs.replace(view, array=array_view(row, forgotten))
 
     def view(

@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from cotenant.controller.domain import PRIORITY_MAX, SlurmScript, texts
+from cotenant.controller.domain import PRIORITY_MAX, SlurmScript, split_words, texts
 from cotenant.controller.present.problem import suggestion
 from cotenant.controller.submission.options import (
     BY_KEY,
@@ -194,7 +194,9 @@ class SlurmLines:
         self._set("nodes", least, where)
 
     def _dependency(self, flag: str, value: str, where: str) -> None:
-        kinds = [part.partition(":")[0] for part in value.split(",")]
+        if not value.strip():
+            return  # As `-d "$JOB"` of a variable that is empty.
+        kinds = [part.partition(":")[0] for part in split_words(value)]
         unknown = [kind for kind in kinds if kind not in _DEPENDENCY]
         if unknown or "?" in value:
             what = f"{unknown[0]!r}" if unknown else "? for one of several"
