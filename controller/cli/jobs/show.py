@@ -87,5 +87,5 @@ def explain(
         else:
             reply, array = found, None
     if array is not None and form in ("table", "wide"):
-        screen.say(f"array {job}: {count_text(array)}; of its tasks, the one that says most:")
+        screen.say(f"array {array.number}: {count_text(array)}; of its tasks, the one that says most:")
     show_one(form, reply.explanation, reply.job.job_id, reply, explanation_page)
