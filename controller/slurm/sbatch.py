@@ -136,7 +136,7 @@ class SlurmLines:
     def _take_flag(self, flag: str, value: str, where: str, line: int) -> None:
         if flag in SAME:
             key = SAME[flag]
-            self._set(key, "unlimited" if key == "time" and value == "0" else value, where)
+            self._set(key, limit_word(value) if key == "time" else value, where)
         elif flag in self.TAKEN:
             self.TAKEN[flag](self, flag, value, where)
         elif flag in REFUSED:
@@ -431,6 +431,11 @@ def _hosts(given: dict[str, Given], per_node: str) -> Given | None:
     if per_node or "--ntasks-per-node" in given:
         return Given(value=1, where=given[per_node or "--ntasks-per-node"].where)
     return None
+
+
+def limit_word(text: str) -> str:
+    """A time limit as we have it: with Slurm none is 0."""
+    return "unlimited" if re.fullmatch("0[0:-]*", text.strip()) else text
 
 
 def _count(value: str, where: str, flag: str) -> int:

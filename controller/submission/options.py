@@ -167,6 +167,12 @@ def path(text: str) -> str:
     return text
 
 
+def output_path(text: str) -> str:
+    if "\n" in text or "\r" in text:
+        raise ValueError(f"must be a path in one line, got {quoted_text(text)}")
+    return path(text)
+
+
 def one_word(text: str) -> str:
     words = word_list(text)
     if len(words) != 1:
@@ -339,7 +345,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "with --image: a file or folder of the host that the container sees, besides the working directory",
         repeat=True,
     ),
-    Option("output", "FILE", path, "its output also goes there; %j job, %a attempt, %r rank"),
+    Option("output", "FILE", output_path, "its output also goes there; %j job, %a attempt, %r rank"),
     Option("retries", "N", count_from_zero, "start it again after N failures of its own (default 0)"),
     Option("requeue_at_limit", "N", count_from_zero, "at its time limit save and queue again, up to N times"),
     Option("env", "NAME=VALUE", variable, "set a variable; NAME alone copies yours", repeat=True),

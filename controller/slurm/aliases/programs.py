@@ -49,6 +49,7 @@ from cotenant.controller.slurm.aliases.listings import (
     table,
 )
 from cotenant.controller.slurm.aliases.words import Flags, GivenWords, jobs_and_steps, read_words
+from cotenant.controller.slurm.sbatch import limit_word
 from cotenant.controller.submission.recording import user_name
 from cotenant.controller.submission.settings import setting
 from cotenant.controller.wire import clients as wire
@@ -174,6 +175,8 @@ def _update(words: list[str]) -> int:
             raise Problem(
                 "usage", f"scontrol update: {key} is not known here", f"known are {', '.join(SETTINGS)}"
             )
+    if "timelimit" in given:
+        given["timelimit"] = limit_word(given["timelimit"])
     changes = dict(setting(f"{SETTINGS[key]}={value}") for key, value in given.items())
     with asking() as client:
         named = _ids(jobs_and_steps("scontrol update", [jobs]))

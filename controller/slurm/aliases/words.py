@@ -15,6 +15,15 @@ from cotenant.controller.slurm.sbatch import SWITCHES
 
 LISTS: Final = ("--jobs", "--user", "--name", "--states", "--state")
 """Given twice, both count."""
+INSTEAD: Final = {
+    ("squeue", "--start"): "cotenant eta JOB and cotenant explain JOB say it",
+    ("squeue", "-i"): "cotenant queue --watch",
+    ("squeue", "--iterate"): "cotenant queue --watch",
+    ("squeue", "--json"): "cotenant queue -o json",
+    ("sacct", "--json"): "cotenant history -o json",
+    ("sinfo", "--json"): "cotenant nodes -o json",
+}
+"""What has another name here."""
 
 _STEPS: Final = r"[0-9]+|batch|extern|interactive"
 _SHARED_STEPS: Final = ("", "batch", "extern", "0")
@@ -79,7 +88,7 @@ def read_words(program: str, words: Sequence[str], known: Flags) -> GivenWords:
             key, value = takes[name], value if equals else left.pop(0)
             flags[key] = f"{flags[key]},{value}" if key in LISTS and key in flags else value
         else:
-            near = suggestion(name, [*takes, *alone])
+            near = INSTEAD.get((program, name)) or suggestion(name, [*takes, *alone])
             raise Problem("usage", f"{program}: the option {name} is not known here", near)
     return GivenWords(flags, rest)
 
