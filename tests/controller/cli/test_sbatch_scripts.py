@@ -243,7 +243,8 @@ def test_what_cannot_be_honoured_is_refused_with_what_to_do(tmp_path: Path, line
 
 NONE_AND_SOME = {
     "-t 0": ("time_limit_s", None), "--time=0:00:00": ("time_limit_s", None),
-    "-t 0-0": ("time_limit_s", None), "-t 0:30": ("time_limit_s", 30.0), '-d ""': ("after", ()), "--dependency=": ("after", ()),
+    "-t 0-0": ("time_limit_s", None), "-t 0:30": ("time_limit_s", 30.0),
+    '-d ""': ("after", ()), "--dependency=": ("after", ()),
     "-d afterok:12_[1-3,7]:9,afterany:4_[0-8:4]": (
         "after",
         (

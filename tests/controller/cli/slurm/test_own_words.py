@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, get_args
 
 import pytest
 
+from cotenant.controller.cli.verbs import SYNONYMS
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.domain.reasons import TEMPLATES
 from cotenant.controller.present.problem import Problem
@@ -60,13 +63,14 @@ def slurm(
         controller.says(kind, lambda body: station.ask(body, asker[0]))
 
     def run(line: str) -> Ran:
-        name, *words = line.split()
+        name, *words = shlex.split(line)
+        told = ""
         try:
             code = programs.PROGRAMS[name](words)
         except Problem as problem:
-            code = problem.exit_code
+            code, told = problem.exit_code, f"{problem.message}; {problem.hint}"
         shown = capsys.readouterr()
-        return Ran(code, shown.out, shown.err)
+        return Ran(code, shown.out, shown.err + told)
 
     return run
 
@@ -213,3 +217,53 @@ def test_every_reason_of_the_domain_has_a_word(code: str) -> None:
 
 def test_a_newer_controllers_reason_has_none() -> None:
     assert reason_word("of-tomorrow") == NO_REASON
+
+
+# --- The table of docs/slurm.md ---------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[4] / "docs" / "slurm.md"
+ASKING = {"squeue", "scancel", "sacct", "sinfo", "scontrol", "seff"}
+"""The programs that start no job: those are tried on a live cluster."""
+VALUES = {"-u": "-u bob", "-n": "-n train", "-t": "-t PENDING", "-a": "-a"}
+ROWS = re.findall(r"^\| (.*`.*) \| (.*) \|$", PAGE.read_text().partition("## In a job")[0], re.M)
+
+
+def commands(before: str) -> Iterator[str]:
+    """The command lines of a cell, with jobs that there are; a lone option or verb is the first one's."""
+    first = ""
+    for word in re.findall(r"`([^`]+)`", before):
+        first = word if word.partition(" ")[0] in ASKING | {"sreport"} else first
+        program, _, rest = first.partition(" ")
+        if word.startswith("-"):
+            word = f"{program} {VALUES.get(word, word)}"
+        elif word in ("release", "requeue"):
+            word = f"{program} {word} {rest.partition(' ')[2]}"
+        if word.partition(" ")[0] in ASKING | {"sreport"}:
+            yield re.sub(r"\b(JOB|7|14)\b", "1", word.replace("12_[1-3]", "2_[1-3]"))
+
+
+TABLE = [(line, now) for before, now in ROWS for line in commands(before)]
+
+
+@pytest.mark.parametrize(("line", "now"), TABLE, ids=[line for line, _ in TABLE])
+def test_each_line_of_the_table_is_the_same_here_or_names_what_is(
+    line: str, now: str, slurm: Slurm, asker: list[Identity]
+) -> None:
+    program, *_ = line.split()
+    if " -u bob" in line or " update " in line:
+        asker[0] = ADMIN
+    named = {" ".join(words.split()[:2]) for words in re.findall(r"`(cotenant [^`]+)`", now)}
+    if program not in programs.PROGRAMS:
+        assert f"cotenant {SYNONYMS[program]}" in named
+        return
+    if " release" in line:
+        slurm("scontrol hold 2_[1-3]")
+    if " requeue" in line:  # Of jobs that have ended.
+        slurm("scancel 2_[1-3]")
+    ran = slurm(line)
+    assert named
+    assert ran.code == 0 or any(each in ran.err for each in named), ran
+
+
+def test_the_table_was_found() -> None:
+    assert len(ROWS) > 14 and {line.split()[0] for line, _ in TABLE} == ASKING | {"sreport"}
