@@ -12,8 +12,7 @@ from typing import NamedTuple, get_args
 import pytest
 
 from cotenant.controller.cli.verbs import SYNONYMS
-from cotenant.controller.domain import JobId, Phase
-from cotenant.controller.domain.reasons import TEMPLATES
+from cotenant.controller.domain import JobId, Phase, reasons
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.slurm.aliases import listings, programs
 from cotenant.controller.slurm.aliases.reasons import NO_REASON, WORDS, reason_word, why_waiting
@@ -203,13 +202,13 @@ def test_a_waiting_jobs_reason_is_slurms(code: str, word: str) -> None:
 
 
 def test_what_is_held_says_so_whatever_the_code() -> None:
-    words = {code: why_waiting(waiting("7", "", reason_code=code, phase=Phase.HELD)) for code in TEMPLATES}
+    words = {code: why_waiting(waiting("7", "", reason_code=code, phase=Phase.HELD)) for code in reasons.TEMPLATES}
     assert {words["held-by"], words["submitted"]} == {"JobHeldUser"}
     assert {words["held-infra"], words["held-idle"], words["workdir-missing"]} == {"JobHeldAdmin"}
     assert set(words.values()) == {"JobHeldUser", "JobHeldAdmin"}
 
 
-@pytest.mark.parametrize("code", TEMPLATES)
+@pytest.mark.parametrize("code", reasons.TEMPLATES)
 def test_every_reason_of_the_domain_has_a_word(code: str) -> None:
     assert code in WORDS or any(code.startswith(each) for each in WORDS if each.endswith("-"))
     assert reason_word(code) in WORDS.values()
