@@ -47,6 +47,8 @@ LIMIT_MAX: Final = 1_000_000
 """Jobs in a listing that is read in pages."""
 LIST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
 HISTORY_LINES: Final = 20
+GOES_BEFORE: Final = ("priority", "fair-share")
+"""They say more of a job than that waiting costs least."""
 PAIRS_MAX: Final = 10_000
 _FIRST_SHOWN: Final = ("crowded", "faulted", "loses")
 
@@ -155,7 +157,9 @@ class Queries:
         record = told_now(record, self._link.telemetry)
         reason: Reason | None = None
         if fresh_reason and job.phase is Phase.QUEUED:
-            reason = state.engine.explain(job.job_id, now.now_s)[0]
+            first, *more = state.engine.explain(job.job_id, now.now_s)
+            ahead = (each for each in more if first.code == "costs-wait" and each.code in GOES_BEFORE)
+            reason = next(ahead, first)
         reason = reason or self._fetching(job)
         told = self._link.telemetry
         if brief:

@@ -340,7 +340,7 @@ def _slurm_source(words: Sequence[str], sbatch: Sbatch) -> _Source:
         script = directives.read_script(path, sbatch.options)
         argv = (*script.interpreter, os.path.abspath(path), *words[1:])
     else:
-        if problem := unreadable(text.encode(errors="surrogateescape"), path.name):
+        if problem := unreadable(text.encode(errors="surrogateescape"), path.name, is_file=False):
             raise problem
         script = directives.script_of(text.splitlines(), path, sbatch.options)
         argv = (*script.interpreter, "-c", text, *words)

@@ -15,18 +15,18 @@ BOM: Final = b"\xef\xbb\xbf"
 NO_FIRST_LINE: Final = "has no first line such as #!/bin/bash"
 
 
-def unreadable(data: bytes, name: str) -> BadSubmission | None:
+def unreadable(data: bytes, name: str, *, is_file: bool = True) -> BadSubmission | None:
     """Why an interpreter could not read this text, or None."""
-    file = shlex.quote(name)
+    sed, file = ("sed -i", f" {shlex.quote(name)}") if is_file else ("sed", "")
     if data.startswith(BOM):
         message = f"{name}:1: begins with a byte order mark (BOM), so that nothing sees its #! line"
-        return BadSubmission(message, f"remove it: sed -i '1s/^\\xEF\\xBB\\xBF//' {file}")
+        return BadSubmission(message, f"remove it: {sed} '1s/^\\xEF\\xBB\\xBF//'{file}")
     at = data.find(b"\r\n")
     if at < 0:
         return None
     line = data.count(b"\n", 0, at) + 1
     message = f"{name}:{line}: ends in a DOS line break (\\r\\n), and the \\r would be read as text"
-    return BadSubmission(message, f"remove them: sed -i 's/\\r$//' {file}")
+    return BadSubmission(message, f"remove them: {sed} 's/\\r$//'{file}")
 
 
 def no_program(data: bytes, name: str) -> BadSubmission | None:

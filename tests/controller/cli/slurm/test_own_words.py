@@ -201,8 +201,28 @@ def test_a_waiting_jobs_reason_is_slurms(code: str, word: str) -> None:
     assert why_waiting(job_view("7", reason_code=code)) == NO_REASON
 
 
+@pytest.mark.parametrize("policy", ["cotenant", "fifo"])
+def test_who_waits_behind_a_job_of_higher_priority_says_so(policy: str, tmp_path: Path) -> None:
+    here = Station(tmp_path, policy=policy)
+    here.join()
+    while run_next(here):
+        pass
+    low = here.submit(ADMIN)
+    high = here.submit(ADMIN, priority=5)
+    views = {each.job_id: each for each in here.ask(wire.ListJobs(), ADMIN).jobs}
+    assert [why_waiting(views[each]) for each in (high, low)] == ["Resources", "Priority"]
+    here.close()
+
+
+def run_next(station: Station) -> bool:
+    """Submits a job; whether it was started."""
+    job_id = station.submit(ADMIN)
+    return station.core.state.engine.jobs[job_id].phase is not Phase.QUEUED
+
+
 def test_what_is_held_says_so_whatever_the_code() -> None:
-    words = {code: why_waiting(waiting("7", "", reason_code=code, phase=Phase.HELD)) for code in reasons.TEMPLATES}
+    held = {code: waiting("7", "", reason_code=code, phase=Phase.HELD) for code in reasons.TEMPLATES}
+    words = {code: why_waiting(each) for code, each in held.items()}
     assert {words["held-by"], words["submitted"]} == {"JobHeldUser"}
     assert {words["held-infra"], words["held-idle"], words["workdir-missing"]} == {"JobHeldAdmin"}
     assert set(words.values()) == {"JobHeldUser", "JobHeldAdmin"}
