@@ -45,9 +45,9 @@ def written(folder: Path, name: str, text: bytes) -> Path:
 )
 def test_dos_line_breaks_anywhere_in_a_script(tmp_path: Path, text: bytes, line: int) -> None:
     path = written(tmp_path, "job.sh", text)
-    for made in (lambda: sent(tmp_path, str(path)), lambda: sent(tmp_path, str(path), sbatch=Sbatch())):
+    for sbatch in (None, Sbatch()):
         with pytest.raises(BadSubmission, match=rf"job\.sh:{line}: ends in a DOS line break") as refused:
-            made()
+            sent(tmp_path, str(path), sbatch=sbatch)
         assert refused.value.hint == f"remove them: sed -i 's/\\r$//' {path}"
 
 
@@ -84,9 +84,9 @@ def test_what_its_interpreter_reads_is_taken(tmp_path: Path, text: bytes, words:
 
 def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, "job", BOM + DIRECTIVE)
-    for made in (lambda: sent(tmp_path, str(path)), lambda: sent(tmp_path, "./job", command_only=True)):
+    for word, command_only in ((str(path), False), ("./job", True)):
         with pytest.raises(BadSubmission, match=r"job:1: begins with a byte order mark \(BOM\)"):
-            made()
+            sent(tmp_path, word, command_only=command_only)
 
 
 def test_the_hints_mend_the_file(tmp_path: Path) -> None:
