@@ -55,7 +55,7 @@ class Inadmissible(ValueError):
 
 KIB: Final = 1024
 JOB_ID: Final = Limit("name", 64)
-JOB_WORD: Final = Limit("name", 4 * KIB, count_max=100_000, total_max=2048 * KIB)
+JOB_WORD: Final = Limit("name", 512, count_max=100_000, total_max=2048 * KIB)
 """As `38_[0-3,7]`."""
 NAME: Final = Limit("name", 256)
 PATH: Final = Limit("raw", 4 * KIB)
