@@ -69,7 +69,7 @@ def _moment(text: str, now_s: float, zone: tzinfo | None) -> datetime:
     if re.match(r"now$|(now)? *[+]", text):
         ahead_s = _ahead_s(text.removeprefix("now").replace(" ", ""))
         return datetime.fromtimestamp(now_s + ahead_s, UTC).astimezone(zone)
-    if re.match(r"[0-9]{4}-", text):
+    if re.match(r"[0-9]{4}-|[0-9]{8}", text):
         found = datetime.fromisoformat(text.upper())
         return found if found.tzinfo is not None else instant(found, zone)
     here = datetime.fromtimestamp(now_s, zone).date()
