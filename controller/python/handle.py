@@ -352,7 +352,7 @@ def job(job_id: str | int, *, endpoint: str | None = None) -> JobHandle[Any]:
             raise
         tasks = jobs(array=job_id, endpoint=endpoint)  # Refused as well where it is no array.
         call = f"cotenant.jobs(array={found.id}) has its tasks, cotenant.job({tasks[0].id!r}) is the first"
-        raise RequestRefused(refused.code, f"{found.id} is several jobs, not one", call) from None
+        raise RequestRefused(refused.code, f"{found.id} is an array, not one job", call) from None
     return found
 
 
