@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from cotenant.controller.domain.job_spec import *  # noqa: F403
     from cotenant.controller.domain.job_words import *  # noqa: F403
     from cotenant.controller.domain.lifecycle import *  # noqa: F403
-    from cotenant.controller.domain.local_clocks import *  # noqa: F403
     from cotenant.controller.domain.notices import *  # noqa: F403
     from cotenant.controller.domain.outcomes import *  # noqa: F403
     from cotenant.controller.domain.printed import *  # noqa: F403
@@ -91,7 +90,6 @@ _HOMES: Final = {
         "LIFECYCLE", "LOADING", "ON_DEVICES", "QUEUED", "RESERVED", "RUNNING", "STOPPING", "WAITING",
         "Change", "ChangeVerb", "Phase", "advance",
     ),
-    "local_clocks": ("ClockChange", "changes_between", "first_showing"),
     "notices": (
         "NOTICE_KINDS", "NOTIFY_FORMS", "WEBHOOK_VARIABLE", "NoticeKind", "is_mail_address", "notify_problem",
         "read_notify",

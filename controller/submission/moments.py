@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 import time as clocks
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from math import ceil, floor
 from typing import Final
 
-from cotenant.controller.domain import changes_between, first_showing, texts
+from cotenant.controller.domain import texts
 from cotenant.controller.submission.quantities import duration_s, quoted_text
 
 _CLOCK: Final = r"([0-9]{1,2}):([0-9][0-9](?::[0-9][0-9])?) ?([ap]m)?"
@@ -22,6 +23,8 @@ _LONG_UNITS_S: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, 
 _HOURS: Final = {"midnight": 0, "elevenses": 11, "noon": 12, "fika": 15, "teatime": 16}
 _AROUND_S: Final = 2 * 86_400
 """No clocks are so far from UTC, and none skip so much."""
+_LOOK_S: Final = 6 * 3600
+"""No clocks change twice within it."""
 YEAR_END: Final = 3000
 MOMENT_FORMS: Final = "+2h, 14:05, tomorrow 9:00, Fri 18:00 or 2027-05-01T08:00"
 
@@ -57,11 +60,17 @@ def east_s(at_s: float, zone: tzinfo | None = None) -> int:
 
 
 def instant(wall: datetime, zone: tzinfo | None = None) -> datetime:
-    """The first instant at which the clocks of a zone show this time or a later one."""
+    """The first instant at which the clocks of a zone show this time or a later one: of a time that comes
+    twice the first, and for one that they skip the end of the gap."""
     local_s = wall.replace(tzinfo=UTC).timestamp()
-    around = int(local_s) - _AROUND_S, int(local_s) + _AROUND_S
-    changes = changes_between(*around, lambda at_s: east_s(at_s, zone))
-    return datetime.fromtimestamp(first_showing(local_s, changes), UTC).astimezone(zone)
+    offsets = {east_s(local_s + at_s, zone) for at_s in range(-_AROUND_S, _AROUND_S, _LOOK_S)}
+    shown = [local_s - each for each in offsets if east_s(local_s - each, zone) == each]
+    low_s, high_s = floor(local_s - max(offsets)), ceil(local_s - min(offsets))
+    while not shown and high_s - low_s > 1:
+        middle_s = (low_s + high_s) // 2
+        is_past = middle_s + east_s(middle_s, zone) >= local_s
+        low_s, high_s = (low_s, middle_s) if is_past else (middle_s, high_s)
+    return datetime.fromtimestamp(min(shown, default=high_s), UTC).astimezone(zone)
 
 
 def _moment(text: str, now_s: float, zone: tzinfo | None) -> datetime:
