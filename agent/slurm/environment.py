@@ -6,6 +6,7 @@ there. `srun` itself works out from these what each task of a step gets (`steps/
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from itertools import groupby
@@ -17,7 +18,8 @@ from cotenant.controller.domain import SlurmScript
 PROGRAMS: Final = "steps/bin"
 """In the job-side folder."""
 JOB_WORDS: Final = "COTENANT_SLURM_JOB"
-"""All of them once more for `srun`: some clients (Snakemake) remove most before they start a step."""
+"""All of them once more for `srun`: some clients (Snakemake) remove most before they start a step. In one
+line: scripts read `env` by lines."""
 FUNCTIONS: Final = ("srun", "scontrol", "module", "ml")
 """Functions for bash as well: a login shell makes a PATH of its own. Those that a user brought stay."""
 
@@ -68,8 +70,7 @@ def slurm_environment(order: Order, rank: RankOrder, path: str) -> dict[str, str
         **_array(order),
         **_times(order, slurm),
     }
-    lines = "\n".join(f"{name}={value}" for name, value in words.items() if "\n" not in value)
-    return {**words, JOB_WORDS: lines, **_programs(order, path)}
+    return {**words, JOB_WORDS: json.dumps(words), **_programs(order, path)}
 
 
 def tasks_by_host(slurm: SlurmScript, devices: Sequence[int]) -> list[int]:

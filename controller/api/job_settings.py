@@ -13,7 +13,7 @@ from msgspec import NODEFAULT
 
 from cotenant.controller.api.arrivals import check_fit, check_priority
 from cotenant.controller.api.permissions import jobs_named, may_touch, must_own
-from cotenant.controller.api.submissions import Denied
+from cotenant.controller.api.submissions import Denied, job_words
 from cotenant.controller.domain import WAITING, Job, JobSpec
 from cotenant.controller.domain import events as ev
 from cotenant.controller.store import Core
@@ -78,7 +78,7 @@ class JobSettings:
             Denied, Inadmissible: something in it is not possible, or not allowed.
         """
         core, engine = self._core, self._core.state.engine
-        named, found = set(request.job_ids), jobs_named(core, request.job_ids)
+        named, found = set(map(str, job_words(request.job_ids))), jobs_named(core, request.job_ids)
         jobs = [job for job in found if job.job_id in named or job.phase in WAITING] or found
         if not jobs or not request.changes:
             raise Denied("usage", "nothing was to be set", "as in: cotenant set 7 priority=5")

@@ -29,7 +29,9 @@ class ListingRow(NamedTuple):
     place: tuple[float, int]
     """Where the row stands: in the order of arrival, or in that of ends."""
     tasks: Sequence[Job] | None = None
-    """Of a row that stands for an array: all its tasks that are in memory."""
+    """Of a row that stands for an array: all its tasks that are in memory; of one that was named, those."""
+    is_named: bool = False
+    """The request named these tasks, so the row counts no others."""
 
 
 def is_wanted(job: Job, request: wire.ListJobs, words: Sequence[str], reads: Callable[[Job], bool]) -> bool:
@@ -99,9 +101,12 @@ def place_of_end(job: Job) -> tuple[float, int]:
     return job.ended_s or 0.0, job.number
 
 
-def fold_arrays(rows: Sequence[ListingRow], in_memory: Iterable[Job], *, by_end: bool) -> list[ListingRow]:
+def fold_arrays(
+    rows: Sequence[ListingRow], in_memory: Iterable[Job], *, by_end: bool, is_named: bool = False
+) -> list[ListingRow]:
     """Two or more tasks of an array become one row: where the newest end of them is, or where its first task
-    arrived, so that it stays on its page while they end. `in_memory`: all jobs, for the other tasks."""
+    arrived, so that it stays on its page while they end. `in_memory`: all jobs, for the other tasks; with
+    `is_named` those that the request named."""
     wanted = Counter(array_of(row.job.job_id) for row in rows if is_task(row.job))
     tasks: dict[str, list[Job]] = {array: [] for array, count in wanted.items() if count > 1}
     if not tasks:
@@ -115,7 +120,7 @@ def fold_arrays(rows: Sequence[ListingRow], in_memory: Iterable[Job], *, by_end:
         if array not in tasks:
             folded[row.job.job_id] = row
         elif array not in folded:
-            folded[array] = _row_of_array(row, tasks[array], by_end=by_end)
+            folded[array] = _row_of_array(row, tasks[array], by_end=by_end)._replace(is_named=is_named)
     return sorted(folded.values(), key=_PLACE, reverse=by_end)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from cotenant.controller.api.submissions import Denied, expand_job_id
-from cotenant.controller.domain import Job, JobId
+from cotenant.controller.api.submissions import LIST_HINT, Denied, expand_word, job_words
+from cotenant.controller.domain import Job, JobId, JobWord, array_of
 from cotenant.controller.engine import Engine
 from cotenant.controller.history import JobRecord
 from cotenant.controller.knowledge import public_kind, signature
@@ -19,43 +19,46 @@ from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import BadMessage
 
-_LIST = "`cotenant queue --all` lists jobs"
-
 
 def one_job(core: Core, job_id: JobId) -> JobRecord:
-    """A job that has not ended, or has at any time. Raises Denied: there is none of this id."""
+    """A job that has not ended, or has at any time. Raises Denied: there is none of this id, or several."""
     try:
-        record = core.record(job_id)
-        if record is None:
-            tasks = jobs_named(core, (job_id,))
-            raise Denied("not-found", f"no job {job_id}", f"it is an array: try {tasks[0].job_id}")
+        if (record := core.record(job_id)) is not None:
+            return record
+        jobs = jobs_named(core, (job_id,))
+        record = core.record(jobs[0].job_id)
     except BadMessage as error:
         raise Denied("version", f"job {job_id} cannot be read from the journal: {error}") from None
+    if len(jobs) > 1 or record is None:
+        several = "an array" if array_of(jobs[0].job_id) == job_id else "several jobs"
+        raise Denied("not-found", f"no job {job_id}", f"it is {several}: try {jobs[0].job_id}")
     return record
 
 
 def jobs_named(core: Core, wanted: Sequence[JobId]) -> list[Job]:
-    """The jobs, an array's number standing for its tasks; those that only the journal knows too. Raises
-    Denied: one is not known."""
+    """The jobs of these words, an array's number standing for its tasks; those that only the journal knows
+    too. Raises Denied: a word is no job's, or one is not known."""
     jobs = core.state.engine.jobs
     found: dict[JobId, Job] = {}
-    for name in wanted:
-        here = [jobs[job_id] for job_id in expand_job_id(name, jobs)]
-        if name not in jobs:
-            here = [*forgotten(core, name), *here]
+    for word in job_words(wanted):
+        here = [jobs[job_id] for job_id in expand_word(word, jobs)]
+        if str(word) not in jobs:
+            here = [*forgotten(core, word), *here]
         if not here:
-            raise Denied("not-found", f"no job {name}", _LIST)
+            raise Denied("not-found", f"no job {word}", LIST_HINT)
         found.update({job.job_id: job for job in here})
     return list(found.values())
 
 
-def forgotten(core: Core, name: JobId) -> list[Job]:
-    """The job of this number, or the tasks of this array, that only the journal knows."""
+def forgotten(core: Core, word: JobWord) -> list[Job]:
+    """The job of this word, or the tasks of an array, that only the journal knows."""
     try:
-        one = core.record(name)
-        return [each.job for each in (core.forgotten_tasks(name) if one is None else (one,))]
+        one = core.record(JobId(str(word)))
+        if one is not None:
+            return [one.job]
+        return [each.job for each in core.forgotten_tasks(word.number) if word.has_task(each.job.job_id)]
     except BadMessage as error:
-        raise Denied("version", f"job {name} cannot be read from the journal: {error}") from None
+        raise Denied("version", f"job {word} cannot be read from the journal: {error}") from None
 
 
 def may_touch(who: Identity, job: Job) -> bool:

@@ -57,6 +57,8 @@ LIMIT_MAX: Final = 1_000_000
 """Jobs in a listing that is read in pages."""
 LIST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
 HISTORY_LINES: Final = 20
+GOES_BEFORE: Final = ("priority", "fair-share")
+"""They say more of a job than that waiting costs least."""
 PAIRS_MAX: Final = 10_000
 _FIRST_SHOWN: Final = ("crowded", "faulted", "loses")
 
@@ -101,7 +103,8 @@ class Queries:
         """Jobs are numbered as they arrive, so a number says where a page goes on, whatever has ended
         meanwhile; of ended jobs, the time of the end says so."""
         jobs = self._core.state.engine.jobs
-        found = jobs_named(self._core, request.job_ids) if request.job_ids else jobs.values()
+        named: Iterable[Job] = jobs_named(self._core, request.job_ids) if request.job_ids else jobs.values()
+        found = named
         by_state: dict[Phase, int] = {}
         reads = self.commands(who).may_read
         if request.count:
@@ -111,7 +114,7 @@ class Queries:
             found = not_before(request, found)
         rows = rows_of(found if request.count else wanted_jobs(found, request, reads), request)
         if request.fold:
-            rows = fold_arrays(rows, jobs.values(), by_end=request.ended)
+            rows = fold_arrays(rows, named, by_end=request.ended, is_named=bool(request.job_ids))
         if request.ended and request.before is not None:
             rows = [row for row in rows if row.place < request.before]
         elif request.page and not request.ended and request.fold:
@@ -167,7 +170,8 @@ class Queries:
         view = self.view(record, now, who, fresh_reason=fresh_reason, brief=brief)
         if row.tasks is None:
             return view
-        forgotten = self._core.journal.count_past_tasks(array_of(row.job.job_id))
+        array = array_of(row.job.job_id)
+        forgotten = () if row.is_named else self._core.journal.count_past_tasks(array)
         return msgspec.structs.replace(view, array=array_view(row, forgotten))
 
     def view(
@@ -177,7 +181,9 @@ class Queries:
         record = told_now(record, self._link.telemetry)
         reason: Reason | None = None
         if fresh_reason and job.phase is Phase.QUEUED:
-            reason = state.engine.explain(job.job_id, now.now_s)[0]
+            first, *more = state.engine.explain(job.job_id, now.now_s)
+            ahead = (each for each in more if first.code == "costs-wait" and each.code in GOES_BEFORE)
+            reason = next(ahead, first)
         reason = reason or self._fetching(job)
         told, whole = self._link.telemetry, may_touch(who, job)
         if brief:

@@ -6,7 +6,7 @@ sender counts for nothing: user, uid and groups come from the key.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -19,10 +19,11 @@ from cotenant.controller.domain import (
     Job,
     JobId,
     JobSpec,
+    JobWord,
     OrganisationSettings,
     SharingSettings,
     natural_key,
-    texts,
+    read_job_words,
 )
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import SECRET_NAME
@@ -32,6 +33,7 @@ from cotenant.controller.wire import clients as wire
 INDEX_MAX: Final = 999_999
 DEPENDENCIES_MAX: Final = 100_000
 """Of one submission; an array counts as its tasks."""
+LIST_HINT: Final = "`cotenant queue --all` lists jobs"
 
 Code = Literal["refused", "usage", "not-found", "not-allowed", "never-fits", "version", "internal"]
 
@@ -130,34 +132,50 @@ def resolve_dependencies(
     jobs: Mapping[JobId, Job],
     arrays: dict[JobId, list[JobId]],
 ) -> Iterator[Dependency]:
-    """What it waits for, by number: earlier jobs of the submission, known jobs, all tasks of an array."""
+    """What it waits for, by number: earlier jobs of the submission, known jobs, tasks of an array."""
     for dependency in spec.after:
         wanted = dependency.job_id
         if wanted in placeholders:
             yield Dependency(job_id=placeholders[wanted], need=dependency.need)
             continue
         if wanted not in arrays:
-            arrays[wanted] = expand_job_id(wanted, jobs)
+            arrays[wanted] = _jobs_of_text(wanted, jobs)
         found = arrays[wanted]
         if not found:
             raise Denied(
                 "usage",
                 f"it should start after job {wanted}, which is not known (any more)",
-                "`cotenant queue --all` lists what is",
+                LIST_HINT,
             )
         yield from (Dependency(job_id=job_id, need=dependency.need) for job_id in found)
 
 
-def expand_job_id(job_id: JobId, jobs: Mapping[JobId, Job]) -> list[JobId]:
-    """The job itself, all tasks of the array of this number, or the task of which it is the SLURM_JOB_ID;
-    empty if there is none."""
-    if job_id in jobs:
-        return [job_id]
-    if not texts.is_whole_number(job_id):
+def _jobs_of_text(text: str, jobs: Mapping[JobId, Job]) -> list[JobId]:
+    """The jobs that the text names; empty if it names one that is not known."""
+    try:
+        found = [expand_word(word, jobs) for word in read_job_words((text,))]
+    except ValueError:
         return []
-    prefix = f"{job_id}_"
-    tasks = sorted((known for known in jobs if known.startswith(prefix)), key=natural_key)
-    return tasks or [known for known, job in jobs.items() if job.number == int(job_id)]
+    return [job_id for each in found for job_id in each] if all(found) else []
+
+
+def job_words(given: Iterable[str]) -> list[JobWord]:
+    """The jobs that these texts name. Raises Denied: a word is no job's."""
+    try:
+        return read_job_words(given)
+    except ValueError as error:
+        raise Denied("usage", str(error), LIST_HINT) from None
+
+
+def expand_word(word: JobWord, jobs: Mapping[JobId, Job]) -> list[JobId]:
+    """The job itself, the tasks of an array that the word names, or the task of which it is the SLURM_JOB_ID;
+    empty if there is none."""
+    if (job_id := JobId(str(word))) in jobs:
+        return [job_id]
+    tasks = sorted((known for known in jobs if word.has_task(known)), key=natural_key)
+    if tasks or word.indices is not None:
+        return tasks
+    return [known for known, job in jobs.items() if job.number == int(word.number)]
 
 
 def add_default_class(spec: JobSpec, organisations: Mapping[str, OrganisationSettings]) -> JobSpec:

@@ -130,6 +130,7 @@ def _fields_asked_for(spec: JobSpec, now: Now) -> dict[str, Any]:
         "iterations": spec.iterations,
         "budget_s": spec.budget_s,
         "begin_at": now.utc_if(spec.begin_s),
+        "time_limit_s": spec.time_limit_s,
         "parameters": dict(spec.parameters),
     }
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cotenant.controller.domain.job_parts import *  # noqa: F403
     from cotenant.controller.domain.placement import *  # noqa: F403
     from cotenant.controller.domain.job_spec import *  # noqa: F403
+    from cotenant.controller.domain.job_words import *  # noqa: F403
     from cotenant.controller.domain.lifecycle import *  # noqa: F403
     from cotenant.controller.domain.notices import *  # noqa: F403
     from cotenant.controller.domain.outcomes import *  # noqa: F403
@@ -84,6 +85,7 @@ _HOMES: Final = {
         "JobSpec", "Launch", "LaunchKind", "LaunchMode", "SlurmScript", "held_bytes", "is_share",
         "is_type_for",
     ),
+    "job_words": ("JOB_WORD_FORMS", "JobWord", "read_job_words", "split_words"),
     "lifecycle": (
         "CHANGEABLE", "CHECKPOINTING", "ENDED", "FINISH", "FIRST_STEP", "LAUNCH", "LEAVE", "LEAVING",
         "LIFECYCLE", "LOADING", "ON_DEVICES", "QUEUED", "RESERVED", "RUNNING", "STOPPING", "WAITING",

@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from cotenant.controller.domain import PRIORITY_MAX, SlurmScript, texts
+from cotenant.controller.domain import PRIORITY_MAX, SlurmScript, split_words, texts
 from cotenant.controller.present.problem import suggestion
 from cotenant.controller.submission.options import (
     BY_KEY,
@@ -136,7 +136,7 @@ class SlurmLines:
     def _take_flag(self, flag: str, value: str, where: str, line: int) -> None:
         if flag in SAME:
             key = SAME[flag]
-            self._set(key, "unlimited" if key == "time" and value == "0" else value, where)
+            self._set(key, limit_word(value) if key == "time" else value, where)
         elif flag in self.TAKEN:
             self.TAKEN[flag](self, flag, value, where)
         elif flag in REFUSED:
@@ -194,7 +194,9 @@ class SlurmLines:
         self._set("nodes", least, where)
 
     def _dependency(self, flag: str, value: str, where: str) -> None:
-        kinds = [part.partition(":")[0] for part in value.split(",")]
+        if not value.strip():
+            return  # As `-d "$JOB"` of a variable that is empty.
+        kinds = [part.partition(":")[0] for part in split_words(value)]
         unknown = [kind for kind in kinds if kind not in _DEPENDENCY]
         if unknown or "?" in value:
             what = f"{unknown[0]!r}" if unknown else "? for one of several"
@@ -429,6 +431,11 @@ def _hosts(given: dict[str, Given], per_node: str) -> Given | None:
     if per_node or "--ntasks-per-node" in given:
         return Given(value=1, where=given[per_node or "--ntasks-per-node"].where)
     return None
+
+
+def limit_word(text: str) -> str:
+    """A time limit as we have it: with Slurm none is 0."""
+    return "unlimited" if re.fullmatch("0[0:-]*", text.strip()) else text
 
 
 def _count(value: str, where: str, flag: str) -> int:

@@ -32,6 +32,7 @@ from cotenant.controller.submission.containers import container_of
 from cotenant.controller.submission.options import BY_KEY, BadSubmission, Options, merge_options, read
 from cotenant.controller.submission.quantities import GpuRange
 from cotenant.controller.submission.recording import code_sha256
+from cotenant.controller.submission.script_text import unreadable
 from cotenant.controller.submission.starts import Start, start_of
 from cotenant.controller.wire import ENV_KEY
 from cotenant.controller.wire import clients as wire
@@ -339,6 +340,8 @@ def _slurm_source(words: Sequence[str], sbatch: Sbatch) -> _Source:
         script = directives.read_script(path, sbatch.options)
         argv = (*script.interpreter, os.path.abspath(path), *words[1:])
     else:
+        if problem := unreadable(text.encode(errors="surrogateescape"), path.name, is_file=False):
+            raise problem
         script = directives.script_of(text.splitlines(), path, sbatch.options)
         argv = (*script.interpreter, "-c", text, *words)
     name = "slurm-%A_%i.out" if {"array", "grid"} & script.options.keys() else "slurm-%j.out"

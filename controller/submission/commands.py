@@ -14,10 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cotenant.controller.domain import is_python, python_program
+from cotenant.controller.domain import SHELLS, is_python, program_name, python_program
 from cotenant.controller.present.problem import nearest, suggestion
 from cotenant.controller.submission.options import CONTAINERS, BadSubmission
+from cotenant.controller.submission.script_text import no_program, unreadable
 
+HEAD_BYTES: Final = 65_536
+"""Of a script, looked at before it is queued."""
 CONTAINER_PROGRAMS: Final = ("docker", "podman", "apptainer", "singularity", "enroot", "nerdctl", "ch-run")
 
 
@@ -40,11 +43,13 @@ def doubt_of(argv: Sequence[str], workdir: Path, path: str) -> BadSubmission | N
         return doubt
     program = argv[0]
     if "/" in program:
-        found = _file(program, workdir)
+        found = _file(program, workdir) or _unreadable_script(argv, workdir)
         if found is not None:
             return found
     elif shutil.which(program, path=path) is None:
         return _not_on_path(program, workdir, path)
+    elif program_name(program) in SHELLS and (found := _unreadable_script(argv, workdir)) is not None:
+        return found
     return _missing_script(argv, workdir)
 
 
@@ -81,6 +86,22 @@ def _file(program: str, workdir: Path) -> BadSubmission | None:
         message = f"the first line of {program} names {interpreter}, which does not exist"
         return BadSubmission(message, "correct it, or start the script with an interpreter")
     return None
+
+
+def _unreadable_script(argv: Sequence[str], workdir: Path) -> BadSubmission | None:
+    """Why the kernel could not start this program, or a shell not read the script that it is asked to run
+    (Python reads DOS line breaks)."""
+    is_shell = program_name(argv[0]) in SHELLS
+    name = next((word for word in argv[1:] if not word.startswith("-")), "") if is_shell else argv[0]
+    try:
+        with (workdir / name).open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError:  # Nothing of the kind, or not for reading: nothing to say.
+        return None
+    if not is_shell and (problem := no_program(head, name)) is not None:
+        return problem
+    starters = map(program_name, os.fsdecode(head.partition(b"\n")[0]).split())
+    return unreadable(head, name) if b"\0" not in head and (is_shell or {*SHELLS} & {*starters}) else None
 
 
 def _interpreter(file: Path) -> str:

@@ -27,6 +27,7 @@ from cotenant.controller.submission.options import (
     read,
     refuse_all,
 )
+from cotenant.controller.submission.script_text import BOM, NO_FIRST_LINE, unreadable
 from cotenant.controller.submission.starts import starts_launcher
 
 SLURM: Final = "cotenant.controller.slurm.sbatch"
@@ -80,7 +81,7 @@ def is_script(path: Path) -> bool:
     except OSError:  # A name too long for one; a file that may not be read, of which `read_script` says so.
         return path.suffix in SUFFIXES
     return path.suffix in SUFFIXES or (
-        head.startswith(b"#!") and bool(re.search(rb"^#(COTENANT|SBATCH)\s", head, re.M))
+        head.removeprefix(BOM).startswith(b"#!") and bool(re.search(rb"^#(COTENANT|SBATCH)\s", head, re.M))
     )
 
 
@@ -98,9 +99,7 @@ def read_script(path: Path, sbatch: Sequence[str] | None = None) -> Script:
 def script_of(lines: list[str], path: Path, sbatch: Sequence[str] | None = None) -> Script:
     """Reads a script's directives as `read_script` does, from lines that are known already."""
     if not lines or not lines[0].startswith("#!"):
-        raise BadSubmission(
-            f"{path}: has no first line such as #!/bin/bash", "add one: it says what runs the script"
-        )
+        raise BadSubmission(f"{path}: {NO_FIRST_LINE}", "add one: it says what runs the script")
     ours: Options = {}
     end = _end_of_head(lines)
     head = [
@@ -165,7 +164,7 @@ def _slurm_notes(options: Options, lines: list[str]) -> list[str]:
     gpus = options["gpus"].value.least if "gpus" in options else 0
     notes = []
     if not gpus:
-        notes.append("no line asks for a GPU: it gets one on each host")
+        notes.append("no line asks for a GPU: it gets one on each host, for every job here holds devices")
     if nodes > 1:
         notes.append(f"it runs once on each of its {nodes} hosts, where srun starts that host's ranks")
     if gpus > max(1, nodes) and not any(_STARTS_RANKS.search(line) for line in lines):
@@ -189,7 +188,10 @@ def _lines(path: Path) -> list[str]:
     try:
         if path.stat().st_size > SCRIPT_BYTES_MAX:
             raise BadSubmission(f"{path}: larger than {SCRIPT_BYTES_MAX} bytes; is it a script?")
-        return path.read_text(encoding="utf-8").splitlines()
+        text = path.read_bytes()
+        if problem := unreadable(text, str(path)):
+            raise problem
+        return text.decode().splitlines()
     except OSError as error:
         raise BadSubmission(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

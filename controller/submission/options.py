@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -22,7 +22,9 @@ from cotenant.controller.domain import (
     idle_steps,
     is_link,
     is_share,
+    read_job_words,
     read_notify,
+    split_words,
     texts,
 )
 from cotenant.controller.performance import Profile
@@ -166,6 +168,12 @@ def path(text: str) -> str:
     return text
 
 
+def output_path(text: str) -> str:
+    if "\n" in text or "\r" in text:
+        raise ValueError(f"must be a path in one line, got {quoted_text(text)}")
+    return path(text)
+
+
 def one_word(text: str) -> str:
     words = word_list(text)
     if len(words) != 1:
@@ -181,16 +189,24 @@ def variable(text: str) -> tuple[str, str | None]:
     return variable_name, value if equals else None
 
 
+_NEEDS: Final[dict[str, Literal["ok", "any"]]] = {
+    "ok": "ok", "any": "any", "afterok": "ok", "afterany": "any",
+}  # fmt: skip
+
+
 def dependencies(text: str) -> tuple[Dependency, ...]:
-    """`7`, `7,9`, `any:7`, and Slurm's `afterok:7:9` and `afterany:7`."""
+    """`7`, `7,9`, `38_[0-3]`, `any:7`, and Slurm's `afterok:7:9` and `afterany:7`."""
     found = []
-    for part in text.split(","):
-        kind, _, rest = part.strip().partition(":") if ":" in part else ("", "", part.strip())
-        need = {"": "ok", "ok": "ok", "any": "any", "afterok": "ok", "afterany": "any"}.get(kind)
-        ids = rest.split(":")
-        if need is None or not all(re.fullmatch(r"[0-9]+(_[0-9]+)?", each) for each in ids):
-            raise ValueError(f"must be job ids such as 7, 7,9 or any:7, got {quoted_text(text)}")
-        found += [Dependency(job_id=JobId(each), need="ok" if need == "ok" else "any") for each in ids]
+    for part in split_words(text) or [text]:
+        kind, *ids = split_words(part, ":") if re.match("[a-z]+:", part) else ("ok", part)
+        need = _NEEDS.get(kind)
+        try:
+            words = read_job_words(ids)
+        except ValueError:
+            words = []
+        if need is None or not words:
+            raise ValueError(f"must be job ids such as 7, 7,9, 38_[0-3] or any:7, got {quoted_text(text)}")
+        found += [Dependency(job_id=JobId(str(word)), need=need) for word in words]
     return tuple(found)
 
 
@@ -330,7 +346,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "with --image: a file or folder of the host that the container sees, besides the working directory",
         repeat=True,
     ),
-    Option("output", "FILE", path, "its output also goes there; %j job, %a attempt, %r rank"),
+    Option("output", "FILE", output_path, "its output also goes there; %j job, %a attempt, %r rank"),
     Option("retries", "N", count_from_zero, "start it again after N failures of its own (default 0)"),
     Option("requeue_at_limit", "N", count_from_zero, "at its time limit save and queue again, up to N times"),
     Option("env", "NAME=VALUE", variable, "set a variable; NAME alone copies yours", repeat=True),

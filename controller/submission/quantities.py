@@ -15,7 +15,7 @@ from cotenant.controller.domain import PRIORITY_MAX, texts
 COUNT_MAX: Final = 1_000_000_000
 DURATION_MAX_S: Final = 366 * 86_400.0
 ARRAY_TASKS_MAX: Final = 1_000
-ARRAY_INDEX_MAX: Final = 1_000_000
+ARRAY_INDEX_MAX: Final = 999_999
 SHOWN_MAX: Final = 60
 """Characters of a wrong value that are repeated to whoever gave it."""
 

@@ -58,7 +58,9 @@ class Inadmissible(ValueError):
 
 
 KIB: Final = 1024
-JOB_ID: Final = Limit("name", 64, count_max=100_000, total_max=2048 * KIB)
+JOB_ID: Final = Limit("name", 64)
+JOB_WORD: Final = Limit("name", 512, count_max=100_000, total_max=2048 * KIB)
+"""As `38_[0-3,7]`."""
 NAME: Final = Limit("name", 256)
 PATH: Final = Limit("raw", 4 * KIB)
 LAUNCH_BYTES_MAX: Final = 1024 * KIB
@@ -84,20 +86,20 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (clients.Submit, "specs"): Limit("name", 0, count_max=JOBS_MAX),
     (clients.Submit, "secrets"): Limit("raw", WORD_BYTES_MAX, total_max=SECRETS_BYTES_MAX),
     (clients.Submit, "idempotency_key"): Limit("name", 200),
-    (clients.ListJobs, "job_ids"): JOB_ID,
-    (clients.ListEtas, "job_ids"): JOB_ID,
-    (clients.ShowJob, "job_id"): JOB_ID,
-    (clients.Explain, "job_id"): JOB_ID,
-    (clients.ChangeJobs, "job_ids"): JOB_ID,
-    (clients.SetJobs, "job_ids"): JOB_ID,
+    (clients.ListJobs, "job_ids"): JOB_WORD,
+    (clients.ListEtas, "job_ids"): JOB_WORD,
+    (clients.ShowJob, "job_id"): JOB_WORD,
+    (clients.Explain, "job_id"): JOB_WORD,
+    (clients.ChangeJobs, "job_ids"): JOB_WORD,
+    (clients.SetJobs, "job_ids"): JOB_WORD,
     (clients.ReserveDevices, "idempotency_key"): Limit("name", 200),
     (clients.SetJobs, "changes"): Limit("name", 512, count_max=50),
-    (clients.ListPastJobs, "job_ids"): JOB_ID,
+    (clients.ListPastJobs, "job_ids"): JOB_WORD,
     (clients.GetUsage, "after"): Limit("name", 4 * KIB),
-    (clients.WaitJobs, "job_ids"): JOB_ID,
-    (clients.ReadJobLog, "job_id"): JOB_ID,
-    (clients.UseStream, "job_id"): JOB_ID,
-    (clients.GetDecisions, "job_id"): JOB_ID,
+    (clients.WaitJobs, "job_ids"): JOB_WORD,
+    (clients.ReadJobLog, "job_id"): JOB_WORD,
+    (clients.UseStream, "job_id"): JOB_WORD,
+    (clients.GetDecisions, "job_id"): JOB_WORD,
     (allocations.AllocationTerms, "options"): Limit("name", 1 * KIB, count_max=100),
     (allocations.AllocationTerms, "before"): Limit("raw", 4 * KIB),
     (allocations.AllocationTerms, "folder"): PATH,

@@ -261,6 +261,7 @@ DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "agent/host/trees.py": ("what our agent has just encoded", frozenset(("json.loads",))),
     "agent/supervisor/processes/measuring.py": (NUMBERS, frozenset((".read_text",))),
     "agent/slurm/allocation.py": (OURS, frozenset((".read_text",))),
+    "agent/slurm/steps/srun.py": ("what our agent has set", frozenset(("json.loads",))),
     "agent/host/cgroups.py": (NUMBERS, frozenset((".read_text",))),
     "agent/host/cgroup_mounts.py": (NUMBERS, frozenset((".read_text",))),
     "agent/host/facts.py": (NUMBERS, frozenset((".read_text",))),

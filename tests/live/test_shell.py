@@ -67,7 +67,7 @@ def asked(screen: Screen, line: bytes) -> bytes:
 
 def test_a_shell_has_a_terminal_of_our_size_and_the_devices_of_a_job(opened: Opened, person: Person) -> None:
     screen, job = shell(opened, "-g", "2", rows=33, columns=101)
-    assert b"a shell is not resumable: it ends for good, at the latest after 10m00s" in screen.shown
+    assert b"what runs on a terminal cannot be resumed; it ends after 10m00s at most" in screen.shown
     assert asked(screen, b"stty size") == b"33 101\r\n"
     assert asked(screen, b"tty").startswith(b"/dev/pts/")
     assert asked(screen, b"echo $TERM $COTENANT_JOB") == f"xterm {job}\r\n".encode()

@@ -48,9 +48,18 @@ def show_job(env: dict[str, str], names: list[str]) -> int:
     restarts = env.get("SLURM_RESTART_COUNT", "0")
     print(f"   UserId={env.get('SLURM_JOB_USER', '')} JobState=RUNNING Restarts={restarts}")
     ends = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(int(end))) if end else "Unknown"
-    print(f"   EndTime={ends} WorkDir={os.getcwd()}")
+    print(f"   TimeLimit={time_limit(env)} EndTime={ends} WorkDir={os.getcwd()}")
     print(f"   NodeList={env.get('SLURM_JOB_NODELIST', '')} NumNodes={env.get('SLURM_JOB_NUM_NODES', '')}")
     return 0
+
+
+def time_limit(env: dict[str, str]) -> str:
+    """What this attempt may take, as Slurm writes it."""
+    if "SLURM_JOB_END_TIME" not in env:
+        return "UNLIMITED"
+    minutes, seconds = divmod(int(env["SLURM_JOB_END_TIME"]) - int(env["SLURM_JOB_START_TIME"]), 60)
+    days, hours = divmod(minutes // 60, 24)
+    return f"{f'{days}-' if days else ''}{hours:02}:{minutes % 60:02}:{seconds:02}"
 
 
 def ask(module: str, *words: str, env: dict[str, str]) -> int:

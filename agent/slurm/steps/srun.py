@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import re
 import select
@@ -43,8 +44,7 @@ def say(text: str) -> None:
 
 
 def main(words: list[str]) -> int:
-    of_job = os.environ.get("COTENANT_SLURM_JOB", "").splitlines()
-    env = {**dict(line.split("=", 1) for line in of_job), **os.environ}
+    env = {**json.loads(os.environ.get("COTENANT_SLURM_JOB", "{}")), **os.environ}
     if "SLURM_JOB_NODELIST" not in env:
         say("error: this works inside a job that was submitted from a script with #SBATCH lines")
         return 1

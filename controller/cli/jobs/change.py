@@ -31,7 +31,9 @@ VERIFY: Final = "verify"
 
 JobsArgument = Annotated[
     list[str],
-    argument(metavar="JOB", help="Numbers; an array's number is all its tasks.", complete=complete_job),
+    argument(
+        metavar="JOB", help="Numbers; an array's is all its tasks, 38_[0-3] some.", complete=complete_job
+    ),
 ]
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.jobs.show import JobArgument
-from cotenant.controller.client.arrays import row_of
+from cotenant.controller.client.arrays import rows_of
 from cotenant.controller.client.asking import PATIENCE_S, asking
 from cotenant.controller.client.connection import Client
 from cotenant.controller.client.output import ROUND_S, AttemptOutput, Follower, Missing, OutputPiece, read_all
@@ -36,7 +36,7 @@ def logs(
     raw: Annotated[bool, option("--raw", help="Every byte also to a terminal, which obeys it.")] = False,
     endpoint: EndpointFlag = None,
 ) -> None:
-    """A job's output, all its attempts in order; of an array all its tasks', `38_2| ` before each line.
+    """A job's output, all its attempts in order; of several (38, 38_[0-3]) with `38_2| ` before each line.
 
     Output goes to standard output; marks between attempts go to standard error. On a terminal only words and
     colours are shown; into a pipe or a file goes what the job wrote, byte for byte.
@@ -51,13 +51,13 @@ def logs(
     if following and attempt:
         raise Problem("usage", "--follow goes on over all attempts, and --attempt is one", "leave one out")
     with asking(endpoint, patience_s=PATIENCE_S if following else 0.0) as client:
-        found = texts.escape_texts(row_of(client, job))
-        if found.array is not None:
+        found, *others = texts.escape_texts(rows_of(client, job))
+        if others or found.array is not None:
             if following:
                 show(follow_tasks(client, JobId(job), rank, tail), raw=raw)
             else:
                 show(read_tasks(client, JobId(job), rank, attempt, tail), raw=raw)
-                if not ENDED.issuperset(found.array.by_state):
+                if found.array is not None and not ENDED.issuperset(found.array.by_state):
                     tell(f"array {job}: {count_text(found.array)}; `cotenant logs -f {job}` follows it")
             return
         job = found.job_id
@@ -142,8 +142,8 @@ def follow_tasks(client: Client, array: JobId, rank: int, tail: int) -> Iterator
     known: set[JobId] = set()
     seen: dict[Phase, int] = {}
     while True:
-        row = row_of(client, array)
-        by_state = row.array.by_state if row.array is not None else {row.phase: 1}
+        reply = client.ask(wire.ListJobs(job_ids=(array,), include_ended=True, limit=1))
+        by_state = reply.by_state
         started = tuple(phase for phase in by_state if phase not in WAITING)
         if started and by_state != seen:
             for reply in pages(client, wire.ListJobs(job_ids=(array,), states=started)):
@@ -160,7 +160,7 @@ def follow_tasks(client: Client, array: JobId, rank: int, tail: int) -> Iterator
         if not followed and ENDED.issuperset(by_state):
             return
         if not followed:
-            client.ask(wire.WaitJobs(job_ids=(row.job_id,), timeout_s=ROUND_S))
+            client.ask(wire.WaitJobs(job_ids=(array,), timeout_s=ROUND_S))
 
 
 def _turn(pieces: Iterator[OutputPiece]) -> Generator[OutputPiece, None, bool]:

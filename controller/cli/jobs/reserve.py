@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Annotated, Final
 
 import click
@@ -27,12 +28,13 @@ from cotenant.controller.present import screen
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration
-from cotenant.controller.submission.moments import begin_moment
+from cotenant.controller.submission.moments import begin_moment, east_s
 from cotenant.controller.submission.quantities import duration_s
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
 
 GPUS_MAX: Final = 100_000
+REPEAT_S: Final = {"day": 86_400, "week": 604_800}
 REPEATS: Final[dict[str, wire.Repeat]] = {"": "", "day": "day", "week": "week"}
 
 
@@ -83,7 +85,7 @@ def reserve(
         user=user,
         gpu_type=gpu_type,
         host_id=HostId(host),
-        east_s=time.localtime(from_unix_s).tm_gmtoff,
+        east_s=east_s(from_unix_s),
         idempotency_key=os.urandom(16).hex(),
     )
     with asking(endpoint) as client:
@@ -92,6 +94,8 @@ def reserve(
         write_json(made)
         return
     screen.say(f"{made.reservation_id}: {_when(made)}, {', '.join(made.devices)}, for {made.user}")
+    if note := _clock_change(made):
+        screen.tell(note)
 
 
 def _seconds(flag: str, text: str, read: Callable[[str], float]) -> float:
@@ -148,6 +152,17 @@ def cancel(
 
 def _clock(at: str) -> str:
     return time.strftime("%a %Y-%m-%d %H:%M", time.localtime(wall_s(at)))
+
+
+def _clock_change(each: wire.ReservationView) -> str:
+    """What one that comes again after so many hours does when the clocks change within a year; or nothing."""
+    begins_s, ends_s = int(wall_s(each.from_at)), wall_s(each.last_at) if each.last_at else inf
+    later = (begins_s + number * REPEAT_S[each.every] for number in range(1, 367) if each.every)
+    shifted = (at_s for at_s in later if at_s <= ends_s and east_s(at_s) != east_s(begins_s))
+    if (at_s := next(shifted, None)) is None:
+        return ""
+    at = time.strftime("%H:%M from %a %Y-%m-%d on", time.localtime(at_s))
+    return f"note: the clocks change, and it begins at {at}"
 
 
 def _when(each: wire.ReservationView) -> str:

@@ -89,7 +89,7 @@ def shell(
 
 
 def tell_how_it_ends(limit_s: float) -> None:
-    tell(f"a shell is not resumable: it ends for good, at the latest after {duration(limit_s)} (-t TIME)")
+    tell(f"what runs on a terminal cannot be resumed; it ends after {duration(limit_s)} at most (-t TIME)")
 
 
 def ports_of(forward: list[str] | None) -> list[PortPair]:

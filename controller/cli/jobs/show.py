@@ -16,7 +16,7 @@ from cotenant.controller.cli.frame.output import (
     show_pages,
 )
 from cotenant.controller.cli.jobs.queue import listing
-from cotenant.controller.client.arrays import ask_of_job
+from cotenant.controller.client.arrays import ask_of_job, only
 from cotenant.controller.client.asking import asking
 from cotenant.controller.client.connection import Client
 from cotenant.controller.client.pages import pages
@@ -28,7 +28,10 @@ from cotenant.controller.present.screen import paint
 from cotenant.controller.wire import clients as wire
 
 JobArgument = Annotated[
-    str, argument(metavar="JOB", help="Its number, or an array's.", complete=complete_job)
+    str,
+    argument(
+        metavar="JOB", help="Its number, or an array's; as in 7, 38_2, 38_[0-3].", complete=complete_job
+    ),
 ]
 
 
@@ -36,7 +39,7 @@ def show(
     job: JobArgument, output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
 ) -> None:
     """Everything about one job: what was asked for, where it stands, every attempt. Of an array, a table of
-    its tasks.
+    its tasks, and so of 38_[0-3] or 7,9.
 
     For example:
 
@@ -46,21 +49,19 @@ def show(
     form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         reply = ask_of_job(client, lambda job_id: wire.ShowJob(job_id=job_id), job)
-        if isinstance(reply, wire.JobView):
-            show_tasks(client, reply, form)
+        if isinstance(reply, tuple):
+            show_tasks(client, reply, job, form)
             return
     room, wide = screen.terminal_width(), form == "wide"
     show_one(form, reply.job, reply.job.job_id, reply.job, lambda shown: page(shown, room, wide))
 
 
-def show_tasks(client: Client, row: wire.JobView, form: Format) -> None:
-    """All tasks of the array that the row stands for."""
-    assert row.array is not None
-    if form in ("table", "wide"):
-        screen.say(
-            f"array {row.array.number}  {paint(texts.one_line(row.name), 'bold')}  {count_text(row.array)}"
-        )
-    request = wire.ListJobs(job_ids=(JobId(row.array.number),), include_ended=True)
+def show_tasks(client: Client, rows: tuple[wire.JobView, ...], words: str, form: Format) -> None:
+    """A table of the jobs of these words; `rows` has those of an array in one."""
+    for array, name in ((row.array, row.name) for row in rows if form in ("table", "wide")):
+        if array is not None:
+            screen.say(f"array {array.number}  {paint(texts.one_line(name), 'bold')}  {count_text(array)}")
+    request = wire.ListJobs(job_ids=(JobId(words),), include_ended=True)
     show_pages((listing(reply, request) for reply in pages(client, request)), form)
 
 
@@ -80,10 +81,11 @@ def explain(
     form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         found = ask_of_job(client, lambda job_id: wire.Explain(job_id=job_id), job)
-        if isinstance(found, wire.JobView):
-            reply, array = client.ask(wire.Explain(job_id=found.job_id)), found.array
+        if isinstance(found, tuple):
+            row = only(found)
+            reply, array = client.ask(wire.Explain(job_id=row.job_id)), row.array
         else:
             reply, array = found, None
     if array is not None and form in ("table", "wide"):
-        screen.say(f"array {job}: {count_text(array)}; of its tasks, the one that says most:")
+        screen.say(f"array {array.number}: {count_text(array)}; of its tasks, the one that says most:")
     show_one(form, reply.explanation, reply.job.job_id, reply, explanation_page)

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from cotenant.controller.cli.jobs.queue import states_of
 from cotenant.controller.cli.jobs.submit import prepared_submission
-from cotenant.controller.client.arrays import ask_of_job, row_of
+from cotenant.controller.client.arrays import ask_of_job, only, row_of
 from cotenant.controller.client.connection import Client
 from cotenant.controller.client.output import read_end
 from cotenant.controller.domain import JobId
@@ -28,7 +28,9 @@ LOG_BYTES_MAX: Final = 10_000
 """As JSON at most twice as long, so that an answer holds it."""
 ARRIVAL_WITHIN_S: Final = 120.0
 
-JobNumber = Annotated[str, Field(pattern="^[0-9]{1,18}(_[0-9]{1,18})?$", description="Such as 7 or 38_2.")]
+JobNumber = Annotated[
+    str, Field(pattern=r"^[0-9][0-9_,:%\[\]-]{0,255}$", description="Such as 7, 38_2 or 38_[0-3,7].")
+]
 JobNumbers = Annotated[list[JobNumber], Field(max_length=100)]
 ShortText = Annotated[str, Field(max_length=256)]
 CommandWords = Annotated[
@@ -74,7 +76,7 @@ def _list_jobs(client: Client, asked: wire.ListJobs) -> Document:
 def job(client: Client, job: JobNumber) -> Any:
     """Everything about one job: what was asked for, where it stands, each attempt. Of an array: its tasks."""
     found = ask_of_job(client, lambda job_id: wire.ShowJob(job_id=job_id), job)
-    if isinstance(found, wire.JobView):
+    if isinstance(found, tuple):
         tasks = wire.ListJobs(job_ids=(JobId(job),), include_ended=True, limit=100, brief=True)
         return _list_jobs(client, tasks)
     return found.job
@@ -84,8 +86,8 @@ def explain(client: Client, job: JobNumber) -> Any:
     """Say why a job waits, runs, shares or was preempted, how that came about, and for one that waits which
     change would help. Of an array: the same for its first task that waits."""
     found = ask_of_job(client, lambda job_id: wire.Explain(job_id=job_id), job)
-    if isinstance(found, wire.JobView):
-        found = client.ask(wire.Explain(job_id=found.job_id))
+    if isinstance(found, tuple):
+        found = client.ask(wire.Explain(job_id=only(found).job_id))
     return found.explanation
 
 

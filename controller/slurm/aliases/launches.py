@@ -6,6 +6,7 @@ Rule: a script is copied when it is submitted, as Slurm does: clients delete or 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import shlex
 import shutil
@@ -53,6 +54,8 @@ def sbatch(words: list[str]) -> int:
     if wrapped is not None:
         rest, text = ["wrap"], f"#!/bin/sh\n{wrapped}\n"
     elif not rest or rest[0] in ("-", "/dev/stdin"):
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(newline="")  # DOS line breaks are to be seen.
         rest, text = ["sbatch", *rest[1:]], sys.stdin.read(SCRIPT_BYTES_MAX)
     else:
         text = None

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from cotenant.controller.domain import HostState, Phase, array_of
+from cotenant.controller.domain import ENDED, HostState, Phase, array_of
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.slurm.aliases.reasons import why_waiting
 from cotenant.controller.wire import clients as wire
 
 PARTITION: Final = "cotenant"
@@ -51,8 +52,14 @@ def clock(seconds: float) -> str:
 
 def long_clock(seconds: float) -> str:
     """Formats seconds as sacct prints a time: `00:03:04`."""
-    text = clock(seconds)
-    return text if "-" in text else text.rjust(8, "0") if text.count(":") == 2 else f"00:{text:0>5}"
+    return _long(clock(seconds))
+
+
+def _long(text: str) -> str:
+    """A time of `clock` as sacct has it; a word stays as it is."""
+    if "-" in text or ":" not in text:
+        return text
+    return text.rjust(8, "0") if text.count(":") == 2 else f"00:{text:0>5}"
 
 
 def moment(at: str | None) -> str:
@@ -74,17 +81,20 @@ def _where_or_why(job: wire.JobView) -> str:
     state = slurm_state(job)[0]
     if state in ("RUNNING", "COMPLETING"):
         return ",".join(hosts(job))
-    return f"({_why(job)})"
+    return f"({why_waiting(job)})"
 
 
-def _why(job: wire.JobView) -> str:
-    """Slurm's word for why a job waits; scripts look for these."""
-    if job.phase is Phase.HELD:
-        return "JobHeldUser"
-    if job.phase is Phase.BLOCKED:
-        known = {"after-job": "Dependency", "array-limit": "JobArrayTaskLimit", "back-off": "BeginTime"}
-        return known.get(job.reason_code, "Resources")
-    return "Resources" if job.phase in (Phase.QUEUED, Phase.RESERVED) else "None"
+def _time_limit(job: wire.JobView) -> str:
+    return "UNLIMITED" if job.time_limit_s is None else clock(job.time_limit_s)
+
+
+def _time_left(job: wire.JobView) -> str:
+    """Up to the limit, which counts loads and training."""
+    if job.phase in ENDED:
+        return "N/A"
+    if job.time_limit_s is None:
+        return "UNLIMITED"
+    return clock(max(0.0, job.time_limit_s - job.load_s - job.run_s))
 
 
 class Field(NamedTuple):
@@ -98,9 +108,10 @@ def record(job: wire.JobView) -> str:
     lines = (
         f"JobId={job.job_id} JobName={job.name}",
         f"UserId={job.user} Partition={PARTITION}",
-        f"JobState={state} Reason={_why(job)}",
+        f"JobState={state} Reason={why_waiting(job)}",
         f"Restarts={max(0, job.attempt - 1)} ExitCode={job.exit_code or 0}:0",
-        f"RunTime={long_clock(device_time_s(job))} TimeLeft={value['L']}",
+        f"RunTime={long_clock(device_time_s(job))} TimeLimit={_long(value['l'])}",
+        f"TimeLeft={_long(value['L'])}",
         f"SubmitTime={value['V']} StartTime={value['S']} EndTime={value['e']}",
         f"NodeList={value['N']} NumNodes={value['D']} TresPerNode={value['b']}",
     )
@@ -123,12 +134,13 @@ JOB_FIELDS: Final[dict[str, Field]] = {
     "t": Field("ST", lambda job: slurm_state(job)[1]),
     "T": Field("STATE", lambda job: slurm_state(job)[0]),
     "M": Field("TIME", lambda job: clock(device_time_s(job))),
-    "L": Field("TIME_LEFT", lambda job: "N/A" if job.left_s is None else clock(job.left_s)),
+    "L": Field("TIME_LEFT", _time_left),
+    "l": Field("TIME_LIMIT", _time_limit),
     "D": Field("NODES", lambda job: str(len(hosts(job)) or 1)),
     "b": Field("TRES_PER_NODE", lambda job: f"gres/gpu:{-(-job.gpus // (len(hosts(job)) or 1))}"),
     "N": Field("NODELIST", lambda job: ",".join(hosts(job))),
     "R": Field("NODELIST(REASON)", _where_or_why),
-    "r": Field("REASON", _why),
+    "r": Field("REASON", why_waiting),
     "V": Field("SUBMIT_TIME", lambda job: moment(job.submitted_at)),
     "S": Field("START_TIME", lambda job: moment(job.started_at) if job.started_at is not None else "N/A"),
     "e": Field("END_TIME", lambda job: moment(job.ended_at) if job.ended_at is not None else "N/A"),
@@ -160,7 +172,21 @@ SACCT_FIELDS: Final[dict[str, Callable[[wire.JobView], str]]] = {
     "Comment": lambda job: "",
     "Reason": lambda job: job.reason.replace("|", "/") or "None",
     "Restarts": lambda job: str(max(0, job.attempt - 1)),
+    "Timelimit": lambda job: _long(_time_limit(job)),
 }
+LONG_NAMES: Final = {
+    "jobid": "i", "jobarrayid": "i", "arrayjobid": "F", "arraytaskid": "K", "name": "j", "username": "u",
+    "partition": "P", "account": "a", "statecompact": "t", "state": "T", "timeused": "M", "timeleft": "L",
+    "timelimit": "l", "numnodes": "D", "tres-per-node": "b", "nodelist": "N", "reasonlist": "R",
+    "reason": "r", "submittime": "V", "starttime": "S", "endtime": "e", "prioritylong": "Q",
+}  # fmt: skip
+"""What `squeue --Format` calls the fields."""
+STATE_NAMES: Final = frozenset((
+    "ALL", *(name for pair in (*STATES.values(), TIMEOUT) for name in pair), "BOOT_FAIL", "BF", "CONFIGURING",
+    "CF", "DEADLINE", "DL", "NODE_FAIL", "NF", "OUT_OF_MEMORY", "OOM", "PREEMPTED", "PR", "RESIZING", "RS",
+    "REQUEUED", "RQ", "REVOKED", "RV", "SIGNALING", "SI", "STOPPED", "ST", "SUSPENDED", "S",
+))  # fmt: skip
+"""Slurm's: some of them no job here ever has."""
 
 NodeViews = tuple[wire.NodeView, ...]
 LONG_STATES: Final = {"drain": "drained", "drng": "draining", "mix": "mixed", "alloc": "allocated"}
@@ -236,6 +262,20 @@ def parse_format(text: str, fields: dict[str, Field], program: str) -> list[Form
             raise Problem("usage", f"{program}: there is no field %{match[3]} here", f"known are {known}")
         columns.append(FormatPart(field, "", int(match[2] or 0), bool(match[1])))
     return [*columns, FormatPart(None, text[end:])]
+
+
+def short_format(text: str) -> str:
+    """What `--Format` says (`JobID:10,Name,TimeLimit:.12`), as `--format` says it. Raises Problem: a field
+    that there is not."""
+    found = []
+    for part in filter(None, text.split(",")):
+        name, colon, width = part.strip().partition(":")
+        letter = LONG_NAMES.get(name.lower())
+        if letter is None or (colon and not re.fullmatch(r"\.?[0-9]+", width)):
+            known = ", ".join(LONG_NAMES)
+            raise Problem("usage", f"squeue: there is no field {part.strip()} here", f"known are {known}")
+        found.append(f"%{width or 20}{letter}")
+    return "".join(found)
 
 
 def line(columns: Sequence[FormatPart], subject: object) -> str:

@@ -14,20 +14,22 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
+
+from msgspec import structs
 
 from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.output import JsonFlag, write_json, write_lines
 from cotenant.controller.cli.main import open_streams, run_guarded
 from cotenant.controller.cli.setup.config import own_version
 from cotenant.controller.client.asking import asking
-from cotenant.controller.client.connection import Refusal
+from cotenant.controller.client.connection import Client, Refusal
 from cotenant.controller.client.pages import pages
-from cotenant.controller.domain import ENDED, JobId, texts
+from cotenant.controller.domain import ENDED, JobId, JobWord, texts
 from cotenant.controller.present.interruption import listening
-from cotenant.controller.present.problem import FAILED, OK, Problem
+from cotenant.controller.present.problem import EXIT_CODES, FAILED, OK, Problem, suggestion
 from cotenant.controller.present.screen import hint, say, tell
 from cotenant.controller.slurm.aliases.launches import salloc, sbatch, srun
 from cotenant.controller.slurm.aliases.listings import (
@@ -35,16 +37,19 @@ from cotenant.controller.slurm.aliases.listings import (
     NODE_FIELDS,
     SACCT_FIELDS,
     SQUEUE_FORMAT,
+    STATE_NAMES,
     device_time_s,
     line,
     long_clock,
     nodes_by_state,
     parse_format,
     record,
+    short_format,
     slurm_state,
     table,
 )
-from cotenant.controller.slurm.aliases.words import Flags, GivenWords, read_words
+from cotenant.controller.slurm.aliases.words import Flags, GivenWords, jobs_and_steps, read_words
+from cotenant.controller.slurm.sbatch import limit_word
 from cotenant.controller.submission.recording import user_name
 from cotenant.controller.submission.settings import setting
 from cotenant.controller.wire import clients as wire
@@ -70,8 +75,6 @@ SETTINGS: Final = {
 
 SLURM_VERSION: Final = "23.11.0"
 """The Slurm whose options and formats these programs have."""
-SHARED_STEPS: Final = ("", "batch", "extern", "0")
-"""Steps are not kept: those that every job has are answered with the job, others with nothing."""
 
 
 def slurm_aliases(
@@ -126,26 +129,36 @@ def scontrol(words: list[str]) -> int:
     verb, *rest = [word for word in words if word not in quiet] or [""]
     if verb == "update":
         return _update(rest)
-    if verb == "show" and rest[:1] in (["job"], ["jobs"]):
-        return _show_jobs(rest[1:], in_one)
+    entity, _, first = rest[0].partition("=") if rest else ("", "", "")
+    if verb == "show" and entity.lower() in ("job", "jobs", "jobid"):
+        return _show_jobs([*filter(None, [first]), *rest[1:]], in_one)
     if verb not in VERBS:
         known = ", ".join((*VERBS, "update", "show job"))
         asked = " ".join(("scontrol", verb, *(rest[:1] if verb == "show" else ()))).strip()
         raise Problem("usage", f"{asked} is not possible here", f"known are {known}")
-    jobs = [each.partition("=")[2] or each for word in rest for each in word.split(",")]
+    jobs = jobs_and_steps(f"scontrol {verb}", [word.partition("=")[2] or word for word in rest])
     if not jobs:
         raise Problem("usage", f"scontrol {verb}: no job was named", f"scontrol {verb} JOB")
     with asking() as client:
-        reply = client.ask(wire.ChangeJobs(verb=VERBS[verb], job_ids=tuple(map(JobId, jobs))))
+        reply = client.ask(wire.ChangeJobs(verb=VERBS[verb], job_ids=_ids(jobs)))
     for text in reply.lines:
         tell(text)
     return OK
 
 
+SHOW_JOB: Final = Flags(
+    values=("-u --user",),
+    switches=("-a --all --allusers",),
+    left_out=("-M --clusters",),
+    left_out_switches=("-d --details", "--hide", "-v --verbose"),
+)
+
+
 def _show_jobs(words: list[str], in_one: bool) -> int:
-    """The jobs that are named, also those that have ended; all that have not where none is."""
-    ids = [each for word in words if not word.startswith("-") for each in word.split(",")]
-    found = _jobs(GivenWords({}, []), everything=bool(ids), ids=ids)
+    """The jobs that are named, also those that have ended; one's own that have not where none is."""
+    given = read_words("scontrol show job", words, SHOW_JOB)
+    ids = given.rest
+    found = _jobs("scontrol show job", _own_by_default(given, ids), everything=bool(ids), ids=ids)
     records = [record(job) for job in found]
     write_lines([" ".join(text.split()) for text in records] if in_one else records)
     return OK if found or not ids else FAILED
@@ -162,9 +175,12 @@ def _update(words: list[str]) -> int:
             raise Problem(
                 "usage", f"scontrol update: {key} is not known here", f"known are {', '.join(SETTINGS)}"
             )
+    if "timelimit" in given:
+        given["timelimit"] = limit_word(given["timelimit"])
     changes = dict(setting(f"{SETTINGS[key]}={value}") for key, value in given.items())
     with asking() as client:
-        reply = client.ask(wire.SetJobs(job_ids=tuple(map(JobId, jobs.split(","))), changes=changes))
+        named = _ids(jobs_and_steps("scontrol update", [jobs]))
+        reply = client.ask(wire.SetJobs(job_ids=named, changes=changes))
     for text in reply.lines:
         tell(text)
     return OK
@@ -179,7 +195,7 @@ def _pair(word: str) -> tuple[str, str]:
 
 def seff(words: list[str]) -> int:
     """What is known of how jobs used what they had."""
-    found = _jobs(GivenWords({}, []), everything=True, ids=words) if words else []
+    found = _jobs("seff", GivenWords({}, []), everything=True, ids=words) if words else []
     for job in found:
         lines = (
             f"Job ID: {job.job_id}",
@@ -194,7 +210,7 @@ def seff(words: list[str]) -> int:
 
 
 SQUEUE: Final = Flags(
-    values=("-u --user", "-j --jobs", "-n --name", "-t --states", "-o --format"),
+    values=("-u --user", "-j --jobs", "-n --name", "-t --states", "-o --format", "-O --Format"),
     switches=("--me", "-h --noheader"),
     left_out=("-p --partition", "-A --account", "-q --qos", "-S --sort", "-w --nodelist", "-M --clusters"),
     left_out_switches=("-r --array", "-a --all", "-l --long", "--only-job-state"),
@@ -204,8 +220,10 @@ SQUEUE: Final = Flags(
 def squeue(words: list[str]) -> int:
     """Lists the jobs that wait and run; with --states also those that have ended."""
     given = read_words("squeue", words, SQUEUE)
-    jobs = _jobs(given, everything="--states" in given.flags)
-    form = parse_format(given.flags.get("--format", SQUEUE_FORMAT), JOB_FIELDS, "squeue")
+    long = given.flags.get("--Format")
+    text = given.flags.get("--format", SQUEUE_FORMAT) if long is None else short_format(long)
+    form = parse_format(text, JOB_FIELDS, "squeue")
+    jobs = _jobs("squeue", given, everything="--states" in given.flags)
     lines = [line(form, job) for job in jobs]
     write_lines([*([] if "--noheader" in given.flags else [line(form, None)]), *lines])
     return OK
@@ -220,7 +238,8 @@ SCANCEL: Final = Flags(
 
 
 def scancel(words: list[str]) -> int:
-    """Ends jobs by number, owner, name or state."""
+    """Ends jobs by number, owner, name or state. Of others' jobs a filter finds those that one may end; one
+    that was named is an error of its own, and the others are ended."""
     given = read_words("scancel", words, SCANCEL)
     wanted = given.flags.get("--signal", "KILL").upper().removeprefix("SIG")
     if wanted not in ("KILL", "TERM", "9", "15"):
@@ -232,17 +251,32 @@ def scancel(words: list[str]) -> int:
         flags["--states"] = flags.pop("--state")
     if not given.rest and not {"--user", "--me", "--name", "--states"} & set(flags):
         raise Problem("usage", "scancel: no job was named", "scancel JOB, or scancel --me")
-    found = [job.job_id for job in _jobs(given._replace(flags=flags), everything=False, ids=given.rest)]
-    if not found:
-        return OK
+    if steps := [each for each in given.rest if "." in each]:
+        raise Problem("usage", f"scancel {steps[0]}: a step alone is not ended", "name the job")
+    found = _jobs("scancel", given._replace(flags=flags), everything=False, ids=given.rest)
+    me = user_name()
+    own = tuple(job.job_id for job in found if job.user == me)
+    others = {job.job_id: job.user for job in found if job.user != me}
     with asking() as client:
-        client.ask(wire.ChangeJobs(verb="cancel", job_ids=tuple(found)))
+        if own:
+            client.ask(wire.ChangeJobs(verb="cancel", job_ids=own))
+        try:
+            if others:
+                client.ask(wire.ChangeJobs(verb="cancel", job_ids=tuple(others)))
+        except Refusal as refusal:
+            if refusal.failure.code != "not-allowed":
+                raise
+            if not given.rest and "--user" not in flags:
+                return OK
+            for job_id, owner in others.items():
+                tell(f"scancel: you cannot cancel job {job_id}: it belongs to {owner}")
+            return EXIT_CODES["not-allowed"]
     return OK
 
 
 SACCT: Final = Flags(
     values=("-j --jobs", "-u --user", "-o --format", "--name", "-s --state"),
-    switches=("-P --parsable2", "-p --parsable", "-n --noheader"),
+    switches=("-P --parsable2", "-p --parsable", "-n --noheader", "-a --allusers"),
     left_out=(
         "-S --starttime",
         "-E --endtime",
@@ -252,16 +286,17 @@ SACCT: Final = Flags(
         "-N --nodelist",
         "-M --clusters",
     ),
-    left_out_switches=("-X --allocations", "-a --allusers", "-l --long", "-b --brief", "-D --duplicates"),
+    left_out_switches=("-X --allocations", "-l --long", "-b --brief", "-D --duplicates"),
 )
 SACCT_FORMAT: Final = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 
 
 def sacct(words: list[str]) -> int:
-    """All jobs that the controller knows, ended or not; steps are not kept."""
+    """One's own jobs (root: all) that the controller knows, ended or not; steps are not kept."""
     given = read_words("sacct", words, SACCT)
+    given = _own_by_default(given, given.flags.get("--jobs", ""))
     flags = {{"--state": "--states"}.get(name, name): value for name, value in given.flags.items()}
-    jobs = _jobs(given._replace(flags=flags), everything=True)
+    jobs = _jobs("sacct", given._replace(flags=flags), everything=True)
     names = [each.partition("%") for each in flags.get("--format", SACCT_FORMAT).split(",")]
     known = {name.lower(): name for name in SACCT_FIELDS}
     unknown = [name for name, _, _ in names if name.lower() not in known]
@@ -310,28 +345,38 @@ def sinfo(words: list[str]) -> int:
     return OK
 
 
-def _jobs(given: GivenWords, *, everything: bool, ids: Sequence[str] = ()) -> list[wire.JobView]:
+def _ids(words: Iterable[JobWord]) -> tuple[JobId, ...]:
+    return tuple(JobId(str(word)) for word in words)
+
+
+def _own_by_default(given: GivenWords, named: Sequence[str]) -> GivenWords:
+    """The options, with `--me` where neither jobs nor users are named, unless it is root who asks."""
+    if named or {"--user", "--allusers", "--all"} & set(given.flags) or os.geteuid() == 0:
+        return given
+    return given._replace(flags={**given.flags, "--me": "yes"})
+
+
+def _jobs(
+    program: str, given: GivenWords, *, everything: bool, ids: Sequence[str] = ()
+) -> list[wire.JobView]:
     """Returns the jobs that the options name. A number that nobody knows (any more) is no error, as with
-    Slurm."""
+    Slurm. Raises Problem: a word is no job's, or no state's."""
     flags = given.flags
-    named = [*ids, *filter(None, flags.get("--jobs", "").split(","))]
+    named = [*ids, *filter(None, [flags.get("--jobs", "")])]
     users = {user_name()} if "--me" in flags else set(filter(None, flags.get("--user", "").split(",")))
     names = set(filter(None, flags.get("--name", "").split(",")))
-    states = {each.upper() for each in filter(None, flags.get("--states", "").split(","))} - {"ALL"}
-    wanted = tuple(JobId(each.partition(".")[0]) for each in named if each.partition(".")[2] in SHARED_STEPS)
+    states = {each.strip().upper() for each in filter(None, flags.get("--states", "").split(","))}
+    if unknown := sorted(states - STATE_NAMES):
+        raise Problem(
+            "usage", f"{program}: there is no state {unknown[0]}", suggestion(unknown[0], STATE_NAMES)
+        )
+    states -= {"ALL"}
+    wanted = jobs_and_steps(program, named)
     if named and not wanted:
         return []
-    request = wire.ListJobs(
-        job_ids=wanted, include_ended=everything, user=min(users) if len(users) == 1 else ""
-    )
+    user = min(users) if len(users) == 1 else ""
     with asking() as client:
-        try:
-            found = [job for reply in pages(client, request) for job in texts.escape_texts(reply).jobs]
-        except Refusal as refusal:
-            if refusal.failure.code != "not-found":
-                raise
-            tell(f"{refusal.failure.message}")
-            return []
+        found = _known(client, wire.ListJobs(include_ended=everything, user=user), wanted)
     return [
         job
         for job in found
@@ -340,6 +385,22 @@ def _jobs(given: GivenWords, *, everything: bool, ids: Sequence[str] = ()) -> li
         and (not names or job.name in names)
         and (not states or states & set(slurm_state(job)))
     ]
+
+
+def _known(client: Client, request: wire.ListJobs, words: Sequence[JobWord]) -> list[wire.JobView]:
+    """The jobs of these words, or all. Of one that nobody knows it says so, and goes on with the others.
+    Raises Refusal: nobody knows any task of a range."""
+    asked = structs.replace(request, job_ids=_ids(words))
+    try:
+        return [job for reply in pages(client, asked) for job in texts.escape_texts(reply).jobs]
+    except Refusal as refusal:
+        if refusal.failure.code != "not-found" or (len(words) == 1 and "[" in str(words[0])):
+            raise
+        if len(words) == 1:
+            tell(refusal.failure.message)
+            return []
+    found = (job for word in words for job in _known(client, request, [word]))
+    return list({job.job_id: job for job in found}.values())
 
 
 PROGRAMS: Final[dict[str, Callable[[list[str]], int]]] = {

@@ -5,14 +5,45 @@ Rule: an option that is not known is refused by name, never left out in silence.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from cotenant.controller.domain import JobWord, read_job_words, split_words
 from cotenant.controller.present.problem import Problem, suggestion
 from cotenant.controller.slurm.sbatch import SWITCHES
 
 LISTS: Final = ("--jobs", "--user", "--name", "--states", "--state")
 """Given twice, both count."""
+INSTEAD: Final = {
+    ("squeue", "--start"): "cotenant eta JOB and cotenant explain JOB say it",
+    ("squeue", "-i"): "cotenant queue --watch",
+    ("squeue", "--iterate"): "cotenant queue --watch",
+    ("squeue", "--json"): "cotenant queue -o json",
+    ("sacct", "--json"): "cotenant history -o json",
+    ("sinfo", "--json"): "cotenant nodes -o json",
+}
+"""What has another name here."""
+
+_STEPS: Final = r"[0-9]+|batch|extern|interactive"
+_SHARED_STEPS: Final = ("", "batch", "extern", "0")
+"""Steps are not kept: those that every job has are answered with the job, others with nothing."""
+
+
+def jobs_and_steps(program: str, texts: Sequence[str]) -> list[JobWord]:
+    """The jobs of words such as `12_[1-3]`, `12,14` and `12.batch`. Raises Problem: one is neither job nor
+    step."""
+    found: list[JobWord] = []
+    for each in (each for text in texts for each in split_words(text) or [text]):
+        job, dot, step = each.partition(".")
+        try:
+            if dot and not re.fullmatch(_STEPS, step):
+                raise ValueError(f"{each!r} names no job and no step")
+            words = read_job_words([job])
+        except ValueError as error:
+            raise Problem("usage", f"{program}: {error}") from None
+        found += words if step in _SHARED_STEPS else ()
+    return found
 
 
 class Flags(NamedTuple):
@@ -57,7 +88,7 @@ def read_words(program: str, words: Sequence[str], known: Flags) -> GivenWords:
             key, value = takes[name], value if equals else left.pop(0)
             flags[key] = f"{flags[key]},{value}" if key in LISTS and key in flags else value
         else:
-            near = suggestion(name, [*takes, *alone])
+            near = INSTEAD.get((program, name)) or suggestion(name, [*takes, *alone])
             raise Problem("usage", f"{program}: the option {name} is not known here", near)
     return GivenWords(flags, rest)
 

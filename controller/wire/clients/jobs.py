@@ -301,6 +301,8 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     submitted_at: Utc
     begin_at: Utc | None = None
     """It does not start before then (`--begin`)."""
+    time_limit_s: float | None = None
+    """Null: none."""
     started_at: Utc | None
     ended_at: Utc | None
     wait_s: float

@@ -111,7 +111,11 @@ def test_the_log_of_a_forgotten_job_is_its_owners(small: Station) -> None:
 
 
 def test_a_number_that_nobody_ever_had_is_not_found(small: Station) -> None:
-    for unknown in ("99", "2_5", "", "2_", "x"):
+    for unknown in ("99", "2_5", "99_[0-3]", "2_[5-9]"):
         refused = small.ask(clients.ShowJob(job_id=JobId(unknown)))
         assert isinstance(refused, clients.Failure)
         assert (refused.code, refused.message) == ("not-found", f"no job {unknown}")
+    for unreadable in ("", "2_", "x", "2_[3-1]", "2,x"):
+        refused = small.ask(clients.ShowJob(job_id=JobId(unreadable)))
+        assert isinstance(refused, clients.Failure)
+        assert refused.code == "usage" and "names no job: write 7, 38_2, 38_[0-3,7]" in refused.message

@@ -106,6 +106,40 @@ def test_an_arrays_number_works(verb: str, array: StandIn, cotenant: Cotenant) -
 
 
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("word", ["1_[0-4]", "1_[0,1,2,3-4%2]", "1_0,1_[1-2],1_3,1_4"])
+def test_every_verb_takes_what_queue_prints_and_lists(
+    verb: str, word: str, array: StandIn, cotenant: Cotenant
+) -> None:
+    words, code, texts = VERBS[verb]
+    result = cotenant(verb, word, *words[1:])
+    told = result.out + result.err
+    if verb == "attach":
+        texts = ("it is several jobs: try 1_",)
+    if verb == "logs":
+        texts = (texts[0], f"array {word}: 1 run, 2 wait, 2 ended")
+    if verb == "set" and word != "1_[0-4]":  # A task that is named must wait.
+        code, texts = 1, ("job 1_0 is running: only jobs that wait can be changed",)
+    assert [text for text in texts if text not in told] == [], told
+    assert result.code == code
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_names_no_job_is_refused_by_name(verb: str, array: StandIn, cotenant: Cotenant) -> None:
+    for word in ("1_[0-", "train", "1,1_[4-1]"):
+        result = cotenant(verb, word, *VERBS[verb][0][1:])
+        assert (result.code, f"'{word.rpartition(',')[2]}' names no job" in result.err) == (2, True), result
+
+
+def test_several_jobs_in_one_word(array: StandIn, station: Station, cotenant: Cotenant) -> None:
+    other = station.submit(ADMIN, name="other")
+    rows = [line.split()[0] for line in cotenant("show", f"1_[1-2],{other}").out.splitlines()]
+    assert rows == ["array", "JOB", "1_1", "1_2", other]
+    assert cotenant("logs", f"1_0,{other}").out == "1_0| first\n1_0| last of 1_0\n"
+    refused = cotenant("explain", f"1_1,{other}")
+    assert (refused.code, f"2 jobs are named (1_1, {other}), and this takes one" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("verb", VERBS)
 def test_a_number_that_nothing_has_is_not_found(verb: str, array: StandIn, cotenant: Cotenant) -> None:
     result = cotenant(verb, "77", *VERBS[verb][0][1:])
     assert (result.code, "no job 77" in result.err) == (3, True), result

@@ -214,7 +214,7 @@ def test_all_problems_are_said_at_once_with_their_lines(tmp_path: Path) -> None:
 WRONG = {
     "#SBATCH --dependency=afternotok:3": "'afternotok' is not possible here; afterok:JOB and",
     "#SBATCH --dependency=singleton": "'singleton' is not possible here",
-    "#SBATCH --dependency=afterok:٣": "must be job ids such as 7, 7,9 or any:7, got 'afterok:٣'",
+    "#SBATCH --dependency=afterok:٣": "must be job ids such as 7, 7,9, 38_[0-3] or any:7",
     "#SBATCH --array=٣": "must be indices such as 0-9",
     "#SBATCH -d afterok:3?afterany:4": "? for one of several",
     "#SBATCH --container-image=pytorch": "cotenant starts containers itself",
@@ -239,6 +239,28 @@ WRONG = {
 def test_what_cannot_be_honoured_is_refused_with_what_to_do(tmp_path: Path, line: str, says: str) -> None:
     error = refused(tmp_path, line)
     assert error.message.startswith(f"{tmp_path}/job.sh:2: #SBATCH") and says in error.sentence
+
+
+NONE_AND_SOME = {
+    "-t 0": ("time_limit_s", None), "--time=0:00:00": ("time_limit_s", None),
+    "-t 0-0": ("time_limit_s", None), "-t 0:30": ("time_limit_s", 30.0),
+    '-d ""': ("after", ()), "--dependency=": ("after", ()),
+    "-d afterok:12_[1-3,7]:9,afterany:4_[0-8:4]": (
+        "after",
+        (
+            *(Dependency(job_id=JobId(each)) for each in ("12_[1-3]", "12_7", "9")),
+            Dependency(job_id=JobId("4_[0-8:4]"), need="any"),
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "wanted"), NONE_AND_SOME.items(), ids=NONE_AND_SOME.keys())
+def test_no_limit_no_dependency_and_some_tasks(tmp_path: Path, line: str, wanted: tuple[str, Any]) -> None:
+    path = tmp_path / "job.sh"
+    path.write_text(f"#!/bin/bash\n#SBATCH {line}\n")
+    name, value = wanted
+    assert getattr(submitted(path).request.specs[0], name) == value
 
 
 def test_a_script_that_starts_no_ranks_is_told_how_often_it_runs(tmp_path: Path) -> None:

@@ -199,6 +199,9 @@ WRONG_FLAGS = {
     "a grid with a secret's name": ("grid", "token=0..4", "this name is a secret's"),
     "a link with a password": ("link", "https://a:b@c.example", "--link must be http(s)://"),
     "no job": ("after", "mine", "must be job ids"),
+    "an output of two lines": ("output", "a\nb", "--output must be a path in one line, got 'a\\nb'"),
+    "an index too far": ("array", "1000000", "with indices up to 999999"),
+    "a begin that no job sees": ("begin", "9999-01-01", "--begin must lie before the year 3000"),
     "no profile": ("profile", "/nowhere.json", "does not exist"),
 }
 

@@ -150,8 +150,19 @@ def test_the_hosts_one_by_one(one: Script) -> None:
     assert one('scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1')[1] == ["127.0.0.1"]
     assert one("scontrol show hostnames 'gpu[1-2]'")[1] == ["gpu1", "gpu2"]
     assert f"JobId={os.getpid()} JobName=try" in one("scontrol show job $SLURM_JOB_ID")[1]
+    assert "TimeLimit=UNLIMITED EndTime=Unknown" in " ".join(one("scontrol show job")[1])
     code, _, err = one("scontrol update job 3")
     assert code == 1 and "known are show hostnames" in err
+
+
+def test_a_script_sees_its_time_limit(tmp_path: Path, side: Path) -> None:
+    limited = Script(tmp_path, side, job_id=JobId(f"{os.getpid()}"), time_left_s=93_784.0)
+    assert "   TimeLimit=1-02:03:04 EndTime=" in "\n".join(limited("scontrol show job")[1])
+
+
+def test_each_of_slurms_variables_is_in_env_once(one: Script) -> None:
+    names = [line.partition("=")[0] for line in one("env")[1] if "SLURM" in line.partition("=")[0]]
+    assert sorted(names) == sorted(name for name in one.env if "SLURM" in name)
 
 
 def test_steps_are_counted_and_write_where_they_are_told(one: Script) -> None:

@@ -124,7 +124,8 @@ def test_a_format() -> None:
 
 
 def test_every_field_of_a_job_can_be_printed() -> None:
-    waiting = job(phase=Phase.QUEUED, started_at=None, ended_at=None, devices=(), left_s=None)
+    nowhere = {"started_at": None, "ended_at": None, "devices": (), "left_s": None}
+    waiting = job(phase=Phase.QUEUED, reason_code="first-no-devices", **nowhere)
     for each in (job(), waiting):
         texts = [field.value(each) for field in listings.JOB_FIELDS.values()]
         texts += [value(each) for value in listings.SACCT_FIELDS.values()]
@@ -215,7 +216,17 @@ def test_srun_sends_its_command_as_tasks_of_a_job_and_returns_its_code(
         ("srun -n 2", "no command was given"),
         ("sacctmgr add user ada", "no database of accounts"),
         ("scontrol show partition", "scontrol show partition is not possible here"),
-        ("squeue -O JobID", "the option -O is not known here"),
+        ("squeue -O JobID,QOS", "there is no field QOS here"),
+        ("squeue -t PENDIN", "there is no state PENDIN"),
+        ("squeue -j 12_[1-", r"squeue: '12_\[1-' names no job"),
+        ("squeue -j 12,train", "squeue: 'train' names no job"),
+        ("sacct -j 12.step", "sacct: '12.step' names no job and no step"),
+        ("scancel 12_[3-1]", r"scancel: '12_\[3-1\]' names no job"),
+        ("scancel 12.0", "a step alone is not ended"),
+        ("scontrol hold 12_x", "scontrol hold: '12_x' names no job"),
+        ("scontrol show job=12_x", "scontrol show job: '12_x' names no job"),
+        ("scontrol update JobId=x Priority=3", "scontrol update: 'x' names no job"),
+        ("seff x", "seff: 'x' names no job"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(words: str, says: str) -> None:
