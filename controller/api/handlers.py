@@ -142,7 +142,7 @@ class RequestHandlers:
                 EtaRequests(core, board),
                 AccountingRequests(core, reading),
                 TimelineRequests(core, reading),
-                JobSettings(core),
+                JobSettings(core, tells),
                 ReservationRequests(core),
                 self.shadow,
                 *more,

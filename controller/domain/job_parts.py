@@ -106,6 +106,9 @@ class CurrentAttempt(msgspec.Struct, kw_only=True):
     """How long it had loaded by then."""
     idle: IdleSpell | None = None
     """None: it works, or nothing is to be done about it."""
+    allowed_s: float | None = None
+    """From its start to its time limit, where that was changed while it ran (infinite: taken away); None: it
+    was not."""
     stop_cause: StopCause = ""
     stop_reason: Reason | None = None
     sent_sigint: bool = False

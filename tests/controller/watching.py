@@ -33,7 +33,7 @@ from cotenant.controller.planning import Plan
 
 @cache
 def operands_of(code: str) -> int:
-    return max((int(n) + 1 for n in re.findall(r"\{(\d+)\}", reasons.TEMPLATES[code])), default=0)
+    return max((int(n) + 1 for n in re.findall(r"\{(\d+)(?::\w+)?\}", reasons.TEMPLATES[code])), default=0)
 
 
 @lru_cache(10_000)

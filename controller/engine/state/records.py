@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import msgspec
 
 from cotenant.controller.domain import (
+    ENDED,
     FIRST_STEP,
     LAUNCH,
     LOADING,
     ON_DEVICES,
     QUEUED,
     RUNNING,
-    WAITING,
     AttemptNo,
     BudgetUse,
     Capabilities,
@@ -150,6 +150,10 @@ class Records:
         """A job that was sent SIGINT has no more time to end by itself."""
         job.attempt.sent_sigint = False
 
+    def limit(self, job: Job, allowed_s: float) -> None:
+        """Its attempt has another time limit, counted from its start."""
+        job.attempt.allowed_s = allowed_s
+
     def blame_stop(self, job: Job, cause: StopCause, reason: Reason) -> None:
         """Why its attempt ends, or will have ended."""
         job.attempt.stop_cause, job.attempt.stop_reason = cause, reason
@@ -221,8 +225,8 @@ class Records:
         self._phases.take_note(job)
 
     def respecify(self, job: Job, spec: JobSpec) -> None:
-        """A waiting job's options change; it then stands where a new job with them would."""
-        assert job.phase in WAITING, f"job {job.job_id} is {job.phase}"
+        """A job's options change; one that waits then stands where a new job with them would."""
+        assert job.phase not in ENDED, f"job {job.job_id} is {job.phase}"
         is_queued = job.phase is QUEUED
         if is_queued:
             self._queue.remove(job)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cotenant.controller.domain import Dependency, JobId, LimitSettings, StartAttempt
@@ -144,9 +146,10 @@ def test_another_organisation_frees_the_limit_of_the_one_before() -> None:
     assert desk.phase(3) in ("queued", "loading")
 
 
-def test_what_runs_is_not_changed() -> None:
+@pytest.mark.parametrize("changes", [{"gpus_min": 2, "gpus_max": 2}, {"name": "x", "expected_s": 5.0}])
+def test_what_a_job_was_started_with_is_not_changed_while_it_runs(changes: dict[str, Any]) -> None:
     desk = Desk("fifo", report("a", 1))
     desk.run(1)
     spec = desk.job(1).spec
-    change(desk, 1, priority=5)
+    change(desk, 1, **changes)
     assert desk.job(1).spec is spec
