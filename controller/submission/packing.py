@@ -34,6 +34,8 @@ CONTENT_FACTOR: Final = 4
 """The files may take so many times what the packed tree may."""
 FILES_MAX: Final = 100_000
 LARGEST_SHOWN: Final = 3
+SHOWN_SHARE: Final = 0.01
+"""Of the whole: smaller files explain nothing."""
 SCRIPTS: Final = (".py", ".sh", ".bash", ".slurm", ".sbatch", ".job")
 LEFT_OVER_S: Final = 86_400.0
 """A packed tree that was not submitted is removed after this."""
@@ -46,6 +48,8 @@ class PackedTree(NamedTuple):
     snapshot: job_spec.CodeSnapshot
     names: frozenset[str]
     """Its files, links and folders, below its top."""
+    untracked: tuple[str, ...] = ()
+    """Files there that git neither tracks nor ignores, and that were not taken along; scripts first."""
 
 
 def pack_tree(
@@ -62,6 +66,10 @@ def pack_tree(
     names = set(_tracked(top) if kind == "git" else _below(top, _patterns(top)))
     for path in more:
         names.update(_added(top, path))
+    if kind == "git" and not names:
+        raise BadSubmission(
+            f"--snapshot git: git tracks no file in {top}", "git add them, or take --snapshot copy"
+        )
     entries = {name: _entry(top, name) for name in sorted(names, key=os.fsencode)}
     files = {name: each.st_size for name, each in entries.items() if stat.S_ISREG(each.st_mode)}
     if len(entries) > FILES_MAX:
@@ -82,7 +90,7 @@ def pack_tree(
         with suppress(FileExistsError):  # The same tree.
             os.link(output.name, folder / sha256)
     subfolder = "" if workdir == top else str(workdir.relative_to(top))
-    commit, branch, dirty = _commit_of(workdir)
+    commit, branch, dirty = _commit_of(workdir) if kind == "git" or _tracks(workdir) else ("", "", False)
     snapshot = job_spec.CodeSnapshot(
         sha256=sha256,
         kind=kind,
@@ -95,12 +103,15 @@ def pack_tree(
         branch=branch,
         dirty=dirty,
     )
-    return PackedTree(snapshot, frozenset(entries))
+    left_out = set(_untracked(top)) - names if kind == "git" else ()
+    scripts_first = sorted(left_out, key=lambda name: (not name.endswith(SCRIPTS), name))
+    return PackedTree(snapshot, frozenset(entries), tuple(scripts_first))
 
 
 def _check_size(files: Mapping[str, int], size: int, most_mib: int, how: str) -> None:
     if size > most_mib * _MIB:
-        largest = sorted(files, key=lambda name: -files[name])[:LARGEST_SHOWN]
+        by_size = sorted(files, key=lambda name: -files[name])[:LARGEST_SHOWN]
+        largest = [name for name in by_size if files[name] >= size * SHOWN_SHARE] or by_size[:1]
         which = ", ".join(f"{name} ({files[name] / _MIB:.1f} MiB)" for name in largest)
         raise BadSubmission(
             f"--snapshot: {size // _MIB} MiB{how} of {most_mib} possible; the largest files: {which}",
@@ -143,6 +154,19 @@ def _tracked(top: Path) -> Iterator[str]:
             raise BadSubmission(f"--snapshot git: the submodule {name} is not checked out", hint)
         if name and os.path.lexists(top / name):
             yield name
+
+
+def _untracked(top: Path) -> list[str]:
+    names = _git_text(top, "ls-files", "-z", "--others", "--exclude-standard").split("\0")
+    return [name for name in names if name]
+
+
+def _tracks(workdir: Path) -> bool:
+    """Whether a repository around the folder knows anything in it; one that does not has nothing to say."""
+    try:
+        return bool(_git(workdir, "ls-files", "--", ".").stdout)
+    except BadSubmission:
+        return False
 
 
 def _commit_of(workdir: Path) -> tuple[str, str, bool]:
