@@ -226,8 +226,8 @@ def _range_values(part: str) -> Sequence[str]:
     match = re.fullmatch(_RANGE, part)
     if match is None or "..." in part:
         raise ValueError(
-            f"is no range: {quoted_text(part)}; write FIRST..LAST..STEP such as 0.1..0.3..0.1, or the "
-            f"values between commas, or '\"{part[:SHOWN_MAX]}\"' for this word itself"
+            f"has what looks like a range and is none: {quoted_text(part)}; write FIRST..LAST..STEP such as "
+            f"0.1..0.3..0.1, or the values between commas, or '\"{part[:SHOWN_MAX]}\"' for this word itself"
         )
     first, last, given = match.groups()
     if given is None and "." in first + last:

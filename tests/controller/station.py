@@ -88,7 +88,7 @@ class Station:
         people: LimitSettings = LimitSettings(),  # noqa: B008
         **limits: Any,
     ) -> None:
-        """`database`, `writing`: of the journal, if it is not a file in the folder. `people`: limits of users.
+        """`database`, `writing`: of the journal, if it is not a file in the folder. `people`: of users.
         `limits`: as `RequestHandlers` takes them."""
         self.time_s = 0.0
         self.wall_s = wall_s

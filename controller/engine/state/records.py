@@ -212,7 +212,7 @@ class Records:
             job.attempt.stop_cause,
             job.attempt.stop_reason,
         ) = None, None, None, "", None
-        job.counts.user_failures = job.counts.infra_failures = 0
+        job.counts.user_failures = job.counts.infra_failures = job.counts.quick_requeues = 0
         job.failed_end = None
         job.workdir_missing, job.avoid, job.aged, job.spent.queued_s = (), (), False, 0.0
         job.spent.past_limit_s, job.progress.step, job.estimate.remaining_s = (
@@ -470,6 +470,11 @@ class Records:
             return job.counts.user_failures
         job.counts.infra_failures += 1
         return job.counts.infra_failures
+
+    def count_quick_requeue(self, job: Job, *, is_quick: bool) -> int:
+        """Counts that a job was put back so soon after its start; returns how often in a row by now."""
+        job.counts.quick_requeues = job.counts.quick_requeues + 1 if is_quick else 0
+        return job.counts.quick_requeues
 
     # --- Histories that this journal has lost ------------------------------------------------------
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import AttemptNo, HostId, JobId, Launch, Phase
+from cotenant.controller.domain import AttemptNo, Dependency, HostId, JobId, Launch, Phase
 from cotenant.controller.domain import events as ev
+from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients
 from tests.controller.station import ALICE, BOB, Station, job, run_one
 
@@ -98,6 +99,25 @@ def test_one_whose_secrets_are_gone_is_not(stations: Callable[..., Station]) -> 
     station.ask(clients.ChangeJobs(verb="cancel", job_ids=(job_id,)))
     refused = station.ask(clients.ChangeJobs(verb="requeue", job_ids=(job_id,)))
     assert (refused.code, "API_TOKEN" in refused.message) == ("refused", True)
+
+
+def test_requeue_names_the_jobs_that_were_cancelled_because_of_it(stations: Callable[..., Station]) -> None:
+    station = stations()
+    parent = station.submit()
+
+    def after(job_id: JobId, who: Identity = ALICE) -> JobId:
+        return station.submit(who, after=(Dependency(job_id=job_id),))
+
+    child, others = after(parent), after(parent, BOB)
+    grandchild, twin = after(child), after(parent)
+    station.ask(clients.ChangeJobs(verb="cancel", job_ids=(parent,)))
+    assert {station.core.state.engine.jobs[each].phase for each in (child, grandchild)} == {Phase.CANCELLED}
+    _, line = station.ask(clients.ChangeJobs(verb="requeue", job_ids=(parent, twin)), ALICE).lines[1:]
+    assert line.endswith(f"not queued again: `cotenant requeue {child} {grandchild}` queues these too"), (
+        others
+    )
+    lines = station.ask(clients.ChangeJobs(verb="requeue", job_ids=(child, grandchild)), ALICE).lines
+    assert len(lines) == 2 and "queues again" in lines[0]
 
 
 def test_options_are_set_and_stay_set_after_a_restart(stations: Callable[..., Station]) -> None:

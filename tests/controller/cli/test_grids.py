@@ -91,18 +91,18 @@ def test_zeros_in_front_stay(first: int, count: int, width: int) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (".1...3", "is no range: '.1...3'; write FIRST..LAST..STEP"),
-        ("1e-4..1e-2", "is no range: '1e-4..1e-2'"),
+        (".1...3", "looks like a range and is none: '.1...3'; write FIRST..LAST..STEP"),
+        ("1e-4..1e-2", "looks like a range and is none: '1e-4..1e-2'"),
         ("0.1..0.3", "needs a step between decimals: '0.1..0.3'; such as 0.1..0.3..0.1"),
         ("5..1", "has an empty range: '5..1'; 5..1..-1 counts down"),
         ("5..1..2", "has an empty range"),
         ("8..010", "write 8 as wide as 010"),
-        ("5..", "is no range"),
-        ("..5", "is no range"),
-        ("1..2..3..4", "is no range"),
+        ("5..", "looks like a range and is none"),
+        ("..5", "looks like a range and is none"),
+        ("1..2..3..4", "looks like a range and is none"),
         ("2027-01-01..2027-02-01", """'"2027-01-01..2027-02-01"' for this word itself"""),
-        ("0 .. 4", "is no range"),
-        ("a,1...3", "is no range"),
+        ("0 .. 4", "looks like a range and is none"),
+        ("a,1...3", "looks like a range and is none"),
     ],
 )
 def test_what_looks_like_a_range_and_is_none_is_refused_with_what_to_type(text: str, says: str) -> None:
