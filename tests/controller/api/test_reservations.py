@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import Booking, LimitSettings
-from cotenant.controller.domain.bookings import DAY_S, most_at_once
+from cotenant.controller.domain import Booking, LimitSettings, bookings
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
@@ -109,15 +108,15 @@ def test_a_limit_of_devices_is_one_for_reservations_too(stations: Callable[..., 
         (((0, 100, 1), (99, 200, 1)), 4),
         (((-50, 1, 3), (50, 60, 1)), 5),
         (((200, 300, 9), (-100, 0, 9)), 2),
-        (((150 - DAY_S, 160 - DAY_S, 4, DAY_S),), 6),
-        (((300 - DAY_S, 310 - DAY_S, 4, DAY_S),), 2),
+        (((150 - bookings.DAY_S, 160 - bookings.DAY_S, 4, bookings.DAY_S),), 6),
+        (((300 - bookings.DAY_S, 310 - bookings.DAY_S, 4, bookings.DAY_S),), 2),
     ],
 )  # fmt: skip
 def test_reservations_at_the_same_time_are_added_up(others: tuple[tuple[float, ...], ...], most: int) -> None:
     """By hand: one of two devices from 0 to 200, and others as (from, until, devices, every)."""
 
     def booking(from_s: float, until_s: float, gpus: float, every_s: float = 0.0) -> Booking:
-        at_s = 2 * DAY_S
+        at_s = 2 * bookings.DAY_S
         return Booking(
             booking_id="r",
             user="ann",
@@ -127,7 +126,7 @@ def test_reservations_at_the_same_time_are_added_up(others: tuple[tuple[float, .
             every_s=every_s,
         )
 
-    assert most_at_once(booking(0, 200, 2), [booking(*each) for each in others]) == most
+    assert bookings.most_at_once(booking(0, 200, 2), [booking(*each) for each in others]) == most
 
 
 def test_one_that_comes_again_goes_on_as_long_as_a_user_may_reserve_ahead(station: Station) -> None:
