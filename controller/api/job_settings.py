@@ -16,7 +16,16 @@ from msgspec import NODEFAULT
 from cotenant.controller.api.arrivals import TellsOwners, check_fit, check_priority
 from cotenant.controller.api.permissions import jobs_named, may_touch, must_own
 from cotenant.controller.api.submissions import Denied
-from cotenant.controller.domain import ENDED, SET_ON_DEVICES, WAITING, Job, JobSpec, read_notify, texts
+from cotenant.controller.domain import (
+    ENDED,
+    LEAVING,
+    SET_ON_DEVICES,
+    WAITING,
+    Job,
+    JobSpec,
+    read_notify,
+    texts,
+)
 from cotenant.controller.domain import events as ev
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
@@ -140,6 +149,12 @@ def check_limit(who: Identity, job: Job, limit_s: float | None, now_s: float) ->
             "not-allowed",
             f"job {job.job_id} is {job.phase}: only an admin may lengthen its time limit now",
             "ask one; you may shorten it, or requeue the job with a longer one",
+        )
+    if job.phase in LEAVING and job.attempt.stop_cause == "time-limit":
+        raise Denied(
+            "refused",
+            f"job {job.job_id} has reached its time limit and leaves its devices",
+            f"once it has gone, `cotenant requeue {job.job_id}` queues it again",
         )
     used_s = job.limit_used_s(now_s)
     if limit_s is not None and limit_s <= used_s:

@@ -205,9 +205,14 @@ def test_the_time_limit_of_a_running_job_goes_down_by_its_owner_and_up_by_an_adm
     assert set_time(None).lines
     assert set_time(600.0, ALICE).lines, "from none to one is shorter"
     again = stations(wall_s=station.wall_s)
-    job = again.core.state.engine.jobs[job_id]
-    assert (job.phase, job.spec.time_limit_s) == (Phase.LOADING, 600.0)
+    found = again.core.state.engine.jobs[job_id]
+    assert (found.phase, found.spec.time_limit_s) == (Phase.LOADING, 600.0)
     assert [note.what for note in again.core.state.history.notes(job_id, 10)][:4] == ["set"] * 4
+    again.time_s += 601.0
+    again.core.happen(ev.AlarmRang())
+    assert found.phase is Phase.STOPPING
+    refused = again.ask(clients.SetJobs(job_ids=(job_id,), changes={"time": 7200.0}))
+    assert refused.message == f"job {job_id} has reached its time limit and leaves its devices"
 
 
 def test_name_messages_and_idle_rule_of_a_running_job_are_its_owners_to_change(
