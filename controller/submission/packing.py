@@ -25,6 +25,7 @@ from typing import IO, Final, Literal, NamedTuple
 from cotenant.controller.domain import job_spec
 from cotenant.controller.present.snapshots import TransferProgress
 from cotenant.controller.submission.options import BadSubmission
+from cotenant.controller.submission.recording import NEVER
 
 IGNORE_FILE: Final = ".cotenantignore"
 NEVER_PACKED: Final = frozenset((".git", "__pycache__"))
@@ -123,14 +124,16 @@ def _check_size(files: Mapping[str, int], size: int, most_mib: int, how: str) ->
 
 
 def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
-    """Raises BadSubmission: git cannot be asked."""
+    """Raises BadSubmission: git cannot be asked. Which repository is meant, the folder says, and no variable
+    of a hook of another."""
+    own = {name: value for name, value in os.environ.items() if not NEVER.fullmatch(name)}
     try:
         return subprocess.run(
             ["git", "-C", str(folder), *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=GIT_S_MAX,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+            env={**own, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
         )
     except FileNotFoundError:
         raise BadSubmission("--snapshot git: there is no git here", "--snapshot copy needs none") from None

@@ -24,6 +24,7 @@ from cotenant.controller.submission import packing
 from cotenant.controller.submission.build import Submitter, submission
 from cotenant.controller.submission.options import BY_KEY, BadSubmission, read
 from cotenant.controller.submission.packing import PackedTree, pack_tree, words_in_tree
+from cotenant.controller.submission.recording import record
 
 NAMES = st.sampled_from(["a", "b.py", "c d", "\u00fc", "\udcff", "-x", ".hidden", "n" * 120])
 """The fifth is no text in any encoding."""
@@ -198,6 +199,18 @@ def test_a_repository_without_files_is_refused_and_one_around_a_foreign_folder_i
     git(top, "commit", "-q", "-m", "dotfiles")
     assert pack(top / "mine").snapshot.commit
     assert not pack(top / "theirs").snapshot.commit
+
+
+def test_the_variables_of_a_git_hook_lead_to_no_other_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = repository({"a.py": b"1"}, tmp_path / "mine")
+    other = repository({"b.py": b"2"}, tmp_path / "other")
+    alone = pack(top, "git")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git" / "index"))
+    assert pack(top, "git") == alone
+    assert not {"GIT_DIR", "GIT_INDEX_FILE"} & set(record(os.environ, ("ALL",)).open)
 
 
 def test_of_what_is_too_large_only_large_files_are_named(tmp_path: Path) -> None:
