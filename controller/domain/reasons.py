@@ -51,7 +51,10 @@ class _Shown(str):
         if not spec:
             return str(self)
         if spec == "t":
-            return str(self) if self == "?" else texts.duration(float(self))
+            try:
+                return texts.duration(float(self))
+            except ValueError:  # Nothing was said: "?".
+                return str(self)
         return {"s": "", "are": "is"}[spec] if self == "1" else spec
 
 
