@@ -221,7 +221,7 @@ def test_name_messages_and_idle_rule_of_a_running_job_are_its_owners_to_change(
     station = stations()
     station.join()
     job_id = station.submit()
-    changes = {"name": "b", "notify": "a@x.org,fail", "idle": "warn:1h", "priority": -2}
+    changes: dict[str, str | int] = {"name": "b", "notify": "a@x.org,fail", "idle": "warn:1h", "priority": -2}
     (line,) = station.ask(clients.SetJobs(job_ids=(job_id,), changes={**changes}), ALICE).lines
     said = ("name job -> b", "notify - -> fail,a@x.org", "idle warn:30m -> warn:1h", "priority 0 -> -2")
     assert line == f"job {job_id}: {', '.join(said)}"
