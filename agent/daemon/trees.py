@@ -48,6 +48,10 @@ PATH_SHOWN_BYTES_MAX: Final = 400
 ANSWER_BYTES_MAX: Final = 16 * 1024
 OF_DISK: Final = frozenset((errno.ENOSPC, errno.EROFS, errno.EIO))
 """What the kernel says where the disk may be why: we look at it."""
+COMMIT: Final = "COTENANT_SNAPSHOT_COMMIT"
+CHANGED: Final = "COTENANT_SNAPSHOT_CHANGED"
+"""1: tracked files differed from the commit; 0: none did."""
+GIT_CEILINGS: Final = "GIT_CEILING_DIRECTORIES"
 
 
 class NoTree(Exception):
@@ -258,10 +262,14 @@ def check_disk(folder: Path) -> None:
 
 
 def _in_copy(order: Order, tree: job_spec.CodeSnapshot, copy: Path) -> Order:
-    """The order for processes that run in the copy. What of PYTHONPATH lies in the tree is the copy's; such a
+    """The order for processes that run in the copy. There is no repository in it, and git finds no other that
+    happens to lie around it. What of PYTHONPATH lies in the tree is the copy's; such a
     job starts cold, since no other has the same path."""
     launch, before = order.launch, order.launch.env.get("PYTHONPATH", "")
-    env = {**launch.env, SUBMIT_DIR: launch.workdir}
+    ceilings = os.pathsep.join(filter(None, (str(copy.parent), launch.env.get(GIT_CEILINGS))))
+    env = {**launch.env, SUBMIT_DIR: launch.workdir, GIT_CEILINGS: ceilings}
+    if tree.commit:
+        env |= {COMMIT: tree.commit, CHANGED: str(int(tree.dirty))}
     after = os.pathsep.join(_in_tree(each, tree.top, copy) for each in before.split(os.pathsep))
     if after != before:
         env["PYTHONPATH"] = after

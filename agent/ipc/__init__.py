@@ -2,8 +2,8 @@
 
 # fmt: off
 from cotenant.agent.ipc.channel import (
-    CoTenantsChanged, Deframer, EndedNow, FromSupervisor, GangIn, GangOut, LeaseNow, PaceNow, SaveNow,
-    StatusNow, StopNow, TellNow, ToSupervisor, connect, frame_message, read_frame, short_address,
+    CoTenantsChanged, Deframer, EndedNow, FromSupervisor, GangIn, GangOut, LeaseNow, LimitNow, PaceNow,
+    SaveNow, StatusNow, StopNow, TellNow, ToSupervisor, connect, frame_message, read_frame, short_address,
     write_message,
 )
 from cotenant.agent.ipc.files import (
@@ -20,7 +20,7 @@ __all__ = [
     "CANNOT_BEGIN", "CONTROL", "FOLDER_NAME", "JOB", "JOB_SOCKET", "LOGS", "MODULES", "ORDER", "RESULT",
     "STATUS", "SUPERVISOR", "UNCLEAN", "BadRecord", "CoTenantsChanged",
     "ContainerRuntime", "Deframer", "Durable", "EndedNow",
-    "FromSupervisor", "GangIn", "GangOut", "LeaseNow", "MpsClient", "Order", "ProcessIdentity",
+    "FromSupervisor", "GangIn", "GangOut", "LeaseNow", "LimitNow", "MpsClient", "Order", "ProcessIdentity",
     "PaceNow", "RankOrder", "Result", "SaveNow", "Status", "StatusNow", "StepClock", "StopNow",
     "TellNow", "ToSupervisor", "WarmOffer",
     "WatchRule", "attempt_folder", "connect", "frame_message", "job_socket",

@@ -52,6 +52,13 @@ class SaveNow(ChannelMessage, frozen=True, kw_only=True, tag="save"):
     """Agree on a step, save there, go on."""
 
 
+class LimitNow(ChannelMessage, frozen=True, kw_only=True, tag="limit"):
+    """The attempt's time limit, counted from its start, is another than its order says; infinite: it has
+    none. May be repeated."""
+
+    allowed_s: float
+
+
 class LeaseNow(ChannelMessage, frozen=True, kw_only=True, tag="lease"):
     """The lease has this long to go; None = no lease. Without another one the supervisor saves at 60 %
     and stops its ranks at 80 % of the full lease."""
@@ -110,7 +117,9 @@ class GangOut(ChannelMessage, frozen=True, kw_only=True, tag="gang-out"):
     payload: bytes
 
 
-ToSupervisor = StopNow | SaveNow | LeaseNow | CoTenantsChanged | PaceNow | TellNow | GangIn | AskStream
+ToSupervisor = (
+    StopNow | SaveNow | LimitNow | LeaseNow | CoTenantsChanged | PaceNow | TellNow | GangIn | AskStream
+)
 FromSupervisor = StatusNow | EndedNow | GangOut | StreamReply
 
 

@@ -46,6 +46,7 @@ from cotenant.agent.ipc import (
     BadRecord,
     EndedNow,
     GangOut,
+    LimitNow,
     Order,
     RankOrder,
     Result,
@@ -150,6 +151,9 @@ class Supervisor:
         self._clearing_since_s = inf
         self._signalled_s = -inf
         """When a rank ended by a signal; ours, if the host sent one to all, may come a moment later."""
+        self._allowed_s = inf if order.start.time_left_s is None else order.start.time_left_s
+        """From `_began_s` to its time limit."""
+        self._began_s = inf
         self._warn_s = inf
         """When the script is sent the signal before its time limit."""
         self._result: Result | None = None
@@ -226,9 +230,8 @@ class Supervisor:
             self._could_not_start("process", error.errno or 0, f"{error.strerror}: {error.filename or ''}")
             return
         self._measuring.begin(self._cgroup, time.monotonic())
-        slurm = order.launch.slurm
-        warned_after_s = slurm.warned_after_s(order.start.time_left_s) if slurm else inf
-        self._warn_s = time.monotonic() + warned_after_s
+        self._began_s = time.monotonic()
+        self._time_warning()
         self._handle(started)
 
     def _could_not_start(self, stage: LaunchStage, code: int, text: str) -> None:
@@ -290,8 +293,16 @@ class Supervisor:
     def _hear(self, word: ToSupervisor) -> None:
         if isinstance(word, AskStream):
             self._streams.ask(word, time.monotonic())
+        elif isinstance(word, LimitNow):
+            if word.allowed_s != self._allowed_s:  # Else it is a repeat, and the signal may have been sent.
+                self._allowed_s = word.allowed_s
+                self._time_warning()
         else:
             self._handle(word)
+
+    def _time_warning(self) -> None:
+        slurm = self._order.launch.slurm
+        self._warn_s = self._began_s + slurm.warned_after_s(self._allowed_s) if slurm else inf
 
     def _rank_ended(self, rank: int, code: int) -> None:
         self._outputs.drain(rank, final=True)  # Its last words are in the pipe: they say why.

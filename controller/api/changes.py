@@ -6,7 +6,7 @@ the reason, never swallowed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -44,6 +44,7 @@ from cotenant.controller.wire import clients as wire
 
 Make = Callable[[JobId, str], ev.AnyEvent]
 PREVIEWED_MAX: Final = 1_000
+NAMED_MAX: Final = 20
 
 EVENTS: Final[dict[str, Make]] = {
     "cancel": lambda job_id, by: ev.CancelRequested(job_id=job_id, by=by),
@@ -131,6 +132,29 @@ def describe_change(verb: str, job: Job, *, interrupt: bool = False) -> str:
     return f"job {job.job_id} ({job.phase}) queues again as attempt {job.attempt.number + 1}, {start}"
 
 
+def left_behind(jobs: Sequence[Job], again: Sequence[JobId], who: Identity) -> list[str]:
+    """The line about jobs that were cancelled because one of these had failed, or one that waited for it;
+    none where there are none."""
+    children: dict[JobId, list[Job]] = {}
+    for job in jobs:
+        if job.phase is Phase.CANCELLED and job.reason.code == "after-failed" and may_touch(who, job):
+            for dependency in job.spec.after:
+                children.setdefault(dependency.job_id, []).append(job)
+    found = dict.fromkeys(again)
+    for job_id in (open_ids := list(found)):
+        new = [child.job_id for child in children.get(job_id, ()) if child.job_id not in found]
+        found |= dict.fromkeys(new)
+        open_ids += new
+    left = open_ids[len(dict.fromkeys(again)) :]
+    if not left:
+        return []
+    more = f" (and {len(left) - NAMED_MAX} more)" if len(left) > NAMED_MAX else ""
+    names = " ".join(left[:NAMED_MAX])
+    return [
+        f"cancelled when it failed, and not queued again: `cotenant requeue {names}`{more} queues these too"
+    ]
+
+
 class Changing:
     """Makes changes for those who may ask for them; the audit log has every one."""
 
@@ -159,6 +183,8 @@ class Changing:
                 count += 1
         if not count:
             raise Denied("refused", "; ".join(lines[:10]) or "no jobs were named")
+        if verb == "requeue":
+            lines += left_behind(list(in_memory.values()), [job.job_id for job in jobs], who)
         return wire.Done(request_id=request_id, lines=tuple(lines))
 
     def node(self, request_id: int, request: wire.ChangeNode, who: Identity) -> wire.Done:

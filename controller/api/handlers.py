@@ -146,7 +146,7 @@ class RequestHandlers:
                 EtaRequests(core, board),
                 AccountingRequests(core, reading),
                 TimelineRequests(core, reading),
-                JobSettings(core),
+                JobSettings(core, tells),
                 ReservationRequests(core),
                 self.shadow,
                 *more,

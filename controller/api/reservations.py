@@ -41,6 +41,7 @@ class ReservationRequests:
         booking = _booking(engine, request, who, now, key)
         if who.role != "admin":
             _check_bounds(engine, booking, now)
+        _check_limit(engine, booking)
         if len(engine.bookings) >= OPEN_MAX:
             raise Denied("refused", f"there are {OPEN_MAX} reservations already", "cancel some")
         found = engine.offer_booking(booking, now.now_s)
@@ -121,6 +122,21 @@ def _check_bounds(engine: Engine, booking: Booking, now: Now) -> None:
             "not-allowed",
             f"users reserve up to {settings.ahead_days_max:g} days ahead (reservations.ahead_days_max)",
             "take an earlier time, or ask an admin",
+        )
+
+
+def _check_limit(engine: Engine, booking: Booking) -> None:
+    """Raises Denied: its user could not use so many devices at once. A reservation is nobody's but a user's;
+    limits of organisations count for the jobs that are put there."""
+    most = engine.config.limits.limit_for("user", booking.user).devices
+    theirs = [each.booking for each in engine.bookings.values() if each.user == booking.user]
+    would = bookings.most_at_once(booking, theirs)
+    if 0 < most < would:
+        beside = f" with those of {booking.user} at the same time" if would > booking.gpus else ""
+        raise Denied(
+            "not-allowed",
+            f"it would be {would} devices at once{beside}, and user {booking.user} may hold {most} (limits)",
+            "reserve less, take another time, or ask an admin",
         )
 
 

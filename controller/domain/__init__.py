@@ -58,7 +58,7 @@ _HOMES: Final = {
     ),
     "commands": (
         "INTERRUPT_S", "AgentCommand", "AnyCommand", "ComputeRequest", "ForgetJob", "GangMember",
-        "SaveAttempt", "StartAttempt", "StopAttempt", "TrustDevices",
+        "LimitAttempt", "SaveAttempt", "StartAttempt", "StopAttempt", "TrustDevices",
     ),
     "container": ("CONTAINERS", "FILE_SUFFIXES", "RUNTIMES", "Container", "Mount", "is_below", "plain_path"),
     "ids": (
@@ -69,7 +69,7 @@ _HOMES: Final = {
     "eta": ("LEVELS", "EtaInterval", "EtaKind", "ToldEta", "ToldInterval"),
     "idling": (
         "GRACE_S", "IDLE_FORMS", "IdleSpell", "IdleStage", "IdleStep", "idle_reason", "idle_steps",
-        "is_idle_rule",
+        "check_idle_rule", "is_idle_rule",
         "next_stage",
     ),
     "job": ("Job",),
@@ -80,7 +80,7 @@ _HOMES: Final = {
     ),
     "placement": ("CheckpointRecord", "Placement"),
     "job_spec": (
-        "GRIDS_MAX", "MIG_TYPE", "PRIORITY_MAX", "RESUME_VARIABLE", "SHARE_FORMS",
+        "GRIDS_MAX", "MIG_TYPE", "PRIORITY_MAX", "RESUME_VARIABLE", "SET_ON_DEVICES", "SHARE_FORMS",
         "USER_BYTES_MAX", "Dependency", "InputFile",
         "JobSpec", "Launch", "LaunchKind", "LaunchMode", "SlurmScript", "held_bytes", "is_share",
         "is_type_for",

@@ -6,7 +6,7 @@ are bookings: a reservation is what a job has whose victims still leave its devi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import ceil, floor
 from typing import Final
 
@@ -18,6 +18,8 @@ DAY_S: Final = 86_400.0
 WEEK_S: Final = 7 * DAY_S
 AHEAD_S: Final = 2 * WEEK_S
 """Bookings that come again every day or week repeat all that two of them do within this time."""
+NEAR_S: Final = 0.001
+"""Bookings that follow one another may overlap by so much."""
 
 
 class Booking(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,3 +71,19 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True):
         since_s = max(self.from_s, other.from_s)
         mine = self.begins_between(since_s, since_s + AHEAD_S + other.length_s)
         return any(any(True for _ in other.begins_between(at_s, at_s + self.length_s)) for at_s in mine)
+
+
+def most_at_once(booking: Booking, others: Sequence[Booking]) -> int:
+    """The most devices that these have together at a time of the first one."""
+    until_s = booking.from_s + AHEAD_S + booking.length_s
+    begins_s = {at_s for each in (booking, *others) for at_s in each.begins_between(booking.from_s, until_s)}
+    most = 0
+    for at_s in {max(at_s, booking.from_s) for at_s in begins_s}:
+        now = [
+            each
+            for each in (booking, *others)
+            if any(True for _ in each.begins_between(at_s + NEAR_S, at_s + 2 * NEAR_S))
+        ]
+        if booking in now:
+            most = max(most, sum(each.gpus for each in now))
+    return most

@@ -101,6 +101,18 @@ class SaveAttempt(Command, frozen=True, kw_only=True, tag="SaveAttempt"):
     job_epoch: str = ""
 
 
+class LimitAttempt(Command, frozen=True, kw_only=True, tag="LimitAttempt"):
+    """The time limit of an attempt that runs is another one. The controller ends it; what a host does before
+    that time (the signal of `--signal`) follows. Repeats change nothing."""
+
+    host_id: HostId
+    job_id: JobId
+    attempt: AttemptNo
+    allowed_s: float
+    """From its start to the limit, in place of `time_left_s`; infinite: it has none any more."""
+    job_epoch: str = ""
+
+
 class ForgetJob(Command, frozen=True, kw_only=True, tag="ForgetJob"):
     """The job has ended for good: keep its last checkpoint `checkpoint.keep_days`, then clean up."""
 
@@ -125,5 +137,5 @@ class ComputeRequest(Command, frozen=True, kw_only=True, tag="Think"):
     """The job of which the engine asked it; None: a policy did."""
 
 
-AgentCommand = StartAttempt | StopAttempt | SaveAttempt | ForgetJob | TrustDevices
+AgentCommand = StartAttempt | StopAttempt | SaveAttempt | LimitAttempt | ForgetJob | TrustDevices
 AnyCommand = AgentCommand | ComputeRequest

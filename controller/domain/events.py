@@ -6,6 +6,7 @@ them into `HostSilent`, `HostBack` and `ProgressSeen`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import msgspec
@@ -68,10 +69,10 @@ class RequeueRequested(Event, frozen=True, kw_only=True, tag="RequeueRequested")
 
 
 class SpecChanged(Event, frozen=True, kw_only=True, tag="SpecChanged"):
-    """Fields of a waiting job's specification change: those with these names."""
+    """Fields of a job's specification change: those with these names."""
 
     job_id: JobId
-    changes: dict[str, str | int | float | None]
+    changes: Mapping[str, str | int | float | tuple[str, ...] | None]
     by: str
 
 

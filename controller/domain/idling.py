@@ -50,17 +50,17 @@ class IdleSpell(msgspec.Struct, frozen=True, kw_only=True):
 
 def idle_reason(stage: IdleStage | Literal["over"], idle_s: float) -> Reason:
     """What is done about a job that has been idle for so long; over: it works again."""
-    minutes = round(idle_s / 60.0) if idle_s >= 600.0 else round(idle_s / 60.0, 1)
+    idle = round(idle_s)
     match stage:
         case "word":
-            return because("idle-word", minutes, round(GRACE_S))
+            return because("idle-word", idle, round(GRACE_S))
         case "share":
-            return because("idle-share", minutes)
+            return because("idle-share", idle)
         case "stop":
-            return because("idle-stop", minutes)
+            return because("idle-stop", idle)
         case "over":
-            return because("idle-over", minutes)
-    return because("idle-warn", minutes)
+            return because("idle-over", idle)
+    return because("idle-warn", idle)
 
 
 @cache
@@ -81,6 +81,17 @@ def idle_steps(text: str) -> tuple[IdleStep, ...]:
         steps.append(IdleStep(after_s, cast(IdleVerb, match[1])))
     order = get_args(IdleVerb)
     return tuple(sorted(steps, key=lambda step: (step.after_s, order.index(step.verb))))
+
+
+def check_idle_rule(text: str) -> None:
+    """Checks a rule that a person gives. Raises ValueError: it reads like none, or a step of it is due before
+    it can be seen that a job works."""
+    for step in idle_steps(text):
+        if step.after_s < SEEN_S:
+            raise ValueError(
+                f"has a step after {step.after_s:g} s; that a job works may be seen {SEEN_S:g} s late: "
+                f"{step.verb}:{SEEN_S:g}s or more"
+            )
 
 
 def is_idle_rule(text: str) -> bool:

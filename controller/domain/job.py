@@ -205,13 +205,13 @@ class Job(msgspec.Struct, kw_only=True):
 
     def limit_left_s(self, now_s: float) -> float | None:
         """How long it may still be on devices; None: it has no time limit."""
-        if self.spec.time_limit_s is None:
-            return None
+        limit_s = self.spec.time_limit_s
+        return None if limit_s is None else max(0.0, limit_s - self.limit_used_s(now_s))
+
+    def limit_used_s(self, now_s: float) -> float:
+        """How long it has been on devices, of its time limit."""
         since_s = now_s - self.phase_since_s if self.phase in (LOADING, RUNNING) else 0.0
-        return max(
-            0.0,
-            self.spec.time_limit_s + self.spent.past_limit_s - self.spent.load_s - self.spent.run_s - since_s,
-        )
+        return self.spent.load_s + self.spent.run_s + since_s - self.spent.past_limit_s
 
     def trained_s(self, now_s: float) -> float | None:
         """How long a job with a budget has trained, as alone."""

@@ -106,6 +106,9 @@ class CurrentAttempt(msgspec.Struct, kw_only=True):
     """How long it had loaded by then."""
     idle: IdleSpell | None = None
     """None: it works, or nothing is to be done about it."""
+    allowed_s: float | None = None
+    """From its start to its time limit, where that was changed while it ran (infinite: taken away); None: it
+    was not."""
     stop_cause: StopCause = ""
     stop_reason: Reason | None = None
     sent_sigint: bool = False
@@ -212,6 +215,8 @@ class JobCounters(msgspec.Struct, kw_only=True):
     fault_evidence: int = 0
     """That it causes fatal GPU faults while it shares: 2 for each that it is known to have caused, 1 for each
     that it or another caused. From `tenancy.FAULTS_ALONE` on it runs alone."""
+    quick_requeues: int = 0
+    """In a row: its owner, or its own script, put it back within a minute of its start."""
     user_failures: int = 0
     infra_failures: int = 0
     """In a row; back to 0 at a first step."""

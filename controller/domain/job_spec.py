@@ -1,8 +1,8 @@
 """What the user asked for, and an upper estimate of the memory of the controller that a job's own texts take.
 
-Rule: only `SpecChanged` replaces a spec, as a whole and while its job waits; the constructor refuses one that
-makes no sense. The memory is counted in characters, not measured, so that every replay of a journal counts
-the same.
+Rule: only `SpecChanged` replaces a spec, as a whole; on devices only what `SET_ON_DEVICES` names is another.
+The constructor refuses one that makes no sense. The memory is counted in characters, not measured, so that
+every replay of a journal counts the same.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ SHARE_MAX_MIN: Final = 1.01
 """No smaller bound can be told from the noise of step times."""
 SHARE_MAX_MAX: Final = 10.0
 SHARE_FORMS: Final = "auto, never, max=none, or max=X with X from 1.01 to 10"
+
+SET_ON_DEVICES: Final = ("time_limit_s", "name", "notify", "idle", "priority")
+"""Fields that may change while a job holds devices: nothing that it was started with depends on them."""
 
 LaunchMode = Literal["worker", "host", "process"]
 """How often a command is started: once per device, as a rank of a gang; once per host, as torchrun is; or
@@ -62,10 +65,10 @@ class SlurmScript(msgspec.Struct, frozen=True, kw_only=True):
         array 7 are 7, 8, 9, ...: the controller gives these to no other job."""
         return str(int(array_of(job_id)) + self.array_position)
 
-    def warned_after_s(self, time_left_s: float | None) -> float:
+    def warned_after_s(self, time_left_s: float) -> float:
         """The time after which the script itself is signalled, in seconds; inf: never. `srun` signals the
         tasks of steps."""
-        if not self.signal_script or time_left_s is None:
+        if not self.signal_script or time_left_s == inf:
             return inf
         return max(0.0, time_left_s - self.signal_before_s)
 

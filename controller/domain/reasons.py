@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller.domain import texts
 from cotenant.controller.domain.owned import UNTOLD
 
 Operand = str | int | float
@@ -88,13 +89,18 @@ def _filled(reason: Reason, marked: tuple[int, ...], *, whole: bool = False) -> 
 
 class _Shown(str):
     """An operand in a template. `{0}` is itself; `{0:s}` and `{0:are}` are the ending and the verb of what it
-    counts: nothing and "is" for 1, "s" and "are" for any other number."""
+    counts: nothing and "is" for 1, "s" and "are" for any other number. `{0:t}`: seconds, as `1m24s`."""
 
     __slots__ = ()
 
     def __format__(self, spec: str) -> str:
         if not spec:
             return str(self)
+        if spec == "t":
+            try:
+                return texts.duration(float(self))
+            except ValueError:  # Nothing was said: "?".
+                return str(self)
         return {"s": "", "are": "is"}[spec] if self == "1" else spec
 
 
@@ -323,14 +329,14 @@ TEMPLATES: Final[dict[str, str]] = {
     "reservation-replaced": "job {0} has taken over another's reservation",
     "requeued-by": "put back in the queue by {0}",
     "preempted-by-user": "preempted by {0}",
-    "idle-warn": "holds its devices idle: no kernel, step or input for {0} min",
-    "idle-share": "holds its devices idle: no kernel, step or input for {0} min; until it works again others "
+    "idle-warn": "holds its devices idle: no kernel, step or input for {0:t}",
+    "idle-share": "holds its devices idle: no kernel, step or input for {0:t}; until it works again others "
     "may use them",
-    "idle-word": "holds its devices idle: no kernel, step or input for {0} min; it is stopped in {1} s "
+    "idle-word": "holds its devices idle: no kernel, step or input for {0:t}; it is stopped in {1} s "
     "unless it does anything before",
-    "idle-stop": "stopped after {0} min in which it held its devices idle: no kernel, step or input",
-    "idle-over": "works again after {0} min in which it held its devices idle",
-    "held-idle": "saved and held after {0} min in which it held its devices idle; `cotenant release {1}` "
+    "idle-stop": "stopped after {0:t} in which it held its devices idle: no kernel, step or input",
+    "idle-over": "works again after {0:t} in which it held its devices idle",
+    "held-idle": "saved and held after {0:t} in which it held its devices idle; `cotenant release {1}` "
     "lets it go on from there",
     "beside-idle": "beside job {0}, which holds its devices idle; it leaves when that works again",
     "idle-works": "leaves the devices of job {0}, which works again",

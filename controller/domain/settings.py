@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain.idling import idle_steps
+from cotenant.controller.domain.idling import check_idle_rule
 from cotenant.controller.domain.job_spec import PRIORITY_MAX, SHARE_MAX_MAX, SHARE_MAX_MIN
 from cotenant.controller.domain.texts import is_whole_number
 
@@ -120,7 +120,7 @@ class IdleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def __post_init__(self) -> None:
         for name in ("shell", "batch"):
             try:
-                idle_steps(getattr(self, name))
+                check_idle_rule(getattr(self, name))
             except ValueError as error:
                 raise ValueError(f"idle.{name} {error}") from None
 

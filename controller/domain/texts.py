@@ -56,6 +56,21 @@ def is_one_line(text: str) -> bool:
     return HIDDEN.search(text) is None
 
 
+def duration(seconds: float) -> str:
+    """`0s`, `45s`, `3m12s`, `2h05m`, `3d04h`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    minutes, secs = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes}m{secs:02d}s"
+    hours, mins = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours}h{mins:02d}m"
+    days, hours = divmod(hours, 24)
+    return f"{days}d{hours:02d}h"
+
+
 def one_line(text: str) -> str:
     """Returns the text with an escape in place of whatever would not be seen as it is. Doing it twice changes
     nothing more."""

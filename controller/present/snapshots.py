@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Final
 
-from cotenant.controller.domain import job_spec
+from cotenant.controller.domain import job_spec, texts
 from cotenant.controller.present import units
 from cotenant.controller.present.screen import is_terminal, tell
 from cotenant.controller.present.terminal import WaitingLine
@@ -14,6 +15,7 @@ from cotenant.controller.present.terminal import WaitingLine
 QUIET_S: Final = 2.0
 """What takes no longer is not spoken of; on a terminal, also the time between two words."""
 LINE_EVERY_S: Final = 10.0
+NAMES_SHOWN: Final = 5
 _MIB: Final = 1024 * 1024
 
 
@@ -36,6 +38,13 @@ class TransferProgress:
 
     def end(self) -> None:
         self._line.clear()
+
+
+def untracked_in_words(names: Sequence[str]) -> str:
+    """`2 untracked files left out: helper.py, notes.txt`."""
+    shown = ", ".join(texts.one_line(name) for name in names[:NAMES_SHOWN])
+    more = f" and {len(names) - NAMES_SHOWN:,} more" if len(names) > NAMES_SHOWN else ""
+    return f"{units.plural(len(names), 'untracked file')} left out: {shown}{more}"
 
 
 def describe_snapshot(tree: job_spec.CodeSnapshot) -> str:

@@ -5,25 +5,15 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from cotenant.controller.domain import texts
+
 NONE: Final = "-"
 """What was not measured, or is not there."""
 
 
 def duration(seconds: float | None) -> str:
     """`0s`, `45s`, `3m12s`, `2h05m`, `3d04h`."""
-    if seconds is None:
-        return NONE
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    minutes, secs = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes}m{secs:02d}s"
-    hours, mins = divmod(minutes, 60)
-    if hours < 24:
-        return f"{hours}h{mins:02d}m"
-    days, hours = divmod(hours, 24)
-    return f"{days}d{hours:02d}h"
+    return NONE if seconds is None else texts.duration(seconds)
 
 
 def device_hours(device_s: float | None) -> str:

@@ -168,11 +168,11 @@ class JobHandle(Generic[T]):
         self._change("release")
 
     def set(self, **options: Any) -> None:
-        """Other options while it waits, as of `cotenant set`; None takes back what was said. All or none.
+        """Other options, as of `cotenant set`; None takes back what was said. All or none.
 
         Raises:
             BadCall: there is no such option, or its value makes no sense.
-            RequestRefused: it does not wait any more, or this cannot be changed.
+            RequestRefused: it has ended, or this cannot be changed now, or not by its owner.
         """
         from cotenant.controller.python.keywords import changes_of
 

@@ -234,7 +234,7 @@ def _take_snapshot(
         if "snapshot_add" in values:
             raise BadSubmission("--snapshot-add alone takes nothing", "give --snapshot git as well")
         return argv, None
-    from cotenant.controller.present.snapshots import describe_snapshot
+    from cotenant.controller.present.snapshots import describe_snapshot, untracked_in_words
     from cotenant.controller.submission import packing  # Few submissions need git, tar and gzip.
 
     more = [where.folder / _expand_path(each, "snapshot-add") for each in values.get("snapshot_add", ())]
@@ -243,7 +243,12 @@ def _take_snapshot(
         f"it runs in its own copy of this tree ({describe_snapshot(tree.snapshot)}) on its host, and what it "
         f"writes under relative names stays there; $COTENANT_SUBMIT_DIR is {os.path.abspath(workdir)}"
     )
-    return packing.words_in_tree(argv, workdir, tree), tree.snapshot
+    words = packing.words_in_tree(argv, workdir, tree)
+    if tree.untracked:
+        notes.append(
+            f"{untracked_in_words(tree.untracked)}; git add what the job needs, or --snapshot-add PATH"
+        )
+    return words, tree.snapshot
 
 
 def _promise(values: dict[str, Any]) -> wire.PromiseAsked | None:

@@ -19,7 +19,7 @@ from cotenant.controller.domain import (
     SHARE_FORMS,
     Dependency,
     JobId,
-    idle_steps,
+    check_idle_rule,
     is_link,
     is_share,
     read_job_words,
@@ -152,7 +152,7 @@ def share_wish(text: str) -> str:
 
 def idle_rule(text: str) -> str:
     word = text.strip().lower().replace(" ", "")
-    idle_steps(word)
+    check_idle_rule(word)
     return word
 
 

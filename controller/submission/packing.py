@@ -25,6 +25,7 @@ from typing import IO, Final, Literal, NamedTuple
 from cotenant.controller.domain import job_spec
 from cotenant.controller.present.snapshots import TransferProgress
 from cotenant.controller.submission.options import BadSubmission
+from cotenant.controller.submission.recording import NEVER
 
 IGNORE_FILE: Final = ".cotenantignore"
 NEVER_PACKED: Final = frozenset((".git", "__pycache__"))
@@ -37,6 +38,8 @@ DEPTH_MAX: Final = 200
 PATH_BYTES_MAX: Final = 3000
 """As hosts have them, which unpack it."""
 LARGEST_SHOWN: Final = 3
+SHOWN_SHARE: Final = 0.01
+"""Of the whole: smaller files explain nothing."""
 SCRIPTS: Final = (".py", ".sh", ".bash", ".slurm", ".sbatch", ".job")
 LEFT_OVER_S: Final = 86_400.0
 """A packed tree that was not submitted is removed after this."""
@@ -49,6 +52,8 @@ class PackedTree(NamedTuple):
     snapshot: job_spec.CodeSnapshot
     names: frozenset[str]
     """Its files, links and folders, below its top."""
+    untracked: tuple[str, ...] = ()
+    """Files there that git neither tracks nor ignores, and that were not taken along; scripts first."""
 
 
 def pack_tree(
@@ -65,6 +70,10 @@ def pack_tree(
     names = set(_tracked(top) if kind == "git" else _below(top, _patterns(top)))
     for path in more:
         names.update(_added(top, path))
+    if kind == "git" and not names:
+        raise BadSubmission(
+            f"--snapshot git: git tracks no file in {top}", "git add them, or take --snapshot copy"
+        )
     entries = {name: _entry(top, name) for name in sorted(names, key=os.fsencode)}
     files = {name: each.st_size for name, each in entries.items() if stat.S_ISREG(each.st_mode)}
     if len(entries) > FILES_MAX:
@@ -92,7 +101,7 @@ def pack_tree(
         with suppress(FileExistsError):  # The same tree.
             os.link(output.name, folder / sha256)
     subfolder = "" if workdir == top else str(workdir.relative_to(top))
-    commit, branch, dirty = _commit_of(workdir)
+    commit, branch, dirty = _commit_of(workdir) if kind == "git" or _tracks(workdir) else ("", "", False)
     snapshot = job_spec.CodeSnapshot(
         sha256=sha256,
         kind=kind,
@@ -105,12 +114,15 @@ def pack_tree(
         branch=branch,
         dirty=dirty,
     )
-    return PackedTree(snapshot, frozenset(entries))
+    left_out = set(_untracked(top)) - names if kind == "git" else ()
+    scripts_first = sorted(left_out, key=lambda name: (not name.endswith(SCRIPTS), name))
+    return PackedTree(snapshot, frozenset(entries), tuple(scripts_first))
 
 
 def _check_size(files: Mapping[str, int], size: int, most_mib: int, how: str) -> None:
     if size > most_mib * _MIB:
-        largest = sorted(files, key=lambda name: -files[name])[:LARGEST_SHOWN]
+        by_size = sorted(files, key=lambda name: -files[name])[:LARGEST_SHOWN]
+        largest = [name for name in by_size if files[name] >= size * SHOWN_SHARE] or by_size[:1]
         which = ", ".join(f"{name} ({files[name] / _MIB:.1f} MiB)" for name in largest)
         raise BadSubmission(
             f"--snapshot: {size // _MIB} MiB{how} of {most_mib} possible; the largest files: {which}",
@@ -122,14 +134,16 @@ def _check_size(files: Mapping[str, int], size: int, most_mib: int, how: str) ->
 
 
 def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
-    """Raises BadSubmission: git cannot be asked."""
+    """Raises BadSubmission: git cannot be asked. Which repository is meant, the folder says, and no variable
+    of a hook of another."""
+    own = {name: value for name, value in os.environ.items() if not NEVER.fullmatch(name)}
     try:
         return subprocess.run(
             ["git", "-C", str(folder), *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=GIT_S_MAX,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+            env={**own, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
         )
     except FileNotFoundError:
         raise BadSubmission("--snapshot git: there is no git here", "--snapshot copy needs none") from None
@@ -153,6 +167,19 @@ def _tracked(top: Path) -> Iterator[str]:
             raise BadSubmission(f"--snapshot git: the submodule {name} is not checked out", hint)
         if name and os.path.lexists(top / name):
             yield name
+
+
+def _untracked(top: Path) -> list[str]:
+    names = _git_text(top, "ls-files", "-z", "--others", "--exclude-standard").split("\0")
+    return [name for name in names if name]
+
+
+def _tracks(workdir: Path) -> bool:
+    """Whether a repository around the folder knows anything in it; one that does not has nothing to say."""
+    try:
+        return bool(_git(workdir, "ls-files", "--", ".").stdout)
+    except BadSubmission:
+        return False
 
 
 def _commit_of(workdir: Path) -> tuple[str, str, bool]:

@@ -7,7 +7,8 @@ the whole sentence a person needs, the name of the option aside.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
+from decimal import Decimal
 from typing import Final, NamedTuple
 
 from cotenant.controller.domain import PRIORITY_MAX, texts
@@ -25,6 +26,9 @@ _SLURM: Final = r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9
 _SIZE: Final = r"(?ai)([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:I?B)?"
 _WHOLE: Final = r"[+-]?[0-9]{1,18}"
 _IN_MIB: Final = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024.0}
+_NUMBER: Final = r"-?(?:[0-9]{1,12}(?:\.[0-9]{1,12})?|\.[0-9]{1,12})"
+_RANGE: Final = rf"({_NUMBER})\.\.({_NUMBER})(?:\.\.({_NUMBER}))?"
+_LIKE_A_RANGE: Final = r"[-+.0-9eE ]*\.\.[-+.0-9eE ]*"
 _ARRAY_PART: Final = r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?"
 
 DURATION_FORMS: Final = "90s, 10m, 2h, 1h30m, MINUTES, MM:SS, HH:MM:SS or D-HH[:MM[:SS]]"
@@ -213,13 +217,36 @@ def grid_values(text: str) -> GridValues:
     return GridValues(name, tuple(values), int(at_once or 0))
 
 
-def _range_values(part: str) -> Iterable[str]:
-    """The numbers of `0..4` or `0..10..2`; any other word as it is."""
-    match = re.fullmatch(r"(-?[0-9]{1,12})\.\.(-?[0-9]{1,12})(?:\.\.([0-9]{1,12}))?", part)
-    if match is None:
-        return (part,)
-    step = int(match[3] or 1)
-    numbers = range(int(match[1]), int(match[2]) + 1, step) if step else range(0)
-    if not numbers:
-        raise ValueError(f"has an empty range: {part!r}")
-    return map(str, numbers[: ARRAY_TASKS_MAX + 1])
+def _range_values(part: str) -> Sequence[str]:
+    """The numbers of `0..4`, `08..10`, `5..1..-2` or `0.1..0.3..0.1`, counted in decimals; any other word as
+    it is. What looks like a range and is none is refused: a sweep must not have one task by a slip."""
+    if not re.fullmatch(_LIKE_A_RANGE, part) or not re.search("[0-9]", part):
+        bare = re.fullmatch(r'"(.*)"', part)
+        return (bare[1],) if bare and re.fullmatch(_LIKE_A_RANGE, bare[1]) else (part,)
+    match = re.fullmatch(_RANGE, part)
+    if match is None or "..." in part:
+        raise ValueError(
+            f"has what looks like a range and is none: {quoted_text(part)}; write FIRST..LAST..STEP such as "
+            f"0.1..0.3..0.1, or the values between commas, or '\"{part[:SHOWN_MAX]}\"' for this word itself"
+        )
+    first, last, given = match.groups()
+    if given is None and "." in first + last:
+        raise ValueError(f"needs a step between decimals: {part!r}; such as {part}..0.1")
+    start, end, step = Decimal(first), Decimal(last), Decimal(given or 1)
+    places = max(-int(each.as_tuple().exponent) for each in (start, step))
+    whole, whole_last = (each.lstrip("-").partition(".")[0] for each in (first, last))
+    width = len(whole) if whole[:1] == "0" else 0
+    if whole_last[:1] == "0" and len(whole_last) > 1 and len(whole_last) != max(width, 1):
+        raise ValueError(f"has zeros in front that do not match: {part!r}; write {first} as wide as {last}")
+    count = int((end - start) // step) + 1 if step and (end - start) * step >= 0 else 0
+    if not count:
+        down = f"; {first}..{last}..-1 counts down" if given is None else ""
+        raise ValueError(f"has an empty range: {part!r}{down}")
+    numbers = (start + at * step for at in range(min(count, ARRAY_TASKS_MAX + 1)))
+    return [_padded(f"{number:.{places}f}", width) for number in numbers]
+
+
+def _padded(number: str, width: int) -> str:
+    """With as many digits before the point."""
+    whole, point, rest = number.removeprefix("-").partition(".")
+    return "-" * number.startswith("-") + whole.zfill(width) + point + rest

@@ -26,9 +26,10 @@ ALWAYS: Final = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRAR
 HOSTS_OWN: Final = (*ALWAYS, "PYTHONHOME", "LD_PRELOAD", "HOME", "SHELL", "TMPDIR")
 NEVER: Final = re.compile(
     r"_|PWD|OLDPWD|SHLVL|XDG_RUNTIME_DIR|COTENANT_.*|SLURM_.*"
-    r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|PET_.*|TORCHELASTIC_.*"
+    r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|PET_.*|TORCHELASTIC_.*|GIT_(DIR|COMMON_DIR|WORK_TREE|INDEX_FILE)"
 )
-"""Of this shell, or of the rank that submits, not of the job; left out even by `--export ALL`."""
+"""Of this shell, of the rank that submits, or of the git hook that does, not of the job; left out even by
+`--export ALL`."""
 SECRET: Final = re.compile(r"TOKEN|SECRET|KEY|PASSWORD", re.IGNORECASE)
 ENVIRONMENT_BYTES_MAX: Final = 512 * 1024
 

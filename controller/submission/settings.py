@@ -1,4 +1,4 @@
-"""Options of a job that waits, changed one by one: `key=value`."""
+"""Options of a job that has not ended, changed one by one: `key=value`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ def setting(text: str) -> tuple[str, str | int | float | None]:
         raise submission_problem(error) from None
     if isinstance(found, GpuRange) and found.least == found.most:
         found = found.least * found.fraction if found.fraction < 1.0 else found.least
+    if key == "notify" and isinstance(found, tuple):
+        found = ",".join(found)
     if not isinstance(found, str | int | float | None):
         raise Problem("usage", f"{key} cannot be set later", "submit the job anew")
     return key, found

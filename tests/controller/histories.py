@@ -153,6 +153,7 @@ def _changes(z: int) -> dict[str, str | int | float | None]:
         {"job_class": ("hp", "spot")[z % 2], "memory_mib": (None, 100, 400)[z % 3]},
         {"expected_s": (None, 5.0, 500.0)[z % 3], "iterations": (None, 50)[z % 2]},
         {"time_limit_s": (None, 100.0)[z % 2], "gpu_type": ("", "cpu")[z % 2]},
+        {"time_limit_s": (None, 60.0, 2000.0)[z % 3], "idle": ("none", "warn:30m", "share:1h")[z % 3]},
     )
     return found[z % len(found)]
 

@@ -18,6 +18,7 @@ from cotenant.controller.domain import (
     JobId,
     JobSpec,
     Launch,
+    LimitSettings,
     PolicySettings,
     StartAttempt,
 )
@@ -84,10 +85,11 @@ class Station:
         writing: WritingConnection | None = None,
         notify: NotifySettings | None = None,
         snapshots: SnapshotSettings | None = None,
+        people: LimitSettings = LimitSettings(),  # noqa: B008
         **limits: Any,
     ) -> None:
-        """`database`, `writing`: of the journal, if it is not a file in the folder. `limits`: as
-        `RequestHandlers` takes them, and `why_unreached` of the notifier."""
+        """`database`, `writing`: of the journal, if it is not a file in the folder. `people`: of users.
+        `limits`: as `RequestHandlers` takes them, and `why_unreached` of the notifier."""
         self.time_s = 0.0
         self.wall_s = wall_s
         self.handed: list[Sequence[Effect]] = []
@@ -108,7 +110,7 @@ class Station:
         self.core = Core(
             self.journal,
             make_policy,
-            EngineConfig(policy=PolicySettings(name=policy), keep_ended=keep_ended),
+            EngineConfig(policy=PolicySettings(name=policy), keep_ended=keep_ended, limits=people),
             package="1.2.3",
             wall_s=wall_s,
             snapshot_every=snapshot_every,

@@ -20,10 +20,12 @@ from hypothesis import strategies as st
 
 from cotenant.agent.host import trees
 from cotenant.agent.host.trees import BadTree
+from cotenant.controller.present.snapshots import untracked_in_words
 from cotenant.controller.submission import packing
 from cotenant.controller.submission.build import Submitter, submission
 from cotenant.controller.submission.options import BY_KEY, BadSubmission, read
 from cotenant.controller.submission.packing import PackedTree, pack_tree, words_in_tree
+from cotenant.controller.submission.recording import record
 
 NAMES = st.sampled_from(["a", "b.py", "c d", "\u00fc", "\udcff", "-x", ".hidden", "n" * 120])
 """The fifth is no text in any encoding."""
@@ -171,6 +173,55 @@ def test_git_is_the_working_tree_of_what_is_tracked(tmp_path: Path) -> None:
     files = {name: content for name, (_, content) in seen(copy).items()}
     wanted = {"a.py": b"edited", "data": b"", "data/x": b"x", "link": "a.py", "sub": b"", "sub/b": b"2"}
     assert files == wanted
+
+
+def test_untracked_files_are_named_scripts_first(tmp_path: Path) -> None:
+    top = make(
+        {"a.py": b"1", "b.txt": b"2", "z.py": b"3", "taken.py": b"", ".gitignore": b"*.log", "x.log": b""},
+        tmp_path / "t",
+    )
+    git(top, "init", "-q")
+    git(top, "add", "a.py", ".gitignore")
+    tree = pack(top, "git", top / "taken.py")
+    assert tree.untracked == ("z.py", "b.txt"), "what is ignored is nobody's slip"
+    assert untracked_in_words(tree.untracked) == "2 untracked files left out: z.py, b.txt"
+    assert untracked_in_words(("helper.py",)) == "1 untracked file left out: helper.py"
+    many = untracked_in_words([f"{at}\n.py" for at in range(1_007)])
+    assert (
+        many == "1,007 untracked files left out: 0\\n.py, 1\\n.py, 2\\n.py, 3\\n.py, 4\\n.py and 1,002 more"
+    )
+    assert pack(top, "copy").untracked == ()
+
+
+def test_a_repository_without_files_is_refused_and_one_around_a_foreign_folder_is_not_its_own(
+    tmp_path: Path,
+) -> None:
+    top = make({"mine": {"a.py": b"1"}, "theirs": {"b.py": b"2"}}, tmp_path / "home")
+    git(top, "init", "-q")
+    with pytest.raises(BadSubmission, match="git tracks no file in"):
+        pack(top, "git")
+    git(top, "add", "mine")
+    git(top, "commit", "-q", "-m", "dotfiles")
+    assert pack(top / "mine").snapshot.commit
+    assert not pack(top / "theirs").snapshot.commit
+
+
+def test_the_variables_of_a_git_hook_lead_to_no_other_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = repository({"a.py": b"1"}, tmp_path / "mine")
+    other = repository({"b.py": b"2"}, tmp_path / "other")
+    alone = pack(top, "git")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git" / "index"))
+    assert pack(top, "git") == alone
+    assert not {"GIT_DIR", "GIT_INDEX_FILE"} & set(record(os.environ, ("ALL",)).open)
+
+
+def test_of_what_is_too_large_only_large_files_are_named(tmp_path: Path) -> None:
+    top = make({"large": os.urandom(1 << 21), "small": b"x"}, tmp_path / "t")
+    with pytest.raises(BadSubmission, match=r"largest files: large \(2.0 MiB\)$"):
+        pack(top)
 
 
 def test_submodules_are_packed_or_refused_where_they_are_not_checked_out(tmp_path: Path) -> None:

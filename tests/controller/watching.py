@@ -34,7 +34,7 @@ from cotenant.controller.planning import Plan
 @cache
 def operands_of(code: str) -> int:
     templates = reasons.TEMPLATES[code] + reasons.FOR_OTHERS.get(code, "")
-    return max((int(n) + 1 for n in re.findall(r"\{(\d+)\}", templates)), default=0)
+    return max((int(n) + 1 for n in re.findall(r"\{(\d+)(?::\w+)?\}", templates)), default=0)
 
 
 @lru_cache(10_000)

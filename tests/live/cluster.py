@@ -28,7 +28,7 @@ from cotenant.agent.ipc import RESULT, SUPERVISOR, ProcessIdentity, Result, atte
 from cotenant.controller.cli.demo.measuring import schedule_of
 from cotenant.controller.cli.demo.plan import WORKLOADS
 from cotenant.controller.client.connection import Client, Unreachable
-from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Phase
+from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Phase, SlurmScript
 from cotenant.controller.performance import Profile
 from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE
 from cotenant.controller.wire import clients as wire
@@ -303,6 +303,7 @@ class Cluster:
         env: Mapping[str, str] | None = None,
         idempotency_key: str = "",
         timeout_s: float | None = None,
+        slurm: SlurmScript | None = None,
         **fields: Any,
     ) -> JobId:
         """A job of any command, in the cluster's folder unless it is another."""
@@ -314,6 +315,7 @@ class Cluster:
                 **({} if self.starts_warm else {"PYTHONPATH": EAGER}),
                 **(env or {}),
             },
+            slurm=slurm,
             uid=os.getuid(),
             gid=os.getgid(),
         )

@@ -40,11 +40,12 @@ from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, StopAsked
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.teardown import Teardown, name_of
 from cotenant.agent.daemon.core.tenants import Live, Tenants
-from cotenant.agent.ipc import CoTenantsChanged, SaveNow, Status, TellNow
+from cotenant.agent.ipc import CoTenantsChanged, LimitNow, SaveNow, Status, TellNow
 from cotenant.controller.domain import (
     CommandId,
     HostId,
     JobId,
+    LimitAttempt,
     SaveAttempt,
     StartAttempt,
     StopAttempt,
@@ -221,6 +222,15 @@ class Attempts:
         else:
             self._out.keep(Kept(attempt=msgspec.structs.replace(self._memory.attempts[key], save=True)))
 
+    def limit(self, command: LimitAttempt) -> None:
+        """Kept before the supervisor hears it: a new connection hears it again."""
+        key = (command.job_id, command.attempt)
+        attempt, live = self._memory.attempts.get(key), self._live.get(key)
+        if attempt is None or live is None or _differ((attempt.job_epoch, command.job_epoch)):
+            return
+        self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, allowed_s=command.allowed_s)))
+        self._tenants.tell(key, LimitNow(allowed_s=command.allowed_s))
+
     # --- From supervisors --------------------------------------------------------------------------
 
     def status(self, status: Status, now_s: float) -> None:
@@ -301,6 +311,8 @@ class Attempts:
         live.co_tenants_told = CoTenantsChanged(alone=True)
         self._tenants.tell_co_tenants()
         attempt = self._memory.attempts[key]
+        if attempt.allowed_s is not None:
+            self._tenants.tell(key, LimitNow(allowed_s=attempt.allowed_s))
         if attempt.stop is not None:
             if live.stop_asked_s is None:
                 live.stop_asked_s = now_s

@@ -92,6 +92,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     stop: StopAsked | None = None
     save: bool = False
     """A save was asked for and its supervisor has not been told yet."""
+    allowed_s: float | None = None
+    """Its time limit from its start on, where that was changed later; None: its order says it."""
     started: bool = False
     capabilities: Capabilities | None = None
     """What the agent has reported of these, and whether the job is resumable; a job may find out later."""

@@ -61,6 +61,7 @@ from cotenant.controller.domain import (
     DeviceId,
     DeviceReading,
     ForgetJob,
+    LimitAttempt,
     SaveAttempt,
     StartAttempt,
     StopAttempt,
@@ -361,6 +362,8 @@ class AgentState:
                 self._attempts.stop(command, now_s)
             case SaveAttempt():
                 self._attempts.save(command)
+            case LimitAttempt():
+                self._attempts.limit(command)
             case TrustDevices():
                 self._out.add(Trust())
             case ForgetJob(job_id=job_id, command_id=command_id, job_epoch=job_epoch):

@@ -15,6 +15,7 @@ from cotenant.agent.ipc import (
     GangIn,
     GangOut,
     LeaseNow,
+    LimitNow,
     PaceNow,
     Result,
     SaveNow,
@@ -138,6 +139,7 @@ AnyHappening = (
     | AllGone
     | SupervisorTicked
     | StopNow
+    | LimitNow
     | SaveNow
     | LeaseNow
     | CoTenantsChanged

@@ -1,4 +1,4 @@
-"""`cotenant set`: options of jobs that wait, changed."""
+"""`cotenant set`: options of jobs, changed."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ def set(
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> None:
-    """Change options of jobs that wait: queued, blocked or held ones.
+    """Change options of jobs that have not ended.
 
-    Keys are those of a YAML file: iterations, expect, time, priority, class, organisation, mem, cpus,
-    host_mem, share, retries, name; and gpus, nodes, gpu_type of jobs without a save. Values are written as
-    for `submit`; - takes what was said back. All of it is done, or nothing. An array's number is
-    those of its tasks that wait.
+    Keys are those of a YAML file. Of jobs that wait: iterations, expect, time, budget, priority, class,
+    organisation, mem, cpus, host_mem, share, idle, retries, name, notify; and gpus, nodes, gpu_type of jobs
+    without a save. Of jobs that run: time (shorter by the owner, longer by an admin), name, notify, idle,
+    priority. Values are written as for `submit`; - takes what was said back. All of it is done, or nothing.
+    An array's number is those of its tasks that wait, or else that run.
 
     \b
     For example:
       cotenant set 7 priority=5
       cotenant set 7 9 expect=2h iterations=-
       cotenant set 12 gpus=4 time=1-00:00
+    cotenant set 12_3 time=2h
     """
     jobs = [word for word in words if "=" not in word]
     texts = [word for word in words if "=" in word]

@@ -171,6 +171,8 @@ def _hold_to(dispatch: Dispatch, host_id: HostId, job: Job, state: StateIs | Non
     if state in ("running", "ended"):
         if job.phase in LEAVING:
             dispatch.send_stop(job, host_id, job.phase is Phase.CHECKPOINTING)
+        elif state == "running" and host_id in job.attempt.started_hosts:
+            dispatch.send_limit(job, host_id)
     elif state is None and host_id not in job.attempt.started_hosts and job.phase is Phase.LOADING:
         dispatch.send_start_again(job, host_id)
     else:  # It says again how that ended, or that it never will start.

@@ -56,11 +56,15 @@ from cotenant.controller.engine.state.estimating import (
     learn_whole_life,
     remaining_from,
 )
+from cotenant.controller.engine.state.records import REQUEUED
 from cotenant.controller.planning import why_impossible
 
 FINISHED = because("finished")
 SETTLED_S = 600.0
 """A job that ran for so long without reporting a first step did start: earlier failures no longer count."""
+QUICK_S: Final = 60.0
+"""A job that is put back so soon after its start, again and again, waits in between."""
+QUICK_WAIT_S_MAX: Final = 600.0
 _SEVERITY: dict[Outcome, int] = {
     "finished": 1,
     "never-started": 2,
@@ -146,7 +150,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         assert reason is not None
         if job.phase is CHECKPOINTING:
             learn_pause(dispatch.ledger, job)
-        requeue(dispatch, job, LEAVE, reason)
+        _put_back(dispatch, job, reason)
     elif cause in ("lost", "crowded", "unsplit", "otherwise"):
         assert reason is not None
         requeue(dispatch, job, Change.LEAVE, reason)
@@ -192,6 +196,25 @@ def _user_failed(dispatch: Dispatch, job: Job, said: Said) -> None:
         end(dispatch, job, Change.FAIL, because("user-failed", *said))
 
 
+def _put_back(dispatch: Dispatch, job: Job, reason: Reason) -> None:
+    """Back to the queue. A job whose own script puts it back at once would do so for ever: it waits longer
+    each time, but not the first."""
+    quick_s = dispatch.ledger.now_s - job.attempt.began_s
+    is_own = reason == because(REQUEUED, job.spec.user)
+    times = dispatch.ledger.records.count_quick_requeue(job, is_quick=is_own and quick_s < QUICK_S)
+    if times < 2:
+        requeue(dispatch, job, LEAVE, reason)
+        return
+    wait_s = min(QUICK_WAIT_S_MAX, dispatch.config.policy.back_off_s * 2.0 ** min(times - 2, 20))
+    what = f"it was {reason}, {times} times in a row within {QUICK_S:.0f} s of its start"
+    _back_off(dispatch, job, wait_s, (what, what))
+
+
+def _back_off(dispatch: Dispatch, job: Job, wait_s: float, said: Said) -> None:
+    requeue(dispatch, job, Change.LEAVE_BLOCKED, because("back-off", wait_s, *said))
+    dispatch.wake_at(dispatch.ledger.now_s + wait_s, "back-off", job.job_id, job.attempt.number)
+
+
 def _infra_failed(dispatch: Dispatch, job: Job, said: Said) -> None:
     policy = dispatch.config.policy
     if job.workdir_missing and why_impossible(dispatch.ledger, job) is not None:
@@ -202,9 +225,7 @@ def _infra_failed(dispatch: Dispatch, job: Job, said: Said) -> None:
     if failures > policy.infra_retries:
         requeue(dispatch, job, Change.LEAVE_HELD, because("held-infra", failures, *said))
         return
-    wait_s = policy.back_off_s * 2 ** (failures - 1)
-    requeue(dispatch, job, Change.LEAVE_BLOCKED, because("back-off", wait_s, *said))
-    dispatch.wake_at(dispatch.ledger.now_s + wait_s, "back-off", job.job_id, job.attempt.number)
+    _back_off(dispatch, job, policy.back_off_s * 2 ** (failures - 1), said)
 
 
 def requeue(dispatch: Dispatch, job: Job, change: Change, reason: Reason) -> None:

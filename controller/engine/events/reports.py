@@ -5,6 +5,7 @@ measurements), and alarms that ring. Rule: a report about any attempt but the pr
 from __future__ import annotations
 
 import heapq
+from typing import Final
 
 import msgspec
 
@@ -42,6 +43,9 @@ from cotenant.controller.engine.state.estimating import (
 from cotenant.controller.engine.state.ledger import Ledger
 from cotenant.controller.performance import SCHEDULE_VARIABLE, Profile, fitting
 
+SETTLED_S: Final = 0.001
+"""A time limit that is further away than rounding explains is not the one that the alarm was set for."""
+
 
 def on_started(dispatch: Dispatch, event: ev.AttemptStarted) -> None:
     """The attempt's processes run on one host."""
@@ -52,6 +56,7 @@ def on_started(dispatch: Dispatch, event: ev.AttemptStarted) -> None:
         and event.host_id not in job.attempt.started_hosts
     ):
         dispatch.ledger.records.started_on(job, event.host_id, event.launch)
+        dispatch.send_limit(job, event.host_id)
 
 
 def on_capabilities(dispatch: Dispatch, event: ev.CapabilitiesSeen) -> None:
@@ -341,6 +346,9 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
         cause = job.attempt.stop_cause
         dispatch.stop(job, cause, because("checkpoint-deadline", waited_s, job.durable_step), save=False)
     elif alarm.kind == "limit" and job.phase in (Phase.LOADING, Phase.RUNNING):
+        left_s = job.limit_left_s(dispatch.ledger.now_s)
+        if left_s is None or left_s > SETTLED_S:
+            return  # It was changed since; the new one has an alarm of its own.
         limit_s, in_vain = job.spec.time_limit_s or 0.0, job.spec.requeues and is_loading(job)
         reason = because("time-limit-loading", limit_s) if in_vain else because("time-limit", limit_s)
         dispatch.stop(job, "time-limit", reason, save=True)

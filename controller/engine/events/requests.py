@@ -7,6 +7,7 @@ import msgspec
 from cotenant.controller.domain import (
     ENDED,
     QUEUED,
+    SET_ON_DEVICES,
     WAITING,
     Change,
     Job,
@@ -133,13 +134,20 @@ def on_requeue(dispatch: Dispatch, event: ev.RequeueRequested) -> None:
 
 
 def on_spec_changed(dispatch: Dispatch, event: ev.SpecChanged) -> None:
-    """Options of a waiting job change; its estimates follow."""
+    """Options of a job change; its estimates and its time limit follow. Of one that holds devices only what
+    is safe."""
     ledger, job = dispatch.ledger, dispatch.ledger.jobs.get(event.job_id)
-    if job is None or job.phase not in WAITING:
+    if job is None or job.phase in ENDED:
+        return
+    if job.phase not in WAITING and not set(event.changes) <= set(SET_ON_DEVICES):
         return
     before, spec = job.spec, msgspec.structs.replace(job.spec, **event.changes)
     ledger.records.respecify(job, spec)
     ledger.records.rank(job, rank_of(spec.priority))
+    if spec.time_limit_s != before.time_limit_s and job.phase in (Phase.LOADING, Phase.RUNNING):
+        dispatch.change_limit(job)
+    if spec.idle != before.idle and job.attempt.idle is not None:
+        ledger.records.idle(job, None)  # What is due by the new rule, the next heartbeat says.
     if (spec.expected_s, spec.iterations) == (before.expected_s, before.iterations):
         return
     if job.attempt.number == 0:

@@ -15,6 +15,7 @@ from typing import Final
 
 from cotenant.controller.domain import (
     RUNNING,
+    AttemptNo,
     Decision,
     DeviceId,
     HostId,
@@ -52,7 +53,9 @@ class Lending:
     def revise(self, event: ev.AnyEvent, decision: Decision) -> Decision:
         """The decision, with jobs put beside idle ones, or asked to leave one that works again."""
         if type(event) is ev.IdleSeen and event.since_s is None:
-            return self._take_back(event, decision)
+            return self._take_back(event.job_id, event.attempt, decision)
+        if type(event) is ev.SpecChanged and "idle" in event.changes:
+            return self._take_back(event.job_id, None, decision)
         if self._current.traits.starts_nothing or is_quiet(self._ledger, event):
             return decision
         placed = {each.job_id for each in decision.actions if isinstance(each, Place | Share)}
@@ -95,10 +98,11 @@ class Lending:
                     return share
         return None
 
-    def _take_back(self, event: ev.IdleSeen, decision: Decision) -> Decision:
-        """Who was put beside the job because it was idle leaves, unless the policy might have done that."""
-        ledger, job = self._ledger, self._ledger.jobs.get(event.job_id)
-        if job is None or job.attempt.number != event.attempt or job.placement is None:
+    def _take_back(self, job_id: JobId, attempt: AttemptNo | None, decision: Decision) -> Decision:
+        """Who was put beside the job because it was idle leaves, unless the policy might have done that.
+        `attempt`: None: whichever it is."""
+        ledger, job = self._ledger, self._ledger.jobs.get(job_id)
+        if job is None or attempt not in (None, job.attempt.number) or job.placement is None:
             return decision
         alone = why_alone(job) is not None
         if self._current.traits.shares and not alone:

@@ -34,6 +34,7 @@ from cotenant.controller.domain import (
     Job,
     JobId,
     Launch,
+    LimitAttempt,
     LimitSettings,
     OrganisationSettings,
     Phase,
@@ -122,7 +123,7 @@ class Dispatch:
 
     def launch(self, job: Job, placement: Placement) -> None:
         """Free devices (or devices with a co-tenant that stays) become this job's; its hosts are told."""
-        ledger, now_s = self.ledger, self.ledger.now_s
+        ledger = self.ledger
         gang = ledger.holdings.gang(placement.devices)
         ledger.records.begin_attempt(job, placement, gang, ledger.epoch.token)
         ledger.holdings.occupy(job, gang)
@@ -130,9 +131,39 @@ class Dispatch:
         if partners:
             self.share(job, partners)
         self.out += start_commands(ledger, job, gang, self.config, self.command_id, bool(partners))
-        left_s = job.limit_left_s(now_s)
-        if left_s is not None:
-            self.wake_at(now_s + left_s, "limit", job.job_id, job.attempt.number)
+        self._watch_limit(job)
+
+    def _watch_limit(self, job: Job) -> float:
+        """The time that the job has left."""
+        left_s = job.limit_left_s(self.ledger.now_s)
+        if left_s is None:
+            return inf
+        self.wake_at(self.ledger.now_s + left_s, "limit", job.job_id, job.attempt.number)
+        return left_s
+
+    def change_limit(self, job: Job) -> None:
+        """A job on devices has another time limit. Its hosts hear of it where they act before its end."""
+        left_s = self._watch_limit(job)
+        self.ledger.records.limit(job, self.ledger.now_s - job.attempt.began_s + left_s)
+        for host_id in job.attempt.started_hosts:
+            self.send_limit(job, host_id)
+
+    def send_limit(self, job: Job, host_id: HostId) -> None:
+        """Says a changed time limit to a host of the attempt. One that has not started it yet hears it then;
+        one that joins anew, again."""
+        is_told = job.spec.launch.slurm is not None and host_id in job.attempt.hosts_left
+        if job.attempt.allowed_s is None or not is_told:
+            return
+        self.out.append(
+            LimitAttempt(
+                command_id=self.command_id(),
+                host_id=host_id,
+                job_id=job.job_id,
+                attempt=job.attempt.number,
+                allowed_s=job.attempt.allowed_s,
+                job_epoch=job.epoch,
+            )
+        )
 
     def send_start_again(self, job: Job, host_id: HostId) -> None:
         """Sends one host of the gang its start command again."""

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import msgspec
 
 from cotenant.controller.domain import (
+    ENDED,
     FIRST_STEP,
     LAUNCH,
     LOADING,
     ON_DEVICES,
     QUEUED,
     RUNNING,
-    WAITING,
     AttemptNo,
     BudgetUse,
     Capabilities,
@@ -150,6 +150,10 @@ class Records:
         """A job that was sent SIGINT has no more time to end by itself."""
         job.attempt.sent_sigint = False
 
+    def limit(self, job: Job, allowed_s: float) -> None:
+        """Its attempt has another time limit, counted from its start."""
+        job.attempt.allowed_s = allowed_s
+
     def blame_stop(self, job: Job, cause: StopCause, reason: Reason) -> None:
         """Why its attempt ends, or will have ended."""
         job.attempt.stop_cause, job.attempt.stop_reason = cause, reason
@@ -208,7 +212,7 @@ class Records:
             job.attempt.stop_cause,
             job.attempt.stop_reason,
         ) = None, None, None, "", None
-        job.counts.user_failures = job.counts.infra_failures = 0
+        job.counts.user_failures = job.counts.infra_failures = job.counts.quick_requeues = 0
         job.failed_end = None
         job.workdir_missing, job.avoid, job.aged, job.spent.queued_s = (), (), False, 0.0
         job.spent.past_limit_s, job.progress.step, job.estimate.remaining_s = (
@@ -221,8 +225,8 @@ class Records:
         self._phases.take_note(job)
 
     def respecify(self, job: Job, spec: JobSpec) -> None:
-        """A waiting job's options change; it then stands where a new job with them would."""
-        assert job.phase in WAITING, f"job {job.job_id} is {job.phase}"
+        """A job's options change; one that waits then stands where a new job with them would."""
+        assert job.phase not in ENDED, f"job {job.job_id} is {job.phase}"
         is_queued = job.phase is QUEUED
         if is_queued:
             self._queue.remove(job)
@@ -466,6 +470,11 @@ class Records:
             return job.counts.user_failures
         job.counts.infra_failures += 1
         return job.counts.infra_failures
+
+    def count_quick_requeue(self, job: Job, *, is_quick: bool) -> int:
+        """Counts that a job was put back so soon after its start; returns how often in a row by now."""
+        job.counts.quick_requeues = job.counts.quick_requeues + 1 if is_quick else 0
+        return job.counts.quick_requeues
 
     # --- Histories that this journal has lost ------------------------------------------------------
 

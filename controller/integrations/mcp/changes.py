@@ -75,10 +75,14 @@ def cancel(client: Client, jobs: questions.JobNumbers) -> PlannedChange:
 
 
 def set(client: Client, jobs: questions.JobNumbers, changes: questions.GivenOptions) -> PlannedChange:
-    """Change options of jobs that wait, all of them or none, such as priority, time or gpus; - takes a value
-    back. The preview has the old and new values."""
+    """Change options of jobs, all of them or none, such as priority, time or gpus; - takes a value back. Of
+    jobs that run only time (longer by an admin), name, notify, idle and priority. The preview has the old and
+    new values."""
     new = dict(setting(f"{key}={value}") for key, value in changes.items())
-    ids = tuple(each.job_id for each in _jobs_in(client, jobs, WAITING))
+    found = _jobs_in(client, jobs, [phase for phase in Phase if phase not in ENDED])
+    ids = tuple(each.job_id for each in found if each.phase in WAITING) or tuple(
+        each.job_id for each in found
+    )
     rows = []
     for job_id in ids:
         old = client.ask(wire.ShowJob(job_id=job_id)).job.settable

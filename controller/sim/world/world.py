@@ -25,6 +25,7 @@ from cotenant.controller.domain import (
     HostId,
     HostReport,
     JobId,
+    LimitAttempt,
     Outcome,
     SaveAttempt,
     StartAttempt,
@@ -283,8 +284,8 @@ class World:
                     self._save(command)
                 case ComputeRequest():
                     self.compute_requests.append(command)
-                case ForgetJob() | TrustDevices():
-                    pass  # Nothing is kept of a job that has ended, and nothing is wrong with devices here.
+                case ForgetJob() | TrustDevices() | LimitAttempt():
+                    pass  # Nothing is kept of ended jobs, nothing is wrong with devices, nobody is warned.
 
     def _start(self, command: StartAttempt) -> None:
         row = self._row_of(command.job_id)

@@ -65,7 +65,7 @@ def offered_verbs(status: wire.ControllerStatus, jobs: Sequence[wire.JobView]) -
         for verb in CHANGEABLE
         if (verb != "preempt" or status.asker_is_admin) and any(not doubt(verb, job) for job in own)
     ]
-    return [*verbs, *([SET] if any(job.phase in WAITING for job in own) else [])]
+    return [*verbs, *([SET] if any(job.phase not in ENDED for job in own) else [])]
 
 
 async def question(request: Request) -> Response:
@@ -126,7 +126,7 @@ def one_of(names: Sequence[JobId], found: wire.Jobs) -> str:
     return names[0] if len(names) == 1 and [job.job_id for job in found.jobs] == list(names) else ""
 
 
-# --- Options of jobs that wait ----------------------------------------------------------------------
+# --- Options of jobs --------------------------------------------------------------------------------
 
 
 class SettableOption(NamedTuple):
@@ -146,7 +146,7 @@ async def settings(request: Request) -> Response:
 async def _settings(
     request: Request, names: tuple[JobId, ...], given: Mapping[str, str], wrong: str = ""
 ) -> Response:
-    found = await _find_jobs(request, names, tuple(WAITING))
+    found = await _find_settable(request, names)
     alike = await request.app.state.connections.ask(
         lambda asks: [present_options(asks, job.job_id) for job in found.jobs[:ALIKE_MAX]]
     )
@@ -160,6 +160,12 @@ async def _settings(
     }
     page = rendering.whole("settings", {**surroundings(request), **told})
     return HTMLResponse(page, 400 if wrong else 200)
+
+
+async def _find_settable(request: Request, names: tuple[JobId, ...]) -> wire.Jobs:
+    """Those that wait; where none does, those that hold devices: less can be changed of them."""
+    waiting = await _find_jobs(request, names, tuple(WAITING))
+    return waiting if waiting.jobs else await _find_jobs(request, names, tuple(set(Phase) - ENDED))
 
 
 def present_options(asks: Asking, job_id: JobId) -> Mapping[str, Any]:
@@ -192,7 +198,7 @@ def value_in_words(key: str, value: Any) -> str:
 
 
 async def set_options(request: Request, fields: Mapping[str, str]) -> Response:
-    """All of it or nothing, for those of the jobs that wait."""
+    """All of it or nothing, for those of the jobs that wait, or else that run."""
     names = _names(fields.get("jobs", "").split())
     given = {key: fields[key].strip() for key in BY_KEY if fields.get(key, "").strip()}
     if not names:
@@ -204,9 +210,9 @@ async def set_options(request: Request, fields: Mapping[str, str]) -> Response:
         return await _settings(request, names, given, f"{problem.message}{hint}")
     if not changes:
         return await _settings(request, names, given, "nothing was changed: fill in at least one field")
-    waiting = await _find_jobs(request, names, tuple(WAITING))
+    open_jobs = await _find_settable(request, names)
     # Of more than were looked at the numbers stand for all: the controller says so where one does not wait.
-    job_ids = names if waiting.more else tuple(job.job_id for job in waiting.jobs)
+    job_ids = names if open_jobs.more else tuple(job.job_id for job in open_jobs.jobs)
     asked = wire.SetJobs(job_ids=job_ids, changes=changes)
     await request.app.state.connections.ask(lambda asks: asks.ask(asked))
     return _redirect_back(SET, fields)

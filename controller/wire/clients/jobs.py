@@ -81,7 +81,7 @@ class ChangeJobs(Question[Done], frozen=True, kw_only=True, tag="change"):
 
 
 class SetJobs(Question[Done], frozen=True, kw_only=True, tag="set"):
-    """Change the options of waiting jobs, all of them or none."""
+    """Change the options of jobs, all of them or none."""
 
     job_ids: tuple[JobId, ...]
     changes: dict[str, str | int | float | None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any, TypeVar
 
 import msgspec
@@ -38,7 +39,17 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.state import AgentState
-from cotenant.agent.ipc import CoTenantsChanged, Durable, GangIn, LeaseNow, Order, SaveNow, Status, StopNow
+from cotenant.agent.ipc import (
+    CoTenantsChanged,
+    Durable,
+    GangIn,
+    LeaseNow,
+    LimitNow,
+    Order,
+    SaveNow,
+    Status,
+    StopNow,
+)
 from cotenant.controller.domain import (
     AttemptNo,
     Capabilities,
@@ -50,6 +61,7 @@ from cotenant.controller.domain import (
     HostId,
     JobId,
     Launch,
+    LimitAttempt,
     SaveAttempt,
     StartAttempt,
     StopAttempt,
@@ -384,6 +396,25 @@ def test_a_save_is_passed_on_now_or_when_the_supervisor_is_back() -> None:
     again, _ = agent.restarted(FoundAttempt(**KEY, alive=True))
     assert told(SaveNow, again.say(Connected(**KEY))) == [SaveNow()]
     assert told(SaveNow, again.say(Disconnected(**KEY), Connected(**KEY))) == []
+
+
+def test_another_time_limit_is_passed_on_and_said_again_to_every_new_connection() -> None:
+    agent = running()
+    limit = LimitAttempt(command_id=CommandId(4), host_id=HOST, allowed_s=300.0, **KEY)
+    assert told(LimitNow, agent.obey(limit)) == [LimitNow(allowed_s=300.0)]
+    agent.say(Disconnected(**KEY))
+    later = msgspec.structs.replace(limit, command_id=CommandId(5), allowed_s=inf)
+    assert told(LimitNow, agent.obey(later)) == []
+    again, _ = agent.restarted(FoundAttempt(**KEY, alive=True))
+    for _ in range(2):
+        assert told(LimitNow, again.say(Disconnected(**KEY), Connected(**KEY))) == [LimitNow(allowed_s=inf)]
+
+
+def test_a_time_limit_of_an_attempt_that_is_not_here_is_nobodys() -> None:
+    agent = welcomed()
+    limit = LimitAttempt(command_id=CommandId(4), host_id=HOST, allowed_s=300.0, **KEY)
+    assert told(LimitNow, agent.obey(limit)) == []
+    assert agent.state.memory.attempts == {}
 
 
 # --- Reports ---------------------------------------------------------------------------------------

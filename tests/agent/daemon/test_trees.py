@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,24 @@ def test_two_jobs_fetch_a_tree_once_and_have_a_copy_each(desk: Desk) -> None:
     for each in (one, other):
         assert (Path(each.launch.workdir) / "a.py").read_text() == "print()"
         assert each.launch.env["COTENANT_SUBMIT_DIR"] == "/submitted"
+
+
+def test_a_job_knows_the_commit_of_its_tree_and_git_finds_no_other_repository(
+    desk: Desk, tmp_path: Path
+) -> None:
+    """The folder of copies lies in a repository, as a home folder of dotfiles is one."""
+    git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org")
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "dotfiles"], check=True)
+    desk.tree = msgspec.structs.replace(desk.tree, commit="c0de" * 10, dirty=True)
+    (order,) = desk.prepare(desk.order(env={"GIT_CEILING_DIRECTORIES": "/home"}))
+    env = order.launch.env
+    assert (env["COTENANT_SNAPSHOT_COMMIT"], env["COTENANT_SNAPSHOT_CHANGED"]) == ("c0de" * 10, "1")
+    assert env["GIT_CEILING_DIRECTORIES"] == f"{desk.fetcher.folder / 'copies'}:/home"
+    asked = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=order.launch.workdir, env={**os.environ, **env}, capture_output=True
+    )
+    assert asked.returncode and b"not a git repository" in asked.stderr
 
 
 def test_a_later_attempt_finds_its_copy_as_it_left_it(desk: Desk) -> None:

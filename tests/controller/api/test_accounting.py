@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import AttemptNo, HostId, JobId, Launch, Phase
+from cotenant.controller.domain import AttemptNo, Dependency, HostId, JobId, Launch, Phase
 from cotenant.controller.domain import events as ev
+from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients
-from tests.controller.station import ALICE, BOB, Station, run_one
+from tests.controller.station import ALICE, BOB, Station, job, run_one
 
 
 def three(station: Station) -> list[JobId]:
@@ -99,6 +101,25 @@ def test_one_whose_secrets_are_gone_is_not(stations: Callable[..., Station]) -> 
     assert (refused.code, "API_TOKEN" in refused.message) == ("refused", True)
 
 
+def test_requeue_names_the_jobs_that_were_cancelled_because_of_it(stations: Callable[..., Station]) -> None:
+    station = stations()
+    parent = station.submit()
+
+    def after(job_id: JobId, who: Identity = ALICE) -> JobId:
+        return station.submit(who, after=(Dependency(job_id=job_id),))
+
+    child, others = after(parent), after(parent, BOB)
+    grandchild, twin = after(child), after(parent)
+    station.ask(clients.ChangeJobs(verb="cancel", job_ids=(parent,)))
+    assert {station.core.state.engine.jobs[each].phase for each in (child, grandchild)} == {Phase.CANCELLED}
+    _, line = station.ask(clients.ChangeJobs(verb="requeue", job_ids=(parent, twin)), ALICE).lines[1:]
+    assert line.endswith(f"not queued again: `cotenant requeue {child} {grandchild}` queues these too"), (
+        others
+    )
+    lines = station.ask(clients.ChangeJobs(verb="requeue", job_ids=(child, grandchild)), ALICE).lines
+    assert len(lines) == 2 and "queues again" in lines[0]
+
+
 def test_options_are_set_and_stay_set_after_a_restart(stations: Callable[..., Station]) -> None:
     station = stations()
     job_id = station.submit(priority=-5)
@@ -140,7 +161,9 @@ def test_what_cannot_be_set_changes_nothing(
     assert station.journal.last_seq == entries
 
 
-def test_a_job_that_runs_or_is_somebody_elses_is_left_alone(stations: Callable[..., Station]) -> None:
+def test_what_a_running_job_was_started_with_and_jobs_of_others_are_left_alone(
+    stations: Callable[..., Station],
+) -> None:
     station = stations()
     station.join()
     running, waiting = station.submit(), station.submit(BOB)
@@ -149,8 +172,80 @@ def test_a_job_that_runs_or_is_somebody_elses_is_left_alone(stations: Callable[.
         ((waiting,), "not-allowed"),
         ((running, waiting), "not-allowed"),
     ):
-        assert station.ask(clients.SetJobs(job_ids=jobs, changes={"name": "x"}), ALICE).code == code
+        assert station.ask(clients.SetJobs(job_ids=jobs, changes={"mem": 100}), ALICE).code == code
+    refused = station.ask(clients.SetJobs(job_ids=(running,), changes={"mem": 100}), ALICE)
+    assert "its mem can be set while it waits; now only time, priority, idle, name, notify" in refused.message
     assert station.ask(clients.SetJobs(job_ids=(waiting,), changes={"priority": 5})).lines, "an admin may"
+
+
+def test_the_time_limit_of_a_running_job_goes_down_by_its_owner_and_up_by_an_admin(
+    stations: Callable[..., Station],
+) -> None:
+    station = stations()
+    station.join()
+    job_id = station.submit(time_limit_s=3600.0)
+
+    def set_time(to_s: float | None, *who: Any) -> Any:
+        return station.ask(clients.SetJobs(job_ids=(job_id,), changes={"time": to_s}), *who)
+
+    station.tick(100.0)
+    for longer_s in (7200.0, None):
+        refused = set_time(longer_s, ALICE)
+        assert (
+            refused.code == "not-allowed" and "only an admin may lengthen its time limit" in refused.message
+        )
+    assert set_time(1800.0, ALICE).lines == (f"job {job_id}: time 3600 -> 1800",)
+    for who in ((ALICE,), ()):
+        refused = set_time(90.0, *who)
+        assert (refused.code, "has run for 1m40s: a time limit of 1m30s" in refused.message) == (
+            "refused",
+            True,
+        )
+    assert set_time(7200.0).lines, "an admin may"
+    assert set_time(None).lines
+    assert set_time(600.0, ALICE).lines, "from none to one is shorter"
+    again = stations(wall_s=station.wall_s)
+    found = again.core.state.engine.jobs[job_id]
+    assert (found.phase, found.spec.time_limit_s) == (Phase.LOADING, 600.0)
+    assert [note.what for note in again.core.state.history.notes(job_id, 10)][:4] == ["set"] * 4
+    again.time_s += 601.0
+    again.core.happen(ev.AlarmRang())
+    assert found.phase is Phase.STOPPING
+    refused = again.ask(clients.SetJobs(job_ids=(job_id,), changes={"time": 7200.0}))
+    assert refused.message == f"job {job_id} has reached its time limit and leaves its devices"
+
+
+def test_name_messages_and_idle_rule_of_a_running_job_are_its_owners_to_change(
+    stations: Callable[..., Station],
+) -> None:
+    station = stations()
+    station.join()
+    job_id = station.submit()
+    changes: dict[str, str | int] = {"name": "b", "notify": "a@x.org,fail", "idle": "warn:1h", "priority": -2}
+    (line,) = station.ask(clients.SetJobs(job_ids=(job_id,), changes={**changes}), ALICE).lines
+    said = ("name job -> b", "notify - -> fail,a@x.org", "idle warn:30m -> warn:1h", "priority 0 -> -2")
+    assert line == f"job {job_id}: {', '.join(said)}"
+    wrong = station.ask(clients.SetJobs(job_ids=(job_id,), changes={"notify": "nap"}), ALICE)
+    assert (wrong.code, "notify: must be of start, end" in wrong.message) == ("usage", True)
+    (line,) = station.ask(clients.SetJobs(job_ids=(job_id,), changes={"notify": None}), ALICE).lines
+    assert line == f"job {job_id}: notify fail,a@x.org -> -"
+
+
+def test_an_arrays_number_is_its_tasks_that_wait_else_those_that_run(
+    stations: Callable[..., Station],
+) -> None:
+    station = stations()
+    station.join(devices=2)
+    specs = tuple(job(job_id=JobId(f"new-{at}")) for at in range(3))
+    ids = station.ask(clients.Submit(specs=specs, array_indices=(0, 1, 2)), ALICE).job_ids
+    asked = clients.SetJobs(job_ids=(JobId("1"),), changes={"name": "x"})
+    assert [line.split(":")[0] for line in station.ask(asked, ALICE).lines] == [f"job {ids[2]}"]
+    station.ask(clients.ChangeJobs(verb="cancel", job_ids=ids[2:]), ALICE)
+    assert [line.split(":")[0] for line in station.ask(asked, ALICE).lines] == [
+        f"job {each}" for each in ids[:2]
+    ]
+    one = clients.SetJobs(job_ids=ids[1:2], changes={"time": 60.0})
+    assert station.ask(one, ALICE).lines == ("job 1_1: time - -> 60",)
 
 
 def test_the_number_of_devices_stays_that_of_a_save(stations: Callable[..., Station]) -> None:

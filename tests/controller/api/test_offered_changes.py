@@ -55,10 +55,15 @@ def test_options_are_offered_to_those_who_may_set_them(station: Station, who: Id
         assert (settable["priority"], settable["gpus"]) == (0, "1-2")
 
 
-def test_no_options_are_offered_of_a_job_that_runs(station: Station) -> None:
+def test_of_a_job_that_runs_what_is_safe_is_offered_and_of_one_that_has_ended_nothing(
+    station: Station,
+) -> None:
     address = station.join("h1")
     job_id = station.submit(ALICE)
     run_one(station, address, job_id, until="step")
+    settable = station.ask(clients.ShowJob(job_id=job_id), ALICE).job.settable
+    assert set(settable) == {"time", "priority", "idle", "name", "notify"}
+    run_one(station, address, job_id)
     assert station.ask(clients.ShowJob(job_id=job_id), ALICE).job.settable == {}
 
 

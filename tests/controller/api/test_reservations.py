@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from cotenant.controller.domain import Booking, LimitSettings, bookings
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
@@ -82,6 +84,49 @@ def test_what_nobody_may_have_is_refused(
     assert refused.code == code
     assert text in refused.message
     assert listed(station) == ()
+
+
+def test_a_limit_of_devices_is_one_for_reservations_too(stations: Callable[..., Station]) -> None:
+    limits = LimitSettings(user_devices=2, exceptions=("user bob devices=0",))
+    station = stations(people=limits)
+    station.join("h1", 4)
+    refused = asked(station, gpus=3)
+    assert refused.message == "it would be 3 devices at once, and user alice may hold 2 (limits)"
+    assert asked(station, ADMIN, gpus=3, user="alice").code == "not-allowed", "she could not use them"
+    assert asked(station).reservation and asked(station, in_s=600.0 + HOUR_S, gpus=2).reservation
+    refused = asked(station, in_s=600.0 + HOUR_S / 2, gpus=1)
+    assert "3 devices at once with those of alice at the same time" in refused.message
+    assert asked(station, in_s=600.0, length_s=HOUR_S, gpus=1).reservation, "beside the first alone"
+    assert asked(station, BOB, in_s=8 * HOUR_S, gpus=4).reservation, "he has no limit"
+
+
+@pytest.mark.parametrize(
+    ("others", "most"),
+    [
+        ((), 2),
+        (((0, 100, 1), (100, 200, 1)), 3),
+        (((0, 100, 1), (99, 200, 1)), 4),
+        (((-50, 1, 3), (50, 60, 1)), 5),
+        (((200, 300, 9), (-100, 0, 9)), 2),
+        (((150 - bookings.DAY_S, 160 - bookings.DAY_S, 4, bookings.DAY_S),), 6),
+        (((300 - bookings.DAY_S, 310 - bookings.DAY_S, 4, bookings.DAY_S),), 2),
+    ],
+)  # fmt: skip
+def test_reservations_at_the_same_time_are_added_up(others: tuple[tuple[float, ...], ...], most: int) -> None:
+    """By hand: one of two devices from 0 to 200, and others as (from, until, devices, every)."""
+
+    def booking(from_s: float, until_s: float, gpus: float, every_s: float = 0.0) -> Booking:
+        at_s = 2 * bookings.DAY_S
+        return Booking(
+            booking_id="r",
+            user="ann",
+            gpus=int(gpus),
+            from_s=at_s + from_s,
+            until_s=at_s + until_s,
+            every_s=every_s,
+        )
+
+    assert bookings.most_at_once(booking(0, 200, 2), [booking(*each) for each in others]) == most
 
 
 def test_one_that_comes_again_goes_on_as_long_as_a_user_may_reserve_ahead(station: Station) -> None:

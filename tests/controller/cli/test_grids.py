@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,74 @@ def test_a_range_has_both_its_ends(first: int, count: int, step: int) -> None:
     assert grid_values(f"n={first}..{last}..{step}").values == wanted
     if step == 1:
         assert grid_values(f"n={first}..{last}").values == wanted
+
+
+@for_all(
+    first=st.integers(-999, 999), count=st.integers(1, 40), step=st.integers(1, 99), down=st.booleans(),
+    places=st.integers(0, 4), beyond=st.integers(0, 98),
+)  # fmt: skip
+def test_decimals_are_counted_exactly_and_written_with_the_places_that_were_typed(
+    first: int, count: int, step: int, down: bool, places: int, beyond: int
+) -> None:
+    """Counted here in whole units of the last place."""
+
+    def text(units: int) -> str:
+        digits = f"{abs(units):0{places + 1}d}"
+        point = len(digits) - places
+        return "-" * (units < 0) + digits[:point] + ("." + digits[point:] if places else "")
+
+    step = -step if down else step
+    last = first + (count - 1) * step + (min(beyond, abs(step) - 1) * (-1 if down else 1))
+    wanted = tuple(text(first + at * step) for at in range(count))
+    assert grid_values(f"n={text(first)}..{text(last)}..{text(step)}").values == wanted
+
+
+@for_all(first=st.integers(0, 30), count=st.integers(1, 40), width=st.integers(1, 5))
+def test_zeros_in_front_stay(first: int, count: int, width: int) -> None:
+    names = tuple(str(first + at).zfill(width) for at in range(count))
+    assert grid_values(f"n={names[0]}..{names[-1]}").values == names
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (".1...3", "looks like a range and is none: '.1...3'; write FIRST..LAST..STEP"),
+        ("1e-4..1e-2", "looks like a range and is none: '1e-4..1e-2'"),
+        ("0.1..0.3", "needs a step between decimals: '0.1..0.3'; such as 0.1..0.3..0.1"),
+        ("5..1", "has an empty range: '5..1'; 5..1..-1 counts down"),
+        ("5..1..2", "has an empty range"),
+        ("8..010", "write 8 as wide as 010"),
+        ("5..", "looks like a range and is none"),
+        ("..5", "looks like a range and is none"),
+        ("1..2..3..4", "looks like a range and is none"),
+        ("2027-01-01..2027-02-01", """'"2027-01-01..2027-02-01"' for this word itself"""),
+        ("0 .. 4", "looks like a range and is none"),
+        ("a,1...3", "looks like a range and is none"),
+    ],
+)
+def test_what_looks_like_a_range_and_is_none_is_refused_with_what_to_type(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        grid_values(f"n={text}")
+
+
+@pytest.mark.parametrize(
+    "word", ["../data", "a..b", "..", "v1..v2", "1..n", "...", '"x"', "1e-4", "-0.5", "1.5e..x"]
+)
+def test_words_that_are_no_numbers_are_themselves(word: str) -> None:
+    assert grid_values(f"n={word}").values == (word,)
+
+
+def test_in_quotes_a_range_is_a_word() -> None:
+    assert grid_values('n="0.1..0.3",1..2').values == ("0.1..0.3", "1", "2")
+
+
+@for_all(text=st.text("0123456789.-+eE ", max_size=12))
+def test_no_word_of_digits_with_two_points_stays_as_it_is(text: str) -> None:
+    try:
+        found = grid_values(f"n={text}").values
+    except ValueError:
+        return
+    assert not any(".." in value and re.search("[0-9]", value) for value in found)
 
 
 @for_all(text=st.text(max_size=40))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cotenant.controller.domain import Dependency, JobId, LimitSettings, StartAttempt
@@ -144,9 +146,69 @@ def test_another_organisation_frees_the_limit_of_the_one_before() -> None:
     assert desk.phase(3) in ("queued", "loading")
 
 
-def test_what_runs_is_not_changed() -> None:
+@pytest.mark.parametrize("changes", [{"gpus_min": 2, "gpus_max": 2}, {"name": "x", "expected_s": 5.0}])
+def test_what_a_job_was_started_with_is_not_changed_while_it_runs(changes: dict[str, Any]) -> None:
     desk = Desk("fifo", report("a", 1))
     desk.run(1)
     spec = desk.job(1).spec
-    change(desk, 1, priority=5)
+    change(desk, 1, **changes)
     assert desk.job(1).spec is spec
+
+
+def put_back(desk: Desk, after_s: float, by: str = "ann") -> None:
+    """The job has run so long when it is put back, and goes."""
+    desk.start(1, resumable=False)
+    desk.wait(after_s)
+    desk.tell(ev.RequeueRequested(job_id=JobId("1"), by=by))
+    desk.end(1, "stopped")
+
+
+def until_it_starts(desk: Desk) -> float:
+    before_s = desk.now_s
+    while desk.phase(1) == "blocked":
+        desk.wait(1.0)
+    assert desk.phase(1) == "loading"
+    return desk.now_s - before_s
+
+
+def test_a_job_that_puts_itself_back_at_once_waits_longer_each_time_and_says_so() -> None:
+    desk = Desk("fifo", report("a", 1))
+    desk.submit(1)
+    waits, said = [], []
+    for _ in range(9):
+        put_back(desk, 1.0)
+        said.append(str(desk.job(1).reason))
+        if desk.phase(1) == "blocked":
+            desk.restart()
+        waits.append(until_it_starts(desk))
+    assert waits == [0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 600.0, 600.0]
+    why = "it was put back in the queue by ann, 3 times in a row within 60 s of its start"
+    assert said[2] == f"retries in 20.00 s after {why}"
+    put_back(desk, 61.0)
+    assert until_it_starts(desk) == 0.0, "it did something"
+    put_back(desk, 1.0)
+    assert until_it_starts(desk) == 0.0, "it begins anew"
+
+
+def test_a_loop_of_requeues_makes_few_attempts_an_hour() -> None:
+    desk = Desk("fifo", report("a", 1))
+    desk.submit(1)
+    while desk.now_s < 3600.0:
+        if desk.phase(1) == "loading":
+            put_back(desk, 0.5)
+        desk.wait(1.0)
+    assert desk.job(1).attempt.number <= 13
+
+
+def test_who_is_put_back_by_an_admin_or_released_by_its_owner_starts_at_once() -> None:
+    desk = Desk("fifo", report("a", 1))
+    desk.submit(1)
+    for _ in range(4):
+        put_back(desk, 1.0, by="root")
+        assert desk.phase(1) == "loading"
+    for _ in range(2):
+        put_back(desk, 1.0)
+    assert desk.phase(1) == "blocked"
+    desk.tell(ev.HoldRequested(job_id=JobId("1"), by="ann"))
+    desk.tell(ev.ReleaseRequested(job_id=JobId("1"), by="ann"))
+    assert desk.phase(1) == "loading"

@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import GRACE_S, AttemptNo, HostId, IdleSpell, JobId, Phase, idle_steps
+from cotenant.controller.domain import (
+    GRACE_S,
+    AttemptNo,
+    HostId,
+    IdleSpell,
+    JobId,
+    Phase,
+    check_idle_rule,
+    idle_reason,
+    idle_steps,
+    render,
+)
 from cotenant.controller.domain import events as ev
 from cotenant.controller.executors.agents.idling import OLD_S, IdleFilter, idle_words
 from cotenant.controller.wire import AttemptProgress, Heartbeat, IdleReading, TellJob, clients
@@ -142,6 +153,10 @@ def test_that_it_saves_when_it_is_stopped_is_no_work() -> None:
 def test_steps_are_read_in_the_order_of_their_times() -> None:
     assert [step.verb for step in idle_steps("stop:2h,warn,share:90s")] == ["share", "warn", "stop"]
     assert [step.after_s for step in idle_steps("stop:2h,warn,share:90s")] == [90.0, 1800.0, 7200.0]
+    assert render(idle_reason("warn", 84.2)).endswith("for 1m24s")
+    with pytest.raises(ValueError, match="warn:15s or more"):
+        check_idle_rule("stop:1h,warn:5s")
+    check_idle_rule("warn:15s,share")
     for wrong in ("nap", "warn:", "warn:0m", "warn,warn:2h", "warn:5m;stop", "warn:" + "9" * 99):
         with pytest.raises(ValueError, match="must be none, or steps such as"):
             idle_steps(wrong)
@@ -150,7 +165,7 @@ def test_steps_are_read_in_the_order_of_their_times() -> None:
 def test_its_user_is_told_what_follows() -> None:
     told = ev.IdleSeen(job_id=JobId("1"), attempt=AttemptNo(1), since_s=0.0, stage="word")
     assert idle_words(told, 1800.0) == (
-        "this job holds its devices idle: no kernel, step or input for 30 min; it is stopped in 60 s unless "
+        "this job holds its devices idle: no kernel, step or input for 30m00s; it is stopped in 60 s unless "
         "it does anything before"
     )
 
