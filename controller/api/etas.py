@@ -19,7 +19,7 @@ from cotenant.controller.history import EtaAnswer, EtaBook, JobEta, policy_label
 from cotenant.controller.models.eta import ENOUGH
 from cotenant.controller.models.eta_score import score
 from cotenant.controller.planning import View
-from cotenant.controller.store import Core
+from cotenant.controller.store import ReadingCore
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
 
@@ -30,7 +30,7 @@ AHEAD_SHOWN = 5
 class EtaBoard:
     """The newest estimates, by job."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ReadingCore) -> None:
         self._core = core
         self._answer = EtaAnswer()
         self._by_job: dict[JobId, JobEta] = {}
@@ -86,7 +86,7 @@ def hit_rate(book: EtaBook, policy: str) -> tuple[float | None, int]:
 class EtaRequests:
     """Questions about when jobs end."""
 
-    def __init__(self, core: Core, board: EtaBoard) -> None:
+    def __init__(self, core: ReadingCore, board: EtaBoard) -> None:
         self._core, self._board = core, board
 
     def etas(self, request_id: int, request: wire.ListEtas, who: Identity) -> wire.Etas:
@@ -172,7 +172,7 @@ def _nothing(job: Job) -> str:
     return "unknown: it is held" if job.phase is Phase.HELD else "not computed yet"
 
 
-def ahead_lines(core: Core, board: EtaBoard, job: Job, now: Now) -> list[str]:
+def ahead_lines(core: ReadingCore, board: EtaBoard, job: Job, now: Now) -> list[str]:
     """Who is ahead of a job that waits, and what would have to happen first."""
     if job.phase is not Phase.QUEUED:
         return []

@@ -28,7 +28,7 @@ from cotenant.controller.api.permissions import (
     must_own,
     one_job,
 )
-from cotenant.controller.api.queries import About, Queries
+from cotenant.controller.api.queries import About, Queries, StatusRequests
 from cotenant.controller.api.reservations import ReservationRequests
 from cotenant.controller.api.shadow import ShadowRequests
 from cotenant.controller.api.streams import StreamRequests
@@ -119,8 +119,8 @@ class RequestHandlers:
         self._byte_rates = Rates(BYTES_PER_SECOND, BYTES_BURST)
         self._trees = trees
         board = EtaBoard(core)
-        self._reading = reading = Queries(core, link, about, board, tells)
-        self._logs = LogRequests(core, link)
+        self._reading = reading = Queries(core, link, board, tells)
+        self._logs = LogRequests(core, link.logs.ask)
         self._streams = StreamRequests(core, link)
         self._widths = WidthRequests(core, foresee)
         self._waits: dict[tuple[bytes, int], PendingWait] = {}
@@ -137,6 +137,7 @@ class RequestHandlers:
             **answers_of(
                 self._arrivals,
                 reading,
+                StatusRequests(core, link, about),
                 Changing(core),
                 ProfileRequests(core),
                 EtaRequests(core, board),

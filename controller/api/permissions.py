@@ -14,14 +14,14 @@ from cotenant.controller.domain import Job, JobId
 from cotenant.controller.engine import Engine
 from cotenant.controller.history import JobRecord
 from cotenant.controller.policies import registry
-from cotenant.controller.store import Core
+from cotenant.controller.store import ReadingCore
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import BadMessage
 
 _LIST = "`cotenant queue --all` lists jobs"
 
 
-def one_job(core: Core, job_id: JobId) -> JobRecord:
+def one_job(core: ReadingCore, job_id: JobId) -> JobRecord:
     """A job that has not ended, or has at any time. Raises Denied: there is none of this id."""
     try:
         record = core.record(job_id)
@@ -33,7 +33,7 @@ def one_job(core: Core, job_id: JobId) -> JobRecord:
     return record
 
 
-def jobs_named(core: Core, wanted: Sequence[JobId]) -> list[Job]:
+def jobs_named(core: ReadingCore, wanted: Sequence[JobId]) -> list[Job]:
     """The jobs, an array's number standing for its tasks; those that only the journal knows too. Raises
     Denied: one is not known."""
     jobs = core.state.engine.jobs
@@ -48,7 +48,7 @@ def jobs_named(core: Core, wanted: Sequence[JobId]) -> list[Job]:
     return list(found.values())
 
 
-def forgotten(core: Core, name: JobId) -> list[Job]:
+def forgotten(core: ReadingCore, name: JobId) -> list[Job]:
     """The job of this number, or the tasks of this array, that only the journal knows."""
     try:
         one = core.record(name)

@@ -29,11 +29,11 @@ from cotenant.controller.api.moment import Now
 from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
 from cotenant.controller.domain import ENDED, ClassReport, Job, Phase, Reason, array_of, because, render
 from cotenant.controller.engine import Engine, cheapest_change
-from cotenant.controller.executors.agents import AgentExecutor
+from cotenant.controller.executors.agents import AgentExecutor, AgentNews
 from cotenant.controller.history import JobRecord, accounts
 from cotenant.controller.knowledge import OBSERVATIONS, PairSeen, PairVerdict
 from cotenant.controller.policies import registry
-from cotenant.controller.store import Core
+from cotenant.controller.store import Core, ReadingCore
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import MESSAGE_BYTES_MAX
 from cotenant.controller.wire import clients as wire
@@ -66,13 +66,12 @@ class Queries:
     """All questions that can be answered at once."""
 
     def __init__(
-        self, core: Core, link: AgentExecutor, about: About, board: EtaBoard, tells: TellsOwners | None = None
+        self, core: ReadingCore, news: AgentNews, board: EtaBoard, tells: TellsOwners | None = None
     ) -> None:
         self._tells = tells
         self._core = core
         self._board = board
-        self._link = link
-        self._about = about
+        self._news = news
 
     # --- Jobs --------------------------------------------------------------------------------------
 
@@ -150,12 +149,12 @@ class Queries:
         self, record: JobRecord, now: Now, *, fresh_reason: bool = True, brief: bool = False
     ) -> wire.JobView:
         state, job = self._core.state, record.job
-        record = told_now(record, self._link.telemetry)
+        record = told_now(record, self._news.telemetry)
         reason: Reason | None = None
         if fresh_reason and job.phase is Phase.QUEUED:
             reason = state.engine.explain(job.job_id, now.now_s)[0]
         reason = reason or self._fetching(job)
-        told = self._link.telemetry
+        told = self._news.telemetry
         if brief:
             return views.job_view(state.engine, told, record, now, reason)
         eta = self._board.view_of(job, now)
@@ -164,16 +163,16 @@ class Queries:
 
     def _fetching(self, job: Job) -> Reason | None:
         """How far the tree or the image of a loading job has come to its hosts."""
-        for host_id, pulls in self._link.pulls.items():
+        for host_id, pulls in self._news.pulls.items():
             if job.phase is Phase.LOADING and job.job_id in pulls:
                 return because("pulling", host_id, pulls[job.job_id])
-        tree, fetched = job.spec.launch.snapshot, self._link.trees.fetched.get(job.job_id, 0)
+        tree, fetched = job.spec.launch.snapshot, self._news.fetched_bytes(job.job_id)
         if job.phase is not Phase.LOADING or tree is None or not 0 < fetched < tree.size_bytes:
             return None
         return because("fetching", fetched >> 20, tree.size_bytes >> 20)
 
     def show(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
-        record, now = told_now(one_job(self._core, request.job_id), self._link.telemetry), self.now()
+        record, now = told_now(one_job(self._core, request.job_id), self._news.telemetry), self.now()
         job = record.job
         details = msgspec.structs.replace(
             views.job_details(self.view(record, now), record, now, whole=may_touch(who, job)),
@@ -236,16 +235,16 @@ class Queries:
         engine, now = self._core.state.engine, self.now()
         readings = {
             device_id: msgspec.structs.replace(read.reading, age_s=max(0.0, now.now_s - read.at_s))
-            for device_id, read in self._link.readings.items()
+            for device_id, read in self._news.readings.items()
         }
         reserved = views.reserved_devices(engine, now)
         nodes = [
             views.node_view(
                 engine,
                 host,
-                self._link.watch.age_s(host_id, now.now_s),
+                self._news.silent_s(host_id, now.now_s),
                 readings,
-                self._link.fork_servers.get(host_id),
+                self._news.fork_servers.get(host_id),
                 reserved,
             )
             for host_id, host in sorted(engine.hosts.items())
@@ -300,6 +299,13 @@ class Queries:
             else (),
             groups=registry.GROUPS,
         )
+
+
+class StatusRequests:
+    """Questions about the controller itself."""
+
+    def __init__(self, core: Core, link: AgentExecutor, about: About) -> None:
+        self._core, self._link, self._about = core, link, about
 
     def status(self, request_id: int, request: wire.GetStatus, who: Identity) -> wire.ControllerStatus:
         core, engine, now_s = self._core, self._core.state.engine, self._core.clock.now_s()

@@ -44,7 +44,7 @@ def pairs(
       cotenant pairs -o json
     """
     form = chosen_format(output, as_json)
-    with asking(endpoint) as client:
+    with asking(endpoint, from_journal=True) as client:
         reply = client.ask(measured_pairs(whole_number("--limit", limit, LIMIT_MAX), containing))
     about = {"now": reply.now, "observations": reply.observations, "more": reply.more}
     show_listing(
