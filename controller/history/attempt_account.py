@@ -147,6 +147,12 @@ class AttemptAccount(msgspec.Struct, kw_only=True):
                 second.from_s, second.device_s = first.from_s, first.device_s + second.device_s
                 del self.idle[0]
 
+    def worked_until(self, now_s: float) -> None:
+        """Counts the time until now as work: no step of the attempt was seen."""
+        self._begin_span(now_s)
+        self.train_device_s += self.load_device_s
+        self.load_device_s = 0.0
+
     def loaded_until(self, now_s: float) -> None:
         """Counts the time until now as loading: the attempt's first step comes only now, and had been assumed
         earlier: what counted as training was its load."""

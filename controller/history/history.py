@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from cotenant.controller.domain import (
+    ENDED,
     ON_DEVICES,
     AnyCommand,
     Compute,
@@ -247,7 +248,7 @@ class History:
     def _first_step(self, attempt_record: AttemptRecord, event: ev.FirstStepDone, now_s: float) -> None:
         if event.assumed:
             if attempt_record.trains_since_s is None and attempt_record.stop_requested_s is None:
-                attempt_record.assumed_s = now_s
+                self._ran_unseen(attempt_record, now_s)
             return
         if attempt_record.assumed_s is not None:
             if attempt_record.stop_requested_s is not None:
@@ -257,6 +258,12 @@ class History:
         attempt_record.account.count(now_s, event.step)
         if attempt_record.first_step_s is None:
             attempt_record.first_step_s, attempt_record.first_step = now_s, event.step
+
+    @staticmethod
+    def _ran_unseen(attempt_record: AttemptRecord, now_s: float) -> None:
+        """No step was seen: it counts as training since its launch."""
+        attempt_record.assumed_s = attempt_record.launched_s
+        attempt_record.account.worked_until(now_s)
 
     def _correct_start(self, job_id: JobId, mine: AttemptRecord, assumed_s: float, now_s: float) -> None:
         """The first step comes only now: what was counted since it was assumed was loading, and nobody
@@ -377,6 +384,9 @@ class History:
         job = engine.jobs.get(job_id) or next(ended_now, None)
         if job is None:
             return
+        is_whole = job.phase is Phase.DONE or (job.phase in ENDED and not job.attempt.capable)
+        if is_whole and not attempt_record.cause and attempt_record.trains_since_s is None:
+            self._ran_unseen(attempt_record, engine.now_s)
         earlier = sum(each.cause == "crowded" for each in self.attempts(job_id))
         if job.counts.crowded + job.outgrown > earlier:
             attempt_record.cause = "crowded"

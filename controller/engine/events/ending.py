@@ -110,7 +110,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
     if cause == "budget" and outcome != "user-failed":
         end(dispatch, job, FINISH, because("budget", f"{job.spec.budget_s:g}"), is_complete=True)
     elif outcome == "finished":
-        dispatch.ledger.records.finishes(job)
+        dispatch.ledger.records.ran_unseen(job)
         learn_duration(dispatch.ledger.estimates, job, dispatch.ledger.now_s)
         if not dispatch.config.lengths_by_command:
             dispatch.ledger.estimates.by_command.clear()

@@ -202,10 +202,6 @@ class _Open:
         self.expected_s = expected_s
         self.arrived_s: float | None = None
         self.loads: list[float] = []
-        self.unsure_s = 0.0
-        """Loads whose end was only assumed."""
-        self.assumed_s = 0.0
-        """Of these the present attempt's."""
         self.pauses: list[float] = []
         self.lost_work = False
 
@@ -289,16 +285,10 @@ class _Watcher:
         if job is None or kept is None:
             return
         if isinstance(event, ev.FirstStepDone):
-            spent = job.spent.load_s - job.spent.futile_s - sum(kept.loads) - kept.unsure_s
-            if event.assumed and spent > 0.0:
-                kept.assumed_s = spent
-                kept.unsure_s += spent
-            elif not event.assumed and spent > 0.0:
-                kept.loads.append(spent + kept.assumed_s)
-                kept.unsure_s -= kept.assumed_s
-                kept.assumed_s = 0.0
+            spent = job.spent.load_s - job.spent.futile_s - sum(kept.loads)
+            if not event.assumed and spent > 0.0:
+                kept.loads.append(spent)
             return
-        kept.assumed_s = 0.0
         spent = job.spent.pause_s - sum(kept.pauses)
         if spent > 0.0 and event.verdict.outcome == "stopped":
             kept.pauses.append(spent)

@@ -316,6 +316,29 @@ def told_of_two(load_s: float, run_s: float, assumed_s: float | None, reported_s
     )
 
 
+@pytest.mark.parametrize("outcome", ["finished", "user-failed", "cancelled", "time-limit"])
+@pytest.mark.parametrize("ran_s", [1, 5, 9, 20, 25])
+def test_what_makes_no_step_has_run_all_the_time(ran_s: int, outcome: str) -> None:
+    """`sleep 20` has run for 20 s and loaded for none, however late that was assumed, for all who tell it."""
+    desk = Watched("fifo", report(devices=1))
+    desk.submit(1, time_limit_s=float(ran_s) if outcome == "time-limit" else None)
+    of: dict[str, Any] = {"job_id": JobId("1"), "attempt": AttemptNo(1), "host_id": desk.hosts("1")[0]}
+    if ran_s > 10:
+        desk.wait(10.0)
+        desk.tell(ev.FirstStepDone(**of, step=0, assumed=True))
+        assert (desk.job("1").spent.load_s, desk.job("1").ran_s(desk.now_s)) == (0.0, 10.0)
+        assert desk.job("1").known_left_s(desk.now_s) in (None, ran_s - 10.0)
+    desk.wait(ran_s - desk.now_s)
+    if outcome == "cancelled":
+        desk.tell(ev.CancelRequested(job_id=JobId("1"), by="root"))
+    desk.end(1, "stopped" if outcome in ("cancelled", "time-limit") else outcome)
+    job, attempt = desk.job("1"), desk.attempt("1")
+    assert job.phase in ENDED
+    assert (job.spent.load_s, job.spent.run_s, job.spent.pause_s) == (0.0, ran_s, 0.0)
+    assert attempt.trains_since_s == attempt.launched_s
+    assert (attempt.account.load_device_s, attempt.account.train_device_s) == (0.0, ran_s)
+
+
 def desk_of_two_loading() -> Watched:
     desk = Watched("castor", report(devices=1))
     desk.tell(ev.PolicyChanged(name="castor", parameters={"part": False}, by="root"))
