@@ -403,15 +403,16 @@ def pair_views(
 def pair_view(
     pair: PairSeen, observations: int, now_s: float, sums: Mapping[tuple[str, str], accounts.Sums]
 ) -> wire.PairView:
-    xi, verdict = pair.xi, pair.verdict(observations)
+    verdict = pair.verdict(observations)
     ways = tuple(sums.get(key, accounts.Sums()) for key in (pair.keys, pair.keys[::-1]))
     took = ways[:1] if pair.keys[0] == pair.keys[1] else ways
     alone_s, took_s = (sum(each.work_device_s for each in took), sum(each.device_s for each in took))
+    first_xi, second_xi = _told_ratio(ways[0], pair.first_xi), _told_ratio(ways[1], pair.second_xi)
     return wire.PairView(
         first=pair.first,
         second=pair.second,
-        first_xi=pair.first_xi,
-        second_xi=pair.second_xi,
+        first_xi=first_xi,
+        second_xi=second_xi,
         first_count=pair.first_count,
         second_count=pair.second_count,
         first_never_alone=pair.first_xi is None and pair.first_not_compared > 0,
@@ -421,10 +422,16 @@ def pair_view(
         alone_device_s=alone_s,
         measured_device_s=took_s,
         won_device_s=alone_s - took_s if took_s > 0.0 else None,
-        benefit=None if xi is None else xi.gain,
+        benefit=1.0 / first_xi + 1.0 / second_xi - 1.0 if first_xi and second_xi else None,
         verdict=verdict,
         quarantine=_quarantine(pair, verdict, now_s),
     )
+
+
+def _told_ratio(seen: accounts.Sums, learned: float | None) -> float | None:
+    """The ratio that `show` tells of jobs that are remembered; of others, what was learned. Steps that are
+    too few for the one are too few for the other."""
+    return seen.slowdown if seen.steps > 0.0 else learned
 
 
 def _quarantine(pair: PairSeen, verdict: PairVerdict, now_s: float) -> str:

@@ -94,6 +94,17 @@ class EtaBook:
         """Jobs that have been told of; what is told of them now is a revisit."""
         return frozenset(job_id for job_id, told in self._saved.open.items() if told)
 
+    def overdue(self, kind: EtaKind, now_s: float) -> int:
+        """How many calibrated intervals under the policy in force are over while their jobs go on."""
+        told = (each for theirs in self._saved.open.values() for each in theirs)
+        return sum(
+            each.told.kind == kind
+            and each.told.is_calibrated
+            and not each.is_void
+            and now_s - each.at_s > each.told.finish.told.p90_s
+            for each in told
+        )
+
     def open_share(self, engine: Engine) -> float:
         """The share of intervals told at submission under this policy whose jobs have not ended."""
         waiting = sum(1 for told in self._saved.open.values() if told and not told[0].is_void)

@@ -202,6 +202,10 @@ def test_what_a_restored_journal_knows_goes_on_and_what_it_lost_ends(story: Stor
     jobs = story.station.core.state.engine.jobs
     assert jobs[JobId("1")].phase is Phase.RUNNING and jobs[JobId("1")].attempt.number == 1
     assert story.station.submit(name="newer") == "4", "no number of a lost job is used again once it is known"
+    ended = story.station.ask(clients.ListJobs(ended=True))
+    assert ended.forgotten_jobs == 0, "a number that was skipped is no older job"
+    again = msgspec.msgpack.encode(story.station.core.state.engine.snapshot())
+    assert b"numbers_skipped" in again
 
 
 def test_a_report_of_a_lost_job_is_confirmed_and_not_taken_for_the_new_ones(story: Story) -> None:

@@ -54,8 +54,7 @@ def pairs(
             identity=lambda pair: f"{pair.first}\t{pair.second}",
             columns=COLUMNS,
             extra=about,
-            nothing="no two jobs have been measured together yet; a policy that shares: "
-            "cotenant policy set castor",
+            nothing="no two jobs have been measured together yet",
         ),
         form,
     )

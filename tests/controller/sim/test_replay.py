@@ -109,7 +109,9 @@ def test_failures_and_missing_devices_are_said_because_no_simulation_has_them(
     notes = read_journal(told.write_journal(tmp_path, story)).notes
     assert notes[0].startswith("1 attempt of 1 job failed by the infrastructure: ")
     assert notes[1].startswith("45 % of the devices' time they took no work")
-    assert any(note.startswith("the devices that 1 job without an end or any training yet held") for note in notes)
+    assert any(
+        note.startswith("the devices that 1 job without an end or any training yet held") for note in notes
+    )
 
 
 def test_where_nothing_failed_nothing_is_said_of_it(told: ModuleType, tmp_path: Path) -> None:
