@@ -211,7 +211,7 @@ def test_an_interval_that_is_over_has_missed_before_its_job_ends(stations: Make)
     worked_out(station, roll_outs=2)
 
     def of_submissions() -> clients.EtaScoreView:
-        scores = station.ask(clients.ListEtas()).scores
+        scores: tuple[clients.EtaScoreView, ...] = station.ask(clients.ListEtas()).scores
         return next(each for each in scores if each.kind == "submission")
 
     before = of_submissions()
