@@ -237,7 +237,7 @@ def error_of(each: OpenEta, job: Job) -> EtaError:
     """How an interval turned out."""
     told = each.told
     assert job.ended_s is not None
-    actual_s = job.ended_s - each.at_s
+    actual_s = max(1.0, job.ended_s - each.at_s)  # It may have ended before that was known.
     start = None
     if told.start is not None and job.first_start_s is not None:
         start = errors_of(told.start.raw, job.first_start_s - each.at_s)

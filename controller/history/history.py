@@ -377,16 +377,19 @@ class History:
         del self._open[job_id]
         for host_id in set(attempt_record.hosts):
             del self._on_host[host_id][job_id]
-        attempt_record.ended_s = engine.now_s
+        present = engine.jobs.get(job_id)
+        is_present = present is not None and present.attempt.number == attempt_record.attempt
+        end_s = engine.now_s - (present.attempt.late_s if present is not None and is_present else 0.0)
+        attempt_record.ended_s = end_s
         is_orderly = isinstance(event, ev.AttemptEnded) and event.verdict.outcome in ("finished", "stopped")
-        attempt_record.account.end(engine.now_s, attempt_record.end_step if is_orderly else None)
+        attempt_record.account.end(end_s, attempt_record.end_step if is_orderly else None)
         ended_now = (each for each in engine.forgotten if each.job_id == job_id)
         job = engine.jobs.get(job_id) or next(ended_now, None)
         if job is None:
             return
         is_whole = job.phase is Phase.DONE or (job.phase in ENDED and not job.attempt.capable)
         if is_whole and not attempt_record.cause and attempt_record.trains_since_s is None:
-            self._ran_unseen(attempt_record, engine.now_s)
+            self._ran_unseen(attempt_record, end_s)
         earlier = sum(each.cause == "crowded" for each in self.attempts(job_id))
         if job.counts.crowded + job.outgrown > earlier:
             attempt_record.cause = "crowded"

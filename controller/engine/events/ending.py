@@ -93,6 +93,7 @@ def left_host(dispatch: Dispatch, job: Job, host_id: HostId, verdict: ExitVerdic
 
 def _settle(dispatch: Dispatch, job: Job) -> None:
     """All hosts have reported: decide what becomes of the job."""
+    dispatch.ledger.records.leave_out_lateness(job)
     outcome, detail = _judge_again(dispatch, job)
     cause, reason = job.attempt.stop_cause, job.attempt.stop_reason
     assumed_s = job.attempt.start_assumed_s

@@ -172,6 +172,7 @@ class Records:
             )  # What is left is counted from there, not from its last report.
         job.counts.preemptions += job.attempt.stop_cause in ("preempted", "user")
         job.counts.resizes += job.attempt.stop_cause == "resized"
+        job.spent.wait_s += job.attempt.late_s
         job.placement, job.progress.step, job.estimate.remaining_s, job.estimate.slowdown = (
             None,
             step,
@@ -186,6 +187,22 @@ class Records:
         ):
             job.spent.past_limit_s = job.spent.load_s + job.spent.run_s
 
+    def note_lateness(self, job: Job, late_s: float) -> None:
+        """The attempt had ended so long before anybody heard of it."""
+        job.attempt.late_s = late_s
+
+    def leave_out_lateness(self, job: Job) -> None:
+        """Counts the attempt's time up to its end: it takes the rest off the present phase, and off those
+        before it, the last first."""
+        now_s, spent, left_s = self._phases.now_s, job.spent, job.attempt.late_s
+        cut_s = min(left_s, now_s - job.phase_since_s)
+        job.phase_since_s, left_s = job.phase_since_s + cut_s, left_s - cut_s
+        from_run_s = min(left_s, spent.run_s) if job.phase is not RUNNING else 0.0
+        spent.run_s -= from_run_s
+        from_load_s = min(left_s - from_run_s, spent.load_s)
+        spent.load_s -= from_load_s
+        spent.run_s = max(0.0, spent.run_s - (left_s - from_run_s - from_load_s))
+
     def ran_unseen(self, job: Job) -> None:
         """A job whose attempt ends without a step that could be seen has run, and not loaded, all the time;
         where it does not finish, only if its library did not say hello."""
@@ -199,6 +216,8 @@ class Records:
             self.ran_unseen(job)
         self._phases.change(job, change, reason)
         job.placement, job.attempt.start_assumed_s = None, None
+        if job.ended_s is not None:
+            job.ended_s -= job.attempt.late_s
         if is_complete:
             job.estimate.remaining_s = 0.0
 

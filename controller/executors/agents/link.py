@@ -360,13 +360,20 @@ class AgentExecutor(AgentNews):
             return True
         if message.sequence > seen:
             if self._histories.is_meant(message):
-                self._core.happen(message.event)
+                self._core.happen(self._aged(message.event))
             else:
                 self._core.counters["reports_of_lost_history"] += 1
             self._seen[host_id] = seen = message.sequence
             self._core.journal.keep_report(host_id, seen)
         self._core.run_after_commit(partial(self._confirm, link.address, seen))
         return True
+
+    def _aged(self, event: ev.FromAttempt) -> ev.FromAttempt:
+        """An end, with how long ago it was: the controller may have been away meanwhile."""
+        if not isinstance(event, ev.AttemptEnded) or event.ended_unix_s is None:
+            return event
+        ago_s = max(0.0, self._core.clock.wall() - event.ended_unix_s)
+        return msgspec.structs.replace(event, ago_s=ago_s)
 
     def _confirm(self, address: bytes, sequence: int) -> None:
         self._say(address, wire.ReportAck(sequence=sequence))

@@ -336,7 +336,10 @@ def test_every_change_is_in_the_audit_log(station: Station) -> None:
         ("release", "job 1 is loading: only held jobs can be released"),
         ("hold", "job 1 is loading: only waiting jobs can be held"),
         ("checkpoint", "job 1 is loading: only running jobs can be saved"),
-        ("preempt", "job 1 cannot resume: no optimizer of torch was seen to step in it, and it has not said that it can"),
+        (
+            "preempt",
+            "job 1 cannot resume: no optimizer of torch was seen to step in it, and it has not said that it can",
+        ),
     ],
 )
 def test_a_verb_that_means_nothing_now_says_why(station: Station, verb: Any, why: str) -> None:
