@@ -14,16 +14,9 @@ from typing import Any
 
 import msgspec
 
-from cotenant.controller.api.etas import EtaBoard
-from cotenant.controller.api.handlers import answers_of
-from cotenant.controller.api.logs import LogRequests
-from cotenant.controller.api.past import AccountingRequests, TimelineRequests
-from cotenant.controller.api.permissions import must_own, one_job
-from cotenant.controller.api.queries import Queries
-from cotenant.controller.api.submissions import Denied
+from cotenant.controller.api import Denied, JournalQueries
 from cotenant.controller.domain import HostId
 from cotenant.controller.engine import EngineConfig
-from cotenant.controller.executors.agents import AgentNews
 from cotenant.controller.policies.registry import make_or_stand_in
 from cotenant.controller.store import (
     JOURNAL_NAME,
@@ -43,7 +36,7 @@ from cotenant.controller.wire import LogReply, ReadLog, decode, encode, unpack
 from cotenant.controller.wire import clients as wire
 
 
-class Answers:
+class JournalAnswers:
     """What this account's journal answers, opened at the first question."""
 
     def __init__(self, settings: Settings, told: Callable[[float], None]) -> None:
@@ -65,7 +58,7 @@ class Answers:
             return None
         said = list[Any]()
         try:
-            self._answer(core, body, said.append)
+            JournalQueries(core, self._ask_files).ask(body, local_identity(), said.append)
         except Denied as denied:
             return wire.Failure(request_id=0, code=denied.code, message=str(denied), hint=denied.hint)
         except StorageError as error:
@@ -73,18 +66,6 @@ class Answers:
             return wire.Failure(request_id=0, code="refused", message=text, hint="")
         # As a client reads it off the wire: a row becomes the view that it stands for.
         return decode(encode(said[0]), wire.answer_to(type(body))) if said else None
-
-    def _answer(self, core: ReadingCore, body: wire.Question[Any], say: Callable[[Any], None]) -> None:
-        who = local_identity()
-        if isinstance(body, wire.ReadJobLog):
-            must_own(who, one_job(core, body.job_id).job, "read the log of")
-            at_once = msgspec.structs.replace(body, wait_s=0.0)
-            LogRequests(core, self._ask_files).read(b"", 0, at_once, say)
-            return
-        queries = Queries(core, AgentNews(), EtaBoard(core))
-        answers = answers_of(queries, AccountingRequests(core, queries), TimelineRequests(core, queries))
-        if type(body) in answers:
-            say(answers[type(body)](0, body, who))
 
     def _opened(self) -> ReadingCore | None:
         if not self._is_tried:

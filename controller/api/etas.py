@@ -79,7 +79,7 @@ class EtaBoard:
         return self._answer
 
 
-def with_missed(scored: EtaScore, missed: int) -> EtaScore:
+def count_missed(scored: EtaScore, missed: int) -> EtaScore:
     """The score with intervals that are over while their jobs go on: who comes late counts before it ends."""
     count = scored.predictions + missed
     hits = (scored.coverage_80 or 0.0) * scored.predictions
@@ -91,7 +91,7 @@ def hit_rate(book: EtaBook, policy: str, now_s: float) -> tuple[float | None, in
     how many those are."""
     missed = min(HITS_OF, book.overdue("submission", now_s))
     scored = score(book.pools.errors_of(policy, "submission"), last=HITS_OF - missed)
-    scored = with_missed(scored, missed)
+    scored = count_missed(scored, missed)
     return scored.coverage_80, scored.predictions
 
 
@@ -131,7 +131,7 @@ def scores(book: EtaBook, current: str, now_s: float) -> Iterator[wire.EtaScoreV
         for kind in ("submission", "revisit"):
             errors = book.pools.errors_of(policy, kind)
             missed = book.overdue(kind, now_s) if policy == current else 0
-            whole = with_missed(score(errors), missed)
+            whole = count_missed(score(errors), missed)
             newest = score(errors, last=max(0, HITS_OF - missed))
             yield wire.EtaScoreView(
                 policy=policy,
@@ -140,7 +140,7 @@ def scores(book: EtaBook, current: str, now_s: float) -> Iterator[wire.EtaScoreV
                 predictions=whole.predictions,
                 uncalibrated=whole.uncalibrated,
                 coverage_80=whole.coverage_80,
-                hit_rate_100=with_missed(newest, min(HITS_OF, missed)).coverage_80,
+                hit_rate_100=count_missed(newest, min(HITS_OF, missed)).coverage_80,
                 median_bias=whole.median_bias,
                 median_abs_error=whole.median_abs_error,
                 width_over_jct=whole.width_over_jct,

@@ -88,7 +88,7 @@ def asking(
             client.is_expected = patience_s > 0.0 and may_return(loaded.settings)
             with ExitStack() as journal:
                 if from_journal:
-                    answers = import_module(ANSWERS).Answers(loaded.settings, tell_old)
+                    answers = import_module(ANSWERS).JournalAnswers(loaded.settings, tell_old)
                     client.stand_in = journal.enter_context(closing(answers)).ask
                 yield client
     except Unreachable as error:

@@ -85,6 +85,7 @@ def left_host(dispatch: Dispatch, job: Job, host_id: HostId, verdict: ExitVerdic
     if outcome == "finished" and host.failures_in_row:
         clear_suspicion(dispatch, host)
     if not job.attempt.hosts_left:
+        dispatch.ledger.records.leave_out_lateness(job)
         _settle(dispatch, job)
     elif outcome != "finished" and job.phase not in LEAVING:
         reason = job.attempt.stop_reason or because("gang-peer-ended", host_id)
@@ -93,7 +94,6 @@ def left_host(dispatch: Dispatch, job: Job, host_id: HostId, verdict: ExitVerdic
 
 def _settle(dispatch: Dispatch, job: Job) -> None:
     """All hosts have reported: decide what becomes of the job."""
-    dispatch.ledger.records.leave_out_lateness(job)
     outcome, detail = _judge_again(dispatch, job)
     cause, reason = job.attempt.stop_cause, job.attempt.stop_reason
     assumed_s = job.attempt.start_assumed_s

@@ -338,7 +338,7 @@ def test_every_change_is_in_the_audit_log(station: Station) -> None:
         ("checkpoint", "job 1 is loading: only running jobs can be saved"),
         (
             "preempt",
-            "job 1 cannot resume: no optimizer of torch was seen to step in it, and it has not said that it can",
+            "job 1 cannot resume: no optimizer of torch was seen to step in it, and it has not said so",
         ),
     ],
 )
