@@ -3,9 +3,8 @@
 # fmt: off
 from cotenant.controller.api import metrics
 from cotenant.controller.api.etas import hit_rate
-from cotenant.controller.api.handlers import RequestHandlers
+from cotenant.controller.api.handlers import JournalQueries, RequestHandlers
 from cotenant.controller.api.job_settings import change_spec
-from cotenant.controller.api.journal_queries import JournalQueries
 from cotenant.controller.api.leading import LeadershipNews, LeadershipRequests, LeadershipWatch
 from cotenant.controller.api.logs import logs_of
 from cotenant.controller.api.metrics import ClusterMetrics, ServerFacts
@@ -20,8 +19,8 @@ from cotenant.controller.api.trees import TreeRequests
 from cotenant.controller.api.views import link_of, note_text
 
 __all__ = [
-    "BYTES_BURST", "BYTES_PER_SECOND", "About", "ClusterMetrics", "Code", "Denied",
-    "JournalQueries", "LeadershipNews", "LeadershipRequests", "LeadershipWatch", "Now", "RequestHandlers", "ServerFacts",
+    "BYTES_BURST", "BYTES_PER_SECOND", "About", "ClusterMetrics", "Code", "Denied", "JournalQueries",
+    "LeadershipNews", "LeadershipRequests", "LeadershipWatch", "Now", "RequestHandlers", "ServerFacts",
     "TreeRequests",
     "hit_rate", "link_of", "logs_of", "metrics", "must_be_admin", "note_text", "pair_views",
     "policies_offered",

@@ -17,7 +17,7 @@ from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.etas import EtaBoard, EtaRequests
 from cotenant.controller.api.foresight import Foresee, ForesightRequests, WidthRequests
 from cotenant.controller.api.job_settings import JobSettings
-from cotenant.controller.api.logs import LogRequests
+from cotenant.controller.api.logs import AsksHost, LogRequests
 from cotenant.controller.api.past import AccountingRequests, ProfileRequests, TimelineRequests
 from cotenant.controller.api.permissions import (
     BYTES_BURST,
@@ -36,8 +36,8 @@ from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.trees import TreeRequests
 from cotenant.controller.domain import ENDED, USER_BYTES_MAX, JobId
 from cotenant.controller.domain import events as ev
-from cotenant.controller.executors.agents import AgentExecutor
-from cotenant.controller.store import Core, Decided, Poisoned, StorageError, Stuck
+from cotenant.controller.executors.agents import AgentExecutor, AgentNews
+from cotenant.controller.store import Core, Decided, Poisoned, ReadingCore, StorageError, Stuck
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.wire import FROM_CLIENTS, BadMessage, Inadmissible, admit, encode
@@ -83,6 +83,24 @@ def answers_of(*answering: object) -> dict[type, AnswersRequest]:
     found = [getattr(each, name) for each in answering for name in vars(type(each)) if name[0] != "_"]
     hints = [(get_type_hints(each), each) for each in found if callable(each)]
     return {hint["request"]: each for hint, each in hints if "request" in hint}
+
+
+class JournalQueries:
+    """The queries that change nothing, over a state in which nothing happens: no agent is heard."""
+
+    def __init__(self, core: ReadingCore, ask_host: AsksHost) -> None:
+        self._core = core
+        mine = Queries(core, AgentNews(), EtaBoard(core))
+        self._logs = LogRequests(core, ask_host)
+        self._answers = answers_of(mine, AccountingRequests(core, mine), TimelineRequests(core, mine))
+
+    def ask(self, body: wire.Question[Any], who: Identity, say: Callable[[Any], None]) -> None:
+        """Calls `say` with the answer, unless this is no question that is answered here. Raises Denied."""
+        if isinstance(body, wire.ReadJobLog):
+            must_own(who, one_job(self._core, body.job_id).job, "read the log of")
+            self._logs.read(b"", 0, msgspec.structs.replace(body, wait_s=0.0), say)
+        elif type(body) in self._answers:
+            say(self._answers[type(body)](0, body, who))
 
 
 TRIES_AGAIN: Final = "running jobs go on; it tries again every two seconds"

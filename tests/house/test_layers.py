@@ -112,8 +112,7 @@ controller.server               controller.domain controller.wire controller.sys
                                 controller.store controller.executors controller.workers controller.api
                                 controller.notices controller.redirecting controller.router controller.loop
 controller.from_journal         controller.domain controller.wire controller.system controller.policies
-                                controller.engine controller.executors controller.store controller.api
-                                agent.ipc agent.daemon
+                                controller.engine controller.store controller.api agent.ipc agent.daemon
 controller.standby              controller.wire controller.system controller.policies controller.engine
                                 controller.store controller.redirecting controller.router
 controller.__main__             controller.domain controller.system controller.policies controller.store

@@ -378,7 +378,9 @@ def test_no_more_is_billed_than_the_agent_knows(
     account = attempt.account
     held_s = account.load_device_s + account.train_device_s + account.leave_device_s
     assert held_s == pytest.approx(known_s)
-    assert desk.engine.decayed_usage("user", desk.now_s)["ada"] == pytest.approx(known_s, rel=1e-3)
+    used = desk.engine.decayed_usage("user", desk.now_s)
+    assert used is not None
+    assert used["ada"] == pytest.approx(known_s, rel=1e-3)
     if job.ended_s is not None:
         assert job.ended_s == pytest.approx(known_s)
     else:
