@@ -360,7 +360,7 @@ class Controller:
             stuck=bool(core.stuck),
             damages=None if core.scrubbed is None else len(core.scrubbed.damages),
             checked_s=None if core.scrubbed is None else time.monotonic() - core.scrubbed.ended_s,
-            eta_hit_ratio=hit_rate(core.state.etas, policy_label(core.state.engine))[0],
+            eta_hit_ratio=hit_rate(core.state.etas, policy_label(core.state.engine), now_s)[0],
             leadership=self._leadership.news,
         )
         return self._metrics.sheet(core.state.engine, facts, now_s)

@@ -313,6 +313,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     verdict: ExitVerdict
     gpu_fault: GpuFaultRole = ""
     """Set by the agent, which knows who else was on the device."""
+    ended_unix_s: float | None = None
+    """When its last process had gone, by this host's clock; None: not known."""
     unclean: bool = False
     """An MPS client of it was signalled although its daemon had not taken it back."""
 

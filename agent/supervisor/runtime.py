@@ -480,7 +480,7 @@ class Supervisor:
     def _write_result(self) -> None:
         assert self._result is not None
         self._outputs.tell_losses()  # Before the result, with which readers stop.
-        if not self._keep(RESULT, self._result):
+        if not self._keep(RESULT, msgspec.structs.replace(self._result, ended_unix_s=time.time())):
             self._result_s = time.monotonic() + RETRY_S
             return
         self._result_s = inf

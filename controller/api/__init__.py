@@ -3,7 +3,7 @@
 # fmt: off
 from cotenant.controller.api import metrics
 from cotenant.controller.api.etas import hit_rate
-from cotenant.controller.api.handlers import RequestHandlers
+from cotenant.controller.api.handlers import JournalQueries, RequestHandlers
 from cotenant.controller.api.job_settings import change_spec
 from cotenant.controller.api.leading import LeadershipNews, LeadershipRequests, LeadershipWatch
 from cotenant.controller.api.logs import logs_of
@@ -19,7 +19,7 @@ from cotenant.controller.api.trees import TreeRequests
 from cotenant.controller.api.views import link_of, note_text
 
 __all__ = [
-    "BYTES_BURST", "BYTES_PER_SECOND", "About", "ClusterMetrics", "Code", "Denied",
+    "BYTES_BURST", "BYTES_PER_SECOND", "About", "ClusterMetrics", "Code", "Denied", "JournalQueries",
     "LeadershipNews", "LeadershipRequests", "LeadershipWatch", "Now", "Rates", "RequestHandlers",
     "ServerFacts",
     "TreeRequests",

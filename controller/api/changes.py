@@ -92,7 +92,7 @@ def why_not(verb: ChangeVerb, job: Job) -> str:
         return f"job {job.job_id} is {job.phase}: {ADVICE[verb]}"
     if verb in ("preempt", "checkpoint") and not job.progress.resumable:
         silent = "it does not use cotenant.checkpoint, and could not be made resumable without"
-        early = "it has made no step, and has not said that it can"
+        early = "no optimizer of torch was seen to step in it, and it has not said so"
         why = job.resumable_note or (silent if job.progress.step else early)
         return f"job {job.job_id} cannot resume: {why}"
     if verb == "checkpoint" and not job.attempt.capable:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import msgspec
+
 from cotenant.controller.api.moment import Now
 from cotenant.controller.api.permissions import jobs_named
 from cotenant.controller.api.views import ago
@@ -17,9 +19,9 @@ from cotenant.controller.domain import ENDED, EtaInterval, Job, JobId, Phase, Re
 from cotenant.controller.engine import Engine
 from cotenant.controller.history import EtaAnswer, EtaBook, JobEta, policy_label
 from cotenant.controller.models.eta import ENOUGH
-from cotenant.controller.models.eta_score import score
+from cotenant.controller.models.eta_score import EtaScore, score
 from cotenant.controller.planning import View
-from cotenant.controller.store import Core
+from cotenant.controller.store import ReadingCore
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
 
@@ -30,7 +32,7 @@ AHEAD_SHOWN = 5
 class EtaBoard:
     """The newest estimates, by job."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ReadingCore) -> None:
         self._core = core
         self._answer = EtaAnswer()
         self._by_job: dict[JobId, JobEta] = {}
@@ -73,20 +75,30 @@ class EtaBoard:
         if self._answer is not self._core.etas:
             self._answer = self._core.etas
             self._by_job = {eta.job_id: eta for eta in self._answer.etas}
-            self._held = hit_rate(self._core.state.etas, self._answer.policy)
+            self._held = hit_rate(self._core.state.etas, self._answer.policy, self._answer.now_s)
         return self._answer
 
 
-def hit_rate(book: EtaBook, policy: str) -> tuple[float | None, int]:
-    """The share that held of the last calibrated intervals told at submission, and how many those are."""
-    scored = score(book.pools.errors_of(policy, "submission"), last=HITS_OF)
+def count_missed(scored: EtaScore, missed: int) -> EtaScore:
+    """The score with intervals that are over while their jobs go on: who comes late counts before it ends."""
+    count = scored.predictions + missed
+    hits = (scored.coverage_80 or 0.0) * scored.predictions
+    return msgspec.structs.replace(scored, predictions=count, coverage_80=hits / count if count else None)
+
+
+def hit_rate(book: EtaBook, policy: str, now_s: float) -> tuple[float | None, int]:
+    """The share that held of the last calibrated intervals told at submission under the policy in force, and
+    how many those are."""
+    missed = min(HITS_OF, book.overdue("submission", now_s))
+    scored = score(book.pools.errors_of(policy, "submission"), last=HITS_OF - missed)
+    scored = count_missed(scored, missed)
     return scored.coverage_80, scored.predictions
 
 
 class EtaRequests:
     """Questions about when jobs end."""
 
-    def __init__(self, core: Core, board: EtaBoard) -> None:
+    def __init__(self, core: ReadingCore, board: EtaBoard) -> None:
         self._core, self._board = core, board
 
     def etas(self, request_id: int, request: wire.ListEtas, who: Identity) -> wire.Etas:
@@ -97,7 +109,7 @@ class EtaRequests:
         return wire.Etas(
             request_id=request_id,
             etas=tuple(eta for eta in found if eta is not None),
-            scores=tuple(scores(self._core.state.etas, policy_label(self._core.state.engine))),
+            scores=tuple(scores(self._core.state.etas, policy_label(self._core.state.engine), now.now_s)),
             now=now.at,
             promises=promise_counts(self._core.state.engine),
         )
@@ -113,12 +125,14 @@ def promise_counts(engine: Engine) -> wire.PromiseCounts:
     )
 
 
-def scores(book: EtaBook, current: str) -> Iterator[wire.EtaScoreView]:
-    """How well each policy's intervals held; the policy in force first."""
+def scores(book: EtaBook, current: str, now_s: float) -> Iterator[wire.EtaScoreView]:
+    """How well each policy's intervals held; the policy in force first, with those that are over already."""
     for policy in sorted({*book.pools.errors, current}, key=lambda name: (name != current, name)):
         for kind in ("submission", "revisit"):
             errors = book.pools.errors_of(policy, kind)
-            whole = score(errors)
+            missed = book.overdue(kind, now_s) if policy == current else 0
+            whole = count_missed(score(errors), missed)
+            newest = score(errors, last=max(0, HITS_OF - missed))
             yield wire.EtaScoreView(
                 policy=policy,
                 kind=kind,
@@ -126,7 +140,7 @@ def scores(book: EtaBook, current: str) -> Iterator[wire.EtaScoreView]:
                 predictions=whole.predictions,
                 uncalibrated=whole.uncalibrated,
                 coverage_80=whole.coverage_80,
-                hit_rate_100=score(errors, last=HITS_OF).coverage_80,
+                hit_rate_100=count_missed(newest, min(HITS_OF, missed)).coverage_80,
                 median_bias=whole.median_bias,
                 median_abs_error=whole.median_abs_error,
                 width_over_jct=whole.width_over_jct,
@@ -172,7 +186,7 @@ def _nothing(job: Job) -> str:
     return "unknown: it is held" if job.phase is Phase.HELD else "not computed yet"
 
 
-def ahead_reasons(core: Core, board: EtaBoard, job: Job, now: Now) -> list[Reason]:
+def ahead_reasons(core: ReadingCore, board: EtaBoard, job: Job, now: Now) -> list[Reason]:
     """Who is ahead of a job that waits, and what would have to happen first."""
     if job.phase is not Phase.QUEUED:
         return []

@@ -17,7 +17,7 @@ from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.etas import EtaBoard, EtaRequests
 from cotenant.controller.api.foresight import Foresee, ForesightRequests, WidthRequests
 from cotenant.controller.api.job_settings import JobSettings
-from cotenant.controller.api.logs import LogRequests
+from cotenant.controller.api.logs import AsksHost, LogRequests
 from cotenant.controller.api.past import AccountingRequests, ProfileRequests, TimelineRequests
 from cotenant.controller.api.permissions import (
     BYTES_BURST,
@@ -28,7 +28,7 @@ from cotenant.controller.api.permissions import (
     must_own,
     one_job,
 )
-from cotenant.controller.api.queries import About, Queries
+from cotenant.controller.api.queries import About, Queries, StatusRequests
 from cotenant.controller.api.reservations import ReservationRequests
 from cotenant.controller.api.shadow import ShadowRequests
 from cotenant.controller.api.streams import StreamRequests
@@ -37,8 +37,8 @@ from cotenant.controller.api.trees import TreeRequests
 from cotenant.controller.api.withholding import AnswerReader, withhold
 from cotenant.controller.domain import ENDED, USER_BYTES_MAX, JobId
 from cotenant.controller.domain import events as ev
-from cotenant.controller.executors.agents import AgentExecutor
-from cotenant.controller.store import Core, Decided, Poisoned, StorageError, Stuck
+from cotenant.controller.executors.agents import AgentExecutor, AgentNews
+from cotenant.controller.store import Core, Decided, Poisoned, ReadingCore, StorageError, Stuck
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.wire import FROM_CLIENTS, BadMessage, Inadmissible, admit, encode
@@ -86,6 +86,24 @@ def answers_of(*answering: object) -> dict[type, AnswersRequest]:
     return {hint["request"]: each for hint, each in hints if "request" in hint}
 
 
+class JournalQueries:
+    """The queries that change nothing, over a state in which nothing happens: no agent is heard."""
+
+    def __init__(self, core: ReadingCore, ask_host: AsksHost) -> None:
+        self._core = core
+        mine = Queries(core, AgentNews(), EtaBoard(core), reads_commands=True)
+        self._logs = LogRequests(core, ask_host)
+        self._answers = answers_of(mine, AccountingRequests(core, mine), TimelineRequests(core, mine))
+
+    def ask(self, body: wire.Question[Any], who: Identity, say: Callable[[Any], None]) -> None:
+        """Calls `say` with the answer, unless this is no question that is answered here. Raises Denied."""
+        if isinstance(body, wire.ReadJobLog):
+            must_own(who, one_job(self._core, body.job_id).job, "read the log of")
+            self._logs.read(b"", 0, msgspec.structs.replace(body, wait_s=0.0), say)
+        elif type(body) in self._answers:
+            say(self._answers[type(body)](0, body, who))
+
+
 TRIES_AGAIN: Final = "running jobs go on; it tries again every two seconds"
 MAKE_ROOM: Final = "make room on its disk, then try again"
 
@@ -123,8 +141,8 @@ class RequestHandlers:
         self._byte_rates = Rates(BYTES_PER_SECOND, BYTES_BURST)
         self._trees = trees
         board = EtaBoard(core)
-        self._reading = reading = Queries(core, link, about, board, tells, reads_commands=reads_commands)
-        self._logs = LogRequests(core, link)
+        self._reading = reading = Queries(core, link, board, tells, reads_commands=reads_commands)
+        self._logs = LogRequests(core, link.logs.ask)
         self._streams = StreamRequests(core, link)
         self._widths = WidthRequests(core, foresee)
         self._waits: dict[tuple[bytes, int], PendingWait] = {}
@@ -141,6 +159,7 @@ class RequestHandlers:
             **answers_of(
                 self._arrivals,
                 reading,
+                StatusRequests(core, link, about),
                 Changing(core),
                 ProfileRequests(core),
                 EtaRequests(core, board),

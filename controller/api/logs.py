@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 from cotenant.controller.api.permissions import one_job
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain import ENDED, AttemptNo, HostId, Job, JobId, Phase
-from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.history import AttemptRecord, JobRecord
-from cotenant.controller.store import Core
+from cotenant.controller.store import ReadingCore
 from cotenant.controller.wire import LogReply, ReadLog
 from cotenant.controller.wire import clients as wire
 
@@ -24,6 +23,8 @@ PARKED_MAX: Final = 2_000
 WAIT_S_MAX: Final = 60.0
 NEVER: Final = "it never started"
 
+AsksHost = Callable[[HostId, ReadLog, Callable[[LogReply], None]], None]
+"""Calls the last with a host's answer."""
 SendsLogPart = Callable[[wire.LogPart], None]
 
 
@@ -40,9 +41,9 @@ class Parked(NamedTuple):
 class LogRequests:
     """The handler of questions about logs."""
 
-    def __init__(self, core: Core, link: AgentExecutor) -> None:
+    def __init__(self, core: ReadingCore, ask: AsksHost) -> None:
         self._core = core
-        self._link = link
+        self._ask_host = ask
         self._open: dict[bytes, set[int]] = {}
         """Questions by reader that are not answered yet."""
         self._parked: list[Parked] = []
@@ -113,7 +114,7 @@ class LogRequests:
             job_epoch=job.epoch,
             errors_apart=request.errors_apart,
         )
-        self._link.logs.ask(host_id, question, partial(self._came, asked, record, attempt_record, len(logs)))
+        self._ask_host(host_id, question, partial(self._came, asked, record, attempt_record, len(logs)))
 
     def _came(
         self, asked: Parked, record: JobRecord, attempt_record: AttemptRecord, ranks: int, reply: LogReply

@@ -25,7 +25,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.history import ALWAYS_S, AttemptRecord, usage
 from cotenant.controller.knowledge import KEY_CHARACTERS, StoredProfile, signature
 from cotenant.controller.performance import Gang
-from cotenant.controller.store import Core
+from cotenant.controller.store import Core, ReadingCore
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import profile_view, throughput_view
@@ -34,7 +34,7 @@ from cotenant.controller.wire import profile_view, throughput_view
 class AccountingRequests:
     """Questions about the past, as far as the controller remembers it."""
 
-    def __init__(self, core: Core, reading: Queries) -> None:
+    def __init__(self, core: ReadingCore, reading: Queries) -> None:
         self._core, self._reading = core, reading
 
     def usage(self, request_id: int, request: wire.GetUsage, who: Identity) -> wire.UsageRows:
@@ -120,7 +120,7 @@ JOBS_MAX: Final = 10_000
 class TimelineRequests:
     """Who held what, and who waited."""
 
-    def __init__(self, core: Core, reading: Queries) -> None:
+    def __init__(self, core: ReadingCore, reading: Queries) -> None:
         self._core, self._reading = core, reading
 
     def timeline(self, request_id: int, request: wire.GetTimeline, who: Identity) -> wire.Timelined:

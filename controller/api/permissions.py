@@ -15,12 +15,12 @@ from cotenant.controller.engine import Engine
 from cotenant.controller.history import JobRecord
 from cotenant.controller.knowledge import public_kind, signature
 from cotenant.controller.policies import registry
-from cotenant.controller.store import Core
+from cotenant.controller.store import ReadingCore
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import BadMessage
 
 
-def one_job(core: Core, job_id: JobId) -> JobRecord:
+def one_job(core: ReadingCore, job_id: JobId) -> JobRecord:
     """A job that has not ended, or has at any time. Raises Denied: there is none of this id, or several."""
     try:
         if (record := core.record(job_id)) is not None:
@@ -35,7 +35,7 @@ def one_job(core: Core, job_id: JobId) -> JobRecord:
     return record
 
 
-def jobs_named(core: Core, wanted: Sequence[JobId]) -> list[Job]:
+def jobs_named(core: ReadingCore, wanted: Sequence[JobId]) -> list[Job]:
     """The jobs of these words, an array's number standing for its tasks; those that only the journal knows
     too. Raises Denied: a word is no job's, or one is not known."""
     jobs = core.state.engine.jobs
@@ -50,7 +50,7 @@ def jobs_named(core: Core, wanted: Sequence[JobId]) -> list[Job]:
     return list(found.values())
 
 
-def forgotten(core: Core, word: JobWord) -> list[Job]:
+def forgotten(core: ReadingCore, word: JobWord) -> list[Job]:
     """The job of this word, or the tasks of an array, that only the journal knows."""
     try:
         one = core.record(JobId(str(word)))

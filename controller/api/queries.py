@@ -39,11 +39,11 @@ from cotenant.controller.domain import (
     render,
 )
 from cotenant.controller.engine import Engine, cheapest_change
-from cotenant.controller.executors.agents import AgentExecutor
+from cotenant.controller.executors.agents import AgentExecutor, AgentNews
 from cotenant.controller.history import JobRecord, accounts
 from cotenant.controller.knowledge import OBSERVATIONS, PairSeen, PairVerdict
 from cotenant.controller.policies import registry
-from cotenant.controller.store import Core
+from cotenant.controller.store import Core, ReadingCore
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import MESSAGE_BYTES_MAX
 from cotenant.controller.wire import clients as wire
@@ -79,9 +79,8 @@ class Queries:
 
     def __init__(
         self,
-        core: Core,
-        link: AgentExecutor,
-        about: About,
+        core: ReadingCore,
+        news: AgentNews,
         board: EtaBoard,
         tells: TellsOwners | None = None,
         *,
@@ -91,8 +90,7 @@ class Queries:
         self._tells = tells
         self._core = core
         self._board = board
-        self._link = link
-        self._about = about
+        self._news = news
 
     def commands(self, who: Identity) -> Commands:
         return Commands(who, self._reads_commands)
@@ -178,14 +176,14 @@ class Queries:
         self, record: JobRecord, now: Now, who: Identity, *, fresh_reason: bool = True, brief: bool = False
     ) -> wire.JobView:
         state, job = self._core.state, record.job
-        record = told_now(record, self._link.telemetry)
+        record = told_now(record, self._news.telemetry)
         reason: Reason | None = None
         if fresh_reason and job.phase is Phase.QUEUED:
             first, *more = state.engine.explain(job.job_id, now.now_s)
             ahead = (each for each in more if first.code == "costs-wait" and each.code in GOES_BEFORE)
             reason = next(ahead, first)
         reason = reason or self._fetching(job)
-        told, whole = self._link.telemetry, may_touch(who, job)
+        told, whole = self._news.telemetry, may_touch(who, job)
         if brief:
             return views.job_view(state.engine, told, record, now, reason, whole=whole)
         eta = self._board.view_of(job, now)
@@ -194,16 +192,16 @@ class Queries:
 
     def _fetching(self, job: Job) -> Reason | None:
         """How far the tree or the image of a loading job has come to its hosts."""
-        for host_id, pulls in self._link.pulls.items():
+        for host_id, pulls in self._news.pulls.items():
             if job.phase is Phase.LOADING and job.job_id in pulls:
                 return because("pulling", host_id, pulls[job.job_id])
-        tree, fetched = job.spec.launch.snapshot, self._link.trees.fetched.get(job.job_id, 0)
+        tree, fetched = job.spec.launch.snapshot, self._news.fetched_bytes(job.job_id)
         if job.phase is not Phase.LOADING or tree is None or not 0 < fetched < tree.size_bytes:
             return None
         return because("fetching", fetched >> 20, tree.size_bytes >> 20)
 
     def show(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
-        record, now = told_now(one_job(self._core, request.job_id), self._link.telemetry), self.now()
+        record, now = told_now(one_job(self._core, request.job_id), self._news.telemetry), self.now()
         job = record.job
         details = msgspec.structs.replace(
             views.job_details(self.view(record, now, who), record, now, whole=may_touch(who, job)),
@@ -287,16 +285,16 @@ class Queries:
         engine, now = self._core.state.engine, self.now()
         readings = {
             device_id: msgspec.structs.replace(read.reading, age_s=max(0.0, now.now_s - read.at_s))
-            for device_id, read in self._link.readings.items()
+            for device_id, read in self._news.readings.items()
         }
         reserved = views.reserved_devices(engine, now)
         nodes = [
             views.node_view(
                 engine,
                 host,
-                self._link.watch.age_s(host_id, now.now_s),
+                self._news.silent_s(host_id, now.now_s),
                 readings,
-                self._link.fork_servers.get(host_id),
+                self._news.fork_servers.get(host_id),
                 reserved,
             )
             for host_id, host in sorted(engine.hosts.items())
@@ -351,6 +349,13 @@ class Queries:
             else (),
             groups=registry.GROUPS,
         )
+
+
+class StatusRequests:
+    """Questions about the controller itself."""
+
+    def __init__(self, core: Core, link: AgentExecutor, about: About) -> None:
+        self._core, self._link, self._about = core, link, about
 
     def status(self, request_id: int, request: wire.GetStatus, who: Identity) -> wire.ControllerStatus:
         core, engine, now_s = self._core, self._core.state.engine, self._core.clock.now_s()
@@ -458,15 +463,16 @@ def pair_views(
 def pair_view(
     pair: PairSeen, observations: int, now_s: float, sums: Mapping[tuple[str, str], accounts.Sums]
 ) -> wire.PairView:
-    xi, verdict = pair.xi, pair.verdict(observations)
+    verdict = pair.verdict(observations)
     ways = tuple(sums.get(key, accounts.Sums()) for key in (pair.keys, pair.keys[::-1]))
     took = ways[:1] if pair.keys[0] == pair.keys[1] else ways
     alone_s, took_s = (sum(each.work_device_s for each in took), sum(each.device_s for each in took))
+    first_xi, second_xi = _told_ratio(ways[0], pair.first_xi), _told_ratio(ways[1], pair.second_xi)
     return wire.PairView(
         first=pair.first,
         second=pair.second,
-        first_xi=pair.first_xi,
-        second_xi=pair.second_xi,
+        first_xi=first_xi,
+        second_xi=second_xi,
         first_count=pair.first_count,
         second_count=pair.second_count,
         first_never_alone=pair.first_xi is None and pair.first_not_compared > 0,
@@ -476,10 +482,16 @@ def pair_view(
         alone_device_s=alone_s,
         measured_device_s=took_s,
         won_device_s=alone_s - took_s if took_s > 0.0 else None,
-        benefit=None if xi is None else xi.gain,
+        benefit=1.0 / first_xi + 1.0 / second_xi - 1.0 if first_xi and second_xi else None,
         verdict=verdict,
         quarantine=_quarantine(pair, verdict, now_s),
     )
+
+
+def _told_ratio(seen: accounts.Sums, learned: float | None) -> float | None:
+    """The ratio that `show` tells of jobs that are remembered; of others, what was learned. Steps that are
+    too few for the one are too few for the other."""
+    return seen.slowdown if seen.steps > 0.0 else learned
 
 
 def _quarantine(pair: PairSeen, verdict: PairVerdict, now_s: float) -> str:

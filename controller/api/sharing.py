@@ -138,7 +138,7 @@ def idle_by_user(
 
 def forgotten_jobs(engine: Engine) -> int:
     """How many jobs ended so long ago that only the journal knows them."""
-    return max(0, engine.next_number - 1 - len(engine.jobs))
+    return max(0, engine.arrived - len(engine.jobs))
 
 
 def _pairs(

@@ -24,7 +24,6 @@ from cotenant.controller.domain import (
     JobId,
     JobMetric,
     JobSpec,
-    Phase,
     Reason,
     SeenLength,
     because,
@@ -68,7 +67,7 @@ def job_view(
     """The view of one job now. `reason`: the present one. `whole`: as who may read its log sees it."""
     job, attempts = record.job, record.attempts
     spec, placed, ended = job.spec, job.phase in ON_DEVICES, job.ended_s is not None
-    wait_s, load_s, run_s, pause_s = times(job, now.now_s)
+    wait_s, load_s, run_s, pause_s = job.times(now.now_s)
     news = telemetry.get(job.job_id)
     current = news if news is not None and placed and news.attempt == job.attempt.number else None
     length = current.length if current else SeenLength(steps=job.progress.total_steps)
@@ -276,21 +275,6 @@ def copies_shown(engine: Engine, record: JobRecord) -> tuple[str, ...]:
     hosts = (engine.hosts.get(each) for each in dict.fromkeys(record.attempts[-1].hosts))
     reports = [host.report for host in hosts if host is not None]
     return tuple(f"{each.host_id}:{each.copies}/{name}" for each in reports if each.copies)
-
-
-def times(job: Job, now_s: float) -> tuple[float, float, float, float]:
-    """(wait, load, run, pause) with the present phase's share: the ledger adds it at the phase's end."""
-    so_far_s = 0.0 if job.phase in ENDED else max(0.0, now_s - job.phase_since_s)
-    load_s = so_far_s if job.phase is Phase.LOADING else 0.0
-    run_s = so_far_s if job.phase is Phase.RUNNING else 0.0
-    pause_s = so_far_s if job.phase in (Phase.CHECKPOINTING, Phase.STOPPING) else 0.0
-    wait_s = so_far_s if job.phase not in ON_DEVICES else 0.0
-    return (
-        job.spent.wait_s + wait_s,
-        job.spent.load_s + load_s,
-        job.spent.run_s + run_s,
-        job.spent.pause_s + pause_s,
-    )
 
 
 def devices_shown(job: Job, newest: AttemptRecord | None) -> tuple[str, ...]:

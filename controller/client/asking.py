@@ -6,21 +6,27 @@ Rule: only this module turns what the client may raise into a `Problem`.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from importlib import import_module
 from typing import Final
 
 from cotenant.controller.client.connection import Client, Refusal, Unreachable
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import tell
+from cotenant.controller.present.units import local_time
 from cotenant.controller.system import paths, settings
-from cotenant.controller.system.endpoint import BadEndpoint, socket_path
+from cotenant.controller.system.endpoint import BadEndpoint, is_system_socket, socket_path
 from cotenant.controller.system.keys import KeyProblem, find_key_file
 from cotenant.controller.system.sections import Settings
 from cotenant.controller.wire import BadMessage
 
 PATIENCE_S: Final = 600.0
 """How long a wait for a job outlasts a restart or an upgrade of the controller."""
+RECENT_S: Final = 60.0
+ANSWERS: Final = "cotenant.controller.from_journal"
+"""Comes in by name: it has the controller's own code, which no command line loads for a question."""
 
 
 def loaded_settings(endpoint: str | None = None) -> settings.LoadedSettings:
@@ -42,13 +48,36 @@ def own_key_file(loaded: Settings) -> str:
         return ""
 
 
+def may_return(loaded: Settings) -> bool:
+    """Whether a controller that is not there may be starting again: a service, one on another machine, or one
+    of this account that has written to its journal just now."""
+    path = socket_path(paths.client_endpoints(loaded)[0])
+    if path is None or is_system_socket(path):
+        return True
+    try:
+        files = list(paths.controller_state_dir(loaded).iterdir())
+        return any(each.stat().st_mtime > time.time() - RECENT_S for each in files)
+    except OSError:
+        return False
+
+
+def tell_old(wall_s: float) -> None:
+    tell(f"no controller is running; from the journal of {local_time(wall_s)}")
+
+
 @contextmanager
 def asking(
-    endpoint: str | None = None, *, timeout_s: float = 10.0, patience_s: float = 0.0
+    endpoint: str | None = None,
+    *,
+    timeout_s: float = 10.0,
+    patience_s: float = 0.0,
+    from_journal: bool = False,
 ) -> Iterator[Client]:
     """Opens a client; whatever goes wrong between here and the controller leaves as a Problem.
 
-    `patience_s`: for a verb that lasts as long as a job does, and so outlives the controller's restarts.
+    `patience_s`: for a verb that lasts as long as a job does, and so outlives the controller's restarts, or
+    that has something to hand over. `from_journal`: for a verb that only reads, which has its answers from
+    this account's journal where no controller runs.
     """
     loaded = loaded_settings(endpoint)
     try:
@@ -56,7 +85,12 @@ def asking(
         keys = paths.keys_dir(loaded.settings) if socket_path(where[0]) is None else None
         with Client(where, keys, timeout_s=timeout_s) as client:
             client.patience_s, client.on_silence = patience_s, tell
-            yield client
+            client.is_expected = patience_s > 0.0 and may_return(loaded.settings)
+            with ExitStack() as journal:
+                if from_journal:
+                    answers = import_module(ANSWERS).JournalAnswers(loaded.settings, tell_old)
+                    client.stand_in = journal.enter_context(closing(answers)).ask
+                yield client
     except Unreachable as error:
         raise Problem("unreachable", str(error), error.hint) from None
     except Refusal as error:

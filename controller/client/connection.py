@@ -43,6 +43,7 @@ ELSEWHERE_S: Final = 1.0
 """A controller that has not accepted the connection after this long is passed over if there is another. A
 busy one gets twice the time in the next round, up to `ELSEWHERE_S_MAX`."""
 ELSEWHERE_S_MAX: Final = 4.0
+TOLD_AFTER_S: Final = 2.0
 REST_S: Final = 0.1
 """After the first round in which nobody led; each rest is twice as long as the one before, up to
 `REST_S_MAX`."""
@@ -64,6 +65,10 @@ class Unreachable(Exception):
 
 class _Elsewhere(Unreachable):
     """Another controller may answer."""
+
+
+class _NobodyListens(_Elsewhere):
+    """There is no controller at the endpoint now; nothing was sent to it."""
 
 
 class Refusal(Exception):
@@ -96,6 +101,10 @@ class Client:
         self.timeout_s = timeout_s
         self.patience_s = 0.0
         """How much longer to wait for a controller that has answered before: it may be starting again."""
+        self.is_expected = False
+        """Wait so long for one that has not answered yet, too, where nobody listens."""
+        self.stand_in: Callable[[wire.Question[Any]], wire.Reply | None] = lambda question: None
+        """Answers where nobody listens; None: it cannot."""
         self.on_silence: Callable[[str], None] = lambda text: None
         """Called once in each silence, to say that the client waits."""
         self._answered = False
@@ -168,9 +177,8 @@ class Client:
 
     def _reply_to(self, request: wire.Question[Any], timeout_s: float) -> wire.Reply:
         """The answer, or the refusal. Raises Unreachable."""
-        deadline_s = time.monotonic() + timeout_s
         asked = _Asked(next(self._ids), request)
-        reply = self._seek(asked, deadline_s)
+        reply = self._seek_listener(asked, timeout_s)
         if reply is None and self._answered and self.patience_s > 0.0:
             self.on_silence(
                 f"no answer from the controller; waiting for it for up to {self.patience_s:g} s more"
@@ -180,6 +188,24 @@ class Client:
             raise self._silence(timeout_s)
         self._answered = True
         return reply
+
+    def _seek_listener(self, asked: _Asked, timeout_s: float) -> wire.Reply | None:
+        """As `_seek`, and where nobody listens at the only endpoint, it waits until somebody does or asks the
+        stand-in. Nothing has been sent by then, so nothing is sent twice."""
+        began_s, is_told = time.monotonic(), False
+        while True:
+            try:
+                return self._seek(asked, time.monotonic() + timeout_s)
+            except _NobodyListens as error:
+                if (reply := self.stand_in(asked.body)) is not None:
+                    return reply
+                waited_s = time.monotonic() - began_s
+                if not self.is_expected or waited_s >= self.patience_s:
+                    raise
+                if waited_s >= TOLD_AFTER_S and not is_told:
+                    self.on_silence(f"{error}: waiting for it for up to {self.patience_s:g} s; {error.hint}")
+                    is_told = True
+            time.sleep(REST_S)
 
     def _silence(self, timeout_s: float) -> Unreachable:
         hint = "it may be busy or gone: try `cotenant doctor`"
@@ -379,4 +405,6 @@ def _knock(endpoint: str, path: Path | None, timeout_s: float) -> None:
         raise Unreachable(str(error)) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise _Elsewhere(f"no controller at {endpoint} ({why})", start) from None
+        is_wrong = isinstance(error, ValueError | PermissionError | sockets.gaierror)
+        kind = _Elsewhere if is_wrong else _NobodyListens
+        raise kind(f"no controller at {endpoint} ({why})", start) from None

@@ -300,6 +300,10 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag="AttemptEnded"):
     counted as a failure of the user's, unless it had the device to itself (then the verdict says so)."""
     energy_j: float | None = None
     """What the attempt used on this host; None: not known."""
+    ended_unix_s: float | None = None
+    """When that was, by the host's clock; None: not known."""
+    ago_s: float = 0.0
+    """How long ago that was when the controller heard of it."""
 
 
 class ProfileLearned(Event, frozen=True, kw_only=True, tag="ProfileLearned"):

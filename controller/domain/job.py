@@ -20,7 +20,7 @@ from cotenant.controller.domain.job_parts import (
     TimeSpent,
 )
 from cotenant.controller.domain.job_spec import JobSpec
-from cotenant.controller.domain.lifecycle import LOADING, RUNNING, Phase
+from cotenant.controller.domain.lifecycle import ENDED, LEAVING, LOADING, ON_DEVICES, RUNNING, Phase
 from cotenant.controller.domain.outcomes import FailedEnd
 from cotenant.controller.domain.placement import CheckpointRecord, Placement
 from cotenant.controller.domain.reasons import Reason
@@ -202,6 +202,17 @@ class Job(msgspec.Struct, kw_only=True):
     def ran_s(self, now_s: float) -> float:
         """How long it has trained so far, over all its attempts."""
         return self.spent.run_s + (now_s - self.phase_since_s if self.phase is RUNNING else 0.0)
+
+    def times(self, now_s: float) -> tuple[float, float, float, float]:
+        """(wait, load, run, pause) with the present phase's share: the ledger adds it at the phase's end."""
+        so_far_s = 0.0 if self.phase in ENDED else max(0.0, now_s - self.phase_since_s)
+        leaves = self.phase in LEAVING
+        return (
+            self.spent.wait_s + (so_far_s if self.phase not in ON_DEVICES else 0.0),
+            self.spent.load_s + (so_far_s if self.phase is LOADING else 0.0),
+            self.spent.run_s + (so_far_s if self.phase is RUNNING else 0.0),
+            self.spent.pause_s + (so_far_s if leaves else 0.0),
+        )
 
     def limit_left_s(self, now_s: float) -> float | None:
         """How long it may still be on devices; None: it has no time limit."""

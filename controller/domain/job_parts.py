@@ -117,6 +117,8 @@ class CurrentAttempt(msgspec.Struct, kw_only=True):
     """When its first processes were started, as far as hosts have said; else when it was launched."""
     verdict: ExitVerdict | None = None
     """How it ended, as far as its hosts have said: the worst one counts."""
+    late_s: float = 0.0
+    """How long before the controller heard of it it had ended, while no controller ran."""
     exit_code: int | None = None
     to_blame: tuple[HostId, ...] = ()
     """Hosts on which it failed for reasons of theirs, as far as is known before all have said."""

@@ -264,6 +264,11 @@ class Engine:
         return self._ledger.next_number
 
     @property
+    def arrived(self) -> int:
+        """How many jobs have arrived in all, as far as this history knows."""
+        return self._ledger.next_number - 1 - self._ledger.numbers_skipped
+
+    @property
     def epoch(self) -> Epoch:
         """The present epoch of the controller."""
         return self._ledger.epoch

@@ -21,7 +21,7 @@ from cotenant.controller.history.attempt_account import Foretold, Promise, Spell
 from cotenant.controller.history.attempt_records import ALWAYS_S, AttemptRecord, AttemptsOf, EndCause
 from cotenant.controller.history.interruptions import Interrupted, interruptions
 from cotenant.controller.knowledge import signature
-from cotenant.controller.performance import XiSource
+from cotenant.controller.performance import RATIO_STEPS_MIN, XiSource
 
 J_PER_KWH: Final = 3.6e6
 
@@ -151,6 +151,15 @@ class Sums(msgspec.Struct, kw_only=True):
     alone_s: float = 0.0
     """This and `predicted_s`: of rows that have both."""
     predicted_s: float = 0.0
+    steps: float = 0.0
+    """This, `seconds` and `work_s`: of rows whose work is known."""
+    seconds: float = 0.0
+    work_s: float = 0.0
+
+    @property
+    def slowdown(self) -> float | None:
+        """Step time beside the other / alone; None: too few steps for that."""
+        return self.seconds / self.work_s if self.steps >= RATIO_STEPS_MIN and self.work_s > 0.0 else None
 
     @property
     def won_device_s(self) -> float:
@@ -166,6 +175,10 @@ class Sums(msgspec.Struct, kw_only=True):
         else:
             self.device_s += row.device_s * part
             self.work_device_s += row.work_device_s * part
+        if row.alone_s is not None:
+            self.steps += row.steps * part
+            self.seconds += row.seconds * part
+            self.work_s += row.alone_s * part
         if row.alone_s is not None and row.predicted_s is not None:
             self.alone_s += row.alone_s * part
             self.predicted_s += row.predicted_s * part

@@ -147,6 +147,12 @@ class AttemptAccount(msgspec.Struct, kw_only=True):
                 second.from_s, second.device_s = first.from_s, first.device_s + second.device_s
                 del self.idle[0]
 
+    def worked_until(self, now_s: float) -> None:
+        """Counts the time until now as work: no step of the attempt was seen."""
+        self._begin_span(now_s)
+        self.train_device_s += self.load_device_s
+        self.load_device_s = 0.0
+
     def loaded_until(self, now_s: float) -> None:
         """Counts the time until now as loading: the attempt's first step comes only now, and had been assumed
         earlier: what counted as training was its load."""
@@ -176,7 +182,14 @@ class AttemptAccount(msgspec.Struct, kw_only=True):
 
     def end(self, now_s: float, step: int | None) -> None:
         """Ends the account: the attempt's devices are free. `step`: the last one, where the attempt came to
-        an orderly end."""
+        an orderly end. What was counted beyond the end, while nobody knew of it, is taken back."""
+        if self.now is not None and self.now.from_s > now_s:
+            beyond_s = (self.now.from_s - now_s) * self.now.share
+            from_train_s = min(beyond_s, self.train_device_s) if self.now.doing != "trains" else 0.0
+            from_load_s = min(beyond_s - from_train_s, self.load_device_s)
+            self.load_device_s -= from_load_s
+            self.train_device_s = max(0.0, self.train_device_s - (beyond_s - from_load_s))
+            self.now = msgspec.structs.replace(self.now, from_s=now_s)
         self.turn(now_s, None)
         if self.idle_now is not None:
             self.idle_now.to_s = now_s

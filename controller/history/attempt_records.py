@@ -57,7 +57,8 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     first_step_s: float | None = None
     first_step: int | None = None
     assumed_s: float | None = None
-    """Since when it counts as training although no step of it was seen; None once one was."""
+    """Since when it counts as training although no step of it was seen: since its launch, once that is
+    assumed. None once a step was seen."""
     stop_requested_s: float | None = None
     ended_s: float | None = None
     outcome: str = ""

@@ -94,6 +94,17 @@ class EtaBook:
         """Jobs that have been told of; what is told of them now is a revisit."""
         return frozenset(job_id for job_id, told in self._saved.open.items() if told)
 
+    def overdue(self, kind: EtaKind, now_s: float) -> int:
+        """How many calibrated intervals under the policy in force are over while their jobs go on."""
+        told = (each for theirs in self._saved.open.values() for each in theirs)
+        return sum(
+            each.told.kind == kind
+            and each.told.is_calibrated
+            and not each.is_void
+            and now_s - each.at_s > each.told.finish.told.p90_s
+            for each in told
+        )
+
     def open_share(self, engine: Engine) -> float:
         """The share of intervals told at submission under this policy whose jobs have not ended."""
         waiting = sum(1 for told in self._saved.open.values() if told and not told[0].is_void)
@@ -226,7 +237,7 @@ def error_of(each: OpenEta, job: Job) -> EtaError:
     """How an interval turned out."""
     told = each.told
     assert job.ended_s is not None
-    actual_s = job.ended_s - each.at_s
+    actual_s = max(1.0, job.ended_s - each.at_s)  # It may have ended before that was known.
     start = None
     if told.start is not None and job.first_start_s is not None:
         start = errors_of(told.start.raw, job.first_start_s - each.at_s)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from cotenant.controller.domain import (
+    ENDED,
     ON_DEVICES,
     AnyCommand,
     Compute,
@@ -250,7 +251,7 @@ class History:
     def _first_step(self, attempt_record: AttemptRecord, event: ev.FirstStepDone, now_s: float) -> None:
         if event.assumed:
             if attempt_record.trains_since_s is None and attempt_record.stop_requested_s is None:
-                attempt_record.assumed_s = now_s
+                self._ran_unseen(attempt_record, now_s)
             return
         if attempt_record.assumed_s is not None:
             if attempt_record.stop_requested_s is not None:
@@ -260,6 +261,12 @@ class History:
         attempt_record.account.count(now_s, event.step)
         if attempt_record.first_step_s is None:
             attempt_record.first_step_s, attempt_record.first_step = now_s, event.step
+
+    @staticmethod
+    def _ran_unseen(attempt_record: AttemptRecord, now_s: float) -> None:
+        """No step was seen: it counts as training since its launch."""
+        attempt_record.assumed_s = attempt_record.launched_s
+        attempt_record.account.worked_until(now_s)
 
     def _correct_start(self, job_id: JobId, mine: AttemptRecord, assumed_s: float, now_s: float) -> None:
         """The first step comes only now: what was counted since it was assumed was loading, and nobody
@@ -375,13 +382,19 @@ class History:
         del self._open[job_id]
         for host_id in set(attempt_record.hosts):
             del self._on_host[host_id][job_id]
-        attempt_record.ended_s = engine.now_s
+        present = engine.jobs.get(job_id)
+        is_present = present is not None and present.attempt.number == attempt_record.attempt
+        end_s = engine.now_s - (present.attempt.late_s if present is not None and is_present else 0.0)
+        attempt_record.ended_s = end_s
         is_orderly = isinstance(event, ev.AttemptEnded) and event.verdict.outcome in ("finished", "stopped")
-        attempt_record.account.end(engine.now_s, attempt_record.end_step if is_orderly else None)
+        attempt_record.account.end(end_s, attempt_record.end_step if is_orderly else None)
         ended_now = (each for each in engine.forgotten if each.job_id == job_id)
         job = engine.jobs.get(job_id) or next(ended_now, None)
         if job is None:
             return
+        is_whole = job.phase is Phase.DONE or (job.phase in ENDED and not job.attempt.capable)
+        if is_whole and not attempt_record.cause and attempt_record.trains_since_s is None:
+            self._ran_unseen(attempt_record, end_s)
         earlier = sum(each.cause == "crowded" for each in self.attempts(job_id))
         if job.counts.crowded + job.outgrown > earlier:
             attempt_record.cause = "crowded"

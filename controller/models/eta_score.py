@@ -37,7 +37,7 @@ def score(errors: Sequence[EtaError], last: int | None = None) -> EtaScore:
     newest."""
     counted = [error for error in errors if error.was_calibrated]
     uncalibrated = len(errors) - len(counted)
-    counted = counted if last is None else counted[-last:]
+    counted = counted if last is None else counted[len(counted) - last :] if last < len(counted) else counted
     if not counted:
         return EtaScore(
             predictions=0,

@@ -26,9 +26,9 @@ _HOMES: Final = {
         "TrainingFile", "Trees", "Trial",
     ),
     "perf": (
-        "DEFAULT_XI", "Interference", "Profile", "ProfilePoint", "SeenBatch", "XiSource", "alone_step_s",
-        "duty_cycle_rule", "fit_step_model", "gain_of", "memory_mib", "modelled_from", "modelled_points",
-        "pair_timing", "part_share", "shared_ends", "step_s",
+        "DEFAULT_XI", "RATIO_STEPS_MIN", "Interference", "Profile", "ProfilePoint", "SeenBatch", "XiSource",
+        "alone_step_s", "duty_cycle_rule", "fit_step_model", "gain_of", "memory_mib", "modelled_from",
+        "modelled_points", "pair_timing", "part_share", "shared_ends", "step_s",
     ),
     "throughput": (
         "OVERLAP", "Coefficients", "Gang", "MeasuredStep", "Reach", "SpeedCurve", "ThroughputModel",

@@ -334,6 +334,8 @@ def gain_of(first: Any, second: Any) -> Any:
     return 1.0 / first + 1.0 / second - 1.0
 
 
+RATIO_STEPS_MIN: Final = 30
+"""Steps from which a measured ratio is told: of fewer, one slow step makes another ratio."""
 DEFAULT_XI = 1.5
 """For a pair without any data: between a perfect (1.0) and a time-sliced (2.0) pair."""
 

@@ -141,7 +141,7 @@ def _resumable(job: wire.JobDetails) -> str:
         return f"no: {job.resumable_note}"
     if not job.step:
         so_far = "no" if job.ended_at else "not so far"
-        return f"{so_far}: the script has made no step, and has not said that it can"
+        return f"{so_far}: no optimizer of torch was seen to step, and the script has not said that it can"
     return "no: the script has not said that it can (cotenant.checkpoint; docs/zero-code.md)"
 
 
@@ -275,7 +275,7 @@ def _cannot(job: wire.JobView) -> str:
 
 def _progress(job: wire.JobView) -> str:
     total = job.iterations or job.total_steps
-    text = f"step {job.step} of {total}" if total else f"step {job.step}"
+    text = f"step {job.step} of {total}" if total else f"step {job.step}" if job.step else "no step seen"
     if job.step_s is not None:
         text += f", {job.step_s * 1000:.0f} ms per step"
     if job.loss is not None:

@@ -16,7 +16,7 @@ def measured_pairs(limit: int, containing: str = "") -> wire.ListPairs:
 
 def _ratio(value: float | None, count: int, never_alone: bool) -> str:
     if value is None:
-        return "never alone" if never_alone else NONE
+        return "never alone" if never_alone else "too few steps yet" if count else NONE
     return f"{value:.2f} ({count})"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from cotenant.controller.performance import RATIO_STEPS_MIN
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE, device_hours
 from cotenant.controller.wire import PromiseView, SharingView
@@ -72,6 +73,8 @@ def slowdown(row: SharingView) -> str:
             if foreseen
             else ""
         )
+    if row.steps < RATIO_STEPS_MIN:
+        return f"beside job {co_tenant_list(row)}: too few steps yet ({row.steps:.0f} of {RATIO_STEPS_MIN})"
     told = f"beside job {co_tenant_list(row)}: {row.measured_s / row.alone_s:.2f} times as long as alone"
     return f"{told}, {foreseen} predicted" if foreseen else told
 

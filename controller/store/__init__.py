@@ -9,6 +9,7 @@ from cotenant.controller.store.database import (
 from cotenant.controller.store.sqlite import JOURNAL_NAME, SqliteDatabase, SqliteWriting
 from cotenant.controller.store.committing import (Decided, Effect, let_follow)
 from cotenant.controller.store.reserve import (DISK_BYTES_MIN, RESERVE_BYTES)
+from cotenant.controller.store.reading import ReadingCore
 from cotenant.controller.store.core import DECISION_BOUNDS_S, Core, Fatal, Poisoned, Stuck
 from cotenant.controller.store.journal import (
     ControllerRun, Entry, Journal, JournalReader, open_database, place_of,
@@ -32,10 +33,11 @@ __all__ = [
     "Clock", "ControllerRun", "Core", "Database", "Decided", "Effect", "Entry", "Fatal",
     "FollowingStandby", "FollowingThread", "Journal", "JournalClosed", "JournalDamaged", "JournalError",
     "JournalFollower", "JournalMissing", "JournalReader", "JournalUnreachable", "LeaderReplaced",
-    "Leadership", "Poisoned", "PostgresDatabase", "RecoveredState", "Scrub", "Scrubbed", "SecretRows",
-    "ShadowSet", "SqliteDatabase", "SqliteWriting", "StandbyNews", "StorageError", "StorageLost", "Stuck",
-    "TakenOver", "Uptime", "WritingConnection", "archive_journal", "checksum", "copy_journal",
-    "damage_error", "digest", "file_error", "let_follow", "note_following", "open_database", "place_of",
-    "read_entry", "read_following", "read_leadership", "recover", "replay", "scrub", "uptime",
+    "Leadership", "Poisoned", "PostgresDatabase", "ReadingCore", "RecoveredState", "Scrub", "Scrubbed",
+    "SecretRows", "ShadowSet", "SqliteDatabase", "SqliteWriting", "StandbyNews", "StorageError",
+    "StorageLost", "Stuck", "TakenOver", "Uptime", "WritingConnection", "archive_journal", "checksum",
+    "copy_journal", "damage_error", "digest", "file_error", "let_follow", "note_following",
+    "open_database", "place_of", "read_entry", "read_following", "read_leadership", "recover", "replay",
+    "scrub", "uptime",
 ]
 # fmt: on

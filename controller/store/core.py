@@ -11,26 +11,25 @@ from __future__ import annotations
 import secrets
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain import AnyCommand, Decision, Epoch, JobId, array_of
+from cotenant.controller.domain import AnyCommand, Decision, Epoch, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
-from cotenant.controller.history import EtaAnswer, JobRecord
 from cotenant.controller.store.clock import UNKNOWN, Clock, Uptime
 from cotenant.controller.store.committing import Decided, Effect
 from cotenant.controller.store.database import JournalError, LeaderReplaced, StorageError, StorageLost
 from cotenant.controller.store.journal import Journal
+from cotenant.controller.store.reading import ReadingCore
 from cotenant.controller.store.recovery import RecoveredState, digest, recover
 from cotenant.controller.store.scrub import Scrubbed
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.metrics import Histogram
-from cotenant.controller.wire import pack, unpack_struct
+from cotenant.controller.wire import pack
 
 DECISION_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 QUARANTINED_MAX = 100
@@ -62,9 +61,10 @@ class PendingAnswer(NamedTuple):
     unknown: Callable[[], None] | None
 
 
-class Core:
+class Core(ReadingCore):
     """State, journal and clock, and the order in which they are used. One thread only."""
 
+    journal: Journal
     keep_beside: Callable[[ev.AnyEvent], None] | None = None
     """Called after each event; what it adds to the journal is durable with the event or not at all."""
 
@@ -88,32 +88,26 @@ class Core:
         Raises:
             JournalDamaged: see `recover`.
         """
-        self.journal = journal
-        self.counters: Counter[str] = Counter()
+        self._snapshot_seq = next((seq for seq, _ in journal.snapshots()), 0)
+        state = follow(config) if follow else recover(journal, make_policy, config)
+        self.recovered_entries = journal.last_seq - self._snapshot_seq
+        super().__init__(journal, state, clock(journal.begin_run(pack(config), package, wall_s, up)))
         self.decisions = Histogram(DECISION_BOUNDS_S)
         """How long events took to handle, in seconds."""
         self.stuck = ""
         """Why the journal cannot be written; empty if it can."""
         self.scrubbed: Scrubbed | None = None
         """What the last check of the whole journal found; None: there was none since the start."""
-        self.etas = EtaAnswer()
-        """When jobs end, by the newest roll-outs; empty before the first."""
         self.rebuilds = 0
         """How often the state was read back: code that keeps something beside it must start from the new
         one."""
         self._make_policy = make_policy
         self._config = config
         self._snapshot_every = snapshot_every
-        self._snapshot_seq = next((seq for seq, _ in journal.snapshots()), 0)
-        self.state: RecoveredState = follow(config) if follow else recover(journal, make_policy, config)
-        self.recovered_entries = journal.last_seq - self._snapshot_seq
         self.began_wall_s = wall_s
         """When this run began, by the wall clock."""
-        self.clock = clock(journal.begin_run(pack(config), package, wall_s, up))
         self._then: list[Effect] = []
         self._decided: list[Decided] = []
-        self._on_their_way: dict[JobId, JobRecord] = {}
-        """Forgotten jobs that are not on disk yet."""
         self._promises: dict[int, PendingAnswer] = {}
         self._promise_count = 0
         self._is_unread = False
@@ -245,31 +239,6 @@ class Core:
         copy.load(self.state.save())
         copy.handle(event, self.clock.now_s())
         return copy.engine.decision
-
-    # --- Jobs, forgotten ones too ------------------------------------------------------------------
-
-    def record(self, job_id: JobId) -> JobRecord | None:
-        """A job as it is, or as it was when the engine forgot it; None: there was none.
-
-        Raises:
-            BadMessage: another version wrote it, in a way that this one does not read.
-        """
-        job = self.state.engine.jobs.get(job_id)
-        if job is not None:
-            return self.state.history.record(job)
-        if job_id in self._on_their_way:
-            return self._on_their_way[job_id]
-        data = self.journal.past_job(job_id)
-        return None if data is None else unpack_struct(data, JobRecord)
-
-    def forgotten_tasks(self, array: str) -> list[JobRecord]:
-        """Returns the forgotten tasks of an array, in order of arrival. Raises BadMessage, as `record`."""
-        fresh = self._on_their_way.items()
-        found = {each.job.number: each for job_id, each in fresh if array_of(job_id) == array != job_id}
-        for data in self.journal.past_tasks(array):
-            record = unpack_struct(data, JobRecord)
-            found.setdefault(record.job.number, record)
-        return [found[number] for number in sorted(found)]
 
     # --- When it goes wrong ------------------------------------------------------------------------
 

@@ -210,11 +210,13 @@ def interval_over_seeds(measure: Measure, row: SummaryRow) -> ConfidenceInterval
 
 
 def best_of(measure: Measure, rows: Sequence[SummaryRow], known: dict[str, float]) -> frozenset[str]:
-    """The labels of the rows that are best. Whole runs compete; where all are equal none is best."""
+    """The labels of the rows that are best. Whole runs compete, and no row that leaves out jobs which were
+    preempted; where all are equal none is best."""
     racing = {
         row.label: known[row.label]
         for row in rows
-        if row.label in known and not any(summary["interrupted"] for summary in row.summaries)
+        if row.label in known
+        and not any(each["interrupted"] or each.get("left_out_preemptions") for each in row.summaries)
     }
     if measure.best is None or len(set(racing.values())) < 2:
         return frozenset()

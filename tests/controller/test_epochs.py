@@ -202,6 +202,41 @@ def test_what_a_restored_journal_knows_goes_on_and_what_it_lost_ends(story: Stor
     jobs = story.station.core.state.engine.jobs
     assert jobs[JobId("1")].phase is Phase.RUNNING and jobs[JobId("1")].attempt.number == 1
     assert story.station.submit(name="newer") == "4", "no number of a lost job is used again once it is known"
+    ended = story.station.ask(clients.ListJobs(ended=True))
+    assert ended.forgotten_jobs == 0, "a number that was skipped is no older job"
+    again = msgspec.msgpack.encode(story.station.core.state.engine.snapshot())
+    assert b"numbers_skipped" in again
+
+
+def test_a_job_that_ended_in_the_lost_history_is_billed_until_its_end(story: Story) -> None:
+    """Its host says when that was; the clock of the restored journal has gone on."""
+    station = story.station
+    station.join("h1", devices=3)
+    run_one(station, b"agent-h1", station.submit(name="known"), until="step")
+    station.tick(100.0)
+    story.copy()
+    story.put_back()
+    after = story.station
+    story.greet(story.seen("1", running=False))
+    after.tick(500.0)
+    ended = ev.AttemptEnded(
+        job_id=JobId("1"),
+        attempt=AttemptNo(1),
+        host_id=HostId("h1"),
+        verdict=ExitVerdict(outcome="finished", exit_code=0),
+        ended_unix_s=after.wall_s + after.time_s - 450.0,
+    )
+    token = story.lost.token
+    number = after.journal.reports()[HostId("h1")] + 1
+    after.agent_says(b"agent-h1", Report(sequence=number, event=ended, epoch=token, job_epoch=token))
+    (past,) = after.ask(clients.ListPastJobs()).jobs
+    shown = after.ask(clients.ShowJob(job_id=JobId("1"))).job
+    away_s = 1000.0 - 100.0  # From one life to the next, by the wall clock.
+    assert shown.phase is Phase.DONE
+    assert shown.run_s == pytest.approx(100.0 + away_s + 50.0)
+    assert past.held_device_s == pytest.approx(shown.load_s + shown.run_s)
+    (usage,) = after.ask(clients.GetUsage()).rows
+    assert usage.held_device_s == pytest.approx(past.held_device_s)
 
 
 def test_a_report_of_a_lost_job_is_confirmed_and_not_taken_for_the_new_ones(story: Story) -> None:

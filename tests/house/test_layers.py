@@ -111,6 +111,8 @@ controller.server               controller.domain controller.wire controller.sys
                                 controller.engine controller.engine_settings controller.history
                                 controller.store controller.executors controller.workers controller.api
                                 controller.notices controller.redirecting controller.router controller.loop
+controller.from_journal         controller.domain controller.wire controller.system controller.policies
+                                controller.engine controller.store controller.api agent.ipc agent.daemon
 controller.standby              controller.wire controller.system controller.policies controller.engine
                                 controller.store controller.redirecting controller.router
 controller.__main__             controller.domain controller.system controller.policies controller.store

@@ -98,6 +98,7 @@ def from_result(
         step=result.step,
         gpu_fault=result.gpu_fault,
         energy_j=energy_j,
+        ended_unix_s=result.ended_unix_s,
     )
     yield ended, add_end(attempt, ended)
 

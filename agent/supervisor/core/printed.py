@@ -2,7 +2,8 @@
 or MLflow; for jobs that tell it in no other way. Pure.
 
 Rule: what is not surely one of these is nothing. A name needs `=` or `:` before its number, or a number with
-a decimal point; a link needs the words of those two libraries.
+a decimal point; and it has a word that metrics have, or comes again on another line with another number, as
+settings do not. A link needs the words of those two libraries.
 """
 
 from __future__ import annotations
@@ -30,6 +31,15 @@ _NAMED: Final = re.compile(
     re.IGNORECASE,
 )
 """`val_acc=0.91`, `'eval/f1': 0.8}`, `accuracy: 91`, `acc 0.91`."""
+_METRIC: Final = re.compile(
+    r"(?:^|[_./-])(?:loss|acc|accuracy|f1|auc|auroc|map|iou|bleu|rouge\w*|ppl|perplexity|err|error|score|reward|"
+    r"mae|mse|rmse|r2|wer|cer|psnr|ssim|fid|precision|recall|dice|top|nll|bpc)(?:[_./@-]|\d*$)",
+    re.IGNORECASE,
+)
+"""A name that is a metric's even if it is printed once."""
+_OF_LAUNCHERS: Final = frozenset(("pid", "exitcode", "rank", "local_rank"))
+"""Names in what torchrun prints of ranks that have failed."""
+_LINE_END: Final = re.compile(r"[\r\n]")
 LINE_BYTES: Final = 1024
 LINK_MARK: Final = b"View run "
 _LINK: Final = re.compile(
@@ -48,17 +58,25 @@ class PrintedFacts(msgspec.Struct, frozen=True):
     """What of the output could not be written, in a sentence."""
 
 
-def metrics_in(output: str) -> dict[str, float]:
+def metrics_in(output: str, *, is_cut: bool = False) -> dict[str, float]:
     """The numbers that were printed last under each name. The loss of training is `loss`, whatever stands
-    before the word; those of validation and tests have their own names."""
+    before the word; those of validation and tests have their own names. `is_cut`: the first line may lack its
+    beginning, and so may a name on it."""
+    if is_cut:
+        first = _LINE_END.search(output)
+        output = output[first.end() :] if first else ""
+    losses = [(match.start(), LOSS, float(match[1])) for match in _LOSS.finditer(output)]
+    named = [(match.start(), match[1], float(match[2])) for match in _NAMED.finditer(output)]
+    named = [each for each in named if each[1].lower() not in (LOSS, *_OF_LAUNCHERS)]
+    numbers: dict[str, set[float]] = {}
+    for _, name, value in named:
+        numbers.setdefault(name, set()).add(value)
     found: dict[str, float] = {}
-    losses = [(match.start(), LOSS, match[1]) for match in _LOSS.finditer(output)]
-    named = [(match.start(), match[1], match[2]) for match in _NAMED.finditer(output)]
-    for _, name, number in sorted(losses + [each for each in named if each[1].lower() != LOSS]):
-        found.pop(name, None)  # What was printed last stands last.
-        value = float(number)
-        if math.isfinite(value):
-            found[name] = value
+    for _, name, value in sorted(losses + named):
+        if name == LOSS or len(numbers[name]) > 1 or _METRIC.search(name):
+            found.pop(name, None)  # What was printed last stands last.
+            if math.isfinite(value):
+                found[name] = value
     return found
 
 

@@ -6,6 +6,9 @@ back in it then; nothing else decides when a rank's output is read, but its end.
 A pipe is emptied at most `1 / PAUSE_S` times a second. So a job that prints line after line costs a few
 wake-ups, and one that floods is slowed down by its own output (the pipe's size times the rate), not by us:
 neither can make a supervisor busy or fill a disk.
+
+Where standard error has a pipe of its own, the beginning of a line is held until the next look, so that what
+the other stream says does not stand within it; a stream that has begun a line is read first.
 """
 
 from __future__ import annotations
@@ -68,6 +71,8 @@ class Output:
         self._terminal = terminal
         self._pipes: dict[int, bool] = {}
         """Our ends of those that are open, and whether standard error alone comes through."""
+        self._begun = dict[int, bytes]()
+        """Lines that have begun and are held, by pipe."""
         if terminal is not None:
             self._pipes[terminal.ours] = False
             self.rank_end = self.errors_end = terminal.rank_end
@@ -124,23 +129,46 @@ class Output:
         """Take what is there; closes itself when every writer is gone. `final`: nobody waits for a client."""
         is_asked_for = self._terminal is not None and self._terminal.stream.is_followed
         self._resume_s = now_s + (0.0 if is_asked_for else PAUSE_S)
-        for fd, is_error in list(self._pipes.items()):
+        for fd in sorted(self._pipes, key=lambda each: each not in self._begun):
             try:
                 if self._terminal is not None:
                     data = self._terminal.read(final=final)
                 else:
                     data = os.read(fd, 4 * PIPE_BYTES) or None
             except BlockingIOError:
+                self._keep_begun(fd)
                 continue
             if data is not None:
-                self._keep(data, is_error)
+                self._keep_lines(fd, data)
             else:
                 self._close_pipe(fd)
+
+    @property
+    def has_begun_line(self) -> bool:
+        """Whether it holds the beginning of a line, to be written at the next look."""
+        return bool(self._begun)
+
+    def _keep_lines(self, fd: int, data: bytes) -> None:
+        """Keeps whole lines, and holds the rest if another stream may write before it goes on."""
+        data = self._begun.pop(fd, b"") + data
+        whole = len(data) if len(self._pipes) == 1 else max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if len(data) - whole > LINE_BYTES:
+            whole = len(data)
+        if whole < len(data):
+            self._begun[fd] = data[whole:]
+        if whole:
+            self._keep(data[:whole], self._pipes[fd])
+
+    def _keep_begun(self, fd: int) -> None:
+        if fd in self._begun:
+            self._keep(self._begun.pop(fd), self._pipes[fd])
 
     def read_metrics(self, *, is_over: bool = False) -> dict[str, float]:
         """Reads the metrics in the end of the output, if that is another than last time."""
         if self._read_to != self.bytes_seen or is_over:
-            self._read_to, self._metrics = self.bytes_seen, metrics_in(self.tail + "\n" * is_over)
+            is_cut = self.bytes_seen > len(self._tail)
+            output = self.tail + "\n" * is_over
+            self._read_to, self._metrics = self.bytes_seen, metrics_in(output, is_cut=is_cut)
         return self._metrics
 
     def _keep(self, data: bytes, is_error: bool) -> None:
@@ -172,6 +200,7 @@ class Output:
 
     def _close_pipe(self, fd: int) -> None:
         """The user's file is closed with the last."""
+        self._keep_begun(fd)
         if self._terminal is not None:
             self._terminal.close()
         else:
@@ -288,6 +317,8 @@ class Outputs:
         for rank, output in self._paused_outputs():
             if now_s >= output.resume_s:
                 self.listen(rank)
+                if output.has_begun_line:
+                    self.drain(rank)
 
     @property
     def next_alarm_s(self) -> float:

@@ -79,7 +79,7 @@ def report(
         raise Problem("usage", "--metric goes with --sweep", "cotenant report --sweep JOB --metric NAME")
     form = chosen_format(output, as_json)
     since_s = duration_of("--since", since)
-    with asking(endpoint) as client:
+    with asking(endpoint, from_journal=True) as client:
         reply = client.ask(wire.GetReport(since_s=since_s))
     room = screen.terminal_width()
     show_one(form, reply.report, "report", reply.report, lambda shown: page(shown, room))
@@ -87,7 +87,7 @@ def report(
 
 def show_sweep(number: str, by: SweepMetric, form: Format, endpoint: str | None) -> None:
     request = wire.ListJobs(job_ids=(JobId(number),), include_ended=True, limit=LIMIT_MAX)
-    with asking(endpoint) as client:
+    with asking(endpoint, from_journal=True) as client:
         jobs = [job for reply in pages(client, request) for job in reply.jobs]
     tasks = ranked_tasks(jobs, by)
     show_listing(
@@ -132,7 +132,7 @@ def usage(
     form = chosen_format(output, as_json, LIST_FORMATS)
     request = wire.GetUsage(by=by, since_s=duration_of("--since", since))
     most = whole_number("--limit", limit, ROWS_MAX)
-    with asking(endpoint) as client:
+    with asking(endpoint, from_journal=True) as client:
         last, rows = all_rows(client.ask, request)
     show_listing(
         Listing(

@@ -44,7 +44,7 @@ def pairs(
       cotenant pairs -o json
     """
     form = chosen_format(output, as_json)
-    with asking(endpoint) as client:
+    with asking(endpoint, from_journal=True) as client:
         reply = client.ask(measured_pairs(whole_number("--limit", limit, LIMIT_MAX), containing))
     about = {"now": reply.now, "observations": reply.observations, "more": reply.more}
     show_listing(
@@ -54,8 +54,7 @@ def pairs(
             identity=lambda pair: f"{pair.first}\t{pair.second}",
             columns=COLUMNS,
             extra=about,
-            nothing="no two jobs have been measured together yet; a policy that shares: "
-            "cotenant policy set castor",
+            nothing="no two jobs have been measured together yet",
         ),
         form,
     )

@@ -53,7 +53,7 @@ def timeline(
         raise Problem("usage", f"--until {until or 0} ends before --since {since} begins")
     if output == "svg" and screen.is_terminal():
         raise Problem("usage", "a picture is for a file, not for a terminal", "cotenant timeline > t.svg")
-    with asking(endpoint) as client:
+    with asking(endpoint, from_journal=True) as client:
         view = client.ask(request).timeline
     if output == "json":
         write_json(view)

@@ -104,6 +104,9 @@ def agent(facts: DoctorFacts) -> Check:
         return Check("agent", "warn", found, "see what is said of it there", "cotenant nodes")
     if facts.nodes is not None and link is None and running is None:
         return Check("agent", "ok", "this machine is no host of your controller: `up` or `agent` adds it")
+    if link is None and running is not None and facts.nodes is not None:
+        found = f"{who}; the controller does not have this host: it starts, or it ends again and again"
+        return Check("agent", "warn", found, "look at its log", "cotenant service status")
     if link is None:  # It would use the user's own socket.
         return Check("agent", "ok", who if running else f"{who}: `run` and `up` start one")
     if link.why:

@@ -20,6 +20,7 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.controller.system import paths
+from cotenant.controller.system.endpoint import user_endpoint
 from cotenant.controller.system.settings import LoadedSettings
 
 SYSTEMCTL_S_MAX: Final = 5.0
@@ -136,9 +137,10 @@ def look_around(
     default. `knows_us`: whether our controller has this machine as a host; None: it did not say."""
     seen = running() if seen is None else seen
     uid = os.geteuid() if uid is None else uid
-    mine = _mine(
-        seen, (uid,) if knows_us is False else (uid, 0), ",".join(paths.agent_endpoints(loaded.settings))
-    )
+    endpoints = paths.agent_endpoints(loaded.settings)
+    # No agent of root's comes to a socket that is this account's alone, unless our controller has it.
+    is_own = knows_us is False or (knows_us is None and endpoints == (user_endpoint(),))
+    mine = _mine(seen, (uid,) if is_own else (uid, 0), ",".join(endpoints))
     agent = _agent(mine, root)
     whose = str(agent.pid) if agent else "self"
     runtime = _mps_runtime(loaded)

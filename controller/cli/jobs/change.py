@@ -153,7 +153,7 @@ def _change(
     as_json: bool,
     endpoint: str | None,
 ) -> None:
-    with asking(endpoint) as client:
+    with asking(endpoint, patience_s=PATIENCE_S) as client:
         reply = client.ask(wire.ChangeJobs(verb=verb, job_ids=tuple(JobId(each) for each in jobs)))
     asked_for = f"{verb}: asked for {units.plural(len(jobs), 'job')}"
     output.show_change(verb, {"jobs": jobs}, reply.lines, asked_for, as_json)

@@ -80,7 +80,7 @@ def history(
         limit=whole_number("--limit", limit, LIMIT_MAX),
     )
     left_out = forgotten = 0
-    with asking(endpoint) as client:
+    with asking(endpoint, from_journal=True) as client:
         if form == "parquet":
             from cotenant.controller.cli.jobs.parquet import write_parquet
 

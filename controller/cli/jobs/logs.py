@@ -50,7 +50,8 @@ def logs(
     """
     if following and attempt:
         raise Problem("usage", "--follow goes on over all attempts, and --attempt is one", "leave one out")
-    with asking(endpoint, patience_s=PATIENCE_S if following else 0.0) as client:
+    patience_s = PATIENCE_S if following else 0.0
+    with asking(endpoint, patience_s=patience_s, from_journal=not following) as client:
         found, *others = texts.escape_texts(rows_of(client, job))
         if others or found.array is not None:
             if following:

@@ -116,7 +116,7 @@ def queue(
 def show_jobs(request: wire.ListJobs, form: Format, endpoint: str | None) -> None:
     """Page by page, and below a table what is not in it."""
     some_wait, left_out, forgotten = False, 0, 0
-    with asking(endpoint) as client:
+    with asking(endpoint, from_journal=True) as client:
 
         def listings() -> Iterator[Listing]:
             nonlocal some_wait, left_out, forgotten

@@ -392,13 +392,13 @@ def ensure_controller(endpoint: str | None) -> None:
     Raises:
         Problem: it cannot be started, or is somewhere else and does not answer, or this runs in a job.
     """
+    path = socket_path(paths.client_endpoints(loaded_settings(endpoint).settings)[0])
+    is_own = path is not None and not is_system_socket(path)
     try:
-        ask_status(endpoint)
+        ask_status(endpoint, patience_s=0.0 if is_own else PATIENCE_S)
         return
     except Problem as problem:
-        where = paths.client_endpoint(loaded_settings(endpoint).settings)
-        path = socket_path(where)
-        if problem.code != "unreachable" or path is None or is_system_socket(path):
+        if problem.code != "unreachable" or not is_own:
             raise
         if job := os.environ.get(ENV_JOB):
             raise Problem(
@@ -417,8 +417,8 @@ def ensure_controller(endpoint: str | None) -> None:
         start(folder, endpoint)
 
 
-def ask_status(endpoint: str | None) -> None:
-    with asking(endpoint, timeout_s=5.0) as client:
+def ask_status(endpoint: str | None, *, patience_s: float = 0.0) -> None:
+    with asking(endpoint, timeout_s=5.0, patience_s=patience_s) as client:
         client.ask(wire.GetStatus())
 
 

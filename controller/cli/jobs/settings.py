@@ -7,7 +7,7 @@ from typing import Annotated
 from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.completing import complete_job
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, show_change
-from cotenant.controller.client.asking import asking
+from cotenant.controller.client.asking import PATIENCE_S, asking
 from cotenant.controller.domain import JobId
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.submission.settings import setting
@@ -48,6 +48,6 @@ def set(
     changes = dict(map(setting, texts))
     if len(changes) < len(texts):
         raise Problem("usage", "a key is given twice", "leave one out")
-    with asking(endpoint) as client:
+    with asking(endpoint, patience_s=PATIENCE_S) as client:
         reply = client.ask(wire.SetJobs(job_ids=tuple(map(JobId, jobs)), changes=changes))
     show_change("set", {"jobs": jobs, "changes": changes}, reply.lines, "set: asked for", as_json)

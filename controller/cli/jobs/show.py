@@ -47,7 +47,7 @@ def show(
       cotenant show 7 --json | jq .attempts
     """
     form = chosen_format(output, as_json)
-    with asking(endpoint) as client:
+    with asking(endpoint, from_journal=True) as client:
         reply = ask_of_job(client, lambda job_id: wire.ShowJob(job_id=job_id), job)
         if isinstance(reply, tuple):
             show_tasks(client, reply, job, form)
@@ -79,7 +79,7 @@ def explain(
       cotenant explain 7
     """
     form = chosen_format(output, as_json)
-    with asking(endpoint) as client:
+    with asking(endpoint, from_journal=True) as client:
         found = ask_of_job(client, lambda job_id: wire.Explain(job_id=job_id), job)
         if isinstance(found, tuple):
             row = only(found)

@@ -20,7 +20,7 @@ import msgspec
 
 from cotenant.controller.cli.frame.command import Declared, argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json, write_lines
-from cotenant.controller.client.asking import asking, loaded_settings, own_key_file
+from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings, own_key_file
 from cotenant.controller.client.connection import Client
 from cotenant.controller.client.own_notify import own_webhook, usual_words
 from cotenant.controller.domain import JobId, texts
@@ -229,7 +229,7 @@ def submit(
 
         foresee(request, "json" if as_json else "table", endpoint)
         return OK
-    with asking(endpoint) as client:
+    with asking(endpoint, patience_s=PATIENCE_S) as client:
         if full:
             request = request_with_series(client, request)
         if dry_run:

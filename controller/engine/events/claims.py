@@ -186,6 +186,7 @@ def _skip(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:
         digits = claim.job_id.partition("_")[0]
         number = int(digits) if texts.is_whole_number(digits) else 0
         if ledger.next_number <= number < ledger.next_number + NUMBERS_SKIPPED_MAX:
+            ledger.numbers_skipped += number + 1 - ledger.next_number
             ledger.next_number = number + 1
         return
     if claim.attempt <= job.attempt.number + NUMBERS_SKIPPED_MAX:

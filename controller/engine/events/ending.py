@@ -90,6 +90,7 @@ def left_host(dispatch: Dispatch, job: Job, host_id: HostId, verdict: ExitVerdic
     if outcome == "finished" and host.failures_in_row:
         clear_suspicion(dispatch, host)
     if not job.attempt.hosts_left:
+        dispatch.ledger.records.leave_out_lateness(job)
         _settle(dispatch, job)
     elif outcome != "finished" and job.phase not in LEAVING:
         reason = job.attempt.stop_reason or because("gang-peer-ended", host_id)
@@ -119,7 +120,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
     if cause == "budget" and outcome != "user-failed":
         end(dispatch, job, FINISH, because("budget", f"{job.spec.budget_s:g}"), is_complete=True)
     elif outcome == "finished":
-        dispatch.ledger.records.finishes(job)
+        dispatch.ledger.records.ran_unseen(job)
         learn_duration(dispatch.ledger.estimates, job, dispatch.ledger.now_s)
         if not dispatch.config.lengths_by_command:
             dispatch.ledger.estimates.by_command.clear()

@@ -226,9 +226,28 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
             dispatch.ledger.records.blame_stop(job, "otherwise", reason)
     if event.gpu_fault:
         take_in_fault(dispatch, job, event)
+    _note_lateness(dispatch, job, event)
     left_host(dispatch, job, event.host_id, event.verdict)
     if job.phase is Phase.QUEUED and job.reason.code == "unsplit" and _visits_parts(job):
         _stay_whole(dispatch.ledger, job)
+
+
+def _note_lateness(dispatch: Dispatch, job: Job, event: ev.AttemptEnded) -> None:
+    """Where a controller has started since the attempt was launched, its end may have been while none ran:
+    what it held until then counts, and not until the journal knows of it. Of a gang the last end counts."""
+    ledger, attempt = dispatch.ledger, job.attempt
+    was_away = attempt.epoch != ledger.epoch.token
+    late_s = min(event.ago_s, ledger.now_s - attempt.began_s) if was_away else 0.0
+    ledger.records.note_lateness(job, late_s if attempt.verdict is None else min(late_s, attempt.late_s))
+    charged = job.spec.user if dispatch.config.policy.fair_share_by == "user" else job.spec.organisation
+    account = ledger.accounts.get(charged)
+    if late_s > 0.0 and account is not None and job.placement is not None:
+        held = [ledger.holdings.tenants(each) for each in ledger.holdings.held_by(job, event.host_id)]
+        part = job.placement.fraction
+        devices = part * len(held) if part < 1.0 else sum(1.0 / max(1, len(each)) for each in held)
+        ledger.accounts[charged] = msgspec.structs.replace(
+            account, device_s=account.device_s - devices * late_s
+        )
 
 
 def _go_on_whole(ledger: Ledger, job: Job, detail: str) -> None:

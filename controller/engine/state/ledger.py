@@ -85,6 +85,7 @@ class SavedLedger(msgspec.Struct, kw_only=True):
     pairs: dict[str, Observed]
     estimates: Estimates
     next_number: int = 1
+    numbers_skipped: int = 0
     next_command: int = 1
     ended: list[JobId] = []
     """Oldest first."""
@@ -136,6 +137,8 @@ class Ledger:
         self.profiles = Profiles()
         self.resumes = Resumes()
         self.next_number = 1
+        self.numbers_skipped = 0
+        """Of jobs in a history that this journal has lost."""
         self.next_command = 1
         self.began_hour = 0
         self.epoch = Epoch()
@@ -328,6 +331,7 @@ class Ledger:
             profiles=self.profiles,
             resumes=self.resumes,
             next_number=self.next_number,
+            numbers_skipped=self.numbers_skipped,
             next_command=self.next_command,
             ended=list(self.phases.ended.sizes),
             departed=list(self.holdings.departed.values()),
@@ -351,6 +355,7 @@ class Ledger:
         self.estimates = saved.estimates
         self.profiles, self.resumes = saved.profiles, saved.resumes
         self.next_number, self.next_command = saved.next_number, saved.next_command
+        self.numbers_skipped = saved.numbers_skipped
         self.epoch, self.epochs_past = saved.epoch, saved.epochs_past
         self.epochs_of_run, self.hold_until_s = saved.epochs_of_run, saved.hold_until_s
         self.accounts, self.rank_again_s = saved.accounts, saved.rank_again_s

@@ -144,6 +144,8 @@ class Records:
         if job.phase is LOADING and cause == "preempted":
             job.counts.futile_preemptions += 1
             job.spent.futile_s += self._phases.now_s - job.phase_since_s
+        elif cause in ("cancelled", "time-limit") and not job.attempt.capable:
+            self.ran_unseen(job)
         self._phases.change(job, Change.SAVE_AND_STOP if save else Change.STOP, reason)
 
     def hurry_stop(self, job: Job) -> None:
@@ -174,6 +176,7 @@ class Records:
             )  # What is left is counted from there, not from its last report.
         job.counts.preemptions += job.attempt.stop_cause in ("preempted", "user")
         job.counts.resizes += job.attempt.stop_cause == "resized"
+        job.spent.wait_s += job.attempt.late_s
         job.placement, job.progress.step, job.estimate.remaining_s, job.estimate.slowdown = (
             None,
             step,
@@ -188,17 +191,37 @@ class Records:
         ):
             job.spent.past_limit_s = job.spent.load_s + job.spent.run_s
 
-    def finishes(self, job: Job) -> None:
-        """A job that has done its work without a step that could be seen has run, and not loaded, all the
-        time."""
+    def note_lateness(self, job: Job, late_s: float) -> None:
+        """The attempt had ended so long before anybody heard of it."""
+        job.attempt.late_s = late_s
+
+    def leave_out_lateness(self, job: Job) -> None:
+        """Counts the attempt's time up to its end: it takes the rest off the present phase, and off those
+        before it, the last first."""
+        now_s, spent, left_s = self._phases.now_s, job.spent, job.attempt.late_s
+        cut_s = min(left_s, now_s - job.phase_since_s)
+        job.phase_since_s, left_s = job.phase_since_s + cut_s, left_s - cut_s
+        from_run_s = min(left_s, spent.run_s) if job.phase is not RUNNING else 0.0
+        spent.run_s -= from_run_s
+        from_load_s = min(left_s - from_run_s, spent.load_s)
+        spent.load_s -= from_load_s
+        spent.run_s = max(0.0, spent.run_s - (left_s - from_run_s - from_load_s))
+
+    def ran_unseen(self, job: Job) -> None:
+        """A job whose attempt ends without a step that could be seen has run, and not loaded, all the time;
+        where it does not finish, only if its library did not say hello."""
         if job.phase is LOADING:
             job.spent.run_s += self._phases.now_s - job.phase_since_s
             job.phase_since_s = self._phases.now_s
 
     def end(self, job: Job, change: Change, reason: Reason, *, is_complete: bool = False) -> None:
         """All processes are gone and the job is over; `is_complete`: it has done all that it was to do."""
+        if not job.attempt.capable:
+            self.ran_unseen(job)
         self._phases.change(job, change, reason)
         job.placement, job.attempt.start_assumed_s = None, None
+        if job.ended_s is not None:
+            job.ended_s -= job.attempt.late_s
         if is_complete:
             job.estimate.remaining_s = 0.0
 
@@ -295,12 +318,13 @@ class Records:
     def loaded_longer(self, job: Job) -> float:
         """A running job makes its first step only now: all its time since that was assumed was its load.
         Returns how long the attempt took to load."""
-        longer_s = self._phases.now_s - job.phase_since_s
-        job.spent.load_s, job.phase_since_s = job.spent.load_s + longer_s, self._phases.now_s
-        return job.attempt.load_assumed_s + longer_s
+        load_s = job.attempt.load_assumed_s + self._phases.now_s - job.phase_since_s
+        job.spent.run_s -= job.attempt.load_assumed_s
+        job.spent.load_s, job.phase_since_s = job.spent.load_s + load_s, self._phases.now_s
+        return load_s
 
     def first_step(self, job: Job, step: int, *, assumed: bool) -> None:
-        """The job trains from now on."""
+        """The job trains from now on; where that is assumed, it has since its start."""
         job.attempt.start_assumed_s = self._phases.now_s if assumed else None
         job.attempt.load_assumed_s = self._phases.now_s - job.phase_since_s if assumed else 0.0
         job.estimate.remaining_at_s = self._phases.now_s
@@ -308,6 +332,11 @@ class Records:
             job.progress.step = step
         if job.phase is LOADING:
             assert job.placement is not None
+            if assumed:
+                done_s, job.phase_since_s = job.attempt.load_assumed_s, self._phases.now_s
+                job.spent.run_s += done_s
+                if job.estimate.remaining_s is not None:
+                    job.estimate.remaining_s = max(0.0, job.estimate.remaining_s - done_s)
             self._phases.change(job, FIRST_STEP, job.placement.reason)
         else:
             self._phases.move(job)

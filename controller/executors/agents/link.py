@@ -73,7 +73,28 @@ class DeviceRead(NamedTuple):
     at_s: float
 
 
-class AgentExecutor:
+class AgentNews:
+    """What agents have said last, for views: never journalled. Of agents that nobody hears, nothing."""
+
+    def __init__(self) -> None:
+        self.telemetry: dict[JobId, wire.AttemptProgress] = {}
+        """The newest progress of each job."""
+        self.readings: dict[DeviceId, DeviceRead] = {}
+        """The newest of each device."""
+        self.fork_servers: dict[HostId, ForkServers] = {}
+        self.pulls: dict[HostId, dict[JobId, str]] = {}
+        """How far images have come to each host."""
+
+    def fetched_bytes(self, job_id: JobId) -> int:
+        """How much of a job's packed tree has come to its hosts."""
+        return 0
+
+    def silent_s(self, host_id: HostId, now_s: float) -> float | None:
+        """How long ago a host was heard last; None: it never was."""
+        return None
+
+
+class AgentExecutor(AgentNews):
     """The executor that carries out commands on all agents."""
 
     def __init__(
@@ -86,6 +107,7 @@ class AgentExecutor:
         silent_after_s: float,
         trees: TreeFiles | None = None,
     ) -> None:
+        super().__init__()
         self._core = core
         self._send_frame = send
         self._secrets = secrets
@@ -100,13 +122,6 @@ class AgentExecutor:
         self.trees = TreeService(core, trees)
         self.logs = HostQuestions(core.clock, self.say, no_log)
         self.streams = HostQuestions(core.clock, self.say, no_stream, STREAM_QUESTIONS_MAX)
-        self.telemetry: dict[JobId, wire.AttemptProgress] = {}
-        """The newest progress of each job, for views: never journalled."""
-        self.readings: dict[DeviceId, DeviceRead] = {}
-        self.fork_servers: dict[HostId, ForkServers] = {}
-        """The newest of each device, for views and Prometheus: never journalled."""
-        self.pulls: dict[HostId, dict[JobId, str]] = {}
-        """How far images have come to each host, likewise."""
         now_s = core.clock.now_s()
         self.watch = HostWatch(silent_after_s=silent_after_s, lease_s=lease_s, now_s=now_s)
         self.rebuilt()
@@ -119,6 +134,12 @@ class AgentExecutor:
         self._seen = self._core.journal.reports()
         for host_id in [host_id for host_id, link in self._links.items() if not link.welcomed]:
             self._drop(host_id)  # Its joining was not written; it greets again.
+
+    def fetched_bytes(self, job_id: JobId) -> int:
+        return self.trees.fetched.get(job_id, 0)
+
+    def silent_s(self, host_id: HostId, now_s: float) -> float | None:
+        return self.watch.age_s(host_id, now_s)
 
     # --- Agents speak ------------------------------------------------------------------------------
 
@@ -339,13 +360,20 @@ class AgentExecutor:
             return True
         if message.sequence > seen:
             if self._histories.is_meant(message):
-                self._core.happen(message.event)
+                self._core.happen(self._aged(message.event))
             else:
                 self._core.counters["reports_of_lost_history"] += 1
             self._seen[host_id] = seen = message.sequence
             self._core.journal.keep_report(host_id, seen)
         self._core.run_after_commit(partial(self._confirm, link.address, seen))
         return True
+
+    def _aged(self, event: ev.FromAttempt) -> ev.FromAttempt:
+        """An end, with how long ago it was: the controller may have been away meanwhile."""
+        if not isinstance(event, ev.AttemptEnded) or event.ended_unix_s is None:
+            return event
+        ago_s = max(0.0, self._core.clock.wall() - event.ended_unix_s)
+        return msgspec.structs.replace(event, ago_s=ago_s)
 
     def _confirm(self, address: bytes, sequence: int) -> None:
         self._say(address, wire.ReportAck(sequence=sequence))

@@ -43,7 +43,7 @@ from cotenant.controller.sim.past.journal import (
 from cotenant.controller.sim.world.outcome import RunResult
 from cotenant.controller.sim.world.workload import Cluster, Workload
 
-STILL_THERE: Final = "not ended yet"
+STILL_THERE: Final = "not ended yet, and never trained"
 NEVER_TRAINED: Final = "ended before a first step"
 BEGAN_AGAIN: Final = "queued again after it had ended: counted up to its first end"
 
@@ -101,6 +101,8 @@ class JournalRecord:
     jobs: tuple[Lived, ...]
     """In order of arrival; not empty."""
     excluded: dict[str, int]
+    left_out_preemptions: int
+    """Of jobs that go on and have never trained."""
     cluster: Cluster
     settings: dict[str, int]
     """Policies in force: name -> jobs that arrived under it."""
@@ -183,7 +185,7 @@ def read_journal(where: Path | str, *, since_s: float | None = None) -> JournalR
 
     Raises:
         JournalError: there is no journal, or it cannot be read.
-        NothingToReplay: no job in it has both arrived and ended.
+        NothingToReplay: no job in it has both arrived and trained.
     """
     with open_journal(where) as journal:
         runs, last_s, last_wall_s = extent(journal)
@@ -202,10 +204,6 @@ class _Open:
         self.expected_s = expected_s
         self.arrived_s: float | None = None
         self.loads: list[float] = []
-        self.unsure_s = 0.0
-        """Loads whose end was only assumed."""
-        self.assumed_s = 0.0
-        """Of these the present attempt's."""
         self.pauses: list[float] = []
         self.lost_work = False
 
@@ -218,6 +216,10 @@ class _Watcher:
         self._open: dict[JobId, _Open] = {}
         self._waiting_to_arrive: dict[JobId, None] = {}
         self._jobs: list[Lived] = []
+        self._unended = 0
+        """Of these, how many go on."""
+        self._put_off = 0
+        """Preemptions of those that go on and have never trained."""
         self._excluded: Counter[str] = Counter()
         self._settings: Counter[str] = Counter()
         self._parameters: dict[str, Parameters] = {}
@@ -253,10 +255,21 @@ class _Watcher:
         self._troubles.observe(engine, event)
 
     def finish(self, engine: Engine) -> None:
-        """Ends, at the journal's end, the jobs that another one's end has ended."""
+        """Ends, at the journal's end, the jobs that another one's end has ended, and counts those that go on
+        with what they have had by then: leaving them out would leave out those that were put off most."""
         self._ageing_s, self._sharing = engine.config.policy.ageing_s, engine.config.sharing
         for job_id in list(self._open):
             self._may_end(engine, job_id)
+        for job_id, kept in list(self._open.items()):
+            job = engine.jobs[job_id]
+            if kept.arrived_s is None or kept.arrived_s < self._begin_s:
+                continue
+            if job.ran_s(engine.now_s) > 0.0:
+                del self._open[job_id]
+                self._jobs.append(_lived_job(job, kept, kept.arrived_s, engine.now_s))
+                self._unended += 1
+            else:
+                self._put_off += job.counts.preemptions
 
     def _host_lost(self, engine: Engine) -> None:
         for job_id, kept in list(self._open.items()):
@@ -289,16 +302,10 @@ class _Watcher:
         if job is None or kept is None:
             return
         if isinstance(event, ev.FirstStepDone):
-            spent = job.spent.load_s - job.spent.futile_s - sum(kept.loads) - kept.unsure_s
-            if event.assumed and spent > 0.0:
-                kept.assumed_s = spent
-                kept.unsure_s += spent
-            elif not event.assumed and spent > 0.0:
-                kept.loads.append(spent + kept.assumed_s)
-                kept.unsure_s -= kept.assumed_s
-                kept.assumed_s = 0.0
+            spent = job.spent.load_s - job.spent.futile_s - sum(kept.loads)
+            if not event.assumed and spent > 0.0:
+                kept.loads.append(spent)
             return
-        kept.assumed_s = 0.0
         spent = job.spent.pause_s - sum(kept.pauses)
         if spent > 0.0 and event.verdict.outcome == "stopped":
             kept.pauses.append(spent)
@@ -339,7 +346,7 @@ class _Watcher:
         )
         if not self._jobs or not self._devices:
             raise NothingToReplay(
-                f"{place}: no job that arrived in this part of the journal has trained and ended "
+                f"{place}: no job that arrived in this part of the journal has trained "
                 f"({excluded[STILL_THERE]} not ended yet)"
             )
         jobs = tuple(sorted(self._jobs, key=lambda job: (job.arrived_s, job.job_id)))
@@ -352,6 +359,7 @@ class _Watcher:
             end_wall_s=end_wall_s,
             jobs=jobs,
             excluded={reason: count for reason, count in sorted(excluded.items()) if count},
+            left_out_preemptions=self._put_off,
             cluster=cluster,
             settings=dict(self._settings),
             setting=Setting(name, self._parameters[name]),
@@ -361,7 +369,8 @@ class _Watcher:
                 *self._troubles.notes(sum(self._devices.values()), end_s),
                 *about_hosts,
                 *_about_jobs(jobs),
-                *_about_open(excluded[STILL_THERE]),
+                *_about_open(excluded[STILL_THERE], self._put_off),
+                *_about_unended(self._unended),
                 *self._about_policies(name),
             ),
         )
@@ -405,12 +414,18 @@ def _about_jobs(jobs: tuple[Lived, ...]) -> list[str]:
     return notes
 
 
-def _about_open(count: int) -> list[str]:
+def _about_open(count: int, preemptions: int) -> list[str]:
     if not count:
         return []
-    return [
-        f"the devices that {_jobs(count)} without an end yet held and waited for are free in the simulations"
-    ]
+    suffered = f"; they were preempted {preemptions:,} times" if preemptions else ""
+    who = f"{_jobs(count)} without an end or any training yet"
+    return [f"the devices that {who} held and waited for are free in the simulations{suffered}"]
+
+
+def _about_unended(count: int) -> list[str]:
+    if not count:
+        return []
+    return [f"{_jobs(count)} without an end yet count with what they had trained by the journal's end"]
 
 
 def _jobs(count: int) -> str:
@@ -420,7 +435,8 @@ def _jobs(count: int) -> str:
 def _lived_job(job: Job, kept: _Open, arrived_s: float, now_s: float) -> Lived:
     ended_s = now_s if job.ended_s is None else job.ended_s
     jct_s = max(0.0, ended_s - arrived_s)
-    load_s, run_s, is_quick = job.spent.load_s, job.spent.run_s, job.spent.load_s <= job.spent.futile_s
+    _, load_s, run_s, pause_s = job.times(now_s)
+    is_quick = load_s <= job.spent.futile_s
     if is_quick:
         kept.loads = [0.0]
     blurred = kept.lost_work or bool(job.co_tenants)
@@ -437,10 +453,10 @@ def _lived_job(job: Job, kept: _Open, arrived_s: float, now_s: float) -> Lived:
         fraction=job.spec.gpu_fraction,
         arrived_s=arrived_s,
         jct_s=jct_s,
-        wait_s=max(0.0, jct_s - load_s - run_s - job.spent.pause_s),
+        wait_s=max(0.0, jct_s - load_s - run_s - pause_s),
         load_s=load_s,
         run_s=run_s,
-        pause_s=job.spent.pause_s,
+        pause_s=pause_s,
         futile_s=job.spent.futile_s,
         preemptions=job.counts.preemptions,
         futile_preemptions=job.counts.futile_preemptions,

@@ -88,7 +88,8 @@ def grow_cluster(cluster: Cluster, gpus: int) -> Cluster:
 def actual_summary(record: JournalRecord) -> dict[str, Any]:
     """What happened, in the fields of a run; those that a journal cannot fill are null."""
     unknown = dict.fromkeys(("gpu_busy_ratio", "events", "wall_s", "cpu_s", "thinking_s", "rework_s"))
-    return {"label": HAPPENED, **summarise(record.outcome()), **unknown}
+    left_out = {"left_out_preemptions": record.left_out_preemptions} if record.left_out_preemptions else {}
+    return {"label": HAPPENED, **summarise(record.outcome()), **unknown, **left_out}
 
 
 def calibration(record: JournalRecord, runs: Sequence[TaskRun]) -> dict[str, Any] | None:

@@ -67,7 +67,7 @@ def sbatch(words: list[str]) -> int:
         request = request_with_copy(request, Path(os.path.abspath(rest[0])))
     if "--test-only" in given:
         request = msgspec.structs.replace(request, dry_run=True)
-    with asking(patience_s=PATIENCE_S if {"-W", "--wait"} & given else 0.0) as client:
+    with asking(patience_s=PATIENCE_S) as client:
         reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
         for note in reply.notes:
             tell(f"note: {note}")

@@ -50,6 +50,45 @@ def test_other_numbers_are_metrics_where_they_surely_have_a_name(
     assert metrics_in(output) == metrics
 
 
+@pytest.mark.parametrize(
+    ("output", "metrics"),
+    [
+        # Settings that are printed once, and results that are no metric's (nanoGPT, pytorch-tutorial).
+        ("batch_size = 12\nlearning_rate = 6e-4\nblock_size: 1024\ndropout=0.0\n", {}),
+        ("num decayed parameter tensors: 5, with 1,024 parameters\nwill be: 128\n", {}),
+        ("Accuracy of the network on the 10000 test images: 92 %\n", {}),
+        # What comes again with another number, and what comes again with the same.
+        ("Train Epoch: 1 [0/60]\nTrain Epoch: 1 [30/60]\n", {}),
+        ("Train Epoch: 1 [0/60]\nTrain Epoch: 2 [0/60]\n", {"Epoch": 2.0}),
+        ("lr: 0.1 tokens: 5\nlr: 0.05 tokens: 5\n", {"lr": 0.05}),
+        # A metric counts the first time.
+        ("final val_acc=0.91\n", {"val_acc": 0.91}),
+        (
+            "Test set: Average loss: 0.25, top1: 88, mIoU 3, eval_rouge1=0.5\n",
+            {"loss": 0.25, "top1": 88.0, "eval_rouge1": 0.5},
+        ),
+        # torchrun, of two ranks that have failed.
+        ("rank : 0 (local_rank: 0)\n exitcode : 1 (pid: 7)\n", {}),
+        ("rank : 0 (local_rank: 0)\nrank : 1 (local_rank: 1)\n exitcode : 2 (pid: 8)\n", {}),
+    ],
+)
+def test_a_name_is_a_metric_if_it_says_so_or_comes_again_with_another_number(
+    output: str, metrics: dict[str, float]
+) -> None:
+    assert metrics_in(output) == metrics
+
+
+@pytest.mark.parametrize("end", ["\r", "\n"])
+def test_a_name_that_was_cut_off_is_none(end: str) -> None:
+    """The end of a long output begins within a line; a progress bar's lines end with a carriage return."""
+    bar = f"step 585, loss 0.932{end}step 586, loss 0.931{end}"
+    whole = metrics_in(bar)
+    assert whole == {"loss": 0.931}
+    for cut in range(1, len(bar)):
+        assert metrics_in(bar[cut:], is_cut=True).items() <= {"loss": 0.931}.items()
+    assert metrics_in("oss: 0.5 ", is_cut=True) == {}
+
+
 RUN = "https://wandb.ai/someone/project/runs/3vyg1x2a"
 LINKS = {
     # wandb 0.31.0, sdk/wandb_run.py: `_header_run_info` and `_footer_sync_info`, as they are printed.

@@ -196,6 +196,34 @@ def test_what_was_told_and_what_came_of_it_outlive_a_restart_and_a_replay(statio
     assert (submission.predictions, submission.uncalibrated) == (3, 15)
 
 
+def test_an_interval_that_is_over_has_missed_before_its_job_ends(stations: Make) -> None:
+    """Else whoever takes longest is never counted."""
+    station = stations()
+    address = station.join()
+    for _ in range(18):
+        job_id = station.submit(expected_s=30.0)
+        run_one(station, address, job_id, until="step")
+        worked_out(station, roll_outs=2)
+        station.time_s += 30.0
+        run_one_end(station, address, job_id)
+    late = station.submit(expected_s=30.0)
+    run_one(station, address, late, until="step")
+    worked_out(station, roll_outs=2)
+
+    def of_submissions() -> clients.EtaScoreView:
+        scores: tuple[clients.EtaScoreView, ...] = station.ask(clients.ListEtas()).scores
+        return next(each for each in scores if each.kind == "submission")
+
+    before = of_submissions()
+    assert (before.predictions, before.coverage_80, before.hit_rate_100) == (3, 1.0, 1.0)
+    station.time_s += 3_000.0
+    after = of_submissions()
+    assert (after.predictions, after.coverage_80, after.hit_rate_100) == (4, 0.75, 0.75)
+    run_one_end(station, address, late)
+    ended = of_submissions()
+    assert (ended.predictions, ended.coverage_80) == (4, 0.75)
+
+
 def test_another_policys_answer_is_not_shown(station: Station) -> None:
     busy(station, 2)
     worked_out(station)

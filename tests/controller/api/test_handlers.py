@@ -15,7 +15,7 @@ from cotenant.controller.api.job_settings import JobSettings
 from cotenant.controller.api.leading import LeadershipRequests
 from cotenant.controller.api.past import AccountingRequests, ProfileRequests, TimelineRequests
 from cotenant.controller.api.permissions import BURST, Rates
-from cotenant.controller.api.queries import Queries
+from cotenant.controller.api.queries import Queries, StatusRequests
 from cotenant.controller.api.reservations import ReservationRequests
 from cotenant.controller.api.shadow import ShadowRequests
 from cotenant.controller.api.trees import TreeRequests
@@ -35,7 +35,7 @@ def test_every_request_has_an_answer(station: Station) -> None:
     kinds = (
         Arrivals, Queries, Changing, ProfileRequests, EtaRequests, AccountingRequests, JobSettings,
         ShadowRequests, TimelineRequests, AllocationRequests, LeadershipRequests, ReservationRequests,
-        OwnerRequests, TreeRequests,
+        OwnerRequests, TreeRequests, StatusRequests,
     )  # fmt: skip
     answered = answers_of(*map(object.__new__, kinds), station.notifier)
     waiting = {clients.WaitJobs, clients.ReadJobLog, clients.ForeseeArrival, clients.ForeseeWidths}
@@ -336,7 +336,10 @@ def test_every_change_is_in_the_audit_log(station: Station) -> None:
         ("release", "job 1 is loading: only held jobs can be released"),
         ("hold", "job 1 is loading: only waiting jobs can be held"),
         ("checkpoint", "job 1 is loading: only running jobs can be saved"),
-        ("preempt", "job 1 cannot resume: it has made no step, and has not said that it can"),
+        (
+            "preempt",
+            "job 1 cannot resume: no optimizer of torch was seen to step in it, and it has not said so",
+        ),
     ],
 )
 def test_a_verb_that_means_nothing_now_says_why(station: Station, verb: Any, why: str) -> None:

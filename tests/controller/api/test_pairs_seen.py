@@ -7,8 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from cotenant.controller.api.queries import pair_views
+from cotenant.controller.api.sharing import sharing_view
+from cotenant.controller.domain import JobId
+from cotenant.controller.history import accounts
 from cotenant.controller.knowledge import PairSeen, PairTable, PairVerdict, kind_of, loses
 from cotenant.controller.performance import Interference
+from cotenant.controller.present.sharing import slowdown
 from cotenant.controller.wire import clients
 from tests.controller.building import spec
 from tests.controller.knowledge.test_pairs import job
@@ -43,6 +47,27 @@ def test_each_kind_of_pair_is_told_once_the_worst_first() -> None:
     assert (lost.first_count, lost.second_count) == (3, 3)
     own = next(view for view in views if view.first == view.second)
     assert (own.first_xi, own.first_count) == (2.0, 6)
+
+
+@pytest.mark.parametrize(("steps", "ratio"), [(5.0, None), (29.0, None), (30.0, 3.5)])
+def test_pairs_and_show_tell_one_ratio_or_none(steps: float, ratio: float | None) -> None:
+    """Of jobs that are remembered it is what they have done; a few steps say nothing in either."""
+    row = accounts.SharedWork(
+        beside=(JobId("2"),), seconds=35.0, device_s=17.0, steps=steps, alone_s=10.0, work_device_s=10.0,
+        predicted_s=None, slowdown=None,
+    )  # fmt: skip
+    seen = accounts.Sums()
+    seen.add(row)
+    pair = next(
+        each for each in table().list_seen() if {"x.py", "y.py"} == {each.first[-4:], each.second[-4:]}
+    )
+    view = pair_views([pair], 3, sums={pair.keys: seen})[0]
+    assert view.first_xi == ratio
+    assert view.second_xi is not None, "of the other nothing is remembered: what was learned stands"
+    assert (view.benefit is None) == (ratio is None)
+    told = slowdown(sharing_view(row))
+    said = "3.50 times as long as alone" if ratio else f"too few steps yet ({steps:.0f} of 30)"
+    assert told == f"beside job 2: {said}"
 
 
 def test_a_verdict_needs_measurements_both_ways() -> None:

@@ -84,7 +84,7 @@ def test_a_script_that_tells_no_steps_has_run_all_the_same(stations: Callable[..
     assert {segment.phase for segment in drawn.segments} == {"running"}
 
 
-def test_a_script_that_tells_no_steps_loads_until_it_counts_as_running(
+def test_a_script_that_tells_no_steps_has_run_since_its_launch(
     stations: Callable[..., Station],
 ) -> None:
     station = stations()
@@ -97,4 +97,4 @@ def test_a_script_that_tells_no_steps_loads_until_it_counts_as_running(
     station.tick(5.0)
     drawn = timeline_of_view(station.ask(clients.GetTimeline(since_s=100.0)).timeline, local_utc_offset_s=0.0)
     lasted = {each.phase: each.end_s - each.start_s for each in drawn.segments}
-    assert lasted == {"loading": pytest.approx(10.0), "running": pytest.approx(5.0)}
+    assert lasted == {"running": pytest.approx(15.0)}

@@ -472,7 +472,7 @@ def test_surroundings_are_read_from_files(tmp_path: Path, monkeypatch: pytest.Mo
         ENGINE,
     )
     loaded = settings.load({"mps.runtime_dir": str(tmp_path / "own")}, files=[], environ={})
-    found = look_around(loaded, tmp_path, seen, uid=1000)
+    found = look_around(loaded, tmp_path, seen, uid=1000, knows_us=True)
     assert found.wsl and found.peer_memory and found.infiniband == ("mlx5_0",)
     assert found.agent is not None and (found.agent.pid, found.agent.user) == (7, "root")
     assert found.limits == InheritedLimits(open_files=1024, locked_kib=8192)
@@ -555,6 +555,32 @@ def test_the_controller_says_how_it_has_this_machine(
     )
     check = next(each for each in run_all(given) if each.name == "agent")
     assert check.verdict == verdict and found in check.found
+
+
+def test_an_agent_that_never_joins_is_not_well(replies: ModuleType) -> None:
+    """It ends and is started again by its service: its process is there, and no host."""
+    given = DoctorFacts(
+        loaded=settings.load({}, files=[], environ={}),
+        status=None,
+        nodes=replies.nodes(),
+        why_unreachable=Problem("unreachable", "no controller"),
+        around=Surroundings(agent=Agent(pid=8, user="root", uid=0)),
+        host="vm",
+    )
+    check = next(each for each in run_all(given) if each.name == "agent")
+    assert check.verdict == "warn"
+    assert check.found == (
+        "process 8 of root; the controller does not have this host: it starts, or it ends again and again"
+    )
+
+
+def test_roots_agent_is_not_mine_where_my_socket_is_mine_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    roots = SeenProcess(pid=7, user="root", uid=0, words=("python", "-m", "cotenant.agent"))
+    found = look_around(settings.load({}, files=[], environ={}), tmp_path, (roots,), uid=1000)
+    assert (found.agent, found.other_agents) == (None, (roots,))
 
 
 def test_agents_of_others_are_told_apart() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import ENDED, AttemptNo, DeviceId, JobId
+from cotenant.controller.domain import ENDED, AttemptNo, DeviceId, Epoch, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.history.accounts import SharedWork, Sums, sums_by_kinds, together, totals
@@ -314,6 +314,86 @@ def told_of_two(load_s: float, run_s: float, assumed_s: float | None, reported_s
         device_s=totals(jobs, desk.history.attempts, ALWAYS_S, desk.now_s).held_device_s,
         of_kinds=sums_by_kinds(jobs, desk.history.attempts),
     )
+
+
+@pytest.mark.parametrize("outcome", ["finished", "user-failed", "cancelled", "time-limit"])
+@pytest.mark.parametrize("ran_s", [1, 5, 9, 20, 25])
+def test_what_makes_no_step_has_run_all_the_time(ran_s: int, outcome: str) -> None:
+    """`sleep 20` has run for 20 s and loaded for none, however late that was assumed, for all who tell it."""
+    desk = Watched("fifo", report(devices=1))
+    desk.submit(1, time_limit_s=float(ran_s) if outcome == "time-limit" else None)
+    of: dict[str, Any] = {"job_id": JobId("1"), "attempt": AttemptNo(1), "host_id": desk.hosts("1")[0]}
+    if ran_s > 10:
+        desk.wait(10.0)
+        desk.tell(ev.FirstStepDone(**of, step=0, assumed=True))
+        assert (desk.job("1").spent.load_s, desk.job("1").ran_s(desk.now_s)) == (0.0, 10.0)
+        assert desk.job("1").known_left_s(desk.now_s) in (None, ran_s - 10.0)
+    desk.wait(ran_s - desk.now_s)
+    if outcome == "cancelled":
+        desk.tell(ev.CancelRequested(job_id=JobId("1"), by="root"))
+    desk.end(1, "stopped" if outcome in ("cancelled", "time-limit") else outcome)
+    job, attempt = desk.job("1"), desk.attempt("1")
+    assert job.phase in ENDED
+    assert (job.spent.load_s, job.spent.run_s, job.spent.pause_s) == (0.0, ran_s, 0.0)
+    assert attempt.trains_since_s == attempt.launched_s
+    assert (attempt.account.load_device_s, attempt.account.train_device_s) == (0.0, ran_s)
+
+
+@given(
+    load_s=st.integers(1, 100),
+    run_s=st.integers(1, 500),
+    away_s=st.integers(1, 5_000),
+    is_step_late=st.booleans(),
+    is_stopped_late=st.booleans(),
+    outcome=st.sampled_from(["finished", "user-failed", "infra-failed"]),
+)
+@settings(max_examples=examples(0.3))
+def test_no_more_is_billed_than_the_agent_knows(
+    load_s: int, run_s: int, away_s: int, is_step_late: bool, is_stopped_late: bool, outcome: str
+) -> None:
+    """The job ends while no controller runs, or in a history that a restored journal lacks. What comes of it
+    late, the first step with it or a cancel after it, changes nothing of what it has held."""
+    desk = Watched("fifo", report(devices=1), fair_share_half_life_s=9e8)
+    desk.submit(1, user="ada")
+    of: dict[str, Any] = {"job_id": JobId("1"), "attempt": AttemptNo(1), "host_id": desk.hosts("1")[0]}
+    desk.tell(ev.EpochBegan(epoch=Epoch(number=1, token="one"), after=1))
+    desk.wait(load_s)
+    if not is_step_late:
+        desk.tell(ev.FirstStepDone(**of, step=1))
+    desk.wait(run_s + away_s)
+    desk.tell(ev.EpochBegan(epoch=Epoch(number=2, token="two"), after=2))
+    if is_step_late:
+        desk.tell(ev.FirstStepDone(**of, step=1))
+    if is_stopped_late:
+        desk.tell(ev.CancelRequested(job_id=JobId("1"), by="root"))
+    known_s = load_s + run_s
+    desk.end(1, outcome, ago_s=float(away_s))
+    job, attempt = desk.job("1"), desk.attempt("1")
+    spent = job.spent
+    assert spent.load_s + spent.run_s + spent.pause_s == pytest.approx(known_s)
+    assert min(spent.load_s, spent.run_s, spent.pause_s) >= 0.0
+    if not is_step_late:
+        assert spent.load_s == pytest.approx(load_s)
+    assert attempt.ended_s == pytest.approx(known_s)
+    account = attempt.account
+    held_s = account.load_device_s + account.train_device_s + account.leave_device_s
+    assert held_s == pytest.approx(known_s)
+    used = desk.engine.decayed_usage("user", desk.now_s)
+    assert used is not None
+    assert used["ada"] == pytest.approx(known_s, rel=1e-3)
+    if job.ended_s is not None:
+        assert job.ended_s == pytest.approx(known_s)
+    else:
+        assert spent.wait_s == pytest.approx(away_s)
+
+
+def test_an_end_that_a_running_controller_hears_late_counts_as_it_is_heard() -> None:
+    """Until then nobody else could have the devices."""
+    desk = Watched("fifo", report(devices=1))
+    desk.run(1)
+    desk.wait(50.0)
+    desk.end(1, "finished", ago_s=20.0)
+    assert (desk.job("1").spent.run_s, desk.attempt("1").ended_s) == (50.0, 50.0)
 
 
 def desk_of_two_loading() -> Watched:

@@ -109,7 +109,9 @@ def test_failures_and_missing_devices_are_said_because_no_simulation_has_them(
     notes = read_journal(told.write_journal(tmp_path, story)).notes
     assert notes[0].startswith("1 attempt of 1 job failed by the infrastructure: ")
     assert notes[1].startswith("45 % of the devices' time they took no work")
-    assert any(note.startswith("the devices that 1 job without an end yet held") for note in notes)
+    assert any(
+        note.startswith("the devices that 1 job without an end or any training yet held") for note in notes
+    )
 
 
 def test_where_nothing_failed_nothing_is_said_of_it(told: ModuleType, tmp_path: Path) -> None:
@@ -188,6 +190,21 @@ def test_what_never_trained_or_has_not_ended_is_counted(told: ModuleType, tmp_pa
     record = read_journal(told.write_journal(tmp_path, story))
     assert record.excluded == {NEVER_TRAINED: 1, STILL_THERE: 1}
     assert len(record.jobs) == 2
+
+
+def test_who_has_not_ended_counts_with_what_it_has_had(told: ModuleType, tmp_path: Path) -> None:
+    """Else those that were preempted again and again are left out, and the past looks best."""
+    story = [
+        *told.TWO_IN_TURN,
+        (200.0, told.arrived("d")),
+        (210.0, told.first_step("d")),
+        (260.0, told.joined()),
+    ]
+    record = read_journal(told.write_journal(tmp_path, story))
+    assert record.excluded == {}
+    (job,) = [each for each in record.jobs if each.job_id == "d"]
+    assert (job.jct_s, job.wait_s, job.load_s, job.run_s, job.length_s) == (60.0, 0.0, 10.0, 50.0, 50.0)
+    assert "1 job without an end yet count with what they had trained by the journal's end" in record.notes
 
 
 def test_time_held_back_is_no_waiting(told: ModuleType, tmp_path: Path) -> None:
