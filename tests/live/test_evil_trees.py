@@ -107,6 +107,7 @@ def await_end(client: Client, job_id: JobId) -> wire.Shown:
 
 def test_what_is_unpacked_by_roots_agent_is_its_users(cluster: Cluster, packed: Path) -> None:
     agent = cluster.agents[HostId("h1")].pid
+    assert cluster.keys is not None
     with Client(cluster.endpoint, add_user(cluster.keys, OTHER), timeout_s=PATIENCE_S) as client:
         for name in ("a name of 300 characters",) * 4 + ("5,000 nested names", "1,000 folders deep"):
             shown = await_end(client, submit(client, name, packed))
