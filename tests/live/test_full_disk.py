@@ -23,7 +23,7 @@ with open(f"{name}.begun", "a") as file:
 lines = 0
 while not os.path.exists(f"{name}.go"):
     lines += 1
-    print("line", lines, 100 * "-", flush=True)
+    print("line", lines, 400 * "-", flush=True)
     pathlib.Path(f"{name}.lines").write_text(str(lines))
     time.sleep(0.02)
 pathlib.Path(f"{name}.over").touch()
@@ -114,7 +114,7 @@ def lines(person: Person, name: str) -> int:
 
 
 def goes_on(person: Person, name: str, count: int = 60) -> None:
-    """It prints more than fits into a page that its log has already."""
+    """It prints more than fits into pages that its log has already, or that others give back."""
     before = lines(person, name)
     when(lambda: lines(person, name) > before + count)
 
@@ -149,7 +149,7 @@ def test_nothing_that_runs_ends_for_it_and_all_is_told(person: Person, disk: Sma
         assert (person.work / f"{name}.begun").read_text() == "1\n", f"{name} began anew"
     assert len((person.work / "late.begun").read_text().splitlines()) == 1
     whole = (
-        "".join(f"line {number} {100 * '-'}\n" for number in range(1, lines(person, "ends") + 1)) + "over\n"
+        "".join(f"line {number} {400 * '-'}\n" for number in range(1, lines(person, "ends") + 1)) + "over\n"
     )
     assert (person.work / "ends.out").read_text() == whole
     for job in (ends, stays):
