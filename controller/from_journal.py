@@ -7,7 +7,6 @@ everything to the next controller. The journal is opened at the first question t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from cotenant.controller.domain import HostId
 from cotenant.controller.engine import EngineConfig
 from cotenant.controller.policies.registry import make_or_stand_in
 from cotenant.controller.store import (
-    JOURNAL_NAME,
     Clock,
     JournalError,
     JournalReader,
@@ -29,7 +27,6 @@ from cotenant.controller.store import (
     recover,
 )
 from cotenant.controller.system import paths
-from cotenant.controller.system.endpoint import is_system_socket, socket_path, user_endpoint
 from cotenant.controller.system.keys import local_identity
 from cotenant.controller.system.sections import Settings
 from cotenant.controller.wire import LogReply, ReadLog, decode, encode, unpack
@@ -39,9 +36,9 @@ from cotenant.controller.wire import clients as wire
 class JournalAnswers:
     """What this account's journal answers, opened at the first question."""
 
-    def __init__(self, settings: Settings, told: Callable[[float], None]) -> None:
-        """Opens nothing yet. `told`: called once, with the time of the journal's last entry."""
-        self._settings = settings
+    def __init__(self, folder: Path, settings: Settings, told: Callable[[float], None]) -> None:
+        """Opens nothing yet. `folder`: of the journal. `told`: called with the time of its last entry."""
+        self._folder, self._settings = folder, settings
         self._told = told
         self._core: ReadingCore | None = None
         self._is_tried = False
@@ -51,8 +48,7 @@ class JournalAnswers:
             self._core.journal.close()
 
     def ask(self, body: wire.Question[Any]) -> wire.Reply | None:
-        """The answer or the refusal; None: there is no journal of this account's controller, or it does not
-        answer this question."""
+        """The answer or the refusal; None: the journal cannot be read, or does not answer this question."""
         core = self._opened()
         if core is None:
             return None
@@ -70,8 +66,7 @@ class JournalAnswers:
     def _opened(self) -> ReadingCore | None:
         if not self._is_tried:
             self._is_tried = True
-            folder = own_journal(self._settings)
-            self._core = None if folder is None else read_core(folder)
+            self._core = read_core(self._folder)
             if self._core is not None:
                 self._told(self._core.clock.wall())
         return self._core
@@ -86,22 +81,6 @@ class JournalAnswers:
         if reply.missing:
             reply = msgspec.structs.replace(reply, missing=f"{reply.missing} (it ran on {host_id})")
         answer(reply)
-
-
-def own_journal(settings: Settings) -> Path | None:
-    """The folder with the journal of the controller that this account would start; None: there is none, or it
-    may be another's than the endpoint's."""
-    folder, endpoints = paths.controller_state_dir(settings), paths.client_endpoints(settings)
-    path = socket_path(endpoints[0])
-    if len(endpoints) > 1 or path is None or isinstance(paths.controller_journal(settings), str):
-        return None
-    if not settings.controller.state_dir and (is_system_socket(path) or endpoints[0] != user_endpoint()):
-        return None
-    try:
-        status = (folder / JOURNAL_NAME).stat()
-    except OSError:
-        return None
-    return folder if status.st_uid == os.geteuid() else None
 
 
 def read_core(folder: Path) -> ReadingCore | None:

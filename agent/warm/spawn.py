@@ -83,7 +83,7 @@ class ForkServer:
             fds = (theirs.fileno(), listener.fileno(), wanted)
             words += [*map(str, fds), str(os.getpid())]
             self._process = _spawn_server(kind, words, fds, written)
-            _put_behind_others(self._process.pid)
+            _weigh(self._process.pid, LAST_NICE)
         except OSError:
             os.close(output)
             ours.close()
@@ -128,6 +128,8 @@ class ForkServer:
             word: ServerWord = decode_json(line, ServerWord)
         except BadMessage:
             return ServerWord(m="ended")
+        if word.m == "ready":  # From now on a start waits for it.
+            _weigh(self._process.pid, USUAL_NICE)
         return word
 
     def drain(self) -> bool:
@@ -160,14 +162,15 @@ def _write_wanted(kind: ServerKind, modules: tuple[str, ...]) -> int:
 
 
 LAST_NICE: Final = "19"
+USUAL_NICE: Final = "0"
 
 
-def _put_behind_others(pid: int) -> None:
-    """Lets those who train go first on cores that an import needs as well. Linux weighs sessions against each
-    other by the niceness of their autogroups, where it has them; what is forked later begins a session of its
-    own, with a weight of its own."""
+def _weigh(pid: int, nice: str) -> None:
+    """Sets how much of a busy core a server has: the least while it imports, so that those who train go
+    first, and as much as they once it serves. Linux weighs sessions against each other by the niceness of
+    their autogroups, where it has them; what is forked later begins a session and a weight of its own."""
     with suppress(OSError):
-        (Path("/proc") / str(pid) / "autogroup").write_text(LAST_NICE)
+        (Path("/proc") / str(pid) / "autogroup").write_text(nice)
 
 
 def _spawn_server(

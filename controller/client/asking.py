@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import cache
 from importlib import import_module
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from cotenant.controller.client.connection import Client, Refusal, Unreachable
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import tell
 from cotenant.controller.present.units import local_time
 from cotenant.controller.system import paths, settings
-from cotenant.controller.system.endpoint import BadEndpoint, is_system_socket, socket_path
+from cotenant.controller.system.endpoint import BadEndpoint, is_system_socket, socket_path, user_endpoint
 from cotenant.controller.system.keys import KeyProblem, find_key_file
 from cotenant.controller.system.sections import Settings
 from cotenant.controller.wire import BadMessage
+from cotenant.controller.wire import clients as wire
 
 PATIENCE_S: Final = 600.0
 """How long a wait for a job outlasts a restart or an upgrade of the controller."""
@@ -61,6 +64,42 @@ def may_return(loaded: Settings) -> bool:
         return False
 
 
+def own_journal(settings: Settings) -> Path | None:
+    """The folder with the journal of the controller that this account would start; None: there is none, or it
+    may be another's than the endpoint's."""
+    folder, endpoints = paths.controller_state_dir(settings), paths.client_endpoints(settings)
+    path = socket_path(endpoints[0])
+    if len(endpoints) > 1 or path is None or isinstance(paths.controller_journal(settings), str):
+        return None
+    if not settings.controller.state_dir and (is_system_socket(path) or endpoints[0] != user_endpoint()):
+        return None
+    try:
+        status = (folder / paths.JOURNAL_NAME).stat()
+    except OSError:
+        return None
+    return folder if status.st_uid == os.geteuid() else None
+
+
+def answers_of_journal(
+    loaded: Settings, until: ExitStack
+) -> Callable[[wire.Question[Any]], wire.Reply | None]:
+    """Answers from this account's journal, opened at the first question and closed with `until`."""
+
+    @cache
+    def opened() -> Any:
+        folder = own_journal(loaded)
+        if folder is None:
+            return None
+        return until.enter_context(closing(import_module(ANSWERS).JournalAnswers(folder, loaded, tell_old)))
+
+    def ask(question: wire.Question[Any]) -> wire.Reply | None:
+        answers = opened()
+        found: wire.Reply | None = None if answers is None else answers.ask(question)
+        return found
+
+    return ask
+
+
 def tell_old(wall_s: float) -> None:
     tell(f"no controller is running; from the journal of {local_time(wall_s)}")
 
@@ -88,8 +127,7 @@ def asking(
             client.is_expected = patience_s > 0.0 and may_return(loaded.settings)
             with ExitStack() as journal:
                 if from_journal:
-                    answers = import_module(ANSWERS).JournalAnswers(loaded.settings, tell_old)
-                    client.stand_in = journal.enter_context(closing(answers)).ask
+                    client.stand_in = answers_of_journal(loaded.settings, journal)
                 yield client
     except Unreachable as error:
         raise Problem("unreachable", str(error), error.hint) from None

@@ -6,7 +6,8 @@ from cotenant.controller.store.database import (
     JournalUnreachable, LeaderReplaced, StorageError, StorageLost, WritingConnection, checksum,
     damage_error, file_error,
 )
-from cotenant.controller.store.sqlite import JOURNAL_NAME, SqliteDatabase, SqliteWriting
+from cotenant.controller.store.sqlite import SqliteDatabase, SqliteWriting
+from cotenant.controller.system.paths import JOURNAL_NAME
 from cotenant.controller.store.committing import (Decided, Effect, let_follow)
 from cotenant.controller.store.reserve import (DISK_BYTES_MIN, RESERVE_BYTES)
 from cotenant.controller.store.reading import ReadingCore

@@ -29,9 +29,8 @@ from cotenant.controller.store.reserve import DISK_BYTES_MIN, Reserve
 from cotenant.controller.store.schema import SCHEMA
 from cotenant.controller.system.files import sync_folder
 from cotenant.controller.system.locks import Lock, LockTaken
-from cotenant.controller.system.paths import NETWORK_DISKS
+from cotenant.controller.system.paths import JOURNAL_NAME, NETWORK_DISKS
 
-JOURNAL_NAME: Final = "journal.sqlite"
 LOCK_NAME: Final = "controller.lock"
 ROOM_BYTES_MIN: Final = 32 * 1024 * 1024
 """With less free space than this no new submission is accepted: what runs must still be journalled."""

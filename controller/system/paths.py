@@ -185,6 +185,7 @@ def _state_dir() -> Path:
     return user_state_path("cotenant", appauthor=False)
 
 
+JOURNAL_NAME: Final = "journal.sqlite"
 NETWORK_DISKS: Final = frozenset(
     (
         "nfs",

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from cotenant.agent.ipc import attempt_folder
+from cotenant.controller.client.asking import own_journal
 from cotenant.controller.domain import JobId
-from cotenant.controller.from_journal import JournalAnswers, own_journal
+from cotenant.controller.from_journal import JournalAnswers
 from cotenant.controller.system.endpoint import SYSTEM_ENDPOINT
 from cotenant.controller.system.sections import AgentSettings, ControllerSettings, Settings
 from cotenant.controller.wire import clients as wire
@@ -61,7 +62,7 @@ def test_the_journal_answers_as_the_controller_has(station: Station, tmp_path: P
     said = [station.ask(question) for question in QUESTIONS]
     told: list[float] = []
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name == "journal.sqlite"}
-    answers = JournalAnswers(settings_of(tmp_path), told.append)
+    answers = JournalAnswers(tmp_path, settings_of(tmp_path), told.append)
     assert not told
     for question, expected in zip(QUESTIONS, said, strict=True):
         found = answers.ask(question)
@@ -74,7 +75,7 @@ def test_the_journal_answers_as_the_controller_has(station: Station, tmp_path: P
 
 def test_a_controller_goes_on_while_its_journal_is_read(tmp_path: Path) -> None:
     station = with_ended_jobs(tmp_path)
-    answers = JournalAnswers(settings_of(tmp_path), lambda wall_s: None)
+    answers = JournalAnswers(tmp_path, settings_of(tmp_path), lambda wall_s: None)
     asked = wire.ListJobs(include_ended=True)
     before = answers.ask(asked)
     station.submit(name="later")
@@ -89,7 +90,7 @@ def test_a_log_is_read_from_the_files_that_lie_here(station: Station, tmp_path: 
     logs = attempt_folder(tmp_path / "agent" / "attempts", "1", 1) / "logs"
     logs.mkdir(parents=True)
     (logs / "rank-0.log").write_bytes(b"epoch 1 loss 0.5\n")
-    answers = JournalAnswers(settings_of(tmp_path), lambda wall_s: None)
+    answers = JournalAnswers(tmp_path, settings_of(tmp_path), lambda wall_s: None)
     part = answers.ask(wire.ReadJobLog(job_id=JobId("1"), wait_s=60.0))
     assert isinstance(part, wire.LogPart)
     assert (part.data, part.at_end, part.missing) == (b"epoch 1 loss 0.5\n", True, "")
@@ -100,7 +101,7 @@ def test_a_log_is_read_from_the_files_that_lie_here(station: Station, tmp_path: 
 
 
 def test_what_changes_something_is_not_answered(station: Station, tmp_path: Path) -> None:
-    answers = JournalAnswers(settings_of(tmp_path), lambda wall_s: None)
+    answers = JournalAnswers(tmp_path, settings_of(tmp_path), lambda wall_s: None)
     assert answers.ask(wire.Submit(specs=())) is None
     assert answers.ask(wire.ChangeJobs(verb="cancel", job_ids=(JobId("1"),))) is None
     assert answers.ask(wire.GetStatus()) is None

@@ -221,14 +221,21 @@ def test_ranks_die_with_their_nanny(environment: Environment, server: ForkServer
     running.close()
 
 
-def test_its_imports_stand_behind_those_who_train_and_its_ranks_do_not(
-    environment: Environment, server: ForkServer, tmp_path: Path
+def test_its_imports_stand_behind_those_who_train_and_its_starts_do_not(
+    environment: Environment, tmp_path: Path
 ) -> None:
     if not Path("/proc/self/autogroup").exists():
         pytest.skip("this kernel has no autogroups")
+
+    def nice_of(server: ForkServer) -> str:
+        return (Path("/proc") / str(server.pid) / "autogroup").read_text().split()[-1]
+
     (tmp_path / "script.py").write_text("print(open('/proc/self/autogroup').read())\n")
-    told = environment.warm(server, (environment.interpreter, "script.py"), tmp_path)
-    assert (Path("/proc") / str(server.pid) / "autogroup").read_text().split()[-1] == "19"
+    with environment.server("package") as server:
+        assert nice_of(server) == "19"
+        assert said(server).m == "ready"
+        assert nice_of(server) == "0", "who waits for a start waits for it"
+        told = environment.warm(server, (environment.interpreter, "script.py"), tmp_path)
     assert "nice 0" in str(told)
 
 

@@ -35,7 +35,8 @@ print(json.dumps(list(sys.modules)))
 
 def modules_after(*words: str, at: Path) -> set[str]:
     """What a fresh interpreter has imported after a command line."""
-    environ = {**os.environ, "XDG_RUNTIME_DIR": str(at), "COTENANT_CONFIG": os.devnull}
+    folders = {"XDG_RUNTIME_DIR": str(at), "XDG_STATE_HOME": str(at)}
+    environ = {**os.environ, **folders, "COTENANT_CONFIG": os.devnull}
     code = LOADED.format(words=list(words))
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ
