@@ -210,7 +210,7 @@ def main() -> None:
     _limit(work.wait_s, work.bytes_max)
     drop_to(work.uid, work.gid, tuple(work.groups))
     die_with(work.parent)
-    print(json.dumps(_work(work)), flush=True)
+    os.write(1, json.dumps(_work(work)).encode())
 
 
 if __name__ == "__main__":

@@ -223,11 +223,11 @@ class Queries:
         fetching = filter(None, (self._fetching(job),))
         reasons = (*fetching, *views.present_reasons(view), *own, *views.sharing_reasons(state.engine, job))
         present = dict.fromkeys(
-            views.Said.make(each, views.reason_in_words(job, each, now, whole=whole), whole=whole)
+            views.SaidLine.make(each, views.reason_in_words(job, each, now, whole=whole), whole=whole)
             for each in reasons
         )
         past = [
-            views.Said.make(
+            views.SaidLine.make(
                 note.reason,
                 f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note, whole=whole)}",
                 whole=whole,
@@ -238,7 +238,7 @@ class Queries:
         change = cheapest_change(state.engine.view(), job)
         would_help = () if change is None else (change,)
         ahead = [
-            views.Said.make(each, render(each), whole=False)
+            views.SaidLine.make(each, render(each), whole=False)
             for each in (*ahead_reasons(self._core, self._board, job, now), *would_help)
         ]
         explanation = wire.ExplanationView(

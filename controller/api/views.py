@@ -101,10 +101,7 @@ def job_view(
         metrics=metrics, link=link_of(spec, attempts),
         output_lost=next((each.words.lost for each in reversed(attempts) if each.words.lost), None),
         accumulates=can.accumulates, accumulates_note=can.accumulates_note or None,
-        preemptions=job.counts.preemptions, futile_preemptions=job.counts.futile_preemptions,
-        aborted_preemptions=job.counts.aborted_preemptions, exit_code=job.attempt.exit_code,
-        submitted_at=now.utc(job.submitted_s), started_at=now.utc_if(job.first_start_s),
-        ended_at=now.utc_if(job.ended_s), wait_s=wait_s, load_s=load_s, run_s=run_s, pause_s=pause_s,
+        exit_code=job.attempt.exit_code, wait_s=wait_s, load_s=load_s, run_s=run_s, pause_s=pause_s,
         futile_s=job.spent.futile_s, expected_load_s=None if ended else job.estimate.load_s,
         expected_pause_s=None if ended else job.estimate.pause_s,
         left_s=None if ended else job.known_left_s(now.now_s),
@@ -112,8 +109,21 @@ def job_view(
         won_device_s=total_won_device_s(shared), eta=eta, promised=promised_end(engine, job, now),
         bound=share_bound(engine, job, current), pace=current.pace if current else None,
         idle=idle_view(job, current, now) if placed else None, trained_s=job.trained_s(now.now_s),
-        **_resume_fields(engine, job), **_energy_fields(attempts, current, now),
+        **_counts_and_moments(job, now), **_resume_fields(engine, job),
+        **_energy_fields(attempts, current, now),
     )  # fmt: skip
+
+
+def _counts_and_moments(job: Job, now: Now) -> dict[str, Any]:
+    """The view's fields of how often it had to leave, and when it came, began and ended."""
+    return {
+        "preemptions": job.counts.preemptions,
+        "futile_preemptions": job.counts.futile_preemptions,
+        "aborted_preemptions": job.counts.aborted_preemptions,
+        "submitted_at": now.utc(job.submitted_s),
+        "started_at": now.utc_if(job.first_start_s),
+        "ended_at": now.utc_if(job.ended_s),
+    }
 
 
 def _fields_asked_for(spec: JobSpec, now: Now) -> dict[str, Any]:
@@ -184,14 +194,14 @@ def words_of(reason: Reason, *, whole: bool) -> str:
     return render_whole(reason) if whole else render(reason)
 
 
-class Said(NamedTuple):
+class SaidLine(NamedTuple):
     """A line, and where it names jobs."""
 
     text: str
     jobs: wire.Mentions = ()
 
     @classmethod
-    def make(cls, reason: Reason, line: str, *, whole: bool) -> Said:
+    def make(cls, reason: Reason, line: str, *, whole: bool) -> SaidLine:
         """A line that ends with the sentence of a reason: for its owner (`whole`), or for everybody."""
         before = len(line) - len(words_of(reason, whole=whole))
         found = mentions(reason, whole=whole)

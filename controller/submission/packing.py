@@ -17,7 +17,7 @@ import subprocess
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final, Literal, NamedTuple
@@ -76,15 +76,7 @@ def pack_tree(
         )
     entries = {name: _entry(top, name) for name in sorted(names, key=os.fsencode)}
     files = {name: each.st_size for name, each in entries.items() if stat.S_ISREG(each.st_mode)}
-    if len(entries) > FILES_MAX:
-        raise BadSubmission(f"--snapshot: {len(entries)} files of {FILES_MAX} possible", LEAVE_OUT)
-    for name in entries:
-        if name.count("/") >= DEPTH_MAX or len(os.fsencode(name)) > PATH_BYTES_MAX:
-            raise BadSubmission(
-                f"--snapshot: {name[:80]!r}... lies more than {DEPTH_MAX} folders deep or has a path of "
-                f"more than {PATH_BYTES_MAX:,} bytes",
-                LEAVE_OUT,
-            )
+    _check_names(entries)
     _check_size(files, sum(files.values()), CONTENT_FACTOR * size_max_mib, "")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for left_over in folder.iterdir():
@@ -117,6 +109,18 @@ def pack_tree(
     left_out = set(_untracked(top)) - names if kind == "git" else ()
     scripts_first = sorted(left_out, key=lambda name: (not name.endswith(SCRIPTS), name))
     return PackedTree(snapshot, frozenset(entries), tuple(scripts_first))
+
+
+def _check_names(names: Collection[str]) -> None:
+    if len(names) > FILES_MAX:
+        raise BadSubmission(f"--snapshot: {len(names)} files of {FILES_MAX} possible", LEAVE_OUT)
+    for name in names:
+        if name.count("/") >= DEPTH_MAX or len(os.fsencode(name)) > PATH_BYTES_MAX:
+            raise BadSubmission(
+                f"--snapshot: {name[:80]!r}... lies more than {DEPTH_MAX} folders deep or has a path of "
+                f"more than {PATH_BYTES_MAX:,} bytes",
+                LEAVE_OUT,
+            )
 
 
 def _check_size(files: Mapping[str, int], size: int, most_mib: int, how: str) -> None:
