@@ -58,12 +58,12 @@ class Told:
         assert len(tasks) == 0
 
 
-def test_a_mistake_fails_what_it_was_about_and_the_agent_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_fails_what_it_was_about_and_the_agent_goes_on(capfd: pytest.CaptureFixture[str]) -> None:
     told = Told(mistake)
     assert told.handler == []
     (why,) = told.failed
     assert why.startswith("counting failed by an internal error of the agent: ZeroDivisionError")
-    lines = capsys.readouterr().err.splitlines()
+    lines = capfd.readouterr().err.splitlines()
     assert "counting failed by an internal error" in lines[0] and any("in mistake" in line for line in lines)
     assert max(map(len, [why, *lines])) <= 2048 and len(lines) < 70
 
@@ -75,7 +75,7 @@ def test_damage_of_the_agents_own_state_is_told_to_the_loop() -> None:
     assert isinstance(context["exception"], BadState)
 
 
-def test_work_that_is_kept_up_begins_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_work_that_is_kept_up_begins_again(capfd: pytest.CaptureFixture[str]) -> None:
     begun: list[int] = []
 
     async def story() -> None:
@@ -94,17 +94,17 @@ def test_work_that_is_kept_up_begins_again(capsys: pytest.CaptureFixture[str]) -
         await tasks.leave()
 
     asyncio.run(story())
-    assert begun == [0, 1, 2] and capsys.readouterr().err.count("looking around failed") == 2
+    assert begun == [0, 1, 2] and capfd.readouterr().err.count("looking around failed") == 2
 
 
 @pytest.mark.parametrize("text", ["a" * 50_000, "\n" * 50_000, "\u2028\x1b]0;" * 9_000, "ü" * 3000])
-def test_no_line_of_the_log_is_long(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_line_of_the_log_is_long(text: str, capfd: pytest.CaptureFixture[str]) -> None:
     log(text)
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = capfd.readouterr().err.splitlines()
     assert len(line.encode()) <= 2048 and "agent: " in line
 
 
-def test_a_deep_traceback_is_written_in_part(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_deep_traceback_is_written_in_part(capfd: pytest.CaptureFixture[str]) -> None:
     def deep(left: int) -> None:
         if not left:
             raise ValueError("at the bottom")
@@ -114,7 +114,7 @@ def test_a_deep_traceback_is_written_in_part(capsys: pytest.CaptureFixture[str])
         deep(500)
     except ValueError as error:
         log_error("digging", error)
-    written = capsys.readouterr().err
+    written = capfd.readouterr().err
     assert "at the bottom" in written and len(written.splitlines()) < 70
 
 
