@@ -212,8 +212,8 @@ def what_sharing_brought(report: DemoReport) -> str:
     lines += map(_slowdown_line, report.shared)
     lines += [
         f"average completion of {each.job} and {each.beside}: promised {each.promised_s:.1f} s, took "
-        f"{_seconds(each.took_without_load_s)}, and {_seconds(each.took_s)} with the load of {each.job}; one after "
-        f"the other, {each.sequential_s:.1f} s expected\n"
+        f"{_seconds(each.took_without_load_s)}, and {_seconds(each.took_s)} with the load of {each.job}; one "
+        f"after the other, {each.sequential_s:.1f} s expected\n"
         for each in report.promises
     ]
     if report.others is not None:
