@@ -133,8 +133,14 @@ BROKEN_WORD = DemoReport(
         ),
     ),
     promises=(
-        PromiseReport(job="loader", beside="digits", promised_s=29.1, took_s=40.7, load_s=3.0, sequential_s=36.9),
-        PromiseReport(job="heavy", beside="sonnets", promised_s=9.0, took_s=None, load_s=2.0, sequential_s=12.0),
+        PromiseReport(
+            job="loader", beside="digits",
+            promised_s=29.1, took_s=40.7, load_s=3.0, sequential_s=36.9,
+        ),
+        PromiseReport(
+            job="heavy", beside="sonnets",
+            promised_s=9.0, took_s=None, load_s=2.0, sequential_s=12.0,
+        ),
     ),
 )  # fmt: skip
 
