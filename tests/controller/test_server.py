@@ -106,6 +106,9 @@ def test_an_answer_that_breaks_is_one_answer(
 ) -> None:
     running = start()
     core: Any = running.controller.core
+    scrubbed = threading.Event()
+    while core.scrubbed is None:  # It would come later, in place of ours.
+        scrubbed.wait(0.01)
     core.scrubbed = "nothing that a view of it expects"
     with caplog.at_level(logging.CRITICAL), pytest.raises(Refusal, match="goes on without it") as caught:
         running.client.ask(wire.GetStatus())
@@ -119,6 +122,9 @@ def test_the_log_has_a_bounded_number_of_tracebacks_of_each_asker(
 ) -> None:
     running = start()
     core: Any = running.controller.core
+    scrubbed = threading.Event()
+    while core.scrubbed is None:  # It would come later, in place of ours.
+        scrubbed.wait(0.01)
     core.scrubbed = "nothing that a view of it expects"
     asked = 2 * int(TRACEBACKS_BURST)
     with caplog.at_level(logging.ERROR):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 
@@ -65,10 +67,11 @@ def stand_in() -> type[StandIn]:
 
 @pytest.fixture
 def cotenant(at_home: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> Cotenant:
-    """Runs a command line in this process."""
+    """Runs a command line in this process, whose variables are as before when it ends."""
 
     def run(*words: str) -> Result:
-        code = main(words)
+        with patch.dict(os.environ):
+            code = main(words)
         out, err = capsysbinary.readouterr()
         return Result(code, out.decode(), err.decode())
 

@@ -26,7 +26,7 @@ def desk(request: pytest.FixtureRequest) -> Desk:
 def saved(desk: Desk, number: str, step: int) -> None:
     """A victim has written its checkpoint, and its processes are gone."""
     desk.durable(number, step)
-    desk.end(number, "preempted", step=step)
+    desk.end(number, "stopped", step=step)
 
 
 def leaving(desk: Desk) -> list[str]:
