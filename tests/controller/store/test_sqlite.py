@@ -12,7 +12,8 @@ import pytest
 
 from cotenant.controller.store.database import JOURNAL_VERSION, JournalDamaged, JournalError
 from cotenant.controller.store.journal import Journal
-from cotenant.controller.store.sqlite import JOURNAL_NAME, check_local
+from cotenant.controller.store.sqlite import check_local
+from cotenant.controller.system.paths import JOURNAL_NAME
 from tests.building.journals import a_journal
 
 
