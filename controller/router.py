@@ -15,7 +15,13 @@ from typing import Final
 import zmq
 from zmq.utils import z85
 
-from cotenant.controller.system.endpoint import BadEndpoint, is_system_socket, prepare_folder, socket_path
+from cotenant.controller.system.endpoint import (
+    LOCK_SUFFIX,
+    BadEndpoint,
+    is_system_socket,
+    prepare_folder,
+    socket_path,
+)
 from cotenant.controller.system.keys import (
     CONTROLLER_KEY,
     Identity,
@@ -113,7 +119,7 @@ class Router:
     def _bind_local(self, socket: zmq.Socket[bytes], path: Path) -> None:
         prepare_folder(path)
         try:
-            self._lock = Lock(path.with_name(path.name + ".lock"))
+            self._lock = Lock(path.with_name(path.name + LOCK_SUFFIX))
         except LockTaken as taken:
             raise RouterError(
                 f"another controller (pid {taken.pid}) listens at {path}: stop it, or set controller.endpoint"

@@ -19,7 +19,13 @@ from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import tell
 from cotenant.controller.present.units import local_time
 from cotenant.controller.system import paths, settings
-from cotenant.controller.system.endpoint import BadEndpoint, is_system_socket, socket_path, user_endpoint
+from cotenant.controller.system.endpoint import (
+    LOCK_SUFFIX,
+    BadEndpoint,
+    is_system_socket,
+    socket_path,
+    user_endpoint,
+)
 from cotenant.controller.system.keys import KeyProblem, find_key_file
 from cotenant.controller.system.sections import Settings
 from cotenant.controller.wire import BadMessage
@@ -57,6 +63,8 @@ def may_return(loaded: Settings) -> bool:
     path = socket_path(paths.client_endpoints(loaded)[0])
     if path is None or is_system_socket(path):
         return True
+    if not path.with_name(path.name + LOCK_SUFFIX).exists():  # None was ever there.
+        return False
     try:
         files = list(paths.controller_state_dir(loaded).iterdir())
         return any(each.stat().st_mtime > time.time() - RECENT_S for each in files)

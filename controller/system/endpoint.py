@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Final
 
 SOCKET_NAME: Final = "controller.sock"
+LOCK_SUFFIX: Final = ".lock"
+"""Of the file beside a socket that its controller holds, and leaves."""
 SYSTEM_ENDPOINT: Final = "ipc:///run/cotenant-controller/controller.sock"
 """Where the controller of one machine listens that serves all its accounts."""
 SOCKET_PATH_MAX: Final = 107

@@ -192,7 +192,7 @@ def test_a_flood_of_output_is_bounded_and_says_what_was_cut(person: Person) -> N
     text = person.logs(job)
     assert text.startswith("line 0 of") and text.endswith("line 29999 of a flood\n")
     assert len(text) <= LOG_BYTES_MAX + 200
-    assert text.count("bytes of output were cut here") == 1
+    assert text.count("bytes of output are missing here") == 1
     stored = [p.stat().st_size for p in person.agent_state.glob(f"attempts/{job}-a1/logs/*")]
     assert sum(stored) <= LOG_BYTES_MAX
     assert person.job(job)["exit_code"] == 4

@@ -240,7 +240,8 @@ def test_jobs_live_on_when_up_is_stopped(cotenant: Cotenant, begun: Begun, home:
     pid = when(lambda: (home / "pid").read_text().strip() if (home / "pid").exists() else "")
     old.send_signal(signal.SIGTERM)
     old.wait(WITHIN_S)
-    assert cotenant("queue").returncode == 5
+    alone = cotenant("queue")
+    assert (alone.returncode, "no controller is running; from the journal" in alone.stderr) == (0, True)
     assert psutil.pid_exists(int(pid))
     with begun("up") as up:
         assert up.stdout is not None

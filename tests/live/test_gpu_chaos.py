@@ -266,9 +266,10 @@ def check_nothing_is_left(run: Run) -> None:
     assert host.modes() == {}
     groups = [order.cgroup for order in orders if order.cgroup and Path(order.cgroup).exists()]
     assert not groups, groups
-    for lock in (cluster.folder / f"locks-{HOST}").iterdir():
-        with lock.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    for lock in (cluster.folder / f"locks-{HOST}").rglob("*"):
+        if lock.is_file():
+            with lock.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def leave(cluster: Cluster) -> None:

@@ -866,7 +866,7 @@ def test_output_is_opened_with_the_users_rights(make: Make, open_folder: Path) -
     assert not (open_folder / "taken").exists()
     status = read_record(attempt.folder / STATUS, Status)
     assert status is not None
-    assert "Permission denied" in status.failed[0]
+    assert "Permission denied" in status.words.lost
 
 
 @pytest.fixture

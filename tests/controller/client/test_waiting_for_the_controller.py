@@ -71,13 +71,18 @@ def settings_of(folder: Path, endpoint: str = "") -> Settings:
 
 
 def test_who_may_return(tmp_path: Path) -> None:
-    assert not may_return(settings_of(tmp_path / "never"))
-    assert not may_return(settings_of(tmp_path))
-    journal = tmp_path / "journal.sqlite"
+    own, other = f"ipc://{tmp_path}/c.sock", f"ipc://{tmp_path}/nobody.sock"
+    state = tmp_path / "state"
+    assert not may_return(settings_of(state, own))
+    state.mkdir()
+    (tmp_path / "c.sock.lock").touch()
+    assert not may_return(settings_of(state, own))
+    journal = state / "journal.sqlite"
     journal.touch()
-    assert may_return(settings_of(tmp_path))
+    assert may_return(settings_of(state, own))
+    assert not may_return(settings_of(state, other)), "no controller was ever there"
     long_ago_s = time.time() - RECENT_S - 1.0
     os.utime(journal, (long_ago_s, long_ago_s))
-    assert not may_return(settings_of(tmp_path))
+    assert not may_return(settings_of(state, own))
     for endpoint in (SYSTEM_ENDPOINT, "tcp://far:5555", "tcp://a:5555,tcp://b:5555"):
         assert may_return(settings_of(tmp_path, endpoint))
