@@ -862,11 +862,9 @@ def test_output_is_opened_with_the_users_rights(make: Make, open_folder: Path) -
     attempt = make("echo", "x", workdir="/", uid=NOBODY, gid=NOBODY, output=str(open_folder / "taken"))
     if not ROOT:
         pytest.skip("needs root")
-    attempt.start().result()
+    result = attempt.start().result()
     assert not (open_folder / "taken").exists()
-    status = read_record(attempt.folder / STATUS, Status)
-    assert status is not None
-    assert "Permission denied" in status.words.lost
+    assert "Permission denied" in result.status.words.lost
 
 
 @pytest.fixture
