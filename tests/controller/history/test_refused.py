@@ -16,6 +16,8 @@ from cotenant.controller.domain import (
     Launch,
     Parts,
     StartAttempt,
+    render,
+    render_whole,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import job as protocol
@@ -163,7 +165,9 @@ def test_what_is_missing_of_the_output_is_in_the_reason_and_stays_with_the_attem
     desk.tell(ev.OutputSeen(**of, host_id=HostId("b"), words=JobWords(lost=lost)))
     assert desk.attempt("1").words == JobWords(link="https://a.example/1", lost=lost)
     desk.end(1, "finished", exit_code=0, detail=lost)
-    assert (desk.phase(1), str(desk.job(1).reason)) == ("done", f"finished; {lost}")
+    reason = desk.job(1).reason
+    assert (desk.phase(1), render_whole(reason)) == ("done", f"finished; {lost}")
+    assert render(reason) == "finished; some of its output could not be written", "whoever else asks"
 
 
 def test_the_variable_that_names_a_checkpoint_is_that_of_the_protocol() -> None:
