@@ -67,7 +67,7 @@ class MeasuredJob(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def steps(self) -> int:
         """Optimizer steps that take about `train_s` alone."""
-        return max(8, math.ceil(self.job.train_s / self.step_s))
+        return max(6, math.ceil(self.job.train_s / self.step_s))
 
     def memory_mib(self, accumulation_steps: int) -> float:
         """That of the whole batch where the split was not measured."""
@@ -81,7 +81,7 @@ SONNETS = DemoJob(
     script="language_model",
     workers=1,
     batch_size=30,
-    train_s=21.0,
+    train_s=20.0,
     about="a language model on Shakespeare's sonnets",
     act=1,
 )
@@ -90,7 +90,7 @@ DIGITS = DemoJob(
     script="compute_bound",
     workers=1,
     batch_size=62,
-    train_s=21.0,
+    train_s=20.0,
     about="compute-bound: a convolutional network on handwritten digits",
     act=1,
 )
@@ -118,7 +118,7 @@ LONG_GANG = DemoJob(
     script="language_model",
     workers=2,
     batch_size=30,
-    train_s=8.0,
+    train_s=7.0,
     about="the same language model on two devices",
     act=2,
     seed=1,
