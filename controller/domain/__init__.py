@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cotenant.controller.domain.placement import *  # noqa: F403
     from cotenant.controller.domain.job_spec import *  # noqa: F403
     from cotenant.controller.domain.job_words import *  # noqa: F403
+    from cotenant.controller.domain.lengths import *  # noqa: F403
     from cotenant.controller.domain.lifecycle import *  # noqa: F403
     from cotenant.controller.domain.notices import *  # noqa: F403
     from cotenant.controller.domain.outcomes import *  # noqa: F403
@@ -73,8 +74,9 @@ _HOMES: Final = {
         "next_stage",
     ),
     "job": ("Job",),
+    "lengths": ("GUESS", "Length"),
     "job_parts": (
-        "GUESS", "LOAD_S", "PAUSE_S", "CurrentAttempt", "JobEstimate",
+        "LOAD_S", "PAUSE_S", "CurrentAttempt", "JobEstimate",
         "JobMeasurements", "JobProgress", "PromiseState", "SeenLength", "SharedPace", "StopCause",
         "left_of_unknown_s",
     ),

@@ -14,13 +14,12 @@ from cotenant.controller.domain.capabilities import Capabilities
 from cotenant.controller.domain.idling import IdleSpell
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job_spec import LaunchKind
+from cotenant.controller.domain.lengths import GUESS
 from cotenant.controller.domain.outcomes import ExitVerdict
 from cotenant.controller.domain.placement import CheckpointRecord
 from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.performance import Profile, SeenBatch, SpeedCurve
 
-GUESS: Final = "unknown length"
-"""Source of an estimate that rests on nothing but what a job has had."""
 SHORTEST_S: Final = 300.0
 
 

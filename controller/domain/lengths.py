@@ -1,0 +1,30 @@
+"""How long a job trains: the likely time, how far off that may be, and what it rests on.
+
+Rule: a length that nobody knows is a guess, never 0, and whoever shows one calls it a guess.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+GUESS: Final = "unknown length"
+"""Source of an estimate that rests on nothing but what a job has had."""
+
+
+class Length(msgspec.Struct, frozen=True, array_like=True):
+    """Seconds of training, alone: what is left, or all, as the place that holds it says."""
+
+    likely_s: float
+    low_s: float
+    """A tenth of such jobs end before this."""
+    high_s: float
+    """A tenth of such jobs end after this."""
+    source: str
+    """What it rests on, in words for people: `GUESS` where nothing is known."""
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether it rests on nothing but what the job has had: it may order a queue, and is no fact."""
+        return self.source == GUESS
