@@ -11,6 +11,10 @@ import msgspec
 
 GUESS: Final = "unknown length"
 """Source of an estimate that rests on nothing but what a job has had."""
+USERS_JOBS: Final = "as other jobs of this user"
+CLUSTERS_JOBS: Final = "as other jobs here"
+GUESSES: Final = frozenset((GUESS, USERS_JOBS, CLUSTERS_JOBS))
+"""Sources that say nothing about the job itself, nor about its program."""
 
 
 class Length(msgspec.Struct, frozen=True, array_like=True):
@@ -26,5 +30,6 @@ class Length(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_guess(self) -> bool:
-        """Whether it rests on nothing but what the job has had: it may order a queue, and is no fact."""
-        return self.source == GUESS
+        """Whether it rests on nothing that is about this job or its like: it may order a queue, and is no
+        fact."""
+        return self.source in GUESSES
