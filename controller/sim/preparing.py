@@ -155,7 +155,7 @@ def _fitting(window: Trace, drawn: _Drawn, cluster: Cluster, load_scale: float) 
     organisation = (window.organisation if window.organisation.known else window.vc).take(fits).used()
     if len(organisation.names) > np.iinfo(np.int16).max:
         raise TraceProblem(f"{window.name}: {len(organisation.names):,} organisations are too many")
-    ids = window.job_ids
+    rows = np.flatnonzero(fits).tolist()
     return Workload(
         name=window.name,
         synthetic=window.synthetic,
@@ -171,7 +171,8 @@ def _fitting(window: Trace, drawn: _Drawn, cluster: Cluster, load_scale: float) 
         hp=drawn.hp[fits],
         organisation=organisation.codes.astype(np.int16),
         organisations=organisation.names,
-        job_ids=tuple(ids[row] for row in np.flatnonzero(fits).tolist()) if ids else (),
+        job_ids=tuple(window.job_ids[row] for row in rows) if window.job_ids else (),
+        submissions=tuple(window.submissions[row] for row in rows) if window.submissions else (),
         excluded=excluded,
     )
 

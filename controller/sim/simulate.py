@@ -187,7 +187,7 @@ class _Drive:
         loads = find_load_ratios(self._physics.load_duty, self._workload.duty_cycles, rows)
         specs = Specs(self._workload, self._cluster)
         asking = AskingSpecs(specs, asks, self._submit_s) if asks else None
-        self._asking = asking
+        self._asking, self._row_of = asking, specs.row_of
         self._world = make_world(
             self._workload,
             asking or specs,
@@ -204,8 +204,8 @@ class _Drive:
             sharing=sharing,
             checkpoint_every_s=checkpoint_every_s,
             keep_ended=8,
-            # Jobs of one model, which is all that a trace says or a seed draws of them, differ in length.
-            lengths_by_command=self._workload.knowledge.known == "exact",
+            # Jobs of one model differ in length. That is all that is known of them where none has a command.
+            lengths_by_command=self._workload.knowledge.known == "exact" or bool(self._workload.submissions),
         )
         self._engine = Engine(make_policy, config, validate=self._validate, pairs=pairs)
         self._jobs = self._engine.jobs
@@ -312,7 +312,7 @@ class _Drive:
         if not self.interrupted:
             self._check_end()
         for job_id, job in self._engine.jobs.items():
-            columns.count(int(job_id), job)
+            columns.count(self._row_of(job_id), job)
         end_s = world.now_s if self.interrupted else world.last_end_s
         return RunResult(
             workload=self._workload,

@@ -124,7 +124,7 @@ def cut(workload: Workload, before: RunResult, window: TraceWindow) -> Workload:
     ids = workload.job_ids or tuple(str(row + 1) for row in range(len(workload)))
     optional: dict[str, Any] = {
         name: tuple(column[row] for row in rows.tolist())
-        for name in ("fractions", "asks", "tells", "resumes")
+        for name in ("submissions", "fractions", "asks", "tells", "resumes")
         if (column := getattr(workload, name))
     }
     return replace(

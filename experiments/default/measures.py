@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from experiments.default.cells import DEFAULT, FIFO, SMALL, Cell, Result, windows
+from experiments.default.cells import DEFAULT, FIFO, VCS, Cell, Result, windows
 
 DRAWS: Final = 2000
 SEED: Final = 7
@@ -19,6 +19,7 @@ SEED: Final = 7
 Measure = Callable[[Result, Result], float]
 """Of a run, beside the same jobs' under another policy."""
 MEAN, P99, TRIES, LATE = "mean", "p99", "tries, min", "over twice as late, %"
+LOST, MOST, OVER = "lost, %", "most preemptions", "over a tenth, %"
 MEASURES: Final[dict[str, Measure]] = {
     MEAN: lambda mine, other: float(np.mean(mine.jct_s) / np.mean(other.jct_s)),
     "median": lambda mine, other: np.median(mine.jct_s) / np.median(other.jct_s),
@@ -26,6 +27,9 @@ MEASURES: Final[dict[str, Measure]] = {
     "longest wait": lambda mine, other: mine.longest_wait_s / max(1.0, other.longest_wait_s),
     TRIES: lambda mine, other: mine.tries_median_s / 60.0,
     LATE: lambda mine, other: 100.0 * float(np.mean(np.array(mine.jct_s) > 2.0 * np.array(other.jct_s))),
+    LOST: lambda mine, _: 100.0 * mine.lost_share,
+    MOST: lambda mine, _: float(mine.preemptions_max),
+    OVER: lambda mine, _: 100.0 * mine.over_tenth_share,
 }
 
 
@@ -53,16 +57,17 @@ def middle(groups: Sequence[Sequence[float]]) -> Middle:
 
 
 class Place(NamedTuple):
-    """What a row of a table is about. `ground`: a VC or a small host; empty: all VCs."""
+    """What a row of a table is about. `ground`: a VC, or where jobs are generated; empty: all VCs."""
 
     load: float
     resumable: float
     tells: float
     ground: str = ""
+    load_time_s: float = 0.0
 
     def holds(self, cell: Cell) -> bool:
-        here = cell.ground == self.ground if self.ground else cell.ground not in SMALL
-        return here and (cell.load, cell.resumable, cell.tells) == self[:3]
+        here = cell.ground == self.ground if self.ground else cell.ground in VCS
+        return here and (cell.load, cell.resumable, cell.tells, cell.load_time_s) == (*self[:3], self[-1])
 
 
 class Runs:
@@ -77,14 +82,27 @@ class Runs:
 
     def at(self, place: Place, by: str = DEFAULT, what: str = MEAN, against: str = FIFO) -> Middle | None:
         """None where nothing was run under both."""
+        groups = self._values(place, by, what, against)
+        return middle(list(groups.values())) if groups else None
+
+    def worst(self, place: Place, what: str, by: str = DEFAULT) -> float | None:
+        """The greatest value of all windows; None where nothing was run."""
+        groups = self._values(place, by, what, FIFO)
+        return max(value for group in groups.values() for value in group) if groups else None
+
+    def _values(self, place: Place, by: str, what: str, against: str) -> dict[str, list[float]]:
+        """Of each window, by VC."""
         groups: dict[str, list[float]] = {}
         for window in self.windows(place):
             mine, other = (self._known.get(window.under(each)) for each in (by, against))
             if mine is not None and other is not None:
                 groups.setdefault(window.ground, []).append(MEASURES[what](mine, other))
-        return middle(list(groups.values())) if groups else None
+        return groups
 
     def grounds(self) -> list[Place]:
-        """Each VC by itself, and each small host."""
-        found = (Place(each.load, each.resumable, each.tells, each.ground) for each in self._windows)
+        """Each VC by itself, and each of the generated."""
+        found = (
+            Place(each.load, each.resumable, each.tells, each.ground, each.load_time_s)
+            for each in self._windows
+        )
         return list(dict.fromkeys(found))

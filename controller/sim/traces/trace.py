@@ -149,7 +149,7 @@ class Trace(RecordedJobs):
             column = getattr(self, each.name)
             if isinstance(column, np.ndarray | Labels):
                 assert len(column) == n, f"column {each.name} has {len(column)} rows, not {n}"
-        assert not self.job_ids or len(self.job_ids) == n
+        assert len(self.job_ids) in (0, n) and len(self.submissions) in (0, n)
         for numbers in (self.submit_s, self.duration_s, self.gpus):
             assert bool(np.all(np.isfinite(numbers)))
         assert bool(np.all(self.duration_s > 0.0)) and bool(np.all(self.gpus > 0.0))
@@ -167,8 +167,9 @@ class Trace(RecordedJobs):
             for each in dataclasses.fields(self)
             if isinstance(column := getattr(self, each.name), np.ndarray | Labels)
         }
-        if self.job_ids:
-            columns["job_ids"] = tuple(self.job_ids[row] for row in chosen.tolist())
+        for name in ("job_ids", "submissions"):
+            if said := getattr(self, name):
+                columns[name] = tuple(said[row] for row in chosen.tolist())
         return dataclasses.replace(self, **columns)
 
     def vc_trace(self, vc: str) -> Trace:

@@ -9,7 +9,7 @@ a job that asks and gets none runs like all others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -21,11 +21,19 @@ from cotenant.controller.knowledge import PairTable
 from cotenant.controller.performance import Profile, ProfilePoint
 from cotenant.controller.sim.world.outcome import cells
 from cotenant.controller.sim.world.physics import RatioRows
-from cotenant.controller.sim.world.workload import Cluster, HostAsk, Seconds, SimulatedHost, Workload
+from cotenant.controller.sim.world.workload import (
+    Cluster,
+    HostAsk,
+    Seconds,
+    SimulatedHost,
+    Submission,
+    Workload,
+)
 
 STEP_S: Final = 0.001
 STEPS_PER_S: Final = 1000.0
 NO_ASKS: Final = HostAsk()
+NO_COMMAND: Final = Submission(())
 DOMAIN: Final = "shared"
 """Every host sees every checkpoint."""
 
@@ -114,6 +122,8 @@ class Specs:
         }
         self._speedups, self._fractions = workload.speedups, workload.fractions
         self._asks = workload.asks
+        self._submissions = workload.submissions
+        self._ids = job_ids(workload.submissions)
         self._load_s = cells(workload.load_s)
         self._pause_s = cells(workload.pause_s)
         self._model = cells(workload.model)
@@ -122,7 +132,8 @@ class Specs:
         self._is_told = workload.knowledge.known == "exact"
         self._resumable = workload.knowledge.is_complete or None
         self._budget_s = workload.knowledge.budget_s
-        self.row_of: Callable[[JobId], int] = int
+        rows = {job_id: row for row, job_id in enumerate(self._ids)}
+        self.row_of: Callable[[JobId], int] = rows.__getitem__ if rows else int
 
     def kind(self, model: int, gpus: int) -> JobSpec:
         """What jobs of a model and width have in common, for measurements of pairs."""
@@ -136,8 +147,11 @@ class Specs:
             profile = msgspec.structs.replace(profile, steps_by_devices=known)
         fraction = self._fractions[row] if self._fractions else 1.0
         asks = self._asks[row] if self._asks else NO_ASKS
+        as_what = self._submissions[row] if self._submissions else NO_COMMAND
         return JobSpec(
-            job_id=JobId(str(row)),
+            job_id=self._ids[row] if self._ids else JobId(str(row)),
+            user=as_what.user,
+            array_limit=as_what.array_limit,
             organisation=self._organisations[self._organisation[row]],
             job_class="hp" if self._hp[row] else "spot",
             gpus_min=1 if self._speedups else gpus,
@@ -153,8 +167,22 @@ class Specs:
             resumable=self._resumable,
             gpu_fraction=fraction,
             profile=profile if fraction == 1.0 else _device_part_profile(profile, fraction),
-            launch=self._launches[self._model[row]],
+            launch=Launch.make_counted(*as_what.argv) if as_what.argv else self._launches[self._model[row]],
         )
+
+
+def job_ids(submissions: Sequence[Submission]) -> tuple[JobId, ...]:
+    """The id of each row: its number; of a task, that of its array's first row, and its place in the array.
+    Empty where nothing was submitted as a command."""
+    tasks = dict[str, list[int]]()
+    for row, each in enumerate(submissions):
+        tasks.setdefault(each.array or str(row), []).append(row)
+    ids = {
+        row: JobId(f"{rows[0]}_{place}" if submissions[row].array else str(row))
+        for rows in tasks.values()
+        for place, row in enumerate(rows)
+    }
+    return tuple(ids[row] for row in range(len(submissions)))
 
 
 def steps_in(length_s: float) -> int:

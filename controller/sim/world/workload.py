@@ -58,6 +58,17 @@ class Cluster:
         return sum(shape.gpus for shape in self.shapes) or self.hosts * self.gpus_per_host
 
 
+class Submission(NamedTuple):
+    """How a job was submitted: by whom, as which command, and as a task of which array."""
+
+    argv: tuple[str, ...]
+    user: str = ""
+    array: str = ""
+    """The tasks of one array have the same word; empty: the job is no task."""
+    array_limit: int = 0
+    """So many tasks of the array may wait for devices or have them at once; 0: all."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobSource:
     """Where jobs in columns come from."""
@@ -67,6 +78,8 @@ class JobSource:
     """Whether any job was generated: said wherever results are shown."""
     job_ids: tuple[str, ...] = ()
     """The source's own; empty = the row's number, from 0."""
+    submissions: tuple[Submission, ...] = ()
+    """Of each job; empty: no job has a command, and jobs of one model are of one kind."""
     excluded: Mapping[str, int] = field(default_factory=dict)
     """Rows of the source that are no jobs here: reason -> count."""
 
@@ -74,7 +87,7 @@ class JobSource:
 COLUMNS_PER_JOB: Final = (
     "submit_s", "duration_s", "expected_s", "gpus", "load_s", "pause_s", "model", "hp", "organisation"
 )  # fmt: skip
-SAID_PER_JOB: Final = ("job_ids", "speedups", "fractions", "asks", "tells", "resumes")
+SAID_PER_JOB: Final = ("job_ids", "submissions", "speedups", "fractions", "asks", "tells", "resumes")
 """Empty, or an entry for each job."""
 
 
