@@ -101,10 +101,13 @@ def _tries(draw: np.random.Generator, at_s: float, program: Program) -> Iterator
     once."""
     scale = small_hosts.TRY_S_MEDIAN / small_hosts.SWEEP_S_MEDIAN
     for _ in range(draw.integers(*small_hosts.TRIES, endpoint=True)):
-        tried, words = program, ("--debug",)
-        if draw.random() >= REPEATED:
-            script = f"once{draw.integers(1_000_000)}.py"
-            tried, words = draw_program(draw, program.user, script, small_hosts.SWEEP_S_MEDIAN), ()
+        is_repeated = draw.random() < REPEATED
+        tried = program if is_repeated else _program_run_once(draw, program.user)
         length_s = min(small_hosts.TRY_S_MAX, tried.length_s(draw, scale))
-        yield Job(at_s, length_s, 1, tried.submission(draw, *words))
+        yield Job(at_s, length_s, 1, tried.submission(draw, *(["--debug"] if is_repeated else [])))
         at_s += length_s + draw.uniform(*small_hosts.PAUSE_S)
+
+
+def _program_run_once(draw: np.random.Generator, user: str) -> Program:
+    script = f"once{draw.integers(1_000_000)}.py"
+    return draw_program(draw, user, script, small_hosts.SWEEP_S_MEDIAN)

@@ -56,6 +56,9 @@ def middle(groups: Sequence[Sequence[float]]) -> Middle:
     return Middle(float(np.nanmedian(table)), low, high)
 
 
+SHARES: Final = {1.0: "all", 0.8: "80 %", 0.5: "half", 0.0: "none"}
+
+
 class Place(NamedTuple):
     """What a row of a table is about. `ground`: a VC, or where jobs are generated; empty: all VCs."""
 
@@ -64,6 +67,17 @@ class Place(NamedTuple):
     tells: float
     ground: str = ""
     load_time_s: float = 0.0
+
+    @property
+    def words(self) -> str:
+        load = f", loads of {self.load_time_s:g} s" if self.load_time_s else ""
+        drawn = f"{SHARES[self.resumable]} resume, {SHARES[self.tells]} tell"
+        return f"{self.ground or '64 GPUs'}, load {self.load:g}, {drawn}{load}"
+
+    @property
+    def pooled(self) -> Place:
+        """A VC's place is that of all VCs."""
+        return self._replace(ground="") if self.ground in VCS else self
 
     def holds(self, cell: Cell) -> bool:
         here = cell.ground == self.ground if self.ground else cell.ground in VCS
@@ -99,6 +113,10 @@ class Runs:
                 groups.setdefault(window.ground, []).append(MEASURES[what](mine, other))
         return groups
 
+    def places(self) -> list[Place]:
+        """All VCs together, and each of the generated."""
+        return list(dict.fromkeys(each.pooled for each in self.grounds()))
+
     def grounds(self) -> list[Place]:
         """Each VC by itself, and each of the generated."""
         found = (
@@ -106,3 +124,8 @@ class Runs:
             for each in self._windows
         )
         return list(dict.fromkeys(found))
+
+
+def number(value: float, of: str) -> str:
+    """As it stands in a table."""
+    return f"{value:.0f}" if of in (TRIES, MOST) else f"{value:.{3 if 0.0 < value < 0.095 else 2}f}"
