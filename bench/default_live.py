@@ -384,7 +384,7 @@ def page(rounds: list[Round], plan: list[Submission], count: int) -> str:
         "No script knows of cotenant or was submitted with a flag.",
         "",
         "Four long scripts take all four CPU slots, then ten short and six middle ones of four users come",
-        "within twenty seconds. Numbers are medians over the rounds.",
+        "within twenty seconds. A row is a round; the ratios above are of medians over the rounds.",
         "",
         "| " + " | ".join(HEADINGS) + " |",
         "|" + " --- |" * len(HEADINGS),

@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 from cotenant.controller import sim
 from experiments.default import arrays, cells, families, page, targets
 from experiments.default.cells import BLIND, CONTESTANTS, DEFAULT, FIFO, Cell, Result
-from experiments.default.measures import LOST, MOST, OVER, Runs, middle
+from experiments.default.measures import LOST, MOST, OVER, Place, Runs, middle
 
 ASKED = [
     cell for cell in cells.runs() if cell.ground in (*cells.GENERATED, cells.VCS[0]) and cell.window in (0, 1)
@@ -144,7 +144,7 @@ def test_the_worst_window_is_the_greatest_value_and_a_row_the_median() -> None:
 
 
 def test_every_row_of_the_page_before_is_a_row_still() -> None:
-    rows = {page.Place(each.load, each.resumable, each.tells, each.ground).pooled for each in cells.windows()}
+    rows = {Place(each.load, each.resumable, each.tells, each.ground).pooled for each in cells.windows()}
     assert len(targets.before()) == 15 and {*targets.before()} <= rows
 
 
