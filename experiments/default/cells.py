@@ -2,7 +2,8 @@
 jobs resume, and some tell their length while they run. Some of the generated ones have commands and arrays.
 
 Rule: the policies of a window get the same jobs, with the same draws. Where a policy never looks at what was
-drawn (fifo at nothing, tiresias at no length), one run stands for several draws.
+drawn (fifo at nothing, tiresias at no length), one run stands for several draws; where it does not look at
+commands, for the same jobs without.
 """
 
 from __future__ import annotations
@@ -114,9 +115,12 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, order=True):
     def under(self, by: str) -> Cell:
         """The cell whose run stands for this window under that policy."""
         one = CONTESTANTS[by]
+        needs_commands = one.sees_commands and one.reads_lengths and not one.is_told
+        is_of_host = self.ground == COMMANDS and not needs_commands
         return msgspec.structs.replace(
             self,
-            by=by,
+            by=DEFAULT if is_of_host and by == BLIND else by,
+            ground=HOST if is_of_host else self.ground,
             resumable=self.resumable if one.preempts else RESUMABLE[0],
             tells=self.tells if one.reads_lengths and not one.is_told else TELLS[0],
         )
@@ -256,7 +260,7 @@ def ran(cell: Cell, trace: sim.Trace, commit: str = "") -> Result:
         jct_s=np.round(found.jct_s, 3).tolist(),
         longest_wait_s=float(found.wait_s.max()),
         tries_median_s=float(np.median(found.jct_s[jobs.duration_s < TRY_S])),
-        lost_share=float(np.dot(lost_s, jobs.sizes) / np.dot(held_s, jobs.sizes)),
+        lost_share=float(np.round(np.dot(lost_s, jobs.sizes) / np.dot(held_s, jobs.sizes), 9)),
         preemptions_max=int(found.preemptions.max()),
         over_tenth_share=float(np.mean(lost_s > OVER * (found.run_s - found.rework_s))),
         cpu_s=found.cpu_s,

@@ -251,7 +251,11 @@ def ranges(sets: Mapping[str, Sequence[Range]], title: str, axis: str, *, synthe
         )
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    ticks = [tick for tick in (0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 3, 5, 10, 20, 50) if low <= tick <= high]
+    ticks = [
+        tick
+        for tick in (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 3, 5, 10, 20, 50)
+        if low <= tick <= high
+    ]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     _rows(axes, places, labels)
