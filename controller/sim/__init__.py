@@ -34,15 +34,21 @@ from cotenant.controller.sim.windows import busiest, sample
 from cotenant.controller.sim.world.knowledge import Knowledge
 from cotenant.controller.sim.world.outcome import NAN, Columns, RunResult
 from cotenant.controller.sim.world.physics import COLUMNS, NoPairTable, Physics, pair_data
-from cotenant.controller.sim.world.workload import Cluster, HostAsk, SimulatedHost, Submission, Workload
+from cotenant.controller.sim.world.workload import (
+    Cluster,
+    HostAsk,
+    SimulatedHost,
+    SimulatedSubmission,
+    Workload,
+)
 from cotenant.controller.sim.world.world import World
 from cotenant.controller.sim.worlds import OtherWorld, WorldPolicy
 
 __all__ = [
     "COLUMNS", "GZIP_MAGIC", "NAN", "BadChoice", "Cluster", "Columns", "HostAsk", "Knowledge", "Labels",
     "NoPairTable", "OtherWorld", "RunResult", "Physics", "PolicyChoice", "OnTaskProgress", "Scenario",
-    "SimulatedHost", "Speedup", "Submission", "Task", "TaskProgress", "TaskRun", "TextTable", "Trace",
-    "TraceProblem", "WorkerLost", "Workload", "World", "WorldPolicy", "answer_inline", "elastic_workload",
+    "SimulatedHost", "SimulatedSubmission", "Speedup", "Task", "TaskProgress", "TaskRun", "TextTable",
+    "Trace", "TraceProblem", "WorkerLost", "Workload", "World", "WorldPolicy", "answer_inline", "elastic_workload",
     "busiest", "curve_scaled_workload", "column_map", "decode_utf_8", "describe",
     "add_knowledge", "measured_speedups", "nearest", "open_trace",
     "pair_data", "policies_named", "prepare", "read", "run_all", "sample", "scenario", "show_value",

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from cotenant.controller.sim import Cluster, Submission, Trace
+from cotenant.controller.sim import Cluster, SimulatedSubmission, Trace
 from experiments.default.families import FAMILY_JOBS, WITHIN_SIGMAS, Program, draw_quantile
 from experiments.default.small_hosts import LOAD, Job, as_trace, upto
 
@@ -56,7 +56,9 @@ def generated(cluster: Cluster, seed: int) -> Trace:
                 at_s,
                 float(np.clip(program.length_s(draw), *TASK_S_LIMITS)),
                 1,
-                Submission(argv, program.user, array, limit) if is_array else program.submission(draw),
+                SimulatedSubmission(argv, program.user, array, limit)
+                if is_array
+                else program.submission(draw),
             )
             for _ in range(round(draw_quantile(draw, FAMILY_JOBS)))
         ]

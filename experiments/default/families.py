@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from cotenant.controller.sim import Cluster, Submission, Trace
+from cotenant.controller.sim import Cluster, SimulatedSubmission, Trace
 from experiments.default import small_hosts
 from experiments.default.small_hosts import DAYS, LOAD, Job, as_trace, upto
 
@@ -50,10 +50,10 @@ class Program(NamedTuple):
     def length_s(self, draw: np.random.Generator, scale: float = 1.0) -> float:
         return scale * self.median_s * float(draw.lognormal(0.0, self.sigma))
 
-    def submission(self, draw: np.random.Generator, *words: str) -> Submission:
+    def submission(self, draw: np.random.Generator, *words: str) -> SimulatedSubmission:
         """A run with those words and a learning rate of its own."""
         rate = f"{10.0 ** draw.uniform(-5.0, -1.0):.3g}"
-        return Submission(argv=("python", self.script, *words, "--lr", rate), user=self.user)
+        return SimulatedSubmission(argv=("python", self.script, *words, "--lr", rate), user=self.user)
 
 
 def draw_quantile(draw: np.random.Generator, quantiles: Sequence[float]) -> float:

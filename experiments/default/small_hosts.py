@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from cotenant.controller.sim import Cluster, Labels, Submission, Trace
+from cotenant.controller.sim import Cluster, Labels, SimulatedSubmission, Trace
 
 LOAD: Final = 0.8
 USERS: Final = 3
@@ -42,7 +42,7 @@ class Job(NamedTuple):
     submit_s: float
     duration_s: float
     gpus: int
-    submission: Submission | None = None
+    submission: SimulatedSubmission | None = None
     """None: it has no command."""
 
 
@@ -62,7 +62,7 @@ def with_commands(cluster: Cluster, seed: int) -> Trace:
         number = next(numbers)
         argv, user = ("python", f"train{number}.py", "--lr"), f"user{number % USERS}"
         return [
-            job._replace(submission=Submission((*argv, f"{place}e-5"), user))
+            job._replace(submission=SimulatedSubmission((*argv, f"{place}e-5"), user))
             for place, job in enumerate(jobs, 1)
         ]
 

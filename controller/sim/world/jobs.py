@@ -26,14 +26,14 @@ from cotenant.controller.sim.world.workload import (
     HostAsk,
     Seconds,
     SimulatedHost,
-    Submission,
+    SimulatedSubmission,
     Workload,
 )
 
 STEP_S: Final = 0.001
 STEPS_PER_S: Final = 1000.0
 NO_ASKS: Final = HostAsk()
-NO_COMMAND: Final = Submission(())
+NO_COMMAND: Final = SimulatedSubmission(())
 DOMAIN: Final = "shared"
 """Every host sees every checkpoint."""
 
@@ -171,7 +171,7 @@ class Specs:
         )
 
 
-def job_ids(submissions: Sequence[Submission]) -> tuple[JobId, ...]:
+def job_ids(submissions: Sequence[SimulatedSubmission]) -> tuple[JobId, ...]:
     """The id of each row: its number; of a task, that of its array's first row, and its place in the array.
     Empty where nothing was submitted as a command."""
     tasks = dict[str, list[int]]()

@@ -58,7 +58,7 @@ class Cluster:
         return sum(shape.gpus for shape in self.shapes) or self.hosts * self.gpus_per_host
 
 
-class Submission(NamedTuple):
+class SimulatedSubmission(NamedTuple):
     """How a job was submitted: by whom, as which command, and as a task of which array."""
 
     argv: tuple[str, ...]
@@ -78,7 +78,7 @@ class JobSource:
     """Whether any job was generated: said wherever results are shown."""
     job_ids: tuple[str, ...] = ()
     """The source's own; empty = the row's number, from 0."""
-    submissions: tuple[Submission, ...] = ()
+    submissions: tuple[SimulatedSubmission, ...] = ()
     """Of each job; empty: no job has a command, and jobs of one model are of one kind."""
     excluded: Mapping[str, int] = field(default_factory=dict)
     """Rows of the source that are no jobs here: reason -> count."""

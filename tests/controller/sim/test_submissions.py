@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cotenant.controller.domain import ENDED, AnyCommand, Phase, array_of
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
-from cotenant.controller.sim import Knowledge, Submission, Workload, simulate
+from cotenant.controller.sim import Knowledge, SimulatedSubmission, Workload, simulate
 from cotenant.controller.sim.world.jobs import Specs
 from tests.controller.sim.workloads import JobRow, cluster, workload
 
@@ -20,7 +20,7 @@ KNOWN = Knowledge(known="progress", tells=0.0)
 LENGTHS_S = (40.0, 20.0, 30.0, 10.0, 50.0)
 
 
-def submitted(rows: Sequence[JobRow], submissions: Sequence[Submission]) -> Workload:
+def submitted(rows: Sequence[JobRow], submissions: Sequence[SimulatedSubmission]) -> Workload:
     """Nobody says how long a job takes."""
     unknown_s = np.full(len(rows), np.nan)
     return replace(workload(*rows), submissions=tuple(submissions), knowledge=KNOWN, expected_s=unknown_s)
@@ -33,7 +33,7 @@ arrays = st.sampled_from(["", "a", "b"])
 def test_each_job_has_an_id_of_its_own_and_tasks_share_their_arrays_number(of: list[str]) -> None:
     jobs = submitted(
         [JobRow(0.0, 10.0)] * len(of),
-        [Submission(("run", str(row)), array=each) for row, each in enumerate(of)],
+        [SimulatedSubmission(("run", str(row)), array=each) for row, each in enumerate(of)],
     )
     specs = Specs(jobs, cluster(1))
     ids = [specs.spec(row).job_id for row in range(len(of))]
@@ -45,7 +45,8 @@ def test_each_job_has_an_id_of_its_own_and_tasks_share_their_arrays_number(of: l
 
 def test_a_spec_holds_the_command_the_user_and_the_limit() -> None:
     jobs = submitted(
-        [JobRow(0.0, 10.0, model="ViT")] * 2, [Submission(("t", "1"), "ana", "x", 2), Submission(())]
+        [JobRow(0.0, 10.0, model="ViT")] * 2,
+        [SimulatedSubmission(("t", "1"), "ana", "x", 2), SimulatedSubmission(())],
     )
     specs = Specs(jobs, cluster(1))
     task, plain = specs.spec(0), specs.spec(1)
@@ -59,7 +60,7 @@ def test_never_more_tasks_of_an_array_are_on_devices_than_its_limit(
     limit: int, lengths_s: list[float]
 ) -> None:
     rows = [JobRow(0.0, length_s, load_s=1.0) for length_s in lengths_s]
-    jobs = submitted(rows, [Submission(("task",), "ana", "x", limit)] * len(rows))
+    jobs = submitted(rows, [SimulatedSubmission(("task",), "ana", "x", limit)] * len(rows))
     most = 0
 
     def look(engine: Engine, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
@@ -80,7 +81,7 @@ def test_same_commands_tell_lengths_and_jobs_without_commands_do_not() -> None:
         if isinstance(event, ev.JobArrived):
             sources[event.spec.job_id] = engine.jobs[event.spec.job_id].estimate.source
 
-    jobs = submitted(rows, [Submission(("python", "train.py"), "ana")] * 3)
+    jobs = submitted(rows, [SimulatedSubmission(("python", "train.py"), "ana")] * 3)
     simulate(jobs, cluster(1), "cotenant", look=look)
     known = sources["2"]
     simulate(replace(jobs, submissions=()), cluster(1), "cotenant", look=look)
@@ -89,6 +90,6 @@ def test_same_commands_tell_lengths_and_jobs_without_commands_do_not() -> None:
 
 def test_a_part_of_a_workload_keeps_the_submissions_of_its_jobs() -> None:
     jobs = submitted(
-        [JobRow(float(row), 10.0) for row in range(3)], [Submission((str(row),)) for row in range(3)]
+        [JobRow(float(row), 10.0) for row in range(3)], [SimulatedSubmission((str(row),)) for row in range(3)]
     )
     assert [each.argv for each in jobs.take(np.array([0, 2])).submissions] == [("0",), ("2",)]
