@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from statistics import median
 from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.domain import LEVELS, EtaInterval, EtaKind, JobSpec
+from cotenant.controller.domain import LEVELS, EtaInterval, EtaKind, JobSpec, ToldInterval
 
 LENGTHS_KEPT: Final = 1_000
 ARRIVALS_KEPT: Final = 400
@@ -132,28 +133,47 @@ def interval_of(samples_s: Sequence[float]) -> EtaInterval | None:
     return EtaInterval(low_s, mid_s, high_s)
 
 
-def calibrated_interval(raw: EtaInterval, errors: LogErrors) -> EtaInterval:
-    """`raw` after correction by these errors; itself where there are too few."""
+def calibrated_interval(raw: EtaInterval, errors: LogErrors, floor_s: float = 0.0) -> EtaInterval:
+    """`raw` after correction by these errors; itself where there are too few. Only the part of each bound
+    beyond `floor_s` is scaled."""
     if len(errors) < ENOUGH:
         return raw
     low, mid, high = (
         [error for error in column if math.isfinite(error)]
         for column in zip(*errors[-ERRORS_KEPT:], strict=True)
     )
-    p50_s = _shifted_bound_s(raw.p50_s, median(mid))
+    p50_s = _shifted_bound_s(raw.p50_s, median(mid), floor_s)
     # Bounds from finite samples: a rank further out than the level, so that they hold as often as they say.
-    p10_s = _shifted_bound_s(raw.p10_s, -_ranked_error([-error for error in low], 1.0 - LEVELS[0]))
-    p90_s = _shifted_bound_s(raw.p90_s, _ranked_error(high, LEVELS[2])) if high else raw.p90_s
+    p10_s = _shifted_bound_s(raw.p10_s, -_ranked_error([-error for error in low], 1.0 - LEVELS[0]), floor_s)
+    p90_s = _shifted_bound_s(raw.p90_s, _ranked_error(high, LEVELS[2]), floor_s) if high else raw.p90_s
     return EtaInterval(min(p10_s, p50_s), p50_s, max(p90_s, p50_s))
 
 
-def no_earlier(end: EtaInterval, start: EtaInterval) -> EtaInterval:
-    """An end as it can be told beside that start: their corrections know nothing of each other."""
-    return EtaInterval(max(start.p10_s, end.p10_s), max(start.p50_s, end.p50_s), max(start.p90_s, end.p90_s))
+def no_earlier(interval: EtaInterval, bound: EtaInterval) -> EtaInterval:
+    """The interval, where each level is at least that of something which must happen first."""
+    return EtaInterval(*map(max, msgspec.structs.astuple(interval), msgspec.structs.astuple(bound)))
 
 
-def _shifted_bound_s(bound_s: float, shift: float) -> float:
-    return max(bound_s, LEAST_S) * math.exp(shift) if shift else bound_s
+def end_after(end: ToldInterval, start: ToldInterval, run_s: float) -> EtaInterval:
+    """An end as it can be told beside that start, whose correction knows nothing of the end's. `run_s`: the
+    shortest time from start to end in any roll-out; a correction that shortens the end shortens it as well,
+    and never to 0."""
+    bounds = zip(*map(msgspec.structs.astuple, (end.told, end.raw)), strict=True)
+    beyond = [(told_s - end.floor_s, raw_s - end.floor_s) for told_s, raw_s in bounds if math.isfinite(raw_s)]
+    share = min((told_s / raw_s for told_s, raw_s in beyond if raw_s > told_s > 0.0), default=1.0)
+    begins = msgspec.structs.astuple(start.told)
+    return no_earlier(end.told, EtaInterval(*(begin_s + share * run_s for begin_s in begins)))
+
+
+def end_moved(end: EtaInterval, start: ToldInterval) -> EtaInterval:
+    """An uncorrected end, moved at each level by as much as its start was."""
+    levels = zip(*map(msgspec.structs.astuple, (end, start.raw, start.told)), strict=True)
+    moved = (end_s + told_s - raw_s if math.isfinite(end_s) else end_s for end_s, raw_s, told_s in levels)
+    return EtaInterval(*accumulate(moved, max))
+
+
+def _shifted_bound_s(bound_s: float, shift: float, floor_s: float) -> float:
+    return floor_s + max(bound_s - floor_s, LEAST_S) * math.exp(shift) if shift else bound_s
 
 
 def _ranked_error(errors: list[float], level: float) -> float:
@@ -161,11 +181,11 @@ def _ranked_error(errors: list[float], level: float) -> float:
     return sorted(errors)[min(len(errors), math.ceil((len(errors) + 1) * level - 1e-9)) - 1]
 
 
-def errors_of(raw: EtaInterval, actual_s: float) -> tuple[float, float, float]:
-    """The error at each level; NaN where the bound was infinite."""
-    actual = math.log(max(actual_s, LEAST_S))
+def errors_of(raw: EtaInterval, actual_s: float, floor_s: float = 0.0) -> tuple[float, float, float]:
+    """The error at each level, of what lies beyond `floor_s`; NaN where the bound was infinite."""
+    actual = math.log(max(actual_s - floor_s, LEAST_S))
     low, mid, high = (
-        actual - math.log(max(bound_s, LEAST_S)) if math.isfinite(bound_s) else math.nan
+        actual - math.log(max(bound_s - floor_s, LEAST_S)) if math.isfinite(bound_s) else math.nan
         for bound_s in (raw.p10_s, raw.p50_s, raw.p90_s)
     )
     return low, mid, high

@@ -17,6 +17,7 @@ import numpy as np
 from cotenant.controller.domain import (
     CHECKPOINTING,
     ENDED,
+    GUESS,
     LOADING,
     ON_DEVICES,
     RUNNING,
@@ -30,10 +31,10 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.engine import Engine
-from cotenant.controller.history import EtaQuestion, LengthClaim, run_s
+from cotenant.controller.history import EtaQuestion, LengthClaim, kind_of_source, run_s
 from cotenant.controller.knowledge import PairTable, signature
 from cotenant.controller.models.eta import ArrivalSeen
-from cotenant.controller.models.lengths import Lengths, strata
+from cotenant.controller.models.lengths import LEFT_MIN_S, Lengths, left_of_spread_s, strata
 from cotenant.controller.sim.world.jobs import STEP_S
 from cotenant.controller.sim.world.run import DIES, LOADS, SAVES, TRAINS, JobRun
 from cotenant.controller.sim.world.workload import Workload
@@ -71,7 +72,10 @@ class Drawing:
         return drawn[number]
 
     def _draw_left_s(self, job: Job, now_s: float, u: Sequence[float]) -> list[float]:
-        left_s = job.known_left_s(now_s)
+        said, left_s = job.estimate, job.known_left_s(now_s)
+        if said.remaining_s and said.low_s is not None and said.high_s is not None and said.source != GUESS:
+            had_s = max(0.0, now_s - said.remaining_at_s) / said.slowdown if job.phase is RUNNING else 0.0
+            return left_of_spread_s(said.remaining_s, said.low_s, said.high_s, had_s, u)
         if left_s is None:
             return self._lengths.left_of_unknown_s(run_s(job, now_s), u)
         source, told_s, had_s = self._stands(job, left_s, now_s)
@@ -81,7 +85,7 @@ class Drawing:
         """The source of its estimate, the estimated total, and how much of it the job has had."""
         spent_s = run_s(job, now_s)
         claims = self._claims.get(job.job_id, ())
-        source = job.estimate.source.partition(",")[0]
+        source = kind_of_source(job.estimate.source)
         claim = next((each for each in reversed(claims) if each.source == source), None)
         if left_s > 0.0 and (claim is None or source in MEASURED):
             return source, spent_s + left_s, spent_s
@@ -112,10 +116,14 @@ class Drawing:
 class Future:
     """The rows of one future: first the jobs that are there, in order of arrival, then those that come."""
 
-    def __init__(self, engine: Engine, past: Drawing, number: int, seed: int) -> None:
+    def __init__(
+        self, engine: Engine, past: Drawing, number: int, seed: int, *, is_instant: bool = False
+    ) -> None:
+        """Draws the future of that number. `is_instant`: nothing takes any time in it and nobody comes, so
+        that jobs wait only for the clock."""
         now_s = engine.now_s
         jobs = sorted((job for job in engine.jobs.values() if job.phase not in ENDED), key=lambda j: j.number)
-        coming = past.arrivals(Random(f"{seed}:arrivals:{number}"))
+        coming = [] if is_instant else past.arrivals(Random(f"{seed}:arrivals:{number}"))
         self.jobs, self._specs = jobs, [arrival.spec for _, arrival, _ in coming]
         self._rows = {job.job_id: row for row, job in enumerate(jobs)}
         self._rows.update((JobId(f"{COMING}{place}"), len(jobs) + place) for place in range(len(coming)))
@@ -139,15 +147,22 @@ class Future:
             gpus=[*(job.spec.gpus for job in jobs), *(spec.gpus for spec in self._specs)],
             model=kinds.of_rows,
         )
-        self.endless = frozenset(
-            job.job_id for row, job in enumerate(jobs) if self.workload.duration_s[row] == ENDLESS_S
-        )
+        if is_instant:
+            self.workload.duration_s[:] = LEFT_MIN_S
+            for overheads_s in (self.workload.load_s, self.workload.pause_s):
+                overheads_s[:] = 0.0
+        unbounded = [job for row, job in enumerate(jobs) if self.workload.duration_s[row] == ENDLESS_S]
+        self.limited = frozenset(job.job_id for job in unbounded if job.spec.time_limit_s is not None)
+        """Jobs that only their time limit ends."""
+        self.endless = frozenset(job.job_id for job in unbounded) - self.limited
         devices = engine.view().devices
         self.runs = [
             _run_of(job, row, kinds.of_rows[row], devices, now_s)
             for row, job in enumerate(jobs)
             if job.attempt.number or job.phase in ON_DEVICES
         ]
+        for run in self.runs if is_instant else ():
+            run.due_s = 0.0
 
     def spec(self, row: int) -> JobSpec:
         place = row - len(self.jobs)

@@ -4,6 +4,10 @@ right: those at submissions of a simulation, compared with its outcome.
 Rule: an interval is calibrated only by errors of the policy in force and of its own kind. A job without any
 estimate gets no median: it would be the cluster's.
 
+Rule: what the clock fixes is not calibrated. One more roll-out, in which nothing takes any time, tells when a
+job can start and end at the earliest, whatever keeps it: `--begin`, a reservation of others, the start of a
+job that it waits for.
+
 Rule: what would follow if jobs came now is the same futures with them and without them. Draws for a job
 depend on its number and the seed alone, and so do later arrivals: with and without the newcomers all other
 jobs have the same lengths, so the newcomers cause every difference.
@@ -17,7 +21,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any, Final
 
@@ -25,6 +29,7 @@ import msgspec
 import numpy as np
 
 from cotenant.controller.domain import (
+    LEVELS,
     AnyCommand,
     EtaInterval,
     EtaKind,
@@ -33,6 +38,7 @@ from cotenant.controller.domain import (
     JobSpec,
     Phase,
     ToldInterval,
+    array_of,
     render,
 )
 from cotenant.controller.domain import events as ev
@@ -47,11 +53,19 @@ from cotenant.controller.history import (
     LengthClaim,
     claim_of,
     comparable_eta,
+    grounds_of,
     image_of,
     policy_label,
     question_of,
 )
-from cotenant.controller.models.eta import EtaError, calibrated_interval, interval_of, no_earlier
+from cotenant.controller.models.eta import (
+    EtaError,
+    calibrated_interval,
+    end_after,
+    end_moved,
+    interval_of,
+    no_earlier,
+)
 from cotenant.controller.models.eta_score import FAIR, score
 from cotenant.controller.sim.eta.futures import Drawing
 from cotenant.controller.sim.eta.rollout import HeldJob, RollOuts, Times
@@ -69,38 +83,98 @@ def answer(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
         now_s=now.now_s,
         policy=question.policy,
         count=question.count,
-        etas=[eta_of(now.jobs[job_id], question, roll_outs, now.now_s) for job_id in roll_outs.ends],
+        etas=etas_of(now, question, roll_outs),
         cpu_s=time.process_time() - began_s,
     )
 
 
-def eta_of(
-    job: Job, question: EtaQuestion, roll_outs: RollOuts, now_s: float, *, is_new: bool = False
+def etas_of(
+    engine: Engine, question: EtaQuestion, roll_outs: RollOuts, new: Collection[JobId] = ()
+) -> list[JobEta]:
+    """The ETAs of all jobs that were rolled out. `new`: jobs that have come in this question alone: then only
+    theirs, with their starts, although they may start now."""
+    told: dict[JobId, JobEta] = {}
+    for job_id in roll_outs.ends:  # In order of arrival, so that a job comes after those that it waits for.
+        eta = _eta_of(engine.jobs[job_id], question, roll_outs, engine.now_s, told, is_new=job_id in new)
+        told[job_id] = eta
+    return [told[job_id] for job_id in new or told if job_id in told]
+
+
+def _eta_of(
+    job: Job,
+    question: EtaQuestion,
+    roll_outs: RollOuts,
+    now_s: float,
+    told: Mapping[JobId, JobEta],
+    *,
+    is_new: bool,
 ) -> JobEta:
-    """The ETA of a job by the roll-outs. `is_new`: the job has come in this question alone, so that its start
-    is told although it may be now."""
-    job_id = job.job_id
+    """The ETA of a job by the roll-outs. `told`: the ETAs of jobs that arrived before it."""
+    job_id, start = job.job_id, None
     kind: EtaKind = "revisit" if job_id in question.revisits else "submission"
     errors = question.pools.errors_of(question.policy, kind)
-    start = None
+    starts_s, ends_s, instant_s = roll_outs.starts[job_id], roll_outs.ends[job_id], roll_outs.earliest[job_id]
+    is_known = job.known_left_s(now_s) is not None
     if job.first_start_s is None or is_new:
-        starts = [error.start for error in errors if error.start is not None]
-        start = _interval_of(interval_of(roll_outs.starts[job_id]), starts)
-    finish = _interval_of(interval_of(roll_outs.ends[job_id]), [error.finish for error in errors])
-    if finish is not None and start is not None:
-        finish = ToldInterval(finish.raw, no_earlier(finish.told, start.told))
+        of_starts = [error.start for error in errors if error.start is not None]
+        start = _corrected(starts_s, of_starts, instant_s[0])
+    if start is not None:
+        start = msgspec.structs.replace(start, told=_after_others(job, start, told))
+    finish = _corrected(ends_s, [error.finish for error in errors] if is_known else [], instant_s[1])
+    if finish is not None:
+        runs_s = [end_s - start_s for start_s, end_s in zip(starts_s, ends_s, strict=True)]
+        run_s = min(filter(math.isfinite, runs_s), default=0.0)
+        finish = msgspec.structs.replace(finish, told=_end_beside(job, finish, start, run_s, now_s))
     return JobEta(
         job_id=job_id,
         kind=kind,
         finish=finish,
         start=start,
-        errors=len(errors),
-        is_length_known=job.known_left_s(now_s) is not None,
+        errors=len(errors) if is_known or start is not None else 0,
+        is_length_known=is_known,
+        is_limit=job_id in roll_outs.limited,
+        grounds=grounds_of(job),
     )
 
 
-def _interval_of(raw: EtaInterval | None, errors: list[tuple[float, float, float]]) -> ToldInterval | None:
-    return None if raw is None else ToldInterval(raw, calibrated_interval(raw, errors))
+def _corrected(
+    samples_s: list[float], errors: list[tuple[float, float, float]], instant_s: float
+) -> ToldInterval | None:
+    """The interval of one number per roll-out. `instant_s`: the number where nothing takes any time."""
+    raw, floor_s = interval_of(samples_s), max(0.0, min(instant_s, *samples_s))
+    return None if raw is None else ToldInterval(raw, calibrated_interval(raw, errors, floor_s), floor_s)
+
+
+def _after_others(job: Job, start: ToldInterval, told: Mapping[JobId, JobEta]) -> EtaInterval:
+    """The start as it can be told beside the ends it waits for: of jobs that must end before (`--after`), and
+    of tasks of its array that get the places of a throttled one before it, unless a future had it earlier."""
+    found = start.told
+    for dependency in job.spec.after:
+        end = told[dependency.job_id].finish if dependency.job_id in told else None
+        found = no_earlier(found, end.told) if end is not None else found
+    array, limit = array_of(job.job_id), job.spec.array_limit
+    ahead = [told[each].finish for each in told if limit and array_of(each) == array]
+    ends = [msgspec.structs.astuple(end.told) for end in ahead if end is not None]
+    if not limit or len(ahead) < limit or len(ends) < len(ahead):
+        return found
+    frees = (sorted(level)[len(ends) - limit] for level in zip(*ends, strict=True))
+    return no_earlier(found, EtaInterval(*map(min, frees, msgspec.structs.astuple(start.raw))))
+
+
+def _end_beside(
+    job: Job, finish: ToldInterval, start: ToldInterval | None, run_s: float, now_s: float
+) -> EtaInterval:
+    """The end as it can be told: beside the start, and with the time limit of a job that runs only once."""
+    if job.known_left_s(now_s) is None:  # Past errors are those of jobs whose lengths were known.
+        return finish.raw if start is None else end_moved(finish.raw, start)
+    limit_s, told = job.limit_left_s(now_s), finish.told
+    if limit_s is not None and not job.spec.requeues:
+        begins = msgspec.structs.astuple(start.told) if start is not None else (0.0,) * len(LEVELS)
+        latest = (begin_s + limit_s + job.estimate.pause_s for begin_s in begins)
+        last = map(max, latest, msgspec.structs.astuple(finish.raw))
+        told = EtaInterval(*map(min, last, msgspec.structs.astuple(told)))
+    finish = msgspec.structs.replace(finish, told=told)
+    return told if start is None else end_after(finish, start, run_s)
 
 
 TOLD_S_MIN = 1.0
@@ -116,18 +190,13 @@ def answer_arrival(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
     claims = _claims_with(engine, question, question.arriving)
     follows = RollOuts(image_of(engine), question.config, make_policy)
     follows.run(Drawing(question, claims), question.seed)
-    now_s = engine.now_s
-    newcomers = [engine.jobs[spec.job_id] for spec in question.arriving]
+    newcomers = [spec.job_id for spec in question.arriving]
     return EtaAnswer(
-        now_s=now_s,
+        now_s=engine.now_s,
         policy=question.policy,
         count=question.count,
-        arrival=_effect(engine, newcomers[0], without.ends, follows.ends),
-        etas=[
-            eta_of(job, question, follows, now_s, is_new=True)
-            for job in newcomers
-            if job.job_id in follows.ends
-        ],
+        arrival=_effect(engine, engine.jobs[newcomers[0]], without.ends, follows.ends),
+        etas=etas_of(engine, question, follows, newcomers),
         cpu_s=time.process_time() - began_s,
     )
 
@@ -147,12 +216,12 @@ def answer_supposed(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer
     follows = RollOuts(image_of(engine), question.config, make_policy)
     past = Drawing(question, claims)
     release = HeldJob(job_id, now_s + about.after_s) if is_later else None
-    follows.run(past, question.seed, {job_id}, release)
+    follows.run(past, question.seed, {job_id, *(each.job_id for each in about.spec.after)}, release)
     return EtaAnswer(
         now_s=now_s,
         policy=question.policy,
         count=question.count,
-        etas=[eta_of(engine.jobs[job_id], question, follows, now_s, is_new=True)],
+        etas=etas_of(engine, question, follows, (job_id,)),
         cpu_s=time.process_time() - began_s,
     )
 

@@ -50,6 +50,10 @@ class RollOuts:
         self._config = msgspec.structs.replace(config, keep_ended=8)
         self.starts: Times = {}
         self.ends: Times = {}
+        self.earliest: dict[JobId, tuple[float, float]] = {}
+        """Seconds from now to a job's start and end where nothing takes any time: what the clock fixes."""
+        self.limited: frozenset[JobId] = frozenset()
+        """Jobs that only their time limit ends, as far as is known."""
 
     def run(
         self,
@@ -58,10 +62,13 @@ class RollOuts:
         jobs: Collection[JobId] | None = None,
         release: HeldJob | None = None,
     ) -> None:
-        """Makes all roll-outs that `past` counts. `jobs`: only these are of interest; a roll-out stops when
-        they have ended."""
+        """Makes all roll-outs that `past` counts, and one in which nothing takes any time. `jobs`: only these
+        are of interest; a roll-out stops when they have ended."""
         for number in range(past.count):
-            self._run_one(past, seed, number, jobs, release)
+            for job_id, (start_s, end_s) in self._run_one(past, seed, number, jobs, release).items():
+                self.starts.setdefault(job_id, []).append(start_s)
+                self.ends.setdefault(job_id, []).append(end_s)
+        self.earliest = self._run_one(past, seed, 0, jobs, release, is_instant=True)
         gc.collect()  # An engine is a circle of references, and the collector is off while we simulate.
 
     def copy(self) -> Engine:
@@ -77,19 +84,27 @@ class RollOuts:
         number: int,
         jobs: Collection[JobId] | None,
         release: HeldJob | None,
-    ) -> None:
+        *,
+        is_instant: bool = False,
+    ) -> dict[JobId, tuple[float, float]]:
+        """Returns when each job of interest starts and ends, in seconds from now."""
         engine = self.copy()
         now_s = engine.now_s
         if all(job.phase in ENDED for job in engine.jobs.values()):
-            return
-        future = Future(engine, past, number, seed)
+            return {}
+        future = Future(engine, past, number, seed, is_instant=is_instant)
+        if not is_instant:
+            self.limited = future.limited
         wanted = [job for job in future.jobs if jobs is None or job.job_id in jobs]
         known_starts = {job.job_id: job.first_start_s for job in wanted}
         started, ended = follow(engine, world_of(engine, future), known_starts, future.endless, release)
-        for job_id, known_s in known_starts.items():
-            start_s = known_s if known_s is not None else started.get(job_id, math.inf)
-            self.starts.setdefault(job_id, []).append(start_s - now_s)
-            self.ends.setdefault(job_id, []).append(ended.get(job_id, math.inf) - now_s)
+        return {
+            job_id: (
+                (known_s if known_s is not None else started.get(job_id, math.inf)) - now_s,
+                ended.get(job_id, math.inf) - now_s,
+            )
+            for job_id, known_s in known_starts.items()
+        }
 
 
 def world_of(engine: Engine, future: Future) -> World:
