@@ -15,7 +15,7 @@ import msgspec
 from cotenant.controller.api.moment import Now
 from cotenant.controller.api.permissions import jobs_named
 from cotenant.controller.api.views import ago
-from cotenant.controller.domain import ENDED, EtaInterval, Job, JobId, Phase, Reason, because
+from cotenant.controller.domain import ENDED, EtaInterval, Job, JobId, Phase, Reason, ToldInterval, because
 from cotenant.controller.engine import Engine
 from cotenant.controller.history import EtaAnswer, EtaBook, JobEta, grounds_of, policy_label
 from cotenant.controller.models.eta import ENOUGH
@@ -50,7 +50,7 @@ class EtaBoard:
             job_id=job.job_id,
             name=job.spec.name,
             phase=job.phase,
-            start=start_times(eta, answer.now_s, now) if eta and not job.attempt.number else None,
+            start=times_of(eta.start, True, answer.now_s, now) if eta and not job.attempt.number else None,
             finish=end_times(eta, answer.now_s, now) if eta else None,
             is_calibrated=eta is not None and eta.is_calibrated,
             basis=basis(job.phase, eta, answer) if eta else _nothing(job, answer),
@@ -151,30 +151,27 @@ def scores(book: EtaBook, current: str, now_s: float) -> Iterator[wire.EtaScoreV
             )
 
 
-def start_times(eta: JobEta, at_s: float, now: Now) -> wire.EtaTimes | None:
-    """The times of a job's start. `at_s`: when they were told."""
-    return None if eta.start is None else _times_of(eta.start.told, at_s, now)
-
-
-def end_times(eta: JobEta, at_s: float, now: Now) -> wire.EtaTimes | None:
-    """The times of a job's end, without a median where only lengths of other jobs are known. `at_s`: when
-    they were told."""
-    if eta.finish is None:
+def times_of(
+    told: ToldInterval | None, has_median: bool, at_s: float, now: Now, *, is_limit: bool = False
+) -> wire.EtaTimes | None:
+    """The times of an interval that was told. `at_s`: when it was told. `is_limit`: nothing
+    is known but its last time, that of a time limit."""
+    if told is None:
         return None
-    times = _times_of(eta.finish.told, at_s, now)
-    p50_at = times.p50_at if eta.is_length_known else None
-    return msgspec.structs.replace(times, p50_at=p50_at, is_limit=eta.is_limit)
-
-
-def _times_of(told: EtaInterval, at_s: float, now: Now) -> wire.EtaTimes:
-    p10_s, p50_s, p90_s = (at_s + each for each in msgspec.structs.astuple(told))
+    p10_s, p50_s, p90_s = (at_s + each for each in (told.told.p10_s, told.told.p50_s, told.told.p90_s))
     return wire.EtaTimes(
         p10_at=now.utc(max(now.now_s, p10_s)),
-        p50_at=_ahead(p50_s, now),
+        p50_at=_ahead(p50_s, now) if has_median else None,
         p90_at=_ahead(p90_s, now),
         is_overdue=p90_s < now.now_s,
         is_spread_known=p90_s - p10_s >= SPREAD_S_MIN,
+        is_limit=is_limit,
     )
+
+
+def end_times(eta: JobEta, at_s: float, now: Now) -> wire.EtaTimes | None:
+    """The times of a job's end that were told at `at_s`."""
+    return times_of(eta.finish, eta.is_length_known, at_s, now, is_limit=eta.is_limit)
 
 
 def _ahead(at_s: float, now: Now) -> str | None:

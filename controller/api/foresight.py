@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cotenant.controller.api.arrivals import check_submission
-from cotenant.controller.api.etas import basis, end_times, start_times
+from cotenant.controller.api.etas import basis, end_times, times_of
 from cotenant.controller.api.moment import Now
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain import JobSpec, Phase
@@ -124,7 +124,7 @@ class ForesightRequests:
             job_id=eta.job_id,
             name=name,
             phase=Phase.QUEUED,
-            start=start_times(eta, answer.now_s, now),
+            start=times_of(eta.start, True, answer.now_s, now),
             finish=end_times(eta, answer.now_s, now),
             is_calibrated=eta.is_calibrated,
             basis=basis(Phase.QUEUED, eta, answer),
@@ -296,7 +296,7 @@ def row_of(variant: Variant, answer: EtaAnswer | None, now: Now) -> wire.Foresee
         gpus=variant.spec.gpus,
         is_later=variant.after_s > 0.0,
         submit_at=now.utc(now.now_s + variant.after_s),
-        start=start_times(eta, now.now_s, now) if eta is not None else None,
+        start=times_of(eta.start, True, now.now_s, now) if eta is not None else None,
         finish=end_times(eta, now.now_s, now) if eta is not None else None,
         basis="; ".join(filter(None, (said, variant.note if has_times else ""))),
     )

@@ -12,7 +12,8 @@ says so. Only intervals that were told as calibrated are scored; the score also 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from statistics import median
 from typing import Any, Final
@@ -149,27 +150,25 @@ def calibrated_interval(raw: EtaInterval, errors: LogErrors, floor_s: float = 0.
     return EtaInterval(min(p10_s, p50_s), p50_s, max(p90_s, p50_s))
 
 
-def no_earlier(interval: EtaInterval, bound: EtaInterval) -> EtaInterval:
-    """The interval, where each level is at least that of something which must happen first."""
-    return EtaInterval(*map(max, msgspec.structs.astuple(interval), msgspec.structs.astuple(bound)))
+def levelwise(function: Callable[..., float], *intervals: EtaInterval) -> EtaInterval:
+    """Applies a function to the times of these intervals at each level."""
+    return EtaInterval(*map(function, *map(msgspec.structs.astuple, intervals)))
 
 
-def end_after(end: ToldInterval, start: ToldInterval, run_s: float) -> EtaInterval:
-    """An end as it can be told beside that start, whose correction knows nothing of the end's. `run_s`: the
-    shortest time from start to end in any roll-out; a correction that shortens the end shortens it as well,
-    and never to 0."""
-    bounds = zip(*map(msgspec.structs.astuple, (end.told, end.raw)), strict=True)
-    beyond = [(told_s - end.floor_s, raw_s - end.floor_s) for told_s, raw_s in bounds if math.isfinite(raw_s)]
-    share = min((told_s / raw_s for told_s, raw_s in beyond if raw_s > told_s > 0.0), default=1.0)
-    begins = msgspec.structs.astuple(start.told)
-    return no_earlier(end.told, EtaInterval(*(begin_s + share * run_s for begin_s in begins)))
+def end_after(end: ToldInterval, start: EtaInterval, run_s: float) -> EtaInterval:
+    """A corrected end as it can be told beside a corrected start. `run_s`: the least from start to end
+    in any roll-out, seconds; what shortens the end shortens it as well, and never to 0."""
+    told_s, raw_s = (max(each.p50_s - end.floor_s, LEAST_S) for each in (end.told, end.raw))
+    least_s = run_s * min(1.0, told_s / raw_s)
+    return levelwise(lambda end_s, start_s: max(end_s, start_s + least_s), end.told, start)
 
 
 def end_moved(end: EtaInterval, start: ToldInterval) -> EtaInterval:
     """An uncorrected end, moved at each level by as much as its start was."""
-    levels = zip(*map(msgspec.structs.astuple, (end, start.raw, start.told)), strict=True)
-    moved = (end_s + told_s - raw_s if math.isfinite(end_s) else end_s for end_s, raw_s, told_s in levels)
-    return EtaInterval(*accumulate(moved, max))
+    by_s = levelwise(
+        lambda told_s, raw_s: told_s - raw_s if told_s < math.inf else 0.0, start.told, start.raw
+    )
+    return EtaInterval(*accumulate(msgspec.structs.astuple(levelwise(operator.add, end, by_s)), max))
 
 
 def _shifted_bound_s(bound_s: float, shift: float, floor_s: float) -> float:

@@ -86,15 +86,13 @@ class Lengths:
 
 
 def left_of_spread_s(
-    likely_s: float, low_s: float, high_s: float, had_s: float, u: Sequence[float]
+    low_s: float, mid_s: float, high_s: float, had_s: float, u: Sequence[float]
 ) -> list[float]:
-    """What is left of a length of which a tenth lies below `low_s`, half below `likely_s` and nine tenths
-    below `high_s`, after `had_s` of it: on each side of the middle it is lognormal."""
-    middle_s = max(likely_s, LEFT_MIN_S)
-    below, above = (max(middle_s / max(low_s, LEFT_MIN_S), 1.0), max(high_s / middle_s, 1.0))
+    """What is left, after `had_s`, of a length with these three quantiles (a tenth, half, nine tenths), which
+    is lognormal on each side of the middle."""
+    below, above = max(mid_s / max(low_s, LEFT_MIN_S), 1.0), max(high_s / mid_s, 1.0)
     deviations = (NormalDist().inv_cdf((place + 0.5) / NEAREST) / TENTH_OUT for place in range(NEAREST))
-    lengths_s = [middle_s * (above if each > 0.0 else below) ** each for each in deviations]
-    return _remaining_s(lengths_s, had_s, u)
+    return _remaining_s([mid_s * (above if z > 0.0 else below) ** z for z in deviations], had_s, u)
 
 
 def _made_up(count: int) -> tuple[float, ...]:

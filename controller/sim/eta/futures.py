@@ -45,6 +45,8 @@ MEASURED: Final = ("measured", "loops")
 """Sources that use a job's progress: each step changes their estimate of the total."""
 ENDLESS_S: Final = 1e12
 """The length of a job whose end is unknown: a finite time, so that a world can count with it."""
+INSTANT: Final = -1
+"""The number of a future in which nothing takes any time and nobody comes: jobs wait for the clock alone."""
 COMING: Final = "~"
 """Prefix of the ids of jobs that have not come yet."""
 
@@ -65,6 +67,8 @@ class Drawing:
 
     def left_s(self, job: Job, number: int, now_s: float) -> float:
         """What the job has left in one of the futures; each sees another part of its distribution."""
+        if number == INSTANT:
+            return LEFT_MIN_S
         drawn = self._left.get(job.job_id)
         if drawn is None:
             u = strata(Random(f"{self._seed}:{job.job_id}"), self.count)
@@ -75,7 +79,7 @@ class Drawing:
         said, left_s = job.estimate, job.known_left_s(now_s)
         if said.remaining_s and said.low_s is not None and said.high_s is not None and said.source != GUESS:
             had_s = max(0.0, now_s - said.remaining_at_s) / said.slowdown if job.phase is RUNNING else 0.0
-            return left_of_spread_s(said.remaining_s, said.low_s, said.high_s, had_s, u)
+            return left_of_spread_s(said.low_s, said.remaining_s, said.high_s, had_s, u)
         if left_s is None:
             return self._lengths.left_of_unknown_s(run_s(job, now_s), u)
         source, told_s, had_s = self._stands(job, left_s, now_s)
@@ -116,14 +120,10 @@ class Drawing:
 class Future:
     """The rows of one future: first the jobs that are there, in order of arrival, then those that come."""
 
-    def __init__(
-        self, engine: Engine, past: Drawing, number: int, seed: int, *, is_instant: bool = False
-    ) -> None:
-        """Draws the future of that number. `is_instant`: nothing takes any time in it and nobody comes, so
-        that jobs wait only for the clock."""
+    def __init__(self, engine: Engine, past: Drawing, number: int, seed: int) -> None:
         now_s = engine.now_s
         jobs = sorted((job for job in engine.jobs.values() if job.phase not in ENDED), key=lambda j: j.number)
-        coming = [] if is_instant else past.arrivals(Random(f"{seed}:arrivals:{number}"))
+        coming = [] if number == INSTANT else past.arrivals(Random(f"{seed}:arrivals:{number}"))
         self.jobs, self._specs = jobs, [arrival.spec for _, arrival, _ in coming]
         self._rows = {job.job_id: row for row, job in enumerate(jobs)}
         self._rows.update((JobId(f"{COMING}{place}"), len(jobs) + place) for place in range(len(coming)))
@@ -147,22 +147,19 @@ class Future:
             gpus=[*(job.spec.gpus for job in jobs), *(spec.gpus for spec in self._specs)],
             model=kinds.of_rows,
         )
-        if is_instant:
-            self.workload.duration_s[:] = LEFT_MIN_S
-            for overheads_s in (self.workload.load_s, self.workload.pause_s):
-                overheads_s[:] = 0.0
-        unbounded = [job for row, job in enumerate(jobs) if self.workload.duration_s[row] == ENDLESS_S]
-        self.limited = frozenset(job.job_id for job in unbounded if job.spec.time_limit_s is not None)
-        """Jobs that only their time limit ends."""
-        self.endless = frozenset(job.job_id for job in unbounded) - self.limited
+        self.endless = frozenset(
+            job.job_id for row, job in enumerate(jobs) if self.workload.duration_s[row] == ENDLESS_S
+        )
         devices = engine.view().devices
         self.runs = [
             _run_of(job, row, kinds.of_rows[row], devices, now_s)
             for row, job in enumerate(jobs)
             if job.attempt.number or job.phase in ON_DEVICES
         ]
-        for run in self.runs if is_instant else ():
-            run.due_s = 0.0
+        if number == INSTANT:
+            self.workload.load_s[:] = self.workload.pause_s[:] = 0.0
+            for run in self.runs:
+                run.due_s = 0.0
 
     def spec(self, row: int) -> JobSpec:
         place = row - len(self.jobs)

@@ -5,8 +5,9 @@ Rule: an interval is calibrated only by errors of the policy in force and of its
 estimate gets no median: it would be the cluster's.
 
 Rule: what the clock fixes is not calibrated. One more roll-out, in which nothing takes any time, tells when a
-job can start and end at the earliest, whatever keeps it: `--begin`, a reservation of others, the start of a
-job that it waits for.
+job can start and end at the earliest, whatever keeps it: `--begin`, a reservation of others, a job that it
+waits for and that begins later. A task that waits for one of its throttled array starts no earlier than in
+any roll-out, and a job after the told ends of those it waits for (`--after`).
 
 Rule: what would follow if jobs came now is the same futures with them and without them. Draws for a job
 depend on its number and the seed alone, and so do later arrivals: with and without the newcomers all other
@@ -29,7 +30,6 @@ import msgspec
 import numpy as np
 
 from cotenant.controller.domain import (
-    LEVELS,
     AnyCommand,
     EtaInterval,
     EtaKind,
@@ -38,7 +38,6 @@ from cotenant.controller.domain import (
     JobSpec,
     Phase,
     ToldInterval,
-    array_of,
     render,
 )
 from cotenant.controller.domain import events as ev
@@ -64,7 +63,7 @@ from cotenant.controller.models.eta import (
     end_after,
     end_moved,
     interval_of,
-    no_earlier,
+    levelwise,
 )
 from cotenant.controller.models.eta_score import FAIR, score
 from cotenant.controller.sim.eta.futures import Drawing
@@ -95,8 +94,8 @@ def etas_of(
     theirs, with their starts, although they may start now."""
     told: dict[JobId, JobEta] = {}
     for job_id in roll_outs.ends:  # In order of arrival, so that a job comes after those that it waits for.
-        eta = _eta_of(engine.jobs[job_id], question, roll_outs, engine.now_s, told, is_new=job_id in new)
-        told[job_id] = eta
+        job = engine.jobs[job_id]
+        told[job_id] = _eta_of(job, question, roll_outs, engine.now_s, told, is_new=job_id in new)
     return [told[job_id] for job_id in new or told if job_id in told]
 
 
@@ -109,22 +108,26 @@ def _eta_of(
     *,
     is_new: bool,
 ) -> JobEta:
-    """The ETA of a job by the roll-outs. `told`: the ETAs of jobs that arrived before it."""
-    job_id, start = job.job_id, None
+    """The ETA of a job by the roll-outs. `told`: those of jobs that arrived before it."""
+    job_id = job.job_id
     kind: EtaKind = "revisit" if job_id in question.revisits else "submission"
     errors = question.pools.errors_of(question.policy, kind)
-    starts_s, ends_s, instant_s = roll_outs.starts[job_id], roll_outs.ends[job_id], roll_outs.earliest[job_id]
-    is_known = job.known_left_s(now_s) is not None
+    starts_s, ends_s = roll_outs.starts[job_id], roll_outs.ends[job_id]
+    start, is_known = None, job.known_left_s(now_s) is not None
     if job.first_start_s is None or is_new:
-        of_starts = [error.start for error in errors if error.start is not None]
-        start = _corrected(starts_s, of_starts, instant_s[0])
-    if start is not None:
-        start = msgspec.structs.replace(start, told=_after_others(job, start, told))
-    finish = _corrected(ends_s, [error.finish for error in errors] if is_known else [], instant_s[1])
+        waits_for_task = job.phase is Phase.BLOCKED and job.spec.array_limit
+        earliest_s = starts_s if waits_for_task else roll_outs.instant_starts[job_id]
+        start = _corrected(starts_s, [each.start for each in errors if each.start is not None], earliest_s)
+    for other in (told[each.job_id].finish for each in job.spec.after if each.job_id in told):
+        if start is not None and other is not None:
+            start = msgspec.structs.replace(start, told=levelwise(max, start.told, other.told))
+    # Past errors are those of jobs whose lengths were known.
+    of_ends = [each.finish for each in errors] if is_known else []
+    finish = _corrected(ends_s, of_ends, roll_outs.instant_ends[job_id])
     if finish is not None:
         runs_s = [end_s - start_s for start_s, end_s in zip(starts_s, ends_s, strict=True)]
-        run_s = min(filter(math.isfinite, runs_s), default=0.0)
-        finish = msgspec.structs.replace(finish, told=_end_beside(job, finish, start, run_s, now_s))
+        end = _end_beside(job, finish, start, min(filter(math.isfinite, runs_s)), now_s)
+        finish = msgspec.structs.replace(finish, told=end)
     return JobEta(
         job_id=job_id,
         kind=kind,
@@ -132,49 +135,31 @@ def _eta_of(
         start=start,
         errors=len(errors) if is_known or start is not None else 0,
         is_length_known=is_known,
-        is_limit=job_id in roll_outs.limited,
+        is_limit=job_id in roll_outs.endless,
         grounds=grounds_of(job),
     )
 
 
 def _corrected(
-    samples_s: list[float], errors: list[tuple[float, float, float]], instant_s: float
+    samples_s: list[float], errors: list[tuple[float, float, float]], earliest_s: list[float]
 ) -> ToldInterval | None:
-    """The interval of one number per roll-out. `instant_s`: the number where nothing takes any time."""
-    raw, floor_s = interval_of(samples_s), max(0.0, min(instant_s, *samples_s))
+    """The interval of one number per roll-out, corrected down to the least of `earliest_s` at most."""
+    raw, floor_s = interval_of(samples_s), max(0.0, min(*earliest_s, *samples_s))
     return None if raw is None else ToldInterval(raw, calibrated_interval(raw, errors, floor_s), floor_s)
-
-
-def _after_others(job: Job, start: ToldInterval, told: Mapping[JobId, JobEta]) -> EtaInterval:
-    """The start as it can be told beside the ends it waits for: of jobs that must end before (`--after`), and
-    of tasks of its array that get the places of a throttled one before it, unless a future had it earlier."""
-    found = start.told
-    for dependency in job.spec.after:
-        end = told[dependency.job_id].finish if dependency.job_id in told else None
-        found = no_earlier(found, end.told) if end is not None else found
-    array, limit = array_of(job.job_id), job.spec.array_limit
-    ahead = [told[each].finish for each in told if limit and array_of(each) == array]
-    ends = [msgspec.structs.astuple(end.told) for end in ahead if end is not None]
-    if not limit or len(ahead) < limit or len(ends) < len(ahead):
-        return found
-    frees = (sorted(level)[len(ends) - limit] for level in zip(*ends, strict=True))
-    return no_earlier(found, EtaInterval(*map(min, frees, msgspec.structs.astuple(start.raw))))
 
 
 def _end_beside(
     job: Job, finish: ToldInterval, start: ToldInterval | None, run_s: float, now_s: float
 ) -> EtaInterval:
     """The end as it can be told: beside the start, and with the time limit of a job that runs only once."""
-    if job.known_left_s(now_s) is None:  # Past errors are those of jobs whose lengths were known.
+    if job.known_left_s(now_s) is None:
         return finish.raw if start is None else end_moved(finish.raw, start)
-    limit_s, told = job.limit_left_s(now_s), finish.told
-    if limit_s is not None and not job.spec.requeues:
-        begins = msgspec.structs.astuple(start.told) if start is not None else (0.0,) * len(LEVELS)
-        latest = (begin_s + limit_s + job.estimate.pause_s for begin_s in begins)
-        last = map(max, latest, msgspec.structs.astuple(finish.raw))
-        told = EtaInterval(*map(min, last, msgspec.structs.astuple(told)))
-    finish = msgspec.structs.replace(finish, told=told)
-    return told if start is None else end_after(finish, start, run_s)
+    begin = EtaInterval(0.0, 0.0, 0.0) if start is None else start.told
+    if job.spec.time_limit_s is not None and not job.spec.requeues:
+        room_s = (job.limit_left_s(now_s) or 0.0) + job.estimate.pause_s
+        latest = levelwise(lambda raw_s, begin_s: max(raw_s, begin_s + room_s), finish.raw, begin)
+        finish = msgspec.structs.replace(finish, told=levelwise(min, finish.told, latest))
+    return finish.told if start is None else end_after(finish, begin, run_s)
 
 
 TOLD_S_MIN = 1.0

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.api.etas import end_times, start_times
+from cotenant.controller.api.etas import times_of
 from cotenant.controller.api.moment import Now
 from cotenant.controller.domain import EtaInterval, ExitVerdict, HostId, JobId, Launch, Phase, ToldInterval
 from cotenant.controller.domain import events as ev
 from cotenant.controller.history import EtaAnswer, JobEta, comparable_eta, grounds_of, question_of
-from cotenant.controller.models.eta import no_earlier
+from cotenant.controller.models.eta import levelwise
 from cotenant.controller.policies import registry
 from cotenant.controller.present.etas import describe_eta
 from cotenant.controller.sim.eta import answer
@@ -103,20 +103,10 @@ seconds = st.floats(0.0, 1e6) | st.just(math.inf)
 intervals = st.tuples(st.floats(0.0, 1e6), seconds, seconds).map(lambda drawn: EtaInterval(*sorted(drawn)))
 
 
-def eta_with(start: EtaInterval, finish: EtaInterval) -> JobEta:
-    return JobEta(
-        job_id=JobId("1"),
-        kind="submission",
-        start=ToldInterval(start, start),
-        finish=ToldInterval(finish, finish),
-        grounds="",
-    )
-
-
 @given(intervals, st.floats(0.0, 2e6))
 def test_no_time_is_shown_that_has_passed(interval: EtaInterval, age_s: float) -> None:
     now = Now(now_s=1e3 + age_s, wall_s=1.76e9)
-    times = start_times(eta_with(interval, interval), 1e3, now)
+    times = times_of(ToldInterval(interval, interval), True, 1e3, now)
     assert times is not None
     shown = [wall_s(at) for at in (times.p10_at, times.p50_at, times.p90_at) if at is not None]
     assert min(shown) >= now.wall_s - 0.001
@@ -126,8 +116,8 @@ def test_no_time_is_shown_that_has_passed(interval: EtaInterval, age_s: float) -
 @given(intervals, intervals, st.floats(0.0, 2e6))
 def test_no_end_is_shown_before_its_start(start: EtaInterval, end: EtaInterval, age_s: float) -> None:
     now = Now(now_s=age_s, wall_s=1.76e9)
-    eta = eta_with(start, no_earlier(end, start))
-    starts, ends = start_times(eta, 0.0, now), end_times(eta, 0.0, now)
+    end = levelwise(max, end, start)
+    starts, ends = (times_of(ToldInterval(each, each), True, 0.0, now) for each in (start, end))
     assert starts is not None and ends is not None
     assert starts.p10_at <= ends.p10_at
     for first, last in ((starts.p50_at, ends.p50_at), (starts.p90_at, ends.p90_at)):
