@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from cotenant.controller.domain import JobId, Phase
-from cotenant.controller.present.etas import age, describe_eta, shown_times
+from cotenant.controller.present.etas import COLUMNS, WIDE_COLUMNS, age, describe_eta, shown_times
+from cotenant.controller.present.screen import table
 from cotenant.controller.present.units import local_time
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import utc
@@ -83,3 +85,21 @@ def test_of_an_end_that_nobody_knows_the_start_is_said() -> None:
         describe_eta(view)
         == f"starts about {two} ({one} to {three}), uncalibrated; its end is unknown: it has no length"
     )
+
+
+def test_80_columns_show_when_a_job_likely_starts_and_its_early_and_late_end() -> None:
+    today = time.localtime()
+    noon_s = time.mktime((today.tm_year, today.tm_mon, today.tm_mday, 12, 0, 0, 0, 0, -1))
+    view = wire.EtaView(
+        job_id=JobId("1234"), name="train", phase=Phase.QUEUED,
+        start=times(noon_s, noon_s + 60.0, noon_s + 120.0),
+        finish=times(noon_s + 60.0, noon_s + 120.0, noon_s + 180.0), is_calibrated=True,
+        basis="12 roll-outs of cotenant",
+        policy="cotenant", hit_rate=None, hits_of=0, told_at=utc(ONE), age_s=1.0,
+    )  # fmt: skip
+    head, row = table(COLUMNS, [view], 80).splitlines()
+    assert max(len(head), len(row)) <= 80
+    assert head.split() == ["JOB", "STATE", "LIKELY", "START", "ENDS", "EARLY", "LIKELY", "LATE", "BASIS"]
+    assert row.split()[2:6] == ["12:01:00", "12:01:00", "12:02:00", "12:03:00"]
+    (wide, _) = table(WIDE_COLUMNS, [view], None).splitlines()
+    assert "STARTS EARLY  LIKELY START  STARTS LATE  ENDS EARLY  LIKELY    LATE" in wide

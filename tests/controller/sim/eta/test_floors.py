@@ -72,15 +72,6 @@ def test_begin_moves_both_start_and_end() -> None:
         assert eta.start.told.p90_s < BEGIN_S + 300.0
 
 
-def test_the_error_of_a_job_that_begins_later_is_that_of_what_follows_its_begin() -> None:
-    book, desk = EtaBook(), Desk("fifo")
-    desk.submit(1, expected_s=100.0, load_s=0.0, begin_s=BEGIN_S)
-    book.observe(desk.engine, ev.JobArrived(spec=desk.job(1).spec))
-    (eta,) = told(desk, Pools()).values()
-    assert eta.start is not None and eta.finish is not None
-    assert (eta.start.floor_s, eta.finish.floor_s) == pytest.approx((BEGIN_S, BEGIN_S), abs=0.1)
-
-
 def test_no_job_starts_on_devices_that_are_reserved_until_later() -> None:
     desk = Desk("fifo")
     booking = Booking(booking_id="r1", user="bob", gpus=1, from_s=50.0, until_s=BEGIN_S)
