@@ -27,7 +27,7 @@ from cotenant.controller.wire import clients as wire
 
 HITS_OF = 100
 SPREAD_S_MIN = 1.0
-"""An interval is narrower only where all roll-outs agree and no outcomes say how wrong they are."""
+"""An uncorrected interval is narrower where all roll-outs agree: they do not know how wrong they are."""
 AHEAD_SHOWN = 5
 
 
@@ -159,12 +159,13 @@ def times_of(
     if told is None:
         return None
     p10_s, p50_s, p90_s = (at_s + each for each in (told.told.p10_s, told.told.p50_s, told.told.p90_s))
+    is_corrected = not math.isclose(told.told.p50_s, told.raw.p50_s)
     return wire.EtaTimes(
         p10_at=now.utc(max(now.now_s, p10_s)),
         p50_at=_ahead(p50_s, now) if has_median else None,
         p90_at=_ahead(p90_s, now),
         is_overdue=p90_s < now.now_s,
-        is_spread_known=p90_s - p10_s >= SPREAD_S_MIN,
+        is_spread_known=is_corrected or p90_s - p10_s >= SPREAD_S_MIN,
         is_limit=is_limit,
     )
 
@@ -203,7 +204,7 @@ def basis(phase: Phase, eta: JobEta, answer: EtaAnswer) -> str:
 def _nothing(job: Job, answer: EtaAnswer) -> str:
     if job.phase is Phase.HELD:
         return "unknown: it is held"
-    return "being worked out" if answer.count else "not worked out yet"
+    return "its end is being worked out" if answer.count else "its end is not worked out yet"
 
 
 def ahead_reasons(core: ReadingCore, board: EtaBoard, job: Job, now: Now) -> list[Reason]:

@@ -157,7 +157,8 @@ class Future:
             if job.attempt.number or job.phase in ON_DEVICES
         ]
         if number == INSTANT:
-            self.workload.load_s[:] = self.workload.pause_s[:] = 0.0
+            self.workload.load_s.fill(0.0)
+            self.workload.pause_s.fill(0.0)
             for run in self.runs:
                 run.due_s = 0.0
 

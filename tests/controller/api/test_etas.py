@@ -66,7 +66,12 @@ def busy(station: Station, jobs: int) -> list[JobId]:
 def test_before_anything_was_worked_out_it_is_said_so(station: Station) -> None:
     busy(station, 1)
     (eta,) = station.ask(clients.ListEtas()).etas
-    assert (eta.start, eta.finish, eta.told_at, eta.basis) == (None, None, None, "not worked out yet")
+    assert (eta.start, eta.finish, eta.told_at, eta.basis) == (
+        None,
+        None,
+        None,
+        "its end is not worked out yet",
+    )
 
 
 def test_every_job_has_an_interval_and_its_basis(station: Station) -> None:
@@ -132,6 +137,14 @@ def test_what_nobody_can_say_how_sure_it_is_is_marked(station: Station) -> None:
     assert "(nobody knows how sure), ends about" in describe_eta(eta)
 
 
+def test_an_interval_that_past_errors_made_narrow_is_known_to_be() -> None:
+    raw, told = EtaInterval(10.0, 10.0, 10.0), EtaInterval(9.1, 9.2, 9.3)
+    for interval, is_known in ((ToldInterval(raw, raw), False), (ToldInterval(raw, told), True)):
+        times = times_of(interval, True, 0.0, Now(now_s=0.0, wall_s=1.76e9))
+        assert times is not None
+        assert times.is_spread_known is is_known
+
+
 def test_what_changes_a_length_voids_the_old_end_at_once(station: Station) -> None:
     """So that `left`, `eta` and `explain` of one answer are of one moment."""
     address = station.join()
@@ -149,7 +162,7 @@ def test_what_changes_a_length_voids_the_old_end_at_once(station: Station) -> No
         assert (shown.left_s is not None, shown.eta.finish, shown.eta.basis) == (
             True,
             None,
-            "being worked out",
+            "its end is being worked out",
         )
     worked_out(station)
     for job_id, length_s in ((one, 180.0), (two, 500.0)):
@@ -259,7 +272,7 @@ def test_another_policys_answer_is_not_shown(station: Station) -> None:
     worked_out(station)
     station.core.happen(ev.PolicyChanged(name="sjf"))
     station.settle()
-    assert {eta.basis for eta in station.ask(clients.ListEtas()).etas} == {"being worked out"}
+    assert {eta.basis for eta in station.ask(clients.ListEtas()).etas} == {"its end is being worked out"}
 
 
 def test_an_endless_bound_is_null(station: Station) -> None:
