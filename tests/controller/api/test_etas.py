@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from cotenant.controller.api.etas import times_of
 from cotenant.controller.api.moment import Now
-from cotenant.controller.domain import EtaInterval, ExitVerdict, HostId, JobId, Launch, Phase, ToldInterval
+from cotenant.controller.domain import (
+    AttemptNo,
+    EtaInterval,
+    ExitVerdict,
+    HostId,
+    JobId,
+    Launch,
+    Phase,
+    ToldInterval,
+)
 from cotenant.controller.domain import events as ev
 from cotenant.controller.history import EtaAnswer, JobEta, comparable_eta, grounds_of, question_of
 from cotenant.controller.models.eta import levelwise
@@ -153,7 +162,7 @@ def test_what_changes_a_length_voids_the_old_end_at_once(station: Station) -> No
     two = station.submit(expected_s=50.0)
     worked_out(station)
     assert "nothing tells how long it runs" in station.ask(clients.ShowJob(job_id=one)).job.eta.basis
-    seen = ev.ProgressSeen(job_id=one, attempt=1, step=40, step_s=0.5, total_steps=400)
+    seen = ev.ProgressSeen(job_id=one, attempt=AttemptNo(1), step=40, step_s=0.5, total_steps=400)
     station.core.happen(seen)
     station.core.happen(ev.SpecChanged(job_id=two, changes={"expected_s": 500.0}, by="ann"))
     station.settle()

@@ -58,8 +58,8 @@ def check(eta: JobEta) -> None:
             assert list(levels) == sorted(levels), eta
             assert min(levels) >= each.floor_s >= 0.0, eta
     if eta.start is not None and eta.finish is not None:
-        levels = zip(*map(msgspec.structs.astuple, (eta.start.told, eta.finish.told)), strict=True)
-        assert all(start_s < end_s for start_s, end_s in levels), eta
+        starts, ends = map(msgspec.structs.astuple, (eta.start.told, eta.finish.told))
+        assert all(start_s < end_s for start_s, end_s in zip(starts, ends, strict=True)), eta
 
 
 def test_begin_moves_both_start_and_end() -> None:
