@@ -17,7 +17,7 @@ from cotenant.controller.api.permissions import jobs_named
 from cotenant.controller.api.views import ago
 from cotenant.controller.domain import ENDED, EtaInterval, Job, JobId, Phase, Reason, ToldInterval, because
 from cotenant.controller.engine import Engine
-from cotenant.controller.history import EtaAnswer, EtaBook, JobEta, policy_label
+from cotenant.controller.history import EtaAnswer, EtaBook, JobEta, grounds_of, policy_label
 from cotenant.controller.models.eta import ENOUGH
 from cotenant.controller.models.eta_score import EtaScore, score
 from cotenant.controller.planning import View
@@ -26,6 +26,8 @@ from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
 
 HITS_OF = 100
+SPREAD_S_MIN = 1.0
+"""An uncorrected interval is narrower where all roll-outs agree: they do not know how wrong they are."""
 AHEAD_SHOWN = 5
 
 
@@ -43,33 +45,35 @@ class EtaBoard:
         if job.phase in ENDED:
             return None
         answer, policy = self._newest(), policy_label(self._core.state.engine)
-        eta = self._by_job.get(job.job_id)
-        is_known = answer.policy == policy and eta is not None
+        eta = self._valid(job)
         return wire.EtaView(
             job_id=job.job_id,
             name=job.spec.name,
             phase=job.phase,
-            start=times_of(eta.start, True, answer.now_s, now)
-            if eta and is_known and not job.attempt.number
-            else None,
-            finish=times_of(eta.finish, eta.is_length_known, answer.now_s, now) if eta and is_known else None,
-            is_calibrated=bool(eta and is_known and eta.is_calibrated),
-            basis=basis(job.phase, eta, answer) if eta and is_known else _nothing(job),
+            start=times_of(eta.start, True, answer.now_s, now) if eta and not job.attempt.number else None,
+            finish=end_times(eta, answer.now_s, now) if eta else None,
+            is_calibrated=eta is not None and eta.is_calibrated,
+            basis=basis(job.phase, eta, answer) if eta else _nothing(job, answer),
             policy=policy,
             hit_rate=self._held[0],
             hits_of=self._held[1],
-            told_at=now.utc(answer.now_s) if is_known else None,
-            age_s=now.now_s - answer.now_s if is_known else None,
+            told_at=now.utc(answer.now_s) if eta else None,
+            age_s=now.now_s - answer.now_s if eta else None,
         )
 
-    def interval(self, job_id: JobId) -> EtaInterval | None:
+    def interval(self, job: Job) -> EtaInterval | None:
         """The interval that users were told for a job's end, in seconds of the journal."""
-        answer = self._newest()
-        eta = self._by_job.get(job_id)
+        answer, eta = self._newest(), self._valid(job)
         if eta is None or eta.finish is None:
             return None
         told = eta.finish.told
         return EtaInterval(*(answer.now_s + each for each in (told.p10_s, told.p50_s, told.p90_s)))
+
+    def _valid(self, job: Job) -> JobEta | None:
+        """The newest ETA of a job; None: there is none, or what it rests on has changed since."""
+        answer, eta = self._newest(), self._by_job.get(job.job_id)
+        is_valid = answer.policy == policy_label(self._core.state.engine)
+        return eta if is_valid and eta is not None and eta.grounds == grounds_of(job) else None
 
     def _newest(self) -> EtaAnswer:
         if self._answer is not self._core.etas:
@@ -147,17 +151,28 @@ def scores(book: EtaBook, current: str, now_s: float) -> Iterator[wire.EtaScoreV
             )
 
 
-def times_of(told: ToldInterval | None, has_median: bool, at_s: float, now: Now) -> wire.EtaTimes | None:
-    """The times of an interval that was told. `at_s`: when it was told."""
+def times_of(
+    told: ToldInterval | None, has_median: bool, at_s: float, now: Now, *, is_limit: bool = False
+) -> wire.EtaTimes | None:
+    """The times of an interval that was told. `at_s`: when it was told. `is_limit`: nothing
+    is known but its last time, that of a time limit."""
     if told is None:
         return None
     p10_s, p50_s, p90_s = (at_s + each for each in (told.told.p10_s, told.told.p50_s, told.told.p90_s))
+    is_corrected = not math.isclose(told.told.p50_s, told.raw.p50_s)
     return wire.EtaTimes(
         p10_at=now.utc(max(now.now_s, p10_s)),
         p50_at=_ahead(p50_s, now) if has_median else None,
         p90_at=_ahead(p90_s, now),
         is_overdue=p90_s < now.now_s,
+        is_spread_known=is_corrected or p90_s - p10_s >= SPREAD_S_MIN,
+        is_limit=is_limit,
     )
+
+
+def end_times(eta: JobEta, at_s: float, now: Now) -> wire.EtaTimes | None:
+    """The times of a job's end that were told at `at_s`."""
+    return times_of(eta.finish, eta.is_length_known, at_s, now, is_limit=eta.is_limit)
 
 
 def _ahead(at_s: float, now: Now) -> str | None:
@@ -175,6 +190,10 @@ def basis(phase: Phase, eta: JobEta, answer: EtaAnswer) -> str:
     parts = [f"{answer.count} roll-outs of {answer.policy}"]
     if not eta.is_length_known:
         parts.append("its length is unknown: as those of other jobs here")
+    if eta.is_limit:
+        parts[-1] = "its length is unknown: only its time limit is"
+    if eta.start is None and not eta.is_length_known:
+        return "; ".join(parts)  # Past errors say nothing of such an end.
     if eta.is_calibrated:
         parts.append(f"corrected by the last {eta.errors} errors")
     else:
@@ -182,8 +201,10 @@ def basis(phase: Phase, eta: JobEta, answer: EtaAnswer) -> str:
     return "; ".join(parts)
 
 
-def _nothing(job: Job) -> str:
-    return "unknown: it is held" if job.phase is Phase.HELD else "not computed yet"
+def _nothing(job: Job, answer: EtaAnswer) -> str:
+    if job.phase is Phase.HELD:
+        return "unknown: it is held"
+    return "its end is being worked out" if answer.count else "its end is not worked out yet"
 
 
 def ahead_reasons(core: ReadingCore, board: EtaBoard, job: Job, now: Now) -> list[Reason]:
@@ -214,7 +235,7 @@ def _first_to_leave(view: View, board: EtaBoard, missing: float, now: Now) -> li
     """Who has to leave so that this many more devices become free; empty where no job holds devices."""
     leaving: list[tuple[float, JobId, float]] = []
     for other in view.running.jobs_by_end():
-        end = board.interval(other.job_id)
+        end = board.interval(other)
         leaving.append((math.inf if end is None else end.p50_s, other.job_id, other.devices_due))
     first: list[JobId] = []
     at_s = now.now_s

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cotenant.controller.api.arrivals import check_submission
-from cotenant.controller.api.etas import basis, times_of
+from cotenant.controller.api.etas import basis, end_times, times_of
 from cotenant.controller.api.moment import Now
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain import JobSpec, Phase
@@ -125,7 +125,7 @@ class ForesightRequests:
             name=name,
             phase=Phase.QUEUED,
             start=times_of(eta.start, True, answer.now_s, now),
-            finish=times_of(eta.finish, eta.is_length_known, answer.now_s, now),
+            finish=end_times(eta, answer.now_s, now),
             is_calibrated=eta.is_calibrated,
             basis=basis(Phase.QUEUED, eta, answer),
             policy=policy_label(self._core.state.engine),
@@ -297,6 +297,6 @@ def row_of(variant: Variant, answer: EtaAnswer | None, now: Now) -> wire.Foresee
         is_later=variant.after_s > 0.0,
         submit_at=now.utc(now.now_s + variant.after_s),
         start=times_of(eta.start, True, now.now_s, now) if eta is not None else None,
-        finish=times_of(eta.finish, eta.is_length_known, now.now_s, now) if eta is not None else None,
+        finish=end_times(eta, now.now_s, now) if eta is not None else None,
         basis="; ".join(filter(None, (said, variant.note if has_times else ""))),
     )

@@ -33,6 +33,8 @@ class ToldInterval(msgspec.Struct, frozen=True, array_like=True):
 
     raw: EtaInterval
     told: EtaInterval
+    floor_s: float = 0.0
+    """It cannot happen before this, whatever jobs take: the clock fixes it, and no correction moves it."""
 
 
 class ToldEta(msgspec.Struct, frozen=True, kw_only=True):

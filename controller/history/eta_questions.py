@@ -97,6 +97,10 @@ class JobEta(msgspec.Struct, frozen=True, kw_only=True):
     """How many earlier errors of this policy and kind correct it."""
     is_length_known: bool = True
     """False: no estimate is about this job itself."""
+    is_limit: bool = False
+    """Nothing is known of its end but that its time limit ends it by the latest time of `finish`."""
+    grounds: str
+    """What this rests on (`grounds_of`)."""
 
     @property
     def is_calibrated(self) -> bool:

@@ -7,6 +7,7 @@ interval told under an earlier policy.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -176,7 +177,7 @@ class EtaBook:
         claims = self._saved.claims.get(job.job_id)
         if claims is None or len(claims) >= CLAIMS_KEPT or job.estimate.source.endswith(OVERRUN):
             return
-        if any(claim.source == job.estimate.source for claim in claims):
+        if any(claim.source == kind_of_source(job.estimate.source) for claim in claims):
             return
         claim = claim_of(job, now_s)
         if claim is not None:
@@ -214,7 +215,19 @@ def claim_of(job: Job, now_s: float) -> LengthClaim | None:
     left_s = job.known_left_s(now_s)
     if left_s is None:
         return None
-    return LengthClaim(job.estimate.source, run_s(job, now_s) + left_s)
+    return LengthClaim(kind_of_source(job.estimate.source), run_s(job, now_s) + left_s)
+
+
+def kind_of_source(source: str) -> str:
+    """A source of lengths without the number of jobs it rests on, and without saying that a job overran."""
+    return re.sub(r"\d+", "", source.partition(",")[0])
+
+
+def grounds_of(job: Job) -> str:
+    """What an ETA of the job rests on, apart from time: where this has changed, the ETA is void."""
+    spec, source = job.spec, kind_of_source(job.estimate.source)
+    said = (spec.expected_s, spec.iterations, spec.time_limit_s, spec.budget_s, spec.begin_s, spec.after)
+    return repr((source, job.progress.total_steps, job.phase is Phase.HELD, *said))
 
 
 def run_s(job: Job, now_s: float) -> float:
@@ -240,9 +253,9 @@ def error_of(each: OpenEta, job: Job) -> EtaError:
     actual_s = max(1.0, job.ended_s - each.at_s)  # It may have ended before that was known.
     start = None
     if told.start is not None and job.first_start_s is not None:
-        start = errors_of(told.start.raw, job.first_start_s - each.at_s)
+        start = errors_of(told.start.raw, job.first_start_s - each.at_s, told.start.floor_s)
     return EtaError(
-        finish=errors_of(told.finish.raw, actual_s),
+        finish=errors_of(told.finish.raw, actual_s, told.finish.floor_s),
         start=start,
         was_calibrated=told.is_calibrated,
         hit=told.finish.told.holds(actual_s),

@@ -12,13 +12,15 @@ says so. Only intervals that were told as calibrated are scored; the score also 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from statistics import median
 from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.domain import LEVELS, EtaInterval, EtaKind, JobSpec
+from cotenant.controller.domain import LEVELS, EtaInterval, EtaKind, JobSpec, ToldInterval
 
 LENGTHS_KEPT: Final = 1_000
 ARRIVALS_KEPT: Final = 400
@@ -132,28 +134,45 @@ def interval_of(samples_s: Sequence[float]) -> EtaInterval | None:
     return EtaInterval(low_s, mid_s, high_s)
 
 
-def calibrated_interval(raw: EtaInterval, errors: LogErrors) -> EtaInterval:
-    """`raw` after correction by these errors; itself where there are too few."""
+def calibrated_interval(raw: EtaInterval, errors: LogErrors, floor_s: float = 0.0) -> EtaInterval:
+    """`raw` after correction by these errors; itself where there are too few. Only the part of each bound
+    beyond `floor_s` is scaled."""
     if len(errors) < ENOUGH:
         return raw
     low, mid, high = (
         [error for error in column if math.isfinite(error)]
         for column in zip(*errors[-ERRORS_KEPT:], strict=True)
     )
-    p50_s = _shifted_bound_s(raw.p50_s, median(mid))
+    p50_s = _shifted_bound_s(raw.p50_s, median(mid), floor_s)
     # Bounds from finite samples: a rank further out than the level, so that they hold as often as they say.
-    p10_s = _shifted_bound_s(raw.p10_s, -_ranked_error([-error for error in low], 1.0 - LEVELS[0]))
-    p90_s = _shifted_bound_s(raw.p90_s, _ranked_error(high, LEVELS[2])) if high else raw.p90_s
+    p10_s = _shifted_bound_s(raw.p10_s, -_ranked_error([-error for error in low], 1.0 - LEVELS[0]), floor_s)
+    p90_s = _shifted_bound_s(raw.p90_s, _ranked_error(high, LEVELS[2]), floor_s) if high else raw.p90_s
     return EtaInterval(min(p10_s, p50_s), p50_s, max(p90_s, p50_s))
 
 
-def no_earlier(end: EtaInterval, start: EtaInterval) -> EtaInterval:
-    """An end as it can be told beside that start: their corrections know nothing of each other."""
-    return EtaInterval(max(start.p10_s, end.p10_s), max(start.p50_s, end.p50_s), max(start.p90_s, end.p90_s))
+def levelwise(function: Callable[..., float], *intervals: EtaInterval) -> EtaInterval:
+    """Applies a function to the times of these intervals at each level."""
+    return EtaInterval(*map(function, *map(msgspec.structs.astuple, intervals)))
 
 
-def _shifted_bound_s(bound_s: float, shift: float) -> float:
-    return max(bound_s, LEAST_S) * math.exp(shift) if shift else bound_s
+def end_after(end: ToldInterval, start: EtaInterval, run_s: float) -> EtaInterval:
+    """A corrected end as it can be told beside a corrected start. `run_s`: the least from start to end
+    in any roll-out, seconds; what shortens the end shortens it as well, and never to 0."""
+    told_s, raw_s = (max(each.p50_s - end.floor_s, LEAST_S) for each in (end.told, end.raw))
+    least_s = run_s * min(1.0, told_s / raw_s)
+    return levelwise(lambda end_s, start_s: max(end_s, start_s + least_s), end.told, start)
+
+
+def end_moved(end: EtaInterval, start: ToldInterval) -> EtaInterval:
+    """An uncorrected end, moved at each level by as much as its start was."""
+    by_s = levelwise(
+        lambda told_s, raw_s: told_s - raw_s if told_s < math.inf else 0.0, start.told, start.raw
+    )
+    return EtaInterval(*accumulate(msgspec.structs.astuple(levelwise(operator.add, end, by_s)), max))
+
+
+def _shifted_bound_s(bound_s: float, shift: float, floor_s: float) -> float:
+    return floor_s + max(bound_s - floor_s, LEAST_S) * math.exp(shift) if shift else bound_s
 
 
 def _ranked_error(errors: list[float], level: float) -> float:
@@ -161,11 +180,11 @@ def _ranked_error(errors: list[float], level: float) -> float:
     return sorted(errors)[min(len(errors), math.ceil((len(errors) + 1) * level - 1e-9)) - 1]
 
 
-def errors_of(raw: EtaInterval, actual_s: float) -> tuple[float, float, float]:
-    """The error at each level; NaN where the bound was infinite."""
-    actual = math.log(max(actual_s, LEAST_S))
+def errors_of(raw: EtaInterval, actual_s: float, floor_s: float = 0.0) -> tuple[float, float, float]:
+    """The error at each level, of what lies beyond `floor_s`; NaN where the bound was infinite."""
+    actual = math.log(max(actual_s - floor_s, LEAST_S))
     low, mid, high = (
-        actual - math.log(max(bound_s, LEAST_S)) if math.isfinite(bound_s) else math.nan
+        actual - math.log(max(bound_s - floor_s, LEAST_S)) if math.isfinite(bound_s) else math.nan
         for bound_s in (raw.p10_s, raw.p50_s, raw.p90_s)
     )
     return low, mid, high

@@ -13,6 +13,8 @@ Rule: what a job has had already counts: only ratios by which it would not have 
 Where hardly any is left, it has outlived everything that is known, and what is left is drawn as Lindy's law
 has it: as long again as it has lasted, half of the time.
 
+Rule: where an estimate comes with its spread, from its own siblings, that is what is drawn from.
+
 Rule: for a job without any estimate there are only the run times of all jobs. With fewer than `ENOUGH` of
 them its end is unknown, and so is that of everything that waits for it.
 """
@@ -35,6 +37,8 @@ POSSIBLE_MIN: Final = 3
 LINDY_MAX: Final = 0.9
 """The highest quantile of Lindy's law that is drawn: its tail has no mean."""
 LEFT_MIN_S: Final = 1e-3
+TENTH_OUT: Final = NormalDist().inv_cdf(0.9)
+"""Beyond so many standard deviations lies a tenth."""
 USER: Final = "user"
 """The source of a length that a user has given."""
 USER_SIGMA: Final = 0.7
@@ -79,6 +83,16 @@ class Lengths:
         if not self._run_times:
             return [math.inf] * len(u)
         return _remaining_s(self._run_times, had_s, u)
+
+
+def left_of_spread_s(
+    low_s: float, mid_s: float, high_s: float, had_s: float, u: Sequence[float]
+) -> list[float]:
+    """What is left, after `had_s`, of a length with these three quantiles (a tenth, half, nine tenths), which
+    is lognormal on each side of the middle."""
+    below, above = max(mid_s / max(low_s, LEFT_MIN_S), 1.0), max(high_s / mid_s, 1.0)
+    deviations = (NormalDist().inv_cdf((place + 0.5) / NEAREST) / TENTH_OUT for place in range(NEAREST))
+    return _remaining_s([mid_s * (above if z > 0.0 else below) ** z for z in deviations], had_s, u)
 
 
 def _made_up(count: int) -> tuple[float, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE, duration, local_time
@@ -10,6 +11,9 @@ from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
 
 OVERDUE: Final = "longer than foreseen"
+UNSURE: Final = "nobody knows how sure"
+TimesOf = Callable[[Any], tuple[wire.EtaTimes | None, wire.EtaTimes | None]]
+"""When a row's job starts and ends."""
 
 
 def hits(eta: wire.EtaView) -> str:
@@ -19,24 +23,18 @@ def hits(eta: wire.EtaView) -> str:
     return f"{eta.hit_rate:.0%} of the last {eta.hits_of} under {eta.policy} held; 80 % should"
 
 
-def early(times: wire.EtaTimes | None) -> str:
-    has_one = times is not None and not is_limit(times) and not times.is_overdue
-    return local_time(wall_s(times.p10_at)) if has_one and times is not None else NONE
-
-
-def is_limit(times: wire.EtaTimes) -> bool:
-    """Whether only the job's time limit is known: a latest end, and no earliest one."""
-    return times.p50_at is None and times.p10_at == times.p90_at
-
-
-def likely(times: wire.EtaTimes | None) -> str:
-    return NONE if times is None or times.p50_at is None else local_time(wall_s(times.p50_at))
-
-
-def late(times: wire.EtaTimes | None) -> str:
-    if times is not None and times.is_overdue:
-        return OVERDUE
-    return NONE if times is None or times.p90_at is None else local_time(wall_s(times.p90_at))
+def shown_times(times: wire.EtaTimes | None) -> tuple[str, str, str]:
+    """The early, the likely and the late time, as far as there are such: one alone where nobody knows how far
+    off it may be, or where it is a time limit."""
+    if times is None or times.is_overdue:
+        return NONE, NONE, NONE if times is None else OVERDUE
+    ats = (times.p10_at, times.p50_at, times.p90_at)
+    early, likely, late = (NONE if at is None else local_time(wall_s(at)) for at in ats)
+    if times.is_limit:
+        return NONE, NONE, late
+    return (
+        (early, likely, late) if times.is_spread_known else (NONE, early if likely == NONE else likely, NONE)
+    )
 
 
 def age(eta: wire.EtaView | None) -> str:
@@ -66,28 +64,38 @@ def _phrase(when: str, how_long: str, times: wire.EtaTimes) -> str:
 
 
 def interval(times: wire.EtaTimes) -> str:
+    early, likely, late = shown_times(times)
     if times.is_overdue:
         return OVERDUE
-    if is_limit(times):
-        return f"by {late(times)} at the latest"
-    until = f"to {late(times)}" if times.p90_at is not None else "or any time later"
-    if times.p50_at is None:
-        return f"{early(times)} {until}"
-    if (
-        times.p10_at == times.p90_at
-    ):  # All futures are equal, and no outcomes yet tell how far off they may be.
-        return f"about {likely(times)}"
-    return f"about {likely(times)} ({early(times)} {until})"
+    if times.is_limit:
+        return f"by {late} at the latest"
+    if not times.is_spread_known:
+        return f"about {likely} ({UNSURE})"
+    if early == late:
+        return f"about {early}"
+    until = f"to {late}" if times.p90_at is not None else "or any time later"
+    return f"{early} {until}" if times.p50_at is None else f"about {likely} ({early} {until})"
 
 
-COLUMNS: Final = (
-    Column("JOB", lambda e: e.job_id),
-    Column("NAME", lambda e: e.name, limit=14),
-    Column("STATE", lambda e: e.phase.value),
-    Column("STARTS", lambda e: likely(e.start), rank=2),
-    Column("ENDS EARLY", lambda e: early(e.finish), rank=1),
-    Column("LIKELY", lambda e: likely(e.finish)),
-    Column("LATE", lambda e: late(e.finish)),
-    Column("TOLD", age, rank=3),
-    Column("BASIS", lambda e: e.basis),
+def time_columns(times_of: TimesOf, *, wide: bool = False) -> tuple[Column, ...]:
+    """Columns of when the job of a row starts and ends; `wide`: with the early and late start."""
+
+    def column(title: str, which: int, level: int, rank: int = 0) -> Column:
+        return Column(title, lambda row: shown_times(times_of(row)[which])[level], rank=rank)
+
+    starts = (column("STARTS EARLY", 0, 0), column("LIKELY START", 0, 1, 2), column("STARTS LATE", 0, 2))
+    ends = (column("ENDS EARLY", 1, 0, 1), column("LIKELY", 1, 1), column("LATE", 1, 2))
+    return (*(starts if wide else starts[1:2]), *ends)
+
+
+COLUMNS, WIDE_COLUMNS = (
+    (
+        Column("JOB", lambda e: e.job_id),
+        Column("NAME", lambda e: e.name, rank=3, limit=14),
+        Column("STATE", lambda e: e.phase.value),
+        *time_columns(lambda e: (e.start, e.finish), wide=wide),
+        Column("TOLD", age, rank=4),
+        Column("BASIS", lambda e: e.basis),
+    )
+    for wide in (False, True)
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from cotenant.controller.domain import ENDED, WAITING, Phase
-from cotenant.controller.present.etas import age, early, late, likely
+from cotenant.controller.present.etas import age, time_columns
 from cotenant.controller.present.sharing import OF_JOBS
 from cotenant.controller.present.tables import STATE_COLOURS, Column
 from cotenant.controller.present.units import NONE, duration, local_time
@@ -201,10 +201,7 @@ WIDE_COLUMNS: Final = (
     Column("LOAD", lambda j: duration(j.load_s), right=True),
     Column("PAUSE", lambda j: duration(j.pause_s), right=True),
     *OF_JOBS,
-    Column("STARTS", lambda j: likely(j.eta.start if j.eta else None)),
-    Column("ENDS EARLY", lambda j: early(j.eta.finish if j.eta else None)),
-    Column("LIKELY", lambda j: likely(j.eta.finish if j.eta else None)),
-    Column("LATE", lambda j: late(j.eta.finish if j.eta else None)),
+    *time_columns(lambda j: (j.eta.start, j.eta.finish) if j.eta else (None, None), wide=True),
     Column("TOLD", lambda j: age(j.eta)),
     Column("PROMISED", lambda j: promised_end_text(j.promised)),
     Column("BOUND", lambda j: share_bound_text(j.bound)),

@@ -14,7 +14,7 @@ from cotenant.controller.client.asking import asking
 from cotenant.controller.client.connection import Client, Refusal
 from cotenant.controller.domain import JobId
 from cotenant.controller.present import screen, units
-from cotenant.controller.present.etas import describe_eta, early, late, likely
+from cotenant.controller.present.etas import describe_eta, time_columns
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration, local_time
@@ -32,10 +32,7 @@ SAY_AFTER_S: Final = 2.0
 FORESEEN_COLUMNS: Final = (
     Column("GPUS", lambda r: str(r.gpus), right=True),
     Column("SUBMITTED", lambda r: local_time(wall_s(r.submit_at)) if r.is_later else "now"),
-    Column("STARTS", lambda r: likely(r.start), rank=2),
-    Column("ENDS EARLY", lambda r: early(r.finish), rank=1),
-    Column("LIKELY", lambda r: likely(r.finish)),
-    Column("LATE", lambda r: late(r.finish)),
+    *time_columns(lambda r: (r.start, r.finish)),
     Column("BASIS", lambda r: r.basis),
 )
 

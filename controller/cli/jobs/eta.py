@@ -18,7 +18,7 @@ from cotenant.controller.cli.frame.output import (
 from cotenant.controller.client.asking import asking
 from cotenant.controller.domain import JobId
 from cotenant.controller.present import screen
-from cotenant.controller.present.etas import COLUMNS, hits
+from cotenant.controller.present.etas import COLUMNS, WIDE_COLUMNS, hits
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE
@@ -69,6 +69,7 @@ def show_etas(reply: wire.Etas, form: Format, nothing: str) -> None:
             rows=reply.etas,
             identity=lambda each: each.job_id,
             columns=COLUMNS,
+            wide_columns=WIDE_COLUMNS,
             extra={"now": reply.now},
             nothing=nothing,
         ),

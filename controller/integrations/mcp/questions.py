@@ -124,7 +124,8 @@ def nodes(client: Client, host: ShortText = "") -> Any:
 
 def eta(client: Client, jobs: JobNumbers = []) -> Any:  # noqa: B006
     """Say when jobs (or all) start and end: nine in ten end after p10_at, half before p50_at, nine in ten
-    before p90_at. What nobody can know is left out, and `basis` says why."""
+    before p90_at; without spread_known all three are one guess. What nobody can know is left out, and `basis`
+    says why."""
     reply = client.ask(wire.ListEtas(job_ids=tuple(map(JobId, jobs))))
     return {"schema": "etas/1", "now": reply.now, "etas": reply.etas}
 

@@ -17,6 +17,7 @@ import numpy as np
 from cotenant.controller.domain import (
     CHECKPOINTING,
     ENDED,
+    GUESS,
     LOADING,
     ON_DEVICES,
     RUNNING,
@@ -30,10 +31,10 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.engine import Engine
-from cotenant.controller.history import EtaQuestion, LengthClaim, run_s
+from cotenant.controller.history import EtaQuestion, LengthClaim, kind_of_source, run_s
 from cotenant.controller.knowledge import PairTable, signature
 from cotenant.controller.models.eta import ArrivalSeen
-from cotenant.controller.models.lengths import Lengths, strata
+from cotenant.controller.models.lengths import LEFT_MIN_S, Lengths, left_of_spread_s, strata
 from cotenant.controller.sim.world.jobs import STEP_S
 from cotenant.controller.sim.world.run import DIES, LOADS, SAVES, TRAINS, JobRun
 from cotenant.controller.sim.world.workload import Workload
@@ -44,6 +45,8 @@ MEASURED: Final = ("measured", "loops")
 """Sources that use a job's progress: each step changes their estimate of the total."""
 ENDLESS_S: Final = 1e12
 """The length of a job whose end is unknown: a finite time, so that a world can count with it."""
+INSTANT: Final = -1
+"""The number of a future in which nothing takes any time and nobody comes: jobs wait for the clock alone."""
 COMING: Final = "~"
 """Prefix of the ids of jobs that have not come yet."""
 
@@ -64,6 +67,8 @@ class Drawing:
 
     def left_s(self, job: Job, number: int, now_s: float) -> float:
         """What the job has left in one of the futures; each sees another part of its distribution."""
+        if number == INSTANT:
+            return LEFT_MIN_S
         drawn = self._left.get(job.job_id)
         if drawn is None:
             u = strata(Random(f"{self._seed}:{job.job_id}"), self.count)
@@ -71,7 +76,10 @@ class Drawing:
         return drawn[number]
 
     def _draw_left_s(self, job: Job, now_s: float, u: Sequence[float]) -> list[float]:
-        left_s = job.known_left_s(now_s)
+        said, left_s = job.estimate, job.known_left_s(now_s)
+        if said.remaining_s and said.low_s is not None and said.high_s is not None and said.source != GUESS:
+            had_s = max(0.0, now_s - said.remaining_at_s) / said.slowdown if job.phase is RUNNING else 0.0
+            return left_of_spread_s(said.low_s, said.remaining_s, said.high_s, had_s, u)
         if left_s is None:
             return self._lengths.left_of_unknown_s(run_s(job, now_s), u)
         source, told_s, had_s = self._stands(job, left_s, now_s)
@@ -81,7 +89,7 @@ class Drawing:
         """The source of its estimate, the estimated total, and how much of it the job has had."""
         spent_s = run_s(job, now_s)
         claims = self._claims.get(job.job_id, ())
-        source = job.estimate.source.partition(",")[0]
+        source = kind_of_source(job.estimate.source)
         claim = next((each for each in reversed(claims) if each.source == source), None)
         if left_s > 0.0 and (claim is None or source in MEASURED):
             return source, spent_s + left_s, spent_s
@@ -115,7 +123,7 @@ class Future:
     def __init__(self, engine: Engine, past: Drawing, number: int, seed: int) -> None:
         now_s = engine.now_s
         jobs = sorted((job for job in engine.jobs.values() if job.phase not in ENDED), key=lambda j: j.number)
-        coming = past.arrivals(Random(f"{seed}:arrivals:{number}"))
+        coming = [] if number == INSTANT else past.arrivals(Random(f"{seed}:arrivals:{number}"))
         self.jobs, self._specs = jobs, [arrival.spec for _, arrival, _ in coming]
         self._rows = {job.job_id: row for row, job in enumerate(jobs)}
         self._rows.update((JobId(f"{COMING}{place}"), len(jobs) + place) for place in range(len(coming)))
@@ -148,6 +156,11 @@ class Future:
             for row, job in enumerate(jobs)
             if job.attempt.number or job.phase in ON_DEVICES
         ]
+        if number == INSTANT:
+            self.workload.load_s.fill(0.0)
+            self.workload.pause_s.fill(0.0)
+            for run in self.runs:
+                run.due_s = 0.0
 
     def spec(self, row: int) -> JobSpec:
         place = row - len(self.jobs)

@@ -4,6 +4,11 @@ right: those at submissions of a simulation, compared with its outcome.
 Rule: an interval is calibrated only by errors of the policy in force and of its own kind. A job without any
 estimate gets no median: it would be the cluster's.
 
+Rule: what the clock fixes is not calibrated. One more roll-out, in which nothing takes any time, tells when a
+job can start and end at the earliest, whatever keeps it: `--begin`, a reservation of others, a job that it
+waits for and that begins later. A task that waits for one of its throttled array starts no earlier than in
+any roll-out, and a job after the told ends of those it waits for (`--after`).
+
 Rule: what would follow if jobs came now is the same futures with them and without them. Draws for a job
 depend on its number and the seed alone, and so do later arrivals: with and without the newcomers all other
 jobs have the same lengths, so the newcomers cause every difference.
@@ -17,7 +22,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any, Final
 
@@ -47,11 +52,19 @@ from cotenant.controller.history import (
     LengthClaim,
     claim_of,
     comparable_eta,
+    grounds_of,
     image_of,
     policy_label,
     question_of,
 )
-from cotenant.controller.models.eta import EtaError, calibrated_interval, interval_of, no_earlier
+from cotenant.controller.models.eta import (
+    EtaError,
+    calibrated_interval,
+    end_after,
+    end_moved,
+    interval_of,
+    levelwise,
+)
 from cotenant.controller.models.eta_score import FAIR, score
 from cotenant.controller.sim.eta.futures import Drawing
 from cotenant.controller.sim.eta.rollout import HeldJob, RollOuts, Times
@@ -69,38 +82,84 @@ def answer(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
         now_s=now.now_s,
         policy=question.policy,
         count=question.count,
-        etas=[eta_of(now.jobs[job_id], question, roll_outs, now.now_s) for job_id in roll_outs.ends],
+        etas=etas_of(now, question, roll_outs),
         cpu_s=time.process_time() - began_s,
     )
 
 
-def eta_of(
-    job: Job, question: EtaQuestion, roll_outs: RollOuts, now_s: float, *, is_new: bool = False
+def etas_of(
+    engine: Engine, question: EtaQuestion, roll_outs: RollOuts, new: Collection[JobId] = ()
+) -> list[JobEta]:
+    """The ETAs of all jobs that were rolled out. `new`: jobs that have come in this question alone: then only
+    theirs, with their starts, although they may start now."""
+    told: dict[JobId, JobEta] = {}
+    for job_id in roll_outs.ends:  # In order of arrival, so that a job comes after those that it waits for.
+        job = engine.jobs[job_id]
+        told[job_id] = _eta_of(job, question, roll_outs, engine.now_s, told, is_new=job_id in new)
+    return [told[job_id] for job_id in new or told if job_id in told]
+
+
+def _eta_of(
+    job: Job,
+    question: EtaQuestion,
+    roll_outs: RollOuts,
+    now_s: float,
+    told: Mapping[JobId, JobEta],
+    *,
+    is_new: bool,
 ) -> JobEta:
-    """The ETA of a job by the roll-outs. `is_new`: the job has come in this question alone, so that its start
-    is told although it may be now."""
+    """The ETA of a job by the roll-outs. `told`: those of jobs that arrived before it."""
     job_id = job.job_id
     kind: EtaKind = "revisit" if job_id in question.revisits else "submission"
     errors = question.pools.errors_of(question.policy, kind)
-    start = None
+    starts_s, ends_s = roll_outs.starts[job_id], roll_outs.ends[job_id]
+    start, is_known = None, job.known_left_s(now_s) is not None
     if job.first_start_s is None or is_new:
-        starts = [error.start for error in errors if error.start is not None]
-        start = _interval_of(interval_of(roll_outs.starts[job_id]), starts)
-    finish = _interval_of(interval_of(roll_outs.ends[job_id]), [error.finish for error in errors])
-    if finish is not None and start is not None:
-        finish = ToldInterval(finish.raw, no_earlier(finish.told, start.told))
+        waits_for_task = job.phase is Phase.BLOCKED and job.spec.array_limit
+        earliest_s = starts_s if waits_for_task else roll_outs.instant_starts[job_id]
+        start = _corrected(starts_s, [each.start for each in errors if each.start is not None], earliest_s)
+    for other in (told[each.job_id].finish for each in job.spec.after if each.job_id in told):
+        if start is not None and other is not None:
+            start = msgspec.structs.replace(start, told=levelwise(max, start.told, other.told))
+    # Past errors are those of jobs whose lengths were known.
+    of_ends = [each.finish for each in errors] if is_known else []
+    finish = _corrected(ends_s, of_ends, roll_outs.instant_ends[job_id])
+    if finish is not None:
+        runs_s = [end_s - start_s for start_s, end_s in zip(starts_s, ends_s, strict=True)]
+        end = _end_beside(job, finish, start, min(filter(math.isfinite, runs_s)), now_s)
+        finish = msgspec.structs.replace(finish, told=end)
     return JobEta(
         job_id=job_id,
         kind=kind,
         finish=finish,
         start=start,
-        errors=len(errors),
-        is_length_known=job.known_left_s(now_s) is not None,
+        errors=len(errors) if is_known or start is not None else 0,
+        is_length_known=is_known,
+        is_limit=job_id in roll_outs.endless,
+        grounds=grounds_of(job),
     )
 
 
-def _interval_of(raw: EtaInterval | None, errors: list[tuple[float, float, float]]) -> ToldInterval | None:
-    return None if raw is None else ToldInterval(raw, calibrated_interval(raw, errors))
+def _corrected(
+    samples_s: list[float], errors: list[tuple[float, float, float]], earliest_s: list[float]
+) -> ToldInterval | None:
+    """The interval of one number per roll-out, corrected down to the least of `earliest_s` at most."""
+    raw, floor_s = interval_of(samples_s), max(0.0, min(*earliest_s, *samples_s))
+    return None if raw is None else ToldInterval(raw, calibrated_interval(raw, errors, floor_s), floor_s)
+
+
+def _end_beside(
+    job: Job, finish: ToldInterval, start: ToldInterval | None, run_s: float, now_s: float
+) -> EtaInterval:
+    """The end as it can be told: beside the start, and with the time limit of a job that runs only once."""
+    if job.known_left_s(now_s) is None:
+        return finish.raw if start is None else end_moved(finish.raw, start)
+    begin = EtaInterval(0.0, 0.0, 0.0) if start is None else start.told
+    if job.spec.time_limit_s is not None and not job.spec.requeues:
+        room_s = (job.limit_left_s(now_s) or 0.0) + job.estimate.pause_s
+        latest = levelwise(lambda raw_s, begin_s: max(raw_s, begin_s + room_s), finish.raw, begin)
+        finish = msgspec.structs.replace(finish, told=levelwise(min, finish.told, latest))
+    return finish.told if start is None else end_after(finish, begin, run_s)
 
 
 TOLD_S_MIN = 1.0
@@ -116,18 +175,13 @@ def answer_arrival(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
     claims = _claims_with(engine, question, question.arriving)
     follows = RollOuts(image_of(engine), question.config, make_policy)
     follows.run(Drawing(question, claims), question.seed)
-    now_s = engine.now_s
-    newcomers = [engine.jobs[spec.job_id] for spec in question.arriving]
+    newcomers = [spec.job_id for spec in question.arriving]
     return EtaAnswer(
-        now_s=now_s,
+        now_s=engine.now_s,
         policy=question.policy,
         count=question.count,
-        arrival=_effect(engine, newcomers[0], without.ends, follows.ends),
-        etas=[
-            eta_of(job, question, follows, now_s, is_new=True)
-            for job in newcomers
-            if job.job_id in follows.ends
-        ],
+        arrival=_effect(engine, engine.jobs[newcomers[0]], without.ends, follows.ends),
+        etas=etas_of(engine, question, follows, newcomers),
         cpu_s=time.process_time() - began_s,
     )
 
@@ -147,12 +201,12 @@ def answer_supposed(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer
     follows = RollOuts(image_of(engine), question.config, make_policy)
     past = Drawing(question, claims)
     release = HeldJob(job_id, now_s + about.after_s) if is_later else None
-    follows.run(past, question.seed, {job_id}, release)
+    follows.run(past, question.seed, {job_id, *(each.job_id for each in about.spec.after)}, release)
     return EtaAnswer(
         now_s=now_s,
         policy=question.policy,
         count=question.count,
-        etas=[eta_of(engine.jobs[job_id], question, follows, now_s, is_new=True)],
+        etas=etas_of(engine, question, follows, (job_id,)),
         cpu_s=time.process_time() - began_s,
     )
 

@@ -18,7 +18,7 @@ import msgspec
 from cotenant.controller.domain import ENDED, JobId, Phase, StartAttempt
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, MakePolicy, Snapshot
-from cotenant.controller.sim.eta.futures import ENDLESS_S, Drawing, Future
+from cotenant.controller.sim.eta.futures import ENDLESS_S, INSTANT, Drawing, Future
 from cotenant.controller.sim.world.devices import Devices
 from cotenant.controller.sim.world.physics import Physics
 from cotenant.controller.sim.world.world import World
@@ -50,6 +50,11 @@ class RollOuts:
         self._config = msgspec.structs.replace(config, keep_ended=8)
         self.starts: Times = {}
         self.ends: Times = {}
+        self.instant_starts: Times = {}
+        self.instant_ends: Times = {}
+        """Of one roll-out more, in which nothing takes any time: what the clock fixes."""
+        self.endless: frozenset[JobId] = frozenset()
+        """Jobs that nothing ends, but perhaps their time limit."""
 
     def run(
         self,
@@ -60,7 +65,7 @@ class RollOuts:
     ) -> None:
         """Makes all roll-outs that `past` counts. `jobs`: only these are of interest; a roll-out stops when
         they have ended."""
-        for number in range(past.count):
+        for number in (*range(past.count), INSTANT):
             self._run_one(past, seed, number, jobs, release)
         gc.collect()  # An engine is a circle of references, and the collector is off while we simulate.
 
@@ -83,13 +88,20 @@ class RollOuts:
         if all(job.phase in ENDED for job in engine.jobs.values()):
             return
         future = Future(engine, past, number, seed)
+        self.endless |= future.endless
+        limited = {job.job_id for job in future.jobs if job.spec.time_limit_s is not None}
         wanted = [job for job in future.jobs if jobs is None or job.job_id in jobs]
         known_starts = {job.job_id: job.first_start_s for job in wanted}
-        started, ended = follow(engine, world_of(engine, future), known_starts, future.endless, release)
+        started, ended = follow(
+            engine, world_of(engine, future), known_starts, future.endless - limited, release
+        )
+        starts, ends = self.starts, self.ends
+        if number == INSTANT:
+            starts, ends = self.instant_starts, self.instant_ends
         for job_id, known_s in known_starts.items():
             start_s = known_s if known_s is not None else started.get(job_id, math.inf)
-            self.starts.setdefault(job_id, []).append(start_s - now_s)
-            self.ends.setdefault(job_id, []).append(ended.get(job_id, math.inf) - now_s)
+            starts.setdefault(job_id, []).append(start_s - now_s)
+            ends.setdefault(job_id, []).append(ended.get(job_id, math.inf) - now_s)
 
 
 def world_of(engine: Engine, future: Future) -> World:

@@ -126,6 +126,10 @@ class EtaTimes(msgspec.Struct, frozen=True, kw_only=True):
     """None: it has no bound that anybody knows, or this time has passed."""
     is_overdue: bool = field(name="overdue", default=False)
     """All of these times have passed: it takes longer than was foreseen when they were told."""
+    is_spread_known: bool = field(name="spread_known", default=True)
+    """False: one time, told as p10 and p90 as well, because nobody knows how far off it may be."""
+    is_limit: bool = field(name="limit", default=False)
+    """Nothing is known but the job's time limit: it ends by p90 at the latest."""
 
 
 class EtaView(JsonView, frozen=True, kw_only=True, tag="eta/1"):

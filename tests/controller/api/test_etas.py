@@ -12,10 +12,19 @@ from hypothesis import strategies as st
 
 from cotenant.controller.api.etas import times_of
 from cotenant.controller.api.moment import Now
-from cotenant.controller.domain import EtaInterval, ExitVerdict, HostId, JobId, Launch, Phase, ToldInterval
+from cotenant.controller.domain import (
+    AttemptNo,
+    EtaInterval,
+    ExitVerdict,
+    HostId,
+    JobId,
+    Launch,
+    Phase,
+    ToldInterval,
+)
 from cotenant.controller.domain import events as ev
-from cotenant.controller.history import EtaAnswer, JobEta, comparable_eta, question_of
-from cotenant.controller.models.eta import no_earlier
+from cotenant.controller.history import EtaAnswer, JobEta, comparable_eta, grounds_of, question_of
+from cotenant.controller.models.eta import levelwise
 from cotenant.controller.policies import registry
 from cotenant.controller.present.etas import describe_eta
 from cotenant.controller.sim.eta import answer
@@ -66,7 +75,12 @@ def busy(station: Station, jobs: int) -> list[JobId]:
 def test_before_anything_was_worked_out_it_is_said_so(station: Station) -> None:
     busy(station, 1)
     (eta,) = station.ask(clients.ListEtas()).etas
-    assert (eta.start, eta.finish, eta.told_at, eta.basis) == (None, None, None, "not computed yet")
+    assert (eta.start, eta.finish, eta.told_at, eta.basis) == (
+        None,
+        None,
+        None,
+        "its end is not worked out yet",
+    )
 
 
 def test_every_job_has_an_interval_and_its_basis(station: Station) -> None:
@@ -93,39 +107,77 @@ def test_a_job_that_goes_on_after_all_its_times_takes_longer_than_foreseen(stati
     station.time_s += 1000.0
     reply = station.ask(clients.ListEtas(job_ids=(one,)))
     (eta,) = reply.etas
-    assert eta.finish == clients.EtaTimes(p10_at=reply.now, p50_at=None, p90_at=None, is_overdue=True)
+    assert (eta.finish.p10_at, eta.finish.p50_at, eta.finish.p90_at) == (reply.now, None, None)
+    assert eta.finish.is_overdue
     assert (eta.told_at, eta.age_s) == (told_at, pytest.approx(1000.0))
     assert describe_eta(eta) == "takes longer than foreseen, uncalibrated (told 16m40s ago)"
 
 
-def told(low_s: float, mid_s: float, high_s: float) -> ToldInterval:
-    interval = EtaInterval(*sorted((low_s, mid_s, high_s)))
-    return ToldInterval(interval, interval)
-
-
 seconds = st.floats(0.0, 1e6) | st.just(math.inf)
-intervals = st.builds(told, st.floats(0.0, 1e6), seconds, seconds)
+intervals = st.tuples(st.floats(0.0, 1e6), seconds, seconds).map(lambda drawn: EtaInterval(*sorted(drawn)))
 
 
 @given(intervals, st.floats(0.0, 2e6))
-def test_no_time_is_shown_that_has_passed(interval: ToldInterval, age_s: float) -> None:
+def test_no_time_is_shown_that_has_passed(interval: EtaInterval, age_s: float) -> None:
     now = Now(now_s=1e3 + age_s, wall_s=1.76e9)
-    times = times_of(interval, True, 1e3, now)
+    times = times_of(ToldInterval(interval, interval), True, 1e3, now)
     assert times is not None
     shown = [wall_s(at) for at in (times.p10_at, times.p50_at, times.p90_at) if at is not None]
     assert min(shown) >= now.wall_s - 0.001
-    assert times.is_overdue == (interval.told.p90_s < age_s)
+    assert times.is_overdue == (interval.p90_s < age_s)
 
 
 @given(intervals, intervals, st.floats(0.0, 2e6))
-def test_no_end_is_shown_before_its_start(start: ToldInterval, end: ToldInterval, age_s: float) -> None:
+def test_no_end_is_shown_before_its_start(start: EtaInterval, end: EtaInterval, age_s: float) -> None:
     now = Now(now_s=age_s, wall_s=1.76e9)
-    end = ToldInterval(end.raw, no_earlier(end.told, start.told))
-    starts, ends = times_of(start, True, 0.0, now), times_of(end, True, 0.0, now)
+    end = levelwise(max, end, start)
+    starts, ends = (times_of(ToldInterval(each, each), True, 0.0, now) for each in (start, end))
     assert starts is not None and ends is not None
     assert starts.p10_at <= ends.p10_at
     for first, last in ((starts.p50_at, ends.p50_at), (starts.p90_at, ends.p90_at)):
         assert first is None or last is None or first <= last
+
+
+def test_what_nobody_can_say_how_sure_it_is_is_marked(station: Station) -> None:
+    _, two = busy(station, 2)
+    worked_out(station)
+    (eta,) = station.ask(clients.ListEtas(job_ids=(two,))).etas
+    assert (eta.start.is_spread_known, eta.finish.is_spread_known) == (False, False)
+    assert "(nobody knows how sure), ends about" in describe_eta(eta)
+
+
+def test_an_interval_that_past_errors_made_narrow_is_known_to_be() -> None:
+    raw, told = EtaInterval(10.0, 10.0, 10.0), EtaInterval(9.1, 9.2, 9.3)
+    for interval, is_known in ((ToldInterval(raw, raw), False), (ToldInterval(raw, told), True)):
+        times = times_of(interval, True, 0.0, Now(now_s=0.0, wall_s=1.76e9))
+        assert times is not None
+        assert times.is_spread_known is is_known
+
+
+def test_what_changes_a_length_voids_the_old_end_at_once(station: Station) -> None:
+    """So that `left`, `eta` and `explain` of one answer are of one moment."""
+    address = station.join()
+    one = station.submit(launch=Launch.make_counted("python", "train.py"))
+    run_one(station, address, one, until="step")
+    two = station.submit(expected_s=50.0)
+    worked_out(station)
+    assert "nothing tells how long it runs" in station.ask(clients.ShowJob(job_id=one)).job.eta.basis
+    seen = ev.ProgressSeen(job_id=one, attempt=AttemptNo(1), step=40, step_s=0.5, total_steps=400)
+    station.core.happen(seen)
+    station.core.happen(ev.SpecChanged(job_id=two, changes={"expected_s": 500.0}, by="ann"))
+    station.settle()
+    for job_id in (one, two):
+        shown = station.ask(clients.Explain(job_id=job_id)).job
+        assert (shown.left_s is not None, shown.eta.finish, shown.eta.basis) == (
+            True,
+            None,
+            "its end is being worked out",
+        )
+    worked_out(station)
+    for job_id, length_s in ((one, 180.0), (two, 500.0)):
+        shown = station.ask(clients.ShowJob(job_id=job_id)).job
+        assert shown.left_s == pytest.approx(length_s, abs=1.0)
+        assert wall_s(shown.eta.finish.p50_at) - wall_s(shown.eta.told_at) > shown.left_s - 1.0
 
 
 def test_the_listing_the_page_and_the_reason_have_it_too(station: Station) -> None:
@@ -229,13 +281,18 @@ def test_another_policys_answer_is_not_shown(station: Station) -> None:
     worked_out(station)
     station.core.happen(ev.PolicyChanged(name="sjf"))
     station.settle()
-    assert {eta.basis for eta in station.ask(clients.ListEtas()).etas} == {"not computed yet"}
+    assert {eta.basis for eta in station.ask(clients.ListEtas()).etas} == {"its end is being worked out"}
 
 
 def test_an_endless_bound_is_null(station: Station) -> None:
     (one,) = busy(station, 1)
     interval = EtaInterval(1.0, 2.0, float("inf"))
-    eta = JobEta(job_id=one, kind="submission", finish=ToldInterval(interval, interval))
+    eta = JobEta(
+        job_id=one,
+        kind="submission",
+        finish=ToldInterval(interval, interval),
+        grounds=grounds_of(station.core.state.engine.jobs[one]),
+    )
     station.core.etas = EtaAnswer(now_s=station.core.clock.now_s(), policy="fifo", count=12, etas=[eta])
     (shown,) = station.ask(clients.ListEtas()).etas
     assert shown.finish.p90_at is None

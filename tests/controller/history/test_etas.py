@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
 
@@ -104,6 +106,26 @@ def test_what_was_told_is_compared_with_what_comes() -> None:
     assert desk.errors() == [(True, 120.0)]
     assert desk.errors(kind="revisit") == [(False, 60.0)]
     assert desk.book.told_of == frozenset()
+
+
+def test_the_error_of_a_job_that_begins_later_is_that_of_what_follows_its_begin() -> None:
+    desk = Watched()
+    desk.submit(1, expected_s=100.0, begin_s=9_000.0)
+    start, finish = (EtaInterval(*(9_000.0 + after_s,) * 3) for after_s in (10.0, 110.0))
+    told = ToldEta(
+        job_id=JobId("1"),
+        kind="submission",
+        finish=ToldInterval(finish, finish, 9_000.0),
+        start=ToldInterval(start, start, 9_000.0),
+    )
+    desk.tell(ev.EtasTold(at_s=0.0, etas=(told,)))
+    desk.wait(9_000.0)
+    desk.start(1)
+    desk.wait(220.0)
+    desk.end(1)
+    (error,) = desk.book.pools.errors_of("fifo", "submission")
+    assert error.start == pytest.approx((math.log(1.0 / 10.0),) * 3)
+    assert error.finish == pytest.approx((math.log(220.0 / 110.0),) * 3)
 
 
 def test_what_was_told_under_another_policy_is_nobodys_error() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from operator import sub
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import EtaInterval
+from cotenant.controller.domain import EtaInterval, ToldInterval
 from cotenant.controller.models.eta import (
     ENOUGH,
     ERRORS_KEPT,
@@ -18,11 +20,14 @@ from cotenant.controller.models.eta import (
     KnownLength,
     Pools,
     calibrated_interval,
+    end_after,
+    end_moved,
     errors_of,
     interval_of,
+    levelwise,
 )
 from cotenant.controller.models.eta_score import score
-from cotenant.controller.models.lengths import Lengths, strata
+from cotenant.controller.models.lengths import Lengths, left_of_spread_s, strata
 
 TIMES = st.floats(min_value=1.0, max_value=1e7)
 PARTS = st.lists(st.floats(min_value=0.0, max_value=1.0), min_size=1, max_size=12)
@@ -178,6 +183,54 @@ def test_a_steady_error_is_taken_out_whole() -> None:
 def test_a_bound_without_an_end_says_nothing_and_keeps_none() -> None:
     told = calibrated_interval(EtaInterval(10.0, 20.0, math.inf), [(0.0, 0.0, math.nan)] * 20)
     assert told == EtaInterval(10.0, 20.0, math.inf)
+
+
+LOGS = st.floats(-9.0, 9.0)
+SAMPLES = st.lists(st.tuples(st.floats(0.0, 1e6), st.floats(0.01, 1e6)), min_size=4, max_size=12)
+
+
+@given(SAMPLES, st.floats(0.0, 1e5), st.tuples(LOGS, LOGS, LOGS), st.tuples(LOGS, LOGS, LOGS))
+def test_no_correction_goes_below_the_floor_or_puts_an_end_before_its_start(
+    samples: list[tuple[float, float]],
+    floor_s: float,
+    of_starts: tuple[float, float, float],
+    of_ends: tuple[float, float, float],
+) -> None:
+    """`samples`: of each roll-out the wait after the floor, and how long the job then ran."""
+    raw_start = interval_of([floor_s + wait_s for wait_s, _ in samples])
+    raw_end = interval_of([floor_s + wait_s + run_s for wait_s, run_s in samples])
+    assert raw_start is not None and raw_end is not None
+    told = calibrated_interval(raw_start, [of_starts] * ENOUGH, floor_s)
+    start = ToldInterval(raw_start, told, floor_s)
+    end = ToldInterval(raw_end, calibrated_interval(raw_end, [of_ends] * ENOUGH, floor_s), floor_s)
+    corrected = end_after(end, start.told, min(run_s for _, run_s in samples))
+    moved = end_moved(raw_end, start)
+    for interval in (start.told, corrected, moved):
+        levels = msgspec.structs.astuple(interval)
+        assert list(levels) == sorted(levels)
+        assert min(levels) >= floor_s * (1.0 - 1e-9)
+    for interval in (corrected, moved):
+        assert all(each >= 0.0 for each in msgspec.structs.astuple(levelwise(sub, interval, start.told)))
+
+
+@given(st.floats(0.0, 1e5), LOGS.filter(lambda log: abs(log) > 0.1))
+def test_what_lies_beyond_the_floor_is_scaled_and_its_error_is_what_scales_it(
+    floor_s: float, log: float
+) -> None:
+    raw = EtaInterval(floor_s + 10.0, floor_s + 20.0, floor_s + 40.0)
+    told = calibrated_interval(raw, [(log,) * 3] * ENOUGH, floor_s)
+    widths_s = [each - floor_s for each in msgspec.structs.astuple(told)]
+    assert widths_s == pytest.approx([wide_s * math.exp(log) for wide_s in (10.0, 20.0, 40.0)], rel=1e-3)
+    if told.p50_s - floor_s > 1.0:
+        assert errors_of(raw, told.p50_s, floor_s)[1] == pytest.approx(log, abs=1e-3)
+
+
+@pytest.mark.parametrize("had_s", [0.0, 30.0, 5_000.0])
+def test_what_is_left_of_a_length_with_a_spread_has_its_quantiles_beyond_what_was_had(had_s: float) -> None:
+    left_s = left_of_spread_s(20.0, 100.0, 800.0, had_s, [0.1, 0.5, 0.9])
+    assert 0.0 < left_s[0] < left_s[1] < left_s[2]
+    if not had_s:
+        assert left_s == pytest.approx([20.0, 100.0, 800.0], rel=0.1)
 
 
 @given(st.integers())
