@@ -78,6 +78,27 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     this type of device; None: none was."""
     throughput: ThroughputModel | None = None
     """Fitted to the points, where they determine it."""
+    runs_alike: int = 0
+    """Above 0: measured on so many jobs with other numbers in their commands, not on one of this kind."""
+
+    def scale_memory(self, ratio: float, runs_alike: int) -> Profile:
+        """The profile for a job with other numbers, which needs so many times the memory; its length is not
+        that of this one."""
+
+        def scaled(mib: float | None) -> float | None:
+            return None if mib is None else ratio * mib
+
+        points = tuple(
+            msgspec.structs.replace(each, memory_mib=ratio * each.memory_mib) for each in self.points
+        )
+        return msgspec.structs.replace(
+            self,
+            points=points,
+            memory_mib_peak=scaled(self.memory_mib_peak),
+            static_mib=scaled(self.static_mib),
+            total_steps=None,
+            runs_alike=runs_alike,
+        )
 
     @property
     def knows_whole(self) -> bool:
