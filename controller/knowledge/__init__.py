@@ -1,5 +1,5 @@
-"""What is remembered of jobs beyond their end: who is like whom, how long they took, profiles by command, which
-pairs share well, and which kinds resume as they were left.
+"""What is remembered of jobs beyond their end: which are alike, how long they took, profiles by command,
+which pairs share well, and which kinds resume as they were left.
 
 Rule: pure values; the engine keeps them, the journal brings them back.
 """
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 # fmt: off
 _HOMES: Final = {
-    "families": ("Family", "family_of", "in_words", "like_key", "plain_words", "program_of"),
+    "families": (
+        "Family", "family_of", "in_words", "like_key", "plain_words", "profile_of_like", "program_of",
+    ),
     "lifetimes": ("left_s",),
     "pairs": (
         "APART_S", "APART_S_MAX", "ENTRIES_MAX", "LOSS_MIN", "OBSERVATIONS", "Observed", "PairSeen",

@@ -16,9 +16,10 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from cotenant.controller.domain import JobSpec, array_of
+from cotenant.controller.domain import JobId, JobSpec, array_of
 from cotenant.controller.knowledge.pairs import CACHED_CHARACTERS_MAX, signature
-from cotenant.controller.knowledge.profiles import SHELLS, key_of, kind_words
+from cotenant.controller.knowledge.profiles import SHELLS, StoredProfile, key_of, kind_words
+from cotenant.controller.performance import Profile
 
 
 class Family(NamedTuple):
@@ -77,15 +78,35 @@ def like_key(spec: JobSpec, hosts: int, device_type: str) -> str:
     return key_of(spec, hosts, device_type, plain_words(spec.launch.argv, keeps_sizes=True))
 
 
+MEMORY_MARGIN: Final = 1.1
+"""Over the largest memory of jobs with other numbers: that of one kind differs by 2 to 3 % between runs."""
+OUTGROWN_RATIO: Final = 1.5
+"""Where one needed more than was planned for it, so much more is planned for the next."""
+
+
+def profile_of_like(job_id: JobId, alike: Sequence[StoredProfile], outgrown_mib: int = 0) -> Profile | None:
+    """The profile of a job with other numbers than `alike`: that of the one that was used last, with the
+    largest memory of all, and a margin. `outgrown_mib`: what was planned for a job of which that was not
+    enough. None: no memory is known."""
+    sizes = [each.memory_mib or 0.0 for each in alike]
+    if not sizes or not sizes[-1]:
+        return None
+    needs_mib = max(MEMORY_MARGIN * max(sizes), OUTGROWN_RATIO * outgrown_mib)
+    is_sweep = array_of(job_id) != job_id and {array_of(each.job_id) for each in alike} == {array_of(job_id)}
+    source = in_words(1 if is_sweep else 2, len(alike))
+    return alike[-1].profile.scale_memory(needs_mib / sizes[-1], len(alike), source)
+
+
 _UNIT: Final = r"(?:%|[kKMGTB]|[KMGT]i?B|ms|s|min|m|h)?"
 _ONE: Final = rf"[-+]?(?:(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?{_UNIT}|inf(?:inity)?|nan)"
 _NUMBERS: Final = re.compile(rf"{_ONE}(?:,{_ONE})*", re.IGNORECASE | re.ASCII)
 _INTEGERS: Final = re.compile(r"[-+]?\d[\d_]*(?:[eE]\+?\d+)?[a-zA-Z]*(?:,.*)?")
-SIZE_STEMS: Final = tuple(
-    """accum batch beam block bs channel context crop depth dim emb expert feature filter frame head hidden image
-    img layer len lora micro model neuron node rank resol row seq size token unit vocab width window worker
-    """.split()
-)
+SIZE_STEMS: Final = (
+    "accum", "batch", "beam", "block", "bs", "channel", "context", "crop", "depth", "dim", "emb", "expert",
+    "feature", "filter", "frame", "head", "hidden", "image", "img", "layer", "len", "lora", "micro", "model",
+    "neuron", "node", "rank", "resol", "row", "seq", "size", "token", "unit", "vocab", "width", "window",
+    "worker",
+)  # fmt: skip
 """In the names of options that set how large a batch, a row or a model is. An option that has one by chance
 costs a measurement, no more."""
 

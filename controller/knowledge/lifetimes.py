@@ -1,7 +1,7 @@
 """How much longer a job trains, given what it has had and how long runs like it took.
 
-Each run stands for a log-logistic distribution around its length, the narrower the more runs there are and the
-closer together they lie. One more stands for whatever was not seen: around the median, with the tail of
+Each run stands for a log-logistic distribution around its length, the narrower the more runs there are and
+the closer together they lie. One more stands for whatever was not seen: around the median, with the tail of
 Lindy's law, so that a job that outlives its siblings is expected to need as long again as it has had, and a
 little more. A running one is known to be longer than what it has had: its weight goes to all that were longer
 (Efron 1967, which makes Kaplan and Meier's estimate).

@@ -8,9 +8,9 @@ first task.
 
 Rule: a profile is used for a job of the same user with the same command, code and configuration, on the same
 type of device and as many of them: `key_of` is all of that. A job that differs only in numbers that are no
-sizes (`families.py`) gets the largest memory of those, with a margin, until it is measured itself. Where the code is not known (it could not be
-read when the job was submitted) nothing is kept. The store is bounded; the one that was used longest ago
-goes.
+sizes (`families.py`) gets the largest memory of those, with a margin, until it is measured itself. Where the
+code is not known (it could not be read when the job was submitted) nothing is kept. The store is bounded; the
+one that was used longest ago goes.
 """
 
 from __future__ import annotations
@@ -101,10 +101,6 @@ def _script(text: str) -> str:
 
 
 PROFILES_MAX = 1000
-MEMORY_MARGIN: Final = 1.1
-"""Over the largest memory of jobs with other numbers: that of one kind differs by 2 to 3 % between runs."""
-OUTGROWN_RATIO: Final = 1.5
-"""Where one needed more than was planned for it, so much more is planned for the next."""
 COMMAND_CHARACTERS_MAX = 4_096
 KEY_CHARACTERS = 12
 """People see and type keys."""
@@ -211,17 +207,12 @@ class Profiles(msgspec.Struct, kw_only=True):
     outgrown_mib: dict[str, int] = {}
     """By `like_key`: what was planned by jobs like it for one that then needed more."""
 
-    def of_like(self, like: str) -> Profile | None:
-        """The profile for a job with other numbers than all that were measured: that of the one that was used
-        last, with the largest memory and `MEMORY_MARGIN`. None where none is known, or where the batches that
-        were seen show that the numbers do set the memory."""
+    def of_like(self, like: str) -> list[StoredProfile]:
+        """The profiles of jobs that differ in numbers that are no sizes, the last used last; none where the
+        batches that were seen show that the numbers do set the memory."""
         alike = [each for each in self.known.values() if each.like == like and each.is_usable] if like else []
         batches = {each.profile.batch.rows for each in alike} - {None}
-        sizes = [each.memory_mib or 0.0 for each in alike]
-        if not alike or not sizes[-1] or len(batches) > 1:
-            return None
-        needs_mib = max(MEMORY_MARGIN * max(sizes), OUTGROWN_RATIO * self.outgrown_mib.get(like, 0))
-        return alike[-1].profile.scale_memory(needs_mib / sizes[-1], len(alike))
+        return alike if len(batches) <= 1 else []
 
     def note_outgrown(self, like: str, planned_mib: int) -> None:
         """One of these jobs needed more than what was planned for it by jobs like it."""

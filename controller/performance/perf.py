@@ -81,7 +81,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     runs_alike: int = 0
     """Above 0: measured on so many jobs with other numbers in their commands, not on one of this kind."""
 
-    def scale_memory(self, ratio: float, runs_alike: int) -> Profile:
+    def scale_memory(self, ratio: float, runs_alike: int, source: str) -> Profile:
         """The profile for a job with other numbers, which needs so many times the memory; its length is not
         that of this one."""
 
@@ -98,6 +98,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
             static_mib=scaled(self.static_mib),
             total_steps=None,
             runs_alike=runs_alike,
+            source=source,
         )
 
     @property

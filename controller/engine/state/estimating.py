@@ -52,6 +52,7 @@ from cotenant.controller.knowledge import (
     key_of,
     left_s,
     like_key,
+    profile_of_like,
 )
 from cotenant.controller.performance import Profile, SpeedCurve, curve_of, modelled_from, step_s
 
@@ -470,7 +471,9 @@ def known_profile(ledger: Ledger, spec: JobSpec, before: Profile | None = None) 
     found = ledger.profiles.use(key, before)
     if found is not None or (key in ledger.profiles.known and before is not None and not before.runs_alike):
         return found
-    alike = ledger.profiles.of_like(like_key(spec, hosts, device_type))
+    like = like_key(spec, hosts, device_type)
+    outgrown_mib = ledger.profiles.outgrown_mib.get(like, 0)
+    alike = profile_of_like(spec.job_id, ledger.profiles.of_like(like), outgrown_mib)
     return None if alike == before else alike
 
 

@@ -165,7 +165,7 @@ def test_one_of_its_kind_says_how_long_a_job_will_take() -> None:
     like = Profile(step_s=0.5, total_steps=40)
     assert estimate_arrival(Estimates(), spec(1), like)[:2] == (20.0, "like job")
     assert estimate_arrival(Estimates(), spec(1, iterations=10), like)[:2] == (5.0, "profile")
-    assert estimate_arrival(Estimates(recent=[7.0]), spec(1), Profile(step_s=0.5))[:2] == UNKNOWN
+    assert estimate_arrival(Estimates(), spec(1), Profile(step_s=0.5))[:2] == UNKNOWN
 
 
 def test_a_guess_orders_and_is_not_shown() -> None:
