@@ -174,7 +174,7 @@ def estimate_overheads(estimates: Estimates, spec: JobSpec) -> tuple[float, floa
 def _median_seen_s(seen: dict[str, list[float]], spec: JobSpec, default: float) -> float:
     if not seen:
         return default
-    known = next((seen[key] for key in (*family_of(spec), "") if key in seen), None)
+    known = next((seen[key] for key in (*filter(None, family_of(spec)), "") if key in seen), None)
     return median(known) if known else default
 
 
@@ -221,16 +221,17 @@ def learn_duration(ledger: Ledger, job: Job) -> None:
         taken[key] = [*before, run_s][-KEPT_PER_COMMAND:]
     while len(taken) > COMMANDS_KEPT:
         del taken[next(iter(taken))]
-    _judge_siblings(ledger, job, family)
+    ledger.siblings.remove(job)
+    _judge_siblings(ledger, family)
 
 
-def _judge_siblings(ledger: Ledger, ended: Job, family: Family) -> None:
+def _judge_siblings(ledger: Ledger, family: Family) -> None:
     """A job has ended: those like it that have never started are expected to take as long as its like, those
     that have begun what is left given what they have had."""
     known: dict[str, Expected] = {}
     for theirs, other in ledger.siblings.members(family.program):
         level = _nearest(ledger.estimates, theirs)
-        if level is None or theirs[level] != family[level] or other is ended or not _follows(other):
+        if level is None or theirs[level] != family[level] or not _follows(other):
             continue
         is_new = other.attempt.number == 0
         found = known.get(theirs[level]) if is_new else None
