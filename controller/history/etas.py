@@ -23,6 +23,7 @@ from cotenant.controller.domain import (
     Launch,
     Phase,
     ToldEta,
+    basis_of,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
@@ -176,7 +177,7 @@ class EtaBook:
         claims = self._saved.claims.get(job.job_id)
         if claims is None or len(claims) >= CLAIMS_KEPT or job.estimate.source.endswith(OVERRUN):
             return
-        if any(claim.source == job.estimate.source for claim in claims):
+        if any(claim.source == basis_of(job.estimate.source) for claim in claims):
             return
         claim = claim_of(job, now_s)
         if claim is not None:
@@ -214,7 +215,7 @@ def claim_of(job: Job, now_s: float) -> LengthClaim | None:
     left_s = job.known_left_s(now_s)
     if left_s is None:
         return None
-    return LengthClaim(job.estimate.source, run_s(job, now_s) + left_s)
+    return LengthClaim(basis_of(job.estimate.source), run_s(job, now_s) + left_s)
 
 
 def run_s(job: Job, now_s: float) -> float:

@@ -27,6 +27,7 @@ from cotenant.controller.domain import (
     JobId,
     JobMeasurements,
     JobSpec,
+    basis_of,
     because,
 )
 from cotenant.controller.engine import Engine
@@ -81,7 +82,7 @@ class Drawing:
         """The source of its estimate, the estimated total, and how much of it the job has had."""
         spent_s = run_s(job, now_s)
         claims = self._claims.get(job.job_id, ())
-        source = job.estimate.source.partition(",")[0]
+        source = basis_of(job.estimate.source)
         claim = next((each for each in reversed(claims) if each.source == source), None)
         if left_s > 0.0 and (claim is None or source in MEASURED):
             return source, spent_s + left_s, spent_s
