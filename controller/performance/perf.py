@@ -84,22 +84,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     def scale_memory(self, ratio: float, runs_alike: int, source: str) -> Profile:
         """The profile for a job with other numbers, which needs so many times the memory; its length is not
         that of this one."""
-
-        def scaled(mib: float | None) -> float | None:
-            return None if mib is None else ratio * mib
-
         points = tuple(
             msgspec.structs.replace(each, memory_mib=ratio * each.memory_mib) for each in self.points
         )
-        return msgspec.structs.replace(
-            self,
-            points=points,
-            memory_mib_peak=scaled(self.memory_mib_peak),
-            static_mib=scaled(self.static_mib),
-            total_steps=None,
-            runs_alike=runs_alike,
-            source=source,
-        )
+        peak_mib, static_mib = (each and ratio * each for each in (self.memory_mib_peak, self.static_mib))
+        given = msgspec.structs.replace(self, points=points, memory_mib_peak=peak_mib, static_mib=static_mib)
+        return msgspec.structs.replace(given, total_steps=None, runs_alike=runs_alike, source=source)
 
     @property
     def knows_whole(self) -> bool:

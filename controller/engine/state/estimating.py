@@ -18,8 +18,9 @@ profile that is learned while its job runs alone replaces what was planned for i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -40,6 +41,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.state.ledger import Estimates, Ledger
+from cotenant.controller.engine.state.records import UNSPREAD, Spread
 from cotenant.controller.engine.state.siblings import Siblings
 from cotenant.controller.knowledge import (
     OBSERVATIONS,
@@ -56,9 +58,9 @@ from cotenant.controller.knowledge import (
 )
 from cotenant.controller.performance import Profile, SpeedCurve, curve_of, modelled_from, step_s
 
-KEPT_PER_COMMAND = 32
-COMMANDS_KEPT = 4_000
-"""Commands, sweeps and programs."""
+T = TypeVar("T")
+KEPT_PER_FAMILY = 32
+FAMILIES_KEPT = 4_000
 LAG_REPORTS = 31
 LAG_S = 3.1
 """An agent reports the median of so many step times; it samples one every tenth of a second, or every
@@ -77,9 +79,8 @@ class Expected(NamedTuple):
 
     left_s: float
     source: str
-    low_s: float | None = None
-    """A tenth of such jobs need less; None: not known."""
-    high_s: float | None = None
+    spread_s: Spread = UNSPREAD
+    """A tenth of such jobs need less, a tenth more; None: not known."""
 
 
 def estimate_arrival(
@@ -94,16 +95,10 @@ def estimate_arrival(
 
 def first_estimate(ledger: Ledger, spec: JobSpec, profile: Profile | None) -> JobEstimate:
     """What is expected of a new job, and of its first load and pause."""
-    expected = estimate_arrival(ledger.estimates, spec, profile, ledger.siblings)
+    left_s, source, (low_s, high_s) = estimate_arrival(ledger.estimates, spec, profile, ledger.siblings)
     load_s, pause_s = estimate_overheads(ledger.estimates, spec)
-    return JobEstimate(
-        remaining_s=expected.left_s,
-        source=expected.source,
-        low_s=expected.low_s,
-        high_s=expected.high_s,
-        load_s=load_s,
-        pause_s=pause_s,
-    )
+    spread = {"low_s": low_s, "high_s": high_s}
+    return JobEstimate(remaining_s=left_s, source=source, **spread, load_s=load_s, pause_s=pause_s)
 
 
 def _length_at_arrival(
@@ -144,7 +139,7 @@ def _by_siblings(
     ended_s = estimates.by_command[family[level]]
     running_s = () if siblings is None else siblings.trained_s(family, level, spec.job_id)
     likely_s, low_s, high_s = left_s(ended_s, running_s, had_s)
-    return Expected(likely_s, in_words(level, len(ended_s)), low_s, high_s)
+    return Expected(likely_s, in_words(level, len(ended_s)), (low_s, high_s))
 
 
 def _whole_step_s(spec: JobSpec, profile: Profile) -> float | None:
@@ -163,19 +158,22 @@ def steps_in_all(job: Job) -> tuple[int | None, str]:
 
 
 def estimate_overheads(estimates: Estimates, spec: JobSpec) -> tuple[float, float]:
-    """Expected load and pause seconds of a new job: said > same command > any command > a default."""
+    """Expected load and pause seconds of a new job: said > its family's > any command's > a default."""
     load_s, pause_s = spec.load_s, spec.pause_s
     if load_s is None:
-        launched = estimates.launch_kinds.get(family_of(spec).command) or estimates.launch_kinds.get("")
-        load_s = _median_seen_s(estimates.warm_loads if launched == "warm" else estimates.loads, spec, LOAD_S)
-    return load_s, pause_s if pause_s is not None else _median_seen_s(estimates.pauses, spec, PAUSE_S)
+        launched = _of_nearest(estimates.launch_kinds, spec)
+        seen_s = _of_nearest(estimates.warm_loads if launched == "warm" else estimates.loads, spec)
+        load_s = median(seen_s) if seen_s else LOAD_S
+    if pause_s is None:
+        seen_s = _of_nearest(estimates.pauses, spec)
+        pause_s = median(seen_s) if seen_s else PAUSE_S
+    return load_s, pause_s
 
 
-def _median_seen_s(seen: dict[str, list[float]], spec: JobSpec, default: float) -> float:
-    if not seen:
-        return default
-    known = next((seen[key] for key in (*filter(None, family_of(spec)), "") if key in seen), None)
-    return median(known) if known else default
+def _of_nearest(seen: Mapping[str, T], spec: JobSpec) -> T | None:
+    """What was seen of the narrowest likeness of which anything was, else of all commands."""
+    keys = (*filter(None, family_of(spec)), "") if seen else ()
+    return next((seen[key] for key in keys if key in seen), None)
 
 
 def learn_load(ledger: Ledger, job: Job, load_s: float) -> None:
@@ -183,13 +181,12 @@ def learn_load(ledger: Ledger, job: Job, load_s: float) -> None:
     cold loads say nothing of each other."""
     estimates = ledger.estimates
     ledger.records.expect_load(job, load_s)
-    _keep(estimates.warm_loads if job.attempt.launched == "warm" else estimates.loads, job, load_s)
+    _keep(estimates.warm_loads if job.attempt.launched == "warm" else estimates.loads, job, load_s, "")
     if job.attempt.launched:
         for key in (*filter(None, family_of(job.spec)), ""):
             estimates.launch_kinds.pop(key, None)
             estimates.launch_kinds[key] = job.attempt.launched
-        while len(estimates.launch_kinds) > COMMANDS_KEPT:
-            del estimates.launch_kinds[next(iter(estimates.launch_kinds))]
+        _bound(estimates.launch_kinds)
 
 
 def learn_pause(ledger: Ledger, job: Job) -> None:
@@ -197,14 +194,18 @@ def learn_pause(ledger: Ledger, job: Job) -> None:
     if job.spec.pause_s is None:
         pause_s = ledger.now_s - job.phase_since_s
         ledger.records.expect_pause(job, pause_s)
-        _keep(ledger.estimates.pauses, job, pause_s)
+        _keep(ledger.estimates.pauses, job, pause_s, "")
 
 
-def _keep(seen: dict[str, list[float]], job: Job, spent_s: float) -> None:
-    for key in (*filter(None, family_of(job.spec)), ""):
-        times = seen.pop(key, [])
-        seen[key] = [*times, spent_s][-KEPT_PER_COMMAND:]
-    while len(seen) > COMMANDS_KEPT:
+def _keep(seen: dict[str, list[float]], job: Job, spent_s: float, *more: str) -> None:
+    """Keeps what something took for the job's family, and under further keys."""
+    for key in (*filter(None, family_of(job.spec)), *more):
+        seen[key] = [*seen.pop(key, ()), spent_s][-KEPT_PER_FAMILY:]
+    _bound(seen)
+
+
+def _bound(seen: dict[str, T]) -> None:
+    while len(seen) > FAMILIES_KEPT:
         del seen[next(key for key in seen if key)]
 
 
@@ -215,14 +216,9 @@ def learn_duration(ledger: Ledger, job: Job) -> None:
         run_s = job.progress.step * (job.measured.solo_step_s or 0.0)
     if run_s <= 0:
         return
-    taken, family = ledger.estimates.by_command, family_of(job.spec)
-    for key in filter(None, family):
-        before = taken.pop(key, [])
-        taken[key] = [*before, run_s][-KEPT_PER_COMMAND:]
-    while len(taken) > COMMANDS_KEPT:
-        del taken[next(iter(taken))]
+    _keep(ledger.estimates.by_command, job, run_s)
     ledger.siblings.remove(job)
-    _judge_siblings(ledger, family)
+    _judge_siblings(ledger, family_of(job.spec))
 
 
 def _judge_siblings(ledger: Ledger, family: Family) -> None:
@@ -260,8 +256,8 @@ def _left_of(ledger: Ledger, job: Job) -> Expected | None:
     found = _by_siblings(ledger.estimates, job.spec, family, level, had_s, ledger.siblings)
     if job.phase in ON_DEVICES or job.progress.checkpoints:
         return found
-    low_s, high_s = (None if each is None else each + had_s for each in (found.low_s, found.high_s))
-    return Expected(found.left_s + had_s, found.source, low_s, high_s)
+    low_s, high_s = (None if each is None else each + had_s for each in found.spread_s)
+    return Expected(found.left_s + had_s, found.source, (low_s, high_s))
 
 
 def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
@@ -306,7 +302,7 @@ def judge_again(ledger: Ledger, job: Job) -> float | None:
         return None
     found = _left_of(ledger, job) or Expected(left_of_unknown_s(job.ran_s(ledger.now_s)), GUESS)
     ledger.records.note_progress(job, job.progress.step, *found)
-    return max(SOONEST_S, found.left_s if found.low_s is not None else JUDGED_AGAIN * found.left_s)
+    return max(SOONEST_S, found.left_s if found.spread_s != UNSPREAD else JUDGED_AGAIN * found.left_s)
 
 
 def _learn_curve(ledger: Ledger, job: Job, step_s: float) -> None:
@@ -317,7 +313,7 @@ def _learn_curve(ledger: Ledger, job: Job, step_s: float) -> None:
     ledger.records.learn_curve(job, curve)
     if len(curve.measured) > 1:
         curves[family_of(job.spec).command] = curve.measured
-        if len(curves) > COMMANDS_KEPT:
+        if len(curves) > FAMILIES_KEPT:
             del curves[next(iter(curves))]
 
 

@@ -7,6 +7,7 @@ about a fact; this module writes, once, what the fact changes in the record.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -49,6 +50,8 @@ REQUEUED = "requeued-by"
 """Stop reason after which the job's time limit begins anew."""
 CHECKPOINTS_KNOWN = 4
 """Per job, the newest."""
+Spread = tuple[float | None, float | None]
+UNSPREAD: Final = (None, None)
 
 
 class Records:
@@ -344,12 +347,11 @@ class Records:
         step: int,
         remaining_s: float | None,
         source: str | None = None,
-        low_s: float | None = None,
-        high_s: float | None = None,
+        spread_s: Spread = UNSPREAD,
     ) -> None:
         """How far it is by now, and what is expected from here on."""
         job.progress.step, job.estimate.remaining_at_s = step, self._phases.now_s
-        self.expect(job, remaining_s, source, low_s, high_s)
+        self.expect(job, remaining_s, source, spread_s)
 
     def see_length(self, job: Job, total_steps: int | None) -> None:
         """How many steps the job will make, as seen in its script's loops."""
@@ -408,18 +410,13 @@ class Records:
     # --- What is expected of it --------------------------------------------------------------------
 
     def expect(
-        self,
-        job: Job,
-        remaining_s: float | None,
-        source: str | None = None,
-        low_s: float | None = None,
-        high_s: float | None = None,
+        self, job: Job, remaining_s: float | None, source: str | None = None, spread_s: Spread = UNSPREAD
     ) -> None:
         """What is left of it, by another estimate; `source`: where that comes from, if from elsewhere, with
-        its spread, if that is known."""
+        what a tenth of such jobs stay below and exceed."""
         expect_left(job.estimate, remaining_s)
         if source is not None:
-            job.estimate.source, job.estimate.low_s, job.estimate.high_s = source, low_s, high_s
+            job.estimate.source, (job.estimate.low_s, job.estimate.high_s) = source, spread_s
         self._phases.move(job)
 
     def note_training(self, job: Job, use: BudgetUse) -> None:
