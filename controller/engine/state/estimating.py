@@ -95,10 +95,11 @@ def estimate_arrival(
 
 def first_estimate(ledger: Ledger, spec: JobSpec, profile: Profile | None) -> JobEstimate:
     """What is expected of a new job, and of its first load and pause."""
-    left_s, source, (low_s, high_s) = estimate_arrival(ledger.estimates, spec, profile, ledger.siblings)
+    expected = estimate_arrival(ledger.estimates, spec, profile, ledger.siblings)
     load_s, pause_s = estimate_overheads(ledger.estimates, spec)
-    spread = {"low_s": low_s, "high_s": high_s}
-    return JobEstimate(remaining_s=left_s, source=source, **spread, load_s=load_s, pause_s=pause_s)
+    found = JobEstimate(remaining_s=expected.left_s, source=expected.source, load_s=load_s, pause_s=pause_s)
+    found.low_s, found.high_s = expected.spread_s
+    return found
 
 
 def _length_at_arrival(

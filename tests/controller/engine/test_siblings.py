@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
-from cotenant.controller.domain import AttemptNo, HostId, JobId, ResumeCounts
+from cotenant.controller.domain import AttemptNo, HostId, JobId, ResumeCounts, StartAttempt
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Snapshot
+from cotenant.controller.knowledge import Resumes
 from cotenant.controller.performance import Profile, SeenBatch
 from tests.controller.building import Desk, profile, report
 
@@ -151,7 +152,7 @@ def test_the_largest_of_the_family_counts_and_every_task_alone_is_measured() -> 
     for lr, mib in ((0.1, 300.0), (0.2, 500.0), (0.3, 200.0)):
         job = str(round(lr * 10))
         desk.submit(job, **sweep(lr))
-        assert [each.profile_s for each in desk.commands if hasattr(each, "profile_s")] == [60.0]
+        assert [each.profile_s for each in desk.commands if isinstance(each, StartAttempt)] == [60.0]
         desk.start(job)
         measured(desk, job, profile(8, (1, 2.0, mib)))
         assert desk.job(job).needed_mib(1) == mib
@@ -167,7 +168,7 @@ def test_a_newcomer_is_capped_at_what_its_like_took_and_the_next_gets_more_once_
     desk.run("1", **known)
     measured(desk, "1", device_type="t4")
     desk.submit("2", **{**known, **sweep(0.2), "expected_s": 100.0})
-    (start,) = [each for each in desk.commands if hasattr(each, "memory_cap_mib")]
+    (start,) = [each for each in desk.commands if isinstance(each, StartAttempt)]
     assert (start.job_id, start.memory_cap_mib) == ("2", 330)
     desk.start("2")
     desk.end("2", "user-failed", out_of_memory=True)
@@ -210,7 +211,7 @@ def test_resumes_with_other_numbers_are_a_prior_and_prove_or_refute_nothing() ->
     desk = Desk("cotenant", report("a", 3))
     for job, lr in (("1", 0.1), ("2", 0.2), ("3", 0.3)):
         desk.submit(job, **sweep(lr), hold=True)
-    resumes, (one, two, three) = desk.engine.view().resumes, map(desk.job, "123")
+    resumes, (one, two, three) = Resumes(), map(desk.job, "123")
     resumes.note(one, is_proven=True)
     resumes.note(two, is_proven=False)
     assert resumes.counts(three).proof == "unproven" and resumes.others(three) == ResumeCounts(1, 1)
