@@ -212,7 +212,7 @@ class ProfileRequests:
 
     def forget(self, request_id: int, request: wire.ForgetProfiles, who: Identity) -> wire.Done:
         mine = self._visible_profiles(who)
-        keys = tuple(one for key in request.keys for one in of_family(key, mine)) or tuple(mine)
+        keys = tuple(one for key in request.keys for one in family_members(key, mine)) or tuple(mine)
         unknown = [key for key in keys if key not in mine]
         if unknown:
             hint = "`cotenant profile list` shows those that you may forget"
@@ -235,7 +235,7 @@ def family_key(known: StoredProfile) -> str:
     return sha256("\0".join(parts).encode()).hexdigest()[:KEY_CHARACTERS] if known.numbers else ""
 
 
-def of_family(key: str, mine: Mapping[str, StoredProfile]) -> tuple[str, ...]:
+def family_members(key: str, mine: Mapping[str, StoredProfile]) -> tuple[str, ...]:
     """The keys of all profiles of a family, or the key itself."""
     return tuple(one for one, known in mine.items() if key == family_key(known)) or (key,)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # fmt: off
 _HOMES: Final = {
     "families": (
-        "Family", "family_of", "in_words", "like_key", "plain_words", "profile_of_like", "program_of",
+        "Family", "family_of", "runs_in_words", "like_key", "plain_words", "profile_of_like", "program_of",
     ),
     "lifetimes": ("left_s",),
     "pairs": (

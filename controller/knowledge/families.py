@@ -41,7 +41,7 @@ RUNS_ALIKE: Final = Family(
 )
 
 
-def in_words(level: int, runs: int) -> str:
+def runs_in_words(level: int, runs: int) -> str:
     """The source of an estimate that rests on so many runs: `as 12 others of this sweep`."""
     return f"as {runs} {RUNS_ALIKE[level].format(s='' if runs == 1 else 's')}"
 
@@ -93,7 +93,7 @@ def profile_of_like(job_id: JobId, alike: Sequence[StoredProfile], outgrown_mib:
         return None
     needs_mib = max(MEMORY_MARGIN * max(sizes), OUTGROWN_RATIO * outgrown_mib)
     is_sweep = array_of(job_id) != job_id and {array_of(each.job_id) for each in alike} == {array_of(job_id)}
-    source = in_words(1 if is_sweep else 2, len(alike))
+    source = runs_in_words(1 if is_sweep else 2, len(alike))
     return alike[-1].profile.scale_memory(needs_mib / sizes[-1], len(alike), source)
 
 

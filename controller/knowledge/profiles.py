@@ -207,7 +207,7 @@ class Profiles(msgspec.Struct, kw_only=True):
     outgrown_mib: dict[str, int] = {}
     """By `like_key`: what was planned by jobs like it for one that then needed more."""
 
-    def of_like(self, like: str) -> list[StoredProfile]:
+    def alike(self, like: str) -> list[StoredProfile]:
         """The profiles of jobs that differ in numbers that are no sizes, the last used last; none where the
         batches that were seen show that the numbers do set the memory."""
         alike = [each for each in self.known.values() if each.like == like and each.is_usable] if like else []

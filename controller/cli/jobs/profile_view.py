@@ -98,7 +98,7 @@ KNOWN_COLUMNS: Final = (
 """With the command, and with when it was measured: kinds differ in these where a name is one for many."""
 
 
-class Family(NamedTuple):
+class FamilyRow(NamedTuple):
     """The profiles of one program with other numbers, which are one line."""
 
     key: str
@@ -109,14 +109,15 @@ class Family(NamedTuple):
         return self.members[-1]
 
 
-def families_of(profiles: Sequence[wire.KnownProfile]) -> list[Family]:
+def families_of(profiles: Sequence[wire.KnownProfile]) -> list[FamilyRow]:
     """The families of profiles, in the order of their last members."""
     found: dict[str, list[wire.KnownProfile]] = {}
     for each in profiles:
         key = each.family or each.key
         found[key] = [*found.pop(key, ()), each]
     return [
-        Family(key if len(members) > 1 else members[0].key, tuple(members)) for key, members in found.items()
+        FamilyRow(key if len(members) > 1 else members[0].key, tuple(members))
+        for key, members in found.items()
     ]
 
 

@@ -50,11 +50,11 @@ from cotenant.controller.knowledge import (
     base_key,
     beginning,
     family_of,
-    in_words,
     key_of,
     left_s,
     like_key,
     profile_of_like,
+    runs_in_words,
 )
 from cotenant.controller.performance import Profile, SpeedCurve, curve_of, modelled_from, step_s
 
@@ -74,7 +74,7 @@ OVERRUN_RATIO = 0.1
 """A job past its estimate is expected to need this share of what it has had."""
 
 
-class Expected(NamedTuple):
+class ExpectedLeft(NamedTuple):
     """Training seconds that a job has left, and where the number comes from."""
 
     left_s: float
@@ -85,33 +85,33 @@ class Expected(NamedTuple):
 
 def estimate_arrival(
     estimates: Estimates, spec: JobSpec, profile: Profile | None = None, siblings: Siblings | None = None
-) -> Expected:
+) -> ExpectedLeft:
     """What is expected of a new job. `profile`: what is known of it. `siblings`: unfinished jobs."""
     found = _length_at_arrival(estimates, spec, profile, siblings)
     if spec.budget_s is not None and (found.source == GUESS or found.left_s > spec.budget_s):
-        return Expected(spec.budget_s, "budget")
+        return ExpectedLeft(spec.budget_s, "budget")
     return found
 
 
 def first_estimate(ledger: Ledger, spec: JobSpec, profile: Profile | None) -> JobEstimate:
     """What is expected of a new job, and of its first load and pause."""
-    expected = estimate_arrival(ledger.estimates, spec, profile, ledger.siblings)
+    left_s, source, (low_s, high_s) = estimate_arrival(ledger.estimates, spec, profile, ledger.siblings)
     load_s, pause_s = estimate_overheads(ledger.estimates, spec)
-    found = JobEstimate(remaining_s=expected.left_s, source=expected.source, load_s=load_s, pause_s=pause_s)
-    found.low_s, found.high_s = expected.spread_s
-    return found
+    return JobEstimate(
+        remaining_s=left_s, source=source, low_s=low_s, high_s=high_s, load_s=load_s, pause_s=pause_s
+    )
 
 
 def _length_at_arrival(
     estimates: Estimates, spec: JobSpec, profile: Profile | None, siblings: Siblings | None
-) -> Expected:
+) -> ExpectedLeft:
     profile = profile if profile is not None else spec.profile
     if spec.expected_s is not None:
-        return Expected(spec.expected_s, "user")
+        return ExpectedLeft(spec.expected_s, "user")
     if spec.iterations is not None and profile is not None:
         one = _whole_step_s(spec, profile)
         if one is not None:
-            return Expected(spec.iterations * one, "profile")
+            return ExpectedLeft(spec.iterations * one, "profile")
     family = family_of(spec)
     level = _nearest(estimates, family)
     alike = None if level is None else _by_siblings(estimates, spec, family, level, 0.0, siblings)
@@ -120,8 +120,8 @@ def _length_at_arrival(
     if profile is not None and profile.total_steps is not None:
         one = _whole_step_s(spec, profile)
         if one is not None:
-            return Expected(profile.total_steps * one, "like job")
-    return alike or Expected(left_of_unknown_s(0.0), GUESS)
+            return ExpectedLeft(profile.total_steps * one, "like job")
+    return alike or ExpectedLeft(left_of_unknown_s(0.0), GUESS)
 
 
 def _nearest(estimates: Estimates, family: Family) -> int | None:
@@ -135,12 +135,12 @@ def _nearest(estimates: Estimates, family: Family) -> int | None:
 
 def _by_siblings(
     estimates: Estimates, spec: JobSpec, family: Family, level: int, had_s: float, siblings: Siblings | None
-) -> Expected:
+) -> ExpectedLeft:
     """What is left of a job that has had `had_s`, as runs that are like it to this level took."""
     ended_s = estimates.by_command[family[level]]
     running_s = () if siblings is None else siblings.trained_s(family, level, spec.job_id)
     likely_s, low_s, high_s = left_s(ended_s, running_s, had_s)
-    return Expected(likely_s, in_words(level, len(ended_s)), (low_s, high_s))
+    return ExpectedLeft(likely_s, runs_in_words(level, len(ended_s)), (low_s, high_s))
 
 
 def _whole_step_s(spec: JobSpec, profile: Profile) -> float | None:
@@ -159,7 +159,7 @@ def steps_in_all(job: Job) -> tuple[int | None, str]:
 
 
 def estimate_overheads(estimates: Estimates, spec: JobSpec) -> tuple[float, float]:
-    """Expected load and pause seconds of a new job: said > its family's > any command's > a default."""
+    """ExpectedLeft load and pause seconds of a new job: said > its family's > any command's > a default."""
     load_s, pause_s = spec.load_s, spec.pause_s
     if load_s is None:
         launched = _of_nearest(estimates.launch_kinds, spec)
@@ -225,7 +225,7 @@ def learn_duration(ledger: Ledger, job: Job) -> None:
 def _judge_siblings(ledger: Ledger, family: Family) -> None:
     """A job has ended: those like it that have never started are expected to take as long as its like, those
     that have begun what is left given what they have had."""
-    known: dict[str, Expected] = {}
+    known: dict[str, ExpectedLeft] = {}
     for theirs, other in ledger.siblings.members(family.program):
         level = _nearest(ledger.estimates, theirs)
         if level is None or theirs[level] != family[level] or not _follows(other):
@@ -248,7 +248,7 @@ def _follows(job: Job) -> bool:
     return job.estimate.is_guess or job.estimate.low_s is not None
 
 
-def _left_of(ledger: Ledger, job: Job) -> Expected | None:
+def _left_of(ledger: Ledger, job: Job) -> ExpectedLeft | None:
     """What is left of a job as its like took, given what it has had; all of that too, if it begins anew."""
     had_s, family = job.ran_s(ledger.now_s), family_of(job.spec)
     level = _nearest(ledger.estimates, family)
@@ -258,7 +258,7 @@ def _left_of(ledger: Ledger, job: Job) -> Expected | None:
     if job.phase in ON_DEVICES or job.progress.checkpoints:
         return found
     low_s, high_s = (None if each is None else each + had_s for each in found.spread_s)
-    return Expected(found.left_s + had_s, found.source, (low_s, high_s))
+    return ExpectedLeft(found.left_s + had_s, found.source, (low_s, high_s))
 
 
 def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
@@ -301,7 +301,7 @@ def judge_again(ledger: Ledger, job: Job) -> float | None:
     has had. Returns in how many seconds to do so again; None: its length is known."""
     if not _follows(job) or job.phase is not Phase.RUNNING:
         return None
-    found = _left_of(ledger, job) or Expected(left_of_unknown_s(job.ran_s(ledger.now_s)), GUESS)
+    found = _left_of(ledger, job) or ExpectedLeft(left_of_unknown_s(job.ran_s(ledger.now_s)), GUESS)
     ledger.records.note_progress(job, job.progress.step, *found)
     return max(SOONEST_S, found.left_s if found.spread_s != UNSPREAD else JUDGED_AGAIN * found.left_s)
 
@@ -437,7 +437,7 @@ def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
 
 
 def remaining_from(ledger: Ledger, job: Job, step: int) -> float | None:
-    """Expected training seconds when the job goes on from an earlier step (work since then is lost)."""
+    """ExpectedLeft training seconds when the job goes on from an earlier step (work since then is lost)."""
     total, _ = steps_in_all(job)
     if total is not None and job.measured.solo_step_s is not None:
         return (total - step if total > step else 0) * job.measured.solo_step_s
@@ -471,7 +471,7 @@ def known_profile(ledger: Ledger, spec: JobSpec, before: Profile | None = None) 
         return found
     like = like_key(spec, hosts, device_type)
     outgrown_mib = ledger.profiles.outgrown_mib.get(like, 0)
-    alike = profile_of_like(spec.job_id, ledger.profiles.of_like(like), outgrown_mib)
+    alike = profile_of_like(spec.job_id, ledger.profiles.alike(like), outgrown_mib)
     return None if alike == before else alike
 
 

@@ -97,8 +97,8 @@ def test_a_number_that_may_be_a_size_makes_another_kind_where_memory_counts(
 
 
 def test_the_source_of_an_estimate_counts_its_runs() -> None:
-    assert families.in_words(1, 12) == "as 12 others of this sweep"
-    assert families.in_words(0, 1) == "as 1 earlier run of this command"
+    assert families.runs_in_words(1, 12) == "as 12 others of this sweep"
+    assert families.runs_in_words(0, 1) == "as 1 earlier run of this command"
 
 
 # --- Lengths ----------------------------------------------------------------------------------------
