@@ -8,7 +8,8 @@ changed: whom it belongs to may have it forgotten, by an event, like every chang
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from statistics import median
 from typing import Final
 
@@ -23,7 +24,7 @@ from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain import ENDED, LOAD_S, Device, Job
 from cotenant.controller.domain import events as ev
 from cotenant.controller.history import ALWAYS_S, AttemptRecord, usage
-from cotenant.controller.knowledge import KEY_CHARACTERS, StoredProfile, signature
+from cotenant.controller.knowledge import KEY_CHARACTERS, StoredProfile, plain_words, signature
 from cotenant.controller.performance import Gang
 from cotenant.controller.store import Core, ReadingCore
 from cotenant.controller.system.keys import Identity
@@ -196,7 +197,10 @@ class ProfileRequests:
         mine = self._visible_profiles(who)
         now = Now(self._core.clock.now_s(), self._core.clock.wall())
         newest = reversed(mine.items())  # What was used last matters most.
-        shown = cut_to_message(known_view(key, known, now) for key, known in newest)
+        taken = engine.run_times
+        shown = cut_to_message(
+            known_view(key, known, now, taken.get(known.numbers, ())) for key, known in newest
+        )
         loads = engine.loads_seen()
         return wire.KnownProfiles(
             request_id=request_id,
@@ -208,7 +212,7 @@ class ProfileRequests:
 
     def forget(self, request_id: int, request: wire.ForgetProfiles, who: Identity) -> wire.Done:
         mine = self._visible_profiles(who)
-        keys = request.keys or tuple(mine)
+        keys = tuple(one for key in request.keys for one in family_members(key, mine)) or tuple(mine)
         unknown = [key for key in keys if key not in mine]
         if unknown:
             hint = "`cotenant profile list` shows those that you may forget"
@@ -225,7 +229,18 @@ class ProfileRequests:
         return {key: each for key, each in known.items() if who.role == "admin" or each.user == who.name}
 
 
-def known_view(key: str, known: StoredProfile, now: Now) -> wire.KnownProfile:
+def family_key(known: StoredProfile) -> str:
+    """What people see and type for a whole family; empty for a profile of before there were any."""
+    parts = (known.numbers, str(known.hosts), known.device_type)
+    return sha256("\0".join(parts).encode()).hexdigest()[:KEY_CHARACTERS] if known.numbers else ""
+
+
+def family_members(key: str, mine: Mapping[str, StoredProfile]) -> tuple[str, ...]:
+    """The keys of all profiles of a family, or the key itself."""
+    return tuple(one for one, known in mine.items() if key == family_key(known)) or (key,)
+
+
+def known_view(key: str, known: StoredProfile, now: Now, run_s: Sequence[float] = ()) -> wire.KnownProfile:
     gang = Gang(devices=max(known.gpus, known.hosts), hosts=known.hosts)
     return wire.KnownProfile(
         key=key,
@@ -243,4 +258,7 @@ def known_view(key: str, known: StoredProfile, now: Now) -> wire.KnownProfile:
         job_id=known.job_id,
         **msgspec.structs.asdict(profile_view(known.profile)),
         throughput=throughput_view(known.profile, known.batch_size, gang),
+        family=family_key(known),
+        family_words=plain_words(known.command),
+        family_run_s=tuple(sorted(run_s)),
     )

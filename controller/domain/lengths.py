@@ -33,3 +33,9 @@ class Length(msgspec.Struct, frozen=True, array_like=True):
         """Whether it rests on nothing that is about this job or its like: it may order a queue, and is no
         fact."""
         return self.source in GUESSES
+
+
+def basis_of(source: str) -> str:
+    """What an estimate rests on, whatever the number of runs and however long it has been exceeded:
+    `as 12 others of this sweep` on `this sweep`."""
+    return source.partition(", ")[0].rpartition(" of ")[2]

@@ -351,6 +351,11 @@ class Engine:
         """Profiles kept for jobs to come, by key."""
         return self._ledger.profiles.known
 
+    @property
+    def run_times(self) -> Mapping[str, Sequence[float]]:
+        """Seconds that the last runs trained, by each key of their families; to be read only."""
+        return self._ledger.estimates.by_command
+
     def loads_seen(self) -> list[float]:
         """Seconds from launch to first step, of the last jobs that loaded here."""
         estimates = self._ledger.estimates

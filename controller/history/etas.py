@@ -7,7 +7,6 @@ interval told under an earlier policy.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -24,6 +23,7 @@ from cotenant.controller.domain import (
     Launch,
     Phase,
     ToldEta,
+    basis_of,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
@@ -177,7 +177,7 @@ class EtaBook:
         claims = self._saved.claims.get(job.job_id)
         if claims is None or len(claims) >= CLAIMS_KEPT or job.estimate.source.endswith(OVERRUN):
             return
-        if any(claim.source == kind_of_source(job.estimate.source) for claim in claims):
+        if any(claim.source == basis_of(job.estimate.source) for claim in claims):
             return
         claim = claim_of(job, now_s)
         if claim is not None:
@@ -215,17 +215,12 @@ def claim_of(job: Job, now_s: float) -> LengthClaim | None:
     left_s = job.known_left_s(now_s)
     if left_s is None:
         return None
-    return LengthClaim(kind_of_source(job.estimate.source), run_s(job, now_s) + left_s)
-
-
-def kind_of_source(source: str) -> str:
-    """A source of lengths without the number of jobs it rests on, and without saying that a job overran."""
-    return re.sub(r"\d+", "", source.partition(",")[0])
+    return LengthClaim(basis_of(job.estimate.source), run_s(job, now_s) + left_s)
 
 
 def grounds_of(job: Job) -> str:
     """What an ETA of the job rests on, apart from time: where this has changed, the ETA is void."""
-    spec, source = job.spec, kind_of_source(job.estimate.source)
+    spec, source = job.spec, basis_of(job.estimate.source)
     said = (spec.expected_s, spec.iterations, spec.time_limit_s, spec.budget_s, spec.begin_s, spec.after)
     return repr((source, job.progress.total_steps, job.phase is Phase.HELD, *said))
 

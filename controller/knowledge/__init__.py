@@ -1,5 +1,5 @@
-"""What is remembered of jobs beyond their end: profiles by command, which pairs share well, and which kinds
-resume as they were left.
+"""What is remembered of jobs beyond their end: which are alike, how long they took, profiles by command,
+which pairs share well, and which kinds resume as they were left.
 
 Rule: pure values; the engine keeps them, the journal brings them back.
 """
@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Final
 from cotenant.controller.faces import lazy_face
 
 if TYPE_CHECKING:
+    from cotenant.controller.knowledge.families import *  # noqa: F403
+    from cotenant.controller.knowledge.lifetimes import *  # noqa: F403
     from cotenant.controller.knowledge.pairs import *  # noqa: F403
     from cotenant.controller.knowledge.profiles import *  # noqa: F403
     from cotenant.controller.knowledge.resumes import *  # noqa: F403
 
 # fmt: off
 _HOMES: Final = {
+    "families": (
+        "Family", "family_of", "runs_in_words", "like_key", "plain_words", "profile_of_like", "program_of",
+    ),
+    "lifetimes": ("left_s",),
     "pairs": (
         "APART_S", "APART_S_MAX", "ENTRIES_MAX", "LOSS_MIN", "OBSERVATIONS", "Observed", "PairSeen",
         "PairTable", "PairVerdict", "is_beyond", "kind_of", "loses", "public_kind", "signature",

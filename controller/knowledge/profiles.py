@@ -6,10 +6,11 @@ command's kind (where it writes, its seed, what it is called), by the names belo
 something else (`--name`, `--save`, `-o`) stays. A sweep over seeds is then one kind, and learns from its
 first task.
 
-Rule: a profile is only used for a job of the same user with the same command, code and configuration, on the
-same type of device and as many of them: `key_of` is all of that. Where the code is not known (it could not be
-read when the job was submitted) nothing is kept. The store is bounded; the one that was used longest ago
-goes.
+Rule: a profile is used for a job of the same user with the same command, code and configuration, on the same
+type of device and as many of them: `key_of` is all of that. A job that differs only in numbers that are no
+sizes (`families.py`) gets the largest memory of those, with a margin, until it is measured itself. Where the
+code is not known (it could not be read when the job was submitted) nothing is kept. The store is bounded; the
+one that was used longest ago goes.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ VARIABLES: Final = frozenset((
 
 _KEY: Final = re.compile(r"(?:--?|\+{1,2})?([A-Za-z_][\w.-]*)")
 _NUMBER: Final = re.compile(r"-\d+(\.\d+)?")
-_SHELLS: Final = ("sh", "bash", "dash", "zsh", "ksh")
+SHELLS: Final = ("sh", "bash", "dash", "zsh", "ksh")
 
 
 def kind_words(argv: Sequence[str]) -> tuple[str, ...]:
@@ -59,7 +60,7 @@ def kind_words(argv: Sequence[str]) -> tuple[str, ...]:
 
 def _kept_words(argv: Sequence[str]) -> Iterator[str]:
     words = iter(argv)
-    in_shell = bool(argv) and argv[0].rpartition("/")[2] in _SHELLS
+    in_shell = bool(argv) and argv[0].rpartition("/")[2] in SHELLS
     word = next(words, None)
     while word is not None:
         following = next(words, None)
@@ -105,8 +106,9 @@ KEY_CHARACTERS = 12
 """People see and type keys."""
 
 
-def base_key(spec: JobSpec) -> str:
-    """Command, code and configuration, whatever devices it runs on; empty where the code is not known."""
+def base_key(spec: JobSpec, words: Sequence[str] | None = None) -> str:
+    """Command, code and configuration, whatever devices it runs on; empty where the code is not known.
+    `words`: in place of those of the command."""
     import hashlib
 
     if not spec.code_sha256:
@@ -120,7 +122,7 @@ def base_key(spec: JobSpec) -> str:
         launch.mode,
         launch.workdir,
         str(spec.batch_size),
-        *kind_words(launch.argv),
+        *(kind_words(launch.argv) if words is None else words),
         "",
         *env,
     )
@@ -136,12 +138,12 @@ NOT_CONFIGURATION = frozenset((
 """Variables of a shell, a session or a task, which say nothing about what is computed."""
 
 
-def key_of(spec: JobSpec, hosts: int, device_type: str) -> str:
+def key_of(spec: JobSpec, hosts: int, device_type: str, words: Sequence[str] | None = None) -> str:
     """The key of one kind of job on so many devices of one type, over so many hosts; empty where the kind or
-    the type is not known."""
+    the type is not known. `words`: in place of those of the command."""
     import hashlib
 
-    base = base_key(spec)
+    base = base_key(spec, words)
     if not base or not device_type:
         return ""
     parts = (base, str(spec.gpus_min), str(hosts), device_type)
@@ -181,12 +183,43 @@ class StoredProfile(msgspec.Struct, kw_only=True):
     is_complete: bool = True
     used: int = 0
     """How many jobs have been given it."""
+    numbers: str = ""
+    """The key of its program with the same words and other numbers (`Family`)."""
+    like: str = ""
+    """`like_key`; empty: no other job is given it."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it says enough to share the whole batch with it."""
+        return self.is_complete or self.profile.knows_whole
+
+    @property
+    def memory_mib(self) -> float | None:
+        """What the whole batch takes."""
+        point = self.profile.point_at(1)
+        return self.profile.memory_mib_peak if point is None else point.memory_mib
 
 
 class Profiles(msgspec.Struct, kw_only=True):
     """All kept profiles by key, the one that was used longest ago first."""
 
     known: dict[str, StoredProfile] = {}
+    outgrown_mib: dict[str, int] = {}
+    """By `like_key`: what was planned by jobs like it for one that then needed more."""
+
+    def alike(self, like: str) -> list[StoredProfile]:
+        """The profiles of jobs that differ in numbers that are no sizes, the last used last; none where the
+        batches that were seen show that the numbers do set the memory."""
+        alike = [each for each in self.known.values() if each.like == like and each.is_usable] if like else []
+        batches = {each.profile.batch.rows for each in alike} - {None}
+        return alike if len(batches) <= 1 else []
+
+    def note_outgrown(self, like: str, planned_mib: int) -> None:
+        """One of these jobs needed more than what was planned for it by jobs like it."""
+        before_mib = self.outgrown_mib.pop(like, 0)
+        self.outgrown_mib[like] = max(before_mib, planned_mib)
+        while len(self.outgrown_mib) > PROFILES_MAX:
+            del self.outgrown_mib[next(iter(self.outgrown_mib))]
 
     def keep(self, key: str, known: StoredProfile) -> None:
         """Stores `known` in place of the profile before, unless `known` is not complete and the profile
@@ -235,7 +268,7 @@ class Profiles(msgspec.Struct, kw_only=True):
         given before; an incomplete profile is returned as far as it was measured, if that is the whole batch
         at least."""
         known = self.known.get(key) if key else None
-        if known is None or known.profile == before or not (known.is_complete or known.profile.knows_whole):
+        if known is None or known.profile == before or not known.is_usable:
             return None
         del self.known[key]
         self.known[key] = known

@@ -78,6 +78,18 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     this type of device; None: none was."""
     throughput: ThroughputModel | None = None
     """Fitted to the points, where they determine it."""
+    runs_alike: int = 0
+    """Above 0: measured on so many jobs with other numbers in their commands, not on one of this kind."""
+
+    def scale_memory(self, ratio: float, runs_alike: int, source: str) -> Profile:
+        """The profile for a job with other numbers, which needs so many times the memory; its length is not
+        that of this one."""
+        points = tuple(
+            msgspec.structs.replace(each, memory_mib=ratio * each.memory_mib) for each in self.points
+        )
+        peak_mib, static_mib = (each and ratio * each for each in (self.memory_mib_peak, self.static_mib))
+        given = msgspec.structs.replace(self, points=points, memory_mib_peak=peak_mib, static_mib=static_mib)
+        return msgspec.structs.replace(given, total_steps=None, runs_alike=runs_alike, source=source)
 
     @property
     def knows_whole(self) -> bool:

@@ -290,6 +290,9 @@ class ResumesView(Protocol):
     def counts(self, job: Job) -> ResumeCounts:
         """Those of the job's kind."""
 
+    def others(self, job: Job) -> ResumeCounts:
+        """Those of jobs that differ from it in numbers only."""
+
     @property
     def kinds(self) -> int:
         """The number of kinds that were ever resumed and showed what came of it."""

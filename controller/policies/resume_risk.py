@@ -5,14 +5,16 @@ from its newest proven checkpoint or from its beginning. So a preemption costs, 
 
     P(mismatch) x what the job has trained since its newest proven checkpoint.
 
-P(mismatch) is the mean of a Beta distribution, on two levels:
+P(mismatch) is the mean of a Beta distribution, on three levels:
 
     all kinds   m = (20 x prior + R) / (20 + K), when R of the K kinds that were resumed were refuted
-    this kind   m / (1 + n), after n proven resumes
+    its family  f = (m + r) / (1 + r + p), after p proven and r refuted resumes with other numbers
+    this kind   f / (1 + n), after n proven resumes
 
 The prior (`mismatch_prior`, .05) is an assumption, not a measurement; it counts as much as 20 kinds. A kind
-starts with the mean of all kinds, which counts as much as one resume: whether a script is taken up whole
-hardly changes from one resume to the next, so its own few resumes say more than all others.
+starts with the mean of its family (the same words with other numbers), and that with the mean of all kinds:
+each counts as much as one resume, since whether a script is taken up whole hardly changes from one resume to
+the next. So its own few resumes say more than all others.
 
 Rule: no job of a refuted kind is preempted: at its next resume it would most likely begin anew as well.
 
@@ -53,14 +55,16 @@ class ResumeRisk:
         if price_s is None:
             price_s = 0.0
             if self._mismatch_share and job.spec.resumable is not True:
-                p = mismatch_probability(self._view.resumes.counts(job), self._mismatch_share)
+                others = self._view.resumes.others(job)
+                share = (self._mismatch_share + others.refuted) / (1 + others.refuted + others.proven)
+                p = mismatch_probability(self._view.resumes.counts(job), share)
                 price_s = p * unproven_s(job, self._view.now_s)
             self._prices_s[job.number] = price_s
         return price_s
 
 
 def mismatch_probability(counts: ResumeCounts, mismatch_share: float) -> float:
-    """How probably the next resume of a kind comes out wrong; `mismatch_share`: of all kinds."""
+    """How probably the next resume of a kind comes out wrong; `mismatch_share`: of its family."""
     return 1.0 if counts.refuted else mismatch_share / (1 + counts.proven)
 
 

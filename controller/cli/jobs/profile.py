@@ -6,6 +6,7 @@ before it queues them and after they have ended, and Ctrl-C ends those that are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import click
@@ -13,6 +14,7 @@ import click
 from cotenant.controller.cli.frame.command import Group, argument, group, option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
+    Format,
     JsonFlag,
     Listing,
     OutputFlag,
@@ -22,7 +24,9 @@ from cotenant.controller.cli.frame.output import (
     write_json,
 )
 from cotenant.controller.cli.jobs.profile_view import (
+    FAMILY_COLUMNS,
     KNOWN_COLUMNS,
+    families_of,
     known_page,
     series_json,
     series_table,
@@ -107,14 +111,22 @@ def measure(
 def list_profiles(
     output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
 ) -> None:
-    """What is kept of kinds of jobs, by command, code, configuration and device type."""
+    """What is kept of jobs: a line for all that differ only in the numbers of their commands.
+
+    -o wide has a line for each command, code, configuration and device type.
+    """
     form = chosen_format(output, as_json)
     reply = _known_profiles(endpoint)
+    _show_profiles(reply, reply.profiles, form)
+
+
+def _show_profiles(reply: wire.KnownProfiles, rows: Sequence[wire.KnownProfile], form: Format) -> None:
+    is_table = form == "table"
     listing = Listing(
         noun="known-profile",
-        rows=reply.profiles,
+        rows=families_of(rows) if is_table else rows,
         identity=lambda each: each.key,
-        columns=KNOWN_COLUMNS,
+        columns=FAMILY_COLUMNS if is_table else KNOWN_COLUMNS,
         extra={"more": reply.more, "profile_s": reply.profile_s},
         nothing="no profiles are kept yet",
     )
@@ -128,10 +140,13 @@ def show_profile(
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> None:
-    """Show a kept profile: its points, and every indicator with its source."""
+    """Show a kept profile: its points, and every indicator with its source; of a family, each command."""
     form = chosen_format(output, as_json)
     reply = _known_profiles(endpoint)
     found = [each for each in reply.profiles if each.key.startswith(key)]
+    family = [each for each in reply.profiles if each.family.startswith(key)]
+    if not found and family:
+        return _show_profiles(reply, family, "wide" if form == "table" else form)
     if len(found) != 1:
         raise Problem(
             "not-found" if not found else "usage",

@@ -8,8 +8,8 @@ model says nothing, and so does the table.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -76,11 +76,15 @@ def _s(profile: AnyProfile) -> str:
     return ",".join(str(point.accumulation_steps) for point in profile.points)
 
 
+def _gpus(known: wire.KnownProfile) -> str:
+    return f"{known.gpus}" if known.hosts == 1 else f"{known.gpus}/{known.hosts} hosts"
+
+
 KNOWN_COLUMNS: Final = (
     Column("KEY", lambda k: k.key),
     Column("NAME", lambda k: k.name, limit=20),
     Column("USER", lambda k: k.user, rank=4, limit=10),
-    Column("GPUS", lambda k: f"{k.gpus}" if k.hosts == 1 else f"{k.gpus}/{k.hosts} hosts", right=True),
+    Column("GPUS", lambda k: _gpus(k), right=True),
     Column("TYPE", lambda k: k.device_type, rank=2),
     Column("BATCH", lambda k: NONE if k.batch_size is None else str(k.batch_size), rank=1, right=True),
     Column("S", lambda k: _s(k)),
@@ -92,6 +96,60 @@ KNOWN_COLUMNS: Final = (
     Column("COMMAND", lambda k: shlex.join(k.command)),
 )
 """With the command, and with when it was measured: kinds differ in these where a name is one for many."""
+
+
+class FamilyRow(NamedTuple):
+    """The profiles of one program with other numbers, which are one line."""
+
+    key: str
+    members: tuple[wire.KnownProfile, ...]
+
+    @property
+    def last(self) -> wire.KnownProfile:
+        return self.members[-1]
+
+
+def families_of(profiles: Sequence[wire.KnownProfile]) -> list[FamilyRow]:
+    """The families of profiles, in the order of their last members."""
+    found: dict[str, list[wire.KnownProfile]] = {}
+    for each in profiles:
+        key = each.family or each.key
+        found[key] = [*found.pop(key, ()), each]
+    return [
+        FamilyRow(key if len(members) > 1 else members[0].key, tuple(members))
+        for key, members in found.items()
+    ]
+
+
+def _range(values: Sequence[float], text: Callable[[float], str]) -> str:
+    low, high = (text(min(values)), text(max(values))) if values else (NONE, NONE)
+    return low if low == high else f"{low} to {high}"
+
+
+def _range_over(members: Sequence[AnyProfile], name: str, text: Callable[[float], str]) -> str:
+    points = [(each, _first(each)) for each in members]
+    own = {"step_s": "step_s", "memory_mib": "memory_mib_peak"}[name]
+    values = (getattr(each, own) if point is None else getattr(point, name) for each, point in points)
+    return _range([value for value in values if value is not None], text)
+
+
+FAMILY_COLUMNS: Final = (
+    Column("KEY", lambda f: f.key),
+    Column("NAME", lambda f: f.last.name, limit=20),
+    Column("USER", lambda f: f.last.user, rank=4, limit=10),
+    Column("GPUS", lambda f: _gpus(f.last), right=True),
+    Column("TYPE", lambda f: f.last.device_type, rank=2),
+    Column(
+        "BATCH", lambda f: NONE if f.last.batch_size is None else str(f.last.batch_size), rank=3, right=True
+    ),
+    Column("KINDS", lambda f: str(len(f.members)), right=True),
+    Column("STEP", lambda f: _range_over(f.members, "step_s", seconds), right=True),
+    Column("MEMORY", lambda f: _range_over(f.members, "memory_mib", size), right=True),
+    Column("RUNS", lambda f: str(len(f.last.family_run_s)), rank=1, right=True),
+    Column("LENGTH", lambda f: _range(f.last.family_run_s, duration), right=True),
+    Column("COMMAND", lambda f: " ".join(f.last.command if len(f.members) == 1 else f.last.family_words)),
+)
+"""One line for commands that differ in numbers only."""
 
 
 def series_table(results: Sequence[SeriesResult]) -> str:

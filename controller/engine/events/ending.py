@@ -121,9 +121,8 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         end(dispatch, job, FINISH, because("budget", f"{job.spec.budget_s:g}"), is_complete=True)
     elif outcome == "finished":
         dispatch.ledger.records.ran_unseen(job)
-        learn_duration(dispatch.ledger.estimates, job, dispatch.ledger.now_s)
-        if not dispatch.config.lengths_by_command:
-            dispatch.ledger.estimates.by_command.clear()
+        if dispatch.config.lengths_by_command:
+            learn_duration(dispatch.ledger, job)
         if dispatch.ledger.profiles.known:
             learn_whole_life(dispatch.ledger, job)
         end(dispatch, job, FINISH, _finished(job), is_complete=True)
@@ -250,6 +249,7 @@ def end_job(dispatch: Dispatch, job: Job) -> None:
     ended = [job]
     for one in ended:
         job_id = one.spec.job_id
+        dispatch.ledger.siblings.remove(one)
         dispatch.out += [
             ForgetJob(command_id=dispatch.command_id(), host_id=host_id, job_id=job_id, job_epoch=one.epoch)
             for host_id in one.visited

@@ -110,6 +110,7 @@ def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
             learn_load(ledger, job, load_s)
     ledger.records.first_step(job, event.step, assumed=event.assumed)
     if is_loading:
+        ledger.siblings.add(job)
         _judge(dispatch, job)
     else:  # Nothing of it was done while it loaded.
         ledger.records.expect(job, remaining_from(ledger, job, job.attempt.start_step))

@@ -11,7 +11,6 @@ from cotenant.controller.domain import (
     WAITING,
     Change,
     Job,
-    JobEstimate,
     JobMeasurements,
     JobProgress,
     Phase,
@@ -25,7 +24,7 @@ from cotenant.controller.engine.state.dispatch import Dispatch
 from cotenant.controller.engine.state.estimating import (
     curve_at_arrival,
     estimate_arrival,
-    estimate_overheads,
+    first_estimate,
     known_profile,
     remaining_from,
     steps_in_all,
@@ -40,8 +39,6 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
     if spec.job_id in ledger.jobs:
         return  # The same submission, journalled twice.
     profile = known_profile(ledger, spec)
-    remaining_s, source = estimate_arrival(ledger.estimates, spec, profile)
-    load_s, pause_s = estimate_overheads(ledger.estimates, spec)
     by = ("held-by", spec.user or "its owner") if spec.hold else ("submitted", spec.user or "somebody")
     job = Job(
         spec=spec,
@@ -60,10 +57,11 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
             solo_step_s=alone_step_s(profile, spec.gang),
             curve=curve_at_arrival(ledger, spec) if spec.gpus_max > spec.gpus_min else None,
         ),
-        estimate=JobEstimate(remaining_s=remaining_s, source=source, load_s=load_s, pause_s=pause_s),
+        estimate=first_estimate(ledger, spec, profile),
     )
     ledger.next_number += 1
     ledger.phases.add(job)
+    ledger.siblings.add(job)
     if spec.array_limit:
         ledger.join_array(job)
     if not spec.hold and not dispatch.queue_or_block(job):
@@ -127,6 +125,7 @@ def on_requeue(dispatch: Dispatch, event: ev.RequeueRequested) -> None:
     elif job.phase in ENDED:
         left_s = remaining_from(dispatch.ledger, job, job.durable_step)
         dispatch.ledger.records.begin_again(job, because("again-by", event.by, job.phase), left_s)
+        dispatch.ledger.siblings.add(job)
         if job.spec.array_limit:
             dispatch.ledger.join_array(job)
         if not dispatch.queue_or_block(job):
@@ -143,6 +142,7 @@ def on_spec_changed(dispatch: Dispatch, event: ev.SpecChanged) -> None:
         return
     before, spec = job.spec, msgspec.structs.replace(job.spec, **event.changes)
     ledger.records.respecify(job, spec)
+    ledger.siblings.add(job)
     ledger.records.rank(job, rank_of(spec.priority))
     if spec.time_limit_s != before.time_limit_s and job.phase in (Phase.LOADING, Phase.RUNNING):
         dispatch.change_limit(job)
@@ -151,7 +151,9 @@ def on_spec_changed(dispatch: Dispatch, event: ev.SpecChanged) -> None:
     if (spec.expected_s, spec.iterations) == (before.expected_s, before.iterations):
         return
     if job.attempt.number == 0:
-        ledger.records.expect(job, *estimate_arrival(ledger.estimates, spec, job.measured.profile))
+        ledger.records.expect(
+            job, *estimate_arrival(ledger.estimates, spec, job.measured.profile, ledger.siblings)
+        )
     elif spec.expected_s is not None and spec.expected_s != before.expected_s:
         ledger.records.expect(job, max(0.0, spec.expected_s - job.spent.run_s), "user")
     else:

@@ -11,7 +11,6 @@ from typing import Final
 
 from cotenant.controller.domain import (
     Job,
-    JobEstimate,
     JobId,
     JobMeasurements,
     JobProgress,
@@ -21,7 +20,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.engine.stages.free_times import KeptDevices, free_times, leaves_s, need_s
 from cotenant.controller.engine.stages.promise_room import GRACE_S, PromiseRoom, SavedPromises
-from cotenant.controller.engine.state.estimating import estimate_arrival, estimate_overheads, known_profile
+from cotenant.controller.engine.state.estimating import first_estimate, known_profile
 from cotenant.controller.engine.state.ledger import Ledger
 
 AHEAD_MAX: Final = 2_000
@@ -51,8 +50,6 @@ class PromiseOffers:
     def _probe(self, spec: JobSpec, number: int) -> Job:
         """The job as it would arrive."""
         ledger, profile = self._ledger, known_profile(self._ledger, spec)
-        remaining_s, source = estimate_arrival(ledger.estimates, spec, profile)
-        load_s, pause_s = estimate_overheads(ledger.estimates, spec)
         return Job(
             spec=spec,
             number=number,
@@ -60,7 +57,7 @@ class PromiseOffers:
             reason=because("submitted", spec.user),
             progress=JobProgress(resumable=spec.resumable is True),
             measured=JobMeasurements(profile=profile),
-            estimate=JobEstimate(remaining_s=remaining_s, source=source, load_s=load_s, pause_s=pause_s),
+            estimate=first_estimate(ledger, spec, profile),
             rank=-spec.priority,
         )
 

@@ -384,8 +384,8 @@ def hosts_of(ledger: Ledger, job: Job) -> tuple[HostId, ...]:
 
 def is_profiled(ledger: Ledger, job: Job, shared: bool) -> bool:
     """Whether this attempt is profiled in place: the job's own first one, on devices it has to itself, unless
-    a profile of its like is complete; and one in parts of which the needs are only modelled, as soon as it is
-    alone.
+    a profile of its like is complete; and one in parts of which the needs are only modelled, or that has its
+    profile from jobs with other numbers, as soon as it is alone.
 
     Of an elastic job the steps on each number of devices are learned as it trains. A job that is there for
     its profile is measured in whichever attempt; it has nothing else to do.
@@ -397,6 +397,8 @@ def is_profiled(ledger: Ledger, job: Job, shared: bool) -> bool:
         return False  # What it takes on a part of a device says little of its like.
     if job.placement is not None and modelled_from(profile, job.placement.accumulation_steps):
         return True
+    if profile is not None and profile.runs_alike:
+        return not shared
     is_known = job.measured.profile_given and not ledger.profiles.is_unfinished(profile)
     return not shared and not is_known and (job.attempt.number == 1 or is_only)
 

@@ -1,12 +1,16 @@
 """How long a job will still take, and what it needs: what the user said, what was measured, what others took.
 
-Sources in the order of trust at arrival: the user's `--expect` > iterations x profiled step time >
-median of the user's jobs with the same command > steps and step time of one of its kind > the cluster's
-median > unknown. Once the job runs and says how many iterations it has, its measured step time takes over;
-without `--expect` so do the steps that were seen in its script's loops.
+Sources in the order of trust at arrival: the user's `--expect` > iterations x profiled step time > what the
+user's jobs with the same command took > steps and step time of one of its kind > what those of its sweep,
+with other numbers, of its program took (`knowledge/families.py`) > unknown. Once the job runs and says how
+many iterations it has, its measured step time takes over; without `--expect` so do the steps that were seen
+in its script's loops.
 
-Rule: the cluster's median (`GUESS`) says nothing about the job: it orders a queue, and is neither shown nor a
-reason to share (`Job.known_left_s`).
+Rule: an estimate that rests on jobs like it has a spread (`low_s`, `high_s`). It follows them: whenever one
+ends, and when the job outlives it, it is judged anew by what it has had.
+
+Rule: what rests on nothing about the job (`GUESS`) orders a queue, and is no reason to share
+(`Job.known_left_s`).
 
 Rule: a job's memory is known if it was declared or measured; until then no job shares a device with it. A
 profile that is learned while its job runs alone replaces what was planned for it.
@@ -14,15 +18,19 @@ profile that is learned while its job runs alone replaces what was planned for i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import median
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from cotenant.controller.domain import (
     GUESS,
     LOAD_S,
+    ON_DEVICES,
     PAUSE_S,
     Job,
+    JobEstimate,
     JobSpec,
     Phase,
     Reason,
@@ -33,49 +41,106 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.state.ledger import Estimates, Ledger
-from cotenant.controller.knowledge import OBSERVATIONS, StoredProfile, base_key, beginning, key_of, signature
+from cotenant.controller.engine.state.records import UNSPREAD, Spread
+from cotenant.controller.engine.state.siblings import Siblings
+from cotenant.controller.knowledge import (
+    OBSERVATIONS,
+    Family,
+    StoredProfile,
+    base_key,
+    beginning,
+    family_of,
+    key_of,
+    left_s,
+    like_key,
+    profile_of_like,
+    runs_in_words,
+)
 from cotenant.controller.performance import Profile, SpeedCurve, curve_of, modelled_from, step_s
 
-KEPT_PER_COMMAND = 20
-KEPT_RECENT = 200
-COMMANDS_KEPT = 2_000
+T = TypeVar("T")
+KEPT_PER_FAMILY = 32
+FAMILIES_KEPT = 4_000
 LAG_REPORTS = 31
 LAG_S = 3.1
 """An agent reports the median of so many step times; it samples one every tenth of a second, or every
 step."""
 JUDGED_AGAIN = 0.5
 """A job of unknown length is judged again when it has had so much more."""
+SOONEST_S = 1.0
+NEWS_RATIO = 0.05
+"""What is expected of a waiting job is left as it is while it changes by less."""
 OVERRUN_RATIO = 0.1
 """A job past its estimate is expected to need this share of what it has had."""
 
 
+class ExpectedLeft(NamedTuple):
+    """Training seconds that a job has left, and where the number comes from."""
+
+    left_s: float
+    source: str
+    spread_s: Spread = UNSPREAD
+    """A tenth of such jobs need less, a tenth more; None: not known."""
+
+
 def estimate_arrival(
-    estimates: Estimates, spec: JobSpec, profile: Profile | None = None
-) -> tuple[float, str]:
-    """Expected training seconds of a new job, and where the number comes from. `profile`: what is known of
-    it."""
-    expected_s, source = _length_at_arrival(estimates, spec, profile)
-    if spec.budget_s is not None and (source == GUESS or expected_s > spec.budget_s):
-        return spec.budget_s, "budget"
-    return expected_s, source
+    estimates: Estimates, spec: JobSpec, profile: Profile | None = None, siblings: Siblings | None = None
+) -> ExpectedLeft:
+    """What is expected of a new job. `profile`: what is known of it. `siblings`: unfinished jobs."""
+    found = _length_at_arrival(estimates, spec, profile, siblings)
+    if spec.budget_s is not None and (found.source == GUESS or found.left_s > spec.budget_s):
+        return ExpectedLeft(spec.budget_s, "budget")
+    return found
 
 
-def _length_at_arrival(estimates: Estimates, spec: JobSpec, profile: Profile | None) -> tuple[float, str]:
+def first_estimate(ledger: Ledger, spec: JobSpec, profile: Profile | None) -> JobEstimate:
+    """What is expected of a new job, and of its first load and pause."""
+    left_s, source, (low_s, high_s) = estimate_arrival(ledger.estimates, spec, profile, ledger.siblings)
+    load_s, pause_s = estimate_overheads(ledger.estimates, spec)
+    return JobEstimate(
+        remaining_s=left_s, source=source, low_s=low_s, high_s=high_s, load_s=load_s, pause_s=pause_s
+    )
+
+
+def _length_at_arrival(
+    estimates: Estimates, spec: JobSpec, profile: Profile | None, siblings: Siblings | None
+) -> ExpectedLeft:
     profile = profile if profile is not None else spec.profile
     if spec.expected_s is not None:
-        return spec.expected_s, "user"
+        return ExpectedLeft(spec.expected_s, "user")
     if spec.iterations is not None and profile is not None:
         one = _whole_step_s(spec, profile)
         if one is not None:
-            return spec.iterations * one, "profile"
-    same = estimates.by_command.get(_key(spec))
-    if same:
-        return median(same), "same command"
+            return ExpectedLeft(spec.iterations * one, "profile")
+    family = family_of(spec)
+    level = _nearest(estimates, family)
+    alike = None if level is None else _by_siblings(estimates, spec, family, level, 0.0, siblings)
+    if alike is not None and family.command in estimates.by_command:
+        return alike
     if profile is not None and profile.total_steps is not None:
         one = _whole_step_s(spec, profile)
         if one is not None:
-            return profile.total_steps * one, "like job"
-    return left_of_unknown_s(0.0), GUESS
+            return ExpectedLeft(profile.total_steps * one, "like job")
+    return alike or ExpectedLeft(left_of_unknown_s(0.0), GUESS)
+
+
+def _nearest(estimates: Estimates, family: Family) -> int | None:
+    """The narrowest likeness of which a run has ended."""
+    taken = estimates.by_command
+    level = next((level for level, key in enumerate(family) if key in taken), None)
+    if level == 0 and len(taken.get(family.sweep, ())) >= len(taken[family.command]):
+        return 1  # They are the same runs, or more.
+    return level
+
+
+def _by_siblings(
+    estimates: Estimates, spec: JobSpec, family: Family, level: int, had_s: float, siblings: Siblings | None
+) -> ExpectedLeft:
+    """What is left of a job that has had `had_s`, as runs that are like it to this level took."""
+    ended_s = estimates.by_command[family[level]]
+    running_s = () if siblings is None else siblings.trained_s(family, level, spec.job_id)
+    likely_s, low_s, high_s = left_s(ended_s, running_s, had_s)
+    return ExpectedLeft(likely_s, runs_in_words(level, len(ended_s)), (low_s, high_s))
 
 
 def _whole_step_s(spec: JobSpec, profile: Profile) -> float | None:
@@ -94,19 +159,22 @@ def steps_in_all(job: Job) -> tuple[int | None, str]:
 
 
 def estimate_overheads(estimates: Estimates, spec: JobSpec) -> tuple[float, float]:
-    """Expected load and pause seconds of a new job: said > same command > any command > a default."""
+    """ExpectedLeft load and pause seconds of a new job: said > its family's > any command's > a default."""
     load_s, pause_s = spec.load_s, spec.pause_s
     if load_s is None:
-        launched = estimates.launch_kinds.get(_key(spec)) or estimates.launch_kinds.get("")
-        load_s = _median_seen_s(estimates.warm_loads if launched == "warm" else estimates.loads, spec, LOAD_S)
-    return load_s, pause_s if pause_s is not None else _median_seen_s(estimates.pauses, spec, PAUSE_S)
+        launched = _of_nearest(estimates.launch_kinds, spec)
+        seen_s = _of_nearest(estimates.warm_loads if launched == "warm" else estimates.loads, spec)
+        load_s = median(seen_s) if seen_s else LOAD_S
+    if pause_s is None:
+        seen_s = _of_nearest(estimates.pauses, spec)
+        pause_s = median(seen_s) if seen_s else PAUSE_S
+    return load_s, pause_s
 
 
-def _median_seen_s(seen: dict[str, list[float]], spec: JobSpec, default: float) -> float:
-    if not seen:
-        return default
-    known = seen.get(_key(spec)) or seen.get("")
-    return median(known) if known else default
+def _of_nearest(seen: Mapping[str, T], spec: JobSpec) -> T | None:
+    """What was seen of the narrowest likeness of which anything was, else of all commands."""
+    keys = (*filter(None, family_of(spec)), "") if seen else ()
+    return next((seen[key] for key in keys if key in seen), None)
 
 
 def learn_load(ledger: Ledger, job: Job, load_s: float) -> None:
@@ -114,13 +182,12 @@ def learn_load(ledger: Ledger, job: Job, load_s: float) -> None:
     cold loads say nothing of each other."""
     estimates = ledger.estimates
     ledger.records.expect_load(job, load_s)
-    _keep(estimates.warm_loads if job.attempt.launched == "warm" else estimates.loads, job, load_s)
+    _keep(estimates.warm_loads if job.attempt.launched == "warm" else estimates.loads, job, load_s, "")
     if job.attempt.launched:
-        for key in (_key(job.spec), ""):
+        for key in (*filter(None, family_of(job.spec)), ""):
             estimates.launch_kinds.pop(key, None)
             estimates.launch_kinds[key] = job.attempt.launched
-        if len(estimates.launch_kinds) > COMMANDS_KEPT:
-            del estimates.launch_kinds[next(iter(estimates.launch_kinds))]
+        _bound(estimates.launch_kinds)
 
 
 def learn_pause(ledger: Ledger, job: Job) -> None:
@@ -128,39 +195,70 @@ def learn_pause(ledger: Ledger, job: Job) -> None:
     if job.spec.pause_s is None:
         pause_s = ledger.now_s - job.phase_since_s
         ledger.records.expect_pause(job, pause_s)
-        _keep(ledger.estimates.pauses, job, pause_s)
+        _keep(ledger.estimates.pauses, job, pause_s, "")
 
 
-def _keep(seen: dict[str, list[float]], job: Job, spent_s: float) -> None:
-    for key in (_key(job.spec), ""):
-        times = seen.setdefault(key, [])
-        times.append(spent_s)
-        del times[:-KEPT_PER_COMMAND]
-    if len(seen) > COMMANDS_KEPT:
+def _keep(seen: dict[str, list[float]], job: Job, spent_s: float, *more: str) -> None:
+    """Keeps what something took for the job's family, and under further keys."""
+    for key in (*filter(None, family_of(job.spec)), *more):
+        seen[key] = [*seen.pop(key, ()), spent_s][-KEPT_PER_FAMILY:]
+    _bound(seen)
+
+
+def _bound(seen: dict[str, T]) -> None:
+    while len(seen) > FAMILIES_KEPT:
         del seen[next(key for key in seen if key)]
 
 
-def learn_duration(estimates: Estimates, job: Job, now_s: float) -> None:
-    """Keep a finished job's run time for those that come after it."""
-    run_s = job.ran_s(now_s)
+def learn_duration(ledger: Ledger, job: Job) -> None:
+    """Keeps a finished job's run time for those that come after it, and judges anew those that are here."""
+    run_s = job.ran_s(ledger.now_s)
     if job.spec.gpus_max > job.spec.gpus_min:  # As if it had had gpus_min all the time.
         run_s = job.progress.step * (job.measured.solo_step_s or 0.0)
     if run_s <= 0:
         return
-    by_command, recent, key = estimates.by_command, estimates.recent, _key(job.spec)
-    if key not in by_command:
-        by_command[key] = []
-        if len(by_command) > COMMANDS_KEPT:
-            del by_command[next(iter(by_command))]
-    same = by_command[key]
-    same.append(run_s)
-    recent.append(run_s)
-    del same[:-KEPT_PER_COMMAND], recent[:-KEPT_RECENT]
+    _keep(ledger.estimates.by_command, job, run_s)
+    ledger.siblings.remove(job)
+    _judge_siblings(ledger, family_of(job.spec))
 
 
-def _key(spec: JobSpec) -> str:
-    part = f":{spec.gpu_fraction}" if spec.gpu_fraction < 1.0 else ""  # It takes longer there.
-    return f"{spec.user}:{signature(spec)}{part}"
+def _judge_siblings(ledger: Ledger, family: Family) -> None:
+    """A job has ended: those like it that have never started are expected to take as long as its like, those
+    that have begun what is left given what they have had."""
+    known: dict[str, ExpectedLeft] = {}
+    for theirs, other in ledger.siblings.members(family.program):
+        level = _nearest(ledger.estimates, theirs)
+        if level is None or theirs[level] != family[level] or not _follows(other):
+            continue
+        is_new = other.attempt.number == 0
+        found = known.get(theirs[level]) if is_new else None
+        if found is None:
+            found = _left_of(ledger, other)
+            assert found is not None
+        if is_new:
+            known[theirs[level]] = found
+        before_s = other.estimate.remaining_s or 0.0
+        is_other = found.source != other.estimate.source or not is_new
+        if is_other or abs(found.left_s - before_s) > NEWS_RATIO * before_s:
+            ledger.records.note_progress(other, other.progress.step, *found)
+
+
+def _follows(job: Job) -> bool:
+    """Whether nothing better than jobs like it, or than a guess, tells the job's length."""
+    return job.estimate.is_guess or job.estimate.low_s is not None
+
+
+def _left_of(ledger: Ledger, job: Job) -> ExpectedLeft | None:
+    """What is left of a job as its like took, given what it has had; all of that too, if it begins anew."""
+    had_s, family = job.ran_s(ledger.now_s), family_of(job.spec)
+    level = _nearest(ledger.estimates, family)
+    if level is None:
+        return None
+    found = _by_siblings(ledger.estimates, job.spec, family, level, had_s, ledger.siblings)
+    if job.phase in ON_DEVICES or job.progress.checkpoints:
+        return found
+    low_s, high_s = (None if each is None else each + had_s for each in found.spread_s)
+    return ExpectedLeft(found.left_s + had_s, found.source, (low_s, high_s))
 
 
 def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
@@ -185,7 +283,11 @@ def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
     total, known_by = steps_in_all(job)
     if total is not None and (total > event.step or job.spec.iterations is not None):
         remaining_s, source = max(0, total - event.step) * pace_s, known_by
-    elif remaining_s == 0.0 and not job.estimate.is_guess:
+    elif remaining_s == 0.0 and _follows(job):
+        if (found := _left_of(ledger, job)) is not None:
+            ledger.records.expect(job, *found)
+            remaining_s = found.left_s
+    elif remaining_s == 0.0:
         remaining_s = OVERRUN_RATIO * (job.spent.run_s + now_s - job.phase_since_s)
         source = f"{job.estimate.source.removesuffix(', overrun')}, overrun"
     ledger.records.learn_pace(job, step_s, solo_s, max(step_s / pace_s, 1e-6))
@@ -195,13 +297,13 @@ def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
 
 
 def judge_again(ledger: Ledger, job: Job) -> float | None:
-    """Judge a running job of unknown length by what it has had. Returns in how many seconds to do so again;
-    None: its length is known."""
-    if not job.estimate.is_guess or job.phase is not Phase.RUNNING:
+    """Judges a running job of which nothing but its siblings, or nothing at all, tells the length by what it
+    has had. Returns in how many seconds to do so again; None: its length is known."""
+    if not _follows(job) or job.phase is not Phase.RUNNING:
         return None
-    left_s = left_of_unknown_s(job.ran_s(ledger.now_s))
-    ledger.records.note_progress(job, job.progress.step, left_s)
-    return JUDGED_AGAIN * left_s
+    found = _left_of(ledger, job) or ExpectedLeft(left_of_unknown_s(job.ran_s(ledger.now_s)), GUESS)
+    ledger.records.note_progress(job, job.progress.step, *found)
+    return max(SOONEST_S, found.left_s if found.spread_s != UNSPREAD else JUDGED_AGAIN * found.left_s)
 
 
 def _learn_curve(ledger: Ledger, job: Job, step_s: float) -> None:
@@ -211,8 +313,8 @@ def _learn_curve(ledger: Ledger, job: Job, step_s: float) -> None:
     curve, curves = job.measured.curve.add_seen(len(job.placement.devices), step_s), ledger.estimates.curves
     ledger.records.learn_curve(job, curve)
     if len(curve.measured) > 1:
-        curves[_key(job.spec)] = curve.measured
-        if len(curves) > COMMANDS_KEPT:
+        curves[family_of(job.spec).command] = curve.measured
+        if len(curves) > FAMILIES_KEPT:
             del curves[next(iter(curves))]
 
 
@@ -220,7 +322,9 @@ def curve_at_arrival(ledger: Ledger, spec: JobSpec) -> SpeedCurve:
     """The speed curve of an elastic job: measured by `cotenant profile`, else as that of its like scaled,
     else assumed."""
     given = spec.profile.steps_by_devices if spec.profile is not None else ()
-    return curve_of(given or profiled_steps(ledger, spec), ledger.estimates.curves.get(_key(spec), ()))
+    return curve_of(
+        given or profiled_steps(ledger, spec), ledger.estimates.curves.get(family_of(spec).command, ())
+    )
 
 
 def profiled_steps(ledger: Ledger, spec: JobSpec) -> tuple[tuple[int, float], ...]:
@@ -307,6 +411,10 @@ def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
     if job.placement.fraction < 1.0:
         return None  # It had what it asked for.
     profile = job.measured.profile
+    if profile is not None and profile.runs_alike:
+        first, hosts = job.placement.devices[0], len(ledger.holdings.gang(job.placement.devices))
+        like = like_key(job.spec, hosts, ledger.devices[first].type)
+        ledger.profiles.note_outgrown(like, job.placement.memory_mib or 0)
     if profile is not None and modelled_from(profile, job.placement.accumulation_steps):
         bound = msgspec.structs.replace(profile, static_mib=None)
         ledger.profiles.revise(profile, bound)
@@ -329,14 +437,14 @@ def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
 
 
 def remaining_from(ledger: Ledger, job: Job, step: int) -> float | None:
-    """Expected training seconds when the job goes on from an earlier step (work since then is lost)."""
+    """ExpectedLeft training seconds when the job goes on from an earlier step (work since then is lost)."""
     total, _ = steps_in_all(job)
     if total is not None and job.measured.solo_step_s is not None:
         return (total - step if total > step else 0) * job.measured.solo_step_s
     if job.estimate.is_guess:
         return left_of_unknown_s(job.ran_s(ledger.now_s))
     if step == 0:
-        return estimate_arrival(ledger.estimates, job.spec)[0]
+        return estimate_arrival(ledger.estimates, job.spec).left_s
     left_s = job.remaining_now_s(ledger.now_s)
     pace_s = job.measured.solo_step_s or job.attempt.step_s or 0.0
     return None if left_s is None else left_s + max(0, job.progress.step - step) * pace_s
@@ -356,13 +464,23 @@ def known_profile(ledger: Ledger, spec: JobSpec, before: Profile | None = None) 
     types = {spec.gpu_type} if spec.gpu_type else {type for type in every if is_type_for("", type)}
     if len(types) != 1:
         return None
-    return ledger.profiles.use(key_of(spec, max(1, spec.nodes), types.pop()), before)
+    hosts, device_type = max(1, spec.nodes), types.pop()
+    key = key_of(spec, hosts, device_type)
+    found = ledger.profiles.use(key, before)
+    if found is not None or (key in ledger.profiles.known and before is not None and not before.runs_alike):
+        return found
+    like = like_key(spec, hosts, device_type)
+    outgrown_mib = ledger.profiles.outgrown_mib.get(like, 0)
+    alike = profile_of_like(spec.job_id, ledger.profiles.alike(like), outgrown_mib)
+    return None if alike == before else alike
 
 
 def give_profile(ledger: Ledger, job: Job, profile: Profile) -> None:
-    """Gives a waiting job what was meanwhile measured of its kind."""
+    """Gives a waiting job what was meanwhile measured of its kind, or of jobs like it."""
     ledger.records.learn_profile(job, profile, given=True)
-    ledger.records.expect(job, *estimate_arrival(ledger.estimates, job.spec, profile))
+    if job.spec.iterations is None and profile.total_steps is None:
+        return  # It tells no length.
+    ledger.records.expect(job, *estimate_arrival(ledger.estimates, job.spec, profile, ledger.siblings))
 
 
 def learn_profile(ledger: Ledger, job: Job, event: ev.ProfileLearned) -> None:
@@ -389,7 +507,7 @@ def _with_known(ledger: Ledger, job: Job, event: ev.ProfileLearned, key: str) ->
     """What was measured, beside what is known: an attempt was measured at its own s alone, its like perhaps
     at others. What none was measured at is modelled with what parts cost elsewhere."""
     before, measured = job.measured.profile, event.profile
-    if before is not None and before.points and measured.point_at(1) is None:
+    if before is not None and not before.runs_alike and before.points and measured.point_at(1) is None:
         known = before.add_points(measured.points) if measured.points else before
         return msgspec.structs.replace(known, accumulates=False) if measured.accumulates is False else known
     stored = ledger.profiles.known.get(key)
@@ -445,5 +563,7 @@ def _keep_profile(
         learned_s=ledger.now_s,
         job_id=job.job_id,
         is_complete=event.is_complete and bool(profile.points or profile.indicators),
+        numbers=family_of(spec).numbers,
+        like=like_key(spec, hosts, event.device_type),
     )
     ledger.profiles.keep(key, known)

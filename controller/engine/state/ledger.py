@@ -41,6 +41,7 @@ from cotenant.controller.engine.state.holdings import Holdings
 from cotenant.controller.engine.state.ordering import JobQueue, QueueKey, RunningJobs
 from cotenant.controller.engine.state.phases import Phases
 from cotenant.controller.engine.state.records import Records
+from cotenant.controller.engine.state.siblings import Siblings
 from cotenant.controller.knowledge import Observed, PairTable, Profiles, Resumes
 from cotenant.controller.planning import SchedulingClass, scheduling_class_of, staying_class_of
 
@@ -51,12 +52,13 @@ ASIDE = ENDED | {Phase.BLOCKED, Phase.HELD}
 
 
 class Estimates(msgspec.Struct, kw_only=True):
-    """Run times of ended jobs, to estimate jobs whose users declare nothing."""
+    """Run times of ended jobs, to estimate jobs whose users declare nothing; by each key of their families,
+    the longest unused first."""
 
     by_command: dict[str, list[float]] = {}
-    recent: list[float] = []
+    """Training, in seconds."""
     loads: dict[str, list[float]] = {}
-    """Launch to first step, by command; the empty key stands for all commands."""
+    """Launch to first step; the empty key stands for all commands."""
     warm_loads: dict[str, list[float]] = {}
     """Likewise for warm starts, which are not in `loads`."""
     launch_kinds: dict[str, LaunchKind] = {}
@@ -128,6 +130,8 @@ class Ledger:
         """What hosts could hold, were they empty."""
         self.bookings = Bookings()
         """Devices that are reserved for users."""
+        self.siblings = Siblings()
+        """Jobs that hear when their like end."""
         self.kept = self.sizes.kept = self.bookings.kept
         self.free = self.holdings.free
         self.hp = self.phases.hp
@@ -292,7 +296,7 @@ class Ledger:
     def begin(self, now_s: float) -> None:
         """Begins another event, at the time `now_s`."""
         assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
-        self.now_s = self.phases.now_s = now_s
+        self.now_s = self.phases.now_s = self.siblings.now_s = now_s
         self.queue.fresh, self.phases.ended_now = [], []
         self.sizes.now_s = now_s
         if self._going or self.kept:
@@ -347,7 +351,7 @@ class Ledger:
     def load(self, saved: SavedLedger, now_s: float) -> None:
         """Take over a saved state; this ledger must be new."""
         assert not self.jobs and not self.hosts
-        self.now_s = self.phases.now_s = now_s
+        self.now_s = self.phases.now_s = self.siblings.now_s = now_s
         before = self.pairs
         self.pairs = PairTable(saved.pairs, before.foresight)
         self.pairs.sharing, self.pairs.share_max_of = before.sharing, before.share_max_of
@@ -380,6 +384,7 @@ class Ledger:
             self.refresh_host(host)
 
     def _restore(self, job: Job) -> None:
+        self.siblings.add(job)
         self.phases.take_note(job)
         if job.lends:
             self.phases.asked_for.add("idle")

@@ -23,6 +23,7 @@ from cotenant.controller.domain import (
     Device,
     DeviceId,
     Job,
+    JobEstimate,
     JobId,
     Reason,
     advance,
@@ -107,7 +108,7 @@ class Phases:
         elif phase is RUNNING:
             job.spent.run_s += spent_s
             if job.estimate.remaining_s is not None:
-                job.estimate.remaining_s = job.remaining_now_s(self.now_s)
+                expect_left(job.estimate, job.remaining_now_s(self.now_s))
                 job.estimate.remaining_at_s = self.now_s
         elif phase in ON_DEVICES:
             job.spent.pause_s += spent_s
@@ -215,3 +216,12 @@ class HpIndex:
         counted = sum(self.waiting.values()), sum(self.placed.values()), sum(self.by_organisation.values())
         pairs = zip(counted, (waiting, placed, waiting + placed), strict=True)
         assert all(abs(one - other) < 1e-3 for one, other in pairs), "hp devices"
+
+
+def expect_left(estimate: JobEstimate, remaining_s: float | None) -> None:
+    """Sets what is left, from the same source: the spread around it stays as it is."""
+    before_s, estimate.remaining_s = estimate.remaining_s, remaining_s
+    if estimate.low_s is None or estimate.high_s is None:
+        return
+    moved_s = (remaining_s or 0.0) - (before_s or 0.0)
+    estimate.low_s, estimate.high_s = max(0.0, estimate.low_s + moved_s), max(0.0, estimate.high_s + moved_s)

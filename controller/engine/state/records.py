@@ -7,6 +7,7 @@ about a fact; this module writes, once, what the fact changes in the record.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -42,13 +43,15 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.state.ordering import JobQueue
-from cotenant.controller.engine.state.phases import Phases
+from cotenant.controller.engine.state.phases import Phases, expect_left
 from cotenant.controller.performance import Profile, SeenBatch, SpeedCurve, alone_step_s
 
 REQUEUED = "requeued-by"
 """Stop reason after which the job's time limit begins anew."""
 CHECKPOINTS_KNOWN = 4
 """Per job, the newest."""
+Spread = tuple[float | None, float | None]
+UNSPREAD: Final = (None, None)
 
 
 class Records:
@@ -177,12 +180,8 @@ class Records:
         job.counts.preemptions += job.attempt.stop_cause in ("preempted", "user")
         job.counts.resizes += job.attempt.stop_cause == "resized"
         job.spent.wait_s += job.attempt.late_s
-        job.placement, job.progress.step, job.estimate.remaining_s, job.estimate.slowdown = (
-            None,
-            step,
-            remaining_s,
-            1.0,
-        )
+        job.placement, job.progress.step, job.estimate.slowdown = None, step, 1.0
+        expect_left(job.estimate, remaining_s)
         job.attempt.start_assumed_s = None
         job.counts.limits_over += job.attempt.stop_cause == "time-limit"
         self._phases.change(job, change, reason)
@@ -223,7 +222,7 @@ class Records:
         if job.ended_s is not None:
             job.ended_s -= job.attempt.late_s
         if is_complete:
-            job.estimate.remaining_s = 0.0
+            expect_left(job.estimate, 0.0)
 
     def begin_again(self, job: Job, reason: Reason, remaining_s: float | None) -> None:
         """A job that had ended waits once more: what its attempts reached stays, their failures do not count,
@@ -238,11 +237,8 @@ class Records:
         job.counts.user_failures = job.counts.infra_failures = job.counts.quick_requeues = 0
         job.failed_end = None
         job.workdir_missing, job.avoid, job.aged, job.spent.queued_s = (), (), False, 0.0
-        job.spent.past_limit_s, job.progress.step, job.estimate.remaining_s = (
-            job.spent.load_s + job.spent.run_s,
-            job.durable_step,
-            remaining_s,
-        )
+        job.spent.past_limit_s, job.progress.step = job.spent.load_s + job.spent.run_s, job.durable_step
+        expect_left(job.estimate, remaining_s)
         self._phases.change(job, Change.BEGIN_AGAIN, reason)
         job.budget = None if job.budget is None else BudgetUse(step=job.durable_step)
         self._phases.take_note(job)
@@ -312,7 +308,7 @@ class Records:
     def resumed_at(self, job: Job, step: int, remaining_s: float | None) -> None:
         """The step at which the attempt resumes."""
         job.attempt.start_step = job.progress.step = step
-        job.estimate.remaining_s = remaining_s
+        expect_left(job.estimate, remaining_s)
         self._phases.move(job)
 
     def loaded_longer(self, job: Job) -> float:
@@ -336,7 +332,7 @@ class Records:
                 done_s, job.phase_since_s = job.attempt.load_assumed_s, self._phases.now_s
                 job.spent.run_s += done_s
                 if job.estimate.remaining_s is not None:
-                    job.estimate.remaining_s = max(0.0, job.estimate.remaining_s - done_s)
+                    expect_left(job.estimate, max(0.0, job.estimate.remaining_s - done_s))
             self._phases.change(job, FIRST_STEP, job.placement.reason)
         else:
             self._phases.move(job)
@@ -346,11 +342,16 @@ class Records:
         job.attempt.step_s, job.measured.solo_step_s, job.estimate.slowdown = step_s, solo_step_s, slowdown
 
     def note_progress(
-        self, job: Job, step: int, remaining_s: float | None, source: str | None = None
+        self,
+        job: Job,
+        step: int,
+        remaining_s: float | None,
+        source: str | None = None,
+        spread_s: Spread = UNSPREAD,
     ) -> None:
         """How far it is by now, and what is expected from here on."""
         job.progress.step, job.estimate.remaining_at_s = step, self._phases.now_s
-        self.expect(job, remaining_s, source)
+        self.expect(job, remaining_s, source, spread_s)
 
     def see_length(self, job: Job, total_steps: int | None) -> None:
         """How many steps the job will make, as seen in its script's loops."""
@@ -408,11 +409,14 @@ class Records:
 
     # --- What is expected of it --------------------------------------------------------------------
 
-    def expect(self, job: Job, remaining_s: float | None, source: str | None = None) -> None:
-        """What is left of it, by another estimate; `source`: where that comes from, if from elsewhere."""
-        job.estimate.remaining_s = remaining_s
+    def expect(
+        self, job: Job, remaining_s: float | None, source: str | None = None, spread_s: Spread = UNSPREAD
+    ) -> None:
+        """What is left of it, by another estimate; `source`: where that comes from, if from elsewhere, with
+        what a tenth of such jobs stay below and exceed."""
+        expect_left(job.estimate, remaining_s)
         if source is not None:
-            job.estimate.source = source
+            job.estimate.source, (job.estimate.low_s, job.estimate.high_s) = source, spread_s
         self._phases.move(job)
 
     def note_training(self, job: Job, use: BudgetUse) -> None:
@@ -427,10 +431,8 @@ class Records:
 
     def repace(self, job: Job, slowdown: float) -> None:
         """The job has another pace from now on."""
-        job.estimate.remaining_s, job.estimate.remaining_at_s = (
-            job.remaining_now_s(self._phases.now_s),
-            self._phases.now_s,
-        )
+        expect_left(job.estimate, job.remaining_now_s(self._phases.now_s))
+        job.estimate.remaining_at_s = self._phases.now_s
         job.estimate.slowdown = slowdown
         self._phases.move(job)
 

@@ -28,10 +28,11 @@ from cotenant.controller.domain import (
     JobId,
     JobMeasurements,
     JobSpec,
+    basis_of,
     because,
 )
 from cotenant.controller.engine import Engine
-from cotenant.controller.history import EtaQuestion, LengthClaim, kind_of_source, run_s
+from cotenant.controller.history import EtaQuestion, LengthClaim, run_s
 from cotenant.controller.knowledge import PairTable, signature
 from cotenant.controller.models.eta import ArrivalSeen
 from cotenant.controller.models.lengths import LEFT_MIN_S, Lengths, left_of_spread_s, strata
@@ -89,7 +90,7 @@ class Drawing:
         """The source of its estimate, the estimated total, and how much of it the job has had."""
         spent_s = run_s(job, now_s)
         claims = self._claims.get(job.job_id, ())
-        source = kind_of_source(job.estimate.source)
+        source = basis_of(job.estimate.source)
         claim = next((each for each in reversed(claims) if each.source == source), None)
         if left_s > 0.0 and (claim is None or source in MEASURED):
             return source, spent_s + left_s, spent_s

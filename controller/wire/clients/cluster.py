@@ -199,6 +199,13 @@ class KnownProfile(JsonView, frozen=True, kw_only=True, tag="known-profile/1"):
     source: str | None
     indicators: dict[str, IndicatorView]
     throughput: ThroughputView | None
+    family: str = ""
+    """The same for all profiles of one program with the same words and other numbers, on as many devices of
+    one type; empty: not known."""
+    family_words: OfCommand[tuple[str, ...]] = ()
+    """The words of their commands with `#` for each number."""
+    family_run_s: tuple[float, ...] = ()
+    """How long the last runs of the family trained, in ascending order."""
 
 
 class KnownProfiles(Reply, frozen=True, kw_only=True, tag="profile-list"):

@@ -62,7 +62,7 @@ def test_profiles_of_one_name_differ_in_their_commands_and_times(
     commands = (("python", "train.py", "--lr", "0.1"), ("python", "train.py", "--lr", "0.2"))
     rows = [known(f"key{at}", command=each) for at, each in enumerate(commands)]
     controller.says(wire.ListProfiles, known_list(*rows))
-    head, *lines = cotenant("profile", "list").out.splitlines()
+    head, *lines = cotenant("profile", "list", "-o", "wide").out.splitlines()
     assert "LEARNED" in head
     assert [line.endswith(shlex.join(each)) for line, each in zip(lines, commands, strict=True)] == [
         True,
@@ -243,7 +243,7 @@ def test_submit_may_ask_for_the_profile_in_place_or_for_none(
 
 def test_profile_list_and_show(controller: StandIn, cotenant: Cotenant) -> None:
     controller.says(wire.ListProfiles, known_list(known(), known("fedcba654321", gpus=4, hosts=2)))
-    table = cotenant("profile", "list").out.splitlines()
+    table = cotenant("profile", "list", "-o", "wide").out.splitlines()
     assert table[1].split()[:8] == ["abcdef123456", "train", "ada", "1", "cpu", "8", "1,2", "0.12s"]
     assert "4/2 hosts" in table[2]
     document = json.loads(cotenant("profile", "list", "-o", "json").out)
@@ -253,6 +253,27 @@ def test_profile_list_and_show(controller: StandIn, cotenant: Cotenant) -> None:
     assert "not measured" in page and "0.01" in page and "python train.py" in page
     assert json.loads(cotenant("profile", "show", "abc", "-o", "json").out)["key"] == "abcdef123456"
     assert cotenant("profile", "show", "nothing").code == 3
+
+
+def test_commands_that_differ_in_numbers_are_one_line_and_shown_one_by_one(
+    controller: StandIn, cotenant: Cotenant
+) -> None:
+    larger = msgspec.structs.replace(MEASURED, points=(msgspec.structs.replace(POINTS[0], memory_mib=420.0),))
+    words: dict[str, Any] = {"family": "fa0000000000", "family_run_s": (20.0, 90.0)}
+    words["family_words"] = ("python", "train.py", "--lr", "#")
+    rows = [
+        known(f"key{at}", each, command=("python", "train.py", "--lr", f"0.{at}"), **words)
+        for at, each in enumerate((MEASURED, larger))
+    ]
+    alone = known("other0000000", command=("python", "other.py", "3"), family="fb0000000000")
+    controller.says(wire.ListProfiles, known_list(*rows, alone))
+    table = [" ".join(line.split()) for line in cotenant("profile", "list").out.splitlines()]
+    assert table[1].startswith("fa0000000000 train") and table[1].endswith("python train.py --lr #")
+    assert "300M to 420M" in table[1] and " 2 20s to 1m30s " in table[1]
+    assert table[2].startswith("other0000000") and table[2].endswith("python other.py 3")
+    assert len(json.loads(cotenant("profile", "list", "-o", "json").out)["known-profiles"]) == 3
+    shown = cotenant("profile", "show", "fa0").out
+    assert "--lr 0.0" in shown and "--lr 0.1" in shown and "other.py" not in shown
 
 
 def test_profile_forget(controller: StandIn, cotenant: Cotenant) -> None:
