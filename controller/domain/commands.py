@@ -63,6 +63,8 @@ class StartAttempt(Command, frozen=True, kw_only=True, tag="StartAttempt"):
     """Of each of its devices; below 1: of its only one."""
     share_bound: ShareBound | None = None
     """What sharing may cost it; None: anything."""
+    slot_limit_mib: int = 0
+    """Of main memory, per CPU slot: what the co-tenants leave to a job whose need is unknown; 0: no limit."""
 
 
 INTERRUPT_S: Final = 30.0

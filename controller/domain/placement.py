@@ -27,6 +27,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     fraction: float = 1.0
     """Below 1: of its one device it holds this part, and others may hold the rest (`domain/tenancy.py`)."""
     reason: Reason
+    is_limited: bool = False
+    """What it needs is unknown: `memory_mib` is what its co-tenants leave, and more ends it."""
 
     @property
     def size(self) -> float:

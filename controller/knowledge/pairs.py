@@ -30,6 +30,7 @@ from cotenant.controller.performance import (
     keep_bounds,
     leaves_too_little,
     maxima,
+    trial_ratios,
 )
 
 
@@ -299,13 +300,35 @@ class PairTable:
         cannot_wait = (bounds[0].is_own and not partner.spec.launch.can_wait) or (
             bounds[1].is_own and not job.spec.launch.can_wait
         )
+        was_lost = any(each is not None and each.not_held for each in (one, two))
         over_bound = (
             cannot_wait
-            or (counts and any(each is not None and each.not_held for each in (one, two)))
+            or (counts and was_lost)
             or (was_seen and leaves_too_little(kept, *bounds, guest_min))
             or (kept.over_bound and not self._may_be_tried(job, partner, xi))
         )
-        return kept if kept.over_bound == over_bound else msgspec.structs.replace(kept, over_bound=over_bound)
+        is_known = cannot_wait or was_lost or was_seen or xi.source not in ("default", "duty-cycle")
+        trial = None if is_known else self._expect_trial(job, partner, xi)
+        if (kept.over_bound, kept.trial) == (over_bound, trial):
+            return kept
+        return msgspec.structs.replace(kept, over_bound=over_bound, trial=trial)
+
+    def _expect_trial(self, job: Job, partner: Job, xi: Interference) -> tuple[float, float] | None:
+        """The ratios of a pair that may be tried; None where not one of the two names a bound, or the other
+        would be left too little."""
+        bounds = self.bound_of(job), self.bound_of(partner)
+        if bounds[0].is_own == bounds[1].is_own:
+            return None
+        mine, theirs = job.measured.profile, partner.measured.profile
+        busy = mine and mine.duty_cycle, theirs and theirs.duty_cycle
+        trial = trial_ratios(xi, *bounds, busy)
+        return trial if trial[bounds[0].is_own] <= 1.0 / self.sharing.guest_min else None
+
+    def is_on_trial(self, job: Job, partner: Job) -> bool:
+        """Whether two jobs that share are a pair of which nothing has been seen yet."""
+        entries = (self.entries.get(self._key(*each)) for each in ((job, partner), (partner, job)))
+        is_seen = any(each is not None and (each.count or each.not_compared) for each in entries)
+        return not is_seen and self.interference(job, partner).trial is not None
 
     def _may_be_tried(self, job: Job, partner: Job, xi: Interference) -> bool:
         """Whether two of whom nothing is known share for once: the bound is held all the same, and a minute

@@ -9,7 +9,17 @@ import msgspec
 from cotenant.agent.supervisor.core.exit_rules import SIGNALS_OF_SHELLS
 
 ExitCause = Literal[
-    "", "stop", "no-agreement", "deadline", "lease", "start-deadline", "peer", "memory", "linger", "hang"
+    "",
+    "stop",
+    "no-agreement",
+    "deadline",
+    "lease",
+    "start-deadline",
+    "peer",
+    "memory",
+    "slot",
+    "linger",
+    "hang",
 ]
 """Why the supervisor ended the processes; empty if they ended by themselves."""
 

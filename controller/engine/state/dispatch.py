@@ -434,6 +434,7 @@ def start_commands(
     port = first.port_first + (job.number * 31 + job.attempt.number) % first.port_count
     newest = job.newest_checkpoint if job.progress.checkpoints else None
     is_capped = shared or placement.capped or placement.beside
+    is_slot_limited = placement.is_limited and ledger.devices[placement.devices[0]].kind == "cpu"
     profile_s = config.profile_s if is_profiled(ledger, job, shared) else 0.0
     limit_left_s = job.limit_left_s(ledger.now_s) if job.spec.launch.slurm else None
     bound = ledger.pairs.bound_of(job) if ledger.pairs.has_bounds else UNBOUNDED
@@ -469,6 +470,7 @@ def start_commands(
             step_batch=step_batch,
             fraction=placement.fraction,
             share_bound=bound if bound.max != inf else None,
+            slot_limit_mib=placement.memory_mib or 0 if is_slot_limited else 0,
         )
         for member in gang
     ]

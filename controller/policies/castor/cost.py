@@ -45,9 +45,7 @@ from cotenant.controller.policies.sharing import (
     ShareableSlot,
     ShareableSlots,
     SubBatch,
-    known_batches,
     nobody,
-    sub_batches,
 )
 
 
@@ -207,7 +205,7 @@ def best_share(plan: Plan, job: Job, slots: CostSlots) -> Set | None:
         partners = partners[:1]
     if not partners:
         return None
-    choices = known_batches(job, slots.batches)
+    choices = slots.batches_of(job)
     alone = {partner.slot.devices[0]: partner for partner in partners}
     best: Set | None = None
     wheres = [
@@ -389,10 +387,11 @@ def why_refused(view: View, job: Job, slots: CostSlots, slot: ShareableSlot) -> 
     """Why a job does not share with one tenant, and how near it was to a gain; no reason if it would."""
     partner = slot.partner
     again = slots.why_not_again(job, partner)
-    unknown = why_unknown(job, slots.expected_left_s(job), partner, slots.expected_left_s(partner))
+    lefts = (job, slots.expected_left_s(job), partner, slots.expected_left_s(partner))
+    unknown = why_unknown(view, *lefts, limited=slots.may_limit(job, partner))
     if again is not None or unknown is not None:
         return -NEVER, again or unknown
-    choices = sub_batches(job)
+    choices = slots.batches_of(job)
     split = _split(choices, slot.left_mib)
     if split is None:
         return -NEVER, no_memory(job, partner, choices, slot.left_mib)

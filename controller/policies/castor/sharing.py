@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 
 from cotenant.controller.domain import Job, Reason, because
 from cotenant.controller.performance import XiSource, pair_timing
-from cotenant.controller.planning import SchedulingClass, View, memory_unknown, peak_mib
+from cotenant.controller.planning import SchedulingClass, View, peak_mib
 from cotenant.controller.policies.sharing import (
     Floats,
     Mask,
     ShareableSlots,
     SubBatch,
-    known_batches,
     least_slowdown,
+    memory_unknown,
     slowdown,
     sub_batches,
 )
@@ -74,7 +74,7 @@ def newcomer_table(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Ne
                 id(job.measured.profile),
             )
             alike[view.queue.class_of(job), like] += [job]
-    splits = [(known_batches(here[0], slots.batches), key[0], here) for key, here in alike.items()]
+    splits = [(slots.batches_of(here[0]), key[0], here) for key, here in alike.items()]
     kinds = [(choices, wanted, here) for choices, wanted, here in splits if choices]
     able, classes = [job for *_, here in kinds for job in here], [wanted for _, wanted, _ in kinds]
     of = np.array([kind for kind, (*_, here) in enumerate(kinds) for _ in here], dtype=np.intp)
@@ -143,8 +143,17 @@ class SharingChoice(msgspec.Struct, frozen=True, kw_only=True):
         return self.shared_s < self.sequential_s
 
 
-def why_unknown(newcomer: Job, mine_s: float | None, partner: Job, theirs_s: float | None) -> Reason | None:
-    """What is missing to decide on this pair, if anything is. `mine_s`, `theirs_s`: what both have left."""
+def why_unknown(
+    view: View,
+    newcomer: Job,
+    mine_s: float | None,
+    partner: Job,
+    theirs_s: float | None,
+    *,
+    limited: bool = False,
+) -> Reason | None:
+    """What is missing to decide on this pair, if anything is. `mine_s`, `theirs_s`: what both have left.
+    `limited`: the newcomer may join without that its memory is known."""
     if mine_s is None and theirs_s is None:
         why = f"lengths unknown: give --iterations or --expect (jobs {newcomer.job_id} and {partner.job_id})"
         return because("sharing-unknown", partner.job_id, why)
@@ -152,8 +161,8 @@ def why_unknown(newcomer: Job, mine_s: float | None, partner: Job, theirs_s: flo
         unknown = newcomer if mine_s is None else partner
         why = f"the length of job {unknown.job_id} is unknown: give --iterations or --expect"
         return because("sharing-unknown", partner.job_id, why)
-    if peak_mib(newcomer, 1) is None:
-        return because("sharing-unknown", partner.job_id, memory_unknown(newcomer))
+    if peak_mib(newcomer, 1) is None and not limited:
+        return memory_unknown(newcomer, partner, view.now_s, measured=view.running.training)
     return None
 
 
@@ -167,7 +176,7 @@ def best_sharing(view: View, newcomer: Job, partner: Job, left_mib: int) -> Shar
         The choice with the least average completion time (it may still not pay), or why there is none.
     """
     mine_s, theirs_s = newcomer.known_left_s(view.now_s), partner.known_left_s(view.now_s)
-    unknown = why_unknown(newcomer, mine_s, partner, theirs_s)
+    unknown = why_unknown(view, newcomer, mine_s, partner, theirs_s)
     if unknown is not None:
         return unknown
     assert mine_s is not None and theirs_s is not None
