@@ -41,6 +41,7 @@ class StartAttempt(Command, frozen=True, kw_only=True, tag="StartAttempt"):
     memory_cap_mib: int | None
     """Per device, while sharing; None = no cap."""
     host_memory_mib: int
+    """What it may use of main memory: asked for, or what its co-tenants leave on CPU slots; 0 = no limit."""
     cpus: int
     resume_step: int
     """Of the newest durable checkpoint that the ledger knows; the job may find a newer one that verifies."""
@@ -63,8 +64,6 @@ class StartAttempt(Command, frozen=True, kw_only=True, tag="StartAttempt"):
     """Of each of its devices; below 1: of its only one."""
     share_bound: ShareBound | None = None
     """What sharing may cost it; None: anything."""
-    slot_limit_mib: int = 0
-    """Of main memory, per CPU slot: what the co-tenants leave to a job whose need is unknown; 0: no limit."""
 
 
 INTERRUPT_S: Final = 30.0

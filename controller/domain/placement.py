@@ -16,7 +16,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     accumulation_steps: int = 1
     sub_batch: int | None = None
     memory_mib: int | None = None
-    """Planned peak per device; the cap when sharing. None: unknown, so the device is not shared."""
+    """Planned peak per device; the cap when sharing. Of a guest of unknown need: what its co-tenants leave.
+    None: unknown, so the device is not shared."""
     slowdown: float = 1.0
     """Expected step time / step time alone at the whole batch, at the moment of placing."""
     capped: bool = False
@@ -27,8 +28,6 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     fraction: float = 1.0
     """Below 1: of its one device it holds this part, and others may hold the rest (`domain/tenancy.py`)."""
     reason: Reason
-    is_limited: bool = False
-    """What it needs is unknown: `memory_mib` is what its co-tenants leave, and more ends it."""
 
     @property
     def size(self) -> float:

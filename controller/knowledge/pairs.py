@@ -324,12 +324,6 @@ class PairTable:
         trial = trial_ratios(xi, *bounds, busy)
         return trial if trial[bounds[0].is_own] <= 1.0 / self.sharing.guest_min else None
 
-    def is_on_trial(self, job: Job, partner: Job) -> bool:
-        """Whether two jobs that share are a pair of which nothing has been seen yet."""
-        entries = (self.entries.get(self._key(*each)) for each in ((job, partner), (partner, job)))
-        is_seen = any(each is not None and (each.count or each.not_compared) for each in entries)
-        return not is_seen and self.interference(job, partner).trial is not None
-
     def _may_be_tried(self, job: Job, partner: Job, xi: Interference) -> bool:
         """Whether two of whom nothing is known share for once: the bound is held all the same, and a minute
         together tells. Not where both have one: pausing either would cost it its own."""

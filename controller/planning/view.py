@@ -283,9 +283,6 @@ class PairsView(Protocol):
     def interferences(self, jobs: Sequence[Job], partners: Sequence[Job]) -> Sequence[Sequence[Interference]]:
         """`interference` of each of these beside each of those, in the time of a few asked for alone."""
 
-    def is_on_trial(self, job: Job, partner: Job) -> bool:
-        """Whether two jobs that share are a pair of which nothing has been seen yet."""
-
 
 class ResumesView(Protocol):
     """How resumes have come out, by kind of job: one user's command and code."""

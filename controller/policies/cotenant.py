@@ -36,7 +36,7 @@ the two all come before the record that a kind of job has beside others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import inf
 from typing import Final, NamedTuple
 
@@ -153,7 +153,6 @@ class RecordSlots(CostSlots):
     """
 
     guesses = True
-    _bounded: list[bool] | None = None
 
     def pairs(self, jobs: Sequence[Job], partners: Sequence[Job]) -> list[list[Interference]]:
         found = super().pairs(jobs, partners)
@@ -165,7 +164,7 @@ class RecordSlots(CostSlots):
 
     def batches_of(self, job: Job) -> tuple[SubBatch, ...]:
         found = super().batches_of(job)
-        if found or peak_mib(job, 1) is not None or not any(self._are_bounded()):
+        if found or peak_mib(job, 1) is not None or not self._has_bounded:
             return found
         return (SubBatch(1, job.batch_size or 0, LIMIT_MIB_MIN, 1.0),)
 
@@ -180,10 +179,10 @@ class RecordSlots(CostSlots):
         return found
 
     def take(self, taken: tuple[DeviceId, ...]) -> None:
-        partners = {self[self._at[device_id]].partner.number for device_id in taken if device_id in self._at}
+        joined = {self[self._at[device_id]].partner.number for device_id in taken if device_id in self._at}
         super().take(taken)
-        for slot, is_bounded in zip(self.everything(), self._are_bounded(), strict=True):
-            if is_bounded and slot.devices and slot.partner.number in partners:
+        for slot in self:
+            if slot.partner.number in joined and self._names_bound(slot.partner):
                 super().take(slot.devices)
 
     def _needs_mib(self, partner: Job) -> int:
@@ -192,7 +191,7 @@ class RecordSlots(CostSlots):
             return needed
         staying = {job_id for device_id in placed.devices for job_id in self._plan.staying(device_id)}
         for job_id in sorted(staying - {partner.job_id}):
-            if self._view.pairs.is_on_trial(partner, self._view.jobs[job_id]):
+            if self._view.pairs.interference(partner, self._view.jobs[job_id]).trial is not None:
                 self.closed = because("sharing-trial", partner.job_id, job_id)
                 return 0
         return needed
@@ -200,11 +199,9 @@ class RecordSlots(CostSlots):
     def _names_bound(self, job: Job) -> bool:
         return self._view.pairs.bound_of(job).is_own
 
-    def _are_bounded(self) -> list[bool]:
-        """Whether the tenant of each slot names a bound."""
-        if self._bounded is None:
-            self._bounded = [self._names_bound(slot.partner) for slot in self.everything()]
-        return self._bounded
+    @cached_property
+    def _has_bounded(self) -> bool:
+        return any(self._names_bound(slot.partner) for slot in self.everything())
 
 
 def expect(xi: Interference, is_bounded: bool) -> Interference:

@@ -90,12 +90,9 @@ class OutsideSignal(Happening, frozen=True, kw_only=True):
 
 
 class OverMemory(Happening, frozen=True, kw_only=True):
-    """The processes use more host memory than the job asked for, where no cgroup enforces it; or more than
-    its co-tenants leave it."""
+    """The processes use more host memory than the job asked for, where no cgroup enforces it."""
 
     used_mib: float
-    is_of_slot: bool = False
-    """It is the memory of its CPU slots that was exceeded, not what the job asked for."""
 
 
 class Noted(Happening, frozen=True, kw_only=True):

@@ -116,7 +116,6 @@ def _certain(ending: Ending) -> ExitVerdict | None:
         exit_code=ending.exits[0].shell_code if ending.exits and outcome == "user-failed" else None,
         detail=text.format(**words),
         ours=text.format(**words | {"failed": ""}),
-        out_of_memory=ending.cause == "slot",
         rule=ending.cause,
     )
 
@@ -135,16 +134,13 @@ _TOLD_TO_END: Final[dict[ExitCause, str]] = {
     "(the limit is agent.start_deadline_s)",
     "hang": "no step for {silent_s:.0f} s{usual} and no training thread moved: it hangs; all stacks are in "
     "its log; {back}",
-    "memory": "used {memory_mib:.0f} MiB of host memory and asked for {host_memory_mib} MiB (--host-mem)",
-    "slot": "used {memory_mib:.0f} MiB of main memory, more than its co-tenants left it; its need was "
-    "not known (--mem)",
+    "memory": "used {memory_mib:.0f} MiB of host memory; it may use {host_memory_mib} MiB (see --host-mem)",
 }
 
 
 _OUTCOMES: Final[dict[ExitCause, Outcome]] = {
     "start-deadline": "user-failed",
     "memory": "user-failed",
-    "slot": "user-failed",
     "hang": "infra-failed",  # A lost link, a peer that died unseen: another start may well go on.
 }
 

@@ -9,17 +9,7 @@ import msgspec
 from cotenant.agent.supervisor.core.exit_rules import SIGNALS_OF_SHELLS
 
 ExitCause = Literal[
-    "",
-    "stop",
-    "no-agreement",
-    "deadline",
-    "lease",
-    "start-deadline",
-    "peer",
-    "memory",
-    "slot",
-    "linger",
-    "hang",
+    "", "stop", "no-agreement", "deadline", "lease", "start-deadline", "peer", "memory", "linger", "hang"
 ]
 """Why the supervisor ended the processes; empty if they ended by themselves."""
 

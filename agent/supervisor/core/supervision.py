@@ -216,9 +216,9 @@ class Supervision:
                 self._say(self._coordination.hear(event, self._now_s))
             case OutsideSignal(number=number):
                 self._roll.note_outside(number, self._now_s)
-            case OverMemory(used_mib=used_mib, is_of_slot=is_of_slot):
+            case OverMemory(used_mib=used_mib):
                 self._over_mib = used_mib
-                self._leave(Leave(cause="slot" if is_of_slot else "memory", grace_s=0.0))
+                self._leave(Leave(cause="memory", grace_s=0.0))
                 if self._phase == "leaving":
                     self._departure.hurry(self._now_s)
             case ClientsTerminated(outcomes=outcomes, problem=problem):

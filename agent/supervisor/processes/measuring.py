@@ -241,17 +241,12 @@ class Measuring:
         return [sampled, *self._find_over_memory(sampler)]
 
     def _find_over_memory(self, sampler: Sampler) -> list[OverMemory]:
-        """Where no cgroup limits host memory, and more is used than was asked for; or than is left on its
-        slots."""
-        start = self._order.start
-        asked_mib = 0 if self._cgroup.limits_memory else start.host_memory_mib
-        slots_mib = start.slot_limit_mib * self._order.slots_each * len(self._order.ranks)
-        limit_mib = min(filter(None, (asked_mib, slots_mib)), default=0)
-        if not limit_mib or sampler.resident_mib <= limit_mib:
+        """Where no cgroup limits host memory, and more is used than was asked for."""
+        limit_mib = self._order.start.host_memory_mib
+        if not limit_mib or self._cgroup.limits_memory or sampler.resident_mib <= limit_mib:
             return []
         used_mib = sampler.proportional_mib()
-        over = OverMemory(used_mib=used_mib, is_of_slot=limit_mib != asked_mib)
-        return [over] if used_mib > limit_mib else []
+        return [OverMemory(used_mib=used_mib)] if used_mib > limit_mib else []
 
     def collect(self, now_s: float) -> None:
         """Read the indicators, as often as their source wants; they are handed over with the next sample."""

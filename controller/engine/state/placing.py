@@ -237,7 +237,7 @@ def _check_sharing(
         return because(
             "sharing-unknown", staying[0].job_id, f"the memory that job {unknown} needs is not known"
         )
-    left = device.usable_mib - sum(p or 0 for p in planned)
+    left = _left_mib(ledger, device_id)
     if (needed or 1) > left:
         return because("refused-memory", what, needed or 1, device_id, left)
     return None
@@ -263,8 +263,7 @@ def placement(ledger: Ledger, job: Job, action: Place | Share | Resize, *, polic
         steps = 1 if job.must_stay_whole else job.spec.micro_batches(len(devices))
     tenants = (t for d in devices for t in ledger.holdings.tenants(d) if ledger.jobs[t].phase not in LEAVING)
     beside = tuple(dict.fromkeys(tenants)) if isinstance(action, Share) else ()
-    is_limited = memory_mib is None and bool(beside)
-    if is_limited:
+    if memory_mib is None and beside:
         memory_mib = min(_left_mib(ledger, device_id) for device_id in devices)
     first = ledger.devices[devices[0]]
     fraction = fraction_of(job, first)
@@ -280,7 +279,6 @@ def placement(ledger: Ledger, job: Job, action: Place | Share | Resize, *, polic
         beside=beside,
         fraction=fraction,
         reason=action.reason,
-        is_limited=is_limited,
     )
 
 

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from cotenant.controller.domain import DeviceId, Job, Reason, because
-from cotenant.controller.planning import Plan, View
+from cotenant.controller.planning import Plan, View, peak_mib
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import (
     NewcomerTable,
@@ -45,6 +45,7 @@ from cotenant.controller.policies.sharing import (
     ShareableSlot,
     ShareableSlots,
     SubBatch,
+    memory_unknown,
     nobody,
 )
 
@@ -387,10 +388,11 @@ def why_refused(view: View, job: Job, slots: CostSlots, slot: ShareableSlot) -> 
     """Why a job does not share with one tenant, and how near it was to a gain; no reason if it would."""
     partner = slot.partner
     again = slots.why_not_again(job, partner)
-    lefts = (job, slots.expected_left_s(job), partner, slots.expected_left_s(partner))
-    unknown = why_unknown(view, *lefts, limited=slots.may_limit(job, partner))
+    unknown = why_unknown(job, slots.expected_left_s(job), partner, slots.expected_left_s(partner))
     if again is not None or unknown is not None:
         return -NEVER, again or unknown
+    if peak_mib(job, 1) is None and not slots.may_limit(job, partner):
+        return -NEVER, memory_unknown(job, partner, view.now_s, measured=view.running.training)
     choices = slots.batches_of(job)
     split = _split(choices, slot.left_mib)
     if split is None:

@@ -143,17 +143,8 @@ class SharingChoice(msgspec.Struct, frozen=True, kw_only=True):
         return self.shared_s < self.sequential_s
 
 
-def why_unknown(
-    view: View,
-    newcomer: Job,
-    mine_s: float | None,
-    partner: Job,
-    theirs_s: float | None,
-    *,
-    limited: bool = False,
-) -> Reason | None:
-    """What is missing to decide on this pair, if anything is. `mine_s`, `theirs_s`: what both have left.
-    `limited`: the newcomer may join without that its memory is known."""
+def why_unknown(newcomer: Job, mine_s: float | None, partner: Job, theirs_s: float | None) -> Reason | None:
+    """Whose length is missing to decide on a pair, if any is. `mine_s`, `theirs_s`: what both have left."""
     if mine_s is None and theirs_s is None:
         why = f"lengths unknown: give --iterations or --expect (jobs {newcomer.job_id} and {partner.job_id})"
         return because("sharing-unknown", partner.job_id, why)
@@ -161,8 +152,6 @@ def why_unknown(
         unknown = newcomer if mine_s is None else partner
         why = f"the length of job {unknown.job_id} is unknown: give --iterations or --expect"
         return because("sharing-unknown", partner.job_id, why)
-    if peak_mib(newcomer, 1) is None and not limited:
-        return memory_unknown(newcomer, partner, view.now_s, measured=view.running.training)
     return None
 
 
@@ -176,9 +165,11 @@ def best_sharing(view: View, newcomer: Job, partner: Job, left_mib: int) -> Shar
         The choice with the least average completion time (it may still not pay), or why there is none.
     """
     mine_s, theirs_s = newcomer.known_left_s(view.now_s), partner.known_left_s(view.now_s)
-    unknown = why_unknown(view, newcomer, mine_s, partner, theirs_s)
+    unknown = why_unknown(newcomer, mine_s, partner, theirs_s)
     if unknown is not None:
         return unknown
+    if peak_mib(newcomer, 1) is None:
+        return memory_unknown(newcomer, partner, view.now_s, measured=view.running.training)
     assert mine_s is not None and theirs_s is not None
     xi = view.pairs.interference(newcomer, partner)
     best: SharingChoice | None = None

@@ -90,9 +90,9 @@ def test_a_guest_of_unknown_memory_is_limited_to_what_the_bounded_job_leaves(kin
     (start,) = [each for each in desk.commands if isinstance(each, StartAttempt)]
     left = 3900
     assert start.memory_cap_mib == left
-    assert start.slot_limit_mib == (left if kind == "cpu" else 0)
+    assert start.host_memory_mib == (left if kind == "cpu" else 0)
     desk.start(2)
-    desk.end(2, "user-failed", out_of_memory=True)
+    desk.end(2, "user-failed", **({"rule": "own memory limit"} if kind == "cpu" else {"out_of_memory": True}))
     assert desk.phase(2) == "queued" and "ran out of device memory" in desk.why(2)
 
 
@@ -131,6 +131,7 @@ def test_a_gang_that_names_a_bound_tries_one_co_tenant_at_a_time() -> None:
     assert "what sharing with 2 costs it has not been measured yet" in desk.why(3)
     desk.start(2)
     desk.engine.pairs.observe(desk.job(1), desk.job(2), 1.05)
+    desk.engine.pairs.observe(desk.job(2), desk.job(1), 1.5)
     desk.submit(4, **job("w.py", 300.0, **KNOWN))
     assert sum(desk.phase(each) == "loading" for each in (3, 4)) == 1
 
