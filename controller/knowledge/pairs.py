@@ -319,9 +319,10 @@ class PairTable:
         bounds = self.bound_of(job), self.bound_of(partner)
         if bounds[0].is_own == bounds[1].is_own:
             return None
-        mine, theirs = job.measured.profile, partner.measured.profile
-        busy = mine and mine.duty_cycle, theirs and theirs.duty_cycle
-        trial = trial_ratios(xi, *bounds, busy)
+        busy = [
+            p.duty_cycle if p is not None else None for p in (job.measured.profile, partner.measured.profile)
+        ]
+        trial = trial_ratios(xi, *bounds, (busy[0], busy[1]))
         return trial if trial[bounds[0].is_own] <= 1.0 / self.sharing.guest_min else None
 
     def _may_be_tried(self, job: Job, partner: Job, xi: Interference) -> bool:
