@@ -219,7 +219,7 @@ def test_no_job_loses_more_than_the_bound_by_sharing(world: Physics, policy: str
 
 @pytest.mark.parametrize("xi", ["learned", "measured"])
 def test_an_hp_job_with_a_bound_has_guests_of_kinds_that_were_never_seen(world: Physics, xi: str) -> None:
-    """d costs a nothing. What b would cost it cannot be kept within the bound: the first b is parted from it, and
+    """d costs a nothing. What b costs it cannot be held within the bound: the first b is parted from it, and
     no other b joins."""
     table = Path(world.pairs)
     table.write_text(table.read_text() + "a,1,d,1,1.0,1.2\n")
@@ -230,3 +230,4 @@ def test_an_hp_job_with_a_bound_has_guests_of_kinds_that_were_never_seen(world: 
     assert held.shared.tolist()[1::3] == [True, True]
     assert held.run_s[0] <= 3000 * 1.05 + 25
     assert not held.shared[3] and held.shared[2] == (xi == "learned")
+    assert held.preemptions.tolist() == [0, 0, int(xi == "learned"), 0, 0]
