@@ -30,7 +30,7 @@ co-tenant. Of other kinds one that has proven its resumes costs less than one th
 
 Rule: the forecast for a pair never observed is the mean of the default speed and each kind's own record, only
 where nothing is known of the pair itself. Observations, a trained model's prediction and the duty cycles of
-the two all come before the record that a kind of job has beside others. Beside a job that names a bound such a
+the two all come before the record that a kind of job has beside others. Beside a job that names a bound the
 pair is tried (`RecordSlots`).
 """
 

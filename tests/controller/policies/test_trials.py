@@ -86,7 +86,7 @@ def test_without_a_bound_of_its_own_nobody_is_tried_and_nobody_is_limited() -> N
 def test_a_guest_of_unknown_memory_is_limited_to_what_the_bounded_job_leaves(kind: str) -> None:
     desk = desk_of(report("a", 1, memory_mib=4000, kind=kind))
     desk.run(1, **job("x.py", 400.0, resumable=False, **BOUNDED))
-    desk.submit(2, **job("y.py", None, **UNKNOWN))
+    desk.submit(2, **job("y.py", 300.0, **UNKNOWN))
     (start,) = [each for each in desk.commands if isinstance(each, StartAttempt)]
     left = 3900
     assert start.memory_cap_mib == left
@@ -142,7 +142,7 @@ def test_of_several_who_wait_a_gang_with_a_bound_tries_one() -> None:
     desk.submit(2, **job("y.py", 300.0, **KNOWN))
     desk.submit(3, **job("z.py", 300.0, **KNOWN))
     assert [desk.phase(2), desk.phase(3)] == ["queued", "queued"]
-    desk.tell(ev.ProfileLearned(job_id=desk.job(1).job_id, attempt=1, profile=profile(8, (1, 0.01, 100.0))))
+    desk.tell(ev.ProfileLearned(job_id=desk.job(1).job_id, profile=profile(8, (1, 0.01, 100.0))))
     desk.wait(0.0)
     assert sorted([desk.phase(2), desk.phase(3)]) == ["loading", "queued"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -218,7 +219,9 @@ def test_no_job_loses_more_than_the_bound_by_sharing(world: Physics, policy: str
 
 
 @pytest.mark.parametrize("xi", ["learned", "measured"])
-def test_an_hp_job_with_a_bound_has_guests_of_kinds_that_were_never_seen(world: Physics, xi: str) -> None:
+def test_an_hp_job_with_a_bound_has_guests_of_kinds_that_were_never_seen(
+    world: Physics, xi: Literal["learned", "measured"]
+) -> None:
     """d costs a nothing. What b costs it cannot be held within the bound: the first b is parted from it, and
     no other b joins."""
     table = Path(world.pairs)
