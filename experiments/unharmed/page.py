@@ -183,7 +183,8 @@ def undeclared_section(told: Sequence[Run]) -> str:
         f"p50 at most {P50_MAX:.2f} of alone."
     )
     body = "\n".join(lines)
-    return f"""## Nothing declared, nothing measured
+    return f"""
+## Nothing declared, nothing measured
 
 {verdict} {wanted}
 
@@ -192,7 +193,15 @@ def undeclared_section(told: Sequence[Run]) -> str:
 guest is tried as soon as the memory of the first job is known, and is limited to what that job leaves.
 
 {body}
+
+## Pairs under bounds
 """
+
+
+def kept_sections(text: str) -> str:
+    """The simulated sections of a page, for a machine that has no results of simulations."""
+    _, mark, rest = text.partition("## Simulated")
+    return (mark + rest.rpartition("\nMachine:")[0]).strip()
 
 
 def write(
@@ -203,7 +212,7 @@ def write(
     processors = dict.fromkeys(run["processor"] for run in runs)
     PAGE.write_text(
         f"""# Unharmed: what sharing costs a job with a bound
-
+{undeclared_section(told)}
 Real jobs on a CPU slot of one core (a gang of two on two), one thread each; no weights and no quotas: the
 kernel shares a core between two threads as it does. Ratios are to the protected job's own steps alone in
 the same run, minute by minute, p99 to p99. "Busy" is its processor time alone over the time, "guest" the
@@ -223,8 +232,7 @@ kernel gives a core away, the p99 of single steps is worse.
 What these runs do not show: GPUs, batches that the runtime splits, and as many repetitions as a claim about
 rare minutes would need.
 
-{undeclared_section(told)}
-{sections(found) if found else ""}
+{sections(found) if found else kept_sections(PAGE.read_text())}
 
 Machine: {machine}.
 """

@@ -57,7 +57,7 @@ def test_a_run_without_declarations_meets_both_figures_or_says_first_that_it_doe
     minutes = [{"p50_s": p50_s, "p99_s": 0.2, "mean_s": 0.1}]
     told = {"waited_s": 6.0, "reason": "why", "load": 1.0, "guest_steps_per_s": steps_per_s}
     text = page.undeclared_section([{**real("loader:compute", 0.1), **told, "minutes": minutes}])
-    assert text.split("\n")[2].startswith(verdict)
+    assert text.split("\n")[3].startswith(verdict)
     assert page.undeclared_section([]) == ""
 
 
