@@ -41,6 +41,7 @@ class StartAttempt(Command, frozen=True, kw_only=True, tag="StartAttempt"):
     memory_cap_mib: int | None
     """Per device, while sharing; None = no cap."""
     host_memory_mib: int
+    """What it may use of main memory: asked for, or what its co-tenants leave on CPU slots; 0 = no limit."""
     cpus: int
     resume_step: int
     """Of the newest durable checkpoint that the ledger knows; the job may find a newer one that verifies."""

@@ -22,6 +22,10 @@ SPLIT_REFUSED: Final = "cotenant.gradaccum.Refused: "
 RefusedChange = Literal["", "split", "resume"]
 
 
+HOST_LIMIT_RULES: Final = ("memory", "own memory limit", "a process over its memory limit")
+"""Supervisors' rules, by name."""
+
+
 class ExitVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """How an attempt ended on one host, and why, as its supervisor judges it."""
 
@@ -45,6 +49,11 @@ class ExitVerdict(msgspec.Struct, frozen=True, kw_only=True):
     seen, or nothing of the job's ran."""
     went_otherwise: bool = False
     """It was resumed, and showed that it was not the run that was left."""
+
+    @property
+    def is_over_host_limit(self) -> bool:
+        """It, or a process of it, was ended for using more main memory than its limit."""
+        return self.rule in HOST_LIMIT_RULES
 
     @property
     def said(self) -> tuple[str, str]:

@@ -16,7 +16,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     accumulation_steps: int = 1
     sub_batch: int | None = None
     memory_mib: int | None = None
-    """Planned peak per device; the cap when sharing. None: unknown, so the device is not shared."""
+    """Planned peak per device; the cap when sharing. Of a guest of unknown need: what its co-tenants leave.
+    None: unknown, so the device is not shared."""
     slowdown: float = 1.0
     """Expected step time / step time alone at the whole batch, at the moment of placing."""
     capped: bool = False

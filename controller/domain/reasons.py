@@ -276,6 +276,9 @@ TEMPLATES: Final[dict[str, str]] = {
     "packing-longer": "no packing with {0}: this one needs {1} GPU-seconds, more than {2} times the {3} of "
     "{0}",
     "sharing-unknown": "cannot share with {0}: {1}",
+    "sharing-memory-soon": "cannot share with {0} yet: the peak memory of job {1} is not known; it is known "
+    "about a minute after job {2} starts",
+    "sharing-trial": "cannot share with {0} yet: what sharing with {1} costs it has not been measured yet",
     "sharing-slowest": "sharing with {0} alone would pay, but not with all who hold the {1} devices it needs",
     "sharing-nobody": "no job to share with holds a device that this one could use",
     "sharing-too-few": "{0} free and {1} shareable devices; {2} are needed",

@@ -30,6 +30,7 @@ from cotenant.controller.performance import (
     keep_bounds,
     leaves_too_little,
     maxima,
+    trial_ratios,
 )
 
 
@@ -299,13 +300,30 @@ class PairTable:
         cannot_wait = (bounds[0].is_own and not partner.spec.launch.can_wait) or (
             bounds[1].is_own and not job.spec.launch.can_wait
         )
+        was_lost = any(each is not None and each.not_held for each in (one, two))
         over_bound = (
             cannot_wait
-            or (counts and any(each is not None and each.not_held for each in (one, two)))
+            or (counts and was_lost)
             or (was_seen and leaves_too_little(kept, *bounds, guest_min))
             or (kept.over_bound and not self._may_be_tried(job, partner, xi))
         )
-        return kept if kept.over_bound == over_bound else msgspec.structs.replace(kept, over_bound=over_bound)
+        is_known = cannot_wait or was_lost or was_seen or xi.source not in ("default", "duty-cycle")
+        trial = None if is_known else self._expect_trial(job, partner, xi)
+        if (kept.over_bound, kept.trial) == (over_bound, trial):
+            return kept
+        return msgspec.structs.replace(kept, over_bound=over_bound, trial=trial)
+
+    def _expect_trial(self, job: Job, partner: Job, xi: Interference) -> tuple[float, float] | None:
+        """The ratios of a pair that may be tried; None where not one of the two names a bound, or the other
+        would be left too little."""
+        bounds = self.bound_of(job), self.bound_of(partner)
+        if bounds[0].is_own == bounds[1].is_own:
+            return None
+        busy = [
+            p.duty_cycle if p is not None else None for p in (job.measured.profile, partner.measured.profile)
+        ]
+        trial = trial_ratios(xi, *bounds, (busy[0], busy[1]))
+        return trial if trial[bounds[0].is_own] <= 1.0 / self.sharing.guest_min else None
 
     def _may_be_tried(self, job: Job, partner: Job, xi: Interference) -> bool:
         """Whether two of whom nothing is known share for once: the bound is held all the same, and a minute

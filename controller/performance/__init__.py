@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # fmt: off
 _HOMES: Final = {
-    "bounds": ("UNBOUNDED", "ShareBound", "keep_bounds", "leaves_too_little", "maxima"),
+    "bounds": ("UNBOUNDED", "ShareBound", "keep_bounds", "leaves_too_little", "maxima", "trial_ratios"),
     "fitting": ("measured_steps", "numbers", "steps_in"),
     "indicators": ("INDICATOR_NAMES", "IndicatorStats", "Indicators"),
     "interference": (

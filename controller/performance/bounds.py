@@ -67,3 +67,29 @@ def keep_bounds(xi: Interference, first: ShareBound, second: ShareBound, guest_m
         kept = msgspec.structs.replace(xi, first=guest, second=second_max)
         slowest = first_max if first_max != inf else 1.0 / guest_min
     return kept if guest <= slowest else msgspec.structs.replace(kept, over_bound=True)
+
+
+BUSY_ASSUMED: Final = 0.5
+"""How much of its time a bounded job keeps its device busy, where that was not measured: an assumption."""
+
+
+def trial_ratios(
+    xi: Interference, first: ShareBound, second: ShareBound, busy: tuple[float | None, float | None]
+) -> tuple[float, float]:
+    """The ratios to expect of a pair that is tried under the bound of one of the two.
+
+    The bounded job is taken to be at its bound, which the pace holds. At 1 / max of its speed it keeps its
+    device busy for busy / max of the time; its guest gets the rest, and needs as much as it is busy alone.
+
+    Args:
+        busy: the measured duty cycle of each; None: the bounded job is `BUSY_ASSUMED`, its guest always busy.
+    """
+    first_max, second_max = maxima(first, second)
+    if xi.first <= first_max and xi.second <= second_max:
+        return xi.first, xi.second
+    is_first_bounded = first_max != inf
+    share_max = first_max if is_first_bounded else second_max
+    host_busy, guest_busy = busy if is_first_bounded else busy[::-1]
+    idle = 1.0 - min(1.0, BUSY_ASSUMED if host_busy is None else host_busy) / share_max
+    guest = max(1.0, (1.0 if guest_busy is None else guest_busy) / idle)
+    return (share_max, guest) if is_first_bounded else (guest, share_max)

@@ -316,6 +316,9 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A fatal GPU fault struck the two together not long ago: the pair is kept apart for a time."""
     over_bound: bool = False
     """What one of the two may lose at most cannot be kept beside the other (`bounds.py`)."""
+    trial: tuple[float, float] | None = None
+    """What to expect of a pair that was never measured, where one of the two names a bound (`trial_ratios`).
+    That is kept whatever the pair turns out to be, so a policy may try the pair even if `over_bound`."""
     margins: tuple[float, float] | None = None
     """Of a prediction: half the width of each one's interval that holds most truths; None without a model."""
 
@@ -327,6 +330,7 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             first_speed=self.second_speed,
             second_speed=self.first_speed,
             margins=self.margins and (self.margins[1], self.margins[0]),
+            trial=self.trial and (self.trial[1], self.trial[0]),
         )
 
     def margin(self, number: Literal[0, 1]) -> float | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "plan": ("Freed", "HostType", "Plan"),
     "tenancy": (
-        "PARTS_MAX", "ROUNDING", "HeldPart", "cores_of", "fraction_of", "held_part", "memory_unknown",
+        "PARTS_MAX", "ROUNDING", "HeldPart", "cores_of", "fraction_of", "held_part", "is_being_measured",
         "part_mib", "part_to_get", "peak_mib", "tenant_mib", "why_alone", "why_no_part",
     ),
     "view": (

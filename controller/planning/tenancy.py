@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from cotenant.controller.domain import Device, Job, JobId, Reason, because
+from cotenant.controller.domain import Device, Job, JobId, Phase, Reason, because
 from cotenant.controller.performance import memory_mib
 
 FAULTS_ALONE = 2
@@ -49,9 +49,19 @@ def why_alone(job: Job, beside: Job | None = None) -> Reason | None:
     return None
 
 
-def memory_unknown(job: Job) -> str:
-    """A reason that also says how to make the memory known."""
-    return f"the memory that job {job.job_id} needs is not known: give --mem, or run its like alone"
+MEASURED_WITHIN_S: Final = 300.0
+"""Of training: a job whose memory is not known by then is taken to be one that nothing measures."""
+
+
+def is_being_measured(job: Job, now_s: float) -> bool:
+    """Whether a job that has started will tell its peak memory soon: it is measured in its first attempt,
+    alone, about a minute after it has started."""
+    spec, placement = job.spec, job.placement
+    if placement is None or placement.beside or job.phase not in (Phase.LOADING, Phase.RUNNING):
+        return False
+    if job.attempt.number > 1 or spec.profiling == "never" or spec.is_elastic or spec.gpu_fraction < 1.0:
+        return False
+    return job.phase is Phase.LOADING or now_s - job.phase_since_s <= MEASURED_WITHIN_S
 
 
 def peak_mib(job: Job, accumulation_steps: int) -> int | None:

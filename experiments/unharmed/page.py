@@ -155,13 +155,64 @@ def _noise_text(noise: float | None) -> str:
     return f"of two stretches alone, {noise:.0%} differ by more"
 
 
-def write(runs: Sequence[Run], found: Sequence[Result], facts: Mapping[str, str | int | float]) -> Path:
+GUEST_STEPS_PER_MIN: Final = 60.0
+P50_MAX: Final = 1.12
+"""Of the bounded job's steps alone. An undeclared run is to meet both."""
+
+
+def undeclared_section(told: Sequence[Run]) -> str:
+    """Says how a guest fared of which nothing was declared, and first what was not met."""
+    if not told:
+        return ""
+    lines, missed = [], 0
+    for run in told:
+        steps = 60.0 * run["guest_steps_per_s"]
+        ratios = [minute["p50_s"] / run["alone_p50_s"] for minute in run["minutes"]]
+        is_met = steps >= GUEST_STEPS_PER_MIN and max(ratios) <= P50_MAX
+        missed += not is_met
+        said = (
+            f"* {'Met' if is_met else 'Not met'}: the guest made {steps:.0f} steps a minute; the bounded "
+            f"job's p50 was at most {max(ratios):.2f} of alone. The guest waited {run['waited_s']:.0f} s for "
+            f"a device. Its last reason for waiting: {run['reason'] or 'none'}. Load of the machine: "
+            f"{run['load']:.1f}."
+        )
+        lines.append(textwrap.fill(said, 118, subsequent_indent="  "))
+    verdict = f"Not met in {missed} of {len(told)} runs." if missed else f"Met in all runs: {len(told)}."
+    wanted = (
+        f"To meet: at least {GUEST_STEPS_PER_MIN:.0f} steps of the guest a minute, with the bounded job's "
+        f"p50 at most {P50_MAX:.2f} of alone."
+    )
+    body = "\n".join(lines)
+    return f"""
+## Nothing declared, nothing measured
+
+{verdict} {wanted}
+
+`cotenant submit --share max=1.1 -- python training.py loader`, then
+`cotenant submit -- python training.py compute`, on a fresh cluster with one slot and default settings. The
+guest is tried as soon as the memory of the first job is known, and is limited to what that job leaves.
+
+{body}
+
+## Pairs under bounds
+"""
+
+
+def kept_sections(text: str) -> str:
+    """The simulated sections of a page, for a machine that has no results of simulations."""
+    _, mark, rest = text.partition("## Simulated")
+    return (mark + rest.rpartition("\nMachine:")[0]).strip()
+
+
+def write(
+    runs: Sequence[Run], told: Sequence[Run], found: Sequence[Result], facts: Mapping[str, str | int | float]
+) -> Path:
     machine = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
     pairs = len({run["pair"] for run in runs})
     processors = dict.fromkeys(run["processor"] for run in runs)
     PAGE.write_text(
         f"""# Unharmed: what sharing costs a job with a bound
-
+{undeclared_section(told)}
 Real jobs on a CPU slot of one core (a gang of two on two), one thread each; no weights and no quotas: the
 kernel shares a core between two threads as it does. Ratios are to the protected job's own steps alone in
 the same run, minute by minute, p99 to p99. "Busy" is its processor time alone over the time, "guest" the
@@ -181,7 +232,7 @@ kernel gives a core away, the p99 of single steps is worse.
 What these runs do not show: GPUs, batches that the runtime splits, and as many repetitions as a claim about
 rare minutes would need.
 
-{sections(found) if found else ""}
+{sections(found) if found else kept_sections(PAGE.read_text())}
 
 Machine: {machine}.
 """

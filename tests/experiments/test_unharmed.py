@@ -47,6 +47,20 @@ def test_a_pair_that_was_parted_takes_turns_and_is_not_said_to_do_less() -> None
     assert "less than in turns in: no pair. Parted: a:a." in flat(page.verdicts([{**weak, "parted": True}]))
 
 
+@pytest.mark.parametrize(
+    ("steps_per_s", "p50_s", "verdict"),
+    [(1.0, 0.112, "Met in all runs"), (0.9, 0.112, "Not met in 1 of 1"), (1.0, 0.113, "Not met in 1 of 1")],
+)
+def test_a_run_without_declarations_meets_both_figures_or_says_first_that_it_does_not(
+    steps_per_s: float, p50_s: float, verdict: str
+) -> None:
+    minutes = [{"p50_s": p50_s, "p99_s": 0.2, "mean_s": 0.1}]
+    told = {"waited_s": 6.0, "reason": "why", "load": 1.0, "guest_steps_per_s": steps_per_s}
+    text = page.undeclared_section([{**real("loader:compute", 0.1), **told, "minutes": minutes}])
+    assert text.split("\n")[3].startswith(verdict)
+    assert page.undeclared_section([]) == ""
+
+
 def flat(text: str) -> str:
     return " ".join(text.split())
 

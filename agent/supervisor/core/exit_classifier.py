@@ -134,7 +134,7 @@ _TOLD_TO_END: Final[dict[ExitCause, str]] = {
     "(the limit is agent.start_deadline_s)",
     "hang": "no step for {silent_s:.0f} s{usual} and no training thread moved: it hangs; all stacks are in "
     "its log; {back}",
-    "memory": "used {memory_mib:.0f} MiB of host memory and asked for {host_memory_mib} MiB (--host-mem)",
+    "memory": "used {memory_mib:.0f} MiB of host memory; it may use {host_memory_mib} MiB (see --host-mem)",
 }
 
 

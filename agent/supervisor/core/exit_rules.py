@@ -61,7 +61,7 @@ ROWS: Final[tuple[ExitRule, ...]] = (
         outcome="user-failed",
         signals=(9,),
         need="own-oom",
-        text="killed for using more host memory than the {host_memory_mib} MiB it asked for (--host-mem)",
+        text="killed for using more host memory than the {host_memory_mib} MiB it may (see --host-mem)",
     ),
     # A loader, or a process of a process: whatever its rank made of the loss, this is where it came from.
     ExitRule(
@@ -69,7 +69,7 @@ ROWS: Final[tuple[ExitRule, ...]] = (
         outcome="user-failed",
         need="own-oom",
         text="one of its processes was killed for using more host memory than the {host_memory_mib} MiB it "
-        "asked for (--host-mem); then exit code {code}: {error}",
+        "may (see --host-mem); then exit code {code}: {error}",
     ),
     ExitRule(
         name="host out of memory",

@@ -30,7 +30,7 @@ from cotenant.controller.engine.events import claims
 from cotenant.controller.engine.events.ending import clear_suspicion, end_job, left_host, take_in_fault
 from cotenant.controller.engine.events.hosts import leave_if_due
 from cotenant.controller.engine.state.counting import is_loading
-from cotenant.controller.engine.state.dispatch import Alarm, Dispatch, hosts_of
+from cotenant.controller.engine.state.dispatch import Alarm, Dispatch, hosts_of, is_need_unknown
 from cotenant.controller.engine.state.estimating import (
     blame_memory,
     judge_again,
@@ -212,7 +212,8 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
             claims.stray_gone(dispatch, known, event.host_id)
         return
     dispatch.ledger.records.last_words(job, event)
-    if event.verdict.out_of_memory and not job.attempt.stop_cause and event.verdict.outcome == "user-failed":
+    is_out = event.verdict.out_of_memory or (event.verdict.is_over_host_limit and is_need_unknown(job))
+    if is_out and not job.attempt.stop_cause and event.verdict.outcome == "user-failed":
         crowded_out = blame_memory(dispatch.ledger, job)
         if crowded_out is not None:
             dispatch.ledger.records.blame_stop(job, "crowded", crowded_out)

@@ -410,6 +410,22 @@ def memory_cap_mib(job: Job) -> int | None:
     return placement.memory_mib if placement is not None and limited else None
 
 
+def is_need_unknown(job: Job) -> bool:
+    """Whether a job is limited to what its co-tenants leave, since nobody knows what it needs."""
+    placement = job.placement
+    return bool(placement and placement.beside and job.needed_mib(placement.accumulation_steps) is None)
+
+
+def _host_limit_mib(ledger: Ledger, job: Job, devices: int) -> int:
+    """Main memory that a job may use on a host where it has so many devices; 0: no limit."""
+    asked_mib, placement = job.spec.host_memory_mib, job.placement
+    assert placement is not None
+    if not is_need_unknown(job) or ledger.devices[placement.devices[0]].kind != "cpu":
+        return asked_mib
+    left_mib = devices * (placement.memory_mib or 0)
+    return min(asked_mib, left_mib) if asked_mib else left_mib
+
+
 def launch_of(job: Job) -> Launch:
     """How the next attempt is launched. A job that did not go on as it was left begins where that was
     proven, or at its beginning; it is not saved any more."""
@@ -457,7 +473,7 @@ def start_commands(
             sub_batch=placement.sub_batch,
             accumulation_steps=placement.accumulation_steps,
             memory_cap_mib=placement.memory_mib if is_capped else None,
-            host_memory_mib=spec.host_memory_mib,
+            host_memory_mib=_host_limit_mib(ledger, job, len(member.devices)),
             cpus=spec.cpus,
             resume_step=newest.step if newest else 0,
             checkpoint_every_s=config.checkpoint_every_s,

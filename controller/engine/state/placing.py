@@ -216,6 +216,7 @@ def _check_sharing(
     alone = why_alone(job)
     if alone is not None:
         return alone
+    is_limited = needed is None  # To what is left beside them, where that costs nobody more than a trial.
     for other in staying:
         theirs = why_alone(other, beside=job)
         if theirs is not None:
@@ -227,18 +228,26 @@ def _check_sharing(
             return because("sharing-crowded", other.job_id)
         if known.faulted:
             return because("sharing-faulted", other.job_id)
-        if known.over_bound:
+        if known.over_bound and known.trial is None:
             return because("sharing-bound", other.job_id)
+        is_limited = is_limited and known.trial is not None
     planned = [tenant_mib(other) for other in staying]
-    if needed is None or any(p is None for p in planned):
+    if (needed is None and not is_limited) or any(p is None for p in planned):
         unknown = job.job_id if needed is None else staying[0].job_id
         return because(
             "sharing-unknown", staying[0].job_id, f"the memory that job {unknown} needs is not known"
         )
-    left = device.usable_mib - sum(p or 0 for p in planned)
-    if needed > left:
-        return because("refused-memory", what, needed, device_id, left)
+    left = _left_mib(ledger, device_id)
+    if (needed or 1) > left:
+        return because("refused-memory", what, needed or 1, device_id, left)
     return None
+
+
+def _left_mib(ledger: Ledger, device_id: DeviceId) -> int:
+    """The memory of a device in MiB that its tenants leave; one that leaves the device has left it."""
+    tenants = (ledger.jobs[job_id] for job_id in ledger.holdings.tenants(device_id))
+    planned = sum(tenant_mib(tenant) or 0 for tenant in tenants if tenant.phase not in LEAVING)
+    return ledger.devices[device_id].usable_mib - planned
 
 
 def placement(ledger: Ledger, job: Job, action: Place | Share | Resize, *, policy_shares: bool) -> Placement:
@@ -252,7 +261,10 @@ def placement(ledger: Ledger, job: Job, action: Place | Share | Resize, *, polic
     if job.spec.is_elastic:
         batch = job.spec.rows(len(devices))
         steps = 1 if job.must_stay_whole else job.spec.micro_batches(len(devices))
-    beside = (t for d in devices for t in ledger.holdings.tenants(d) if ledger.jobs[t].phase not in LEAVING)
+    tenants = (t for d in devices for t in ledger.holdings.tenants(d) if ledger.jobs[t].phase not in LEAVING)
+    beside = tuple(dict.fromkeys(tenants)) if isinstance(action, Share) else ()
+    if memory_mib is None and beside:
+        memory_mib = min(_left_mib(ledger, device_id) for device_id in devices)
     first = ledger.devices[devices[0]]
     fraction = fraction_of(job, first)
     if fraction < 1.0:
@@ -264,7 +276,7 @@ def placement(ledger: Ledger, job: Job, action: Place | Share | Resize, *, polic
         memory_mib=memory_mib,
         slowdown=job.split_slowdown(steps, len(devices)),
         capped=fraction < 1.0 or (policy_shares and _may_get_co_tenants(ledger, job, devices)),
-        beside=tuple(dict.fromkeys(beside)) if isinstance(action, Share) else (),
+        beside=beside,
         fraction=fraction,
         reason=action.reason,
     )

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from cotenant.controller.domain import DeviceId, Job, Reason, because
-from cotenant.controller.planning import Plan, memory_unknown
+from cotenant.controller.planning import Plan
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import no_memory
 from cotenant.controller.policies.classic import remaining_key
@@ -27,6 +27,7 @@ from cotenant.controller.policies.sharing import (
     ShareableSlots,
     SubBatch,
     known_batches,
+    memory_unknown,
     nobody,
 )
 
@@ -99,7 +100,7 @@ class SjfFfs(Colocation):
             if again is not None:
                 refusal = again
             elif not choices:
-                refusal = because("sharing-unknown", slot.partner.job_id, memory_unknown(job))
+                refusal = memory_unknown(job, slot.partner, view.now_s, measured=view.running.training)
             elif slot.left_mib < min(choice.needed_mib for choice in choices):
                 refusal = no_memory(job, slot.partner, choices, slot.left_mib)
         if refusal is not None:

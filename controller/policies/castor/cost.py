@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from cotenant.controller.domain import DeviceId, Job, Reason, because
-from cotenant.controller.planning import Plan, View
+from cotenant.controller.planning import Plan, View, peak_mib
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import (
     NewcomerTable,
@@ -45,9 +45,8 @@ from cotenant.controller.policies.sharing import (
     ShareableSlot,
     ShareableSlots,
     SubBatch,
-    known_batches,
+    memory_unknown,
     nobody,
-    sub_batches,
 )
 
 
@@ -207,7 +206,7 @@ def best_share(plan: Plan, job: Job, slots: CostSlots) -> Set | None:
         partners = partners[:1]
     if not partners:
         return None
-    choices = known_batches(job, slots.batches)
+    choices = slots.batches_of(job)
     alone = {partner.slot.devices[0]: partner for partner in partners}
     best: Set | None = None
     wheres = [
@@ -392,7 +391,9 @@ def why_refused(view: View, job: Job, slots: CostSlots, slot: ShareableSlot) -> 
     unknown = why_unknown(job, slots.expected_left_s(job), partner, slots.expected_left_s(partner))
     if again is not None or unknown is not None:
         return -NEVER, again or unknown
-    choices = sub_batches(job)
+    if peak_mib(job, 1) is None and not slots.may_limit(job, partner):
+        return -NEVER, memory_unknown(job, partner, view.now_s, measured=view.running.training)
+    choices = slots.batches_of(job)
     split = _split(choices, slot.left_mib)
     if split is None:
         return -NEVER, no_memory(job, partner, choices, slot.left_mib)

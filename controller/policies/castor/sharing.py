@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 
 from cotenant.controller.domain import Job, Reason, because
 from cotenant.controller.performance import XiSource, pair_timing
-from cotenant.controller.planning import SchedulingClass, View, memory_unknown, peak_mib
+from cotenant.controller.planning import SchedulingClass, View, peak_mib
 from cotenant.controller.policies.sharing import (
     Floats,
     Mask,
     ShareableSlots,
     SubBatch,
-    known_batches,
     least_slowdown,
+    memory_unknown,
     slowdown,
     sub_batches,
 )
@@ -74,7 +74,7 @@ def newcomer_table(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Ne
                 id(job.measured.profile),
             )
             alike[view.queue.class_of(job), like] += [job]
-    splits = [(known_batches(here[0], slots.batches), key[0], here) for key, here in alike.items()]
+    splits = [(slots.batches_of(here[0]), key[0], here) for key, here in alike.items()]
     kinds = [(choices, wanted, here) for choices, wanted, here in splits if choices]
     able, classes = [job for *_, here in kinds for job in here], [wanted for _, wanted, _ in kinds]
     of = np.array([kind for kind, (*_, here) in enumerate(kinds) for _ in here], dtype=np.intp)
@@ -144,7 +144,7 @@ class SharingChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def why_unknown(newcomer: Job, mine_s: float | None, partner: Job, theirs_s: float | None) -> Reason | None:
-    """What is missing to decide on this pair, if anything is. `mine_s`, `theirs_s`: what both have left."""
+    """Whose length is missing to decide on a pair, if any is. `mine_s`, `theirs_s`: what both have left."""
     if mine_s is None and theirs_s is None:
         why = f"lengths unknown: give --iterations or --expect (jobs {newcomer.job_id} and {partner.job_id})"
         return because("sharing-unknown", partner.job_id, why)
@@ -152,8 +152,6 @@ def why_unknown(newcomer: Job, mine_s: float | None, partner: Job, theirs_s: flo
         unknown = newcomer if mine_s is None else partner
         why = f"the length of job {unknown.job_id} is unknown: give --iterations or --expect"
         return because("sharing-unknown", partner.job_id, why)
-    if peak_mib(newcomer, 1) is None:
-        return because("sharing-unknown", partner.job_id, memory_unknown(newcomer))
     return None
 
 
@@ -170,6 +168,8 @@ def best_sharing(view: View, newcomer: Job, partner: Job, left_mib: int) -> Shar
     unknown = why_unknown(newcomer, mine_s, partner, theirs_s)
     if unknown is not None:
         return unknown
+    if peak_mib(newcomer, 1) is None:
+        return memory_unknown(newcomer, partner, view.now_s, measured=view.running.training)
     assert mine_s is not None and theirs_s is not None
     xi = view.pairs.interference(newcomer, partner)
     best: SharingChoice | None = None

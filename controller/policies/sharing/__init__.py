@@ -11,7 +11,7 @@ from cotenant.controller.policies.sharing.expected_releases import (
     NEVER, ExpectedFree, ExpectedReleases, Together,
 )
 from cotenant.controller.policies.sharing.shareable_slots import (
-    Mask, HostAndType, ShareableSlot, ShareableSlots, is_suitable,
+    Mask, HostAndType, Ratios, ShareableSlot, ShareableSlots, is_suitable, memory_unknown,
 )
 from cotenant.controller.policies.sharing.sub_batches import Floats
 from cotenant.controller.policies.sharing.sub_batches import (
@@ -20,7 +20,7 @@ from cotenant.controller.policies.sharing.sub_batches import (
 
 __all__ = [
     "NEVER", "CoTenant", "Colocation", "ColocationParameters", "ExpectedFree", "ExpectedReleases", "Mask",
-    "Floats", "HostAndType", "ShareableSlot", "ShareableSlots", "SubBatch", "Together", "is_suitable",
-    "known_batches", "least_slowdown", "nobody", "slowdown", "sub_batches",
+    "Floats", "HostAndType", "Ratios", "ShareableSlot", "ShareableSlots", "SubBatch", "Together",
+    "is_suitable", "known_batches", "least_slowdown", "memory_unknown", "nobody", "slowdown", "sub_batches",
 ]
 # fmt: on

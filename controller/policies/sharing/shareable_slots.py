@@ -7,7 +7,7 @@ it) is computed once; what is the same for one kind (their interference ratios) 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from math import inf
 from typing import Final, NamedTuple
@@ -33,12 +33,12 @@ from cotenant.controller.planning import (
     Plan,
     SchedulingClass,
     View,
-    memory_unknown,
+    is_being_measured,
     suits,
     tenant_mib,
     why_alone,
 )
-from cotenant.controller.policies.sharing.sub_batches import Batches, Floats
+from cotenant.controller.policies.sharing.sub_batches import Batches, Floats, SubBatch, known_batches
 
 HostAndType = tuple[HostId, str]
 """A host and one type of its devices."""
@@ -68,6 +68,17 @@ def is_suitable(view: View, scheduling_class: SchedulingClass, place: HostAndTyp
     """Whether a job of this class may use devices of the place."""
     host_id, type = place
     return is_type_for(scheduling_class.gpu_type, type) and suits(view.hosts[host_id], scheduling_class)
+
+
+def memory_unknown(job: Job, partner: Job, now_s: float, *, measured: Iterable[Job] = ()) -> Reason:
+    """Why a pair does not share whose `job` needs an unknown amount of memory: it is waited for, or has to be
+    said. `measured`: jobs that may be measured instead of it, as its like."""
+    kind = signature(job.spec)
+    for one in (job, *measured):
+        if is_being_measured(one, now_s) and signature(one.spec) == kind:
+            return because("sharing-memory-soon", partner.job_id, job.job_id, one.job_id)
+    why = f"the memory that job {job.job_id} needs is not known: give --mem, or run its like alone"
+    return because("sharing-unknown", partner.job_id, why)
 
 
 class Ratios(NamedTuple):
@@ -131,7 +142,7 @@ class ShareableSlots:
             return 0
         planned = tenant_mib(partner)
         if planned is None:
-            self.closed = because("sharing-unknown", partner.job_id, memory_unknown(partner))
+            self.closed = memory_unknown(partner, partner, self._view.now_s)
         return planned or 0
 
     def _room(self, job_id: JobId, place: HostAndType, here: list[DeviceId], planned: int) -> ShareableSlot:
@@ -198,6 +209,14 @@ class ShareableSlots:
         return gpus > 1 and any(gpus > largest(scheduling_class, type) for type in types)
 
     # --- All slots at once -------------------------------------------------------------------------
+
+    def batches_of(self, job: Job) -> tuple[SubBatch, ...]:
+        """The ways to split a waiting job's batch, the whole one first; none where its memory is unknown."""
+        return known_batches(job, self.batches)
+
+    def may_limit(self, job: Job, partner: Job) -> bool:
+        """Whether a job of unknown memory may join a tenant, limited to the memory that the tenant leaves."""
+        return False
 
     def expected_left_s(self, job: Job) -> float | None:
         """Seconds that a job still trains, alone; None: its length is unknown, and it shares with nobody."""

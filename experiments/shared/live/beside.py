@@ -95,10 +95,10 @@ def run_beside(
     shares = (f"max={bound:g}" if bound else "max=none", "max=none")
     specs = [_spec(*each, memory_mib) for each in zip(kinds, logs, shares, strict=True)]
     first = client.ask(wire.Submit(specs=(specs[0],))).job_ids[0]
-    alone = Stretch(_await_steps(client, first, logs[0], ALONE_AFTER), _wait_for(lengths.alone_s))
+    alone = Stretch(await_steps(client, first, logs[0], ALONE_AFTER), wait_for(lengths.alone_s))
     second = client.ask(wire.Submit(specs=(specs[1],))).job_ids[0]
-    _await_steps(client, second, logs[1], 1)
-    together = Stretch(_wait_for(lengths.settle_s), _wait_for(lengths.together_s))
+    await_steps(client, second, logs[1], 1)
+    together = Stretch(wait_for(lengths.settle_s), wait_for(lengths.together_s))
     stands = client.ask(wire.ShowJob(job_id=first)).job.bound
     mine, guest = (read_steps(log) for log in logs)
     client.ask(wire.ChangeJobs(verb="cancel", job_ids=(second, first)))
@@ -141,7 +141,7 @@ def _spec(kind: str, log: Path, share: str, memory_mib: int) -> JobSpec:
     )
 
 
-def _await_steps(client: Client, job_id: JobId, log: Path, count: int) -> float:
+def await_steps(client: Client, job_id: JobId, log: Path, count: int) -> float:
     """Returns when the job has done so many steps, on the clock of its log."""
     deadline_s = time.monotonic() + STEPS_WITHIN_S
     while len(read_steps(log)) < count:
@@ -154,7 +154,7 @@ def _await_steps(client: Client, job_id: JobId, log: Path, count: int) -> float:
     return time.monotonic()
 
 
-def _wait_for(length_s: float) -> float:
+def wait_for(length_s: float) -> float:
     """Lets a stretch pass and returns when it ended."""
     time.sleep(length_s)
     return time.monotonic()

@@ -509,7 +509,7 @@ def test_what_never_ran(stage: Any, code: int, outcome: str, exit_code: int | No
             "ended because the controller was out of reach for too long; goes back to step 40",
         ),
         ("start-deadline", "user-failed", "no first step within 60 s after the start: it hangs"),
-        ("memory", "user-failed", "used 300 MiB of host memory and asked for 200 MiB"),
+        ("memory", "user-failed", "used 300 MiB of host memory; it may use 200 MiB"),
     ],
 )
 def test_what_we_ended_ourselves(cause: Any, outcome: str, text: str) -> None:

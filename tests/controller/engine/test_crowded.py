@@ -168,7 +168,7 @@ def test_a_profile_that_comes_while_a_job_runs_alone_makes_it_a_partner() -> Non
     desk = Desk("castor")
     desk.run(1, argv=("python", "x.py"), batch_size=8, expected_s=1000.0)
     desk.submit(2, **job("y.py", 500.0))
-    assert desk.why(2).startswith("cannot share with 1: the memory that job 1 needs is not known: give --mem")
+    assert desk.why(2).startswith("cannot share with 1 yet: the peak memory of job 1 is not known")
     desk.tell(ev.ProfileLearned(job_id=JobId("1"), profile=LIGHT))
     assert desk.phase(2) == "loading"
     assert desk.job(1).placement.memory_mib == 300

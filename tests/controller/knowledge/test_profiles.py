@@ -138,7 +138,7 @@ def test_a_job_beside_which_nobody_could_come_can_be_shared_once_it_is_measured(
     made.submit(2, memory_mib=300, expected_s=100.0)
     assert made.phase(2) == "queued"
     said = " ".join(str(each) for each in made.engine.explain(JobId("2"), made.now_s))
-    assert "the memory that job 1 needs is not known" in said
+    assert "the peak memory of job 1 is not known; it is known about a minute after" in said
     made.tell(learned(made, 1), after_s=T_PROF_S)
     assert made.phase(2) == "loading", "the profile itself is an occasion to share"
     assert made.engine.partners(JobId("2")) == ("1",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -215,3 +216,21 @@ def test_no_job_loses_more_than_the_bound_by_sharing(world: Physics, policy: str
         assert held.run_s.max() <= 1000 * share_max * 1.01, (policy, share_max)
     free = simulate(jobs, cluster(1), "sjf-ffs", physics=world)
     assert free.run_s.max() > 1000 * 1.1
+
+
+@pytest.mark.parametrize("xi", ["learned", "measured"])
+def test_an_hp_job_with_a_bound_has_guests_of_kinds_that_were_never_seen(
+    world: Physics, xi: Literal["learned", "measured"]
+) -> None:
+    """d costs a nothing. What b costs it cannot be held within the bound: the first b is parted from it, and
+    no other b joins."""
+    table = Path(world.pairs)
+    table.write_text(table.read_text() + "a,1,d,1,1.0,1.2\n")
+    rows = [JobRow(60 + 400 * n, 300, model=model) for n, model in enumerate("dbbd")]
+    jobs = workload(JobRow(0, 3000, model="a", hp=True), *rows)
+    physics = replace(world, share_hp=1.05, xi=xi)
+    held = simulate(jobs, cluster(1), "cotenant", physics=physics, validate=True)
+    assert held.shared.tolist()[1::3] == [True, True]
+    assert held.run_s[0] <= 3000 * 1.05 + 25
+    assert not held.shared[3] and held.shared[2] == (xi == "learned")
+    assert held.preemptions.tolist() == [0, 0, int(xi == "learned"), 0, 0]
