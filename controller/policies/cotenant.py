@@ -41,11 +41,13 @@ from math import inf
 from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
 
-from cotenant.controller.domain import NOTHING, RUNNING, Decision, Job, Reason, because
+from cotenant.controller.domain import NOTHING, RUNNING, Decision, Job, Reason, Wake, because, texts
 from cotenant.controller.domain import events as ev
 from cotenant.controller.performance import DEFAULT_XI, Interference
 from cotenant.controller.planning import Plan, View, why_alone
+from cotenant.controller.policies import earned
 from cotenant.controller.policies.base import Traits
 from cotenant.controller.policies.castor.cost import CastorCost, CostSlots, Set, best_share
 from cotenant.controller.policies.entries import FIRST, PolicyEntry
@@ -54,6 +56,7 @@ from cotenant.controller.policies.patient import (
     Patient,
     PatientParameters,
     Round,
+    Spare,
     cost_s,
     needs_s,
     why_gain,
@@ -63,10 +66,13 @@ from cotenant.controller.policies.sharing import (
     ColocationParameters,
     CoTenant,
     ExpectedReleases,
+    Mask,
     ShareableSlots,
 )
 from cotenant.controller.policies.toolkit import (
     FreedDevices,
+    find_room,
+    is_anybody_left,
     late_waiting,
     longest_first,
     take_room,
@@ -118,7 +124,7 @@ def why_preempts(victims: Sequence[Job], costs: Costs) -> Reason:
     return because("costs-preempt", *costs.operands(), ", ".join(victim.job_id for victim in victims))
 
 
-def why_waits(plan: Plan, job: Job, present: Round, wait_s: float, no_share: Reason) -> Reason:
+def why_waits(plan: Plan, job: Job, present: CheapestFirst, wait_s: float, no_share: Reason) -> Reason:
     """Explains by the three costs why a job waits. `no_share`: what `castor-cost` says of the partner that
     came nearest to a gain."""
     share_s, more = None, f"; {no_share}"
@@ -130,11 +136,11 @@ def why_waits(plan: Plan, job: Job, present: Round, wait_s: float, no_share: Rea
     return because("costs-wait", *Costs(wait_s, share_s, preempt_s).operands(), more)
 
 
-def _longest_first(plan: Plan, job: Job, present: Round) -> Iterator[Job]:
+def _longest_first(plan: Plan, job: Job, present: CheapestFirst) -> Iterator[Job]:
     """Jobs that could be preempted, whether or not that would pay."""
     for _, one in longest_first(plan.view):
         may_be = one.phase is RUNNING and one.preemptible and not one.aged and not present.spares(one)
-        if may_be and one.spec.priority <= job.spec.priority:
+        if may_be and present.may_take(job, one) and one.spec.priority <= job.spec.priority:
             yield one
 
 
@@ -142,6 +148,18 @@ class RecordSlots(CostSlots):
     """Slots of a plan, with ratios by record; jobs of unknown length share as well."""
 
     guesses = True
+
+    def admission_mask(self, job: Job) -> Mask:
+        """Not beside a task whose place the next one of its array takes, if the job was preempted before."""
+        mask = super().admission_mask(job)
+        if job.counts.preemptions:
+            mask &= ~np.array([self._view.is_followed(slot.partner) for slot in self.everything()], np.bool_)
+        return mask
+
+    def why_not_again(self, job: Job, partner: Job) -> Reason | None:
+        if job.counts.preemptions and self._view.is_followed(partner):
+            return because("sharing-followed", partner.job_id)
+        return super().why_not_again(job, partner)
 
     def pairs(self, jobs: Sequence[Job], partners: Sequence[Job]) -> list[list[Interference]]:
         return [[record_ratios(xi) for xi in row] for row in super().pairs(jobs, partners)]
@@ -173,6 +191,8 @@ class CotenantParameters(PatientParameters, frozen=True, kw_only=True, forbid_un
     """Part pairs whose measured benefit is negative, and do not make such pairs again."""
     observations: int = ColocationParameters().observations
     """Measurements, both ways, before a pair is parted or not made again."""
+    earned: bool = True
+    """Preempt only jobs that have earned it (`earned.py`)."""
     mismatch_prior: float = MISMATCH_PRIOR
     """The share of kinds whose resume is taken to come out wrong before any was seen (`resume_risk.py`); with
     0 a resume has a price only where one has failed."""
@@ -221,9 +241,14 @@ class CheapestFirst(Round):
     ) -> None:
         super().__init__(view, asking, parameters, soon)
         self._sharing, self._risk = sharing, ResumeRisk(view, parameters.mismatch_prior)
+        self._must_earn = parameters.earned
         self._slots: RecordSlots | None = None
         self._seen_actions = 0
         """Number of the plan's actions when the slots were looked up."""
+        self._unearned: list[Spare] = []
+        """Running jobs that may not be preempted yet, but by those who are exempt (`earned.py`)."""
+        self._any_exempt = False
+        """Some job that waits may preempt one of these."""
 
     def cost_s(self, victim: Job) -> float:
         return cost_s(victim) + self._risk.price_s(victim)
@@ -231,18 +256,67 @@ class CheapestFirst(Round):
     def spares(self, job: Job) -> bool:
         return self._risk.spares(job)
 
+    def stays_s(self, job: Job) -> float:
+        return earned.stays_s(job) if self._must_earn else 0.0
+
+    def list_spare(self) -> list[Spare]:
+        """Those of `patient` that have earned their load; all, if a job that is exempt from this waits."""
+        found, view = super().list_spare(), self._view
+        if self._must_earn:
+            self._unearned = [each for each in found if earned.earned_at_s(each[-1]) > view.now_s]
+        if not self._unearned:
+            return found
+        priority = min(each[-1].spec.priority for each in self._unearned)
+        heads = view.queue.heads()
+        self._any_exempt = bool(view.hp.waiting) or any(head.spec.priority > priority for head in heads)
+        if self._any_exempt:
+            return found
+        return [each for each in found if earned.earned_at_s(each[-1]) <= view.now_s]
+
+    def may_take(self, job: Job, victim: Job) -> bool:
+        """Whether the victim has earned its load, or the waiting job is exempt from that."""
+        has_earned = not self._must_earn or earned.earned_at_s(victim) <= self._view.now_s
+        return has_earned or earned.is_exempt(job, victim)
+
+    def earns_s(self, least_s: float) -> float | None:
+        """When the first job that one with `least_s` to its end would preempt has earned its load, if it has
+        so much more left by then; None: no job will."""
+        now_s = self._view.now_s
+        times = ((earned.earned_at_s(job), spare_s) for _, _, spare_s, job in self._unearned)
+        return min((at_s for at_s, spare_s in times if spare_s - (at_s - now_s) > least_s), default=None)
+
     def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
-        """Those of `patient` that have more left than their resume costs as well; reservations put nothing at
-        risk."""
+        """Those of `patient` that have earned their load, and have more left than their resume costs as well;
+        reservations put nothing at risk."""
         now_s, mine_s = plan.view.now_s, needs_s(job)
         for one in super().list_victims(plan, job):
             if one.phase is RUNNING:
                 if self.spares(one):
                     continue
+                if self._any_exempt and not self.may_take(job, one):
+                    continue
                 left_s = one.remaining_now_s(now_s) or 0.0
                 if self._risk.price_s(one) and left_s - self.cost_s(one) <= mine_s:
                     continue
             yield one
+
+    def not_yet(self, plan: Plan, job: Job) -> Reason | None:
+        """Why the job preempts nobody yet, if that is because those whom it would preempt have not earned
+        their load; with when they will have."""
+        if next(self.list_victims(plan, job), None) is not None:
+            return None
+        now_s, mine_s = plan.view.now_s, needs_s(job)
+        later: list[tuple[float, int, Job]] = []
+        for _, number, spare_s, one in self._unearned:
+            at_s = earned.earned_at_s(one)
+            if spare_s - (at_s - now_s) > mine_s and not self.spares(one):
+                later.append((at_s, number, one))
+        later.sort()
+        room = find_room(plan, job, (one for *_, one in later))
+        if room is None or not room.victims:
+            return None
+        last = max(room.victims, key=earned.earned_at_s)
+        return because("not-earned", last.job_id, texts.in_one_unit(earned.earned_at_s(last) - now_s))
 
     def settle(self, plan: Plan, job: Job, room: FreedDevices) -> None:
         why = why_gain(plan.view, job, room.victims, self.cost_s)
@@ -279,8 +353,8 @@ class Cotenant(Patient):
         self._parameters, self._sharing = parameters, Sharing(parameters.sharing())
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        apart = self._sharing.part_after(view, event)
-        if apart is not None and not self.round(view, ()).spares(view.jobs[apart.job_id]):
+        apart = self._sharing.part_after(view, event, lambda job: self._stays_together(view, job))
+        if apart is not None:
             return Decision(actions=(apart,))
         plan, is_partial = self.arrange(view, event)
         if plan is None:
@@ -288,6 +362,32 @@ class Cotenant(Patient):
         newcomers = (job for job in view.queue.newcomers() if not plan.is_placed(job.job_id))
         self._sharing.admit(plan, newcomers if is_partial else plan.list_unplaced(), late_waiting(plan))
         return plan.decision()
+
+    def _stays_together(self, view: View, job: Job) -> bool:
+        """Whether a job is not parted from a co-tenant, however slow the two are."""
+        is_left = self._parameters.earned and earned.earned_at_s(job) > view.now_s
+        return is_left or self.round(view, ()).spares(job)
+
+    def begin(self, view: View, event: ev.AnyEvent) -> Plan:
+        """The next task of an array or a sweep starts on the devices that its sibling has left."""
+        plan, task = Plan(view), earned.successor(view, event) if self._parameters.earned else None
+        devices = None if task is None else plan.find_free(task)
+        if task is not None and devices is not None:
+            plan.place(task, devices, because("takes-place", event.job_id, len(devices)))
+        return plan
+
+    def wake(self, plan: Plan, present: Round) -> Wake | None:
+        """Also when a job has earned its load that a waiting one would preempt."""
+        soon, view = super().wake(plan, present), plan.view
+        assert isinstance(present, CheapestFirst)
+        if not is_anybody_left(plan):
+            return soon
+        earns_s = present.earns_s(min(map(needs_s, view.queue.heads()), default=inf))
+        if earns_s is None or (self._check.is_set(view.now_s) and earns_s >= (self._check.at_s or 0.0)):
+            return soon
+        if soon is not None and soon.at_s <= earns_s:
+            return soon
+        return Wake(at_s=earns_s, reason=because("load-earned"))
 
     def round(self, view: View, asking: Iterable[Job], soon: ExpectedReleases | None = None) -> Round:
         return CheapestFirst(view, asking, self._parameters, soon, self._sharing)
@@ -316,14 +416,18 @@ class Cotenant(Patient):
             or not view.running.jobs_by_end()
         ):
             return reason
-        plan = Plan(view)
+        plan, present = Plan(view), self.round(view, (job,))
+        assert isinstance(present, CheapestFirst)
+        later = present.not_yet(plan, job)
+        if later is not None:
+            return later
         slots = self._sharing.slots(plan)
         no_share = why_alone(job) or (
             self._sharing.why_not(plan, job, slots) if slots else slots.closed or because("sharing-nobody")
         )
         if no_share is None:
             return because("next-event")
-        return why_waits(plan, job, self.round(view, (job,)), slots.wait_s(job), no_share)
+        return why_waits(plan, job, present, slots.wait_s(job), no_share)
 
 
 COTENANT: Final = PolicyEntry(

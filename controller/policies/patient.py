@@ -153,9 +153,17 @@ class Round:
         """Whether it never preempts a job although that could resume."""
         return False
 
+    def stays_s(self, _: Job) -> float:
+        """How long a waiting job that can resume must keep the devices that it starts on; 0: no time."""
+        return 0.0
+
+    def list_spare(self) -> list[Spare]:
+        """The running jobs that this pass may preempt."""
+        return spare(self._view, self._asking, self._parameters)
+
     def _look(self, plan: Plan) -> list[Spare]:
         """Collects the victims only now: many passes end before they need any."""
-        running = self._running = spare(self._view, self._asking, self._parameters)
+        running = self._running = self.list_spare()
         if running:
             self._most_gpu_s = -running[0][0]
             self._most_spare_s = max([spare_s for _, _, spare_s, _ in running])
@@ -344,21 +352,36 @@ class Patient:
                 return None, False
         elif is_quiet(view, event):
             return None, False
-        plan = Plan(view)
+        plan = self.begin(view, event)
         if isinstance(event, ev.FirstStepDone) and not plan.any_free() and not is_wanted(view, event):
             return None, False
         waiting = whom_to_ask(plan, event)
         is_partial = isinstance(waiting, NewcomersOnly)
         present = self.round(view, view.queue.newcomers() if is_partial else view.queue.heads())
-        rearrange(plan, present, waiting or Candidates(view), present.spares)
+        rearrange(plan, present, waiting or Candidates(view), present.spares, present.stays_s)
         if is_partial and present.until_s is not None:
             # One that might wait for devices must know who else does.
             seen = present.soon if present.soon is not None and present.soon.is_unpromised() else None
-            plan, present, is_partial = Plan(view), self.round(view, view.queue.heads(), seen), False
-            rearrange(plan, present, Candidates(view), present.spares)
-        if present.until_s is not None and not self._check.is_set(view.now_s):
-            plan.actions.append(Wake(at_s=present.until_s, reason=because("devices-soon")))
+            plan, present, is_partial = (
+                self.begin(view, event),
+                self.round(view, view.queue.heads(), seen),
+                False,
+            )
+            rearrange(plan, present, Candidates(view), present.spares, present.stays_s)
+        wake = self.wake(plan, present)
+        if wake is not None:
+            plan.actions.append(wake)
         return plan, is_partial
+
+    def begin(self, view: View, _: ev.AnyEvent) -> Plan:
+        """The plan before anybody in the queue is asked."""
+        return Plan(view)
+
+    def wake(self, plan: Plan, present: Round) -> Wake | None:
+        """When to look at the queue again although nothing has happened."""
+        if present.until_s is None or self._check.is_set(plan.view.now_s):
+            return None
+        return Wake(at_s=present.until_s, reason=because("devices-soon"))
 
     def round(self, view: View, asking: Iterable[Job], soon: ExpectedReleases | None = None) -> Round:
         return Round(view, asking, self.parameters, soon)

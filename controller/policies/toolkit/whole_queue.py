@@ -33,7 +33,14 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View, is_aged_waiting, is_possible
 from cotenant.controller.policies.toolkit.candidates import Candidates
-from cotenant.controller.policies.toolkit.late import KeptForLate, Spares, not_late, spare_nobody
+from cotenant.controller.policies.toolkit.late import (
+    KeptForLate,
+    Spares,
+    StaysFor,
+    leave_any_time,
+    not_late,
+    spare_nobody,
+)
 from cotenant.controller.policies.toolkit.victims import FreedDevices, enough_of, room_of, victims_for
 
 
@@ -101,10 +108,17 @@ def whom_to_ask(plan: Plan, event: ev.AnyEvent) -> QueueScope | None:
     return NewcomersOnly(plan.view) if plan.view.queue.newcomers() else None
 
 
-def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope, spares: Spares = spare_nobody) -> None:
+def rearrange(
+    plan: Plan,
+    order: QueueOrder,
+    waiting: QueueScope,
+    spares: Spares = spare_nobody,
+    stays_for: StaysFor = leave_any_time,
+) -> None:
     """Give each job in order free devices, else those of jobs that stand behind it, else nothing. `spares`:
-    whom not even late jobs preempt."""
-    any_free, kept = plan.any_free(), KeptForLate(plan, preempts=True, spares=spares)
+    whom not even late jobs preempt; `stays_for`: how long a job must keep the free devices that it gets."""
+    kept = KeptForLate(plan, preempts=True, spares=spares, stays_for=stays_for)
+    any_free = plan.any_free()
     while (job := waiting.next()) is not None:
         if plan.is_placed(job.job_id):
             waiting.again(job)
