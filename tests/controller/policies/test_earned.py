@@ -1,0 +1,239 @@
+"""Preempting is earned: the rule of `cotenant` over drawn histories, on a world that keeps accounts of its own."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cotenant.controller.domain import (
+    AnyCommand,
+    ExitVerdict,
+    JobId,
+    Phase,
+    Preempt,
+    StartAttempt,
+    StopAttempt,
+)
+from cotenant.controller.domain import events as ev
+from cotenant.controller.policies.earned import COST_SHARE
+from tests.controller.building import Desk, report, spec
+from tests.controller.building import engine as made
+from tests.controller.policies.test_cotenant import EARNED_S, HEAVY, MILD, job, pair, trained
+
+NEAR = 1e-6
+
+
+class Row(NamedTuple):
+    """A job as the world knows it; times are in seconds."""
+
+    job_id: str
+    submit_s: float
+    trains_s: float
+    loads_s: tuple[float, ...]
+    """Of its attempts, in turn."""
+    pause_s: float
+    more: dict[str, Any]
+
+
+class Account(msgspec.Struct):
+    """What the world has seen of a job."""
+
+    row: Row
+    attempt: int = 0
+    host: str = ""
+    is_training: bool = False
+    since_s: float = 0.0
+    trained_s: float = 0.0
+    load_s: float = 0.0
+    """Of this attempt."""
+    cost_s: float = 0.0
+    """Of all its preemptions."""
+    preemptions: int = 0
+    had_s: float = 0.0
+    """The training that its last preemption, if that had to be earned, was decided by."""
+
+    def now_trained_s(self, now_s: float) -> float:
+        return self.trained_s + (now_s - self.since_s if self.is_training else 0.0)
+
+
+class Play:
+    """An engine under `cotenant`, and a world of jobs that load, train, tell their length after a minute,
+    save and leave. Co-tenants do not slow each other here."""
+
+    def __init__(self, rows: Sequence[Row], devices: int, **parameters: bool) -> None:
+        self.engine = made("cotenant", late_share=0.5, validate=False)
+        self.now_s = 0.0
+        self.accounts = {JobId(row.job_id): Account(row) for row in rows}
+        self._ticket = count()
+        self._heap: list[tuple[float, int, str, str, int]] = []
+        self.wrong: list[str] = []
+        """Preemptions that had not been earned."""
+        self.told: list[str] = []
+        self.handle(ev.PolicyChanged(name="cotenant", parameters={**parameters}))
+        self.handle(ev.HostJoined(report=report("a", devices)))
+        for row in rows:
+            self._push(row.submit_s, "submit", row.job_id, 0)
+
+    def _push(self, at_s: float, what: str, job_id: str, attempt: int) -> None:
+        heapq.heappush(self._heap, (at_s, next(self._ticket), what, job_id, attempt))
+
+    def run(self) -> Play:
+        while self._heap or any(one.phase is Phase.QUEUED for one in self.engine.jobs.values()):
+            alarm_s = self.engine.next_alarm_s
+            if alarm_s is not None and (not self._heap or alarm_s <= self._heap[0][0]):
+                self.now_s = max(self.now_s, alarm_s)
+                self.handle(ev.AlarmRang())
+                continue
+            assert self._heap, "somebody waits, and nothing will ever happen"
+            self.now_s, _, what, job_id, attempt = heapq.heappop(self._heap)
+            account = self.accounts[JobId(job_id)]
+            if account.attempt == attempt:
+                getattr(self, f"_{what}")(account)
+        return self
+
+    def handle(self, event: ev.AnyEvent) -> None:
+        before = {job_id: (one.phase, self._expects_s(job_id)) for job_id, one in self.engine.jobs.items()}
+        commands = self.engine.handle(event, self.now_s)
+        for action in self.engine.decision.actions:
+            if isinstance(action, Preempt) and before[action.job_id][0] is Phase.RUNNING:
+                self._check(action, before[action.job_id][1])
+        self._obey(commands)
+
+    def _expects_s(self, job_id: str) -> float:
+        estimate = self.engine.jobs[JobId(job_id)].estimate
+        return max(estimate.load_s, self.accounts[JobId(job_id)].load_s) + estimate.pause_s
+
+    def _check(self, action: Preempt, expected_s: float) -> None:
+        """By the world's account, a preemption has been earned, or is exempt."""
+        jobs, account = self.engine.jobs, self.accounts[action.job_id]
+        account.preemptions += 1
+        account.had_s = float("inf")
+        if action.for_job is not None:
+            spec, aged = jobs[action.for_job].spec, jobs[action.for_job].aged
+            if aged or spec.job_class == "hp" or spec.priority > jobs[action.job_id].spec.priority:
+                return
+        had_s, here_s = account.now_trained_s(self.now_s), self.now_s - account.since_s
+        account.had_s = had_s
+        if account.cost_s + expected_s > COST_SHARE * had_s + NEAR or here_s < account.load_s - NEAR:
+            self.wrong.append(
+                f"{action.job_id} at {self.now_s:.1f}: cost {account.cost_s:.1f} + {expected_s:.1f} of "
+                f"{had_s:.1f}, {here_s:.1f} since a load of {account.load_s:.1f}"
+            )
+
+    def _obey(self, commands: Sequence[AnyCommand]) -> None:
+        for command in commands:
+            if isinstance(command, StartAttempt):
+                account = self.accounts[command.job_id]
+                account.attempt, account.host, account.since_s = command.attempt, command.host_id, self.now_s
+                loads_s = account.row.loads_s
+                account.load_s = loads_s[(command.attempt - 1) % len(loads_s)]
+                self._push(self.now_s + account.load_s, "load", command.job_id, command.attempt)
+            elif isinstance(command, StopAttempt) and self.accounts[command.job_id].is_training:
+                account = self.accounts[command.job_id]
+                assert command.save
+                account.trained_s, account.is_training = account.now_trained_s(self.now_s), False
+                account.since_s = self.now_s
+                self._push(self.now_s + account.row.pause_s, "leave", command.job_id, account.attempt)
+
+    # --- What happens ------------------------------------------------------------------------------
+
+    def _of(self, account: Account) -> dict[str, Any]:
+        return {"job_id": account.row.job_id, "attempt": account.attempt, "host_id": account.host}
+
+    def _submit(self, account: Account) -> None:
+        more = {"expected_s": None, "batch_size": 32, "pause_s": account.row.pause_s, **account.row.more}
+        self.handle(ev.JobArrived(spec=spec(account.row.job_id, **more)))
+
+    def _load(self, account: Account) -> None:
+        of, step = self._of(account), int(account.trained_s)
+        if account.attempt > 1:
+            account.cost_s += account.load_s
+            is_as_expected = len(set(account.row.loads_s)) == 1
+            if is_as_expected and account.cost_s > COST_SHARE * account.had_s + NEAR:
+                self.wrong.append(f"{account.row.job_id}: {account.cost_s} after {account.had_s}")
+        self.handle(ev.AttemptStarted(**of))
+        self.handle(ev.CapabilitiesSeen(**of, resumable=True, step=step))
+        account.is_training, account.since_s = True, self.now_s
+        left_s = account.row.trains_s - account.trained_s
+        self._push(self.now_s + left_s, "end", account.row.job_id, account.attempt)
+        self._push(self.now_s + 60.0, "tell", account.row.job_id, account.attempt)
+        self.handle(ev.FirstStepDone(**of, step=step))
+
+    def _tell(self, account: Account) -> None:
+        if account.is_training:
+            step, total = int(account.now_trained_s(self.now_s)), int(account.row.trains_s) + 1
+            of = self._of(account)
+            del of["host_id"]
+            self.handle(ev.ProgressSeen(**of, step=step, step_s=1.0, total_steps=total))
+
+    def _leave(self, account: Account) -> None:
+        account.cost_s += self.now_s - account.since_s
+        of = self._of(account)
+        self.handle(ev.CheckpointDurable(**of, step=int(account.trained_s)))
+        self.handle(ev.AttemptEnded(**of, verdict=ExitVerdict(outcome="stopped")))
+
+    def _end(self, account: Account) -> None:
+        if account.is_training:
+            account.trained_s, account.is_training = account.now_trained_s(self.now_s), False
+            self.handle(ev.AttemptEnded(**self._of(account), verdict=ExitVerdict(outcome="finished")))
+            account.attempt += 1  # Nothing more of it happens.
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Row]:
+    """Long jobs, and tries that come in arrays or alone, some of them urgent."""
+    rows: list[Row] = []
+    seconds = st.sampled_from((1.0, 5.0, 20.0, 60.0))
+    at_s = 0.0
+    for number in range(1, draw(st.integers(4, 14))):
+        at_s += draw(st.sampled_from((0.0, 1.0, 30.0, 200.0)))
+        load_s, pause_s = draw(seconds), draw(st.sampled_from((0.0, 3.0, 10.0)))
+        loads_s = (load_s, 3.0 * load_s) if draw(st.integers(0, 3)) == 0 else (load_s,)
+        trains_s = draw(st.sampled_from((5.0, 15.0, 100.0, 700.0, 3000.0)))
+        more: dict[str, Any] = {
+            "gpus": draw(st.sampled_from((1, 1, 1, 2))),
+            "priority": draw(st.sampled_from((0, 0, 0, 0, 5))),
+            "job_class": draw(st.sampled_from(("spot",) * 6 + ("hp",))),
+            "expected_s": draw(st.sampled_from((None, None, trains_s))),
+        }
+        tasks = draw(st.sampled_from((0, 0, 5)))
+        for task in range(max(1, tasks)):
+            job_id, limit = (f"{number}_{task}", {"array_limit": 2}) if tasks else (str(number), {})
+            rows.append(Row(job_id, at_s, trains_s, loads_s, pause_s, more | limit))
+    return rows
+
+
+@given(rows=histories(), devices=st.sampled_from((1, 2, 3)))
+@settings(deadline=None)
+def test_every_preemption_has_been_earned(rows: list[Row], devices: int) -> None:
+    assert not Play(rows, devices).run().wrong
+
+
+def crowd() -> list[Row]:
+    """Two long jobs on three devices, and an array of which two tasks may run."""
+    of: dict[str, Any] = {"profile": HEAVY, "load_s": 20.0}
+    long = [Row(str(n), 0.0, 600.0 + n, (20.0,), 3.0, of) for n in (1, 2)]
+    tasks = [Row(f"3_{n}", 45.0, 10.0, (20.0,), 3.0, of | {"array_limit": 2}) for n in range(16)]
+    return long + tasks
+
+
+def test_the_property_fails_without_the_rule() -> None:
+    assert Play(crowd(), 2, earned=False).run().wrong
+
+
+def test_an_array_costs_long_jobs_little() -> None:
+    lost_s: dict[bool, float] = {}
+    preemptions: dict[bool, int] = {}
+    for is_on in (False, True):
+        accounts = Play(crowd(), 2, earned=is_on).run().accounts.values()
+        lost_s[is_on] = sum(one.cost_s for one in accounts) / sum(one.trained_s for one in accounts)
+        preemptions[is_on] = sum(one.preemptions for one in accounts)
+    assert preemptions[True] <= 2 < preemptions[False], preemptions
+    assert lost_s[True] <= 0.05, lost_s
