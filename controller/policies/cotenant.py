@@ -71,6 +71,7 @@ from cotenant.controller.policies.sharing import (
 )
 from cotenant.controller.policies.toolkit import (
     FreedDevices,
+    Spared,
     find_room,
     is_anybody_left,
     late_waiting,
@@ -254,10 +255,17 @@ class CheapestFirst(Round):
         return cost_s(victim) + self._risk.price_s(victim)
 
     def spares(self, job: Job) -> bool:
+        """Whether it never preempts a job although that could resume."""
         return self._risk.spares(job)
 
-    def stays_s(self, job: Job) -> float:
-        return earned.stays_s(job) if self._must_earn else 0.0
+    @property
+    def spared(self) -> Spared:
+        if not self._must_earn:
+            return Spared(self.spares)
+        return Spared(self.spares, if_possible=lambda job: not self._has_earned(job), stays_s=earned.stays_s)
+
+    def _has_earned(self, job: Job) -> bool:
+        return not self._must_earn or earned.earned_at_s(job) <= self._view.now_s
 
     def list_spare(self) -> list[Spare]:
         """Those of `patient` that have earned their load; all, if a job that is exempt from this waits."""
@@ -275,8 +283,7 @@ class CheapestFirst(Round):
 
     def may_take(self, job: Job, victim: Job) -> bool:
         """Whether the victim has earned its load, or the waiting job is exempt from that."""
-        has_earned = not self._must_earn or earned.earned_at_s(victim) <= self._view.now_s
-        return has_earned or earned.is_exempt(job, victim)
+        return self._has_earned(victim) or earned.is_exempt(job, victim)
 
     def earns_s(self, least_s: float) -> float | None:
         """When the first job that one with `least_s` to its end would preempt has earned its load, if it has

@@ -34,6 +34,7 @@ from cotenant.controller.policies.toolkit import (
     Candidates,
     FreedDevices,
     NewcomersOnly,
+    Spared,
     WakeUp,
     Why,
     find_room,
@@ -149,13 +150,10 @@ class Round:
         """What it costs to preempt a running job; never less than the function of this name says."""
         return cost_s(victim)
 
-    def spares(self, _: Job) -> bool:
-        """Whether it never preempts a job although that could resume."""
-        return False
-
-    def stays_s(self, _: Job) -> float:
-        """How long a waiting job that can resume must keep the devices that it starts on; 0: no time."""
-        return 0.0
+    @property
+    def spared(self) -> Spared:
+        """Whom it leaves alone although they could resume."""
+        return Spared()
 
     def list_spare(self) -> list[Spare]:
         """The running jobs that this pass may preempt."""
@@ -358,7 +356,7 @@ class Patient:
         waiting = whom_to_ask(plan, event)
         is_partial = isinstance(waiting, NewcomersOnly)
         present = self.round(view, view.queue.newcomers() if is_partial else view.queue.heads())
-        rearrange(plan, present, waiting or Candidates(view), present.spares, present.stays_s)
+        rearrange(plan, present, waiting or Candidates(view), present.spared)
         if is_partial and present.until_s is not None:
             # One that might wait for devices must know who else does.
             seen = present.soon if present.soon is not None and present.soon.is_unpromised() else None
@@ -367,7 +365,7 @@ class Patient:
                 self.round(view, view.queue.heads(), seen),
                 False,
             )
-            rearrange(plan, present, Candidates(view), present.spares, present.stays_s)
+            rearrange(plan, present, Candidates(view), present.spared)
         wake = self.wake(plan, present)
         if wake is not None:
             plan.actions.append(wake)

@@ -8,6 +8,7 @@ known and it ends before the late one could start.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
 
 from cotenant.controller.domain import RUNNING, DeviceId, Job
 from cotenant.controller.planning import LENT, Plan, is_possible
@@ -28,13 +29,20 @@ def spare_nobody(_: Job) -> bool:
     return False
 
 
-StaysFor = Callable[[Job], float]
-"""How long, in seconds, a job that can resume must keep the devices that it starts on."""
-
-
-def leave_any_time(_: Job) -> float:
+def stay_for_no_time(_: Job) -> float:
     """Every job that can resume may start where somebody will take its devices at once."""
     return 0.0
+
+
+class Spared(NamedTuple):
+    """Whom a policy leaves alone."""
+
+    always: Spares = spare_nobody
+    """Jobs that not even a late one preempts."""
+    if_possible: Spares = spare_nobody
+    """Jobs that a late one preempts only where all others are not enough."""
+    stays_s: Callable[[Job], float] = stay_for_no_time
+    """How long, in seconds, a job that can resume must keep the free devices that it starts on."""
 
 
 def late_waiting(plan: Plan) -> Job | None:
@@ -64,16 +72,9 @@ def not_late(plan: Plan, newcomer: Job, spares: Spares) -> Iterator[Job]:
 class KeptForLate:
     """Devices that are kept for late jobs: a job starts there only if it can be preempted, or ends before."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        preempts: bool,
-        spares: Spares = spare_nobody,
-        stays_for: StaysFor = leave_any_time,
-    ) -> None:
+    def __init__(self, plan: Plan, *, preempts: bool, spared: Spared | None = None) -> None:
         """Keeps nothing yet. `preempts`: late jobs preempt under this policy (`whole_queue.py`)."""
-        self._plan, self._preempts, self._spares, self._stays_for = plan, preempts, spares, stays_for
+        self._plan, self._preempts, self._spared = plan, preempts, spared or Spared()
         self._kept: list[Reservation] = []
         self._late: list[Job] = []
         self._devices: set[DeviceId] = set()
@@ -81,7 +82,7 @@ class KeptForLate:
     def keep(self, job: Job) -> None:
         """Keep devices for a late job that cannot start now."""
         trial = self._plan.fork()
-        for other in not_late(self._plan, job, self._spares) if self._preempts else ():
+        for other in not_late(self._plan, job, self._spared.always) if self._preempts else ():
             trial.suppose_left(other)
         for other, kept in zip(self._late, self._kept, strict=True):
             trial.suppose_placed(other, kept.devices)
@@ -94,8 +95,8 @@ class KeptForLate:
     def find_free(self, job: Job) -> tuple[DeviceId, ...] | None:
         """Devices for a job that keep no late one waiting longer, and that nobody takes from it too soon."""
         devices, now_s = self._plan.find_free(job), self._plan.view.now_s
-        can_leave = self._preempts and job.preemptible and not self._spares(job)
-        stays_s = self._stays_for(job) if can_leave else 0.0
+        can_leave = self._preempts and job.preemptible and not self._spared.always(job)
+        stays_s = self._spared.stays_s(job) if can_leave else 0.0
         if devices is None or (can_leave and not stays_s):
             return devices
         booked = self._list_booked(job, now_s + stays_s) if stays_s else ()

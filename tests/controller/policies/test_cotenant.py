@@ -26,8 +26,8 @@ from tests.controller.policies.test_patient import check_pays, workloads
 from tests.controller.policies.test_whole_queue import planned
 
 COSTS: dict[str, Any] = {"load_s": 10.0, "pause_s": 5.0, "batch_size": 32}
-"""To change a job for another costs its load and two pauses, 20 s, and what its resume risks; the pause itself
-is waited for."""
+"""To change a job for another costs its load and two pauses, 20 s, and what its resume risks; the pause
+itself is waited for."""
 EARNED_S = 150.0
 """Ten times the pause and the load: after so much training a job may be preempted. What its resume risks is
 7.5 s by then."""
@@ -76,7 +76,7 @@ ROWS: list[Row] = [
     ("a job that says never is not shared but preempts", [report("a", 1)], trained(job(900, LIGHT)),
      job(100, LIGHT, share="never"), ["preempt 1 for 9", "place 9 on a/cpu0"]),
     # Guards of a preemption.
-    ("a victim needs more left than the newcomer, its load, two pauses and its risk together", [report("a", 1)],
+    ("a victim needs more left than the newcomer, its load, two pauses and its risk", [report("a", 1)],
      trained(job(137)), job(100), []),
     ("a second more is enough", [report("a", 1)], trained(job(138)), job(100),
      ["preempt 1 for 9", "place 9 on a/cpu0"]),
