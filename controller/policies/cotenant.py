@@ -15,6 +15,11 @@ nobody lost anything:
 A preemption must be one that `patient` would make, whatever it costs here; a share one that `castor-cost`
 would: it costs less than waiting, and with each partner more gets done than by taking turns.
 
+A preemption must also be earned (`earned.py`): what preemptions cost a job stays below a tenth of what it has
+trained, and a job that has loaded is left alone at least as long as its load took. Newcomers of greater
+priority or of class hp, and late jobs, are exempt. A job that was preempted does not start where it would be
+preempted again too soon, and the next task of an array starts on the devices that its sibling has left.
+
 Waiting jobs stand in the order of remaining service. A decision has two passes over those whom `patient`
 would ask:
 
@@ -400,7 +405,7 @@ class Cotenant(Patient):
         return CheapestFirst(view, asking, self._parameters, soon, self._sharing)
 
     def state_in_words(self, view: View) -> dict[str, str]:
-        """Three sentences on what it does now."""
+        """What it does now, in a sentence each."""
         order = (
             "Short jobs go first; a job of unknown length is expected to need as long again as it has had, "
             "and five minutes at first, until its loops tell."
@@ -409,11 +414,18 @@ class Cotenant(Patient):
             "A job shares devices, or takes those of a longer job that can resume, where that costs all "
             "concerned less time than waiting."
         )
+        interruptions = (
+            "What preemptions cost a job stays below a tenth of what it has trained, and a job that has loaded "
+            "is left alone at least as long as its load took."
+        )
         late = (
             "A job that first come, first served would have finished by now goes first, on a part of the "
             "devices, and is not preempted again."
         )
-        return {"order": order, "devices": shares, "late jobs": late}
+        found = {"order": order, "devices": shares}
+        if self._parameters.earned:
+            found["interruptions"] = interruptions
+        return found | {"late jobs": late}
 
     def explain(self, view: View, job: Job) -> Reason:
         reason = super().explain(view, job)

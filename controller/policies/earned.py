@@ -49,7 +49,7 @@ def stays_s(job: Job) -> float:
 
 def successor(view: View, event: ev.AnyEvent) -> Job | None:
     """The next task of an array or a sweep of which a task has just ended, if only jobs that were preempted
-    stand before it: they would start on the devices that its sibling has left, and it preempt others."""
+    stand before it: they would take the devices that its sibling has left, and the task those of others."""
     ended = view.jobs.get(event.job_id) if type(event) is ev.AttemptEnded else None
     if ended is None or ended.phase not in ENDED or (array := array_of(ended.job_id)) == ended.job_id:
         return None

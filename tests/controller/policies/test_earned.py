@@ -212,7 +212,7 @@ def histories(draw: st.DrawFn) -> list[Row]:
 
 
 @given(rows=histories(), devices=st.sampled_from((2, 3)))
-@settings(deadline=None)
+@settings(max_examples=max(5, int(settings().max_examples * 0.3)), deadline=None)
 def test_every_preemption_has_been_earned(rows: list[Row], devices: int) -> None:
     assert not Play(rows, devices).run().wrong
 
