@@ -415,8 +415,8 @@ class Cotenant(Patient):
             "concerned less time than waiting."
         )
         interruptions = (
-            "What preemptions cost a job stays below a tenth of what it has trained, and a job that has loaded "
-            "is left alone at least as long as its load took."
+            "What preemptions cost a job stays below a tenth of what it has trained, and a job that has "
+            "loaded is left alone at least as long as its load took."
         )
         late = (
             "A job that first come, first served would have finished by now goes first, on a part of the "

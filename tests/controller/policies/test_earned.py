@@ -50,6 +50,7 @@ class Account(msgspec.Struct):
     attempt: int = 0
     host: str = ""
     is_training: bool = False
+    is_leaving: bool = False
     since_s: float = 0.0
     trained_s: float = 0.0
     load_s: float = 0.0
@@ -103,8 +104,11 @@ class Play:
         before = {job_id: (one.phase, self._expects_s(job_id)) for job_id, one in self.engine.jobs.items()}
         commands = self.engine.handle(event, self.now_s)
         for action in self.engine.decision.actions:
-            if isinstance(action, Preempt) and before[action.job_id][0] is Phase.RUNNING:
-                self._check(action, before[action.job_id][1])
+            phase, expected_s = (
+                before.get(action.job_id, ("", 0.0)) if isinstance(action, Preempt) else ("", 0.0)
+            )
+            if isinstance(action, Preempt) and phase in (Phase.RUNNING, Phase.LOADING):
+                self._check(action, expected_s)
         self._obey(commands)
 
     def _expects_s(self, job_id: str) -> float:
@@ -136,11 +140,11 @@ class Play:
                 loads_s = account.row.loads_s
                 account.load_s = loads_s[(command.attempt - 1) % len(loads_s)]
                 self._push(self.now_s + account.load_s, "load", command.job_id, command.attempt)
-            elif isinstance(command, StopAttempt) and self.accounts[command.job_id].is_training:
+            elif isinstance(command, StopAttempt):
                 account = self.accounts[command.job_id]
-                assert command.save
+                assert command.save is account.is_training
                 account.trained_s, account.is_training = account.now_trained_s(self.now_s), False
-                account.since_s = self.now_s
+                account.since_s, account.is_leaving = self.now_s, True
                 self._push(self.now_s + account.row.pause_s, "leave", command.job_id, account.attempt)
 
     # --- What happens ------------------------------------------------------------------------------
@@ -153,6 +157,8 @@ class Play:
         self.handle(ev.JobArrived(spec=spec(account.row.job_id, **more)))
 
     def _load(self, account: Account) -> None:
+        if account.is_leaving:
+            return
         of, step = self._of(account), int(account.trained_s)
         if account.attempt > 1:
             account.cost_s += account.load_s
@@ -176,8 +182,10 @@ class Play:
 
     def _leave(self, account: Account) -> None:
         account.cost_s += self.now_s - account.since_s
+        account.is_leaving = False
         of = self._of(account)
-        self.handle(ev.CheckpointDurable(**of, step=int(account.trained_s)))
+        if account.trained_s:
+            self.handle(ev.CheckpointDurable(**of, step=int(account.trained_s)))
         self.handle(ev.AttemptEnded(**of, verdict=ExitVerdict(outcome="stopped")))
 
     def _end(self, account: Account) -> None:
