@@ -71,7 +71,7 @@ def duration(seconds: float) -> str:
     return f"{days}d{hours:02d}h"
 
 
-def in_one_unit(seconds: float) -> str:
+def rough_duration(seconds: float) -> str:
     """A time as people say it, to the minute: `4 min`, `3 hours`, `2 days`."""
     for unit, unit_s in (("day", 86_400.0), ("hour", 3600.0)):
         if seconds >= 2.0 * unit_s:

@@ -328,7 +328,7 @@ class CheapestFirst(Round):
         if room is None or not room.victims:
             return None
         last = max(room.victims, key=earned.earned_at_s)
-        return because("not-earned", last.job_id, texts.in_one_unit(earned.earned_at_s(last) - now_s))
+        return because("not-earned", last.job_id, texts.rough_duration(earned.earned_at_s(last) - now_s))
 
     def settle(self, plan: Plan, job: Job, room: FreedDevices) -> None:
         why = why_gain(plan.view, job, room.victims, self.cost_s)

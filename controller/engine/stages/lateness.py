@@ -304,7 +304,7 @@ class Lateness:
         return (
             because("turn-late")
             if late_s <= now_s
-            else because("turn-comes", texts.in_one_unit(late_s - now_s))
+            else because("turn-comes", texts.rough_duration(late_s - now_s))
         )
 
     def _foreseen_end_s(self, wanted: PlayedJob, now_s: float) -> float:
