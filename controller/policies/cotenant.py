@@ -267,28 +267,26 @@ class CheapestFirst(Round):
     def spared(self) -> Spared:
         if not self._must_earn:
             return Spared(self.spares)
-        return Spared(self.spares, if_possible=lambda job: not self._has_earned(job), stays_s=earned.stays_s)
+        return Spared(self.spares, if_possible=lambda job: not self.has_earned(job), stays_s=earned.stays_s)
 
-    def _has_earned(self, job: Job) -> bool:
+    def has_earned(self, job: Job) -> bool:
+        """Whether a job that trains may be preempted once more, by `earned.py`."""
         return not self._must_earn or earned.earned_at_s(job) <= self._view.now_s
 
     def list_spare(self) -> list[Spare]:
         """Those of `patient` that have earned their load; all, if a job that is exempt from this waits."""
         found, view = super().list_spare(), self._view
-        if self._must_earn:
-            self._unearned = [each for each in found if earned.earned_at_s(each[-1]) > view.now_s]
+        self._unearned = [each for each in found if not self.has_earned(each[-1])]
         if not self._unearned:
             return found
         priority = min(each[-1].spec.priority for each in self._unearned)
         heads = view.queue.heads()
         self._any_exempt = bool(view.hp.waiting) or any(head.spec.priority > priority for head in heads)
-        if self._any_exempt:
-            return found
-        return [each for each in found if earned.earned_at_s(each[-1]) <= view.now_s]
+        return found if self._any_exempt else [each for each in found if self.has_earned(each[-1])]
 
     def may_take(self, job: Job, victim: Job) -> bool:
         """Whether the victim has earned its load, or the waiting job is exempt from that."""
-        return self._has_earned(victim) or earned.is_exempt(job, victim)
+        return self.has_earned(victim) or earned.is_exempt(job, victim)
 
     def earns_s(self, least_s: float) -> float | None:
         """When the first job that one with `least_s` to its end would preempt has earned its load, if it has
@@ -312,7 +310,7 @@ class CheapestFirst(Round):
                     continue
             yield one
 
-    def not_yet(self, plan: Plan, job: Job) -> Reason | None:
+    def why_not_yet(self, plan: Plan, job: Job) -> Reason | None:
         """Why the job preempts nobody yet, if that is because those whom it would preempt have not earned
         their load; with when they will have."""
         if next(self.list_victims(plan, job), None) is not None:
@@ -377,8 +375,8 @@ class Cotenant(Patient):
 
     def _stays_together(self, view: View, job: Job) -> bool:
         """Whether a job is not parted from a co-tenant, however slow the two are."""
-        is_left = self._parameters.earned and earned.earned_at_s(job) > view.now_s
-        return is_left or self.round(view, ()).spares(job)
+        present = self.round(view, ())
+        return not present.has_earned(job) or present.spares(job)
 
     def begin(self, view: View, event: ev.AnyEvent) -> Plan:
         """The next task of an array or a sweep starts on the devices that its sibling has left."""
@@ -401,7 +399,7 @@ class Cotenant(Patient):
             return soon
         return Wake(at_s=earns_s, reason=because("load-earned"))
 
-    def round(self, view: View, asking: Iterable[Job], soon: ExpectedReleases | None = None) -> Round:
+    def round(self, view: View, asking: Iterable[Job], soon: ExpectedReleases | None = None) -> CheapestFirst:
         return CheapestFirst(view, asking, self._parameters, soon, self._sharing)
 
     def state_in_words(self, view: View) -> dict[str, str]:
@@ -436,17 +434,14 @@ class Cotenant(Patient):
         ):
             return reason
         plan, present = Plan(view), self.round(view, (job,))
-        assert isinstance(present, CheapestFirst)
-        later = present.not_yet(plan, job)
-        if later is not None:
-            return later
         slots = self._sharing.slots(plan)
         no_share = why_alone(job) or (
             self._sharing.why_not(plan, job, slots) if slots else slots.closed or because("sharing-nobody")
         )
         if no_share is None:
             return because("next-event")
-        return why_waits(plan, job, present, slots.wait_s(job), no_share)
+        not_yet = present.why_not_yet(plan, job)
+        return not_yet or why_waits(plan, job, present, slots.wait_s(job), no_share)
 
 
 COTENANT: Final = PolicyEntry(
