@@ -77,8 +77,8 @@ _HOMES: Final = {
     "lengths": ("CLUSTERS_JOBS", "GUESS", "GUESSES", "Length", "USERS_JOBS", "basis_of"),
     "job_parts": (
         "LOAD_S", "PAUSE_S", "CurrentAttempt", "JobEstimate",
-        "JobMeasurements", "JobProgress", "PromiseState", "SeenLength", "SharedPace", "StopCause",
-        "left_of_unknown_s",
+        "JobMeasurements", "JobProgress", "PREEMPTED", "PromiseState", "SeenLength", "SharedPace",
+        "StopCause", "left_of_unknown_s",
     ),
     "placement": ("CheckpointRecord", "Placement"),
     "job_spec": (

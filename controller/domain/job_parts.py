@@ -33,6 +33,9 @@ LOAD_S = 30.0
 PAUSE_S = 5.0
 """Expected of a job when neither it nor a job like it has declared or measured anything."""
 
+PREEMPTED: Final = ("preempted", "user")
+"""Causes of a stop that count as a preemption of the job: by the policy or a guard, and by a person."""
+
 PromiseState = Literal["", "open", "kept", "broken", "void"]
 """Of a promised end; void: its owner cancelled or held the job, or its program failed; empty: none given."""
 
@@ -103,6 +106,10 @@ class CurrentAttempt(msgspec.Struct, kw_only=True):
     """Since when it counts as training without a report of its first step."""
     load_assumed_s: float = 0.0
     """How long it had loaded by then."""
+    load_s: float = 0.0
+    """How long it loaded before its first step; 0 before that, and where the first step is assumed."""
+    after_preemption: bool = False
+    """The attempt before it was preempted, so that its load is a cost of that."""
     idle: IdleSpell | None = None
     """None: it works, or nothing is to be done about it."""
     allowed_s: float | None = None
@@ -197,6 +204,8 @@ class TimeSpent(msgspec.Struct, kw_only=True):
     """Part of `load_s` that ended in a futile preemption."""
     past_limit_s: float = 0.0
     """On devices before it was last put back by `requeue`: its time limit counts from there."""
+    interrupted_s: float = 0.0
+    """What preemptions have cost it: the pauses for them, the loads after them, and the steps made twice."""
 
 
 class JobCounters(msgspec.Struct, kw_only=True):

@@ -185,6 +185,9 @@ TEMPLATES: Final[dict[str, str]] = {
     "outlives-service": "no job that could be preempted has more left than the {0} GPU-seconds of this one",
     "outranks-nobody": "no job that could be preempted comes after this one in queue {0} of attained service",
     "gains-nothing": "needs {0} s to its end; no job that runs has so much more left that preempting it pays",
+    "not-earned": "job {0} may be preempted in about {1}: before that it has to train as long as it loaded, "
+    "and ten times what its interruptions cost",
+    "load-earned": "then a job that runs has earned its load, and may be preempted",
     "devices-soon": "enough devices become free by themselves before a preemption would be of use",
     "looks-every": "{0} looks at the queue every {1} s and starts nothing in between",
     "next-demotion": "the next running job reaches the end of its queue",
@@ -237,6 +240,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "turn-preempted": "makes room for {0}, which is late",
     "aged": "waited over {0} s and goes first",
     "preempts": "has {0} s left, less than the {1} s of job {2}, which makes room",
+    "takes-place": "takes the place of job {0}, a task of its array: {1} free device{1:s} {1:are} enough",
     "devices-being-left": "next in {0} order; the {1} device{1:s} it needs {1:are} being left for it",
     "wfq-place": "first of class {0}, which is due {1} devices and held {2}; {3} free device{3:s} {3:are} "
     "enough",
@@ -296,6 +300,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "are kept apart for a time (`cotenant pairs` says how long)",
     "sharing-uid": "cannot share with {0}: under MPS both must be the same user's",
     "sharing-parted": "no sharing with {0}: the two have shared before, and one of them was stopped",
+    "sharing-followed": "no sharing with {0}: the next task of its array takes its place, and this job was "
+    "preempted before",
     "sharing-lost": "no sharing with {0}: jobs of these two kinds were measured to be slowed {1} and {2} "
     "times together, worse than taking turns",
     "promise-held": "its end is promised: {0} are kept for it, in {1} s at the latest",

@@ -71,6 +71,14 @@ def duration(seconds: float) -> str:
     return f"{days}d{hours:02d}h"
 
 
+def rough_duration(seconds: float) -> str:
+    """A time as people say it, to the minute: `4 min`, `3 hours`, `2 days`."""
+    for unit, unit_s in (("day", 86_400.0), ("hour", 3600.0)):
+        if seconds >= 2.0 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}s"
+    return f"{max(1.0, seconds / 60.0):.0f} min"
+
+
 def one_line(text: str) -> str:
     """Returns the text with an escape in place of whatever would not be seen as it is. Doing it twice changes
     nothing more."""

@@ -377,6 +377,9 @@ class View(Protocol):
         """Devices that will be reserved for one user's jobs, or that such a user has lent; those that are
         reserved now count as unhealthy."""
 
+    def is_followed(self, job: Job) -> bool:
+        """Whether another task of its array waits for the place that it has (`--array 0-9%2`)."""
+
     @property
     def chosen(self) -> Mapping[JobId, tuple[DeviceId, ...]]:
         """Where waiting jobs go if these devices are free when they are asked, because somebody has looked

@@ -15,6 +15,11 @@ nobody lost anything:
 A preemption must be one that `patient` would make, whatever it costs here; a share one that `castor-cost`
 would: it costs less than waiting, and with each partner more gets done than by taking turns.
 
+A preemption must also be earned (`earned.py`): what preemptions cost a job stays below a tenth of what it has
+trained, and a job that has loaded is left alone at least as long as its load took. Newcomers of greater
+priority or of class hp, and late jobs, are exempt. A job that was preempted does not start where it would be
+preempted again too soon, and the next task of an array starts on the devices that its sibling has left.
+
 Waiting jobs stand in the order of remaining service. A decision has two passes over those whom `patient`
 would ask:
 
@@ -42,11 +47,23 @@ from math import inf
 from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
 
-from cotenant.controller.domain import NOTHING, RUNNING, Decision, DeviceId, Job, Reason, because
+from cotenant.controller.domain import (
+    NOTHING,
+    RUNNING,
+    Decision,
+    DeviceId,
+    Job,
+    Reason,
+    Wake,
+    because,
+    texts,
+)
 from cotenant.controller.domain import events as ev
 from cotenant.controller.performance import DEFAULT_XI, Interference
 from cotenant.controller.planning import Plan, SchedulingClass, View, peak_mib, why_alone
+from cotenant.controller.policies import earned
 from cotenant.controller.policies.base import Traits
 from cotenant.controller.policies.castor.cost import CastorCost, CostSlots, Set, best_share
 from cotenant.controller.policies.entries import FIRST, PolicyEntry
@@ -55,6 +72,7 @@ from cotenant.controller.policies.patient import (
     Patient,
     PatientParameters,
     Round,
+    Spare,
     cost_s,
     needs_s,
     why_gain,
@@ -64,12 +82,16 @@ from cotenant.controller.policies.sharing import (
     ColocationParameters,
     CoTenant,
     ExpectedReleases,
+    Mask,
     Ratios,
     ShareableSlots,
     SubBatch,
 )
 from cotenant.controller.policies.toolkit import (
     FreedDevices,
+    Spared,
+    find_room,
+    is_anybody_left,
     late_waiting,
     longest_first,
     take_room,
@@ -121,7 +143,7 @@ def why_preempts(victims: Sequence[Job], costs: Costs) -> Reason:
     return because("costs-preempt", *costs.operands(), ", ".join(victim.job_id for victim in victims))
 
 
-def why_waits(plan: Plan, job: Job, present: Round, wait_s: float, no_share: Reason) -> Reason:
+def why_waits(plan: Plan, job: Job, present: CheapestFirst, wait_s: float, no_share: Reason) -> Reason:
     """Explains by the three costs why a job waits. `no_share`: what `castor-cost` says of the partner that
     came nearest to a gain."""
     share_s, more = None, f"; {no_share}"
@@ -133,11 +155,11 @@ def why_waits(plan: Plan, job: Job, present: Round, wait_s: float, no_share: Rea
     return because("costs-wait", *Costs(wait_s, share_s, preempt_s).operands(), more)
 
 
-def _longest_first(plan: Plan, job: Job, present: Round) -> Iterator[Job]:
+def _longest_first(plan: Plan, job: Job, present: CheapestFirst) -> Iterator[Job]:
     """Jobs that could be preempted, whether or not that would pay."""
     for _, one in longest_first(plan.view):
         may_be = one.phase is RUNNING and one.preemptible and not one.aged and not present.spares(one)
-        if may_be and one.spec.priority <= job.spec.priority:
+        if may_be and present.may_take(job, one) and one.spec.priority <= job.spec.priority:
             yield one
 
 
@@ -154,6 +176,18 @@ class RecordSlots(CostSlots):
     """
 
     guesses = True
+
+    def admission_mask(self, job: Job) -> Mask:
+        """Not beside a task whose place the next one of its array takes, if the job was preempted before."""
+        mask = super().admission_mask(job)
+        if job.counts.preemptions:
+            mask &= ~np.array([self._view.is_followed(slot.partner) for slot in self.everything()], np.bool_)
+        return mask
+
+    def why_not_again(self, job: Job, partner: Job) -> Reason | None:
+        if job.counts.preemptions and self._view.is_followed(partner):
+            return because("sharing-followed", partner.job_id)
+        return super().why_not_again(job, partner)
 
     def pairs(self, jobs: Sequence[Job], partners: Sequence[Job]) -> list[list[Interference]]:
         found = super().pairs(jobs, partners)
@@ -240,6 +274,8 @@ class CotenantParameters(PatientParameters, frozen=True, kw_only=True, forbid_un
     """Part pairs whose measured benefit is negative, and do not make such pairs again."""
     observations: int = ColocationParameters().observations
     """Measurements, both ways, before a pair is parted or not made again."""
+    earned: bool = True
+    """Preempt only jobs that have earned it (`earned.py`)."""
     mismatch_prior: float = MISMATCH_PRIOR
     """The share of kinds whose resume is taken to come out wrong before any was seen (`resume_risk.py`); with
     0 a resume has a price only where one has failed."""
@@ -288,28 +324,86 @@ class CheapestFirst(Round):
     ) -> None:
         super().__init__(view, asking, parameters, soon)
         self._sharing, self._risk = sharing, ResumeRisk(view, parameters.mismatch_prior)
+        self._must_earn = parameters.earned
         self._slots: RecordSlots | None = None
         self._seen_actions = 0
         """Number of the plan's actions when the slots were looked up."""
+        self._unearned: list[Spare] = []
+        """Running jobs that may not be preempted yet, but by those who are exempt (`earned.py`)."""
+        self._any_exempt = False
+        """Some job that waits may preempt one of these."""
 
     def cost_s(self, victim: Job) -> float:
         return cost_s(victim) + self._risk.price_s(victim)
 
     def spares(self, job: Job) -> bool:
+        """Whether it never preempts a job although that could resume."""
         return self._risk.spares(job)
 
+    @property
+    def spared(self) -> Spared:
+        if not self._must_earn:
+            return Spared(self.spares)
+        return Spared(self.spares, if_possible=lambda job: not self.has_earned(job), stays_s=earned.stays_s)
+
+    def has_earned(self, job: Job) -> bool:
+        """Whether a job that trains may be preempted once more, by `earned.py`."""
+        return not self._must_earn or earned.earned_at_s(job) <= self._view.now_s
+
+    def list_spare(self) -> list[Spare]:
+        """Those of `patient` that have earned their load; all, if a job that is exempt from this waits."""
+        found, view = super().list_spare(), self._view
+        self._unearned = [each for each in found if not self.has_earned(each[-1])]
+        if not self._unearned:
+            return found
+        priority = min(each[-1].spec.priority for each in self._unearned)
+        heads = view.queue.heads()
+        self._any_exempt = bool(view.hp.waiting) or any(head.spec.priority > priority for head in heads)
+        return found if self._any_exempt else [each for each in found if self.has_earned(each[-1])]
+
+    def may_take(self, job: Job, victim: Job) -> bool:
+        """Whether the victim has earned its load, or the waiting job is exempt from that."""
+        return self.has_earned(victim) or earned.is_exempt(job, victim)
+
+    def earns_s(self, least_s: float) -> float | None:
+        """When the first job that one with `least_s` to its end would preempt has earned its load, if it has
+        so much more left by then; None: no job will."""
+        now_s = self._view.now_s
+        times = ((earned.earned_at_s(job), spare_s) for _, _, spare_s, job in self._unearned)
+        return min((at_s for at_s, spare_s in times if spare_s - (at_s - now_s) > least_s), default=None)
+
     def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
-        """Those of `patient` that have more left than their resume costs as well; reservations put nothing at
-        risk."""
+        """Those of `patient` that have earned their load, and have more left than their resume costs as well;
+        reservations put nothing at risk."""
         now_s, mine_s = plan.view.now_s, needs_s(job)
         for one in super().list_victims(plan, job):
             if one.phase is RUNNING:
                 if self.spares(one):
                     continue
+                if self._any_exempt and not self.may_take(job, one):
+                    continue
                 left_s = one.remaining_now_s(now_s) or 0.0
                 if self._risk.price_s(one) and left_s - self.cost_s(one) <= mine_s:
                     continue
             yield one
+
+    def why_not_yet(self, plan: Plan, job: Job) -> Reason | None:
+        """Why the job preempts nobody yet, if that is because those whom it would preempt have not earned
+        their load; with when they will have."""
+        if next(self.list_victims(plan, job), None) is not None:
+            return None
+        now_s, mine_s = plan.view.now_s, needs_s(job)
+        later: list[tuple[float, int, Job]] = []
+        for _, number, spare_s, one in self._unearned:
+            at_s = earned.earned_at_s(one)
+            if spare_s - (at_s - now_s) > mine_s and not self.spares(one):
+                later.append((at_s, number, one))
+        later.sort()
+        room = find_room(plan, job, (one for *_, one in later))
+        if room is None or not room.victims:
+            return None
+        last = max(room.victims, key=earned.earned_at_s)
+        return because("not-earned", last.job_id, texts.rough_duration(earned.earned_at_s(last) - now_s))
 
     def settle(self, plan: Plan, job: Job, room: FreedDevices) -> None:
         why = why_gain(plan.view, job, room.victims, self.cost_s)
@@ -346,8 +440,8 @@ class Cotenant(Patient):
         self._parameters, self._sharing = parameters, Sharing(parameters.sharing())
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        apart = self._sharing.part_after(view, event)
-        if apart is not None and not self.round(view, ()).spares(view.jobs[apart.job_id]):
+        apart = self._sharing.part_after(view, event, lambda job: self._stays_together(view, job))
+        if apart is not None:
             return Decision(actions=(apart,))
         plan, is_partial = self.arrange(view, event)
         if plan is None:
@@ -356,11 +450,37 @@ class Cotenant(Patient):
         self._sharing.admit(plan, newcomers if is_partial else plan.list_unplaced(), late_waiting(plan))
         return plan.decision()
 
-    def round(self, view: View, asking: Iterable[Job], soon: ExpectedReleases | None = None) -> Round:
+    def _stays_together(self, view: View, job: Job) -> bool:
+        """Whether a job is not parted from a co-tenant, however slow the two are."""
+        present = self.round(view, ())
+        return not present.has_earned(job) or present.spares(job)
+
+    def begin(self, view: View, event: ev.AnyEvent) -> Plan:
+        """The next task of an array or a sweep starts on the devices that its sibling has left."""
+        plan, task = Plan(view), earned.successor(view, event) if self._parameters.earned else None
+        devices = None if task is None else plan.find_free(task)
+        if task is not None and devices is not None:
+            plan.place(task, devices, because("takes-place", event.job_id, len(devices)))
+        return plan
+
+    def wake(self, plan: Plan, present: Round) -> Wake | None:
+        """Also when a job has earned its load that a waiting one would preempt."""
+        soon, view = super().wake(plan, present), plan.view
+        assert isinstance(present, CheapestFirst)
+        if not is_anybody_left(plan):
+            return soon
+        earns_s = present.earns_s(min(map(needs_s, view.queue.heads()), default=inf))
+        if earns_s is None or (self._check.is_set(view.now_s) and earns_s >= (self._check.at_s or 0.0)):
+            return soon
+        if soon is not None and soon.at_s <= earns_s:
+            return soon
+        return Wake(at_s=earns_s, reason=because("load-earned"))
+
+    def round(self, view: View, asking: Iterable[Job], soon: ExpectedReleases | None = None) -> CheapestFirst:
         return CheapestFirst(view, asking, self._parameters, soon, self._sharing)
 
     def state_in_words(self, view: View) -> dict[str, str]:
-        """Three sentences on what it does now."""
+        """What it does now, in a sentence each."""
         order = (
             "Short jobs go first; a job of unknown length is expected to need as long again as it has had, "
             "and five minutes at first, until its loops tell."
@@ -369,11 +489,18 @@ class Cotenant(Patient):
             "A job shares devices, or takes those of a longer job that can resume, where that costs all "
             "concerned less time than waiting."
         )
+        interruptions = (
+            "What preemptions cost a job stays below a tenth of what it has trained, and a job that has "
+            "loaded is left alone at least as long as its load took."
+        )
         late = (
             "A job that first come, first served would have finished by now goes first, on a part of the "
             "devices, and is not preempted again."
         )
-        return {"order": order, "devices": shares, "late jobs": late}
+        found = {"order": order, "devices": shares}
+        if self._parameters.earned:
+            found["interruptions"] = interruptions
+        return found | {"late jobs": late}
 
     def explain(self, view: View, job: Job) -> Reason:
         reason = super().explain(view, job)
@@ -383,14 +510,15 @@ class Cotenant(Patient):
             or not view.running.jobs_by_end()
         ):
             return reason
-        plan = Plan(view)
+        plan, present = Plan(view), self.round(view, (job,))
         slots = self._sharing.slots(plan)
         no_share = why_alone(job) or (
             self._sharing.why_not(plan, job, slots) if slots else slots.closed or because("sharing-nobody")
         )
         if no_share is None:
             return because("next-event")
-        return why_waits(plan, job, self.round(view, (job,)), slots.wait_s(job), no_share)
+        not_yet = present.why_not_yet(plan, job)
+        return not_yet or why_waits(plan, job, present, slots.wait_s(job), no_share)
 
 
 COTENANT: Final = PolicyEntry(

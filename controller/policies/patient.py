@@ -34,6 +34,7 @@ from cotenant.controller.policies.toolkit import (
     Candidates,
     FreedDevices,
     NewcomersOnly,
+    Spared,
     WakeUp,
     Why,
     find_room,
@@ -149,13 +150,18 @@ class Round:
         """What it costs to preempt a running job; never less than the function of this name says."""
         return cost_s(victim)
 
-    def spares(self, _: Job) -> bool:
-        """Whether it never preempts a job although that could resume."""
-        return False
+    @property
+    def spared(self) -> Spared:
+        """Whom it leaves alone although they could resume."""
+        return Spared()
+
+    def list_spare(self) -> list[Spare]:
+        """The running jobs that this pass may preempt."""
+        return spare(self._view, self._asking, self._parameters)
 
     def _look(self, plan: Plan) -> list[Spare]:
         """Collects the victims only now: many passes end before they need any."""
-        running = self._running = spare(self._view, self._asking, self._parameters)
+        running = self._running = self.list_spare()
         if running:
             self._most_gpu_s = -running[0][0]
             self._most_spare_s = max([spare_s for _, _, spare_s, _ in running])
@@ -344,21 +350,36 @@ class Patient:
                 return None, False
         elif is_quiet(view, event):
             return None, False
-        plan = Plan(view)
+        plan = self.begin(view, event)
         if isinstance(event, ev.FirstStepDone) and not plan.any_free() and not is_wanted(view, event):
             return None, False
         waiting = whom_to_ask(plan, event)
         is_partial = isinstance(waiting, NewcomersOnly)
         present = self.round(view, view.queue.newcomers() if is_partial else view.queue.heads())
-        rearrange(plan, present, waiting or Candidates(view), present.spares)
+        rearrange(plan, present, waiting or Candidates(view), present.spared)
         if is_partial and present.until_s is not None:
             # One that might wait for devices must know who else does.
             seen = present.soon if present.soon is not None and present.soon.is_unpromised() else None
-            plan, present, is_partial = Plan(view), self.round(view, view.queue.heads(), seen), False
-            rearrange(plan, present, Candidates(view), present.spares)
-        if present.until_s is not None and not self._check.is_set(view.now_s):
-            plan.actions.append(Wake(at_s=present.until_s, reason=because("devices-soon")))
+            plan, present, is_partial = (
+                self.begin(view, event),
+                self.round(view, view.queue.heads(), seen),
+                False,
+            )
+            rearrange(plan, present, Candidates(view), present.spared)
+        wake = self.wake(plan, present)
+        if wake is not None:
+            plan.actions.append(wake)
         return plan, is_partial
+
+    def begin(self, view: View, _: ev.AnyEvent) -> Plan:
+        """The plan before anybody in the queue is asked."""
+        return Plan(view)
+
+    def wake(self, plan: Plan, present: Round) -> Wake | None:
+        """When to look at the queue again although nothing has happened."""
+        if present.until_s is None or self._check.is_set(plan.view.now_s):
+            return None
+        return Wake(at_s=present.until_s, reason=because("devices-soon"))
 
     def round(self, view: View, asking: Iterable[Job], soon: ExpectedReleases | None = None) -> Round:
         return Round(view, asking, self.parameters, soon)

@@ -202,13 +202,16 @@ class Ledger:
             tasks.pop(job.job_id, None)
             if not tasks:
                 self._limited.pop(array_of(job.job_id), None)
-        waiting = (task for task in tasks.values() if task.phase is Phase.BLOCKED and task is not job)
-        found = next((task for task in waiting if task.reason.code == ARRAY_LIMIT), None)
+        found = _first_blocked(tasks.values(), job)
         return (
             None
             if found is None or self._is_full(array_of(job.job_id), job.spec.array_limit, found)
             else found
         )
+
+    def is_followed(self, job: Job) -> bool:
+        tasks = self._limited.get(array_of(job.job_id), {}) if job.spec.array_limit else {}
+        return _first_blocked(tasks.values(), job) is not None
 
     def _is_full(self, array: str, limit: int, but: Job) -> bool:
         count = 0
@@ -420,3 +423,9 @@ class Ledger:
                 assert job.attempt.hosts_left, f"job {job.job_id} is {job.phase} on no host"
             if job.phase is Phase.RESERVED:
                 assert job.waits_for, f"job {job.job_id} is reserved and waits for nobody"
+
+
+def _first_blocked(tasks: Iterable[Job], but: Job) -> Job | None:
+    """The first task that waits for another one of its array to leave."""
+    waiting = (task for task in tasks if task.phase is Phase.BLOCKED and task is not but)
+    return next((task for task in waiting if task.reason.code == ARRAY_LIMIT), None)

@@ -16,6 +16,7 @@ from cotenant.controller.domain import (
     LIFECYCLE,
     LOADING,
     ON_DEVICES,
+    PREEMPTED,
     QUEUED,
     RESERVED,
     RUNNING,
@@ -105,6 +106,8 @@ class Phases:
             job.spent.queued_s += spent_s
         elif phase is LOADING:
             job.spent.load_s += spent_s
+            if job.attempt.after_preemption:
+                job.spent.interrupted_s += spent_s
         elif phase is RUNNING:
             job.spent.run_s += spent_s
             if job.estimate.remaining_s is not None:
@@ -112,6 +115,8 @@ class Phases:
                 job.estimate.remaining_at_s = self.now_s
         elif phase in ON_DEVICES:
             job.spent.pause_s += spent_s
+            if job.attempt.stop_cause in PREEMPTED:
+                job.spent.interrupted_s += spent_s
         elif phase in ENDED:
             self.ended.remove(job)
         else:

@@ -17,6 +17,7 @@ from cotenant.controller.domain import (
     LAUNCH,
     LOADING,
     ON_DEVICES,
+    PREEMPTED,
     QUEUED,
     RUNNING,
     AttemptNo,
@@ -120,6 +121,7 @@ class Records:
             start_step=step,
             known_to_resume=step > 0,
             began_s=now_s,
+            after_preemption=job.attempt.stop_cause in PREEMPTED,
         )
         job.placement, job.waits_for, job.progress.step = placement, (), step
         job.visited = tuple(dict.fromkeys((*job.visited, *hosts))) if job.visited else hosts
@@ -177,7 +179,9 @@ class Records:
             job.estimate.remaining_at_s = (
                 self._phases.now_s
             )  # What is left is counted from there, not from its last report.
-        job.counts.preemptions += job.attempt.stop_cause in ("preempted", "user")
+        if job.attempt.stop_cause in PREEMPTED:
+            job.counts.preemptions += 1
+            job.spent.interrupted_s += max(0, job.progress.step - step) * (job.attempt.step_s or 0.0)
         job.counts.resizes += job.attempt.stop_cause == "resized"
         job.spent.wait_s += job.attempt.late_s
         job.placement, job.progress.step, job.estimate.slowdown = None, step, 1.0
@@ -317,6 +321,9 @@ class Records:
         load_s = job.attempt.load_assumed_s + self._phases.now_s - job.phase_since_s
         job.spent.run_s -= job.attempt.load_assumed_s
         job.spent.load_s, job.phase_since_s = job.spent.load_s + load_s, self._phases.now_s
+        job.attempt.load_s = load_s
+        if job.attempt.after_preemption:
+            job.spent.interrupted_s += load_s
         return load_s
 
     def first_step(self, job: Job, step: int, *, assumed: bool) -> None:
@@ -333,6 +340,7 @@ class Records:
                 job.spent.run_s += done_s
                 if job.estimate.remaining_s is not None:
                     expect_left(job.estimate, max(0.0, job.estimate.remaining_s - done_s))
+            job.attempt.load_s = self._phases.now_s - job.phase_since_s
             self._phases.change(job, FIRST_STEP, job.placement.reason)
         else:
             self._phases.move(job)

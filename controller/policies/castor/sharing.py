@@ -81,7 +81,7 @@ def newcomer_table(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Ne
     ratios = slots.ratios([here[0] for *_, here in kinds], classes)
     allowed = ratios.allowed[of]
     for row, job in enumerate(able):
-        if job.co_tenants or slots.is_one_uid:
+        if job.co_tenants or job.counts.preemptions or slots.is_one_uid:
             allowed[row] &= slots.admission_mask(job)
     return NewcomerTable(
         able,

@@ -41,19 +41,25 @@ from cotenant.controller.performance import Interference, shared_ends
 from cotenant.controller.planning import Plan, View, why_alone, why_waiting
 from cotenant.controller.policies.base import QUIET, Parameters, Stateless, Traits
 from cotenant.controller.policies.sharing.shareable_slots import ShareableSlots
-from cotenant.controller.policies.toolkit import late_waiting, place_in_order
+from cotenant.controller.policies.toolkit import Spares, late_waiting, place_in_order, spare_nobody
 
 
 def parting(
-    view: View, event: ev.ProgressSeen | ev.PairObserved, observations: int, *, by_theorem: bool
+    view: View,
+    event: ev.ProgressSeen | ev.PairObserved,
+    observations: int,
+    *,
+    by_theorem: bool,
+    spares: Spares = spare_nobody,
 ) -> Preempt | None:
-    """Whom to stop after an observation, if the pair it is about loses."""
+    """Whom to stop after an observation, if the pair it is about loses. `spares`: jobs that are not stopped
+    although they could resume."""
     job_id = event.job_id if isinstance(event, ev.ProgressSeen) else event.first
     job = view.jobs.get(job_id)
     if job is None:
         return None
     for partner in co_tenants(view, job):
-        found = part(view, job, partner, observations, by_theorem=by_theorem)
+        found = part(view, job, partner, observations, by_theorem=by_theorem, spares=spares)
         if found is not None:
             return found
     return None
@@ -68,14 +74,22 @@ def co_tenants(view: View, job: Job) -> list[Job]:
     return sorted((o for o in others if o.phase is Phase.RUNNING), key=lambda other: other.number)
 
 
-def part(view: View, job: Job, partner: Job, observations: int, *, by_theorem: bool) -> Preempt | None:
+def part(
+    view: View,
+    job: Job,
+    partner: Job,
+    observations: int,
+    *,
+    by_theorem: bool,
+    spares: Spares = spare_nobody,
+) -> Preempt | None:
     """The one of two jobs that share which should stop, if the pair loses as measured."""
     xi = view.pairs.interference(job, partner)
     foretold = _surprise(view, job, partner, xi, observations)
     is_lost = foretold is not None or loses(xi, observations)
     if not is_lost and not (by_theorem and xi.both and xi.count >= observations):
         return None
-    able = [one for one in (job, partner) if one.preemptible and not one.aged]
+    able = [one for one in (job, partner) if one.preemptible and not one.aged and not spares(one)]
     if not able:
         return None
     together_s = _together_s(view, job, partner, xi)
@@ -224,11 +238,12 @@ class Colocation(Stateless, ABC):
         self.admit(plan, plan.list_unplaced(), late_waiting(plan))
         return plan.decision()
 
-    def part_after(self, view: View, event: ev.AnyEvent) -> Preempt | None:
-        """Who has to stop, of a pair that was just observed to lose."""
+    def part_after(self, view: View, event: ev.AnyEvent, spares: Spares = spare_nobody) -> Preempt | None:
+        """Who has to stop, of a pair that was just observed to lose; none of those that are spared."""
         if self.observations is None or not isinstance(event, ev.ProgressSeen | ev.PairObserved):
             return None
-        return parting(view, event, self.observations, by_theorem=self.parts_by_theorem)
+        by_theorem = self.parts_by_theorem
+        return parting(view, event, self.observations, by_theorem=by_theorem, spares=spares)
 
     def admit(self, plan: Plan, waiting: Iterable[Job], waited_for: Job | None) -> None:
         """Try the first of these jobs in order; none behind an aged one, whose devices a newcomer would

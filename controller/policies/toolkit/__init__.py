@@ -5,7 +5,7 @@ from cotenant.controller.policies.toolkit.candidates import Candidates
 from cotenant.controller.policies.toolkit.in_order import (
     Backfill, OrderParameters, PassingParameters, place_in_order, place_ordered,
 )
-from cotenant.controller.policies.toolkit.late import KeptForLate, late_waiting
+from cotenant.controller.policies.toolkit.late import KeptForLate, Spared, Spares, late_waiting, spare_nobody
 from cotenant.controller.policies.toolkit.pods import find_pods, reclaim
 from cotenant.controller.policies.toolkit.reservations import reserve
 from cotenant.controller.policies.toolkit.two_classes import ClassParameters, TwoClasses, preemptible_jobs
@@ -23,6 +23,7 @@ __all__ = [
     "NewcomersOnly", "OrderParameters", "PassingParameters", "TwoClasses", "WakeUp", "Why",
     "devices_by_host", "find_pods", "find_room", "is_anybody_left", "is_kept_together", "late_waiting",
     "longest_first", "newcomers", "place_in_order", "place_ordered", "preemptible_jobs", "rearrange",
-    "reclaim", "reserve", "list_reserved", "take_room", "victims_for", "whom_to_ask", "worth_preempting",
+    "reclaim", "reserve", "list_reserved", "Spared", "Spares", "spare_nobody", "take_room", "victims_for",
+    "whom_to_ask", "worth_preempting",
 ]
 # fmt: on

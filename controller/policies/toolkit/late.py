@@ -7,10 +7,11 @@ known and it ends before the late one could start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
 
 from cotenant.controller.domain import RUNNING, DeviceId, Job
-from cotenant.controller.planning import Plan, is_possible
+from cotenant.controller.planning import LENT, Plan, is_possible
 from cotenant.controller.policies.toolkit.reservations import (
     NEVER_S,
     Reservation,
@@ -26,6 +27,22 @@ Spares = Callable[[Job], bool]
 def spare_nobody(_: Job) -> bool:
     """Every job that can resume may be preempted."""
     return False
+
+
+def stay_for_no_time(_: Job) -> float:
+    """Every job that can resume may start where somebody will take its devices at once."""
+    return 0.0
+
+
+class Spared(NamedTuple):
+    """Whom a policy leaves alone."""
+
+    always: Spares = spare_nobody
+    """Jobs that not even a late one preempts."""
+    if_possible: Spares = spare_nobody
+    """Jobs that a late one preempts only where all others are not enough."""
+    stays_s: Callable[[Job], float] = stay_for_no_time
+    """How long, in seconds, a job that can resume must keep the free devices that it starts on."""
 
 
 def late_waiting(plan: Plan) -> Job | None:
@@ -55,9 +72,9 @@ def not_late(plan: Plan, newcomer: Job, spares: Spares) -> Iterator[Job]:
 class KeptForLate:
     """Devices that are kept for late jobs: a job starts there only if it can be preempted, or ends before."""
 
-    def __init__(self, plan: Plan, *, preempts: bool, spares: Spares = spare_nobody) -> None:
+    def __init__(self, plan: Plan, *, preempts: bool, spared: Spared | None = None) -> None:
         """Keeps nothing yet. `preempts`: late jobs preempt under this policy (`whole_queue.py`)."""
-        self._plan, self._preempts, self._spares = plan, preempts, spares
+        self._plan, self._preempts, self._spared = plan, preempts, spared or Spared()
         self._kept: list[Reservation] = []
         self._late: list[Job] = []
         self._devices: set[DeviceId] = set()
@@ -65,7 +82,7 @@ class KeptForLate:
     def keep(self, job: Job) -> None:
         """Keep devices for a late job that cannot start now."""
         trial = self._plan.fork()
-        for other in not_late(self._plan, job, self._spares) if self._preempts else ():
+        for other in not_late(self._plan, job, self._spared.always) if self._preempts else ():
             trial.suppose_left(other)
         for other, kept in zip(self._late, self._kept, strict=True):
             trial.suppose_placed(other, kept.devices)
@@ -76,20 +93,32 @@ class KeptForLate:
             self._devices.update(found.devices)
 
     def find_free(self, job: Job) -> tuple[DeviceId, ...] | None:
-        """Devices for a job that keep no late one waiting longer."""
-        devices = self._plan.find_free(job)
-        can_leave = self._preempts and job.preemptible and not self._spares(job)
-        if devices is None or self._devices.isdisjoint(devices) or can_leave:
+        """Devices for a job that keep no late one waiting longer, and that nobody takes from it too soon."""
+        devices, now_s = self._plan.find_free(job), self._plan.view.now_s
+        can_leave = self._preempts and job.preemptible and not self._spared.always(job)
+        stays_s = self._spared.stays_s(job) if can_leave else 0.0
+        if devices is None or (can_leave and not stays_s):
             return devices
-        now_s = self._plan.view.now_s
+        booked = self._list_booked(job, now_s + stays_s) if stays_s else ()
+        if self._devices.isdisjoint(devices) and not any(each in booked for each in devices):
+            return devices
         is_known = job.known_left_s(now_s) is not None
-        ends_s = end_if_started(job, now_s) if is_known else NEVER_S
+        ends_s = now_s + stays_s if stays_s else end_if_started(job, now_s) if is_known else NEVER_S
         here = [kept for kept in self._kept if not set(kept.devices).isdisjoint(devices)]
-        if all(ends_s <= kept.start_s for kept in here):
+        if all(ends_s <= kept.start_s for kept in here) and not any(each in booked for each in devices):
             return devices
         apart = self._plan.fork()
         for (host_id, type), free in list(apart.view.free.devices.items()):
-            taken = [each for each in free if each in self._devices]
+            taken = [each for each in free if each in self._devices or each in booked]
             if taken:
                 apart.suppose_taken(host_id, type, taken)
         return apart.find_free(job)
+
+    def _list_booked(self, job: Job, until_s: float) -> Collection[DeviceId]:
+        """The devices that are reserved for somebody else before then."""
+        user = job.spec.user
+        return {
+            device_id
+            for device_id, kept in self._plan.view.kept.items()
+            if any(each.user != user and LENT < each.from_s < until_s for each in kept)
+        }

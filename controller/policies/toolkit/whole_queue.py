@@ -33,7 +33,12 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View, is_aged_waiting, is_possible
 from cotenant.controller.policies.toolkit.candidates import Candidates
-from cotenant.controller.policies.toolkit.late import KeptForLate, Spares, not_late, spare_nobody
+from cotenant.controller.policies.toolkit.late import (
+    KeptForLate,
+    Spared,
+    not_late,
+    spare_nobody,
+)
 from cotenant.controller.policies.toolkit.victims import FreedDevices, enough_of, room_of, victims_for
 
 
@@ -101,10 +106,11 @@ def whom_to_ask(plan: Plan, event: ev.AnyEvent) -> QueueScope | None:
     return NewcomersOnly(plan.view) if plan.view.queue.newcomers() else None
 
 
-def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope, spares: Spares = spare_nobody) -> None:
-    """Give each job in order free devices, else those of jobs that stand behind it, else nothing. `spares`:
-    whom not even late jobs preempt."""
-    any_free, kept = plan.any_free(), KeptForLate(plan, preempts=True, spares=spares)
+def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope, spared: Spared | None = None) -> None:
+    """Give each job in order free devices, else those of jobs that stand behind it, else nothing."""
+    spared = spared or Spared()
+    kept = KeptForLate(plan, preempts=True, spared=spared)
+    any_free = plan.any_free()
     while (job := waiting.next()) is not None:
         if plan.is_placed(job.job_id):
             waiting.again(job)
@@ -116,7 +122,7 @@ def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope, spares: Spares
             waiting.again(job)
             continue
         if job.aged:
-            if is_possible(plan.view, job) and not make_room_for_late(plan, job, order.name, spares):
+            if is_possible(plan.view, job) and not make_room_for_late(plan, job, order.name, spared):
                 kept.keep(job)
             else:
                 any_free = any_free and plan.any_free()
@@ -131,9 +137,13 @@ def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope, spares: Spares
             return
 
 
-def make_room_for_late(plan: Plan, job: Job, order: str, spares: Spares) -> bool:
+def make_room_for_late(plan: Plan, job: Job, order: str, spared: Spared) -> bool:
     """Preempt for a late job whatever can resume, most left first; False if that is not enough."""
-    room = find_room(plan, job, not_late(plan, job, spares))
+    room = None
+    if spared.if_possible is not spare_nobody:
+        others = (one for one in not_late(plan, job, spared.always) if not spared.if_possible(one))
+        room = find_room(plan, job, others)
+    room = room or find_room(plan, job, not_late(plan, job, spared.always))
     if room is None:
         return False
     why = Why(

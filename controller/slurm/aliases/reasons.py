@@ -32,13 +32,14 @@ _CODES: Final = {
     "preempted- evicted- lease- requeued-by reservation-replaced ahead",
     "Resources": "held-by-users booking- kept kept-unforeseen first-no-devices fragmented no-host-room "
     "next-event would-fit outlives outlives- outranks-nobody gains-nothing devices- none-lent own "
-    "not-preemptible costs-wait sharing- packing- part- deferred deferred- refused- waits-for-victims "
-    "parted- idle-works crowded-out outgrown outmodelled otherwise infra-failed gang-peer-ended fenced "
-    "stopped-as checkpoint-deadline leave-first",
-    NO_REASON: "fetching pulling placed-together free-devices-in-order backfilled- preempts preempts- "
-    "costs-share costs-preempt fit forecast-training evicts evicts- idle- beside-idle unsplit gpu-fault "
-    "mps-limit torch-limit kernel-limit no-memory-limit trouble holds- co-tenants- alone-on-mig resumed- "
-    "cancelled-by time-limit time-limit- budget finished finished-lost profiled user-failed throughput-",
+    "not-earned load-earned not-preemptible costs-wait sharing- packing- part- deferred deferred- refused- "
+    "waits-for-victims parted- idle-works crowded-out outgrown outmodelled otherwise infra-failed "
+    "gang-peer-ended fenced stopped-as checkpoint-deadline leave-first",
+    NO_REASON: "fetching pulling takes-place placed-together free-devices-in-order backfilled- preempts "
+    "preempts- costs-share costs-preempt fit forecast-training evicts evicts- idle- beside-idle unsplit "
+    "gpu-fault mps-limit torch-limit kernel-limit no-memory-limit trouble holds- co-tenants- alone-on-mig "
+    "resumed- cancelled-by time-limit time-limit- budget finished finished-lost profiled user-failed "
+    "throughput-",
 }
 """Slurm has no word for a limit of devices that one user holds at once; it has that of running jobs."""
 WORDS: Final = {code: word for word, codes in _CODES.items() for code in codes.split()}

@@ -26,7 +26,11 @@ from tests.controller.policies.test_patient import check_pays, workloads
 from tests.controller.policies.test_whole_queue import planned
 
 COSTS: dict[str, Any] = {"load_s": 10.0, "pause_s": 5.0, "batch_size": 32}
-"""To change a job for another costs its load and two pauses, 20 s; the pause itself is waited for."""
+"""To change a job for another costs its load and two pauses, 20 s, and what its resume risks; the pause
+itself is waited for."""
+EARNED_S = 150.0
+"""Ten times the pause and the load: after so much training a job may be preempted. What its resume risks is
+7.5 s by then."""
 LIGHT = profile(32, (1, 1.0, 300.0), duty=0.4)
 """Two of them do not slow each other."""
 MILD = profile(32, (1, 1.0, 300.0), duty=0.7)
@@ -50,61 +54,67 @@ def loading(expected_s: float, like: object = BUSY) -> Before:
     return queued(1, **job(expected_s, like), resumable=True)
 
 
+def trained(*jobs: dict[str, Any]) -> Before:
+    """They run, have this much left, and have trained for so long that they may be preempted."""
+    longer = [more | {"expected_s": more["expected_s"] and more["expected_s"] + EARNED_S} for more in jobs]
+    return then(running(*longer), later(EARNED_S))
+
+
 # fmt: off
 ROWS: list[Row] = [
-    ("free devices first, whatever a share or a preemption would bring", [TWO], running(job(900, LIGHT)),
+    ("free devices first, whatever a share or a preemption would bring", [TWO], trained(job(900, LIGHT)),
      job(100, LIGHT), ["place 9 on a/cpu1"]),
     # Share or preempt.
-    ("a share that costs nothing comes before a preemption", [report("a", 1)], running(job(900, LIGHT)),
+    ("a share that costs nothing comes before a preemption", [report("a", 1)], trained(job(900, LIGHT)),
      job(100, LIGHT), ["share 9 on a/cpu0 with s=1"]),
-    ("a share that delays both by 80 s comes before a preemption that costs 135 s", [report("a", 1)],
-     running(job(900, MILD)), job(100, MILD), ["share 9 on a/cpu0 with s=1"]),
-    ("a preemption that costs 135 s comes before a share that delays both by 160 s", [report("a", 1)],
-     running(job(900, HEAVY)), job(100, HEAVY), ["preempt 1 for 9", "place 9 on a/cpu0"]),
-    ("without a share that pays it preempts as patient does", [report("a", 1)], running(job(900)), job(100),
+    ("a share that delays both by 80 s comes before a preemption that costs 142.5 s", [report("a", 1)],
+     trained(job(900, MILD)), job(100, MILD), ["share 9 on a/cpu0 with s=1"]),
+    ("a preemption that costs 142.5 s comes before a share that delays both by 160 s", [report("a", 1)],
+     trained(job(900, HEAVY)), job(100, HEAVY), ["preempt 1 for 9", "place 9 on a/cpu0"]),
+    ("without a share that pays it preempts as patient does", [report("a", 1)], trained(job(900)), job(100),
      ["preempt 1 for 9", "place 9 on a/cpu0"]),
-    ("a job that says never is not shared but preempts", [report("a", 1)], running(job(900, LIGHT)),
+    ("a job that says never is not shared but preempts", [report("a", 1)], trained(job(900, LIGHT)),
      job(100, LIGHT, share="never"), ["preempt 1 for 9", "place 9 on a/cpu0"]),
     # Guards of a preemption.
-    ("a victim needs more left than the newcomer, its own load and two pauses together", [report("a", 1)],
-     running(job(130)), job(100), []),
-    ("a second more is enough", [report("a", 1)], running(job(131)), job(100),
+    ("a victim needs more left than the newcomer, its load, two pauses and its risk", [report("a", 1)],
+     trained(job(137)), job(100), []),
+    ("a second more is enough", [report("a", 1)], trained(job(138)), job(100),
      ["preempt 1 for 9", "place 9 on a/cpu0"]),
     ("a job that loads is never a victim", [report("a", 1)], loading(900), job(1), []),
     ("a job that loads may be a partner", [report("a", 1)], loading(900, LIGHT), job(100, LIGHT),
      ["share 9 on a/cpu0 with s=1"]),
-    ("a gang all of whose victims have more service left", [TWO], running(job(900), job(900)),
+    ("a gang all of whose victims have more service left", [TWO], trained(job(900), job(900)),
      job(100, gpus=2), ["preempt 1 for 9", "preempt 2 for 9", "place 9 on a/cpu0 a/cpu1"]),
-    ("a gang whose victims together lose less than it would wait", [TWO], running(job(900), job(400)),
+    ("a gang whose victims together lose less than it would wait", [TWO], trained(job(900), job(400)),
      job(250, gpus=2), ["preempt 1 for 9", "preempt 2 for 9", "place 9 on a/cpu0 a/cpu1"]),
-    ("a gang whose victims together lose more waits", [TWO], running(job(500), job(400)),
+    ("a gang whose victims together lose more waits", [TWO], trained(job(500), job(400)),
      job(250, gpus=2), []),
-    ("devices that become free within pause and load are waited for", [TWO], running(job(900), job(15)),
+    ("devices that become free within pause and load are waited for", [TWO], trained(job(900), job(15)),
      job(100), []),
-    ("hp is never preempted", [report("a", 1)], running(job(900, job_class="hp")), job(1), []),
+    ("hp is never preempted", [report("a", 1)], trained(job(900, job_class="hp")), job(1), []),
     # Guards of a share.
     ("one that cannot preempt shares where all lose less than it would wait", [report("a", 1)],
-     running(job(100, MILD)), job(100, MILD), ["share 9 on a/cpu0 with s=1"]),
+     trained(job(100, MILD)), job(100, MILD), ["share 9 on a/cpu0 with s=1"]),
     ("one that would delay others longer than it would wait waits", [report("a", 1)],
-     running(job(20, HEAVY)), job(1000, HEAVY), []),
+     trained(job(20, HEAVY)), job(1000, HEAVY), []),
     ("two that get no more done than taking turns never share", [report("a", 1)],
-     running(job(900, resumable=False)), job(10), []),
-    ("a gang shares with one partner and takes what is free", [TWO], running(job(900, LIGHT)),
+     trained(job(900, resumable=False)), job(10), []),
+    ("a gang shares with one partner and takes what is free", [TWO], trained(job(900, LIGHT)),
      job(800, LIGHT, gpus=2), ["share 9 on a/cpu1 a/cpu0 with s=1"]),
     ("nobody shares behind a job that has aged and waits", [TWO],
-     then(running(job(900, LIGHT, job_class="hp"), job(900, LIGHT, job_class="hp")),
+     then(trained(job(900, LIGHT, job_class="hp"), job(900, LIGHT, job_class="hp")),
           queued(3, **job(1, gpus=2, share="never")), later(200)), job(2, LIGHT), []),
     # Unknown lengths.
-    ("a newcomer of unknown length shares", [report("a", 1)], running(job(900, LIGHT)), job(None, LIGHT),
+    ("a newcomer of unknown length shares", [report("a", 1)], trained(job(900, LIGHT)), job(None, LIGHT),
      ["share 9 on a/cpu0 with s=1"]),
-    ("and is a partner", [report("a", 1)], running(job(None, LIGHT)), job(900, LIGHT),
+    ("and is a partner", [report("a", 1)], trained(job(None, LIGHT)), job(900, LIGHT),
      ["share 9 on a/cpu0 with s=1"]),
-    ("a newcomer of unknown length preempts as one of five minutes", [report("a", 1)], running(job(900)),
+    ("a newcomer of unknown length preempts as one of five minutes", [report("a", 1)], trained(job(900)),
      job(None), ["preempt 1 for 9", "place 9 on a/cpu0"]),
     ("one of five minutes preempts where it would be held up and hold up for 240 s", [report("a", 1)],
-     running(job(900, HEAVY)), job(300, HEAVY), ["preempt 1 for 9", "place 9 on a/cpu0"]),
+     trained(job(900, HEAVY)), job(300, HEAVY), ["preempt 1 for 9", "place 9 on a/cpu0"]),
     ("two of unknown length that get no more done than taking turns never share", [report("a", 1)],
-     running(job(None, resumable=False)), job(None), []),
+     trained(job(None, resumable=False)), job(None), []),
 ]
 # fmt: on
 
@@ -127,12 +137,14 @@ def test_jobs_wait_in_the_order_of_remaining_service() -> None:
     assert (desk.phase(2), desk.phase(3)) == ("queued", "loading")  # 100 x 2^.75 = 168
 
 
-def pair(desk: Desk, host_s: float, guest_s: float, like: object = MILD) -> None:
-    """Jobs 1 and 2 train on one device."""
-    desk.run(1, **job(host_s, like))
-    desk.submit(2, **job(guest_s, like))
+def pair(desk: Desk, host_s: float, guest_s: float, like: object = MILD, *, wait_s: float = 0.0) -> None:
+    """Jobs 1 and 2 train on one device, for `wait_s`, and have so much left then."""
+    trained_s = wait_s / 1.4  # As `MILD` beside another.
+    desk.run(1, **job(host_s + trained_s, like))
+    desk.submit(2, **job(guest_s + trained_s, like))
     assert desk.devices(2) == desk.devices(1)
     desk.start(2)
+    desk.wait(wait_s)
 
 
 def test_a_job_that_shares_is_a_victim_with_what_it_has_left_alone() -> None:
@@ -147,14 +159,14 @@ def test_a_job_that_shares_is_a_victim_with_what_it_has_left_alone() -> None:
 
 def test_a_device_with_two_tenants_is_taken_from_both() -> None:
     desk = Desk("cotenant", report("a", 1))
-    pair(desk, 900.0, 900.0)
+    pair(desk, 900.0, 900.0, wait_s=EARNED_S)
     desk.submit(3, **job(100))
     assert planned(desk) == ["preempt 1 for 3", "preempt 2 for 3", "place 3 on a/cpu0"]
 
 
 def test_a_device_with_two_tenants_is_taken_only_if_both_are_valid_victims() -> None:
     desk = Desk("cotenant", report("a", 1))
-    pair(desk, 900.0, 100.0)  # The guest has less left than the newcomer needs.
+    pair(desk, 900.0, 100.0, wait_s=EARNED_S)  # The guest has less left than the newcomer needs.
     desk.submit(3, **job(90))
     assert planned(desk) == []
 
@@ -208,7 +220,7 @@ def test_what_is_known_of_a_pair_otherwise_comes_before_the_record() -> None:
 
 def test_a_pair_that_is_measured_to_lose_is_parted_and_not_made_again() -> None:
     desk = Desk("cotenant", report("a", 1))
-    pair(desk, 900.0, 900.0)
+    pair(desk, 900.0, 900.0, wait_s=EARNED_S)
     for _ in range(2):
         desk.tell(ev.PairObserved(first=JobId("1"), second=JobId("2"), first_xi=2.5, second_xi=2.5))
     assert "checkpointing" in (desk.phase(1), desk.phase(2))
@@ -220,36 +232,36 @@ def test_a_pair_that_is_measured_to_lose_is_parted_and_not_made_again() -> None:
 
 def test_the_reason_of_a_share_has_the_costs_of_the_alternatives() -> None:
     desk = Desk("cotenant", report("a", 1))
-    desk.run(1, **job(900, MILD))
+    trained(job(900, MILD))(desk)
     desk.submit(9, **job(100, MILD))
     assert str(desk.job(9).reason) == (
         "shares with 1; seconds by which all concerned end later: sharing 80.00, waiting 900.00, preempting "
-        "135.00; it ends in 140.00 s (sub-batch 32, 1 accumulation step, own slowdown 1.40)"
+        "142.50; it ends in 140.00 s (sub-batch 32, 1 accumulation step, own slowdown 1.40)"
     )
 
 
 def test_the_reason_of_a_preemption_has_the_costs_of_the_alternatives() -> None:
     desk = Desk("cotenant", report("a", 1))
-    desk.run(1, **job(900, HEAVY))
+    trained(job(900, HEAVY))(desk)
     desk.submit(9, **job(100, HEAVY))
     preempt, place = desk.engine.decision.actions
     assert str(place.reason) == (
         "preempts 1, with more left than that takes; seconds by which all concerned end later: preempting "
-        "135.00, waiting 900.00, sharing 160.00"
+        "142.50, waiting 900.00, sharing 160.00"
     )
     assert str(preempt.reason) == (
-        "preempted for 9, which needs 110.00 s to its end; with 20.00 s for the change that is less than the "
+        "preempted for 9, which needs 110.00 s to its end; with 27.50 s for the change that is less than the "
         "900.00 s this one has left"
     )
 
 
 def test_one_that_waits_is_told_the_costs_of_the_alternatives() -> None:
     desk = Desk("cotenant", report("a", 1))
-    desk.run(1, **job(20, HEAVY))
+    trained(job(20, HEAVY))(desk)
     desk.submit(9, **job(1000, HEAVY))
     assert desk.why(9) == (
         "waits; seconds by which all concerned would end later: waiting 20.00, sharing 32.00, preempting "
-        "1035.00"
+        "1042.50"
     )
 
 
@@ -349,7 +361,8 @@ def test_in_simulated_runs_everything_ends_and_no_load_is_for_nothing(workload: 
 def test_where_nobody_can_share_it_is_patient(workload: Workload) -> None:
     cluster, alone = Cluster(hosts=1, gpus_per_host=8), Physics(pairs="none")
     mine, theirs = (
-        simulate(replace(workload), cluster, name, physics=alone) for name in ("cotenant", "patient")
+        simulate(replace(workload), cluster, name, options, physics=alone)
+        for name, options in (("cotenant", {"earned": False}), ("patient", {}))
     )
     np.testing.assert_array_equal(mine.jct_s, theirs.jct_s)
 

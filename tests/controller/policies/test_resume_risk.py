@@ -14,7 +14,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.knowledge import Resumes
 from cotenant.controller.policies.resume_risk import MISMATCH_PRIOR, ResumeRisk, unproven_s
 from tests.controller.building import Desk, report, spec
-from tests.controller.policies.test_cotenant import HEAVY, LIGHT, MILD, job
+from tests.controller.policies.test_cotenant import EARNED_S, HEAVY, LIGHT, MILD, job
 from tests.controller.policies.test_whole_queue import planned
 
 KIND: dict[str, Any] = {"argv": ("python", "long.py")}
@@ -195,6 +195,7 @@ def test_no_job_of_a_refuted_kind_is_stopped_to_part_a_pair(
     desk.run(1, **job(900, MILD, **KIND))
     desk.submit(2, **job(900, MILD, **KIND))
     desk.start(2)
+    desk.wait(EARNED_S)
     for _ in range(2):
         desk.tell(ev.PairObserved(first=JobId("1"), second=JobId("2"), first_xi=2.5, second_xi=2.5))
     assert ("checkpointing" in (desk.phase(1), desk.phase(2))) == is_parted
