@@ -105,13 +105,20 @@ def job_view(
         futile_s=job.spent.futile_s, expected_load_s=None if ended else job.estimate.load_s,
         expected_pause_s=None if ended else job.estimate.pause_s,
         left_s=None if ended else job.known_left_s(now.now_s),
-        left_source=None if ended else job.estimate.source or None, shared=shared, promises=promises,
+        left_source=None if ended else job.estimate.source or None, left=left_view(job, now),
+        shared=shared, promises=promises,
         won_device_s=total_won_device_s(shared), eta=eta, promised=promised_end(engine, job, now),
         bound=share_bound(engine, job, current), pace=current.pace if current else None,
         idle=idle_view(job, current, now) if placed else None, trained_s=job.trained_s(now.now_s),
         **_counts_and_moments(job, now), **_resume_fields(engine, job),
         **_energy_fields(attempts, current, now),
     )  # fmt: skip
+
+
+def left_view(job: Job, now: Now) -> wire.LeftView | None:
+    """How long the job still trains, guesses included; None: nothing is expected, or it has ended."""
+    left = None if job.ended_s is not None else job.length_left(now.now_s)
+    return None if left is None else wire.LeftView(**msgspec.structs.asdict(left), is_guess=left.is_guess)
 
 
 def _counts_and_moments(job: Job, now: Now) -> dict[str, Any]:

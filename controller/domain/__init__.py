@@ -74,7 +74,7 @@ _HOMES: Final = {
         "next_stage",
     ),
     "job": ("Job",),
-    "lengths": ("CLUSTERS_JOBS", "GUESS", "GUESSES", "Length", "USERS_JOBS"),
+    "lengths": ("CLUSTERS_JOBS", "GUESS", "GUESSES", "Length", "OVERRUN", "USERS_JOBS", "basis_in_words"),
     "job_parts": (
         "LOAD_S", "PAUSE_S", "CurrentAttempt", "JobEstimate",
         "JobMeasurements", "JobProgress", "PromiseState", "SeenLength", "SharedPace", "StopCause",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from copy import copy
 from enum import Enum
 from functools import cache
+from math import isfinite
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin
 
@@ -69,6 +70,24 @@ def duration(seconds: float) -> str:
         return f"{hours}h{mins:02d}m"
     days, hours = divmod(hours, 24)
     return f"{days}d{hours:02d}h"
+
+
+def rough_duration(seconds: float) -> str:
+    """`about 20 s`, `about 5 min`, `about 3 h`, `about 4 days`: an expected time, with no more digits than
+    are known."""
+    if not isfinite(seconds):
+        return "an unknown time"
+    size_s = abs(seconds)
+    sign = "-" if seconds < 0.0 else ""
+    if size_s < 1.0:
+        return "less than 1 s"
+    if size_s < 90.0:
+        return f"about {sign}{round(size_s, -1 if size_s >= 19.5 else None):.0f} s"
+    if size_s < 7200.0:
+        return f"about {sign}{size_s / 60.0:.0f} min"
+    if size_s < 172_800.0:
+        return f"about {sign}{size_s / 3600.0:.0f} h"
+    return f"about {sign}{size_s / 86_400.0:.0f} days"
 
 
 def one_line(text: str) -> str:

@@ -301,7 +301,7 @@ class Lateness:
             return None
         ends_s = one.ends_s if one.begun_s >= 0.0 else self._foreseen_end_s(one, now_s)
         late_s = self._late_s(msgspec.structs.replace(one, ends_s=ends_s), job)
-        return because("turn-late") if late_s <= now_s else because("turn-comes", _about(late_s - now_s))
+        return because("turn-late") if late_s <= now_s else because("turn-comes", late_s - now_s)
 
     def _foreseen_end_s(self, wanted: PlayedJob, now_s: float) -> float:
         """When a job ends there that waits there, played ahead without arrivals."""
@@ -362,11 +362,3 @@ class Lateness:
             if one.begun_s >= 0.0 and here is not None and here.phase is QUEUED and not here.aged:
                 self._order.append(one.by_end)
         self._order.sort()
-
-
-def _about(seconds: float) -> str:
-    """A time as people say it, in one unit."""
-    for unit, unit_s in (("day", 86_400.0), ("hour", 3600.0)):
-        if seconds >= 2.0 * unit_s:
-            return f"{seconds / unit_s:.0f} {unit}s"
-    return f"{max(1.0, seconds / 60.0):.0f} min"

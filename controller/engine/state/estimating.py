@@ -5,8 +5,8 @@ median of the user's jobs with the same command > steps and step time of one of 
 median > unknown. Once the job runs and says how many iterations it has, its measured step time takes over;
 without `--expect` so do the steps that were seen in its script's loops.
 
-Rule: the cluster's median (`GUESS`) says nothing about the job: it orders a queue, and is neither shown nor a
-reason to share (`Job.known_left_s`).
+Rule: the cluster's median (`GUESS`) says nothing about the job: it orders a queue, is shown as a guess, and
+is no reason to share (`Job.known_left_s`).
 
 Rule: a job's memory is known if it was declared or measured; until then no job shares a device with it. A
 profile that is learned while its job runs alone replaces what was planned for it.
@@ -21,6 +21,7 @@ import msgspec
 from cotenant.controller.domain import (
     GUESS,
     LOAD_S,
+    OVERRUN,
     PAUSE_S,
     Job,
     JobSpec,
@@ -187,7 +188,7 @@ def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
         remaining_s, source = max(0, total - event.step) * pace_s, known_by
     elif remaining_s == 0.0 and not job.estimate.is_guess:
         remaining_s = OVERRUN_RATIO * (job.spent.run_s + now_s - job.phase_since_s)
-        source = f"{job.estimate.source.removesuffix(', overrun')}, overrun"
+        source = f"{job.estimate.source.removesuffix(OVERRUN)}{OVERRUN}"
     ledger.records.learn_pace(job, step_s, solo_s, max(step_s / pace_s, 1e-6))
     ledger.records.note_progress(job, event.step, remaining_s, source)
     if is_alone or event.alone_step_s is not None:
