@@ -103,7 +103,7 @@ class _Shown:
         self._value = value
 
     def __format__(self, spec: str) -> str:
-        value = self._value
+        value = _number_in(self._value) if spec == "t" else self._value
         if spec in ("s", "are"):
             return {"s": "", "are": "is"}[spec] if value == 1 else spec
         if spec in _OF_TIMES and not isinstance(value, str):
@@ -113,6 +113,14 @@ class _Shown:
         if spec in _OF_WORDS:
             return _OF_WORDS[spec](str(value))
         return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def _number_in(value: Operand) -> Operand:
+    """Budgets are journalled as texts."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def _time(value: float | Length) -> str:
@@ -296,7 +304,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "sharing-gains": "sharing with {0} gains more than it costs: it should end in {1:a} instead of waiting "
     "{2:a} and running {3:a}, and {0} should end {4:a} later in all ({6:parts}{5:of}, {7:pace})",
     "costs-share": "shares with {0}, which {2:delays}; waiting {1:would}, preempting {3:would}; it should "
-    "end in {4:a} ({6:parts}{5:of}, {7:pace})",
+    "end in {4:a}, in {6:parts}{5:of}, {7:pace}",
     "costs-preempt": "preempts {3}, with longer to run than the switch costs; this {2:delays}, waiting "
     "{0:would}, sharing {1:would}",
     "costs-wait": "waits, which {0:delays}; sharing {1:would}; preempting {2:would}{3}",

@@ -224,8 +224,8 @@ def test_the_reason_of_a_share_has_the_costs_of_the_alternatives() -> None:
     desk.submit(9, **job(100, MILD))
     assert str(desk.job(9).reason) == (
         "shares with 1, which delays the jobs involved by about 80 s in all; waiting would delay them by "
-        "about 15 min, preempting would delay them by about 2 min; it should end in about 2 min (whole "
-        "batches of 32, each step 1.40 times as long)"
+        "about 15 min, preempting would delay them by about 2 min; it should end in about 2 min, in whole "
+        "batches of 32, each step 1.40 times as long"
     )
 
 
