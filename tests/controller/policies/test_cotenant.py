@@ -329,7 +329,7 @@ def check_share(engine: Engine, newcomer: Job) -> None:
     wait, share, preempt = placement.reason.operands[1:4]
     assert isinstance(share, float)
     for other in (wait, preempt):
-        assert isinstance(other, str) or share < other
+        assert isinstance(other, str) or (isinstance(other, float) and share < other)
     view = engine.view()
     for beside in placement.beside:
         xi = record_ratios(view.pairs.interference(newcomer, engine.jobs[beside]))
