@@ -41,7 +41,7 @@ FLUSH_S_MAX: Final = 0.2
 _RANK: Final = "cotenant.checkpoint.rank"
 
 
-class StepCount:
+class LoopLength:
     """How many steps there will be, from what was seen of the loops at two steps or more."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class StepReporter:
         parent's."""
         self.steps = 0
         self.pace = pace_here()
-        self.length = StepCount()
+        self.length = LoopLength()
         self.batch: BatchRows | None = None
         self._main = MainOptimizer()
         if self._out is not None:

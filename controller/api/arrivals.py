@@ -264,7 +264,8 @@ def _what_to_do(reason: Reason, reports: Sequence[HostReport]) -> str:
     """Hosts that others cannot reach take no part in a job over several; no list of devices shows that."""
     lonely = [report.host_id for report in reports if report.address.startswith("127.")]
     devices = sum(len(report.devices) for report in reports)
-    if reason.code == "never-fits" and lonely and len(reports) > 1 and int(reason.operands[0]) <= devices:
+    needed = next((each for each in reason.operands if isinstance(each, int)), 0)
+    if reason.code == "never-fits" and lonely and len(reports) > 1 and needed <= devices:
         return (
             f"jobs over several hosts need agent.address set on each: it is not on {len(lonely)} of "
             f"{len(reports)} hosts ({lonely[0]}{', ...' if len(lonely) > 1 else ''})"

@@ -104,14 +104,25 @@ def job_view(
         exit_code=job.attempt.exit_code, wait_s=wait_s, load_s=load_s, run_s=run_s, pause_s=pause_s,
         futile_s=job.spent.futile_s, expected_load_s=None if ended else job.estimate.load_s,
         expected_pause_s=None if ended else job.estimate.pause_s,
-        left_s=None if ended else job.known_left_s(now.now_s),
-        left_source=None if ended else job.estimate.source or None, shared=shared, promises=promises,
+        shared=shared, promises=promises,
         won_device_s=total_won_device_s(shared), eta=eta, promised=promised_end(engine, job, now),
         bound=share_bound(engine, job, current), pace=current.pace if current else None,
         idle=idle_view(job, current, now) if placed else None, trained_s=job.trained_s(now.now_s),
-        **_counts_and_moments(job, now), **_resume_fields(engine, job),
+        **_left_fields(job, now), **_counts_and_moments(job, now), **_resume_fields(engine, job),
         **_energy_fields(attempts, current, now),
     )  # fmt: skip
+
+
+def _left_fields(job: Job, now: Now) -> dict[str, Any]:
+    """The view's fields of how long it still trains."""
+    left = None if job.ended_s is not None else job.length_left(now.now_s)
+    if left is None:
+        return {
+            "left_s": None,
+            "left_source": None if job.ended_s is not None else job.estimate.source or None,
+        }
+    told = wire.LeftView(**msgspec.structs.asdict(left), is_guess=left.is_guess)
+    return {"left_s": None if left.is_guess else left.likely_s, "left_source": left.source, "left": told}
 
 
 def _counts_and_moments(job: Job, now: Now) -> dict[str, Any]:

@@ -74,7 +74,9 @@ _HOMES: Final = {
         "next_stage",
     ),
     "job": ("Job",),
-    "lengths": ("CLUSTERS_JOBS", "GUESS", "GUESSES", "Length", "USERS_JOBS", "basis_of"),
+    "lengths": (
+        "CLUSTERS_JOBS", "GUESS", "GUESSES", "Length", "OVERRUN", "USERS_JOBS", "basis_in_words", "basis_of",
+    ),
     "job_parts": (
         "LOAD_S", "PAUSE_S", "CurrentAttempt", "JobEstimate",
         "JobMeasurements", "JobProgress", "PREEMPTED", "PromiseState", "SeenLength", "SharedPace",

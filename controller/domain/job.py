@@ -6,6 +6,8 @@ Rule: a record only answers questions. Only the ledger changes it (`controller/e
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from cotenant.controller.domain.budget_use import NEAR_S, BudgetUse
@@ -20,11 +22,14 @@ from cotenant.controller.domain.job_parts import (
     TimeSpent,
 )
 from cotenant.controller.domain.job_spec import JobSpec
+from cotenant.controller.domain.lengths import Length
 from cotenant.controller.domain.lifecycle import ENDED, LEAVING, LOADING, ON_DEVICES, RUNNING, Phase
 from cotenant.controller.domain.outcomes import FailedEnd
 from cotenant.controller.domain.placement import CheckpointRecord, Placement
 from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.performance import Gang, perf, sized_gang
+
+LINDY_SPREAD: Final = 9.0
 
 
 class Job(msgspec.Struct, kw_only=True):
@@ -239,3 +244,27 @@ class Job(msgspec.Struct, kw_only=True):
         """The time that `remaining_now_s` gives, if the estimate is about this job; None for a guess, which
         may only order a queue."""
         return None if self.estimate.is_guess else self.remaining_now_s(now_s)
+
+    def length_left(self, now_s: float) -> Length | None:
+        """What `remaining_now_s` gives, with its spread and source; None: nothing is estimated. A guess
+        without a spread has that of Lindy's law: a tenth of jobs end within a ninth of what they have had, a
+        tenth take nine times as long again."""
+        likely_s, said = self.remaining_now_s(now_s), self.estimate
+        if likely_s is None:
+            return None
+        low_s, high_s = said.low_s, said.high_s
+        if low_s is None or high_s is None:
+            spread = LINDY_SPREAD if said.is_guess else 1.0
+            return Length(likely_s, likely_s / spread, likely_s * spread, said.source)
+        gone_s = (said.remaining_s or 0.0) - likely_s
+        low_s, high_s = max(0.0, low_s - gone_s), high_s - gone_s
+        return Length(likely_s, min(likely_s, low_s), max(likely_s, high_s), said.source)
+
+    def told_left(self, now_s: float, likely_s: float | None = None) -> Length | float | str:
+        """The operand of a reason for what is left: a number where that is known. `likely_s`: what a policy
+        counts in its place, such as that and a load, or that on a slower device."""
+        left = self.length_left(now_s)
+        if left is None:
+            return "an unknown time"
+        told_s = left.likely_s if likely_s is None else likely_s
+        return told_s if left.is_exact else left.as_if(told_s)

@@ -173,9 +173,9 @@ class JobEstimate(msgspec.Struct, kw_only=True):
     source: str = "none"
     """Where `remaining_s` comes from."""
     low_s: float | None = None
-    """A tenth of such jobs have less left than this, at `remaining_at_s`; None: not known."""
+    """A tenth of such jobs have less than this left, at `remaining_at_s`; None: no spread is known."""
     high_s: float | None = None
-    """A tenth have more."""
+    """A tenth of such jobs have more than this left."""
     slowdown: float = 1.0
     """Step time where it is / step time alone at the whole batch."""
     end_s: float = float("inf")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from copy import copy
 from enum import Enum
 from functools import cache
+from math import isfinite
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin
 
@@ -72,11 +73,21 @@ def duration(seconds: float) -> str:
 
 
 def rough_duration(seconds: float) -> str:
-    """A time as people say it, to the minute: `4 min`, `3 hours`, `2 days`."""
-    for unit, unit_s in (("day", 86_400.0), ("hour", 3600.0)):
-        if seconds >= 2.0 * unit_s:
-            return f"{seconds / unit_s:.0f} {unit}s"
-    return f"{max(1.0, seconds / 60.0):.0f} min"
+    """`about 20 s`, `about 5 min`, `about 3 h`, `about 4 days`: an expected time, with no more digits than
+    are known."""
+    if not isfinite(seconds):
+        return "an unknown time"
+    size_s = abs(seconds)
+    sign = "-" if seconds < 0.0 else ""
+    if size_s < 1.0:
+        return "less than 1 s"
+    if size_s < 90.0:
+        return f"about {sign}{round(size_s, -1 if size_s >= 19.5 else None):.0f} s"
+    if size_s < 7200.0:
+        return f"about {sign}{size_s / 60.0:.0f} min"
+    if size_s < 172_800.0:
+        return f"about {sign}{size_s / 3600.0:.0f} h"
+    return f"about {sign}{size_s / 86_400.0:.0f} days"
 
 
 def one_line(text: str) -> str:

@@ -14,6 +14,7 @@ import msgspec
 
 from cotenant.controller.domain import (
     ENDED,
+    OVERRUN,
     RUNNING,
     WAITING,
     EtaKind,
@@ -36,7 +37,6 @@ REVISIT_SHARE: Final = 0.5
 """A revisit counts when this share of the interval told last has passed."""
 SOON_S: Final = 120.0
 """A first interval that is told so soon after the arrival counts as told at submission."""
-OVERRUN: Final = ", overrun"
 CLAIMS_KEPT: Final = 3
 
 

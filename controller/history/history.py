@@ -475,10 +475,8 @@ def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> Hel
 def promise_of(placement: Placement | None) -> Promise | None:
     """The numbers of a sharing decision, where the reason has them."""
     match placement.reason if placement is not None else None:
-        case Reason("sharing-pays", (beside, shared_s, sequential_s, *_)):
-            return Promise(
-                beside=JobId(str(beside)), shared_s=float(shared_s), sequential_s=float(sequential_s)
-            )
+        case Reason("sharing-pays", (beside, float(shared_s), float(sequential_s), *_)):
+            return Promise(beside=JobId(str(beside)), shared_s=shared_s, sequential_s=sequential_s)
     return None
 
 

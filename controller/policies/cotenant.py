@@ -58,7 +58,6 @@ from cotenant.controller.domain import (
     Reason,
     Wake,
     because,
-    texts,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.performance import DEFAULT_XI, Interference
@@ -132,11 +131,15 @@ def preempting_s(job: Job, victims: Sequence[Job], cost_of: CostOf) -> float:
     return pause_s + len(victims) * needs_s(job) + sum(map(cost_of, running))
 
 
-def why_shares(share: Set, costs: Costs) -> Reason:
-    names = ", ".join(dict.fromkeys(partner.slot.partner.job_id for partner in share.partners))
-    split = share.split
-    more = (share.together.ends_s, split.size or "all", split.accumulation_steps, share.pace)
-    return because("costs-share", names, *costs.operands(), *more)
+def why_shares(now_s: float, job: Job, share: Set, costs: Costs, slots: ShareableSlots) -> Reason:
+    partners = [partner.slot.partner for partner in share.partners]
+    names, split = ", ".join(dict.fromkeys(partner.job_id for partner in partners)), share.split
+    is_measured = all(slots.interference(job, partner).source != "default" for partner in partners)
+    pace = share.pace if is_measured else f"each step {share.pace:.2f} times as long, which is assumed"
+    ends = job.told_left(now_s, share.together.ends_s)
+    return because(
+        "costs-share", names, *costs.operands(), ends, split.size or "all", split.accumulation_steps, pace
+    )
 
 
 def why_preempts(victims: Sequence[Job], costs: Costs) -> Reason:
@@ -148,7 +151,7 @@ def why_waits(plan: Plan, job: Job, present: CheapestFirst, wait_s: float, no_sh
     came nearest to a gain."""
     share_s, more = None, f"; {no_share}"
     if no_share.code == "sharing-costs":
-        gains_s, waits_s, cost_s = (float(each) for each in no_share.operands[1:])
+        gains_s, waits_s, cost_s = (each for each in no_share.operands[1:] if isinstance(each, float))
         share_s, more = waits_s - gains_s + cost_s, ""
     room = victims_for(plan, job, _longest_first(plan, job, present))
     preempt_s = None if room is None else preempting_s(job, room.victims, present.cost_s)
@@ -305,7 +308,8 @@ class Sharing(CastorCost):
         if best is None:
             return None
         costs = Costs(slots.wait_s(job), sharing_s(best), None)
-        return CoTenant(best.devices, best.split.accumulation_steps, why_shares(best, costs))
+        why = why_shares(plan.view.now_s, job, best, costs, slots)
+        return CoTenant(best.devices, best.split.accumulation_steps, why)
 
 
 class CheapestFirst(Round):
@@ -403,7 +407,7 @@ class CheapestFirst(Round):
         if room is None or not room.victims:
             return None
         last = max(room.victims, key=earned.earned_at_s)
-        return because("not-earned", last.job_id, texts.rough_duration(earned.earned_at_s(last) - now_s))
+        return because("not-earned", last.job_id, earned.earned_at_s(last) - now_s)
 
     def settle(self, plan: Plan, job: Job, room: FreedDevices) -> None:
         why = why_gain(plan.view, job, room.victims, self.cost_s)
@@ -418,7 +422,8 @@ class CheapestFirst(Round):
             newcomer = why_preempts(room.victims, costs)
             take_room(plan, job, room, self.name, why._replace(newcomer=newcomer))
             return
-        plan.share(job, share.devices, why_shares(share, costs), share.split.accumulation_steps)
+        shares = why_shares(plan.view.now_s, job, share, costs, slots)
+        plan.share(job, share.devices, shares, share.split.accumulation_steps)
         slots.take(share.devices)
         self._seen_actions = len(plan.actions)
 

@@ -39,6 +39,7 @@ from cotenant.controller.policies.toolkit import (
     Why,
     find_room,
     is_kept_together,
+    least_told,
     list_reserved,
     rearrange,
     take_room,
@@ -307,16 +308,15 @@ def _worth_preempting(
 
 def why_gain(view: View, newcomer: Job, victims: Sequence[Job], cost_of: CostOf) -> Why:
     """What the newcomer needs and the change costs, against what the victims have left."""
-    mine_s = needs_s(newcomer)
-    left_s = {victim.job_id: victim.remaining_now_s(view.now_s) or 0.0 for victim in victims}
+    mine = newcomer.told_left(view.now_s, needs_s(newcomer))
+    left = {victim.job_id: victim.told_left(view.now_s) for victim in victims}
     costs_s = {v.job_id: cost_of(v) if v.phase is Phase.RUNNING else 0.0 for v in victims}
-    names = ", ".join(left_s)
-    most_s, least_s = max(costs_s.values(), default=0.0), min(left_s.values(), default=0.0)
+    most_s = max(costs_s.values(), default=0.0)
     return Why(
-        because("preempts-and-gains", mine_s, most_s, least_s, names),
+        because("preempts-and-gains", mine, most_s, least_told(left.values()), ", ".join(left)),
         {
-            job_id: because("preempted-and-gains", newcomer.job_id, mine_s, costs_s[job_id], left)
-            for job_id, left in left_s.items()
+            job_id: because("preempted-and-gains", newcomer.job_id, mine, costs_s[job_id], each)
+            for job_id, each in left.items()
         },
     )
 
@@ -397,7 +397,8 @@ class Patient:
         plan, present = Plan(view), self.round(view, [job])
         first = next(present.list_victims(plan, job), None)
         if first is None or present.gains_nothing(plan, job):
-            return because("gains-nothing", needs_s(job)) if view.running.jobs_by_end() else reason
+            told = job.told_left(view.now_s, needs_s(job))
+            return because("gains-nothing", told) if view.running.jobs_by_end() else reason
         waits = first.phase is Phase.RUNNING and present.is_worth_waiting(plan, job, first)
         return because("devices-soon") if waits else reason
 

@@ -23,6 +23,7 @@ from cotenant.controller.policies.toolkit import (
     newcomers,
     place_in_order,
     victims_for,
+    why_shorter,
     worth_preempting,
 )
 
@@ -96,13 +97,10 @@ def preempt_for_each(
 
 def take(plan: Plan, newcomer: Job, room: FreedDevices, why: Reason | None = None) -> None:
     """Preempts and places. `why` is the newcomer's reason; default: it compares the remaining times."""
-    now_s, mine_s, newcomer_id = plan.view.now_s, newcomer.estimate.remaining_s or 0.0, newcomer.spec.job_id
-    left_s = {victim.spec.job_id: victim.remaining_now_s(now_s) or 0.0 for victim in room.victims}
+    shorter = why_shorter(plan.view, newcomer, room.victims)
     for victim in room.victims:
-        reason = because("preempted-for", newcomer_id, mine_s, left_s[victim.spec.job_id])
-        plan.preempt(victim, newcomer, reason)
-    shorter = because("preempts", mine_s, min(left_s.values()), ", ".join(left_s))
-    plan.place(newcomer, room.devices, why or shorter)
+        plan.preempt(victim, newcomer, shorter.victims[victim.job_id])
+    plan.place(newcomer, room.devices, why or shorter.newcomer)
 
 
 def why_no_victims(view: View, job: Job) -> Reason | None:
@@ -114,7 +112,7 @@ def why_no_victims(view: View, job: Job) -> Reason | None:
     if on_devices and len(firm) == len(on_devices):
         return because("not-preemptible", ", ".join(firm[:5]))
     if on_devices and next(worth_preempting(Plan(view), job), None) is None:
-        return because("outlives", job.estimate.remaining_s)
+        return because("outlives", job.told_left(view.now_s))
     return None
 
 

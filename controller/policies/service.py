@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-from cotenant.controller.domain import Job, Reason, because
+from cotenant.controller.domain import Job, Length, Reason, because
 from cotenant.controller.planning import Plan, View, why_waiting
 from cotenant.controller.policies.classic import UNKNOWN_S, Classic
 from cotenant.controller.policies.entries import ORDER, PREEMPT, PolicyEntry
@@ -23,6 +23,7 @@ from cotenant.controller.policies.toolkit import (
     PassingParameters,
     Why,
     find_room,
+    least_told,
     take_room,
 )
 
@@ -31,6 +32,10 @@ def service_now(job: Job, now_s: float) -> float:
     """Expected GPU-seconds still to do at `now_s`; `UNKNOWN_S` if the job said nothing of its length."""
     left_s = job.remaining_now_s(now_s)
     return UNKNOWN_S if left_s is None else left_s * job.spec.gpus_min
+
+
+def _told_service(job: Job, now_s: float) -> Length | float | str:
+    return job.told_left(now_s, service_now(job, now_s))
 
 
 def service_key(job: Job) -> tuple[float, ...]:
@@ -81,11 +86,10 @@ class RemainingService:
 
 def _why_smaller(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:
     """Compares the remaining services."""
-    mine = service_now(newcomer, view.now_s)
-    left = {victim.job_id: service_now(victim, view.now_s) for victim in victims}
-    names = ", ".join(left)
+    mine = _told_service(newcomer, view.now_s)
+    left = {victim.job_id: _told_service(victim, view.now_s) for victim in victims}
     return Why(
-        because("preempts-service", mine, min(left.values(), default=0.0), names),
+        because("preempts-service", mine, least_told(left.values()), ", ".join(left)),
         {job_id: because("preempted-service", newcomer.job_id, mine, more) for job_id, more in left.items()},
     )
 
@@ -110,7 +114,7 @@ class Srsf(Preemptive):
         ):
             return reason
         return (
-            because("outlives-service", service_now(job, view.now_s))
+            because("outlives-service", _told_service(job, view.now_s))
             if view.running.jobs_by_end()
             else reason
         )

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from cotenant.controller.domain import HostId, HostState
 from cotenant.controller.present import tables
-from cotenant.controller.present.jobs import is_idle
+from cotenant.controller.present.jobs import is_idle, left_text
 from cotenant.controller.present.tables import GAP, STATE_COLOURS, Column
 from cotenant.controller.present.units import NONE, duration, local_time, size
 from cotenant.controller.wire import clients as wire
@@ -175,7 +175,7 @@ def _age(row: DeviceLine) -> str:
 
 
 def _tenant(job: wire.JobView) -> str:
-    left = f" {duration(job.left_s)} left" if job.left_s is not None else ""
+    left = f" {text} left" if (text := left_text(job)) != NONE else ""
     progress = f" {100 * job.step // job.iterations}%" if job.iterations else f" step {job.step}"
     idle = " idle" if is_idle(job) else ""
     return f"{job.job_id} {tables.cut(job.name, 12)}{progress}{left}{idle}"

@@ -12,11 +12,11 @@ from cotenant.controller.present.amounts import energy
 from cotenant.controller.present.etas import describe_eta
 from cotenant.controller.present.jobs import (
     describe_idle,
+    describe_left,
     describe_promise,
     describe_share_bound,
     devices,
     exit_code,
-    left_text,
     state_colour,
 )
 from cotenant.controller.present.screen import paint, wrap_text
@@ -85,7 +85,7 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
     yield "next time", _overheads(job)
     yield "speed", _speed(job)
     if job.ended_at is None:
-        yield "left", _left(job)
+        yield "left", describe_left(job)
         yield "eta", describe_eta(job.eta)
     else:
         yield "exit code", exit_code(job)
@@ -199,26 +199,6 @@ def _times(job: wire.JobView) -> str:
 
 def _local(at: str) -> str:
     return local_time(wall_s(at))
-
-
-SOURCES: Final = {
-    "none": "nothing to estimate it from",
-    "user": "as its user expects",
-    "budget": "as much as its budget leaves",
-    "profile": "from its measured profile",
-    "same command": "as earlier runs of the same command",
-    "like job": "as the steps of one of its kind took",
-    "cluster median": "unknown; --iterations or --expect would say it",
-    "measured": "from its measured steps",
-    "loops": "from its measured steps and the loops that were seen",
-}
-
-
-def _left(job: wire.JobView) -> str:
-    known, _, overrun = (job.left_source or "none").partition(", ")
-    longer = "; it has taken longer already" if overrun or job.left_s == 0.0 else ""
-    expected = "unknown" if job.left_s is None else f"{left_text(job)} of training"
-    return f"{expected} ({SOURCES.get(known, known)}{longer})"
 
 
 def _accumulation(job: wire.JobDetails) -> str:
@@ -377,6 +357,8 @@ def explanation_page(reply: wire.Explained) -> str:
     now, *history = reply.explanation.lines or (job.reason,)
     state = paint(job.phase.value, state_colour(job))
     lines = [f"job {job.job_id} ({job.name}): {state}", f"  {wrap_text(now, 2)}"]
+    if job.ended_at is None:
+        lines.append(f"  left {wrap_text(describe_left(job), 2)}")
     if eta := describe_eta(job.eta):
         lines.append(f"  {wrap_text(eta, 2)}")
     if job.co_tenants and (bound := describe_share_bound(job)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cotenant.controller.domain import ENDED, WAITING, Phase
+from cotenant.controller.domain import ENDED, OVERRUN, WAITING, Length, Phase, basis_in_words, texts
 from cotenant.controller.present.etas import age, time_columns
 from cotenant.controller.present.sharing import OF_JOBS
 from cotenant.controller.present.tables import STATE_COLOURS, Column
@@ -42,8 +42,30 @@ def devices(names: tuple[str, ...]) -> str:
     return " ".join(f"{host}/{','.join(locals_)}" for host, locals_ in by_host.items())
 
 
-def left_text(job: clients.JobView) -> str:
-    return duration(job.left_s) if job.ended_at is None else NONE
+def left_s(job: clients.JobView) -> float | None:
+    """By which lists are sorted: a guess orders as well."""
+    return job.left_s if job.left is None else job.left.likely_s
+
+
+def left_text(job: clients.JobView, known: Callable[[float | None], str] = duration) -> str:
+    """`3m12s`, `5 min (guess)`. `known`: how a time is written that is no guess."""
+    left = job.left if job.ended_at is None else None
+    if left is None or not left.is_guess:
+        return known(job.left_s) if job.ended_at is None else NONE
+    return f"{texts.rough_duration(left.likely_s).removeprefix('about ')} (guess)"
+
+
+def describe_left(job: clients.JobView) -> str:
+    """`42s of training (from its measured steps)`, `about 5 min (a guess: nothing is known yet)`."""
+    left = job.left
+    if left is None:
+        expected = "unknown" if job.left_s is None else f"{left_text(job)} of training"
+        return f"{expected} ({basis_in_words(job.left_source or 'none')})"
+    length = Length(left.likely_s, left.low_s, left.high_s, left.source)
+    if length.is_exact:
+        source = left.source if left.likely_s > 0.0 else f"{left.source.removesuffix(OVERRUN)}{OVERRUN}"
+        return f"{length} of training ({basis_in_words(source)})"
+    return str(length)
 
 
 def steps(job: clients.JobView) -> str:

@@ -19,6 +19,7 @@ from cotenant.controller.present.consequences import JobVerb
 from cotenant.controller.present.devices import COLUMNS as DEVICE_COLUMNS
 from cotenant.controller.present.devices import WIDE_COLUMNS, DeviceLine, columns_for, rows_of
 from cotenant.controller.present.jobs import COLUMNS as JOB_COLUMNS
+from cotenant.controller.present.jobs import left_s
 from cotenant.controller.present.tables import GAP, Column
 from cotenant.controller.present.top_page import (
     DECISION_COLUMNS,
@@ -185,7 +186,7 @@ def _job_number(title: str, job: wire.JobView) -> float | None:
         "S": job.accumulation_steps if job.devices else None,
         "WAIT": job.wait_s,
         "RUN": job.run_s,
-        "LEFT": job.left_s if job.ended_at is None else None,
+        "LEFT": left_s(job),
     }
     return numbers.get(title)
 

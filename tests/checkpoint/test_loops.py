@@ -22,7 +22,7 @@ from cotenant.checkpoint.guard import Guard
 from cotenant.checkpoint.progress import loops
 from cotenant.checkpoint.progress.loading import Loading
 from cotenant.checkpoint.progress.loops import Loaders, NotSeen
-from cotenant.checkpoint.progress.steps import StepCount, StepReporter
+from cotenant.checkpoint.progress.steps import LoopLength, StepReporter
 from tests.building.limits import within_s
 
 BATCHES = 5
@@ -32,7 +32,7 @@ class Seeing:
     """Stands for the optimizer: each call is a step."""
 
     def __init__(self, loaders: Loaders, batches_per_step: int = 1) -> None:
-        self.length, self.steps, self.calls = StepCount(), 0, 0
+        self.length, self.steps, self.calls = LoopLength(), 0, 0
         self.each, self.loaders = batches_per_step, loaders
         self.totals: list[int | None] = []
 

@@ -345,8 +345,8 @@ class TerminalLeft(Exception):
 TERMINAL_ROUND_S: Final = 0.5
 """How soon a person learns that a terminal is there."""
 AT_WORK: Final = (Phase.LOADING, Phase.RUNNING)
-_CHANGING: Final = re.compile(r"\d+\.\d+")
-"""Seconds and ratios of a reason, which are others at each look."""
+_CHANGING: Final = re.compile(r"\d+(?:\.\d+|[dhm]\d\d[hms]|s\b| (?:s|min|h|days)\b)")
+"""Times and ratios of a reason, which are others at each look."""
 
 
 def state_in_words(job: wire.JobView) -> str:

@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import ENDED, QUEUED, Job, JobId, Reason, because, texts
+from cotenant.controller.domain import ENDED, QUEUED, Job, JobId, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.stages.stages import UNASKED
 from cotenant.controller.engine.state.dispatch import Dispatch
@@ -301,11 +301,7 @@ class Lateness:
             return None
         ends_s = one.ends_s if one.begun_s >= 0.0 else self._foreseen_end_s(one, now_s)
         late_s = self._late_s(msgspec.structs.replace(one, ends_s=ends_s), job)
-        return (
-            because("turn-late")
-            if late_s <= now_s
-            else because("turn-comes", texts.rough_duration(late_s - now_s))
-        )
+        return because("turn-late") if late_s <= now_s else because("turn-comes", late_s - now_s)
 
     def _foreseen_end_s(self, wanted: PlayedJob, now_s: float) -> float:
         """When a job ends there that waits there, played ahead without arrivals."""

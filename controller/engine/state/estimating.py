@@ -9,8 +9,8 @@ in its script's loops.
 Rule: an estimate that rests on jobs like it has a spread (`low_s`, `high_s`). It follows them: whenever one
 ends, and when the job outlives it, it is judged anew by what it has had.
 
-Rule: what rests on nothing about the job (`GUESS`) orders a queue, and is no reason to share
-(`Job.known_left_s`).
+Rule: what rests on nothing about the job (`GUESS`) orders a queue, is shown as a guess, and is no
+reason to share (`Job.known_left_s`).
 
 Rule: a job's memory is known if it was declared or measured; until then no job shares a device with it. A
 profile that is learned while its job runs alone replaces what was planned for it.
@@ -28,6 +28,7 @@ from cotenant.controller.domain import (
     GUESS,
     LOAD_S,
     ON_DEVICES,
+    OVERRUN,
     PAUSE_S,
     Job,
     JobEstimate,
@@ -289,7 +290,7 @@ def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
             remaining_s = found.left_s
     elif remaining_s == 0.0:
         remaining_s = OVERRUN_RATIO * (job.spent.run_s + now_s - job.phase_since_s)
-        source = f"{job.estimate.source.removesuffix(', overrun')}, overrun"
+        source = f"{job.estimate.source.removesuffix(OVERRUN)}{OVERRUN}"
     ledger.records.learn_pace(job, step_s, solo_s, max(step_s / pace_s, 1e-6))
     ledger.records.note_progress(job, event.step, remaining_s, source)
     if is_alone or event.alone_step_s is not None:

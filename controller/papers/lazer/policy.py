@@ -42,7 +42,13 @@ from cotenant.controller.policies.base import Traits, is_quiet
 from cotenant.controller.policies.classic import remaining_key
 from cotenant.controller.policies.entries import PREEMPT, PolicyEntry
 from cotenant.controller.policies.preemptive import preempt_for_each, take
-from cotenant.controller.policies.toolkit import newcomers, place_in_order, victims_for, worth_preempting
+from cotenant.controller.policies.toolkit import (
+    least_told,
+    newcomers,
+    place_in_order,
+    victims_for,
+    worth_preempting,
+)
 
 
 class Deferral(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -213,8 +219,8 @@ class Lazer:
             until_s = now_s + told.x_s
             plan.actions.append(Defer(job_id=newcomer.job_id, victims=names, until_s=until_s, reason=reason))
             return names
-        least_s = min(victim.remaining_now_s(now_s) or 0.0 for victim in victims)
-        take(plan, newcomer, found, because("preempts-at-once", *operands, mine_s, least_s))
+        least = least_told(victim.told_left(now_s) for victim in victims)
+        take(plan, newcomer, found, because("preempts-at-once", *operands, newcomer.told_left(now_s), least))
         return ()
 
     def _running_queue(self, plan: Plan, newcomer: Job, drq: set[JobId]) -> Iterator[Job]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -28,12 +28,12 @@ from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.toolkit import (
     Candidates,
     WakeUp,
-    Why,
     find_room,
     list_reserved,
     rearrange,
     take_room,
     whom_to_ask,
+    why_shorter,
     worth_preempting,
 )
 
@@ -66,17 +66,6 @@ class RemainingTime:
 
 def _is_longer(job: Job, than_s: float | None) -> bool:
     return job.estimate.remaining_s is not None and than_s is not None and job.estimate.remaining_s > than_s
-
-
-def why_shorter(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:
-    """Compares the remaining times."""
-    mine_s = newcomer.estimate.remaining_s or 0.0
-    left_s = {victim.job_id: victim.remaining_now_s(view.now_s) or 0.0 for victim in victims}
-    names = ", ".join(left_s)
-    return Why(
-        because("preempts", mine_s, min(left_s.values(), default=0.0), names),
-        {job_id: because("preempted-for", newcomer.job_id, mine_s, left) for job_id, left in left_s.items()},
-    )
 
 
 class SrtfFull(Stateless):
@@ -187,7 +176,7 @@ def why_none_longer(view: View, job: Job, order: str) -> Reason:
     firm = [other.job_id for other in view.running.jobs_by_end() if not other.preemptible]
     if firm and len(firm) == len(view.running.jobs_by_end()):
         return because("not-preemptible", ", ".join(firm[:5]))
-    return because("outlives", job.estimate.remaining_s) if view.running.jobs_by_end() else reason
+    return because("outlives", job.told_left(view.now_s)) if view.running.jobs_by_end() else reason
 
 
 SRTF_FULL: Final = PolicyEntry(

@@ -2,6 +2,7 @@
 
 # fmt: off
 from cotenant.controller.policies.toolkit.candidates import Candidates
+from cotenant.controller.policies.toolkit.compared import least_told, why_shorter
 from cotenant.controller.policies.toolkit.in_order import (
     Backfill, OrderParameters, PassingParameters, place_in_order, place_ordered,
 )
@@ -22,8 +23,8 @@ __all__ = [
     "NewcomerRule",
     "NewcomersOnly", "OrderParameters", "PassingParameters", "TwoClasses", "WakeUp", "Why",
     "devices_by_host", "find_pods", "find_room", "is_anybody_left", "is_kept_together", "late_waiting",
-    "longest_first", "newcomers", "place_in_order", "place_ordered", "preemptible_jobs", "rearrange",
-    "reclaim", "reserve", "list_reserved", "Spared", "Spares", "spare_nobody", "take_room", "victims_for",
-    "whom_to_ask", "worth_preempting",
+    "least_told", "longest_first", "newcomers", "place_in_order", "place_ordered", "preemptible_jobs",
+    "rearrange", "reclaim", "reserve", "list_reserved", "Spared", "Spares", "spare_nobody", "take_room",
+    "victims_for", "whom_to_ask", "why_shorter", "worth_preempting",
 ]
 # fmt: on

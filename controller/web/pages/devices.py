@@ -11,9 +11,11 @@ from typing import Any, Final, NamedTuple
 
 from cotenant.controller.domain import HostState, JobId, sharing_in_words
 from cotenant.controller.present.devices import LEGEND, WIDE_COLUMNS, DeviceLine, reserved_in_words, rows_of
+from cotenant.controller.present.jobs import left_s, left_text
 from cotenant.controller.present.units import NONE, duration, size
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.pages.queue import RUNS, share_done
+from cotenant.controller.web.rendering import about
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
 
@@ -51,7 +53,8 @@ class TenantLine(NamedTuple):
     name: str
     planned: str
     share_done: float | None
-    left_s: float | None
+    left: str
+    """Empty: nothing is expected."""
     kind: str
 
 
@@ -140,8 +143,15 @@ def kind_of(number: int) -> str:
 
 def _tenant(job_id: JobId, job: wire.JobView | None, planned_mib: int, kind: str) -> TenantLine:
     if job is None:
-        return TenantLine(job_id, "", size(planned_mib), None, None, kind)
-    return TenantLine(job_id, job.name, size(planned_mib), share_done(job), job.left_s, kind)
+        return TenantLine(job_id, "", size(planned_mib), None, "", kind)
+    return TenantLine(
+        job_id,
+        job.name,
+        size(planned_mib),
+        share_done(job),
+        "" if left_s(job) is None else left_text(job, about),
+        kind,
+    )
 
 
 def _source(line: DeviceLine) -> str:

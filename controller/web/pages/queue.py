@@ -17,10 +17,10 @@ from cotenant.controller.client.connection import Refusal
 from cotenant.controller.domain import ON_DEVICES, WAITING, JobId, Phase
 from cotenant.controller.present import etas
 from cotenant.controller.present.controllers import lag_text, leader_text
-from cotenant.controller.present.jobs import devices, gpus, steps
+from cotenant.controller.present.jobs import devices, gpus, left_s, left_text, steps
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.pages import changing
-from cotenant.controller.web.rendering import split_at_jobs
+from cotenant.controller.web.rendering import about, split_at_jobs
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
 
@@ -135,7 +135,7 @@ SORTS: Final[dict[str, tuple[str, SortKey]]] = {
     "gpus": ("GPUs", lambda job: job.gpus * job.gpu_fraction),
     "waited": ("Waited", lambda job: job.wait_s),
     "ran": ("Ran", lambda job: job.run_s),
-    "left": ("Left", lambda job: (job.left_s is None, job.left_s or 0.0)),
+    "left": ("Left", lambda job: (left_s(job) is None, left_s(job))),
     "ends": ("Ends", lambda job: _end_s(job)),
 }
 BACKWARDS: Final = "-"
@@ -172,6 +172,7 @@ def fill(looked: QueueLook, params: Params) -> Mapping[str, Any]:
         "verbs": changing.offered_verbs(looked.status, (*looked.runs.jobs, *looked.waits.jobs)),
         "devices": devices,
         "gpus": gpus,
+        "left_text": partial(left_text, known=about),
         "why_now": why_now,
         "steps": steps,
         "share_done": share_done,

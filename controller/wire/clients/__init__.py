@@ -43,7 +43,8 @@ _HOMES: Final = {
     "jobs": (
         "ArrayView", "AttemptView", "ChangeJobs", "EtaScoreView", "EtaTimes", "EtaView", "Etas", "Explain",
         "Explained", "ExplanationView", "IdleView", "JobDetails", "JobRow", "JobView", "Jobs",
-        "ListEtas", "ListJobs", "LogPart", "PromiseCounts", "PromisedEndView", "ReadJobLog", "ShareBoundView",
+        "LeftView", "ListEtas", "ListJobs", "LogPart", "PromiseCounts", "PromisedEndView", "ReadJobLog",
+        "ShareBoundView",
         "SetJobs", "ShowJob", "Shown", "SpecView", "SpeedupView", "SubmissionKind", "WaitJobs", "spec_view",
     ),
     "notices": ("GetNotice", "NoticeReply", "NoticeRequest", "SendTestNotice", "TellOwner"),

@@ -175,6 +175,19 @@ class PromisedEndView(msgspec.Struct, frozen=True, kw_only=True):
     from_at: Utc | None = None
 
 
+class LeftView(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a job still trains, alone, in seconds: the likely time, and what it rests on."""
+
+    likely_s: float
+    low_s: float
+    """A tenth of such jobs have less left."""
+    high_s: float
+    """A tenth of such jobs have more left."""
+    source: str
+    is_guess: bool
+    """Whether it rests on nothing that is about this job or its like."""
+
+
 class ShareBoundView(msgspec.Struct, frozen=True, kw_only=True):
     """What sharing may cost a job, and how that stands over the last minute."""
 
@@ -324,7 +337,10 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     expected_pause_s: float | None = None
     """What saving and leaving should take."""
     left_s: float | None
+    """Null of a guess, which `left` has as well."""
     left_source: str | None
+    left: LeftView | None = None
+    """Null: nothing is expected, or the job has ended."""
     shared: tuple[SharingView, ...] = ()
     """What was predicted and measured beside each of the others it trained beside."""
     promises: tuple[PromiseView, ...] = ()

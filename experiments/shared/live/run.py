@@ -434,7 +434,7 @@ def _predictions(state_dir: Path, names: dict[JobId, str]) -> tuple[list[Deferra
                     told = Deferral(
                         at_s=entry.now_s,
                         job=names.get(action.job_id, action.job_id),
-                        x_s=float(x_s),
+                        x_s=float(str(x_s)),
                         stage=str(stage),
                         told=render(action.reason),
                     )

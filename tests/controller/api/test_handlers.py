@@ -22,6 +22,7 @@ from cotenant.controller.api.trees import TreeRequests
 from cotenant.controller.domain import HostId, JobId, Launch
 from cotenant.controller.notices import OwnerRequests
 from cotenant.controller.policies import registry
+from cotenant.controller.present.jobs import describe_left, left_text
 from cotenant.controller.slurm.alloc.requests import AllocationRequests
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import Heartbeat, LogReply, ReadLog, clients
@@ -418,6 +419,24 @@ def test_what_is_left_and_expected_is_told_of_open_jobs_only(station: Station) -
     job = station.ask(clients.ShowJob(job_id=job_id)).job
     assert job.ended_at is not None
     assert (job.left_s, job.left_source, job.expected_load_s) == (None, None, None)
+
+
+def test_a_guess_is_told_as_one(station: Station) -> None:
+    station.join("h1")
+    guessed, known = station.submit(ALICE), station.submit(ALICE, expected_s=40.0)
+    jobs = [station.ask(clients.ShowJob(job_id=job_id)).job for job_id in (guessed, known)]
+    assert [job.left_s for job in jobs] == [None, 40.0]
+    assert jobs[0].left == clients.LeftView(
+        likely_s=300.0, low_s=300.0 / 9.0, high_s=2700.0, source="unknown length", is_guess=True
+    )
+    assert jobs[1].left == clients.LeftView(
+        likely_s=40.0, low_s=40.0, high_s=40.0, source="user", is_guess=False
+    )
+    shown = [(left_text(job), describe_left(job)) for job in jobs]
+    assert shown == [
+        ("5 min (guess)", "about 5 min (a guess: nothing is known yet)"),
+        ("40s", "40s of training (as its user expects)"),
+    ]
 
 
 def test_stop_is_answered_before_it_happens(station: Station) -> None:

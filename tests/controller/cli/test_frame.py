@@ -50,7 +50,7 @@ OF_A_QUESTION_ABOUT_JOBS = (
     "domain.ids", "domain.printed",
     "domain.indicators", "domain.job", "domain.job_parts", "domain.job_spec", "domain.placement",
     "domain.lifecycle", "domain.notices", "domain.outcomes", "domain.owned", "domain.perf", "domain.profiles",
-    "domain.reasons", "domain.resumes",
+    "domain.lengths", "domain.reasons", "domain.resumes",
     "domain.settings", "domain.texts",
     "domain.throughput", "wire.clients", "wire.clients.base", "wire.clients.jobs",
     "wire.clients.submissions", "wire.codec", "wire.route", "wire.times", "wire.views",

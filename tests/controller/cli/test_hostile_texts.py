@@ -132,7 +132,7 @@ def hostile(controller: StandIn, replies: ModuleType) -> StandIn:
 
 LINES = {
     ("queue", "-o", "wide"): 3,
-    ("explain", "7"): 6,
+    ("explain", "7"): 7,
     ("nodes", "-o", "wide"): None,
     ("show", "7"): None,
     ("show", "7", "-o", "wide"): None,

@@ -592,14 +592,14 @@ def test_run_says_into_a_pipe_only_what_is_new(
             finish=wire.EtaTimes(p10_at=when, p50_at=when, p90_at=when), basis="", policy="sjf",
             hit_rate=None, hits_of=0, told_at=when,
         )  # fmt: skip
-        reason = f"behind job 3, which has {left}.25 GPU-seconds left"
+        reason = f"behind job 3, which has {left}m25s left, about {left} min late"
         views.append(replies.waiting("7", reason, eta=eta if left else None))
     views += [replies.waiting("7", "first in sjf order"), replies.job_view(), replies.done()]
     Output(replies, {1: b""}, *views).of(controller)
     lines = cotenant("run", "--", "true").err.splitlines()
     assert [line.split(";")[0] for line in lines[:4]] == [
-        "job 7 (train) queued: behind job 3, which has 0.25 GPU-seconds left",
-        "job 7 (train) queued: behind job 3, which has 1.25 GPU-seconds left",
+        "job 7 (train) queued: behind job 3, which has 0m25s left, about 0 min late",
+        "job 7 (train) queued: behind job 3, which has 1m25s left, about 1 min late",
         "job 7 (train) queued: first in sjf order",
         "job 7 (train) running on laptop/cpu0",
     ]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from cotenant.controller.domain import reasons
+from cotenant.controller.domain import GUESS, Length, reasons, texts
 from cotenant.controller.domain.reasons import TEMPLATES, Reason, because, mentions, render, render_whole
 from tests.building.sources import nodes
 from tests.controller.watching import operands_of
@@ -41,9 +43,41 @@ def test_a_reason_of_the_jobs_own_has_a_sentence_for_everybody() -> None:
         assert "patient" not in render(Reason(code, (3, "exit code 1: patient 7 not found")))
 
 
-def test_numbers_are_printed_to_two_digits() -> None:
-    assert render(because("time-limit", 12.3456)) == "reached its time limit of 12.35 s"
+@pytest.mark.parametrize("code", TEMPLATES)
+def test_no_reason_has_decimals_of_seconds_and_none_hides_that_a_length_is_a_guess(code: str) -> None:
+    """An old journal has plain numbers where a length may stand today."""
+    count = operands_of(code)
+    numbers = Reason(code, (326.2612,) * count)
+    for text in (render(numbers), render_whole(numbers)):
+        assert not re.search(r"\d\.\d+ ?s\b|GPU-seconds", text), text
+    guess = Length(326.2612, 30.0, 3000.0, GUESS)
+    for place in re.findall(r"\{(\d):(?:t|a|delays|would)\}", TEMPLATES[code]):
+        operands = ["1"] * count
+        reason = Reason(code, (*operands[: int(place)], guess, *operands[int(place) + 1 :]))
+        assert "about 5 min (a guess: nothing is known yet)" in render_whole(reason)
+        assert unpacked(reason) == reason
+
+
+def unpacked(reason: Reason) -> Reason:
+    return msgspec.json.decode(msgspec.json.encode(reason), type=Reason)
+
+
+def test_times_are_as_exact_as_they_are_known() -> None:
+    assert render(because("time-limit", 12.3456)) == "reached its time limit of 12s"
+    assert render(because("preempts", 312.2, Length(20.4, 9.0, 40.0, "as 12 others of this sweep"), "7")) == (
+        "has 5m12s left; job 7, which makes room, has about 20 s (as 12 others of this sweep)"
+    )
+    assert render(because("kept", 2, 1, 306.32)).endswith("enough should be free in about 5 min")
+    assert render(because("gains-nothing", float("inf"))).startswith("has an unknown time to run")
+    assert render(because("parted-loss", "7", 1.234, 2.0)).startswith(
+        "parted from 7: together they were measured to be slowed 1.23 and 2.00 times"
+    )
     assert render_whole(because("user-failed", 3)) == "failed: 3"
+
+
+def test_texts_in_a_length_are_changed_as_others_are() -> None:
+    reason = because("gains-nothing", Length(20.0, 9.0, 40.0, "as\nothers"))
+    assert str(texts.escape_texts(reason)).startswith("has about 20 s (as\\nothers) to run")
 
 
 def test_what_is_counted_agrees_with_its_number() -> None:
@@ -95,6 +129,7 @@ NAMED = [
     (because("preempted-for", "205", 4120.16, 330.0), ["205"]),
     (because("costs-share", "7", 1.0, 205.0, 4120.16, 12.0, 20, 1, 1.0), ["7"]),
     (because("costs-preempt", 1.0, 2.0, 3.0, "8, 9_12"), ["8", "9_12"]),
+    (because("preempts", Length(20.0, 9.0, 40.0, "as 12 others of job 3"), 312.0, "7, 8"), ["7", "8"]),
     (because("placed-together", "next in order", 2), []),
     (because("ahead", "jobs 3, 4, 6_0 and 12 more"), ["3", "4", "6_0"]),
     (because("leave-first", "jobs 1, 2", "have", ", about 5 m from now"), ["1", "2"]),

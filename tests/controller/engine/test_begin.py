@@ -12,7 +12,7 @@ def test_a_job_stays_out_of_the_queue_until_its_time_and_says_so() -> None:
     desk.wait(100.0)
     desk.submit(1, begin_s=1000.0)
     assert desk.phase(1) == "blocked"
-    assert desk.why(1) == "does not start before the time that --begin names, 900.00 s after it came"
+    assert desk.why(1) == "does not start before the time that --begin names, 15m00s after it came"
     desk.submit(2)
     assert desk.phase(2) == "loading", "nobody waits for it"
     desk.start(2)

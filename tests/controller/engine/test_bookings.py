@@ -54,7 +54,7 @@ def test_only_jobs_that_will_have_left_are_placed_on_reserved_devices(policy: st
     desk.submit(1, **RIGID)
     desk.submit(2, time_limit_s=2000.0, **RIGID)
     assert [desk.phase(each) for each in (1, 2)] == ["queued", "queued"]
-    assert "1 device that would suit it is reserved for ann (r1) in 1000.00 s" in "".join(
+    assert "1 device that would suit it is reserved for ann (r1) in 16m40s" in "".join(
         map(str, desk.engine.explain(desk.job(1).job_id, desk.now_s))
     )
     desk.submit(3, time_limit_s=500.0, **RIGID)

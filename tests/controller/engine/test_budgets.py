@@ -33,7 +33,7 @@ def test_a_job_alone_stops_with_a_save_when_its_budget_is_used_and_has_finished(
     assert (desk.phase(1), desk.stops()) == ("checkpointing", ["1"])
     desk.durable(1, 602)
     desk.end(1, "stopped")
-    assert (desk.phase(1), str(desk.job(1).reason)) == ("done", "its budget of 300 s of training is used")
+    assert (desk.phase(1), str(desk.job(1).reason)) == ("done", "its budget of 5m00s of training is used")
     assert desk.job(1).estimate.remaining_s == 0.0
 
 

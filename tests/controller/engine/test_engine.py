@@ -316,11 +316,11 @@ def test_a_job_at_its_time_limit_saves_stops_and_says_so() -> None:
     assert stop.save
     desk.durable(1, 90)
     desk.end(1, "stopped", step=90)
-    assert (desk.phase(1), str(desk.job(1).reason)) == ("failed", "reached its time limit of 100.00 s")
+    assert (desk.phase(1), str(desk.job(1).reason)) == ("failed", "reached its time limit of 1m40s")
 
 
 LOADING_AT_LIMIT = (
-    "reached its time limit of 100.00 s while it was still loading; it does not queue again "
+    "reached its time limit of 1m40s while it was still loading; it does not queue again "
     "(--requeue-at-limit), since each time would only repeat the load"
 )
 
@@ -353,7 +353,7 @@ def test_a_job_that_does_not_ask_to_queue_again_ends_at_its_limit_as_any_other()
     desk.submit(1, time_limit_s=100.0)
     desk.wait(100.0)
     desk.end(1, "stopped")
-    assert str(desk.job(1).reason) == "reached its time limit of 100.00 s"
+    assert str(desk.job(1).reason) == "reached its time limit of 1m40s"
 
 
 def test_a_job_queues_again_at_its_time_limit_as_often_as_it_was_asked_to() -> None:
@@ -373,7 +373,7 @@ def test_a_job_queues_again_at_its_time_limit_as_often_as_it_was_asked_to() -> N
     desk.wait(1)
     assert desk.phase(1) == "checkpointing"
     desk.end(1, "stopped", step=95)
-    assert (desk.phase(1), str(desk.job(1).reason)) == ("failed", "reached its time limit of 100.00 s")
+    assert (desk.phase(1), str(desk.job(1).reason)) == ("failed", "reached its time limit of 1m40s")
 
 
 def test_a_time_limit_counts_loading_and_running_of_all_attempts_and_no_waiting() -> None:

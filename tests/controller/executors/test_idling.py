@@ -165,7 +165,7 @@ def test_steps_are_read_in_the_order_of_their_times() -> None:
 def test_its_user_is_told_what_follows() -> None:
     told = ev.IdleSeen(job_id=JobId("1"), attempt=AttemptNo(1), since_s=0.0, stage="word")
     assert idle_words(told, 1800.0) == (
-        "this job holds its devices idle: no kernel, step or input for 30m00s; it is stopped in 60 s unless "
+        "this job holds its devices idle: no kernel, step or input for 30m00s; it is stopped in 1m00s unless "
         "it does anything before"
     )
 

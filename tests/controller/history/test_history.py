@@ -47,11 +47,11 @@ def test_a_preempted_attempt_names_the_newcomer_and_the_step_it_saved() -> None:
     desk.end("1", "stopped", step=40, detail="saved and stopped at step 40")
     assert desk.told("1")[:2] == [
         "attempt 1 preempted: saved and stopped at step 40",
-        "preempt for 2: preempted for job 2, which has 10.00 s left; this one has 1000.00 s",
+        "preempt for 2: preempted for job 2, which has 10s left; this job has 16m40s",
     ]
     ended = desk.attempt("1")
     assert ended.outcome == "preempted"
-    assert ended.reason.startswith("preempted for job 2, which has 10.00 s left")
+    assert ended.reason.startswith("preempted for job 2, which has 10s left")
     assert ended.reason.endswith("; saved and stopped at step 40")
 
 
@@ -78,7 +78,7 @@ def test_a_missed_deadline_is_the_reason_when_the_engine_insists() -> None:
     desk = preempted_by_a_shorter_job()
     desk.wait(desk.engine.config.policy.stop_deadline_s + 20.0)
     desk.end("1", "stopped")
-    assert desk.attempt("1").reason.startswith("no checkpoint within 120.00 s after the stop request")
+    assert desk.attempt("1").reason.startswith("no checkpoint within 2m00s after the stop request")
 
 
 def test_a_missed_deadline_is_told_when_the_supervisor_ends_it() -> None:

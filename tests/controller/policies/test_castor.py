@@ -137,8 +137,8 @@ def test_the_reason_of_a_share_has_both_completion_times_and_where_the_ratio_com
     desk.run(1, **with_(BUSY, 1000.0))
     desk.submit(2, **with_(BUSY, 10.0))
     assert desk.why(2) == (
-        "sharing with job 1 pays: on average the two end after 515.00 s, one after the other after 1005.00 s "
-        "(sub-batch 32, 1 accumulation step, own slowdown 2.00, partner's 2.00, source: duty-cycle)"
+        "sharing with job 1 pays: on average the two end after about 9 min, one after the other after about "
+        "17 min (sub-batch 32, 1 accumulation step, own slowdown 2.00, partner's 2.00, source: duty-cycle)"
     )
 
 
@@ -147,7 +147,8 @@ def test_the_reasons_of_those_that_wait() -> None:
     desk.run(1, **with_(BUSY, 10.0))
     desk.submit(2, **with_(BUSY, 1000.0))
     assert desk.why(2) == (
-        "sharing with 1 does not pay: average completion 515.00 s shared against 510.00 s one after the other"
+        "sharing with 1 does not pay: on average the two would end after about 9 min, and one after the "
+        "other after about 8 min"
     )
     desk.submit(3, memory_mib=900, expected_s=1.0)
     assert desk.why(3) == "even its whole batch does not fit beside 1: 900 MiB needed, 700 MiB left"
@@ -201,7 +202,7 @@ def test_nobody_is_made_a_guest_while_an_aged_job_waits_for_those_devices() -> N
     desk.wait(200)
     desk.submit(3, **with_(LIGHT, 6000.0), resumable=False)
     assert desk.phase(3) == "queued"
-    assert desk.why(3).startswith("behind job 2, which has waited 200.00 s and goes first")
+    assert desk.why(3).startswith("behind job 2, which has waited 3m20s and goes first")
     desk.end(1)
     assert (desk.phase(2), desk.phase(3)) == ("queued", "queued"), "the device is kept"
     desk.end(4)

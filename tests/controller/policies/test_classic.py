@@ -247,7 +247,7 @@ WHY = [
     (
         "srtf",
         {"expected_s": 999.0},
-        "no job that could be preempted has more remaining time than this one (999.00 s)",
+        "no job that could be preempted has longer to run than this job, which has 16m39s",
     ),
     ("castor", {"share": "never", "expected_s": 1.0}, "this job was submitted with --share never"),
 ]

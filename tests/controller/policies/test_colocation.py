@@ -112,8 +112,8 @@ BUSIER = profile(32, (1, 1.0, 300.0), duty=0.9)
 TOO_LARGE = {"memory_mib": 900, "expected_s": 1.0}
 NO_ROOM = "even its whole batch does not fit beside 1: 900 MiB needed, 700 MiB left"
 COSTS_MORE = (
-    "sharing with 1 does not pay: this one would end 2.00 s earlier than after a wait of 10.00 s, and 1 "
-    "8.00 s later"
+    "sharing with 1 does not pay: compared with waiting about 10 s, this job would gain about 2 s, and job 1 "
+    "would lose about 8 s"
 )
 TOO_HEAVY = (
     "no packing with 1: labels 2 and 2 by the mean speeds 0.50 and 0.50 beside others; their sum is above 2"
@@ -131,7 +131,7 @@ WHY: list[Why] = [
      "cannot share with 1: the memory that job 9 needs is not known: give --mem, or run its like alone"),
     ("lucid", with_(BUSY), with_(BUSY), TOO_HEAVY),
     ("lucid", with_(LIGHT), with_(LIGHT, 300.0),
-     "no packing with 1: this one needs 300.00 GPU-seconds, more than 2.00 times the 100.00 of 1"),
+     "no packing with 1: this job has 5m00s of GPU time left, more than 2.00 times the 1m40s of job 1"),
     ("lucid", with_(LIGHT), with_(LIGHT, share="never"), "this job was submitted with --share never"),
 ]
 # fmt: on
@@ -155,13 +155,13 @@ def test_the_reason_of_a_share_says_what_was_weighed() -> None:
         desk.submit(9, **with_(LIGHT, 50.0))
         told[policy] = str(desk.job(9).reason)
     assert told == {
-        "castor-cost": "sharing with 1 gains more than it costs: it ends in 50.00 s instead of waiting "
-        "1000.00 s and running 50.00 s, and they end 0.00 s later in all (sub-batch 32, 1 accumulation "
-        "step, own slowdown 1.00)",
+        "castor-cost": "sharing with 1 gains more than it costs: it should end in about 50 s instead of "
+        "waiting about 17 min and running about 50 s, and 1 should end less than 1 s later in all (whole "
+        "batches of 32, not slowed down)",
         "sjf-ffs": "shares with 1, the first that leaves room (sub-batch 32, 1 accumulation step, 300 MiB "
         "needed, 700 MiB left)",
-        "lucid": "packed with 1: labels 0 and 0 by the mean speeds 1.00 and 1.00 beside others, and it needs "
-        "50.00 GPU-seconds against 1000.00",
+        "lucid": "packed with 1: labels 0 and 0 by the mean speeds 1.00 and 1.00 beside others, and it has "
+        "50s of GPU time left against 16m40s",
     }
 
 

@@ -148,7 +148,7 @@ def test_a_gang_that_gains_nothing_by_preempting_is_told_so() -> None:
     running(job(400), job(400))(desk)
     desk.submit(9, **job(250, gpus=2))
     assert desk.why(9) == (
-        "needs 260.00 s to its end; no job that runs has so much more left that preempting it pays"
+        "has 4m20s to run, and no running job has enough more left to make preempting it pay"
     )
 
 
@@ -187,12 +187,11 @@ def test_why_a_preemption_was_worth_it_is_told_to_both() -> None:
     desk.submit(2, **job(100))
     preempt, place = desk.engine.decision.actions
     assert str(preempt.reason) == (
-        "preempted for 2, which needs 110.00 s to its end; "
-        "with 20.00 s for the change that is less than the 900.00 s this one has left"
+        "preempted for 2, which has 1m50s to run; this job has 15m00s left, more than that "
+        "and 20s for switching"
     )
     assert str(place.reason) == (
-        "needs 110.00 s to the end and a change costs 20.00 s, "
-        "less than the 900.00 s left to 1, which makes room"
+        "has 1m50s to run, and switching costs 20s; job 1, which makes room, has 15m00s left"
     )
 
 
@@ -201,7 +200,7 @@ def test_one_that_gains_nothing_by_preempting_is_told_so() -> None:
     desk.run(1, **job(100))
     desk.submit(2, **job(100))
     assert desk.why(2) == (
-        "needs 110.00 s to its end; no job that runs has so much more left that preempting it pays"
+        "has 1m50s to run, and no running job has enough more left to make preempting it pay"
     )
 
 

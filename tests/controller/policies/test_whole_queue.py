@@ -173,7 +173,7 @@ def test_an_interval_policy_starts_at_multiples_what_has_arrived_since() -> None
     assert woken(desk) == [120.0]
     desk.submit(2, expected_s=50.0)
     assert woken(desk) == [], "asked for once"
-    assert desk.why(2) == "interval-60 looks at the queue every 60.00 s and starts nothing in between"
+    assert desk.why(2) == "interval-60 looks at the queue every 1m00s and starts nothing in between"
     desk.wait(49)
     assert (desk.phase(1), desk.phase(2)) == ("queued", "queued")
     desk.wait(1)
@@ -317,12 +317,12 @@ def test_more_queues_than_two() -> None:
         (
             "srsf",
             999.0,
-            "no job that could be preempted has more left than the 999.00 GPU-seconds of this one",
+            "no job that could be preempted has more GPU time left than this job: 16m39s",
         ),
         (
             "srtf-full",
             999.0,
-            "no job that could be preempted has more remaining time than this one (999.00 s)",
+            "no job that could be preempted has longer to run than this job, which has 16m39s",
         ),
         (
             "tiresias",

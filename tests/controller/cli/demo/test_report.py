@@ -207,6 +207,7 @@ def test_the_log_has_names_where_reasons_have_numbers() -> None:
     names = {JobId("2"): "digits"}
     pays = because("sharing-pays", "2", 22.78, 36.8, 16, 2, 1.2, 1.3, "duty-cycle")
     assert reason_in_names(str(pays), names) == (
-        "sharing with digits pays: on average the two end after 22.78 s, one after the other after 36.80 s"
+        "sharing with digits pays: on average the two end after about 20 s, one after the other after "
+        "about 40 s"
     )
     assert reason_in_names("preempted for job 3, which has 1 s left", names).startswith("preempted for job 3")

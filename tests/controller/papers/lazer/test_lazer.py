@@ -139,7 +139,7 @@ def test_at_the_wake_the_newcomer_preempts() -> None:
     desk = deferred()
     desk.wait(19.0)
     assert desk.phase(1) == "running"
-    assert desk.why(9) == "preempting 1 for it is put off for another 1.00 s"
+    assert desk.why(9) == "preempting 1 for it is put off for another 1s"
     desk.wait(1.0)
     assert decided(desk) == ["preempt 1 for 9", "place 9 on a/cpu0"]
     desk.leaves(1)
@@ -149,13 +149,13 @@ def test_at_the_wake_the_newcomer_preempts() -> None:
 
 def test_the_reasons_name_the_prediction() -> None:
     desk = deferred()
-    assert "preempting 1 for it is put off by 20.00 s (exploitation" in str(desk.job(9).reason)
+    assert "preempting 1 for it is put off by 20s (exploitation" in str(desk.job(9).reason)
     desk.defers(0.0)
     desk.wait(30.0)
     desk.leaves(1)
     desk.start(9)
     desk.submit(10, expected_s=1.0)
-    assert "makes room at once: deferral 0.00 s" in str(desk.job(10).placement.reason)
+    assert "makes room at once: deferral 0s" in str(desk.job(10).placement.reason)
 
 
 def test_at_the_wake_others_may_be_longer() -> None:
