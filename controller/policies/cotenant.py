@@ -462,9 +462,11 @@ class Cotenant(Patient):
 
     def begin(self, view: View, event: ev.AnyEvent) -> Plan:
         """The next task of an array or a sweep starts on the devices that its sibling has left."""
-        plan, task = Plan(view), earned.successor(view, event) if self._parameters.earned else None
-        devices = None if task is None else plan.find_free(task)
-        if task is not None and devices is not None:
+        plan = Plan(view)
+        if not (self._parameters.earned and isinstance(event, ev.AttemptEnded)):
+            return plan
+        task = earned.successor(view, event.job_id)
+        if task is not None and (devices := plan.find_free(task)) is not None:
             plan.place(task, devices, because("takes-place", event.job_id, len(devices)))
         return plan
 

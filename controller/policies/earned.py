@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cotenant.controller.domain import ENDED, Job, array_of
-from cotenant.controller.domain import events as ev
+from cotenant.controller.domain import ENDED, Job, JobId, array_of
 from cotenant.controller.planning import View
 
 COST_SHARE: Final = 0.1
@@ -47,10 +46,10 @@ def stays_s(job: Job) -> float:
     return 2.0 * load_s(job) + job.estimate.pause_s if job.counts.preemptions else 0.0
 
 
-def successor(view: View, event: ev.AnyEvent) -> Job | None:
+def successor(view: View, ended_id: JobId) -> Job | None:
     """The next task of an array or a sweep of which a task has just ended, if only jobs that were preempted
     stand before it: they would take the devices that its sibling has left, and the task those of others."""
-    ended = view.jobs.get(event.job_id) if type(event) is ev.AttemptEnded else None
+    ended = view.jobs.get(ended_id)
     if ended is None or ended.phase not in ENDED or (array := array_of(ended.job_id)) == ended.job_id:
         return None
     for job in view.queue.jobs_in_order():

@@ -361,10 +361,9 @@ def test_in_simulated_runs_everything_ends_and_no_load_is_for_nothing(workload: 
 @settings(max_examples=3, deadline=None)
 def test_where_nobody_can_share_it_is_patient(workload: Workload) -> None:
     cluster, alone = Cluster(hosts=1, gpus_per_host=8), Physics(pairs="none")
-    mine, theirs = (
-        simulate(replace(workload), cluster, name, options, physics=alone)
-        for name, options in (("cotenant", {"earned": False}), ("patient", {}))
-    )
+    options: dict[str, str | int | float | bool] = {"earned": False}
+    mine = simulate(replace(workload), cluster, "cotenant", options, physics=alone)
+    theirs = simulate(replace(workload), cluster, "patient", physics=alone)
     np.testing.assert_array_equal(mine.jct_s, theirs.jct_s)
 
 
