@@ -705,7 +705,7 @@ def test_memory_over_the_request_ends_the_job_where_no_cgroup_does(make: Make) -
     code = "import signal; x = bytearray(300 << 20); signal.pause()"
     result = make(*python(code), host_memory_mib=100).start().result()
     assert result.verdict.outcome == "user-failed"
-    assert "MiB of host memory; it may use 100 MiB (--host-mem" in result.verdict.detail
+    assert "MiB of host memory; it may use 100 MiB (see --host-mem" in result.verdict.detail
 
 
 def test_what_the_processes_use_is_measured(make: Make) -> None:

@@ -692,7 +692,7 @@ def test_a_job_that_uses_more_memory_than_it_asked_for_is_killed_at_once() -> No
     story.exits(-9)
     result = story.result()
     assert (result.verdict.outcome, result.verdict.exit_code) == ("user-failed", 137)
-    assert result.verdict.detail.startswith("used 150 MiB of host memory; it may use 100 MiB (--host-mem")
+    assert result.verdict.detail.startswith("used 150 MiB of host memory; it may use 100 MiB (see --host-mem")
     assert result.verdict.is_over_host_limit
 
 
