@@ -196,7 +196,7 @@ class Arrivals:
         if len(job_ids) > 1 or job.phase in (Phase.LOADING, Phase.RUNNING):
             return ()
         now = Now(self._core.clock.now_s(), self._core.clock.wall())
-        return (reason_in_words(job, engine.explain(job.job_id, now.now_s)[0], now, whole=True),)
+        return (reason_in_words(job, engine.explaining(now.now_s).reason_now(job), now, whole=True),)
 
 
 def unheld_memory(engine: Engine, specs: Sequence[JobSpec]) -> tuple[str, ...]:

@@ -392,17 +392,12 @@ def planned_mib(engine: Engine, device_id: DeviceId, job_id: JobId) -> int:
     return engine.view().devices[device_id].usable_mib if planned is None else planned
 
 
-def present_reasons(job: wire.JobView) -> list[Reason]:
-    """The reasons that say with whom a job on devices is there now: its own reason is of when it was
-    placed."""
-    if job.phase not in ON_DEVICES:
-        return []
-    if not job.co_tenants:
-        return [because("holds-alone", len(job.devices))]
-    others = " and ".join(f"job {each}" for each in job.co_tenants)
+def measured_beside(job: wire.JobView) -> list[Reason]:
+    """What sharing costs a job on devices, where it was measured beside those who are there now."""
     row = next((row for row in reversed(job.shared) if set(row.beside) == set(job.co_tenants)), None)
-    if row is None or not row.alone_s:
-        return [because("holds-beside", len(job.devices), others)]
+    if job.phase not in ON_DEVICES or not job.co_tenants or row is None or not row.alone_s:
+        return []
+    others = " and ".join(f"job {each}" for each in job.co_tenants)
     return [because("holds-beside-measured", len(job.devices), others, row.measured_s / row.alone_s)]
 
 

@@ -374,9 +374,11 @@ def _s_used(attempt: wire.AttemptView) -> str:
 
 def explanation_page(reply: wire.Explained) -> str:
     job = reply.job
-    now, *history = reply.explanation.lines or (job.reason,)
+    said, count = reply.explanation.lines or (job.reason,), reply.explanation.lines_now
+    now, *more = said[:count]
     state = paint(job.phase.value, state_colour(job))
     lines = [f"job {job.job_id} ({job.name}): {state}", f"  {wrap_text(now, 2)}"]
+    lines += [f"  {wrap_text(line, 2)}" for line in more]
     if eta := describe_eta(job.eta):
         lines.append(f"  {wrap_text(eta, 2)}")
     if job.co_tenants and (bound := describe_share_bound(job)):
@@ -384,7 +386,7 @@ def explanation_page(reply: wire.Explained) -> str:
     if job.resumable:
         lines.append(f"  resume: {_resume_proof(job)}")
     lines += [f"  {wrap_text(line, 2)}" for line in reply.explanation.ahead]
-    if history:
+    if history := said[count:]:
         lines += ["", paint("How it came about, newest first:", "bold")]
         lines += [f"  {wrap_text(line, 4)}" for line in history]
     return "\n".join(lines)
