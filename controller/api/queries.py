@@ -210,10 +210,7 @@ class Queries:
             said.append((job.placement.reason, "when it was placed: "))
         said += [(each, "") for each in views.sharing_reasons(state.engine, job)]
         present = dict.fromkeys(
-            views.SaidLine.make(
-                each, before + views.reason_in_words(job, each, now, whole=whole), whole=whole
-            )
-            for each, before in said
+            views.said_of(job, each, now, whole=whole, before=before) for each, before in said
         )
         past = [
             views.SaidLine.make(

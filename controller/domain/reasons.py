@@ -50,13 +50,21 @@ def mentions(reason: Reason, *, whole: bool = False) -> tuple[tuple[int, int], .
     """Where the sentence names jobs: the beginning and the end of each number. Only an operand that its
     template has for jobs can name one: no count, no time, no text of a user's. `whole`: of the sentence that
     `render_whole` makes."""
-    found, at = list[tuple[int, int]](), 0
+    return render_with_jobs(reason, whole=whole)[1]
+
+
+def render_with_jobs(reason: Reason, *, whole: bool = False) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """The sentence of a reason, and where it names jobs."""
     places = _job_places().get(reason.code, ())
-    for place, part in enumerate(_filled(reason, places, whole=whole).split(_MARK)):
-        names = _JOB_NUMBER.finditer(part) if place % 2 else ()
-        found += [(at + each.start(), at + each.end()) for each in names]
+    if not places:
+        return _filled(reason, (), whole=whole), ()
+    found, at = list[tuple[int, int]](), 0
+    parts = _filled(reason, places, whole=whole).split(_MARK)
+    for place, part in enumerate(parts):
+        if place % 2:
+            found += [(at + each.start(), at + each.end()) for each in _JOB_NUMBER.finditer(part)]
         at += len(part)
-    return tuple(found)
+    return "".join(parts), tuple(found)
 
 
 _MARK: Final = "\x00"
@@ -370,9 +378,9 @@ TEMPLATES: Final[dict[str, str]] = {
     "no-memory-limit": "nothing limits its GPU memory: {0}",
     "not-offered": "device {0} is not offered: {1}",
     "trouble": "{0}",
-    "holds-alone": "alone on its device{0:s}",
-    "holds-beside": "shares its device{0:s} with {1}",
-    "holds-beside-measured": "shares its device{0:s} with {1}: a step takes {2} times as long as alone, as "
+    "holds-alone": "alone on its devices",
+    "holds-beside": "shares its devices with {0}",
+    "holds-beside-measured": "shares its devices with {0}: a step takes {1} times as long as alone, as "
     "measured",
     "co-tenants-by-mps": "on {0} co-tenants run at once, through MPS",
     "co-tenants-by-mps-noted": "on {0} co-tenants run at once, through MPS ({1})",

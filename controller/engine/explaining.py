@@ -97,7 +97,7 @@ class Explaining:
             case Phase.QUEUED:
                 return self._behind(job) or self.explain(job)[0]
             case Phase.LOADING | Phase.RUNNING if job.placement is not None:
-                return holds(job, ledger.holdings.partners(job)) if said == job.placement.reason else said
+                return holds(ledger.holdings.partners(job)) if said == job.placement.reason else said
             case Phase.RESERVED if job.waits_for:
                 return because("waits-for-victims", " and ".join(f"job {each}" for each in job.waits_for))
             case Phase.BLOCKED if said.code in COUNTED_DOWN:
@@ -208,10 +208,7 @@ class Explaining:
         return [because("not-offered", device_id, note) for device_id, note in out[:NOT_OFFERED_SHOWN]]
 
 
-def holds(job: Job, partners: Sequence[JobId]) -> Reason:
+def holds(partners: Sequence[JobId]) -> Reason:
     """With whom a job on devices is there now."""
-    assert job.placement is not None
-    devices = len(job.placement.devices)
-    if not partners:
-        return because("holds-alone", devices)
-    return because("holds-beside", devices, " and ".join(f"job {each}" for each in partners))
+    others = " and ".join(f"job {each}" for each in partners)
+    return because("holds-beside", others) if others else because("holds-alone")

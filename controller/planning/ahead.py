@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from cotenant.controller.domain import Job
 from cotenant.controller.planning.view import SchedulingClass, View
-
-Place = tuple[tuple[Any, ...], Job]
-"""A waiting job behind its key in the queue's order."""
 
 
 class WaitingLine:
@@ -21,7 +18,7 @@ class WaitingLine:
     def __init__(self, view: View) -> None:
         self._view = view
         self._possible: dict[SchedulingClass, bool] = {}
-        self._rivals: dict[str, list[Place]] = {}
+        self._rivals: dict[str, tuple[list[Job], list[tuple[Any, ...]]]] = {}
 
     def is_possible(self, job: Job) -> bool:
         """Whether the hosts that take work could hold a waiting job, were they empty."""
@@ -33,23 +30,27 @@ class WaitingLine:
 
     def ahead_of(self, job: Job) -> tuple[Job, int] | None:
         """The first job that goes before a waiting one, and how many do; None: none does."""
-        rivals = self._rivals_of(job.spec.gpu_type)
-        count = bisect_left(rivals, (self._view.queue.order_key(job),))
-        return (rivals[0][1], count) if count else None
+        heads, keys = self._rivals_of(job.spec.gpu_type)
+        count = bisect_left(keys, self._view.queue.order_key(job))
+        return (heads[0], count) if count else None
 
-    def list_ahead(self, job: Job) -> Sequence[Job]:
+    def list_ahead(self, job: Job) -> list[Job]:
         """All jobs that go before a waiting one, the first of them first."""
-        found = self.ahead_of(job)
-        return [other for _, other in self._rivals_of(job.spec.gpu_type)[: found[1] if found else 0]]
+        queue, (heads, _) = self._view.queue, self._rivals_of(job.spec.gpu_type)
+        classes = {queue.class_of(head) for head in heads}
+        before = takewhile(lambda other: other is not job, queue.jobs_in_order())
+        return [other for other in before if queue.class_of(other) in classes]
 
-    def _rivals_of(self, gpu_type: str) -> list[Place]:
-        """All jobs, in order, that could take devices of this type; of any type where it is empty."""
+    def _rivals_of(self, gpu_type: str) -> tuple[list[Job], list[tuple[Any, ...]]]:
+        """The heads of all classes that could take devices of this type (of any type where it is empty), and
+        the keys of all jobs of these classes, both in order."""
         if gpu_type not in self._rivals:
             queue = self._view.queue
-            self._rivals[gpu_type] = sorted(
-                (queue.order_key(job), job)
+            heads = [
+                head
                 for head in queue.heads()
                 if self.is_possible(head) and (not gpu_type or head.spec.gpu_type in ("", gpu_type))
-                for job in queue.jobs_of_class(queue.class_of(head))
-            )
+            ]
+            jobs = (job for head in heads for job in queue.jobs_of_class(queue.class_of(head)))
+            self._rivals[gpu_type] = heads, sorted(map(queue.order_key, jobs))
         return self._rivals[gpu_type]

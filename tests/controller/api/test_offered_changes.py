@@ -78,5 +78,5 @@ def test_explain_tells_first_how_a_job_has_its_devices_now(station: Station) -> 
     run_one(station, address, job_id, until="step")
     found = station.ask(clients.Explain(job_id=JobId(job_id))).explanation
     placed = "when it was placed: next in fifo order and 1 free device is enough"
-    assert found.lines[:2] == ("alone on its device", placed) and found.lines_now >= 2
-    assert found.reason == "alone on its device" and found.reason_code == "holds-alone"
+    assert found.lines[:2] == ("alone on its devices", placed) and found.lines_now >= 2
+    assert found.reason == "alone on its devices" and found.reason_code == "holds-alone"
