@@ -20,7 +20,7 @@ from cotenant.controller.engine import Engine
 from cotenant.controller.history import EtaAnswer, EtaBook, JobEta, policy_label
 from cotenant.controller.models.eta import ENOUGH
 from cotenant.controller.models.eta_score import EtaScore, score
-from cotenant.controller.planning import View, WaitingLine
+from cotenant.controller.planning import QueueStanding, View
 from cotenant.controller.store import ReadingCore
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
@@ -186,7 +186,9 @@ def _nothing(job: Job) -> str:
     return "unknown: it is held" if job.phase is Phase.HELD else "not computed yet"
 
 
-def ahead_reasons(core: ReadingCore, board: EtaBoard, job: Job, now: Now, line: WaitingLine) -> list[Reason]:
+def ahead_reasons(
+    core: ReadingCore, board: EtaBoard, job: Job, now: Now, line: QueueStanding
+) -> list[Reason]:
     """Who is ahead of a job that waits, and what would have to happen first."""
     if job.phase is not Phase.QUEUED:
         return []

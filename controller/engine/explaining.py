@@ -29,8 +29,8 @@ from cotenant.controller.engine.stages.priority_guard import why_kept
 from cotenant.controller.engine.state.current_policy import CurrentPolicy
 from cotenant.controller.engine.state.ledger import Ledger
 from cotenant.controller.planning import (
+    QueueStanding,
     SchedulingClass,
-    WaitingLine,
     scheduling_class_of,
     suits,
     why_impossible,
@@ -79,9 +79,9 @@ class Explaining:
         """What was said of the first job of a kind that no host that takes work could hold."""
 
     @cached_property
-    def line(self) -> WaitingLine:
+    def line(self) -> QueueStanding:
         """Who goes before whom in the queue."""
-        return WaitingLine(self._ledger)
+        return QueueStanding(self._ledger)
 
     def reason_now(self, job: Job) -> Reason:
         """The reason that is true of a job now, in one sentence; of all waiting jobs together it costs one

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # fmt: off
 _HOMES: Final = {
-    "ahead": ("WaitingLine",),
+    "ahead": ("QueueStanding",),
     "plan": ("Freed", "HostType", "Plan"),
     "tenancy": (
         "PARTS_MAX", "ROUNDING", "HeldPart", "cores_of", "fraction_of", "held_part", "memory_unknown",

@@ -10,7 +10,7 @@ from cotenant.controller.domain import Job
 from cotenant.controller.planning.view import SchedulingClass, View
 
 
-class WaitingLine:
+class QueueStanding:
     """The queue at one moment: it is read once, whatever number of jobs is asked for. Of two jobs that ask
     for different types of device neither is ahead of the other; nor is a job that the hosts that take work
     could not hold ahead of anybody."""
