@@ -158,7 +158,8 @@ def test_what_explains_a_job_is_of_one_moment(name: str, steps: list[Step], peop
             codes = [each.code for each in causes.lines]
             assert "next-event" not in codes or (codes == ["next-event"] and causes.is_whole)
             if job.phase is not Phase.QUEUED:
-                is_there = job.phase in (Phase.LOADING, Phase.RUNNING) and job.reason == job.placement.reason
+                placed = job.placement if job.phase in (Phase.LOADING, Phase.RUNNING) else None
+                is_there = placed is not None and job.reason == placed.reason
                 assert causes == ([reason], True) and reason.code.startswith("holds-") == is_there
                 continue
             assert takes_work or (len(codes) == 1 and causes.is_whole), (
