@@ -15,7 +15,7 @@ import msgspec
 from cotenant.controller.api.moment import Now
 from cotenant.controller.api.submissions import Accepted, Denied, accept
 from cotenant.controller.api.trees import TreeRequests
-from cotenant.controller.api.views import ago, reason_in_words
+from cotenant.controller.api.views import ago, said_of
 from cotenant.controller.domain import (
     ENDED,
     USER_BYTES_MAX,
@@ -196,7 +196,8 @@ class Arrivals:
         if len(job_ids) > 1 or job.phase in (Phase.LOADING, Phase.RUNNING):
             return ()
         now = Now(self._core.clock.now_s(), self._core.clock.wall())
-        return (reason_in_words(job, engine.explain(job.job_id, now.now_s)[0], now, whole=True),)
+        reason = engine.explaining(now.now_s).reason_now(job)
+        return (said_of(job, reason, now, whole=True).text,)
 
 
 def unheld_memory(engine: Engine, specs: Sequence[JobSpec]) -> tuple[str, ...]:

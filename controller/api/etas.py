@@ -20,7 +20,7 @@ from cotenant.controller.engine import Engine
 from cotenant.controller.history import EtaAnswer, EtaBook, JobEta, grounds_of, policy_label
 from cotenant.controller.models.eta import ENOUGH
 from cotenant.controller.models.eta_score import EtaScore, score
-from cotenant.controller.planning import View
+from cotenant.controller.planning import QueueStanding, View
 from cotenant.controller.store import ReadingCore
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
@@ -207,7 +207,9 @@ def _nothing(job: Job, answer: EtaAnswer) -> str:
     return "its end is being worked out" if answer.count else "its end is not worked out yet"
 
 
-def ahead_reasons(core: ReadingCore, board: EtaBoard, job: Job, now: Now) -> list[Reason]:
+def ahead_reasons(
+    core: ReadingCore, board: EtaBoard, job: Job, now: Now, line: QueueStanding
+) -> list[Reason]:
     """Who is ahead of a job that waits, and what would have to happen first."""
     if job.phase is not Phase.QUEUED:
         return []
@@ -216,11 +218,7 @@ def ahead_reasons(core: ReadingCore, board: EtaBoard, job: Job, now: Now) -> lis
     if promise is not None and promise.kept is not None:
         names, in_s = ", ".join(promise.kept.devices), max(0.0, promise.kept.from_s - now.now_s)
         lines.append(because("promise-held", names, round(in_s)))
-    ahead: list[JobId] = []
-    for other in view.queue.jobs_in_order():
-        if other.job_id == job.job_id:
-            break
-        ahead.append(other.job_id)
+    ahead = [other.job_id for other in line.list_ahead(job)]
     if ahead:
         lines.append(because("ahead", _job_names(ahead)))
     missing = job.spec.size - view.free.everywhere

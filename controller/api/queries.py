@@ -28,7 +28,6 @@ from cotenant.controller.api.listing import (
 from cotenant.controller.api.moment import Now
 from cotenant.controller.api.permissions import Commands, jobs_named, may_touch, one_job, policies_offered
 from cotenant.controller.domain import (
-    ENDED,
     ClassReport,
     Job,
     JobId,
@@ -38,7 +37,7 @@ from cotenant.controller.domain import (
     because,
     render,
 )
-from cotenant.controller.engine import Engine, cheapest_change
+from cotenant.controller.engine import Engine, Explaining, cheapest_change
 from cotenant.controller.executors.agents import AgentExecutor, AgentNews
 from cotenant.controller.history import JobRecord, accounts
 from cotenant.controller.knowledge import OBSERVATIONS, PairSeen, PairVerdict
@@ -48,17 +47,11 @@ from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import MESSAGE_BYTES_MAX
 from cotenant.controller.wire import clients as wire
 
-REASONS_S_MAX: Final = 0.05
-"""Time to find out anew why queued jobs of one listing wait; the others show their last reason."""
-REASONS_OF_PAGE_S_MAX: Final = 0.01
-"""The same for one page: other work runs between pages."""
 LIST_MAX: Final = 20_000
 LIMIT_MAX: Final = 1_000_000
 """Jobs in a listing that is read in pages."""
 LIST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
 HISTORY_LINES: Final = 20
-GOES_BEFORE: Final = ("priority", "fair-share")
-"""They say more of a job than that waiting costs least."""
 PAIRS_MAX: Final = 10_000
 _FIRST_SHOWN: Final = ("crowded", "faulted", "loses")
 
@@ -119,9 +112,8 @@ class Queries:
             rows = [row for row in rows if row.place[1] > request.after]
         limit = min(max(1, request.limit), LIMIT_MAX if request.page else LIST_MAX)
         page = rows[: min(limit, max(1, request.page), LIST_MAX) if request.page else limit]
-        reasons_s_max = REASONS_OF_PAGE_S_MAX if request.page else REASONS_S_MAX
         more = len(rows) - len(page)
-        reply = self._row_list(request_id, page, more, reasons_s_max, who, brief=request.brief)
+        reply = self._row_list(request_id, page, more, who, brief=request.brief)
         reply = msgspec.structs.replace(reply, by_state=by_state)
         if request.ended:
             reply = msgspec.structs.replace(
@@ -137,35 +129,24 @@ class Queries:
 
     def job_list(self, request_id: int, jobs: Sequence[Job], who: Identity) -> wire.Jobs:
         rows = [ListingRow(job, (0.0, job.number)) for job in jobs]
-        return self._row_list(request_id, rows, 0, REASONS_S_MAX, who)
+        return self._row_list(request_id, rows, 0, who)
 
     def _row_list(
-        self,
-        request_id: int,
-        rows: Sequence[ListingRow],
-        more: int,
-        reasons_s_max: float,
-        who: Identity,
-        *,
-        brief: bool = False,
+        self, request_id: int, rows: Sequence[ListingRow], more: int, who: Identity, *, brief: bool = False
     ) -> wire.Jobs:
         now = self.now()
-        until_s = time.monotonic() + reasons_s_max
-        shown = cut_to_message(
-            self._row(row, now, who, fresh_reason=time.monotonic() < until_s, brief=brief) for row in rows
-        )
+        why = self._core.state.engine.explaining(now.now_s)
+        shown = cut_to_message(self._row(row, now, who, why, brief=brief) for row in rows)
         more += len(rows) - len(shown)
         return wire.Jobs(request_id=request_id, jobs=tuple(shown), now=now.at, more=more)
 
     def now(self) -> Now:
         return Now(self._core.clock.now_s(), self._core.clock.wall())
 
-    def _row(
-        self, row: ListingRow, now: Now, who: Identity, *, fresh_reason: bool, brief: bool
-    ) -> wire.JobView:
+    def _row(self, row: ListingRow, now: Now, who: Identity, why: Explaining, *, brief: bool) -> wire.JobView:
         record = self._core.record(row.job.job_id)
         assert record is not None, row.job.job_id
-        view = self.view(record, now, who, fresh_reason=fresh_reason, brief=brief)
+        view = self.view(record, now, who, why, brief=brief)
         if row.tasks is None:
             return view
         array = array_of(row.job.job_id)
@@ -173,16 +154,19 @@ class Queries:
         return msgspec.structs.replace(view, array=array_view(row, forgotten))
 
     def view(
-        self, record: JobRecord, now: Now, who: Identity, *, fresh_reason: bool = True, brief: bool = False
+        self,
+        record: JobRecord,
+        now: Now,
+        who: Identity,
+        why: Explaining | None = None,
+        *,
+        brief: bool = False,
     ) -> wire.JobView:
+        """A job as it is now. `why`: explains it and others as of the same moment."""
         state, job = self._core.state, record.job
         record = told_now(record, self._news.telemetry)
-        reason: Reason | None = None
-        if fresh_reason and job.phase is Phase.QUEUED:
-            first, *more = state.engine.explain(job.job_id, now.now_s)
-            ahead = (each for each in more if first.code == "costs-wait" and each.code in GOES_BEFORE)
-            reason = next(ahead, first)
-        reason = reason or self._fetching(job)
+        why = why or state.engine.explaining(now.now_s)
+        reason = self._fetching(job) or why.reason_now(job)
         told, whole = self._news.telemetry, may_touch(who, job)
         if brief:
             return views.job_view(state.engine, told, record, now, reason, whole=whole)
@@ -217,14 +201,16 @@ class Queries:
     def explain(self, request_id: int, request: wire.Explain, who: Identity) -> wire.Explained:
         state, now = self._core.state, self.now()
         record = one_job(self._core, request.job_id)
-        job, view = record.job, self.view(record, now, who)
-        whole = may_touch(who, job)
-        own = (job.reason,) if job.phase in ENDED else state.engine.explain(job.job_id, now.now_s)
-        fetching = filter(None, (self._fetching(job),))
-        reasons = (*fetching, *views.present_reasons(view), *own, *views.sharing_reasons(state.engine, job))
+        job, why = record.job, state.engine.explaining(now.now_s)
+        view, causes = self.view(record, now, who, why), why.causes(job)
+        whole, fetching = may_touch(who, job), filter(None, (self._fetching(job),))
+        reasons = (*fetching, *(views.measured_beside(view) or causes.lines))
+        said = [(each, "") for each in reasons]
+        if job.phase in (Phase.LOADING, Phase.RUNNING) and job.placement is not None:
+            said.append((job.placement.reason, "when it was placed: "))
+        said += [(each, "") for each in views.sharing_reasons(state.engine, job)]
         present = dict.fromkeys(
-            views.SaidLine.make(each, views.reason_in_words(job, each, now, whole=whole), whole=whole)
-            for each in reasons
+            views.said_of(job, each, now, whole=whole, before=before) for each, before in said
         )
         past = [
             views.SaidLine.make(
@@ -235,12 +221,13 @@ class Queries:
             for note in record.notes[: -HISTORY_LINES - 1 : -1]
         ]
         lines = (*present, *past)
+        more = [] if causes.is_whole else ahead_reasons(self._core, self._board, job, now, why.line)
         change = cheapest_change(state.engine.view(), job)
-        would_help = () if change is None else (change,)
-        ahead = [
-            views.SaidLine.make(each, render(each), whole=False)
-            for each in (*ahead_reasons(self._core, self._board, job, now), *would_help)
-        ]
+        if change is not None:
+            more.append(change)
+        ahead = [views.SaidLine.make(each, render(each), whole=False) for each in more]
+        if causes.is_whole and job.phase is Phase.QUEUED:
+            view = msgspec.structs.replace(view, eta=None)  # It is of another moment.
         explanation = wire.ExplanationView(
             job_id=view.job_id,
             phase=view.phase,
@@ -248,6 +235,7 @@ class Queries:
             reason_code=view.reason_code,
             lines=tuple(each.text for each in lines),
             lines_jobs=tuple(each.jobs for each in lines),
+            lines_now=len(present),
             ahead=tuple(each.text for each in ahead),
             ahead_jobs=tuple(each.jobs for each in ahead),
             now=now.at,

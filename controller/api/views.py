@@ -31,6 +31,7 @@ from cotenant.controller.domain import (
     mentions,
     render,
     render_whole,
+    render_with_jobs,
 )
 from cotenant.controller.engine import Engine, memory_cap_mib
 from cotenant.controller.history import ALWAYS_S, AttemptRecord, HistoryNote, JobRecord, accounts
@@ -74,13 +75,12 @@ def job_view(
     batch = current.batch if current and current.batch.note else job.measured.batch
     newest = attempts[-1] if attempts else None
     shown = reason if reason is not None else job.reason
-    held = job.placement
+    held, said = job.placement, said_of(job, shown, now, whole=whole)
     steps = s_used(newest)[-1] if newest and (placed or not held) else held.accumulation_steps if held else 1
     can, metrics = job.progress.capabilities, metrics_of(attempts)
     return wire.JobRow(
         **_fields_asked_for(spec, now),
-        job_id=job.job_id, phase=job.phase, reason=reason_in_words(job, shown, now, whole=whole),
-        reason_code=shown.code, reason_jobs=mentions(shown, whole=whole),
+        job_id=job.job_id, phase=job.phase, reason=said.text, reason_code=shown.code, reason_jobs=said.jobs,
         guaranteed_h=engine.promised_h if spec.job_class == "spot" else None,
         broken_promises=job.counts.early_preemptions if engine.promised_h is not None else 0,
         gpus=len(held.devices) if held else spec.gpus_min,
@@ -194,11 +194,15 @@ def link_of(spec: JobSpec, attempts: Sequence[AttemptRecord]) -> str | None:
     return spec.link.replace("{job}", spec.job_id) or printed
 
 
-def reason_in_words(job: Job, reason: Reason, now: Now, *, whole: bool) -> str:
-    """The sentence of a reason; one that names a time of the journal names it by the wall clock."""
-    if reason.code != "begins-later" or job.spec.begin_s is None:
-        return words_of(reason, whole=whole)
-    return f"does not start before {now.utc(job.spec.begin_s)[:16].replace('T', ' ')} UTC (--begin)"
+def said_of(job: Job, reason: Reason, now: Now, *, whole: bool, before: str = "") -> SaidLine:
+    """The sentence of a reason, behind the words `before` it; one that names a time of the journal names it
+    by the wall clock."""
+    if reason.code == "begins-later" and job.spec.begin_s is not None:
+        at = now.utc(job.spec.begin_s)[:16].replace("T", " ")
+        return SaidLine(f"{before}does not start before {at} UTC (--begin)")
+    text, jobs = render_with_jobs(reason, whole=whole)
+    add = len(before)
+    return SaidLine(before + text, tuple((at + add, end + add) for at, end in jobs) if add else jobs)
 
 
 def words_of(reason: Reason, *, whole: bool) -> str:
@@ -403,18 +407,13 @@ def planned_mib(engine: Engine, device_id: DeviceId, job_id: JobId) -> int:
     return engine.view().devices[device_id].usable_mib if planned is None else planned
 
 
-def present_reasons(job: wire.JobView) -> list[Reason]:
-    """The reasons that say with whom a job on devices is there now: its own reason is of when it was
-    placed."""
-    if job.phase not in ON_DEVICES:
-        return []
-    if not job.co_tenants:
-        return [because("holds-alone", len(job.devices))]
-    others = " and ".join(f"job {each}" for each in job.co_tenants)
+def measured_beside(job: wire.JobView) -> list[Reason]:
+    """What sharing costs a job on devices, where it was measured beside those who are there now."""
     row = next((row for row in reversed(job.shared) if set(row.beside) == set(job.co_tenants)), None)
-    if row is None or not row.alone_s:
-        return [because("holds-beside", len(job.devices), others)]
-    return [because("holds-beside-measured", len(job.devices), others, row.measured_s / row.alone_s)]
+    if job.phase not in ON_DEVICES or not job.co_tenants or row is None or not row.alone_s:
+        return []
+    others = " and ".join(f"job {each}" for each in job.co_tenants)
+    return [because("holds-beside-measured", others, row.measured_s / row.alone_s)]
 
 
 def sharing_reasons(engine: Engine, job: Job) -> list[Reason]:

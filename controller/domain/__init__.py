@@ -106,7 +106,7 @@ _HOMES: Final = {
         "Parts", "is_link",
     ),
     "readings": ("TEXT_MAX", "DeviceReading", "ForkServers"),
-    "reasons": ("Reason", "because", "mentions", "render", "render_whole"),
+    "reasons": ("Reason", "because", "mentions", "render", "render_whole", "render_with_jobs"),
     "resumes": ("ResumeCounts", "ResumeProof"),
     "settings": (
         "LATE_SHARE", "NO_BOUNDS", "IdleSettings", "JobLimit", "LimitSettings", "OrganisationSettings",

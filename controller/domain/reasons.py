@@ -53,13 +53,21 @@ def mentions(reason: Reason, *, whole: bool = False) -> tuple[tuple[int, int], .
     """Where the sentence names jobs: the beginning and the end of each number. Only an operand that its
     template has for jobs can name one: no count, no time, no text of a user's. `whole`: of the sentence that
     `render_whole` makes."""
-    found, at = list[tuple[int, int]](), 0
+    return render_with_jobs(reason, whole=whole)[1]
+
+
+def render_with_jobs(reason: Reason, *, whole: bool = False) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """The sentence of a reason, and where it names jobs."""
     places = _job_places().get(reason.code, ())
-    for place, part in enumerate(_filled(reason, places, whole=whole).split(_MARK)):
-        names = _JOB_NUMBER.finditer(part) if place % 2 else ()
-        found += [(at + each.start(), at + each.end()) for each in names]
+    if not places:
+        return _filled(reason, (), whole=whole), ()
+    found, at = list[tuple[int, int]](), 0
+    parts = _filled(reason, places, whole=whole).split(_MARK)
+    for place, part in enumerate(parts):
+        if place % 2:
+            found += [(at + each.start(), at + each.end()) for each in _JOB_NUMBER.finditer(part)]
         at += len(part)
-    return tuple(found)
+    return "".join(parts), tuple(found)
 
 
 _MARK: Final = "\x00"
@@ -159,6 +167,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "submitted": "submitted by {0}",
     "no-hosts": "no host has joined yet",
     "no-usable-host": "no host can take work now: {0}",
+    "hosts-away": "no host that could hold it can take work now: {0}",
     "never-fits": "needs {0} device{0:s}{1}; the largest possible placement here has {2}",
     "no-such-type": "no device of type {0}; this cluster has {1}",
     "no-such-feature": "no host has the feature {0}",
@@ -192,6 +201,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "fetching": "its host fetches its snapshot: {0} of {1} MiB",
     "pulling": "its image comes to {0}: {1}",
     # Waiting.
+    "behind-others": "behind job {0}{1}",
     "behind": "behind job {0} in {1} order",
     "behind-no-devices": "behind job {0} in {1} order; it needs {3} device{3:s}, and {2} {2:are} free",
     "booking-serves": "{1} device{1:s} of its owner's reservation {0}",
@@ -425,10 +435,10 @@ TEMPLATES: Final[dict[str, str]] = {
     "no-memory-limit": "nothing limits its GPU memory: {0}",
     "not-offered": "device {0} is not offered: {1}",
     "trouble": "{0}",
-    "holds-alone": "has its {0} device{0:s} to itself now",
-    "holds-beside": "shares its {0} device{0:s} with {1} now",
-    "holds-beside-measured": "shares its {0} device{0:s} with {1} now: a step takes {2} times as long as "
-    "alone, as measured",
+    "holds-alone": "alone on its devices",
+    "holds-beside": "shares its devices with {0}",
+    "holds-beside-measured": "shares its devices with {0}: a step takes {1} times as long as alone, as "
+    "measured",
     "co-tenants-by-mps": "on {0} co-tenants run at once, through MPS",
     "co-tenants-by-mps-noted": "on {0} co-tenants run at once, through MPS ({1})",
     "alone-on-mig": "{0} is {1}",
@@ -477,6 +487,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "refused-size": "refused {0}: a step of {1} samples cannot be divided equally among {2} workers",
     "refused-rigid": "refused to resize job {0}: {1}",
     "refused-limit": "refused {0}: {1} may hold {2} devices at once and would hold {3}",
+    "refused-limit-jobs": "refused {0}: {1} may run {2} job{2:s} at once, and so many run",
     "refused-memory": "refused {0}: {1} MiB planned on {2}, {3} MiB left",
     "part-beside": "a part ({0}) beside others of {1}: {2} of it were taken, the least left that is enough",
     "part-undivided": "{0} cannot be divided: nothing there would hold this job to its part",

@@ -16,6 +16,7 @@ from cotenant.controller.domain import (
     Decision,
     Defer,
     Hold,
+    Job,
     Phase,
     Place,
     Preempt,
@@ -113,10 +114,9 @@ class Committing:
         if action.job_id not in ledger.jobs:
             return placing.check(ledger, action)
         job = ledger.jobs[action.job_id]
-        if self._admission.limits is not None:
-            over = self._admission.limits.check(job, placing.size_on(ledger, job, action.devices))
-            if over is not None:
-                return over
+        over = self._why_over(job, placing.size_on(ledger, job, action.devices))
+        if over is not None:
+            return over
         found = placing.plain(ledger, job, action, policy_shares=shares)
         if found is None:
             refusal = placing.check(ledger, action)
@@ -132,9 +132,21 @@ class Committing:
             self._dispatch.launch(job, placement)
         return None
 
+    def _why_over(self, job: Job, devices: float) -> Reason | None:
+        """Why a limit keeps these devices from a waiting job. If it cannot have the fewest it takes, what its
+        owner's other jobs have got in this decision is why: the policy is asked again, and does not find it
+        in the queue."""
+        limits = self._admission.limits
+        over = limits.check(job, devices) if limits is not None and job.phase is QUEUED else None
+        if over is not None and limits is not None and limits.check(job, job.spec.size) is not None:
+            self._dispatch.wake_at(self._ledger.now_s, "wake", "", 0)
+        return over
+
     def _preempt(self, action: Preempt) -> Reason | None:
         ledger = self._ledger
-        refusal = why_not_preempted(ledger, action)
+        newcomer = ledger.jobs.get(action.for_job) if action.for_job is not None else None
+        over = None if newcomer is None else self._why_over(newcomer, newcomer.spec.size)
+        refusal = over or why_not_preempted(ledger, action)
         if refusal is not None:
             return refusal
         job = ledger.jobs[action.job_id]

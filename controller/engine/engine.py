@@ -369,14 +369,15 @@ class Engine:
 
     def explain(self, job_id: JobId, now_s: float) -> list[Reason]:
         """Why the job is where it is: for a queued one what would have to change, first things first."""
-        return self._explaining(now_s).explain(self.jobs[job_id])
+        return self.explaining(now_s).explain(self.jobs[job_id])
 
     def never_fits(self, spec: JobSpec) -> Reason | None:
         """Why a job like this could never start on the hosts known now; None if it could, or if no
         host has joined yet."""
-        return self._explaining(self.now_s).never_fits(spec)
+        return self.explaining(self.now_s).never_fits(spec)
 
-    def _explaining(self, now_s: float) -> Explaining:
+    def explaining(self, now_s: float) -> Explaining:
+        """Explains jobs as of one moment."""
         return Explaining(self._ledger.as_of(now_s), self.current, self._admission, self._lateness)
 
     # --- Saving ------------------------------------------------------------------------------------

@@ -1,20 +1,41 @@
 """Why a job is where it is: what would have to change for a queued one to start, the first things first.
 
-Rule: explaining changes nothing. It looks at the ledger as of the moment of the question.
+Rule: explaining changes nothing. It looks at the ledger as of the moment of the question, and whoever asks
+for several jobs or several lines asks the same `Explaining`: all that is said together is of one moment.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Final, NamedTuple
 
-from cotenant.controller.domain import DeviceId, Job, JobSpec, Phase, Reason, because, is_type_for
+from cotenant.controller.domain import (
+    QUEUED,
+    DeviceId,
+    Job,
+    JobId,
+    JobSpec,
+    Phase,
+    Reason,
+    because,
+    is_type_for,
+)
 from cotenant.controller.engine.stages import bookings, parts
 from cotenant.controller.engine.stages.admission import Admission
 from cotenant.controller.engine.stages.lateness import Lateness
+from cotenant.controller.engine.stages.limits import is_over_limit
 from cotenant.controller.engine.stages.priority_guard import why_kept
 from cotenant.controller.engine.state.current_policy import CurrentPolicy
 from cotenant.controller.engine.state.ledger import Ledger
-from cotenant.controller.planning import why_impossible, why_waiting
+from cotenant.controller.planning import (
+    QueueStanding,
+    SchedulingClass,
+    scheduling_class_of,
+    suits,
+    why_impossible,
+    why_waiting,
+)
 
 LACK_DEVICES: Final = frozenset(("first-no-devices", "behind-no-devices", "fragmented"))
 """Reasons of a job for which some devices are free and too few: whether it could share others comes after."""
@@ -36,21 +57,97 @@ PERMANENT: Final = frozenset(
 """Reasons that stand for as long as hosts and limits stay as they are."""
 
 
+COUNTED_DOWN: Final = frozenset(("back-off", "restored"))
+"""Reasons of blocked jobs that begin with the seconds that a job waits, from when it was blocked."""
+STARTS: Final = "next-event"
+
+
+class Causes(NamedTuple):
+    """Why a job is where it is, as of one moment."""
+
+    lines: list[Reason]
+    is_whole: bool
+    """Whether nothing else matters: as long as the first line is true, no other job and no device decides."""
+
+
 class Explaining:
-    """Explains jobs of one ledger under the policy in force."""
+    """Explains jobs of one ledger at one moment, under the policy in force."""
 
     def __init__(self, ledger: Ledger, current: CurrentPolicy, admission: Admission, late: Lateness) -> None:
         self._ledger, self._current, self._admission, self._lateness = ledger, current, admission, late
+        self._impossible: dict[tuple[SchedulingClass, str], Reason] = {}
+        """What was said of the first job of a kind that no host that takes work could hold."""
+
+    @cached_property
+    def line(self) -> QueueStanding:
+        """Who goes before whom in the queue."""
+        return QueueStanding(self._ledger)
+
+    def reason_now(self, job: Job) -> Reason:
+        """The reason that is true of a job now, in one sentence; of all waiting jobs together it costs one
+        look at the queue."""
+        ledger, said = self._ledger, job.reason
+        match job.phase:
+            case Phase.QUEUED if not self.line.is_possible(job):
+                container = job.spec.launch.container
+                kind = ledger.queue.class_of(job), container.image if container is not None else ""
+                if kind not in self._impossible:
+                    self._impossible[kind] = self.explain(job)[0]
+                return self._impossible[kind]
+            case Phase.QUEUED:
+                return self._behind(job) or self.explain(job)[0]
+            case Phase.LOADING | Phase.RUNNING if job.placement is not None:
+                return holds(ledger.holdings.partners(job)) if said == job.placement.reason else said
+            case Phase.RESERVED if job.waits_for:
+                return because("waits-for-victims", " and ".join(f"job {each}" for each in job.waits_for))
+            case Phase.BLOCKED if said.code in COUNTED_DOWN:
+                wait_s, *others = said.operands
+                left_s = max(0.0, float(wait_s) - (ledger.now_s - job.phase_since_s))
+                return because(said.code, left_s, *others)
+            case Phase.BLOCKED if is_over_limit(job) and self._admission.limits is not None:
+                return self._admission.limits.why_over(job) or said
+        return said
+
+    def causes(self, job: Job) -> Causes:
+        """All that keeps a job where it is; of one that waits in the queue first who goes before it."""
+        if job.phase is not QUEUED:
+            return Causes([self.reason_now(job)], is_whole=True)
+        lines = self.explain(job)
+        if self._why_no_host(job) is not None:
+            return Causes(lines, is_whole=True)
+        behind = self._behind(job) if self.line.is_possible(job) else None
+        if behind is None:
+            return Causes(lines, is_whole=lines[0].code == STARTS)
+        return Causes(
+            [behind, *(each for each in lines if each.code not in (STARTS, "behind"))], is_whole=False
+        )
+
+    def _behind(self, job: Job) -> Reason | None:
+        """Who goes before a job that waits in the queue."""
+        ahead = self.line.ahead_of(job)
+        if ahead is None:
+            return None
+        first, count = ahead
+        return because("behind-others", first.job_id, f" and {count - 1} more" if count > 1 else "")
 
     def explain(self, job: Job) -> list[Reason]:
         """Explains for a queued job what would have to change (what no host has, what is kept for whom, what
-        the policy says, who goes before), then what led here; for any other its reason."""
-        if job.phase is not Phase.QUEUED:
+        the policy says), then what led here; for any other its reason. What makes all else moot stands
+        alone."""
+        if job.phase is not QUEUED:
             return [job.reason]
         ledger = self._ledger
+        impossible = self._why_no_host(job)
+        if impossible is not None:
+            is_alone = not any(host.takes_work for host in ledger.hosts.values())
+            return [impossible, *(() if is_alone else self._not_offered(job))]
         turn = self._lateness.when(job, ledger.now_s)
         causes, kept = self._causes(job), bookings.why_kept(ledger, job)
-        if kept and causes[0].code in LACK_DEVICES:
+        if causes[0].code == STARTS:
+            if not kept:
+                return causes[:1]
+            causes = []
+        if kept and causes and causes[0].code in LACK_DEVICES:
             causes, kept = kept, causes
         return [
             *causes,
@@ -75,19 +172,27 @@ class Explaining:
     def _causes(self, job: Job) -> list[Reason]:
         """What the policy says of a queued job, behind what would have to change before that matters."""
         ledger, current = self._ledger, self._current
-        impossible = why_impossible(ledger, job)
-        if impossible is not None:
-            return [impossible]
         says = current.policy.explain(ledger, job)
-        if says.code == "next-event" and job.reason.code == bookings.KEPT_BACK:
+        if says.code == STARTS and job.reason.code == bookings.KEPT_BACK:
             says = job.reason
         kept = why_kept(ledger, job, lambda other: current.holds_back(ledger, other))
         if kept is not None:
-            return [kept] if says.code == "next-event" else [kept, says]
+            return [kept] if says.code == STARTS else [kept, says]
         if not (current.traits.shares and ledger.free.everywhere):
             return [says]
         lacks = why_waiting(ledger, job, current.name)
         return [lacks, says] if lacks.code in LACK_DEVICES and lacks != says else [says]
+
+    def _why_no_host(self, job: Job) -> Reason | None:
+        """What keeps a job from running whatever the queue; also where all hosts that could hold it take no
+        work now."""
+        ledger, scheduling_class = self._ledger, scheduling_class_of(job)
+        impossible = why_impossible(ledger, job)
+        if impossible is not None or ledger.kept or ledger.sizes.now(scheduling_class) >= job.spec.gpus_min:
+            return impossible
+        hosts = (host for host in ledger.hosts.values() if suits(host, scheduling_class))
+        away = [f"{host.host_id} is {host.state}" for host in hosts if not host.takes_work]
+        return because("hosts-away", ", ".join(away)) if away else None
 
     def _not_offered(self, job: Job) -> list[Reason]:
         """Devices that would suit the job and take no work now."""
@@ -101,3 +206,9 @@ class Explaining:
             and is_type_for(scheduling_class.gpu_type, device.type)
         ]
         return [because("not-offered", device_id, note) for device_id, note in out[:NOT_OFFERED_SHOWN]]
+
+
+def holds(partners: Sequence[JobId]) -> Reason:
+    """With whom a job on devices is there now."""
+    others = " and ".join(f"job {each}" for each in partners)
+    return because("holds-beside", others) if others else because("holds-alone")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from cotenant.controller.faces import lazy_face
 
 if TYPE_CHECKING:
+    from cotenant.controller.planning.ahead import *  # noqa: F403
     from cotenant.controller.planning.plan import *  # noqa: F403
     from cotenant.controller.planning.tenancy import *  # noqa: F403
     from cotenant.controller.planning.view import *  # noqa: F403
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 # fmt: off
 _HOMES: Final = {
+    "ahead": ("QueueStanding",),
     "plan": ("Freed", "HostType", "Plan"),
     "tenancy": (
         "PARTS_MAX", "ROUNDING", "HeldPart", "cores_of", "fraction_of", "held_part", "is_being_measured",

@@ -354,9 +354,11 @@ def _s_used(attempt: wire.AttemptView) -> str:
 
 def explanation_page(reply: wire.Explained) -> str:
     job = reply.job
-    now, *history = reply.explanation.lines or (job.reason,)
+    said, count = reply.explanation.lines or (job.reason,), reply.explanation.lines_now
+    now, *more = said[:count]
     state = paint(job.phase.value, state_colour(job))
     lines = [f"job {job.job_id} ({job.name}): {state}", f"  {wrap_text(now, 2)}"]
+    lines += [f"  {wrap_text(line, 2)}" for line in more]
     if job.ended_at is None:
         lines.append(f"  left {wrap_text(describe_left(job), 2)}")
     if eta := describe_eta(job.eta):
@@ -366,7 +368,7 @@ def explanation_page(reply: wire.Explained) -> str:
     if job.resumable:
         lines.append(f"  resume: {_resume_proof(job)}")
     lines += [f"  {wrap_text(line, 2)}" for line in reply.explanation.ahead]
-    if history:
+    if history := said[count:]:
         lines += ["", paint("How it came about, newest first:", "bold")]
         lines += [f"  {wrap_text(line, 4)}" for line in history]
     return "\n".join(lines)

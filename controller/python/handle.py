@@ -131,7 +131,7 @@ class JobHandle(Generic[T]):
         found = texts.escape_texts(
             ask_controller(clients.Explain(job_id=JobId(self.id)), self.endpoint).explanation
         )
-        return "\n".join((*found.lines[:1], *found.ahead, *found.lines[1:]))
+        return "\n".join((*found.lines[: found.lines_now], *found.ahead, *found.lines[found.lines_now :]))
 
     def eta(self) -> clients.EtaView | None:
         """Returns when the job starts and ends; None for a job that has ended."""

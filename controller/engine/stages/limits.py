@@ -1,9 +1,13 @@
 """Limits: how many devices and jobs a user or an organisation may hold at once.
 
-Rule: a job counts from the moment in which it may be given devices until it has left them. So
-whatever a policy chooses from the queue stays within the limits, and it preempts no job for one that may not
-run. What is over a limit waits outside the queue (blocked, with the reason), and joins it as soon as it fits,
-the first in the policy's order before the others. An aged job is no exception.
+Rule: a job counts from the moment in which it may be given devices until it has left them. So a policy
+preempts no job for one that may not run. What is over a limit waits outside the queue (blocked, with the
+reason), and joins it as soon as it fits, the first in the policy's order before the others. An aged job is no
+exception.
+
+A waiting job that finds no devices now, such as one that a reservation keeps off them, keeps no other job of
+its owner from idle devices: one that could start at once joins the queue beside it. Then more may wait than
+may run, so the engine asks again for each start (`check`): what runs is within the limits.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.state.dispatch import Dispatch
+from cotenant.controller.planning import Plan, SchedulingClass
 
 TAKES = ON_DEVICES | {QUEUED, RESERVED}
 """Phases in which a job counts."""
@@ -79,6 +84,11 @@ class Limits:
         """Jobs that are blocked for a limit."""
         self._owners: dict[JobId, tuple[Owner, ...]] = {}
         """The owners under whom each job counts."""
+        self._changes, self._looked = 0, (-1, 0)
+        """Phase changes seen; how many they were, and how many devices free, when nobody was found who could
+        start."""
+        self._finds: dict[SchedulingClass, bool] = {}
+        """Whether a job of the class finds free devices, as of this event."""
 
     def owners(self, spec: JobSpec) -> Iterator[Owner]:
         yield from owners_of(spec)
@@ -93,6 +103,13 @@ class Limits:
         owners = (owner for job in changed + kept_out for owner in self.owners(job.spec))
         for owner in dict.fromkeys((*owners, *left)):
             self._let_in(owner)
+        self._changes += len(changed)
+        free = self._ledger.free.everywhere
+        if self._over and free and self._looked != (self._changes, free):
+            self._finds.clear()
+            for owner in list(self._over):
+                self._let_in(owner, now=True)
+            self._looked = (self._changes, free)
 
     def never(self, spec: JobSpec) -> Reason | None:
         """Why a job may never run, whatever ends."""
@@ -102,20 +119,29 @@ class Limits:
                 return because("limit-never", spec.size, str(owner), most)
         return None
 
-    def count_taken(self, owner: Owner) -> JobLimit:
-        """Devices and jobs of an owner that count now."""
-        taking = self._taking.get(owner, {})
-        return JobLimit(devices=round(sum(job.devices_due for job in taking.values()), 6), jobs=len(taking))
+    def count_taken(self, owner: Owner, *, now: bool = False) -> JobLimit:
+        """Devices and jobs of an owner that count. `now`: without those that wait and find no devices."""
+        taking = self._taking.get(owner, {}).values()
+        counted = [job for job in taking if not now or job.phase is not QUEUED or self._finds_devices(job)]
+        return JobLimit(devices=round(sum(job.devices_due for job in counted), 6), jobs=len(counted))
 
     def check(self, job: Job, devices: float) -> Reason | None:
-        """Why an elastic job may not be given so many, more than it counts for."""
-        for owner in self.owners(job.spec) if devices > job.devices_due else ():
-            most, taken = self.limit(owner).devices, self.count_taken(owner).devices
-            would = round(taken + devices - job.devices_due, 6)
-            if 0 < most < would:
-                what = f"job {job.job_id}"
-                return because("refused-limit", what, str(owner), most, would)
+        """Why a job may not be given so many devices beside those that its owners' other jobs hold."""
+        for owner in self.owners(job.spec):
+            most, taking = self.limit(owner), self._taking.get(owner, {}).values()
+            held = [each for each in taking if each.phase is not QUEUED and each is not job]
+            would = round(sum(each.devices_due for each in held) + devices, 6)
+            what = f"job {job.job_id}"
+            if 0 < most.devices < would:
+                return because("refused-limit", what, str(owner), most.devices, would)
+            if 0 < most.jobs <= len(held):
+                return because("refused-limit-jobs", what, str(owner), most.jobs)
         return None
+
+    def why_over(self, job: Job) -> Reason | None:
+        """Why a job is blocked for a limit, as of now."""
+        over = self._why_not(job)
+        return None if over is None else over[1]
 
     def limit(self, owner: Owner) -> JobLimit:
         if owner.kind == "class spot of organisation":
@@ -138,13 +164,21 @@ class Limits:
                         del index[owner]
         return left
 
-    def _why_not(self, job: Job) -> tuple[Owner, Reason] | None:
-        """Which limit a job is over, together with all others that count."""
+    def _finds_devices(self, job: Job) -> bool:
+        """Whether enough devices are free for a waiting job."""
+        scheduling_class = self._ledger.queue.class_of(job)
+        if scheduling_class not in self._finds:
+            self._finds[scheduling_class] = Plan(self._ledger).find_free(job) is not None
+        return self._finds[scheduling_class]
+
+    def _why_not(self, job: Job, *, now: bool = False) -> tuple[Owner, Reason] | None:
+        """Which limit a job is over, together with all others that count. `now`: of a job that finds devices,
+        together with those that hold theirs or find some."""
         for owner in self.owners(job.spec):
             most = self.limit(owner)
             if not (most.devices or most.jobs):
                 continue
-            taken, counts = self.count_taken(owner), job.spec.job_id in self._taking.get(owner, {})
+            taken, counts = self.count_taken(owner, now=now), job.spec.job_id in self._taking.get(owner, {})
             devices = round(taken.devices + (0 if counts else job.spec.size), 6)
             jobs = taken.jobs + (0 if counts else 1)
             if 0 < most.devices < devices:
@@ -156,24 +190,29 @@ class Limits:
         return None
 
     def _make_fit(self, job: Job) -> Iterator[Job]:
-        """A job has joined the queue. If that is too much, its owner's last jobs leave the queue: perhaps
+        """A job counts that may not have. If that is too much, its owner's last jobs leave the queue: perhaps
         itself."""
-        while job.phase is QUEUED and (why := self._why_not(job)) is not None:
-            owner, reason = why
-            waiting = [other for other in self._taking[owner].values() if other.phase is QUEUED]
+        while job.phase in TAKES and (over := self._why_not(job)) is not None:
+            waiting = [other for other in self._taking[over[0]].values() if other.phase is QUEUED]
+            if not waiting:
+                return
             last = max(waiting, key=self._ledger.queue.order_key)
+            _, reason = self._why_not(last) or over
             self._ledger.phases.change(last, Change.BLOCK, reason)
             self._note(last)
             yield last
 
-    def _let_in(self, owner: Owner) -> None:
-        """Lets in jobs of the owner that were over a limit, if there is room now."""
+    def _let_in(self, owner: Owner, *, now: bool = False) -> None:
+        """Lets in jobs of the owner that were over a limit, if there is room. `now`: those that could start
+        now, beside jobs that wait and could not."""
         order_key = self._ledger.queue.order_key
         while True:
-            most, taken = self.limit(owner), self.count_taken(owner)
+            most, taken = self.limit(owner), self.count_taken(owner, now=now)
             if 0 < most.devices <= taken.devices or 0 < most.jobs <= taken.jobs:
                 return
-            fitting = [job for job in self._over.get(owner, {}).values() if self._why_not(job) is None]
+            over = self._over.get(owner, {}).values()
+            found = (job for job in over if not now or self._finds_devices(job))
+            fitting = [job for job in found if self._why_not(job, now=now) is None]
             if not fitting:
                 return
             first = min(fitting, key=order_key)

@@ -24,7 +24,7 @@ _CODES: Final = {
     "AssocMaxGRESPerJob": "limit-never",
     "QOSGrpGRES": "quota-",
     "BadConstraints": "never-fits no-such- no-containers needs-",
-    "ReqNodeNotAvail": "no-hosts no-usable-host hosts-rest pinned drained leaving suspect host- "
+    "ReqNodeNotAvail": "no-hosts no-usable-host hosts-rest hosts-away pinned drained leaving suspect host- "
     "not-answering not-offered policy-absent",
     "Cleaning": "stray restored number-taken",
     "Priority": "submitted again-by set-by priority priority- fair-share behind behind- kept-for kept-for- "

@@ -20,7 +20,7 @@ from cotenant.controller.present.controllers import lag_text, leader_text
 from cotenant.controller.present.jobs import devices, gpus, left_s, left_text, steps
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.pages import changing
-from cotenant.controller.web.rendering import about, split_at_jobs
+from cotenant.controller.web.rendering import about
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
 
@@ -173,7 +173,6 @@ def fill(looked: QueueLook, params: Params) -> Mapping[str, Any]:
         "devices": devices,
         "gpus": gpus,
         "left_text": partial(left_text, known=about),
-        "why_now": why_now,
         "steps": steps,
         "share_done": share_done,
         "starts": lambda job: interval(job, is_start=True),
@@ -208,16 +207,6 @@ def link(params: Params, path: str = "/queue", **changed: str) -> str:
     query = {**dict(params.query), **changed}
     kept = urlencode({name: value for name, value in query.items() if value})
     return f"{path}?{kept}" if kept else path
-
-
-def why_now(job: wire.JobView) -> list[tuple[str, str]]:
-    """The reason of a job, in pieces; of a job that runs, with whom it does so now: its own reason is of when
-    it was placed."""
-    reason = split_at_jobs(job.reason, job.reason_jobs)
-    if job.phase is not Phase.RUNNING:
-        return reason
-    others = [("beside job " if at == 0 else " and job ", each) for at, each in enumerate(job.co_tenants)]
-    return [*others, ("" if others else "alone on its devices", ""), ("; when it was placed: ", ""), *reason]
 
 
 def share_done(job: wire.JobView) -> float | None:

@@ -472,13 +472,15 @@ class ExplanationView(JsonView, frozen=True, kw_only=True, tag="explanation/1"):
     reason: str
     reason_code: str
     lines: tuple[str, ...]
-    """First the present answer, then the history of decisions, newest first."""
+    """First what is true now, then the history of decisions, newest first."""
     ahead: tuple[str, ...] = ()
     """Of a job that waits: who is ahead, what would have to happen first, which change would help."""
     lines_jobs: tuple[Mentions, ...] = ()
     """Where each line names jobs, as of those ahead."""
     ahead_jobs: tuple[Mentions, ...] = ()
     now: Utc
+    lines_now: int = 1
+    """How many of the lines are true now; the others are the history."""
 
 
 class Jobs(Reply, frozen=True, kw_only=True, tag="job-list"):

@@ -73,9 +73,10 @@ def test_the_controller_says_who_asks(station: Station) -> None:
 
 
 def test_explain_tells_first_how_a_job_has_its_devices_now(station: Station) -> None:
-    """The reason of a job that runs is of when it was placed."""
     address = station.join("h1")
     job_id = station.submit()
     run_one(station, address, job_id, until="step")
-    lines = station.ask(clients.Explain(job_id=JobId(job_id))).explanation.lines
-    assert lines[:2] == ("has its 1 device to itself now", "next in fifo order and 1 free device is enough")
+    found = station.ask(clients.Explain(job_id=JobId(job_id))).explanation
+    placed = "when it was placed: next in fifo order and 1 free device is enough"
+    assert found.lines[:2] == ("alone on its devices", placed) and found.lines_now >= 2
+    assert found.reason == "alone on its devices" and found.reason_code == "holds-alone"

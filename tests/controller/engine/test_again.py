@@ -138,7 +138,7 @@ def test_a_preempted_job_has_what_it_trained_taken_off_what_is_set() -> None:
 
 def test_another_organisation_frees_the_limit_of_the_one_before() -> None:
     desk = Desk("fifo", report("a", 4), limits=LimitSettings(organisation_jobs=1))
-    desk.submit(1, organisation="vision")
+    desk.submit(1, organisation="vision", gpus=4)
     desk.submit(2, organisation="speech", gpus=4)
     desk.submit(3, organisation="speech", user="bob")
     assert [desk.phase(number) for number in (1, 2, 3)] == ["loading", "queued", "blocked"]

@@ -9,11 +9,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import Decision, LimitSettings, OrganisationSettings, Phase
+from cotenant.controller.domain import (
+    Booking,
+    Decision,
+    Job,
+    LimitSettings,
+    OrganisationSettings,
+    Phase,
+    because,
+)
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, Snapshot
 from cotenant.controller.engine.stages.fair_share import rank_of
-from cotenant.controller.engine.stages.limits import TAKES, is_over_limit
+from cotenant.controller.engine.stages.limits import TAKES, Limits, Owner, is_over_limit
+from cotenant.controller.planning import Plan
 from cotenant.controller.policies import registry
 from cotenant.controller.wire import pack, unpack
 from tests.controller.building import engine as made
@@ -76,35 +85,97 @@ def test_nothing_that_can_happen_breaks_a_promise(name: str, steps: list[Step]) 
     play(fresh(name), steps)
 
 
-@given(name=st.sampled_from(POLICIES), steps=STEPS)
+@given(name=st.sampled_from(POLICIES), steps=STEPS, booked_at=st.sets(st.integers(0, 40), max_size=3))
 @settings(max_examples=examples(1.0))
-def test_nobody_is_ever_over_a_limit(name: str, steps: list[Step]) -> None:
-    """Nor is a job kept waiting that would be within it."""
+def test_nobody_is_ever_over_a_limit(name: str, steps: list[Step], booked_at: set[int]) -> None:
+    """Nor is a job kept waiting that would be within it, nor one that could start now for others that could
+    not."""
     engine = fresh(name, people=True)
     watcher, limits = Watcher(engine), engine._admission.limits
     assert limits is not None
-    for event, now_s in play(fresh(name, people=True), steps, watch=False):
+    events: list[ev.AnyEvent | Step] = [*(ev.HostJoined(report=host) for host in HOSTS), *steps]
+    for at, each in enumerate(events):
+        event = (
+            event_of(engine, each, POLICIES) if isinstance(each, tuple) else unpack(pack(each), ev.AnyEvent)
+        )
+        now_s = engine.now_s + (WAITS_S[each[3] % len(WAITS_S)] if isinstance(each, tuple) else 0)
         watcher.saw(event, engine.handle(event, now_s))
-        jobs = engine.jobs.values()
-        over = [job for job in jobs if is_over_limit(job)]
-        for owner in {owner for job in jobs for owner in limits.owners(job.spec)}:
-            most = limits.limit(owner)
-            theirs = [job for job in jobs if job.phase in TAKES and owner in limits.owners(job.spec)]
-            held = sum(job.spec.gpus for job in theirs)
-            assert held <= (most.devices or held) and len(theirs) <= (most.jobs or len(theirs)), owner
-        for job in over:
-            assert any(
-                sum(
-                    each.spec.gpus
-                    for each in jobs
-                    if each.phase in TAKES and owner in limits.owners(each.spec)
-                )
-                + job.spec.gpus
-                > (limits.limit(owner).devices or 1_000_000)
-                or sum(each.phase in TAKES and owner in limits.owners(each.spec) for each in jobs)
-                >= (limits.limit(owner).jobs or 1_000_000)
-                for owner in limits.owners(job.spec)
-            ), f"job {job.job_id} is kept out, and would be within all limits"
+        if at in booked_at:
+            booking = Booking(
+                booking_id=f"r{engine.next_booking}",
+                user="zoe",
+                gpus=2,
+                from_s=now_s + 90.0,
+                until_s=now_s + 400.0,
+            )
+            if isinstance(engine.offer_booking(booking, now_s), tuple):
+                made = ev.BookingMade(booking=booking, by="zoe")
+                watcher.saw(made, engine.handle(made, now_s))
+        for _ in range(2):  # Whoever waits has had another look at what the event has left.
+            watcher.saw(ev.AlarmRang(), engine.handle(ev.AlarmRang(), now_s))
+        check_limits(engine, limits)
+
+
+def check_limits(engine: Engine, limits: Limits) -> None:
+    finds = {
+        job.job_id: Plan(engine.view()).find_free(job) is not None
+        for job in engine.jobs.values()
+        if job.phase is Phase.QUEUED or is_over_limit(job)
+    }
+
+    def within(owner: Owner, counted: list[Job], more: float = 0.0) -> bool:
+        most, theirs = limits.limit(owner), [job for job in counted if owner in limits.owners(job.spec)]
+        devices, jobs = round(sum(job.devices_due for job in theirs) + more, 6), len(theirs) + (more > 0)
+        return devices <= (most.devices or devices) and jobs <= (most.jobs or jobs)
+
+    taking = [job for job in engine.jobs.values() if job.phase in TAKES]
+    holding = [job for job in taking if job.phase is not Phase.QUEUED]
+    for owner in {owner for job in taking for owner in limits.owners(job.spec)}:
+        assert within(owner, holding), f"{owner} holds too much"
+    for job in filter(is_over_limit, engine.jobs.values()):
+        counted = [each for each in taking if finds.get(each.job_id, True)] if finds[job.job_id] else taking
+        is_within = all(within(owner, counted, job.spec.size) for owner in limits.owners(job.spec))
+        assert not is_within, f"job {job.job_id} is kept out, and would be within all limits"
+
+
+@given(name=st.sampled_from(POLICIES), steps=STEPS, people=st.booleans())
+@settings(max_examples=examples(0.5))
+def test_what_explains_a_job_is_of_one_moment(name: str, steps: list[Step], people: bool) -> None:
+    """What makes all else moot stands alone, and who goes before others is who stands before them."""
+    engine = fresh(name, people=people)
+    for host in HOSTS:
+        engine.handle(ev.HostJoined(report=host), 0.0)
+    for step in steps:
+        engine.handle(event_of(engine, step, POLICIES), engine.now_s + WAITS_S[step[3] % len(WAITS_S)])
+        view, why, order = (
+            engine.view(),
+            engine.explaining(engine.now_s),
+            [*engine.view().queue.jobs_in_order()],
+        )
+        takes_work = any(host.takes_work for host in engine.hosts.values())
+        for job in engine.jobs.values():
+            causes, reason = why.causes(job), why.reason_now(job)
+            codes = [each.code for each in causes.lines]
+            assert "next-event" not in codes or (codes == ["next-event"] and causes.is_whole)
+            if job.phase is not Phase.QUEUED:
+                placed = job.placement if job.phase in (Phase.LOADING, Phase.RUNNING) else None
+                is_there = placed is not None and job.reason == placed.reason
+                assert causes == ([reason], True) and reason.code.startswith("holds-") == is_there
+                continue
+            assert takes_work or (len(codes) == 1 and causes.is_whole), (
+                "no host takes work, and no more is said"
+            )
+            assert reason.code != "submitted", "that is no reason"
+            ahead = [
+                other.job_id
+                for other in order[: order.index(job)]
+                if "" in (job.spec.gpu_type, other.spec.gpu_type) or job.spec.gpu_type == other.spec.gpu_type
+                if view.sizes.now(view.queue.class_of(other)) >= other.spec.gpus_min
+            ]
+            assert [each.job_id for each in why.line.list_ahead(job)] == ahead
+            if ahead and why.line.is_possible(job):
+                more = f" and {len(ahead) - 1} more" if ahead[1:] else ""
+                assert reason == causes.lines[0] == because("behind-others", ahead[0], more)
 
 
 @example(steps=[(0, 0, 1, 0), (0, 0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 5), (0, 32, 1, 0)])

@@ -8,6 +8,7 @@ import pytest
 
 from cotenant.controller.domain import JobSpec, LimitSettings, OrganisationSettings
 from tests.controller.building import Desk, report, spec
+from tests.controller.engine.test_bookings import book
 
 
 def limited(policy: str, devices: int, **limits: Any) -> Desk:
@@ -59,6 +60,40 @@ def test_nobody_is_preempted_for_who_may_not_run() -> None:
         desk.begin(number)
     desk.submit(3, user="ann", expected_s=1.0)
     assert desk.phase(1) == "running" and desk.phase(3) == "blocked"
+
+
+@pytest.mark.parametrize("policy", ["cotenant", "fifo", "srtf"])
+def test_what_cannot_start_before_a_reservation_keeps_no_other_job_of_its_user(policy: str) -> None:
+    desk = limited(policy, 2, user_devices=2)
+    book(desk, gpus=2, from_s=1000.0, until_s=2000.0, user="zoe")
+    for number in (1, 2, 3):
+        desk.submit(number, resumable=False)
+    assert [desk.phase(number) for number in (1, 2, 3)] == ["queued", "queued", "blocked"]
+    for number in (4, 5, 6):
+        desk.submit(number, resumable=False, time_limit_s=100.0)
+    assert [desk.phase(number) for number in (4, 5, 6)] == ["loading", "loading", "blocked"]
+    now = str(desk.engine.explaining(desk.now_s).reason_now(desk.job(6)))
+    assert now == "user ann may hold 2 devices at once, 2 are taken or next in the queue, and this needs 1"
+    desk.end(4)
+    assert desk.phase(6) == "loading", "nor does it keep the next one"
+    for number in (5, 6):
+        desk.end(number)
+    desk.wait(2001.0 - desk.now_s)
+    assert [desk.phase(number) for number in (1, 2, 3)] == ["loading", "loading", "blocked"]
+
+
+def test_what_waits_for_a_busy_type_keeps_no_job_from_another() -> None:
+    desk = Desk("cotenant", report("a", 1), report("b", 1, type="T4"), limits=LimitSettings(user_jobs=1))
+    desk.submit(1, user="bob", gpu_type="T4")
+    desk.submit(2, gpu_type="T4", expected_s=1.0)
+    desk.submit(3, expected_s=5.0)
+    assert [desk.phase(number) for number in (1, 2, 3)] == ["loading", "queued", "loading"]
+    desk.end(1)
+    assert desk.phase(2) == "blocked" and desk.why(2) == (
+        "user ann may run 1 job at once, and so many run or are next in the queue"
+    )
+    desk.end(3)
+    assert desk.phase(2) == "loading"
 
 
 def test_what_can_never_be_within_a_limit_is_refused() -> None:

@@ -355,13 +355,6 @@ def test_a_job_of_half_a_gpu_asks_for_half_a_gpu(browser: TestClient, jobs: Any)
     assert re.findall(r'<td data-label="GPUs">([^<]*)<', browser.get("/queue").text) == ["0.5", "4"]
 
 
-def test_why_a_job_runs_is_about_now(browser: TestClient, jobs: Any) -> None:
-    jobs.jobs = [replies.job_view("7"), replies.job_view("9", co_tenants=(JobId("8"),))]
-    text = words(browser.get("/queue").text)
-    assert "alone on its devices; when it was placed: 1 free device is enough" in text
-    assert "beside job 8 ; when it was placed: 1 free device is enough" in text
-
-
 def test_a_job_that_is_not_there_is_said(browser: TestClient) -> None:
     answer = browser.get("/jobs/99")
     assert (answer.status_code, "no job 99" in answer.text) == (404, True)
