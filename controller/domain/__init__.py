@@ -75,7 +75,7 @@ _HOMES: Final = {
     ),
     "job": ("Job",),
     "lengths": (
-        "CLUSTERS_JOBS", "GUESS", "GUESSES", "Length", "OVERRUN", "USERS_JOBS", "basis_in_words", "basis_of",
+        "GUESS", "Length", "OVERRUN", "basis_in_words", "basis_of",
     ),
     "job_parts": (
         "LOAD_S", "PAUSE_S", "CurrentAttempt", "JobEstimate",

@@ -14,7 +14,7 @@ from cotenant.controller.domain.capabilities import Capabilities
 from cotenant.controller.domain.idling import IdleSpell
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job_spec import LaunchKind
-from cotenant.controller.domain.lengths import GUESSES
+from cotenant.controller.domain.lengths import GUESS
 from cotenant.controller.domain.outcomes import ExitVerdict
 from cotenant.controller.domain.placement import CheckpointRecord
 from cotenant.controller.domain.reasons import Reason
@@ -188,7 +188,7 @@ class JobEstimate(msgspec.Struct, kw_only=True):
     @property
     def is_guess(self) -> bool:
         """Whether `remaining_s` rests on nothing but what the job has had: then it may only order a queue."""
-        return self.source in GUESSES
+        return self.source == GUESS
 
 
 class TimeSpent(msgspec.Struct, kw_only=True):

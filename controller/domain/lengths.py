@@ -13,10 +13,6 @@ from cotenant.controller.domain import texts
 
 GUESS: Final = "unknown length"
 """Source of an estimate that rests on nothing but what a job has had."""
-USERS_JOBS: Final = "as other jobs of this user"
-CLUSTERS_JOBS: Final = "as other jobs here"
-GUESSES: Final = frozenset((GUESS, USERS_JOBS, CLUSTERS_JOBS))
-"""Sources that say nothing about the job itself, nor about its program."""
 OVERRUN: Final = ", overrun"
 """After the source of a length that its job has outlived."""
 SOURCES: Final = {
@@ -48,7 +44,7 @@ class Length(msgspec.Struct, frozen=True, array_like=True):
     def is_guess(self) -> bool:
         """Whether it rests on nothing that is about this job or its like: it may order a queue, and is no
         fact."""
-        return self.source in GUESSES
+        return self.source == GUESS
 
     @property
     def is_exact(self) -> bool:
@@ -72,7 +68,7 @@ def basis_in_words(source: str) -> str:
     """`a guess: nothing is known yet`, `from its measured steps; it has taken longer already`."""
     known = source.removesuffix(OVERRUN)
     longer = "; it has taken longer already" if known != source else ""
-    return f"{'a guess: ' if source in GUESSES else ''}{SOURCES.get(known, known)}{longer}"
+    return f"{'a guess: ' if source == GUESS else ''}{SOURCES.get(known, known)}{longer}"
 
 
 def basis_of(source: str) -> str:

@@ -102,7 +102,8 @@ class Explaining:
                 return because("waits-for-victims", " and ".join(f"job {each}" for each in job.waits_for))
             case Phase.BLOCKED if said.code in COUNTED_DOWN:
                 wait_s, *others = said.operands
-                left_s = max(0.0, float(wait_s) - (ledger.now_s - job.phase_since_s))
+                assert isinstance(wait_s, int | float)
+                left_s = max(0.0, wait_s - (ledger.now_s - job.phase_since_s))
                 return because(said.code, left_s, *others)
             case Phase.BLOCKED if is_over_limit(job) and self._admission.limits is not None:
                 return self._admission.limits.why_over(job) or said

@@ -54,7 +54,7 @@ class ClassView:
         self.hosts, self.devices, self.free = view.hosts, view.devices, view.free
         self.running, self.hp, self.chosen = view.running, view.hp, view.chosen
         self.pairs, self.sizes, self.kept = view.pairs, view.sizes, view.kept
-        self.resumes = view.resumes
+        self.resumes, self.is_followed = view.resumes, view.is_followed
         self.queue: QueueView = QueueOfClass(view.queue, admits, ends, unseen)
         self.holdings: HoldingsView = (
             HoldingsForClass(view.holdings, view.jobs, may_share) if may_share is not None else view.holdings

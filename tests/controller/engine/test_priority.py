@@ -23,6 +23,7 @@ from cotenant.controller.domain import (
     Share,
     asks_hosts,
     because,
+    texts,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
@@ -379,10 +380,10 @@ def test_both_are_told_what_is_kept_before_anything_else() -> None:
     desk.submit(3, gpus=2, priority=10)
     desk.submit(4)
     desk.end(1)
-    left_s = round(desk.job(2).limit_left_s(desk.now_s) + desk.job(2).estimate.pause_s)
-    foreseen = f"needs 2 devices: 1 is free and kept for it; enough should be free in {left_s} s"
+    left = texts.rough_duration(desk.job(2).limit_left_s(desk.now_s) + desk.job(2).estimate.pause_s)
+    foreseen = f"needs 2 devices: 1 is free and kept for it; enough should be free in {left}"
     assert desk.why(3) == foreseen
-    assert f"is expected to start in {left_s} s: this one would not end before" in desk.why(4)
+    assert f"is expected to start in {left}: this one would not end before" in desk.why(4)
 
 
 def test_too_few_free_devices_are_named_before_what_sharing_would_take() -> None:

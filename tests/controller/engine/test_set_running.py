@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import JobId, Launch, LimitAttempt, SlurmScript
+from cotenant.controller.domain import JobId, Launch, LimitAttempt, SlurmScript, texts
 from cotenant.controller.domain import events as ev
 from tests.controller.building import Desk, report, spec
 
@@ -43,7 +43,7 @@ def test_a_running_job_ends_at_the_time_limit_that_it_was_given_last(
     desk.wait(2.0)
     assert desk.phase(1) == ("running" if ends_s == inf else "checkpointing")
     if ends_s < inf:
-        assert str(desk.job(1).reason) == f"reached its time limit of {ends_s:.2f} s"
+        assert str(desk.job(1).reason) == f"reached its time limit of {texts.duration(ends_s)}"
 
 
 def test_what_else_is_safe_is_changed_as_well_and_counts_from_then_on() -> None:

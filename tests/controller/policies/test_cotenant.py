@@ -252,7 +252,7 @@ def test_the_reason_of_a_preemption_has_the_costs_of_the_alternatives() -> None:
     )
     assert str(preempt.reason) == (
         "preempted for 9, which has 1m50s to run; this job has 15m00s left, more than that "
-        "and 20s for switching"
+        "and 28s for switching"
     )
 
 
