@@ -83,7 +83,7 @@ def rough_duration(seconds: float) -> str:
         return "less than 1 s"
     if size_s < 90.0:
         return f"about {sign}{round(size_s, -1 if size_s >= 19.5 else None):.0f} s"
-    if size_s < 7200.0:
+    if size_s < 5400.0:
         return f"about {sign}{size_s / 60.0:.0f} min"
     if size_s < 172_800.0:
         return f"about {sign}{size_s / 3600.0:.0f} h"

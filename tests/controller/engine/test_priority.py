@@ -383,7 +383,7 @@ def test_both_are_told_what_is_kept_before_anything_else() -> None:
     left = texts.rough_duration(desk.job(2).limit_left_s(desk.now_s) + desk.job(2).estimate.pause_s)
     foreseen = f"needs 2 devices: 1 is free and kept for it; enough should be free in {left}"
     assert desk.why(3) == foreseen
-    assert f"is expected to start in {left}: this one would not end before" in desk.why(4)
+    assert f"is expected to start in {left}: this job would not end before" in desk.why(4)
 
 
 def test_too_few_free_devices_are_named_before_what_sharing_would_take() -> None:
