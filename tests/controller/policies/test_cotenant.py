@@ -15,8 +15,9 @@ from cotenant.controller.engine import Engine
 from cotenant.controller.performance import Interference, XiSource
 from cotenant.controller.planning import Plan
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.cotenant import Sharing, record_ratios
+from cotenant.controller.policies.cotenant import Sharing
 from cotenant.controller.policies.patient import PatientParameters, spare
+from cotenant.controller.policies.record_slots import record_ratios
 from cotenant.controller.sim import Cluster, Physics, Workload, simulate
 from tests.controller.building import Desk, profile, report, spec
 from tests.controller.building import engine as made

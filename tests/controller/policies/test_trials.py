@@ -12,7 +12,7 @@ from cotenant.controller.domain import SharingSettings, StartAttempt
 from cotenant.controller.domain import events as ev
 from cotenant.controller.performance import Interference, ShareBound, maxima, trial_ratios
 from cotenant.controller.planning import Plan
-from cotenant.controller.policies.cotenant import RecordSlots
+from cotenant.controller.policies.record_slots import RecordSlots
 from tests.controller.building import Desk, profile, report
 from tests.controller.policies.test_bounds import job, lost
 
