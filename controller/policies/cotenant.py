@@ -342,8 +342,10 @@ class Cotenant(Patient):
         plan, is_partial = self.arrange(view, event)
         if plan is None:
             return NOTHING
-        newcomers = (job for job in view.queue.newcomers() if not plan.is_placed(job.job_id))
-        self._sharing.admit(plan, newcomers if is_partial else plan.list_unplaced(), late_waiting(plan))
+        waiting = plan.list_unplaced()
+        if is_partial and isinstance(event, ev.JobArrived):  # Any other event may have left somebody alone.
+            waiting = (job for job in view.queue.newcomers() if not plan.is_placed(job.job_id))
+        self._sharing.admit(plan, waiting, late_waiting(plan))
         return plan.decision()
 
     def _stays_together(self, view: View, job: Job) -> bool:

@@ -30,6 +30,7 @@ from cotenant.controller.domain import (
     ON_DEVICES,
     OVERRUN,
     PAUSE_S,
+    WAITING,
     Job,
     JobEstimate,
     JobSpec,
@@ -531,14 +532,16 @@ def learn_whole_life(ledger: Ledger, job: Job) -> None:
 
 
 def _give_its_like(ledger: Ledger, job: Job) -> None:
-    """Gives it to jobs of its kind that have never started: the rest of a sweep, mostly."""
+    """Gives it to jobs of its kind that have never started: the rest of a sweep, mostly, also those that its
+    limit keeps out of the queue."""
     mine = job.spec
     if not mine.code_sha256:
         return
     alike = [
         other
-        for other in ledger.queue.jobs_in_order()
-        if other.spec.profile is None
+        for other in ledger.jobs.values()
+        if other.phase in WAITING
+        and other.spec.profile is None
         and other.attempt.number == 0
         and (other.spec.user, other.spec.code_sha256) == (mine.user, mine.code_sha256)
     ]

@@ -49,6 +49,7 @@ def test_the_second_task_of_a_sweep_knows_what_its_first_took_and_needs() -> Non
     desk.submit("7_2", **sweep(0.3), hold=True)
     assert expected(desk, "7_1") == UNKNOWN and desk.job("7_1").needed_mib(1) is None
     measured(desk, "7_0")
+    assert desk.job("7_1").needed_mib(1) == 330, "also while it is held"
     desk.submit("7_3", **sweep(0.4), hold=True)
     job = desk.job("7_3")
     assert job.needed_mib(1) == 330 and job.measured.solo_step_s == 2.0

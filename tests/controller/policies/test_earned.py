@@ -354,6 +354,17 @@ def test_a_job_that_was_not_preempted_goes_before_that_task() -> None:
     assert (desk.phase(1), desk.phase("5_1")) == ("loading", "queued")
 
 
+def test_a_waiting_task_takes_the_share_of_a_sibling_also_where_another_is_released() -> None:
+    desk = Desk("cotenant", report("a", 1))
+    desk.run(1, **job(5000.0, LIGHT))
+    for task, share in (("5_0", "auto"), ("5_1", "auto"), ("5_2", "never")):
+        desk.submit(task, **job(4000.0, LIGHT), array_limit=2, share=share)
+    desk.start("5_0")
+    assert (desk.phase("5_1"), desk.phase("5_2")) == ("queued", "blocked")
+    desk.end("5_0")
+    assert (desk.phase("5_1"), desk.phase("5_2")) == ("loading", "queued")
+
+
 def test_who_was_preempted_joins_no_task_whose_place_the_next_one_takes() -> None:
     for tasks, phase in ((1, "loading"), (2, "queued")):
         desk = Desk("cotenant", report("a", 2))
