@@ -157,7 +157,7 @@ class Explaining:
             *self._admission.explain(ledger, job),
             *(() if turn is None else (turn,)),
             *self._not_offered(job),
-            job.reason,
+            *(() if job.reason.code == "submitted" else (job.reason,)),
         ]
 
     def never_fits(self, spec: JobSpec) -> Reason | None:

@@ -49,7 +49,8 @@ def describe_eta(eta: wire.EtaView | None) -> str:
         return ""
     starts = "" if eta.start is None else _phrase("starts", "waits", eta.start)
     if eta.finish is None:
-        return f"{starts}{caveats(eta)}; its end is {eta.basis}" if starts else eta.basis
+        end = eta.basis if eta.basis.startswith("its end") else f"its end is {eta.basis}"
+        return f"{starts}{caveats(eta)}; {end}" if starts else end
     return f"{', '.join(filter(None, (starts, _phrase('ends', 'takes', eta.finish))))}{caveats(eta)}"
 
 
