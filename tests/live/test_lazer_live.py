@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from cotenant.controller.domain import LOAD_S, PAUSE_S, JobId, Phase
+from cotenant.controller.domain import LOAD_S, PAUSE_S, JobId, Phase, texts
 from cotenant.controller.papers.lazer.learning import Learner
 from cotenant.controller.papers.lazer.parameters import LazerParameters
 from cotenant.controller.wire import clients as wire
@@ -59,8 +59,9 @@ def test_a_deferral_is_kept_explained_and_not_forgotten_with_the_controller(clus
     # A shorter job comes: it could preempt, and is told to wait for a drawn time instead.
     short = await_deferred(cluster, SHORT)
     (told,) = predictions(cluster, short)
-    assert told.startswith(f"preempting {long} for it is put off by {drawn_s(0):.2f} s (bootstrap"), told
-    assert f"it would take {load_s:.2f} s to load" in told, "the predictor is fed the measured load"
+    put_off = f"preempting {long} for it is put off by {texts.duration(drawn_s(0))} (bootstrap"
+    assert told.startswith(put_off), told
+    assert f"it would take {texts.duration(load_s)} to load" in told, "the predictor is fed the measured load"
     explained = cluster.client.ask(wire.Explain(job_id=short)).explanation.lines
     assert any(f"preempting {long} for it is put off" in line for line in explained)
 
@@ -81,7 +82,7 @@ def test_a_deferral_is_kept_explained_and_not_forgotten_with_the_controller(clus
     cluster.until(lambda jobs: jobs[long].phase is Phase.RUNNING)
     shorter = await_deferred(cluster, SHORTER)
     (told,) = predictions(cluster, shorter)
-    assert told.startswith(f"preempting {long} for it is put off by {drawn_s(1):.2f} s (bootstrap"), told
+    assert told.startswith(f"preempting {long} for it is put off by {texts.duration(drawn_s(1))} (bootstrap")
     assert f"up to {pause_s:.2f} s to make room" in told, "the predictor is fed the measured pause"
     cluster.until(lambda jobs: jobs[shorter].phase is Phase.DONE)
 
