@@ -83,7 +83,7 @@ def test_a_deferral_is_kept_explained_and_not_forgotten_with_the_controller(clus
     shorter = await_deferred(cluster, SHORTER)
     (told,) = predictions(cluster, shorter)
     assert told.startswith(f"preempting {long} for it is put off by {texts.duration(drawn_s(1))} (bootstrap")
-    assert f"up to {pause_s:.2f} s to make room" in told, "the predictor is fed the measured pause"
+    assert f"up to {texts.duration(pause_s)} to make room" in told, "the predictor is fed the measured pause"
     cluster.until(lambda jobs: jobs[shorter].phase is Phase.DONE)
 
     cluster.open_gate(long)
