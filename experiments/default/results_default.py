@@ -1,4 +1,4 @@
-"""results/default.md: the default against fifo, EASY, tiresias and patient.
+"""results/default.md and default-tables.md: the default against fifo, EASY, tiresias and patient.
 
     python experiments/default/results_default.py              everything
     python experiments/default/results_default.py --minutes 5  no new run after that; a second call goes on
@@ -31,8 +31,7 @@ def main() -> int:
     if not results:
         print("nothing has been run yet", file=sys.stderr)
         return 1
-    written = options.out / "default.md"
-    written.write_text(page.text(results, every, machine.sentences(), options.out / "default"))
+    written = page.write(results, every, machine.sentences(), options.out)
     print(f"{written}: {len(results)} of {len(every)} runs")
     return 0
 
