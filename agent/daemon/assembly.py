@@ -15,10 +15,11 @@ from typing import Final, TypeVar
 import msgspec
 
 from cotenant.agent.containers import find_runtimes, offered_features
+from cotenant.agent.daemon.agent_log import log
 from cotenant.agent.daemon.core import AgentConfig, AgentMemory
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.daemon.supervisors import left_behind, stored_orders
-from cotenant.agent.gpus import GpuWatch, Mps, bus_address, offer_devices, prepare
+from cotenant.agent.gpus import GpuWatch, Mps, Timing, bus_address, offer_devices, prepare
 from cotenant.agent.host import devices, folders, jobside
 from cotenant.agent.host.cgroups import Cgroups, device_regions, find_cgroups, sweep
 from cotenant.agent.host.checkpoint_root import BadRoot, domain_of
@@ -44,7 +45,8 @@ from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
 from cotenant.controller.system.metrics import Endpoint, MetricsProblem, open_endpoint
 from cotenant.controller.system.sections import AgentSettings, Settings
 from cotenant.profiler.driver.facts import GpuFacts
-from cotenant.profiler.driver.process_info import sees_host_processes
+from cotenant.profiler.driver.probe_client import driver_facts
+from cotenant.profiler.driver.process_info import in_container, sees_host_processes
 from cotenant.profiler.indicators.sources import Wanted
 
 T = TypeVar("T")
@@ -193,6 +195,8 @@ def _inventory(
             slot_memory_mib=agent.slot_memory_mib,
             oversubscribe=agent.oversubscribe,
             stand_in=not in_cluster,
+            whole_host=not (agent.allocation or in_container()) and sees_host_processes(),
+            driver=lambda: driver_facts(say=log),
         ),
         6,
     )
@@ -297,6 +301,7 @@ def _watch(
         log=warnings.append,
         foreign=settings.agent.foreign,
         busy=inventory.busy,
+        timing=Timing(probe_s=settings.agent.probe_s),
     )
 
 

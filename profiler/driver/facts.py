@@ -119,6 +119,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     shared_memory: bool = False
     """Its memory is the host's (GB10, Jetson): the driver counts none of its own."""
     multiprocessors: int | None = None
+    """Of a MIG instance: its own. Drivers do not say it of every GPU."""
     taken_mib: int | None = None
     """All that is in use: by processes, by the driver, and by nobody whom NVML names."""
     used_mib: int | None = None
@@ -138,6 +139,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     processes: tuple[GpuProcess, ...] = ()
     unlisted: tuple[DeviceUse, ...] = ()
     """Kinds of use for which the driver lists no processes."""
+    unlisted_why: str = ""
 
     # What only diagnostics ask.
     ecc: bool | None = None

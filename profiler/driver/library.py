@@ -22,6 +22,7 @@ import msgspec
 from cotenant.profiler.driver.facts import (
     FUNCTION_NOT_FOUND,
     NOT_NVMLS,
+    NOT_SUPPORTED,
     DeviceUse,
     GpuFacts,
     GpuProcess,
@@ -106,6 +107,9 @@ MIB: Final = 1024 * 1024
 MEMORY_V2: Final = 0x0200_0028
 """The structure's version: its number in the upper byte, its size in the others."""
 PROCESSES_MAX: Final = 256
+PIDS_MAX: Final = 2**31
+"""A process number is a signed int, and 0 is nobody's."""
+UPDATE_FROM_535: Final = "versions 535.43 to 535.86 write another format: update it"
 _UNCORRECTED, _VOLATILE = 1, 0
 _RECOVERY_ACTION: Final = 230
 """NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; drivers from 565 on."""
@@ -155,16 +159,20 @@ def _describe(nvml: Library, handle: Any, index: int, uuid: str, *, is_divided: 
             return GpuFacts(index=index, uuid=uuid, problem=error.what, problem_code=error.code)
     reserved_mib, used_mib = _driver_memory_mib(nvml, handle)
     named, unlisted = named_processes(nvml, handle)
+    attributes = nvml.maybe("nvmlDeviceGetAttributes_v2", handle)
     return GpuFacts(
         index=index,
         uuid=uuid,
         name=nvml.maybe("nvmlDeviceGetName", handle) or "GPU",
         memory_mib=None if memory is None else memory.total_mib,
+        shared_memory=memory is not None and memory.total_mib is None,
+        multiprocessors=None if attributes is None else int(attributes.multiprocessorCount),
         taken_mib=None if memory is None else memory.taken_mib,
         used_mib=used_mib,
         reserved_mib=reserved_mib,
         processes=tuple(named[:PROCESSES_MAX]),
-        unlisted=unlisted,
+        unlisted=tuple(unlisted),
+        unlisted_why=next(iter(unlisted.values()), ""),
     )
 
 
@@ -182,14 +190,22 @@ def _text(value: bytes | str) -> str:
 
 
 class InUse(NamedTuple):
-    total_mib: int
+    total_mib: int | None
+    """None: it has no memory of its own, but the host's (GB10, Jetson)."""
     taken_mib: int
-    """By processes, by the driver, and by nobody whom NVML names."""
+    """By processes, by the driver, and by nobody whom NVML names; of the host's: by named processes."""
 
 
 def memory_mib(nvml: Library, handle: Any) -> InUse:
-    """The memory of a GPU, total and in use. Raises NvmlError: every GPU that works answers this."""
-    info = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
+    """The memory of a GPU, total and in use. Raises NvmlError: every GPU that works answers this, also the
+    one without memory of its own, which says that the question is not for it."""
+    try:
+        info = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
+    except NvmlError as error:
+        if error.code != NOT_SUPPORTED:
+            raise
+        named, _ = named_processes(nvml, handle)
+        return InUse(None, sum(each.memory_mib or 0 for each in named))
     return InUse(int(info.total) // MIB, -(-int(info.used) // MIB))
 
 
@@ -238,15 +254,16 @@ def processes(nvml: Library, handle: Any) -> list[GpuProcess]:
     return _each_once(listed(nvml, handle) for listed in LISTS.values())
 
 
-def named_processes(nvml: Library, handle: Any) -> tuple[list[GpuProcess], tuple[DeviceUse, ...]]:
-    """Everybody the driver names, and the lists that cannot be had."""
-    lists, unlisted = [], []
+def named_processes(nvml: Library, handle: Any) -> tuple[list[GpuProcess], dict[DeviceUse, str]]:
+    """Everybody the driver names, and the lists that cannot be had, each with the reason."""
+    lists: list[list[GpuProcess]] = []
+    unlisted: dict[DeviceUse, str] = {}
     for doing, listed in LISTS.items():
         try:
             lists.append(listed(nvml, handle))
-        except NvmlError:
-            unlisted.append(doing)
-    return _each_once(lists), tuple(unlisted)
+        except NvmlError as error:
+            unlisted[doing] = error.what
+    return _each_once(lists), unlisted
 
 
 def _computing(nvml: Library, handle: Any) -> list[GpuProcess]:
@@ -272,21 +289,31 @@ LISTS: Final[dict[DeviceUse, Callable[[Library, Any], list[GpuProcess]]]] = {
 
 def _list_processes(nvml: Library, call: str, handle: Any, *, computes: bool) -> list[GpuProcess]:
     """Lists processes by the newest version of the call that the driver has: the binding's own plain name
-    stands for one version, and fails with an error of another kind where a driver lacks it."""
-    try:
-        found = nvml.ask(f"{call}_v3", handle)
-    except NvmlError as error:
-        if error.code != FUNCTION_NOT_FOUND:
-            raise
-        found = nvml.ask(f"{call}_v2", handle)
-    return [
-        GpuProcess(
-            pid=int(each.pid),
-            memory_mib=None if each.usedGpuMemory is None else int(each.usedGpuMemory) // MIB,
-            computes=computes,
-        )
-        for each in found
-    ]
+    stands for one version, and fails with an error of another kind where a driver lacks it.
+
+    Drivers 535.43 to 535.86 write larger records behind the name of version 3, so that all but the first are
+    nonsense to the binding (nvitop's pull request 79); their version 2 is as everywhere.
+    """
+    problem = NvmlError(FUNCTION_NOT_FOUND)
+    for version in ("_v3", "_v2"):
+        try:
+            found = nvml.ask(call + version, handle)
+        except NvmlError as error:
+            if error.code != FUNCTION_NOT_FOUND:
+                raise
+            continue
+        if all(0 < each.pid < PIDS_MAX for each in found):
+            return [
+                GpuProcess(
+                    pid=int(each.pid),
+                    memory_mib=None if each.usedGpuMemory is None else int(each.usedGpuMemory) // MIB,
+                    computes=computes,
+                )
+                for each in found
+            ]
+        driver = nvml.maybe("nvmlSystemGetDriverVersion")
+        problem = NvmlError(NOT_NVMLS, f"driver {driver} lists processes that cannot be: {UPDATE_FROM_535}")
+    raise problem
 
 
 def _each_once(lists: Iterable[Iterable[GpuProcess]]) -> list[GpuProcess]:

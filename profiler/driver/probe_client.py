@@ -22,12 +22,16 @@ import msgspec
 from cotenant.controller.wire import BadMessage, decode_json
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 
-DRIVER_S_MAX: Final = 60.0
-"""The first question after a boot may start the driver, which takes many seconds on large machines."""
+DRIVER_S_MAX: Final = 180.0
+"""The first question after a boot may start the driver, which takes minutes on large machines. It is unloaded
+when nobody has a session any more: the first child keeps its own while others ask."""
+SAY_S: Final = 15.0
+LOADING: Final = "{} has not answered for {:g} s; a driver that is being loaded may take minutes"
 ONE_GPU_S_MAX: Final = 10.0
 """The driver runs by then."""
 GPUS_MAX: Final = 64
 NO_WORD: Final = "NVML does not answer when it is asked about it: see `dmesg`"
+TWIN: Final = "it has the UUID of GPU {0}, {1}: programs that name it would get that one"
 KILL_WAIT_S: Final = 2.0
 STUCK_MAX: Final = 4
 REASON_CHARS: Final = 300
@@ -46,23 +50,42 @@ class Silence(NoProbeAnswer):
 
 
 def driver_facts(
-    timeout_s: float = DRIVER_S_MAX, *, diagnostics: bool = False, words: Sequence[str] = ()
+    timeout_s: float = DRIVER_S_MAX,
+    *,
+    diagnostics: bool = False,
+    words: Sequence[str] = (),
+    say: Callable[[str], None] = lambda text: None,
+    say_s: float = SAY_S,
 ) -> DriverFacts:
-    """What NVML says of this host's GPUs; `words` answer like `probe`, which they are by default."""
+    """What NVML says of this host's GPUs; `words` answer like `probe`, which they are by default. `say` is
+    called every `say_s` while there is no answer."""
     usual = (
         sys.executable,
         "-m",
         "cotenant.profiler.driver.probe",
         *(("--diagnostics",) if diagnostics else ()),
     )
+    limit_s = min(timeout_s, ONE_GPU_S_MAX)
+
+    def ask_one_by_one() -> DriverFacts | None:
+        return None if words else one_by_one(lambda *more: ask((*usual, *more), DriverFacts, limit_s))
+
     try:
-        return ask(words or usual, DriverFacts, timeout_s)
-    except Silence as why:
-        limit_s = min(timeout_s, ONE_GPU_S_MAX)
-        found = one_by_one(lambda *more: ask((*usual, *more), DriverFacts, limit_s)) if not words else None
-        return found if found is not None else DriverFacts(problem=str(why))
+        found = ask(words or usual, DriverFacts, timeout_s, meanwhile=ask_one_by_one, say=say, say_s=say_s)
     except NoProbeAnswer as why:
         return DriverFacts(problem=str(why))
+    return msgspec.structs.replace(found, gpus=_mark_twins(found.gpus))
+
+
+def _mark_twins(gpus: Sequence[GpuFacts]) -> tuple[GpuFacts, ...]:
+    """The GPUs; one with the UUID of another has a problem and no UUID, which would name the other."""
+    first: dict[str, int] = {}
+    return tuple(
+        gpu
+        if not gpu.uuid or first.setdefault(gpu.uuid, gpu.index) == gpu.index
+        else GpuFacts(index=gpu.index, bus=gpu.bus, problem=TWIN.format(first[gpu.uuid], gpu.uuid))
+        for gpu in gpus
+    )
 
 
 def one_by_one(asked: Callable[..., DriverFacts]) -> DriverFacts | None:
@@ -106,9 +129,13 @@ def ask(
     timeout_s: float,
     whom: str = "NVML",
     *,
+    meanwhile: Callable[[], ProbeAnswer | None] = lambda: None,
+    say: Callable[[str], None] = lambda text: None,
+    say_s: float = SAY_S,
     left_behind: list[subprocess.Popen[bytes]] = _left_behind,
 ) -> ProbeAnswer:
-    """Runs a program and returns what it prints: one `kind` as JSON. Raises NoProbeAnswer."""
+    """Runs a program and returns what it prints: one `kind` as JSON. Where it does not answer in time,
+    `meanwhile` may, before the program is killed. Raises NoProbeAnswer."""
     for child in [each for each in left_behind if each.poll() is not None]:
         left_behind.remove(child)
     if len(left_behind) >= STUCK_MAX:
@@ -119,19 +146,37 @@ def ask(
         )
     except OSError as error:
         raise NoProbeAnswer(f"cannot start {words[0]}: {error.strerror}") from None
-    try:
-        said, complaint = child.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        if not _kill_child(child):
-            left_behind.append(child)
-        limit = f"{timeout_s:g} s (is a GPU hung? see `dmesg`)"
-        raise Silence(f"{whom} did not answer within {limit}") from None
+    output = _wait_for_output(child, timeout_s, lambda waited_s: say(LOADING.format(whom, waited_s)), say_s)
+    if output is None:
+        try:
+            instead = meanwhile()
+        finally:
+            if not _kill_child(child):
+                left_behind.append(child)
+        if instead is None:
+            raise Silence(f"{whom} did not answer within {timeout_s:g} s (is a GPU hung? see `dmesg`)")
+        return instead
+    said, complaint = output
     try:
         answer: ProbeAnswer = decode_json(said, kind)
     except BadMessage:
         last = complaint.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {child.returncode}"]
         raise NoProbeAnswer(f"asking {whom} failed: {last[0][:REASON_CHARS]}") from None
     return answer
+
+
+def _wait_for_output(
+    child: subprocess.Popen[bytes], timeout_s: float, say: Callable[[float], None], say_s: float
+) -> tuple[bytes, bytes] | None:
+    """What it printed, on standard output and error; None: it did not end in time."""
+    waited_s = 0.0
+    while waited_s < timeout_s:
+        try:
+            return child.communicate(timeout=min(say_s, timeout_s - waited_s))
+        except subprocess.TimeoutExpired:
+            waited_s += say_s
+            say(waited_s)
+    return None
 
 
 def _kill_child(child: subprocess.Popen[bytes]) -> bool:
@@ -154,11 +199,11 @@ CLASSES: Final = ("0x0300", "0x0302")
 """Display controllers, and 3D controllers, which have no display."""
 
 
-def gpus_on_the_bus(root: Path = Path("/")) -> int | None:
-    """The number of GPUs on the bus; None: the bus cannot be read."""
+def gpus_on_the_bus(root: Path = Path("/")) -> tuple[str, ...] | None:
+    """The addresses of the GPUs on the bus, such as `0000:3b:00.0`; None: the bus cannot be read."""
     folder = root / DEVICES
     try:
-        return sum(_is_gpu(device) for device in folder.iterdir())
+        return tuple(sorted(device.name for device in folder.iterdir() if _is_gpu(device)))
     except OSError:
         return None
 

@@ -24,6 +24,11 @@ def sees_host_processes(root: Path = Path("/")) -> bool:
         return True
 
 
+def in_container(root: Path = Path("/")) -> bool:
+    """Whether docker or podman says so; others may not."""
+    return any((root / name).exists() for name in (".dockerenv", "run/.containerenv"))
+
+
 def user(pid: int) -> str:
     """Whose it is. Not by the owner of /proc/PID, which is root for any process that wants that; and lines
     end with a line feed alone: a process may name itself with any other byte."""

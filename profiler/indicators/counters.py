@@ -103,7 +103,7 @@ class DriverCounters:
             now = memory_mib(self._nvml, handle)
         except NvmlError:
             return None
-        return DeviceMemory(float(now.taken_mib), float(now.total_mib))
+        return None if now.total_mib is None else DeviceMemory(float(now.taken_mib), float(now.total_mib))
 
     def problems(self) -> list[str]:
         return self._problems

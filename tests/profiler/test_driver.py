@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from cotenant.controller.wire import ENV_JOB
@@ -33,6 +34,7 @@ from cotenant.profiler.driver.probe_client import (
     one_by_one,
 )
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
+from tests.building.limits import within_s
 from tests.processes import own_program
 
 GONE = 2**22 + 7
@@ -164,6 +166,20 @@ def test_a_command_stands_on_one_short_line() -> None:
     )
 
 
+def test_larger_records_behind_the_name_of_version_3_are_read_by_version_2(
+    gpus: MockGpus, nvml_library_535: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_library_535))
+    pids = (4711, 4712, 4713)
+    gpus.say("driver 535.54.03", *(f"process 0 {pid} 300 C" for pid in pids))
+    one, _ = driver_facts().gpus
+    assert [(each.pid, each.memory_mib) for each in one.processes] == [(pid, 300) for pid in pids]
+    gpus.say("fail nvmlDeviceGetComputeRunningProcesses_v2 13")
+    one, _ = driver_facts().gpus
+    assert (one.processes, one.unlisted) == ((), ("computing",)), "no number that cannot be is believed"
+    assert one.unlisted_why.startswith("driver 535.54.03 lists processes that cannot be: versions 535.43 to")
+
+
 # --- Failures --------------------------------------------------------------------------------------
 
 
@@ -213,6 +229,29 @@ def python(code: str) -> tuple[str, ...]:
 def test_a_driver_that_never_answers_takes_only_the_child_with_it(gpus: MockGpus) -> None:
     gpus.say("hang nvmlSystemGetDriverVersion 0")
     assert driver_facts(1.0).problem == "NVML did not answer within 1 s (is a GPU hung? see `dmesg`)"
+
+
+def test_a_driver_that_takes_its_time_is_waited_for_and_it_is_said(gpus: MockGpus) -> None:
+    gpus.say("hang nvmlInitWithFlags")
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        gpus.unsay("hang")  # It is loaded now.
+
+    assert [gpu.uuid for gpu in driver_facts(within_s(60.0), say=say, say_s=0.1).gpus] == [ONE, TWO]
+    assert said[0] == "NVML has not answered for 0.1 s; a driver that is being loaded may take minutes"
+
+
+def test_the_first_session_stays_open_while_the_devices_are_asked_one_by_one() -> None:
+    sleeps = python("import time; time.sleep(600)")
+
+    def meanwhile() -> DriverFacts:
+        first = [each for each in psutil.Process().children() if tuple(each.cmdline()) == sleeps]
+        return DriverFacts(driver=first[0].status())
+
+    assert ask(sleeps, DriverFacts, 1.0, meanwhile=meanwhile).driver == psutil.STATUS_SLEEPING
+    assert not any(tuple(each.cmdline()) == sleeps for each in psutil.Process().children())
 
 
 @pytest.mark.parametrize(
