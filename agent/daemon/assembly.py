@@ -58,6 +58,8 @@ UNSEEN_PROCESSES: Final = (
     "this agent is in a PID namespace of its own: it cannot tell whose a process on a GPU is, and "
     "memory in use after a job counts as held until the co-tenant has ended too (`cotenant doctor`)"
 )
+COUNTERS_PER_PROBE: Final = 20
+"""How much more often counters are read than the driver is asked who is on the GPUs; at most."""
 _DAY_S: Final = 86_400.0
 
 
@@ -279,6 +281,7 @@ def _config(
             source=settings.profiler.source,
             dcgm=settings.profiler.dcgm,
             exporter=settings.profiler.exporter,
+            every_s=agent.probe_s / COUNTERS_PER_PROBE,
         ),
         indicators_every_s=settings.metrics.every_s,
     )

@@ -25,7 +25,7 @@ from cotenant.profiler.indicators.device_process import (
     NoIndicators,
     words_of,
 )
-from cotenant.profiler.indicators.sources import Indicator, Timed, Wanted, Windows
+from cotenant.profiler.indicators.sources import Wanted, Windows
 
 LOOK_S: Final = 0.02
 LOOKS_MAX: Final = 10
@@ -164,10 +164,8 @@ def reading_of(
     """Returns one device's part of an answer; None if the answer says nothing new of the device. `note` is
     added to the reason."""
     windows = Windows()
-    for since_s, at_s, period_s, devices in answer.samples:
-        if number < len(devices) and at_s > since_s:
-            readings = {name: answer.reading(number, devices[number], name) for name in Indicator}
-            windows.add(Timed(since_s=since_s, at_s=at_s, period_s=period_s, values=readings))
+    for sample in answer.timed((number,)):
+        windows.add(sample)
     values = {name.value: each.mean for name, each in windows.summaries().items() if each.count}
     memory = answer.memory[number] if number < len(answer.memory) else None
     problem = answer.problems[number] if number < len(answer.problems) else ""

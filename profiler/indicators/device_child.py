@@ -8,7 +8,6 @@ standard input asks for all since the line before; each answer is one line of JS
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
 import os
@@ -17,24 +16,18 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TextIO, TypeVar, get_args
+from typing import Any, Final, TextIO, get_args
 
 import msgspec
 
-from cotenant.profiler.driver.facts import NvmlError, is_mig_instance
-from cotenant.profiler.driver.library import open_library, own_output
-from cotenant.profiler.indicators.counters import Counters, DriverCounters, Taken, Unsupported
+from cotenant.profiler.driver.facts import is_mig_instance
+from cotenant.profiler.driver.library import own_output
+from cotenant.profiler.indicators.counters import Counters, Taken, Unsupported
 from cotenant.profiler.indicators.device_process import MIG_HAS_NONE, ORDER, Explanation, Finding
 from cotenant.profiler.indicators.sources import Wanted, Wish
 
-CountersT = TypeVar("CountersT", bound=DriverCounters)
-
 BACKLOG_MAX: Final = 200
 """Samples that nobody asked for; older ones are lost, and said to be."""
-BLANK_S_MAX: Final = 2.0
-"""How long DCGM may take to show a first value."""
-GPM_BLANK_S_MAX: Final = 1.0
-"""And GPM: two samples are enough on an idle host, but a source that we give up now is not tried again."""
 FAILURES_MAX: Final = 5
 """Reads in a row that failed, before the source is given up."""
 
@@ -42,73 +35,37 @@ FAILURES_MAX: Final = 5
 # --- Choosing --------------------------------------------------------------------------------------
 
 
-def open_source(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
-    """A source that has shown a value. Raises Unsupported."""
+def class_of(source: Wish) -> type[Counters]:
+    """Only the source that is tried is loaded."""
     match source:
         case "gpm":
             from cotenant.profiler.indicators.gpm import Gpm
 
-            return wait_for_value(
-                open_driver_counters(Gpm, uuids), GPM_BLANK_S_MAX, "GPM answers, but without values"
-            )
+            return Gpm
         case "dcgm":
-            from cotenant.profiler.indicators.dcgm import Dcgm, bindings
+            from cotenant.profiler.indicators.dcgm import Dcgm
 
-            blank = (
-                "DCGM answers, but its profiling values stay blank: they need a data-centre GPU, root or "
-                "NVreg_RestrictProfilingToAdminUsers=0, and that nobody has paused profiling"
-            )
-            return wait_for_value(Dcgm(bindings(), wanted.dcgm, uuids), BLANK_S_MAX, blank)
+            return Dcgm
         case "exporter":
             from cotenant.profiler.indicators.exporter import Exporter
 
-            if not wanted.exporter:
-                raise Unsupported("no profiler.exporter is set")
-            exporter = Exporter(wanted.exporter, uuids)
-            exporter.read()
-            if not exporter.shows_counters:
-                raise Unsupported(f"{wanted.exporter} shows no DCGM_FI_PROF_ metrics: add them to its list")
-            return exporter
+            return Exporter
         case _:
             from cotenant.profiler.indicators.nvml import Nvml
 
-            counters = open_driver_counters(Nvml, uuids)
-            counters.read()
-            return counters
+            return Nvml
 
 
-def open_driver_counters(kind: type[CountersT], uuids: Sequence[str]) -> CountersT:
-    """Raises Unsupported, and then keeps nothing open."""
+def open_source(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
+    """A source that has shown a value. Raises Unsupported."""
+    counters = class_of(source).open(wanted, uuids)
     try:
-        nvml = open_library()
-    except NvmlError as error:
-        raise Unsupported(f"NVML: {error.what}") from None
-    try:
-        return kind(nvml, uuids)
+        counters.wait_for_value()
     except Unsupported:
-        nvml.close()
-        raise
-
-
-def wait_for_value(counters: Counters, patience_s: float, otherwise: str) -> Counters:
-    """The counters, once they have shown a value. Raises Unsupported: they show none."""
-    until_s = time.monotonic() + patience_s
-    while time.monotonic() < until_s:
-        taken = counters.read()
-        if taken is not None and any(not math.isnan(v) for each in taken.devices for v in each.values()):
-            return counters
-        time.sleep(counters.period_s)
-    with contextlib.suppress(Exception):
         counters.close()
-    raise Unsupported(otherwise)
-
-
-ABOUT: Final[dict[str, str]] = {
-    "gpm": "NVML's GPM counters, every {period:g} s",
-    "dcgm": "DCGM's host engine, every {period:g} s",
-    "exporter": "a dcgm-exporter, as often as it collects",
-    "nvml": "plain NVML, every {period:g} s: no SMACT, SMOCC, TENSO or pipes",
-}
+        raise
+    counters.period_s = max(counters.period_s, wanted.every_s)
+    return counters
 
 
 def choose(wanted: Wanted, uuids: Sequence[str]) -> tuple[Counters | None, Explanation]:
@@ -129,7 +86,7 @@ def choose(wanted: Wanted, uuids: Sequence[str]) -> tuple[Counters | None, Expla
                 findings = [_passed_over(each) if each.usable else each for each in findings]
                 best.close()
             best = counters
-            about = ABOUT[source].format(period=counters.period_s)
+            about = counters.about.format(period=counters.period_s)
             some = f"; {len(lacking)} of {len(uuids)} without: {lacking[0]}" if lacking else ""
             findings.append(Finding(source=source, usable=True, why=(about + some)[:300]))
         else:
@@ -225,10 +182,11 @@ def main(words: Sequence[str] | None = None) -> int:
     known.add_argument("--source", choices=get_args(Wish), default="auto")
     known.add_argument("--dcgm", default=Wanted().dcgm)
     known.add_argument("--exporter", default="")
+    known.add_argument("--every-s", type=float, default=0.0)
     known.add_argument("--explain", action="store_true")
     known.add_argument("uuids", nargs="+")
     flags = known.parse_args(words)
-    wanted = Wanted(source=flags.source, dcgm=flags.dcgm, exporter=flags.exporter)
+    wanted = Wanted(source=flags.source, dcgm=flags.dcgm, exporter=flags.exporter, every_s=flags.every_s)
     answers = own_output()
     counters, explanation = choose(wanted, flags.uuids)
     if flags.explain:

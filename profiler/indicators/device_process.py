@@ -11,6 +11,7 @@ reason, and never asks it again. It does not wait for one that hangs in the driv
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import subprocess
@@ -23,12 +24,15 @@ from typing import Final, get_args
 import msgspec
 
 from cotenant.controller.wire import BadMessage, decode_json
-from cotenant.profiler.driver.probe_client import NoProbeAnswer, ask
+from cotenant.profiler.driver.probe_client import DRIVER_S_MAX, NoProbeAnswer, ask
 from cotenant.profiler.indicators.sources import (
     NOTHING_NEW,
+    OF_DEVICES,
     Indicator,
     Reading,
+    Sample,
     SourceName,
+    Timed,
     Wanted,
     Wish,
     missing,
@@ -75,7 +79,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 def words_of(wanted: Wanted, uuids: Sequence[str]) -> list[str]:
     """The child's command line."""
-    flags = [f"--source={wanted.source}", f"--dcgm={wanted.dcgm}", f"--exporter={wanted.exporter}"]
+    flags = (f"--{name.replace('_', '-')}={value}" for name, value in msgspec.structs.asdict(wanted).items())
     return [sys.executable, "-m", CHILD, *flags, *uuids]
 
 
@@ -95,7 +99,7 @@ def explain(
 # --- The process -----------------------------------------------------------------------------------
 
 
-START_S_MAX: Final = 20.0
+START_S_MAX: Final = DRIVER_S_MAX
 """For the first answer: the driver is loaded, sources are tried."""
 ANSWER_S_MAX: Final = 5.0
 ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -118,7 +122,26 @@ class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...]
     lost: int
 
-    def reading(self, device: int, known: dict[str, float], name: Indicator) -> Reading:
+    def timed(self, numbers: Sequence[int]) -> list[Timed]:
+        """The samples of the devices with these numbers: the mean of each indicator over them."""
+        return [
+            Timed(since_s=since_s, at_s=at_s, period_s=period_s, values=self._means(numbers, devices))
+            for since_s, at_s, period_s, devices in self.samples
+            if at_s > since_s and period_s > 0.0 and max(numbers) < len(devices)
+        ]
+
+    def _means(self, numbers: Sequence[int], devices: Sequence[dict[str, float]]) -> Sample:
+        readings = {
+            name: [self._reading(number, devices[number], name) for number in numbers] for name in OF_DEVICES
+        }
+        # Missing where any of them is: a mean over some of the devices is not the job's.
+        return {
+            name: next((each for each in found if each.missing), None)
+            or msgspec.structs.replace(found[0], value=math.fsum(r.value for r in found) / len(found))
+            for name, found in readings.items()
+        }
+
+    def _reading(self, device: int, known: dict[str, float], name: Indicator) -> Reading:
         """The value of one indicator of one device in one sample."""
         if name.value in known:
             return Reading(value=known[name.value], source=self.source, gauge=name.value in self.gauges)
@@ -144,9 +167,9 @@ class DeviceProcess:
         self._started_s = self._asked_s = time.monotonic()
         self._is_asked = False
         self.has_answered = False
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         try:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 list(words),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -156,16 +179,11 @@ class DeviceProcess:
         except OSError as error:
             self._problem = f"cannot start {words[0]}: {error.strerror}"
 
-    @property
-    def pid(self) -> int | None:
-        """The pid of the child; None: it is gone."""
-        return self._process.pid if self._process is not None else None
-
     def ask(self, wait_s: float) -> DeviceAnswer | None:
         """What happened since the last answer; None: not yet, ask again later.
 
         Raises:
-            NoAnswer: and there never will be one.
+            NoIndicators: and there never will be one.
         """
         if self._problem:
             raise NoIndicators(self._problem)
@@ -177,8 +195,8 @@ class DeviceProcess:
             raise
 
     def _line(self, wait_s: float) -> bytes | None:
-        """The next whole line; a pipe may hand it over in pieces. Raises NoAnswer."""
-        process = self._process
+        """The next whole line; a pipe may hand it over in pieces. Raises NoIndicators."""
+        process = self.process
         assert process is not None and process.stdin is not None and process.stdout is not None
         if not self._is_asked:
             self._is_asked, self._asked_s = True, time.monotonic()
@@ -226,7 +244,7 @@ class DeviceProcess:
     def close(self, why: str = "the source is closed") -> None:
         """Ends the process; one that hangs in the driver is not waited for."""
         self._problem = self._problem or why
-        process, self._process = self._process, None
+        process, self.process = self.process, None
         if process is None:
             return
         with suppress(OSError):

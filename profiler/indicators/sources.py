@@ -28,23 +28,6 @@ FIRST: Final = "the first sample has nothing to compare with"
 NOTHING_NEW: Final = "no new value since the last sample: the counters take turns"
 
 
-class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """The summary of a window. Mean and variance are NaN where there is nothing to say."""
-
-    mean: float
-    variance: float
-    """Of the population, over the samples that came in time; it depends on their period."""
-    count: int
-    """Samples in the mean."""
-    late: int
-    """Of those, the late ones, which are not in the variance."""
-    missing: int
-    covered_s: float
-    """Time that the mean stands for."""
-    gap_s: float
-    """Time between first and last sample that it does not stand for."""
-
-
 class Moments:
     """Weighted mean and variance, one value at a time (West's update), in constant memory."""
 
@@ -68,13 +51,14 @@ class Moments:
 
 
 class Window:
-    """The values of one indicator over some time."""
+    """The values of one indicator over some time. Mean and variance are NaN where there is nothing to say."""
 
     def __init__(self) -> None:
         self._all = Moments()
         self._in_time = Moments()
-        self._missing = 0
-        self._missed_s = 0.0
+        self.missing = 0
+        self.gap_s = 0.0
+        """Time between first and last sample that the mean does not stand for."""
 
     def add(self, value: float, lasted_s: float, period_s: float, *, gauge: bool = False) -> None:
         """Adds a sample to the window.
@@ -88,26 +72,38 @@ class Window:
         if lasted_s <= 0.0 or period_s <= 0.0:
             raise ValueError(f"a sample takes time, got {lasted_s} s at a period of {period_s} s")
         if math.isnan(value):
-            self._missing += 1
-            self._missed_s += lasted_s
+            self.missing += 1
+            self.gap_s += lasted_s
             return
         weight_s = min(lasted_s, period_s) if gauge else lasted_s
-        self._missed_s += lasted_s - weight_s
+        self.gap_s += lasted_s - weight_s
         self._all.add(value, weight_s)
         if lasted_s <= LATE_RATIO * period_s:
             self._in_time.add(value, weight_s)
 
-    def stats(self) -> Stats:
-        count = self._all.count
-        return Stats(
-            mean=self._all.mean if count else math.nan,
-            variance=self._in_time.variance,
-            count=count,
-            late=count - self._in_time.count,
-            missing=self._missing,
-            covered_s=self._all.weight,
-            gap_s=self._missed_s,
-        )
+    @property
+    def mean(self) -> float:
+        return self._all.mean if self.count else math.nan
+
+    @property
+    def variance(self) -> float:
+        """Of the population, over the samples that came in time; it depends on their period."""
+        return self._in_time.variance
+
+    @property
+    def count(self) -> int:
+        """Samples in the mean."""
+        return self._all.count
+
+    @property
+    def late(self) -> int:
+        """Of those, the late ones, which are not in the variance."""
+        return self.count - self._in_time.count
+
+    @property
+    def covered_s(self) -> float:
+        """Time that the mean stands for."""
+        return self._all.weight
 
 
 class Counter:
@@ -133,6 +129,10 @@ class Counter:
             self.why = ANEW if passed_s > 0.0 else FIRST
             return math.nan
         return (count - before[0]) / passed_s
+
+    def reading(self, value: float, source: SourceName) -> Reading:
+        """A value that was made from the last rate; where there was none, the reason."""
+        return Reading(value=value, source=source, reason=self.why if math.isnan(value) else "")
 
 
 class Fresh:
@@ -199,6 +199,10 @@ class Indicator(StrEnum):
     """Integer pipe active, 0 to 1."""
 
 
+OF_THE_HOST: Final = (Indicator.CPU, Indicator.NETTX, Indicator.NETRX)
+OF_DEVICES: Final = tuple(name for name in Indicator if name not in OF_THE_HOST)
+
+
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """The wish that the settings state."""
 
@@ -207,6 +211,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """Unix socket or loopback address of the host engine."""
     exporter: str = ""
     """URL; empty = there is none."""
+    every_s: float = 0.0
+    """No counter of a GPU is read more often."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,8 +252,7 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetricsSource(Protocol):
-    """The place where indicators come from. `sample` needs an earlier `sample` to compare with: the first one
-    may be NaN."""
+    """The place where indicators come from."""
 
     @property
     def name(self) -> SourceName: ...
@@ -256,10 +261,9 @@ class MetricsSource(Protocol):
     def period_s(self) -> float:
         """How often to ask."""
 
-    def sample(self) -> Sample: ...
-
     def samples(self) -> tuple[Timed, ...]:
-        """All since the last question, oldest first; never waits for long."""
+        """All since the last question, oldest first; never waits for long. There is none before the second
+        question: nothing to compare with."""
 
     def close(self) -> None: ...
 
@@ -311,16 +315,16 @@ class Windows:
         return {name: self._summary(name) for name in Indicator if name in self._windows}
 
     def _summary(self, name: Indicator) -> Summary:
-        stats = self._windows[name].stats()
-        reason = self._reasons.get(name, "") if not stats.count else ""
-        if stats.count and math.isnan(stats.variance):
+        window = self._windows[name]
+        reason = self._reasons.get(name, "") if not window.count else ""
+        if window.count and math.isnan(window.variance):
             reason = "fewer than two samples in time have no variance"
         return Summary(
-            mean=stats.mean,
-            variance=stats.variance,
-            count=stats.count,
+            mean=window.mean,
+            variance=window.variance,
+            count=window.count,
             period_s=self._periods[name],
             source=self._sources[name],
             reason=reason,
-            late=stats.late,
+            late=window.late,
         )

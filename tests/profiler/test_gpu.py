@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -11,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.profiler.indicators.counters import MOVED_S, STUCK, Movement
 from cotenant.profiler.indicators.cpu import CpuSource
 from cotenant.profiler.indicators.device_process import MIG_HAS_NONE, DeviceProcess, NoIndicators, explain
-from cotenant.profiler.indicators.gpm import RATES, SHARES
 from cotenant.profiler.indicators.gpu import GpuSource
-from cotenant.profiler.indicators.sources import Indicator, Sample, Timed, Wanted
+from cotenant.profiler.indicators.sources import Indicator, Summary, Timed, Wanted, Windows
 from tests.building.limits import within_s
 
 HERE = Path(__file__).parent
@@ -74,20 +75,26 @@ def until_some(source: GpuSource, name: Indicator, patience_s: float = within_s(
     raise AssertionError(f"no {name} within {patience_s} s")
 
 
+def means(source: GpuSource) -> dict[Indicator, Summary]:
+    windows = Windows()
+    for each in source.samples(within_s(60.0)):
+        windows.add(each)
+    return windows.summaries()
+
+
 # --- What the process says --------------------------------------------------------------------------
 
 
 def test_what_the_process_says_is_read_beside_the_hosts_own_values(asked: Callable[..., GpuSource]) -> None:
     first, then = answer(), answer({"SMACT": 0.2}, {"SMACT": 0.3})
     source = asked(SAYS.format(f"{first!r} if n == 0 else {then!r}"))
-    one: Sample = source.sample()
-    two: Sample = source.sample()
-    assert "100 ms apart" in one[Indicator.SMACT].reason
-    assert two[Indicator.SMACT].value == pytest.approx(0.25) and two[Indicator.SMACT].source == "gpm"
-    assert two[Indicator.FP32A].missing and two[Indicator.FP32A].source == "gpm"
+    assert means(source) == {}, "nothing to compare with"
+    two = means(source)
+    assert two[Indicator.SMACT].mean == pytest.approx(0.25) and two[Indicator.SMACT].source == "gpm"
+    assert two[Indicator.FP32A].count == 0 and two[Indicator.FP32A].source == "gpm"
     assert "turns" in two[Indicator.FP32A].reason and two[Indicator.DRAMA].reason == "no such counter"
     assert two[Indicator.CPU].source == "cpu"
-    assert {*SHARES, *RATES} <= two.keys() and source.why == "gpm: it is"
+    assert set(two) == set(Indicator) and source.why == "gpm: it is"
 
 
 def test_each_sample_keeps_the_time_that_it_is_about(asked: Callable[..., GpuSource]) -> None:
@@ -112,7 +119,7 @@ for _ in sys.stdin:
 
 def test_an_answer_may_come_in_pieces(asked: Callable[..., GpuSource]) -> None:
     source = asked(IN_PIECES.format(answer({"SMACT": 0.5})))
-    assert [source.sample()[Indicator.SMACT].value for _ in range(20)] == [pytest.approx(0.5)] * 20
+    assert [means(source)[Indicator.SMACT].mean for _ in range(20)] == [pytest.approx(0.5)] * 20
 
 
 @pytest.mark.parametrize(
@@ -130,9 +137,8 @@ def test_a_process_that_says_nothing_sensible_is_left_behind_with_the_reason(
 ) -> None:
     source = asked(code, **({"start_s_max": 0.3} if "did not answer" in why else {}))
     for _ in range(2):
-        reading = source.sample()[Indicator.SMACT]
-        assert reading.missing and why in reading.reason
-    assert source._child._process is None
+        assert Indicator.SMACT not in means(source) and why in source.problem
+    assert source._child.process is None
 
 
 def test_asking_does_not_wait_for_a_process_that_starts() -> None:
@@ -220,6 +226,24 @@ def test_counters_that_take_turns_are_counted_when_it_is_their_turn(
         seen += [(each[Indicator.SMACT].missing, each[Indicator.TENSO].missing) for each in values]
     smact, tenso = (sum(not blank[at] for blank in seen) for at in (0, 1))
     assert 0 < tenso < smact
+
+
+def test_counters_that_stay_0_on_a_busy_gpu_are_no_measurement(libraries: Callable[..., None]) -> None:
+    still = {"1001": 0.0, "1002": 0.0}
+    libraries(nvml={}, dcgm={"gpus": {"0": GPU}, "values": {**still, "203": 100}})
+    found = explain([GPU])
+    assert found.chosen is not None and found.chosen.source == "nvml"
+    assert f"not dcgm: {STUCK}" in found.why
+    libraries(nvml={}, dcgm={"gpus": {"0": GPU}, "values": {**still, "203": 10}})
+    found = explain([GPU])
+    assert found.chosen is not None and found.chosen.source == "dcgm", "an idle GPU reads 0 as well"
+
+
+def test_an_idle_moment_of_a_busy_gpu_is_measured() -> None:
+    movement = Movement()
+    seen = [movement.is_stuck(gract, 90.0, at_s) for at_s, gract in enumerate((0.0, 0.4, 0.0, 0.0, math.nan))]
+    assert seen == [True, False, False, False, False]
+    assert movement.is_stuck(0.0, 90.0, 1.0 + MOVED_S + 0.1) and not movement.is_stuck(0.0, math.nan, 99.0)
 
 
 def test_dcgm_whose_values_stay_blank_gives_way_to_nvml(libraries: Callable[..., None]) -> None:
