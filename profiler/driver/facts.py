@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+NO_WORD: Final = "NVML does not answer when it is asked about it: see `dmesg`"
 NOT_NVMLS: Final = 0
 """Stands for a failure that NVML has no code for: nobody could ask it."""
 NOT_SUPPORTED: Final = 3
@@ -181,3 +182,15 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[GpuLink, ...] = ()
     problem: str = ""
     problem_code: int = NOT_NVMLS
+    complete: bool = True
+    """Else more is to come."""
+
+    def add(self, more: DriverFacts) -> DriverFacts:
+        """All that is known by now; what came last of a GPU counts."""
+        gpus = {gpu.index: gpu for gpu in (*self.gpus, *more.gpus)}
+        return msgspec.structs.replace(
+            more,
+            driver=more.driver or self.driver,
+            cuda=more.cuda or self.cuda,
+            gpus=tuple(gpus.values()),
+        )

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
-from itertools import chain
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple, Self, TextIO
 
 import msgspec
 
 from cotenant.profiler.driver.facts import (
     FUNCTION_NOT_FOUND,
+    NO_WORD,
     NOT_NVMLS,
     NOT_SUPPORTED,
     DeviceUse,
@@ -78,19 +78,6 @@ def open_library() -> Library:
     return Library(pynvml)
 
 
-def tell(answer: Callable[[Library], Any], otherwise: Callable[[NvmlError], Any]) -> int:
-    """The whole life of a child that is asked once: a line of JSON on standard output and 0, whatever NVML
-    does. `otherwise` makes the answer where there is none."""
-    answers = own_output()
-    try:
-        with open_library() as nvml:
-            said = answer(nvml)
-    except NvmlError as error:
-        said = otherwise(error)
-    print(msgspec.json.encode(said).decode(), file=answers, flush=True)
-    return 0
-
-
 def own_output() -> TextIO:
     """The way back to whoever asks. What a foreign library prints from now on, from C as well, goes to
     standard error: on the way back it would be taken for an answer that makes no sense."""
@@ -123,20 +110,25 @@ def handle_of(nvml: Library, uuid: str) -> Any:
     return nvml.ask("nvmlDeviceGetHandleByUUID", uuid)
 
 
-def gpu(nvml: Library, index: int) -> GpuFacts:
-    """What must be known of a GPU before anything is put there; one that is broken has a problem."""
+def gpu(nvml: Library, index: int) -> Iterator[GpuFacts]:
+    """What must be known of a GPU before anything is put there; one that is broken has a problem. The last
+    one counts; those before it stand if the driver hangs at the next question."""
+    yield GpuFacts(index=index, problem=NO_WORD)
     try:
         handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
         uuid = nvml.ask("nvmlDeviceGetUUID", handle)
     except NvmlError as error:
-        return GpuFacts(index=index, problem=error.what, problem_code=error.code)
+        yield GpuFacts(index=index, problem=error.what, problem_code=error.code)
+        return
+    yield GpuFacts(index=index, uuid=uuid, problem=NO_WORD)
     modes = nvml.maybe("nvmlDeviceGetMigMode", handle)
     mig = _current(modes)
     found = _describe(nvml, handle, index, uuid, is_divided=bool(mig))
     if found.problem:
-        return found
+        yield found
+        return
     capability = nvml.maybe("nvmlDeviceGetCudaComputeCapability", handle)
-    return msgspec.structs.replace(
+    yield msgspec.structs.replace(
         found,
         capability=None if capability is None else (int(capability[0]), int(capability[1])),
         compute_mode=nvml.maybe("nvmlDeviceGetComputeMode", handle),
@@ -249,42 +241,32 @@ def recovery_action(nvml: Library, handle: Any) -> int | None:
 # --- Processes -------------------------------------------------------------------------------------
 
 
-def processes(nvml: Library, handle: Any) -> list[GpuProcess]:
-    """Everybody, each once, by pid. Raises NvmlError: one of the lists cannot be had."""
-    return _each_once(listed(nvml, handle) for listed in LISTS.values())
+LISTS: Final[dict[DeviceUse, tuple[str, ...]]] = {
+    "computing": ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"),
+    "drawing": ("nvmlDeviceGetGraphicsRunningProcesses",),
+}
+"""The calls; the second one lists MPS clients, where the driver has it. Some are in both lists. Who computes
+comes first: one that does both computes."""
 
 
 def named_processes(nvml: Library, handle: Any) -> tuple[list[GpuProcess], dict[DeviceUse, str]]:
-    """Everybody the driver names, and the lists that cannot be had, each with the reason."""
-    lists: list[list[GpuProcess]] = []
+    """Everybody the driver names, each once, by pid; and the lists that cannot be had, each with the
+    reason."""
+    named: dict[int, GpuProcess] = {}
     unlisted: dict[DeviceUse, str] = {}
-    for doing, listed in LISTS.items():
-        try:
-            lists.append(listed(nvml, handle))
-        except NvmlError as error:
-            unlisted[doing] = error.what
-    return _each_once(lists), unlisted
-
-
-def _computing(nvml: Library, handle: Any) -> list[GpuProcess]:
-    """MPS clients are listed by a call of their own, which older drivers lack; some are in both lists."""
-    found = _list_processes(nvml, "nvmlDeviceGetComputeRunningProcesses", handle, computes=True)
-    try:
-        clients = _list_processes(nvml, "nvmlDeviceGetMPSComputeRunningProcesses", handle, computes=True)
-    except NvmlError:
-        return found
-    return [*found, *clients]
-
-
-def _drawing(nvml: Library, handle: Any) -> list[GpuProcess]:
-    return _list_processes(nvml, "nvmlDeviceGetGraphicsRunningProcesses", handle, computes=False)
-
-
-LISTS: Final[dict[DeviceUse, Callable[[Library, Any], list[GpuProcess]]]] = {
-    "computing": _computing,
-    "drawing": _drawing,
-}
-"""Who computes comes first: one that does both computes."""
+    for doing, calls in LISTS.items():
+        for call in calls:
+            try:
+                found = _list_processes(nvml, call, handle, computes=doing == "computing")
+            except NvmlError as error:
+                if call == calls[0]:
+                    unlisted[doing] = error.what
+                break
+            for each in found:  # The first number that anybody gives is its memory.
+                before = named.setdefault(each.pid, each)
+                if before.memory_mib is None:
+                    named[each.pid] = msgspec.structs.replace(before, memory_mib=each.memory_mib)
+    return [named[pid] for pid in sorted(named)], unlisted
 
 
 def _list_processes(nvml: Library, call: str, handle: Any, *, computes: bool) -> list[GpuProcess]:
@@ -314,17 +296,6 @@ def _list_processes(nvml: Library, call: str, handle: Any, *, computes: bool) ->
         driver = nvml.maybe("nvmlSystemGetDriverVersion")
         problem = NvmlError(NOT_NVMLS, f"driver {driver} lists processes that cannot be: {UPDATE_FROM_535}")
     raise problem
-
-
-def _each_once(lists: Iterable[Iterable[GpuProcess]]) -> list[GpuProcess]:
-    """The processes of the lists, each once: one that computes and draws computes; the first number that
-    anybody gives is its memory."""
-    found: dict[int, GpuProcess] = {}
-    for each in chain.from_iterable(lists):
-        before = found.setdefault(each.pid, each)
-        if before.memory_mib is None:
-            found[each.pid] = msgspec.structs.replace(before, memory_mib=each.memory_mib)
-    return [found[pid] for pid in sorted(found)]
 
 
 # --- Modes -----------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ standard input asks for all since the line before; each answer is one line of JS
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import select
@@ -16,14 +15,20 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TextIO, get_args
+from typing import Final, TextIO, get_args
 
 import msgspec
 
 from cotenant.profiler.driver.facts import is_mig_instance
 from cotenant.profiler.driver.library import own_output
-from cotenant.profiler.indicators.counters import Counters, Taken, Unsupported
-from cotenant.profiler.indicators.device_process import MIG_HAS_NONE, ORDER, Explanation, Finding
+from cotenant.profiler.indicators.counters import Counters, IndicatorValues, Taken, Unsupported
+from cotenant.profiler.indicators.device_process import (
+    MIG_HAS_NONE,
+    ORDER,
+    DeviceAnswer,
+    Explanation,
+    Finding,
+)
 from cotenant.profiler.indicators.sources import Wanted, Wish
 
 BACKLOG_MAX: Final = 200
@@ -139,29 +144,28 @@ class Reader:
             self._lost += len(self._backlog) == BACKLOG_MAX
             self._backlog.append(taken)
 
-    def answer(self) -> str:
-        """The answer in one line: all samples since the last one."""
-        said = {
-            "source": self._counters.name,
-            "why": self._why,
-            "lacks": self._counters.lacks,
-            "offers": [name.value for name in self._counters.offers],
-            "gauges": sorted(name.value for name in self._counters.gauges),
-            "samples": [_plain(taken) for taken in self._backlog],
-            "memory": [list(each) if each is not None else None for each in self._counters.memory()],
-            "problems": self._counters.problems(),
-            "lost": self._lost,
-        }
+    def answer(self) -> DeviceAnswer:
+        """All samples since the last one."""
+        counters, lost = self._counters, self._lost
+        samples = tuple(
+            (each.since_s, each.at_s, each.period_s, tuple(map(_finite, each.devices)))
+            for each in self._backlog
+        )
         self._backlog.clear()
         self._lost = 0
-        return json.dumps(said, allow_nan=False)
+        return DeviceAnswer(
+            source=counters.name, why=self._why, lacks=counters.lacks, offers=frozenset(counters.offers),
+            gauges=counters.gauges, samples=samples, memory=tuple(counters.memory()),
+            problems=tuple(counters.problems()), lost=lost,
+        )  # fmt: skip
 
 
-def _plain(taken: Taken) -> list[Any]:
-    devices = [
-        {name.value: value for name, value in each.items() if math.isfinite(value)} for each in taken.devices
-    ]
-    return [taken.since_s, taken.at_s, taken.period_s, devices]
+def _finite(values: IndicatorValues) -> IndicatorValues:
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def say(what: msgspec.Struct, answers: TextIO) -> None:
+    print(msgspec.json.encode(what).decode(), file=answers, flush=True)
 
 
 def serve(reader: Reader, answers: TextIO) -> None:
@@ -173,7 +177,7 @@ def serve(reader: Reader, answers: TextIO) -> None:
             if not lines:
                 return
             for _ in range(lines.count(b"\n")):
-                print(reader.answer(), file=answers, flush=True)
+                say(reader.answer(), answers)
         reader.tick()
 
 
@@ -190,7 +194,7 @@ def main(words: Sequence[str] | None = None) -> int:
     answers = own_output()
     counters, explanation = choose(wanted, flags.uuids)
     if flags.explain:
-        print(msgspec.json.encode(explanation).decode(), file=answers, flush=True)
+        say(explanation, answers)
         return 0
     try:
         if counters is None:
@@ -198,7 +202,7 @@ def main(words: Sequence[str] | None = None) -> int:
         serve(Reader(counters, explanation.why), answers)
         counters.close()
     except Unsupported as problem:
-        print(json.dumps({"problem": str(problem)}), file=answers, flush=True)
+        say(DeviceAnswer(problem=str(problem)), answers)
         return 1
     return 0
 

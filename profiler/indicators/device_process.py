@@ -12,19 +12,14 @@ reason, and never asks it again. It does not wait for one that hangs in the driv
 from __future__ import annotations
 
 import math
-import os
-import select
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final, get_args
 
 import msgspec
 
-from cotenant.controller.wire import BadMessage, decode_json
-from cotenant.profiler.driver.probe_client import DRIVER_S_MAX, NoProbeAnswer, ask
+from cotenant.profiler.driver.probe_client import DRIVER_S_MAX, REASON_CHARS, Child, NoProbeAnswer, ask
 from cotenant.profiler.indicators.sources import (
     NOTHING_NEW,
     OF_DEVICES,
@@ -102,25 +97,26 @@ def explain(
 START_S_MAX: Final = DRIVER_S_MAX
 """For the first answer: the driver is loaded, sources are tried."""
 ANSWER_S_MAX: Final = 5.0
-ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
-READ_BYTES: Final = 256 * 1024
-REASON_CHARS: Final = 300
+END_S: Final = 0.1
 
 
 class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer that `device_child.Reader.answer` gives."""
+    """The answer of `device_child`: what it has sampled since the last one."""
 
-    source: SourceName
-    why: str
-    lacks: str
-    offers: frozenset[str]
-    gauges: frozenset[str]
-    samples: tuple[tuple[float, float, float, tuple[dict[str, float], ...]], ...]
+    problem: str = ""
+    """Why there will be no answer any more; the rest is then empty."""
+    source: SourceName = "nvml"
+    why: str = ""
+    lacks: str = ""
+    offers: frozenset[Indicator] = frozenset()
+    gauges: frozenset[Indicator] = frozenset()
+    samples: tuple[tuple[float, float, float, tuple[dict[Indicator, float], ...]], ...] = ()
     """Since, at (monotonic clock), period, and per device what it has values of."""
-    memory: tuple[tuple[float, float] | None, ...]
+    memory: tuple[tuple[float, float] | None, ...] = ()
     """Per device: MiB used, MiB in all."""
-    problems: tuple[str, ...]
-    lost: int
+    problems: tuple[str, ...] = ()
+    lost: int = 0
+    """Samples that nobody asked for in time."""
 
     def timed(self, numbers: Sequence[int]) -> list[Timed]:
         """The samples of the devices with these numbers: the mean of each indicator over them."""
@@ -130,7 +126,7 @@ class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
             if at_s > since_s and period_s > 0.0 and max(numbers) < len(devices)
         ]
 
-    def _means(self, numbers: Sequence[int], devices: Sequence[dict[str, float]]) -> Sample:
+    def _means(self, numbers: Sequence[int], devices: Sequence[dict[Indicator, float]]) -> Sample:
         readings = {
             name: [self._reading(number, devices[number], name) for number in numbers] for name in OF_DEVICES
         }
@@ -141,11 +137,11 @@ class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
             for name, found in readings.items()
         }
 
-    def _reading(self, device: int, known: dict[str, float], name: Indicator) -> Reading:
+    def _reading(self, device: int, known: dict[Indicator, float], name: Indicator) -> Reading:
         """The value of one indicator of one device in one sample."""
-        if name.value in known:
-            return Reading(value=known[name.value], source=self.source, gauge=name.value in self.gauges)
-        if name.value not in self.offers:
+        if name in known:
+            return Reading(value=known[name], source=self.source, gauge=name in self.gauges)
+        if name not in self.offers:
             return missing(self.source, self.lacks)
         return missing(self.source, self.problems[device] or NOTHING_NEW)
 
@@ -153,31 +149,28 @@ class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class NoIndicators(Exception):
     """Why there will be none."""
 
-    was_said = False
-    """The process said so itself; else it hung, died or made no sense, and another source may do better."""
+    def __init__(self, why: str, *, was_said: bool = False) -> None:
+        super().__init__(why)
+        self.was_said = was_said
+        """The process said so itself; else it hung, died or made no sense, and another source may do
+        better."""
 
 
 class DeviceProcess:
     """A child process that asks the driver, and what is on its way from it."""
 
     def __init__(self, words: Sequence[str], start_s_max: float = START_S_MAX) -> None:
-        self._start_s_max = start_s_max
         self._problem = ""
-        self._partial = b""
-        self._started_s = self._asked_s = time.monotonic()
         self._is_asked = False
+        self._since_s, self._limit_s = time.monotonic(), start_s_max
+        """From when on an answer is waited for, and how long at most."""
         self.has_answered = False
-        self.process: subprocess.Popen[bytes] | None = None
+        self.child: Child | None = None
+        """None: it is gone."""
         try:
-            self.process = subprocess.Popen(
-                list(words),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-            )
-        except OSError as error:
-            self._problem = f"cannot start {words[0]}: {error.strerror}"
+            self.child = Child(words, "the driver", keeps_complaints=False)
+        except NoProbeAnswer as why:
+            self._problem = str(why)
 
     def ask(self, wait_s: float) -> DeviceAnswer | None:
         """What happened since the last answer; None: not yet, ask again later.
@@ -185,79 +178,32 @@ class DeviceProcess:
         Raises:
             NoIndicators: and there never will be one.
         """
-        if self._problem:
+        if self.child is None:
             raise NoIndicators(self._problem)
-        try:
-            line = self._line(wait_s)
-            return None if line is None else self._parse_answer(line)
-        except NoIndicators as problem:
-            self.close(str(problem))
-            raise
-
-    def _line(self, wait_s: float) -> bytes | None:
-        """The next whole line; a pipe may hand it over in pieces. Raises NoIndicators."""
-        process = self.process
-        assert process is not None and process.stdin is not None and process.stdout is not None
         if not self._is_asked:
-            self._is_asked, self._asked_s = True, time.monotonic()
-            with suppress(OSError):  # It may have ended; then its last word says why.
-                process.stdin.write(b"\n")
-        until_s = time.monotonic() + wait_s
-        while b"\n" not in self._partial:
-            left_s = max(0.0, until_s - time.monotonic())
-            if not select.select([process.stdout], [], [], left_s)[0]:
-                self._check_patience()
-                return None
-            more = os.read(process.stdout.fileno(), READ_BYTES)
-            if not more:
-                raise NoIndicators("the process that asks the driver has ended")
-            self._partial += more
-            if len(self._partial) > ANSWER_BYTES_MAX:
-                raise NoIndicators("the process that asks the driver says something that makes no sense")
-        line, _, self._partial = self._partial.partition(b"\n")
-        self._is_asked = False
-        return line
-
-    def _check_patience(self) -> None:
-        since_s, limit_s = (
-            (self._asked_s, ANSWER_S_MAX) if self.has_answered else (self._started_s, self._start_s_max)
-        )
-        if time.monotonic() - since_s >= limit_s:
-            raise NoIndicators(f"the driver did not answer within {limit_s:g} s")
-
-    def _parse_answer(self, line: bytes) -> DeviceAnswer:
-        """Reads an answer from a line of the child. Raises NoIndicators."""
-        with suppress(BadMessage):
-            trouble: Trouble = decode_json(line, Trouble)
-            said = NoIndicators(trouble.problem[:REASON_CHARS])
-            said.was_said = True
-            raise said
+            self._is_asked = True
+            if self.has_answered:
+                self._since_s, self._limit_s = time.monotonic(), ANSWER_S_MAX
+            self.child.ask()
         try:
-            answer: DeviceAnswer = decode_json(line, DeviceAnswer)
-        except BadMessage:
-            raise NoIndicators(
-                "the process that asks the driver says something that makes no sense"
-            ) from None
-        self.has_answered = True
+            answer = self.child.answer(DeviceAnswer, wait_s)
+        except NoProbeAnswer as why:
+            self.close(str(why))
+            raise NoIndicators(self._problem) from None
+        if answer is None:
+            if time.monotonic() - self._since_s >= self._limit_s:
+                self.close(f"the driver did not answer within {self._limit_s:g} s")
+                raise NoIndicators(self._problem)
+            return None
+        if answer.problem:
+            self.close(answer.problem[:REASON_CHARS])
+            raise NoIndicators(self._problem, was_said=True)
+        self._is_asked, self.has_answered = False, True
         return answer
 
     def close(self, why: str = "the source is closed") -> None:
         """Ends the process; one that hangs in the driver is not waited for."""
         self._problem = self._problem or why
-        process, self.process = self.process, None
-        if process is None:
-            return
-        with suppress(OSError):
-            process.kill()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.1)
-
-
-class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """The child's last word."""
-
-    problem: str
+        if self.child is not None:
+            self.child.close(END_S)
+        self.child = None

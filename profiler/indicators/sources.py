@@ -56,9 +56,6 @@ class Window:
     def __init__(self) -> None:
         self._all = Moments()
         self._in_time = Moments()
-        self.missing = 0
-        self.gap_s = 0.0
-        """Time between first and last sample that the mean does not stand for."""
 
     def add(self, value: float, lasted_s: float, period_s: float, *, gauge: bool = False) -> None:
         """Adds a sample to the window.
@@ -72,11 +69,8 @@ class Window:
         if lasted_s <= 0.0 or period_s <= 0.0:
             raise ValueError(f"a sample takes time, got {lasted_s} s at a period of {period_s} s")
         if math.isnan(value):
-            self.missing += 1
-            self.gap_s += lasted_s
             return
         weight_s = min(lasted_s, period_s) if gauge else lasted_s
-        self.gap_s += lasted_s - weight_s
         self._all.add(value, weight_s)
         if lasted_s <= LATE_RATIO * period_s:
             self._in_time.add(value, weight_s)
@@ -99,11 +93,6 @@ class Window:
     def late(self) -> int:
         """Of those, the late ones, which are not in the variance."""
         return self.count - self._in_time.count
-
-    @property
-    def covered_s(self) -> float:
-        """Time that the mean stands for."""
-        return self._all.weight
 
 
 class Counter:
@@ -163,40 +152,31 @@ Wish = Literal["auto", "gpm", "dcgm", "exporter", "nvml"]
 
 
 class Indicator(StrEnum):
-    """Castor's table 2, then two more that GPM and DCGM offer. The unit stands behind each."""
+    """Castor's table 2, then two more that GPM and DCGM offer. What ends in TX or RX is bytes per second,
+    that of NET the whole host's; all others but CPU are shares from 0 to 1."""
 
     GRACT = "GRACT"
-    """Share of the time in which anything ran, 0 to 1."""
+    """Of the time in which anything ran."""
     SMACT = "SMACT"
-    """Share of the multiprocessors (cores) that were busy, 0 to 1."""
+    """Of the multiprocessors (cores) that were busy."""
     SMOCC = "SMOCC"
     """Resident warps (runnable threads) over what fits (cores). Above 1 only for a CPU slot."""
     TENSO = "TENSO"
-    """Tensor pipe active, 0 to 1."""
+    """Of the time in which the tensor pipe was active; so FP32A, FP16A, FP64A and INTA of theirs."""
     DRAMA = "DRAMA"
-    """Memory interface active, 0 to 1."""
+    """Memory interface active."""
     FP32A = "FP32A"
-    """FP32 pipe active, 0 to 1."""
     FP16A = "FP16A"
-    """FP16 pipe active, 0 to 1."""
     PCITX = "PCITX"
-    """Bytes per second."""
     PCIRX = "PCIRX"
-    """Bytes per second."""
     NVLTX = "NVLTX"
-    """Bytes per second."""
     NVLRX = "NVLRX"
-    """Bytes per second."""
     CPU = "CPU"
     """Host processors used by the job's processes, in cores."""
     NETTX = "NETTX"
-    """Bytes per second, the whole host's."""
     NETRX = "NETRX"
-    """Bytes per second, the whole host's."""
     FP64A = "FP64A"
-    """FP64 pipe active, 0 to 1."""
     INTA = "INTA"
-    """Integer pipe active, 0 to 1."""
 
 
 OF_THE_HOST: Final = (Indicator.CPU, Indicator.NETTX, Indicator.NETRX)

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 import pytest
@@ -17,21 +17,18 @@ from cotenant.profiler.driver.facts import (
     FAILURES,
     LOST,
     NO_PERMISSION,
+    NO_WORD,
     NOT_NVMLS,
     DriverFacts,
-    GpuFacts,
     GpuLink,
     GpuProcess,
     NvmlError,
 )
 from cotenant.profiler.driver.library import NO_BINDING
 from cotenant.profiler.driver.probe_client import (
-    NO_WORD,
     NoProbeAnswer,
-    Silence,
     ask,
     driver_facts,
-    one_by_one,
 )
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
 from tests.building.limits import within_s
@@ -243,17 +240,6 @@ def test_a_driver_that_takes_its_time_is_waited_for_and_it_is_said(gpus: MockGpu
     assert said[0] == "NVML has not answered for 0.1 s; a driver that is being loaded may take minutes"
 
 
-def test_the_first_session_stays_open_while_the_devices_are_asked_one_by_one() -> None:
-    sleeps = python("import time; time.sleep(600)")
-
-    def meanwhile() -> DriverFacts:
-        first = [each for each in psutil.Process().children() if tuple(each.cmdline()) == sleeps]
-        return DriverFacts(driver=first[0].status())
-
-    assert ask(sleeps, DriverFacts, 1.0, meanwhile=meanwhile).driver == psutil.STATUS_SLEEPING
-    assert not any(tuple(each.cmdline()) == sleeps for each in psutil.Process().children())
-
-
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -296,27 +282,62 @@ def test_a_gpu_that_hangs_does_not_hide_the_others(gpus: MockGpus) -> None:
     assert [(gpu.uuid, gpu.problem) for gpu in found.gpus] == [(ONE, ""), (TWO, NO_WORD), ("GPU-3", "")]
 
 
+HANGS: Final = """
+import os, sys, time
+first, hung, nameless = int(sys.argv[-1]), {hung}, {nameless}
+say = lambda *more: print('{{"complete": false, "gpus": [{{"index": %d%s}}]}}' % more, flush=True)
+print('{{"complete": false, "driver": "%d"}}' % os.getppid(), flush=True)
+for index in range(first, 3):
+    say(index, ', "problem": "hangs"')
+    if index not in nameless:
+        say(index, ', "uuid": "GPU-%d", "problem": "hangs"' % index)
+    if index in hung:
+        time.sleep(600)
+    say(index, ', "uuid": "GPU-%d"' % index)
+print('{{}}', flush=True)
+"""
+
+
 @pytest.mark.parametrize(
     ("hung", "nameless", "told"),
     [
         ({0}, {0}, ["", "GPU-1", "GPU-2"]),
         ({0, 2}, {2}, ["GPU-0", "GPU-1", ""]),
-        ({0, 1}, set(), ["GPU-0", "GPU-1", "GPU-2"]),
-        ({0, 1, 2}, set(), None),
-        ({1, 2, 3, 4}, {1, 2, 3, 4}, None),
+        ({0, 1, 2}, {3}, ["GPU-0", "GPU-1", "GPU-2"]),
+        ({1, 2}, {1, 2}, None),
     ],
 )
 def test_who_hangs_is_found_out_one_by_one(
     hung: set[int], nameless: set[int], told: list[str] | None
 ) -> None:
     """Of three GPUs. Where two in a row do not even say their names it is NVML that hangs."""
+    words = python(HANGS.format(hung=hung, nameless=nameless))
+    found = driver_facts(within_s(60.0), words=words, one_gpu_s=1.0)
+    if told is None:
+        assert found.problem.startswith("NVML did not answer within") and not found.gpus
+        return
+    assert [gpu.uuid for gpu in found.gpus] == told and found.driver == str(os.getpid())
+    assert [gpu.index for gpu in found.gpus if gpu.problem] == sorted(hung)
+    assert not [each for each in psutil.Process().children() if HANGS[:20] in " ".join(each.cmdline())]
 
-    def asked(*words: str) -> DriverFacts:
-        index = int(words[1])
-        if index in (nameless if "--uuid" in words else hung):
-            raise Silence("nothing")
-        return DriverFacts(gpus=(GpuFacts(index=index, uuid=f"GPU-{index}"),) if index < 3 else ())
 
-    found = one_by_one(asked)
-    assert (found and [gpu.uuid for gpu in found.gpus]) == told
-    assert found is None or [gpu.index for gpu in found.gpus if gpu.problem] == sorted(hung)
+ASKS_BEHIND: Final = """
+import os, sys, time
+first, folder = int(sys.argv[-1]), {folder!r}
+if first:
+    hung = int(open(folder + "/pid").read())
+    state = open("/proc/%d/stat" % hung).read().rpartition(")")[2].split()[0]
+    print('{{"driver": "the first one is in state %s"}}' % state, flush=True)
+else:
+    open(folder + "/pid", "w").write(str(os.getpid()))
+    print('{{"complete": false, "gpus": [{{"index": 0, "problem": "hangs"}}]}}', flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_first_session_stays_open_while_another_child_asks(tmp_path: Path) -> None:
+    """Else the driver is unloaded in between, and loaded again by each child."""
+    found = driver_facts(
+        within_s(60.0), words=python(ASKS_BEHIND.format(folder=str(tmp_path))), one_gpu_s=0.5
+    )
+    assert (found.driver, len(found.gpus)) == ("the first one is in state S", 1)

@@ -126,9 +126,9 @@ def test_an_answer_may_come_in_pieces(asked: Callable[..., GpuSource]) -> None:
     ("code", "why"),
     [
         (SAYS.format("""'{"problem": "no driver"}'"""), "no driver"),
-        (SAYS.format("'what?'"), "makes no sense"),
-        (SAYS.format(repr(answer({"SMACT": 0.5}, source="guessed"))), "makes no sense"),
-        ("pass", "has ended"),
+        (SAYS.format("'what?'"), "asking the driver failed"),
+        (SAYS.format(repr(answer({"SMACT": 0.5}, source="guessed"))), "asking the driver failed"),
+        ("pass", "failed: exit 0"),
         ("import sys; [None for _ in sys.stdin]", "did not answer within"),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_process_that_says_nothing_sensible_is_left_behind_with_the_reason(
     source = asked(code, **({"start_s_max": 0.3} if "did not answer" in why else {}))
     for _ in range(2):
         assert Indicator.SMACT not in means(source) and why in source.problem
-    assert source._child.process is None
+    assert source._child.child is None
 
 
 def test_asking_does_not_wait_for_a_process_that_starts() -> None:

@@ -153,7 +153,7 @@ def test_a_child_that_fails_is_said_and_started_again_later() -> None:
 def test_after_one_that_died_without_a_word_plain_nvml_is_tried() -> None:
     gpus = Gpus(Wanted(), (sys.executable, "-c", "pass"))
     try:
-        assert "has ended" in until_told(gpus)[0].why
+        assert "failed: exit 0" in until_told(gpus)[0].why
         assert gpus._wanted == Wanted(source="nvml")
     finally:
         gpus.close()
