@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from cotenant.controller.domain import TEXT_MAX, Device, DeviceId, DeviceReading
 from cotenant.profiler.indicators.device_process import (
     MIG_HAS_NONE,
@@ -50,7 +52,7 @@ class IndicatorReader:
         every_s: float,
         command: Sequence[str] = (),
     ) -> None:
-        """`memory_seen_mib`: what is in use of CPU slots and MIG instances. `command` answers like
+        """`memory_seen_mib`: what is in use of the devices. `command` answers like
         `profiler.indicators.device_child`; by default it is that."""
         self._devices = devices
         self._memory_seen_mib = memory_seen_mib
@@ -84,7 +86,8 @@ class IndicatorReader:
             for each in gpus
             if each.parent
         ]
-        return (*slots, *parts, *await self._gpus.read([gpu for gpu in gpus if not gpu.parent]))
+        whole = [gpu for gpu in gpus if not gpu.parent]
+        return (*slots, *parts, *await self._gpus.read(whole, memory_mib))
 
     def _slot(self, device: Device, memory_mib: float | None) -> DeviceReading:
         values = self._slots.values(device)
@@ -113,27 +116,30 @@ class Gpus:
         self._fallback = ""
         """Why the sources are not tried in their order any more."""
 
-    async def read(self, devices: Sequence[Device]) -> list[DeviceReading]:
+    async def read(
+        self, devices: Sequence[Device], memory_mib: Mapping[DeviceId, float]
+    ) -> list[DeviceReading]:
         """Returns one reading per device; devices of which nothing new is known yet are left out."""
         self._start(tuple(device.local for device in devices))
-        if self._child is None:
-            return [DeviceReading(device_id=each.device_id, why=self._problem) for each in devices]
         answer: DeviceAnswer | None = None
         try:
-            for _ in range(LOOKS_MAX):
+            for _ in range(LOOKS_MAX if self._child is not None else 0):
+                assert self._child is not None
                 answer = self._child.ask(0.0)
                 if answer is not None:
                     break
                 await asyncio.sleep(LOOK_S)
         except NoIndicators as problem:
             self._fail(str(problem), problem.was_said)
-            return [DeviceReading(device_id=each.device_id, why=self._problem) for each in devices]
         if answer is None:
-            starting = not self._child.has_answered
-            return [DeviceReading(device_id=each.device_id, why=STARTING) for each in devices if starting]
+            if self._child is not None and self._child.has_answered:
+                return []
+            why = self._problem if self._child is None else STARTING
+            return [DeviceReading(device_id=each.device_id, why=why) for each in devices]
         self._retry_s = RETRY_S
         readings = (
-            reading_of(answer, at, each, self._clock(), self._fallback) for at, each in enumerate(devices)
+            reading_of(answer, at, each, memory_mib.get(each.device_id), self._clock(), self._fallback)
+            for at, each in enumerate(devices)
         )
         return [reading for reading in readings if reading is not None]
 
@@ -147,7 +153,9 @@ class Gpus:
     def _fail(self, problem: str, was_said: bool) -> None:
         self._child, self._problem = None, problem[:TEXT_MAX]
         if not was_said and self._wanted.source == "auto":
-            self._wanted = Wanted(source="nvml")  # What hung or died was mostly not plain NVML.
+            self._wanted = msgspec.structs.replace(
+                self._wanted, source="nvml"
+            )  # What hung or died was mostly not plain NVML.
             self._fallback = f" (after a try of all sources: {problem})"
         self._again_s = self._clock() + self._retry_s
         self._retry_s = min(2 * self._retry_s, RETRY_S_MAX)
@@ -159,7 +167,12 @@ class Gpus:
 
 
 def reading_of(
-    answer: DeviceAnswer, number: int, device: Device, now_s: float, note: str = ""
+    answer: DeviceAnswer,
+    number: int,
+    device: Device,
+    memory_mib: float | None,
+    now_s: float,
+    note: str = "",
 ) -> DeviceReading | None:
     """Returns one device's part of an answer; None if the answer says nothing new of the device. `note` is
     added to the reason."""
@@ -167,7 +180,6 @@ def reading_of(
     for sample in answer.timed((number,)):
         windows.add(sample)
     values = {name.value: each.mean for name, each in windows.summaries().items() if each.count}
-    memory = answer.memory[number] if number < len(answer.memory) else None
     problem = answer.problems[number] if number < len(answer.problems) else ""
     if not answer.samples and not problem:
         return None  # No new sample: the last one still counts, and ages.
@@ -175,9 +187,9 @@ def reading_of(
         device_id=device.device_id,
         source=answer.source if values else "",
         values={name: value for name, value in values.items() if value >= 0.0},
-        lasted_s=answer.samples[-1][1] - answer.samples[0][0] if values else None,
-        memory_used_mib=memory[0] if memory is not None else None,
-        age_s=max(0.0, now_s - answer.samples[-1][1]) if answer.samples else 0.0,
+        lasted_s=answer.samples[-1].at_s - answer.samples[0].since_s if values else None,
+        memory_used_mib=memory_mib,
+        age_s=max(0.0, now_s - answer.samples[-1].at_s) if answer.samples else 0.0,
         why=((problem or answer.why) + note)[:TEXT_MAX],
     )
 

@@ -32,10 +32,7 @@ def in_container(root: Path = Path("/")) -> bool:
 def user(pid: int) -> str:
     """Whose it is. Not by the owner of /proc/PID, which is root for any process that wants that; and lines
     end with a line feed alone: a process may name itself with any other byte."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").split("\n")
-    except OSError:
-        return ""
+    lines = _read(pid, "status").split("\n")
     return next((_name_of(int(line.split("\t")[1])) for line in lines if line.startswith("Uid:\t")), "")
 
 
@@ -49,27 +46,24 @@ def _name_of(uid: int) -> str:
 
 def name(pid: int) -> str:
     """The name that the kernel gives a process: at most 15 characters, and a zombie has one as well."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
-    except OSError:
-        return ""
+    return _read(pid, "comm").strip()
 
 
 def command(pid: int, characters_max: int) -> str:
     """The words of a process, on one line; its name where it has none."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return ""
+    words = _read(pid, "cmdline").split("\0")
     text = " ".join(word for word in words if word) or name(pid)
     text = " ".join("".join(char if char.isprintable() else "?" for char in text).split())
     return text if len(text) <= characters_max else f"{text[: characters_max - 3]}..."
 
 
 def environment(pid: int) -> dict[str, str]:
-    try:
-        data = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return {}
-    pairs = (entry.partition("=") for entry in data.decode(errors="replace").split("\0"))
+    pairs = (entry.partition("=") for entry in _read(pid, "environ").split("\0"))
     return {variable: value for variable, equals, value in pairs if equals}
+
+
+def _read(pid: int, what: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{what}").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""

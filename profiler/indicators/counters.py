@@ -10,33 +10,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 from cotenant.profiler.driver.facts import NvmlError
-from cotenant.profiler.driver.library import Library, handle_of, memory_mib, open_library
-from cotenant.profiler.indicators.sources import Indicator, SourceName, Wanted
-
-IndicatorValues = dict[Indicator, float]
-"""NaN where the driver has no value."""
+from cotenant.profiler.driver.library import Library, handle_of, open_library
+from cotenant.profiler.indicators.sources import Indicator, IndicatorValues, SourceName, Taken, Wanted
 
 
 class Unsupported(Exception):
     """The error of devices that have no such counters, or may not be asked; the text says why."""
-
-
-class Taken(NamedTuple):
-    """A sample of all devices, and the time it is about (monotonic clock)."""
-
-    since_s: float
-    at_s: float
-    period_s: float
-    devices: list[IndicatorValues]
-    """One per device asked for, in that order; empty for a device that failed."""
-
-
-class DeviceMemory(NamedTuple):
-    used_mib: float
-    total_mib: float
 
 
 class Counters:
@@ -74,10 +56,6 @@ class Counters:
 
     def read_devices(self, at_s: float) -> list[IndicatorValues] | None:
         """The values of all devices since `_at_s`; None: nothing new. Raises Unsupported."""
-        raise NotImplementedError
-
-    def memory(self) -> list[DeviceMemory | None]:
-        """The memory of each device, now."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -172,17 +150,6 @@ class DriverCounters(Counters):
                 self._problems[number] = f"NVML: {error.what}"
         self._check()
         return devices
-
-    def memory(self) -> list[DeviceMemory | None]:
-        """What is in use, whoever uses it."""
-        return [None if handle is None else self._memory_of(handle) for handle in self._handles]
-
-    def _memory_of(self, handle: Any) -> DeviceMemory | None:
-        try:
-            now = memory_mib(self._nvml, handle)
-        except NvmlError:
-            return None
-        return None if now.total_mib is None else DeviceMemory(float(now.taken_mib), float(now.total_mib))
 
     def close(self) -> None:
         self._nvml.close()

@@ -17,8 +17,9 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import psutil
 
@@ -31,6 +32,8 @@ from cotenant.profiler.indicators.sources import (
     Timed,
     missing,
 )
+
+AnswerT = TypeVar("AnswerT")
 
 PERIOD_S = 0.1
 TICKS_PERIOD_S = 0.5
@@ -47,7 +50,7 @@ class Usage:
 
     def __init__(self, roots: Iterable[int], clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._roots = [process for pid in roots if (process := _open(pid)) is not None]
+        self._roots = [root for pid in roots if (root := _living(partial(psutil.Process, pid), None))]
         self._tree: list[psutil.Process] = list(self._roots)
         self._scanned_s = -_RESCAN_PERIOD_S
         self._cpu_s_max = 0.0
@@ -65,7 +68,7 @@ class Usage:
 
     def cpu_s(self) -> float:
         """User and system seconds so far, waited-for children included. Never falls."""
-        total_s = sum(_cpu_times(process) for process in self.processes())
+        total_s = sum(_cpu_s(process) for process in self.processes())
         self._cpu_s_max = max(self._cpu_s_max, total_s)
         return self._cpu_s_max
 
@@ -141,26 +144,21 @@ def _group_cpu_s(cpu_stat: Path) -> float | None:
     return next((int(line.split()[1]) / 1e6 for line in lines if line.startswith("usage_usec ")), None)
 
 
-def _open(pid: int) -> psutil.Process | None:
+def _living(ask: Callable[[], AnswerT], otherwise: AnswerT) -> AnswerT:
+    """The answer about a process, or what stands for it when the process has gone."""
     try:
-        return psutil.Process(pid)
+        return ask()
     except psutil.NoSuchProcess:
-        return None
+        return otherwise
 
 
 def _process_tree(root: psutil.Process) -> list[psutil.Process]:
-    try:
-        return [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
+    return _living(lambda: [root, *root.children(recursive=True)], [])
 
 
-def _cpu_times(process: psutil.Process) -> float:
-    try:
-        times = process.cpu_times()
-    except psutil.NoSuchProcess:
-        return 0.0
-    return float(times.user + times.system + times.children_user + times.children_system)
+def _cpu_s(process: psutil.Process) -> float:
+    # User, system, and both of the children that were waited for.
+    return _living(lambda: float(sum(process.cpu_times()[:4])), 0.0)
 
 
 def _runnable_threads(pid: int) -> int:

@@ -23,12 +23,10 @@ from typing import Any, Final, Self
 from cotenant.profiler.indicators.counters import (
     STUCK,
     Counters,
-    DeviceMemory,
-    IndicatorValues,
     Movement,
     Unsupported,
 )
-from cotenant.profiler.indicators.sources import Fresh, Indicator, SourceName, Wanted
+from cotenant.profiler.indicators.sources import Fresh, Indicator, IndicatorValues, SourceName, Wanted
 
 BINDINGS: Final = (
     "/usr/share/datacenter-gpu-manager-4/bindings/python3",
@@ -59,9 +57,6 @@ FIELDS: Final[dict[Indicator, int]] = {
 FEWER: Final = (9, 7, 5)
 """So many of them are asked for where the engine does not take them all: without the pipes beside the tensor
 pipe, without NVLink, without PCIe."""
-MEMORY_TOTAL: Final = 250
-MEMORY_USED: Final = 252
-"""MiB."""
 BUSY: Final = 203
 """NVML's utilisation, in percent."""
 
@@ -99,10 +94,8 @@ class Dcgm(Counters):
             mark = f"cotenant-{os.getpid()}-{secrets.token_hex(4)}"  # Pids repeat between containers.
             self._group = system.GetGroupWithGpuIds(mark, [gpu for gpu in self._gpus if gpu is not None])
             self._counters = self._watch(pydcgm, mark, self._measurable())
-            self._states = pydcgm.DcgmFieldGroup(
-                self._handle, name=f"{mark}-states", fieldIds=[MEMORY_TOTAL, MEMORY_USED, BUSY]
-            )
-            self._group.samples.WatchFields(self._states, 1_000_000, KEPT_S, 0)
+            self._busy = pydcgm.DcgmFieldGroup(self._handle, name=f"{mark}-busy", fieldIds=[BUSY])
+            self._group.samples.WatchFields(self._busy, 1_000_000, KEPT_S, 0)
             system.UpdateAllFields(True)
         except self._errors as error:
             raise Unsupported(f"DCGM at {address}: {error_text(error)}") from None
@@ -138,9 +131,9 @@ class Dcgm(Counters):
         found = self._latest(self._counters)
         self._problems = ["" if each else "DCGM knows nothing of this GPU" for each in found]
         gracts = [_value(known, FIELDS[Indicator.GRACT]) for known in found]
-        states = self._latest(self._states) if 0.0 in gracts else [{}] * len(found)
+        busy = self._latest(self._busy) if 0.0 in gracts else [{}] * len(found)
         devices: list[IndicatorValues] = []
-        for number, (known, state, gract) in enumerate(zip(found, states, gracts, strict=True)):
+        for number, (known, state, gract) in enumerate(zip(found, busy, gracts, strict=True)):
             new = {
                 name: self._fresh[number][name].take(_value(known, field), _stamp_s(known, field))
                 for name, field in FIELDS.items()
@@ -158,12 +151,6 @@ class Dcgm(Counters):
         except self._errors as error:
             raise Unsupported(f"DCGM: {error_text(error)}") from None
         return [known.get(gpu, {}) for gpu in self._gpus]
-
-    def memory(self) -> list[DeviceMemory | None]:
-        found = [
-            (_value(each, MEMORY_USED), _value(each, MEMORY_TOTAL)) for each in self._latest(self._states)
-        ]
-        return [None if math.isnan(used + total) else DeviceMemory(used, total) for used, total in found]
 
     def close(self) -> None:
         """The engine forgets what we asked for when we disconnect."""

@@ -15,21 +15,21 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, TextIO, get_args
+from typing import Final, TextIO
 
 import msgspec
 
 from cotenant.profiler.driver.facts import is_mig_instance
 from cotenant.profiler.driver.library import own_output
-from cotenant.profiler.indicators.counters import Counters, IndicatorValues, Taken, Unsupported
+from cotenant.profiler.driver.probe_client import REASON_CHARS
+from cotenant.profiler.indicators.counters import Counters, Unsupported
 from cotenant.profiler.indicators.device_process import (
     MIG_HAS_NONE,
     ORDER,
     DeviceAnswer,
     Explanation,
-    Finding,
 )
-from cotenant.profiler.indicators.sources import Wanted, Wish
+from cotenant.profiler.indicators.sources import IndicatorValues, Taken, Wanted, Wish
 
 BACKLOG_MAX: Final = 200
 """Samples that nobody asked for; older ones are lost, and said to be."""
@@ -73,37 +73,34 @@ def open_source(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
     return counters
 
 
-def choose(wanted: Wanted, uuids: Sequence[str]) -> tuple[Counters | None, Explanation]:
+def choose(wanted: Wanted, uuids: Sequence[str]) -> tuple[Counters | None, str]:
     """The first that works for all devices, else the first that works for most; and how each one did."""
     if all(map(is_mig_instance, uuids)):
-        return None, Explanation(problem=MIG_HAS_NONE)
-    findings: list[Finding] = []
+        return None, MIG_HAS_NONE
     best: Counters | None = None
+    about, passed_over = "", []
     for source in ORDER if wanted.source == "auto" else (wanted.source,):
         try:
             counters = open_source(source, wanted, uuids)
         except Unsupported as why:
-            findings.append(Finding(source=source, usable=False, why=str(why)[:300]))
+            passed_over.append(f"not {source}: {why}"[:REASON_CHARS])
             continue
-        lacking = [problem for problem in counters.problems() if problem]
-        if best is None or len(lacking) < sum(map(bool, best.problems())):
-            if best is not None:
-                findings = [_passed_over(each) if each.usable else each for each in findings]
-                best.close()
-            best = counters
-            about = counters.about.format(period=counters.period_s)
-            some = f"; {len(lacking)} of {len(uuids)} without: {lacking[0]}" if lacking else ""
-            findings.append(Finding(source=source, usable=True, why=(about + some)[:300]))
-        else:
-            findings.append(Finding(source=source, usable=False, why="not of more devices"))
+        lacking = list(filter(None, counters.problems()))
+        if best is not None and len(lacking) >= sum(map(bool, best.problems())):
+            passed_over.append(f"not {source}: not of more devices")
             counters.close()
+            continue
+        if best is not None:
+            passed_over.append(f"not {best.name}: not of all devices ({about})"[:REASON_CHARS])
+            best.close()
+        some = f"; {len(lacking)} of {len(uuids)} without: {lacking[0]}" if lacking else ""
+        best, about = counters, counters.about.format(period=counters.period_s) + some
         if not lacking:
             break
-    return best, Explanation(findings=tuple(findings))
-
-
-def _passed_over(found: Finding) -> Finding:
-    return Finding(source=found.source, usable=False, why=f"not of all devices ({found.why})"[:300])
+    others = "; ".join(passed_over)
+    if best is None:
+        return None, others
+    return best, f"{best.name}: {about}"[:REASON_CHARS] + (f" ({others})" if others else "")
 
 
 # --- Serving ---------------------------------------------------------------------------------------
@@ -147,16 +144,12 @@ class Reader:
     def answer(self) -> DeviceAnswer:
         """All samples since the last one."""
         counters, lost = self._counters, self._lost
-        samples = tuple(
-            (each.since_s, each.at_s, each.period_s, tuple(map(_finite, each.devices)))
-            for each in self._backlog
-        )
+        samples = tuple(each._replace(devices=list(map(_finite, each.devices))) for each in self._backlog)
         self._backlog.clear()
         self._lost = 0
         return DeviceAnswer(
             source=counters.name, why=self._why, lacks=counters.lacks, offers=frozenset(counters.offers),
-            gauges=counters.gauges, samples=samples, memory=tuple(counters.memory()),
-            problems=tuple(counters.problems()), lost=lost,
+            gauges=counters.gauges, samples=samples, problems=tuple(counters.problems()), lost=lost,
         )  # fmt: skip
 
 
@@ -183,23 +176,21 @@ def serve(reader: Reader, answers: TextIO) -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     known = argparse.ArgumentParser(prog="device_child", description=(__doc__ or "").splitlines()[0])
-    known.add_argument("--source", choices=get_args(Wish), default="auto")
-    known.add_argument("--dcgm", default=Wanted().dcgm)
-    known.add_argument("--exporter", default="")
-    known.add_argument("--every-s", type=float, default=0.0)
+    for name, default in msgspec.structs.asdict(Wanted()).items():
+        known.add_argument(f"--{name.replace('_', '-')}", default=default, type=type(default))
     known.add_argument("--explain", action="store_true")
     known.add_argument("uuids", nargs="+")
     flags = known.parse_args(words)
-    wanted = Wanted(source=flags.source, dcgm=flags.dcgm, exporter=flags.exporter, every_s=flags.every_s)
+    wanted = msgspec.convert({name: getattr(flags, name) for name in Wanted.__struct_fields__}, Wanted)
     answers = own_output()
-    counters, explanation = choose(wanted, flags.uuids)
+    counters, why = choose(wanted, flags.uuids)
     if flags.explain:
-        say(explanation, answers)
+        say(Explanation(chosen=None if counters is None else counters.name, why=why), answers)
         return 0
     try:
         if counters is None:
-            raise Unsupported(explanation.why)
-        serve(Reader(counters, explanation.why), answers)
+            raise Unsupported(why)
+        serve(Reader(counters, why), answers)
         counters.close()
     except Unsupported as problem:
         say(DeviceAnswer(problem=str(problem)), answers)

@@ -24,9 +24,11 @@ from cotenant.profiler.indicators.sources import (
     NOTHING_NEW,
     OF_DEVICES,
     Indicator,
+    IndicatorValues,
     Reading,
     Sample,
     SourceName,
+    Taken,
     Timed,
     Wanted,
     Wish,
@@ -42,34 +44,11 @@ MIG_HAS_NONE: Final = "unknown: a MIG instance has no counters of its own"
 CHILD: Final = "cotenant.profiler.indicators.device_child"
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A source that was tried, or why it was not."""
-
-    source: Wish
-    usable: bool
-    why: str
-
-
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """All that were tried, in order; the first usable one was chosen."""
+    """Which source was chosen, if one works, and why it: what was passed over, and for which reason."""
 
-    findings: tuple[Finding, ...] = ()
-    problem: str = ""
-    """No source could be tried at all."""
-
-    @property
-    def chosen(self) -> Finding | None:
-        return next((each for each in self.findings if each.usable), None)
-
-    @property
-    def why(self) -> str:
-        """The explanation in one line: what is used, and what was passed over for which reason."""
-        if self.problem:
-            return self.problem
-        passed_over = "; ".join(f"not {each.source}: {each.why}" for each in self.findings if not each.usable)
-        if self.chosen is None:
-            return passed_over or "no source was tried"
-        return f"{self.chosen.source}: {self.chosen.why}" + (f" ({passed_over})" if passed_over else "")
+    chosen: SourceName | None = None
+    why: str
 
 
 def words_of(wanted: Wanted, uuids: Sequence[str]) -> list[str]:
@@ -83,12 +62,12 @@ def explain(
 ) -> Explanation:
     """Try the sources for these GPUs and say how it went."""
     if not uuids:
-        return Explanation(problem="no CUDA device: a CPU slot's indicators come from /proc and psutil")
+        return Explanation(why="no CUDA device: a CPU slot's indicators come from /proc and psutil")
     words = [*words_of(wanted if wanted is not None else Wanted(), uuids), "--explain"]
     try:
         return ask(words, Explanation, timeout_s, whom="the sources of indicators")
     except NoProbeAnswer as why:
-        return Explanation(problem=str(why))
+        return Explanation(why=str(why))
 
 
 # --- The process -----------------------------------------------------------------------------------
@@ -110,10 +89,7 @@ class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     lacks: str = ""
     offers: frozenset[Indicator] = frozenset()
     gauges: frozenset[Indicator] = frozenset()
-    samples: tuple[tuple[float, float, float, tuple[dict[Indicator, float], ...]], ...] = ()
-    """Since, at (monotonic clock), period, and per device what it has values of."""
-    memory: tuple[tuple[float, float] | None, ...] = ()
-    """Per device: MiB used, MiB in all."""
+    samples: tuple[Taken, ...] = ()
     problems: tuple[str, ...] = ()
     lost: int = 0
     """Samples that nobody asked for in time."""
@@ -121,12 +97,17 @@ class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     def timed(self, numbers: Sequence[int]) -> list[Timed]:
         """The samples of the devices with these numbers: the mean of each indicator over them."""
         return [
-            Timed(since_s=since_s, at_s=at_s, period_s=period_s, values=self._means(numbers, devices))
-            for since_s, at_s, period_s, devices in self.samples
-            if at_s > since_s and period_s > 0.0 and max(numbers) < len(devices)
+            Timed(
+                since_s=each.since_s,
+                at_s=each.at_s,
+                period_s=each.period_s,
+                values=self._means(numbers, each.devices),
+            )
+            for each in self.samples
+            if each.at_s > each.since_s and each.period_s > 0.0 and max(numbers) < len(each.devices)
         ]
 
-    def _means(self, numbers: Sequence[int], devices: Sequence[dict[Indicator, float]]) -> Sample:
+    def _means(self, numbers: Sequence[int], devices: Sequence[IndicatorValues]) -> Sample:
         readings = {
             name: [self._reading(number, devices[number], name) for number in numbers] for name in OF_DEVICES
         }
@@ -137,7 +118,7 @@ class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
             for name, found in readings.items()
         }
 
-    def _reading(self, device: int, known: dict[Indicator, float], name: Indicator) -> Reading:
+    def _reading(self, device: int, known: IndicatorValues, name: Indicator) -> Reading:
         """The value of one indicator of one device in one sample."""
         if name in known:
             return Reading(value=known[name], source=self.source, gauge=name in self.gauges)

@@ -22,13 +22,10 @@ from urllib.parse import urlsplit
 from cotenant.profiler.indicators.counters import (
     STUCK,
     Counters,
-    DeviceMemory,
-    IndicatorValues,
     Movement,
-    Taken,
     Unsupported,
 )
-from cotenant.profiler.indicators.sources import Indicator, SourceName, Wanted
+from cotenant.profiler.indicators.sources import Indicator, IndicatorValues, SourceName, Taken, Wanted
 
 PERIOD_S: Final = 1.0
 ANSWER_S_MAX: Final = 2.0
@@ -50,8 +47,6 @@ METRICS: Final[dict[Indicator, tuple[str, ...]]] = {
 }
 """Before DCGM 4.6, and since; behind `DCGM_FI_PROF_`."""
 NAMES: Final = {f"DCGM_FI_PROF_{metric}": name for name, metrics in METRICS.items() for metric in metrics}
-USED, FREE = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"
-"""MiB."""
 BUSY: Final = "DCGM_FI_DEV_GPU_UTIL"
 """NVML's utilisation, in percent."""
 _LINE: Final = re.compile(
@@ -124,10 +119,6 @@ class Exporter(Counters):
     def _shown(self) -> list[dict[str, float]]:
         """The newest page's metrics of each device."""
         return [self._page.get(uuid, {}) for uuid in self._uuids]
-
-    def memory(self) -> list[DeviceMemory | None]:
-        found = [(each.get(USED, math.nan), each.get(FREE, math.nan)) for each in self._shown()]
-        return [None if math.isnan(used + free) else DeviceMemory(used, used + free) for used, free in found]
 
 
 def check_url(url: str) -> str:

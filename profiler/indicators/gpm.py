@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from cotenant.profiler.driver.library import MIB, Library
-from cotenant.profiler.indicators.counters import DriverCounters, IndicatorValues, Unsupported
-from cotenant.profiler.indicators.sources import Indicator, SourceName
+from cotenant.profiler.indicators.counters import DriverCounters, Unsupported
+from cotenant.profiler.indicators.sources import Indicator, IndicatorValues, SourceName
 
 PERIOD_S: Final = 0.11
 SHARES: Final[dict[Indicator, int]] = {

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from cotenant.profiler.driver.library import Library
-from cotenant.profiler.indicators.counters import DriverCounters, IndicatorValues
-from cotenant.profiler.indicators.sources import Counter, Indicator, SourceName
+from cotenant.profiler.indicators.counters import DriverCounters
+from cotenant.profiler.indicators.sources import Counter, Indicator, IndicatorValues, SourceName
 
 PERIOD_S_MIN: Final = 0.2
 PCIE_S: Final = 0.04

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -56,6 +56,9 @@ class Window:
     def __init__(self) -> None:
         self._all = Moments()
         self._in_time = Moments()
+        self.period_s = math.nan
+        self.reason = ""
+        """Why the last missing value is missing."""
 
     def add(self, value: float, lasted_s: float, period_s: float, *, gauge: bool = False) -> None:
         """Adds a sample to the window.
@@ -68,6 +71,7 @@ class Window:
         """
         if lasted_s <= 0.0 or period_s <= 0.0:
             raise ValueError(f"a sample takes time, got {lasted_s} s at a period of {period_s} s")
+        self.period_s = period_s
         if math.isnan(value):
             return
         weight_s = min(lasted_s, period_s) if gauge else lasted_s
@@ -88,11 +92,6 @@ class Window:
     def count(self) -> int:
         """Samples in the mean."""
         return self._all.count
-
-    @property
-    def late(self) -> int:
-        """Of those, the late ones, which are not in the variance."""
-        return self.count - self._in_time.count
 
 
 class Counter:
@@ -183,6 +182,20 @@ OF_THE_HOST: Final = (Indicator.CPU, Indicator.NETTX, Indicator.NETRX)
 OF_DEVICES: Final = tuple(name for name in Indicator if name not in OF_THE_HOST)
 
 
+IndicatorValues = dict[Indicator, float]
+"""NaN where there is no value."""
+
+
+class Taken(NamedTuple):
+    """A sample of all devices, and the time it is about (monotonic clock)."""
+
+    since_s: float
+    at_s: float
+    period_s: float
+    devices: list[IndicatorValues]
+    """One per device asked for, in that order; empty for a device that failed."""
+
+
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """The wish that the settings state."""
 
@@ -231,23 +244,6 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     values: Sample
 
 
-class MetricsSource(Protocol):
-    """The place where indicators come from."""
-
-    @property
-    def name(self) -> SourceName: ...
-
-    @property
-    def period_s(self) -> float:
-        """How often to ask."""
-
-    def samples(self) -> tuple[Timed, ...]:
-        """All since the last question, oldest first; never waits for long. There is none before the second
-        question: nothing to compare with."""
-
-    def close(self) -> None: ...
-
-
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Mean and variance of one indicator over a window; both NaN where nothing was measured."""
 
@@ -259,8 +255,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Of the sampling, as intended."""
     source: SourceName
     reason: str = ""
-    late: int = 0
-    """Of `count`, those that came late: in the mean, not in the variance."""
 
 
 class Windows:
@@ -269,8 +263,6 @@ class Windows:
     def __init__(self) -> None:
         self._windows: dict[Indicator, Window] = {}
         self._sources: dict[Indicator, SourceName] = {}
-        self._reasons: dict[Indicator, str] = {}
-        self._periods: dict[Indicator, float] = {}
 
     def __bool__(self) -> bool:
         return bool(self._windows)
@@ -283,12 +275,10 @@ class Windows:
             if source != reading.source:
                 both = sorted((source, reading.source))
                 raise ValueError(f"one window must have one source per indicator, got {both}")
-            self._periods[name] = sample.period_s
             window = self._windows.setdefault(name, Window())
             lasted_s = sample.at_s - sample.since_s
             window.add(reading.value, lasted_s, sample.period_s, gauge=reading.gauge)
-            if reading.missing:
-                self._reasons[name] = reading.reason
+            window.reason = reading.reason or window.reason
 
     def summaries(self) -> dict[Indicator, Summary]:
         """The summaries, one per indicator that occurred; readings that are missing count neither way."""
@@ -296,15 +286,14 @@ class Windows:
 
     def _summary(self, name: Indicator) -> Summary:
         window = self._windows[name]
-        reason = self._reasons.get(name, "") if not window.count else ""
+        reason = window.reason if not window.count else ""
         if window.count and math.isnan(window.variance):
             reason = "fewer than two samples in time have no variance"
         return Summary(
             mean=window.mean,
             variance=window.variance,
             count=window.count,
-            period_s=self._periods[name],
+            period_s=window.period_s,
             source=self._sources[name],
             reason=reason,
-            late=window.late,
         )

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from cotenant.profiler.indicators.counters import STUCK, DeviceMemory, Unsupported
+from cotenant.profiler.indicators.counters import STUCK, Unsupported
 from cotenant.profiler.indicators.exporter import PAGE_BYTES_MAX, Exporter, check_url, parse
 from cotenant.profiler.indicators.sources import Indicator
 
@@ -78,7 +78,6 @@ def test_names_of_before_and_since_4_6_are_known_and_what_is_no_number_is_missin
     taken = exporter.read()
     assert taken is not None
     assert taken.devices == [{Indicator.SMACT: 0.5, Indicator.TENSO: 0.125, Indicator.PCITX: 1.5e9}]
-    assert exporter.memory() == [DeviceMemory(2048.0, 8192.0)]
 
 
 def test_what_stands_in_a_label_is_no_value_and_may_hold_braces() -> None:

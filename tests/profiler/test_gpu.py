@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ GPU = "GPU-1"
 
 ANSWER = {
     "source": "gpm", "why": "gpm: it is", "lacks": "no such counter", "offers": ["SMACT", "FP32A"],
-    "gauges": [], "samples": [], "memory": [None], "problems": [""], "lost": 0,
+    "gauges": [], "samples": [], "problems": [""], "lost": 0,
 }  # fmt: skip
 SAYS = "import sys, json\nfor n, _ in enumerate(sys.stdin): print({}, flush=True)"
 
@@ -157,8 +158,8 @@ def test_asking_does_not_wait_for_a_process_that_starts() -> None:
 def test_without_a_driver_every_source_is_named_with_its_reason(libraries: Callable[..., None]) -> None:
     libraries(nvml={"driver": False})
     found = explain([GPU])
-    assert [each.source for each in found.findings] == ["gpm", "dcgm", "exporter", "nvml"]
-    assert found.chosen is None and not any(each.usable for each in found.findings)
+    assert found.chosen is None
+    assert re.findall(r"not (\w+): ", found.why) == ["gpm", "dcgm", "exporter", "nvml"]
     assert (
         "not gpm: NVML: the NVIDIA driver is not loaded" in found.why and "no DCGM bindings in" in found.why
     )
@@ -232,11 +233,11 @@ def test_counters_that_stay_0_on_a_busy_gpu_are_no_measurement(libraries: Callab
     still = {"1001": 0.0, "1002": 0.0}
     libraries(nvml={}, dcgm={"gpus": {"0": GPU}, "values": {**still, "203": 100}})
     found = explain([GPU])
-    assert found.chosen is not None and found.chosen.source == "nvml"
+    assert found.chosen == "nvml"
     assert f"not dcgm: {STUCK}" in found.why
     libraries(nvml={}, dcgm={"gpus": {"0": GPU}, "values": {**still, "203": 10}})
     found = explain([GPU])
-    assert found.chosen is not None and found.chosen.source == "dcgm", "an idle GPU reads 0 as well"
+    assert found.chosen == "dcgm", "an idle GPU reads 0 as well"
 
 
 def test_an_idle_moment_of_a_busy_gpu_is_measured() -> None:
@@ -249,7 +250,7 @@ def test_an_idle_moment_of_a_busy_gpu_is_measured() -> None:
 def test_dcgm_whose_values_stay_blank_gives_way_to_nvml(libraries: Callable[..., None]) -> None:
     libraries(nvml={"nvlink": 100}, dcgm={"gpus": {"0": GPU}, "values": {}})
     found = explain([GPU])
-    assert found.chosen is not None and found.chosen.source == "nvml"
+    assert found.chosen == "nvml"
     assert "stay blank" in found.why and "they came with Hopper" in found.why
 
 
@@ -258,14 +259,14 @@ def test_a_gpu_that_is_gone_does_not_cost_the_others_their_best_source(
 ) -> None:
     libraries(nvml={"gpm": True, "gone": ["GPU-2"]})
     found = explain([GPU, "GPU-2"])
-    assert found.chosen is not None and found.chosen.source == "gpm"
-    assert "1 of 2 without: NVML: NVML error 6" in found.chosen.why
+    assert found.chosen == "gpm"
+    assert "1 of 2 without: NVML: NVML error 6" in found.why
 
 
 def test_a_source_of_all_devices_is_taken_before_a_better_one_of_some(libraries: Callable[..., None]) -> None:
     libraries(nvml={"gpm": [GPU]}, dcgm={"gpus": {"0": GPU, "1": "GPU-2"}, "values": {"1002": 0.5}})
     found = explain([GPU, "GPU-2"])
-    assert found.chosen is not None and found.chosen.source == "dcgm"
+    assert found.chosen == "dcgm"
     assert "not gpm: not of all devices" in found.why and "GPU-2 has no GPM counters" in found.why
 
 
@@ -280,14 +281,14 @@ def test_a_source_of_all_devices_is_taken_before_a_better_one_of_some(libraries:
 def test_what_cannot_be_reached_is_said(libraries: Callable[..., None], wanted: Wanted, why: str) -> None:
     libraries(nvml={}, dcgm={"gpus": {"0": GPU}})
     found = explain([GPU], wanted)
-    assert found.chosen is None and why in found.why and len(found.findings) == 1
+    assert found.chosen is None and why in found.why
 
 
 def test_the_engine_is_also_found_by_its_unix_socket(libraries: Callable[..., None]) -> None:
     says = {"gpus": {"0": GPU}, "values": {"1002": 0.5}, "listens": ["/run/dcgm.sock"]}
     libraries(nvml={}, dcgm=says)
     found = explain([GPU], Wanted(source="dcgm", dcgm="/run/dcgm.sock"))
-    assert found.chosen is not None and found.why == "dcgm: DCGM's host engine, every 0.1 s"
+    assert found.why == "dcgm: DCGM's host engine, every 0.1 s"
 
 
 def test_an_engine_that_hangs_does_not_take_anybody_with_it(libraries: Callable[..., None]) -> None:

@@ -81,17 +81,18 @@ def test_this_machines_own_file_is_understood() -> None:
 SAYS = {
     "source": "gpm", "why": "gpm: it works", "lacks": "none", "offers": ["SMACT", "DRAMA"], "gauges": [],
     "samples": [[1.0, 1.1, 0.1, [{"SMACT": 0.2, "DRAMA": 0.5}, {}]], [1.1, 1.2, 0.1, [{"SMACT": 0.4}, {}]]],
-    "memory": [[512.0, 16384.0], None], "problems": ["", "NVML: GPU is lost"], "lost": 0,
+    "problems": ["", "NVML: GPU is lost"], "lost": 0,
 }  # fmt: skip
 ANSWERS = f"import sys\nfor _ in sys.stdin: print({json.dumps(SAYS)!r}, flush=True)"
 FAKE_NVML = Path(__file__).parents[2] / "profiler" / "fake_nvml"
+MEMORY_MIB = {DeviceId("h1/gpu-1"): 512.0}
 TWO = [device("GPU-1", "cuda"), device("GPU-2", "cuda")]
 
 
 def until_told(gpus: Gpus) -> list[DeviceReading]:
     async def ask() -> list[DeviceReading]:
         for _ in range(500):
-            readings = await gpus.read(TWO)
+            readings = await gpus.read(TWO, MEMORY_MIB)
             if readings and readings[0].why != STARTING:
                 return readings
         raise AssertionError("the child never answered")
@@ -119,7 +120,7 @@ def test_the_real_child_reads_each_gpu_of_a_host(monkeypatch: pytest.MonkeyPatch
 
     async def until_measured() -> list[DeviceReading]:
         for _ in range(100_000):
-            readings = await gpus.read(TWO)
+            readings = await gpus.read(TWO, MEMORY_MIB)
             if readings and readings[0].values:
                 return readings
         raise AssertionError("the child never answered")
@@ -129,7 +130,7 @@ def test_the_real_child_reads_each_gpu_of_a_host(monkeypatch: pytest.MonkeyPatch
     finally:
         gpus.close()
     assert one.source == "nvml" and one.values["GRACT"] == 0.4 and "SMACT" not in one.values
-    assert one.memory_used_mib == 2048.0 and "not gpm" in one.why and "no SMACT" in one.why
+    assert one.memory_used_mib == 512.0 and "not gpm" in one.why and "no SMACT" in one.why
     assert two.values == {} and "fallen off the bus" in two.why
 
 
@@ -141,7 +142,7 @@ def test_a_child_that_fails_is_said_and_started_again_later() -> None:
         assert [each.why for each in until_told(gpus)] == ["no driver"] * 2
         assert gpus._child is None
         clock[0] = RETRY_S - 1
-        assert [each.why for each in asyncio.run(gpus.read(TWO))] == ["no driver"] * 2
+        assert [each.why for each in asyncio.run(gpus.read(TWO, MEMORY_MIB))] == ["no driver"] * 2
         assert gpus._child is None
         clock[0] = RETRY_S + 1
         until_told(gpus)
@@ -161,9 +162,9 @@ def test_after_one_that_died_without_a_word_plain_nvml_is_tried() -> None:
 
 @pytest.mark.parametrize("source", ["exporter", "nvml"])
 def test_a_source_that_has_nothing_new_says_nothing(source: str) -> None:
-    known = {**SAYS, "source": source, "samples": (), "problems": ("", ""), "memory": (None, None)}
+    known = {**SAYS, "source": source, "samples": (), "problems": ("", "")}
     answer = DeviceAnswer(**known)  # type: ignore[arg-type]
-    assert reading_of(answer, 0, TWO[0], 5.0) is None
+    assert reading_of(answer, 0, TWO[0], None, 5.0) is None
 
 
 def test_slots_and_their_tenants_memory_are_read_again_and_again() -> None:
