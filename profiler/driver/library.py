@@ -87,6 +87,11 @@ def own_output() -> TextIO:
     return answers
 
 
+def say(what: msgspec.Struct, output: TextIO) -> None:
+    """A line of JSON."""
+    print(msgspec.json.encode(what).decode(), file=output, flush=True)
+
+
 # --- One GPU ---------------------------------------------------------------------------------------
 
 

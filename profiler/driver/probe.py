@@ -30,6 +30,7 @@ from cotenant.profiler.driver.library import (
     open_library,
     own_output,
     remapping,
+    say,
 )
 
 # --- What only doctor asks -------------------------------------------------------------------------
@@ -162,16 +163,12 @@ def main() -> int:
     known.add_argument("--first", type=int, default=0, metavar="INDEX", help="leave out those before it")
     wanted = known.parse_args()
     output = own_output()
-
-    def say(facts: DriverFacts) -> None:
-        print(msgspec.json.encode(facts).decode(), file=output, flush=True)
-
     try:
         with open_library() as nvml:
             for facts in answers(nvml, diagnostics=wanted.diagnostics, first=wanted.first):
-                say(facts)
+                say(facts, output)
     except NvmlError as error:
-        say(DriverFacts(problem=error.what, problem_code=error.code))
+        say(DriverFacts(problem=error.what, problem_code=error.code), output)
     return 0
 
 

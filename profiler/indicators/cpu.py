@@ -55,16 +55,16 @@ class Usage:
         self._scanned_s = -_RESCAN_PERIOD_S
         self._cpu_s_max = 0.0
 
-    def processes(self, rescan: bool = False) -> tuple[psutil.Process, ...]:
+    def processes(self) -> list[psutil.Process]:
         """The live processes of the trees, roots first."""
         now_s = self._clock()
-        if rescan or now_s - self._scanned_s >= _RESCAN_PERIOD_S:
+        if now_s - self._scanned_s >= _RESCAN_PERIOD_S:
             self._scanned_s = now_s
             found = {process.pid: process for root in self._roots for process in _process_tree(root)}
             # A process whose parent has gone is no descendant any more, and still one of the job's.
             left = {process.pid: process for process in self._tree if process.is_running()}
             self._tree = list({**found, **left}.values())
-        return tuple(self._tree)
+        return self._tree
 
     def cpu_s(self) -> float:
         """User and system seconds so far, waited-for children included. Never falls."""

@@ -20,14 +20,13 @@ from typing import Final, TextIO
 import msgspec
 
 from cotenant.profiler.driver.facts import is_mig_instance
-from cotenant.profiler.driver.library import own_output
+from cotenant.profiler.driver.library import own_output, say
 from cotenant.profiler.driver.probe_client import REASON_CHARS
 from cotenant.profiler.indicators.counters import Counters, Unsupported
 from cotenant.profiler.indicators.device_process import (
     MIG_HAS_NONE,
     ORDER,
     DeviceAnswer,
-    Explanation,
 )
 from cotenant.profiler.indicators.sources import IndicatorValues, Taken, Wanted, Wish
 
@@ -157,10 +156,6 @@ def _finite(values: IndicatorValues) -> IndicatorValues:
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
-def say(what: msgspec.Struct, answers: TextIO) -> None:
-    print(msgspec.json.encode(what).decode(), file=answers, flush=True)
-
-
 def serve(reader: Reader, answers: TextIO) -> None:
     """Until standard input ends. Raises Unsupported."""
     asked = sys.stdin.fileno()
@@ -178,15 +173,11 @@ def main(words: Sequence[str] | None = None) -> int:
     known = argparse.ArgumentParser(prog="device_child", description=(__doc__ or "").splitlines()[0])
     for name, default in msgspec.structs.asdict(Wanted()).items():
         known.add_argument(f"--{name.replace('_', '-')}", default=default, type=type(default))
-    known.add_argument("--explain", action="store_true")
     known.add_argument("uuids", nargs="+")
     flags = known.parse_args(words)
     wanted = msgspec.convert({name: getattr(flags, name) for name in Wanted.__struct_fields__}, Wanted)
     answers = own_output()
     counters, why = choose(wanted, flags.uuids)
-    if flags.explain:
-        say(Explanation(chosen=None if counters is None else counters.name, why=why), answers)
-        return 0
     try:
         if counters is None:
             raise Unsupported(why)

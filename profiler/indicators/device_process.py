@@ -19,7 +19,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from cotenant.profiler.driver.probe_client import DRIVER_S_MAX, REASON_CHARS, Child, NoProbeAnswer, ask
+from cotenant.profiler.driver.probe_client import DRIVER_S_MAX, Child, NoProbeAnswer
 from cotenant.profiler.indicators.sources import (
     NOTHING_NEW,
     OF_DEVICES,
@@ -57,19 +57,6 @@ def words_of(wanted: Wanted, uuids: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", CHILD, *flags, *uuids]
 
 
-def explain(
-    uuids: Sequence[str], wanted: Wanted | None = None, timeout_s: float = EXPLAIN_S_MAX
-) -> Explanation:
-    """Try the sources for these GPUs and say how it went."""
-    if not uuids:
-        return Explanation(why="no CUDA device: a CPU slot's indicators come from /proc and psutil")
-    words = [*words_of(wanted if wanted is not None else Wanted(), uuids), "--explain"]
-    try:
-        return ask(words, Explanation, timeout_s, whom="the sources of indicators")
-    except NoProbeAnswer as why:
-        return Explanation(why=str(why))
-
-
 # --- The process -----------------------------------------------------------------------------------
 
 
@@ -77,6 +64,8 @@ START_S_MAX: Final = DRIVER_S_MAX
 """For the first answer: the driver is loaded, sources are tried."""
 ANSWER_S_MAX: Final = 5.0
 END_S: Final = 0.1
+PROBLEM_CHARS: Final = 1200
+"""Each of the sources may have a reason."""
 
 
 class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +166,7 @@ class DeviceProcess:
                 raise NoIndicators(self._problem)
             return None
         if answer.problem:
-            self.close(answer.problem[:REASON_CHARS])
+            self.close(answer.problem[:PROBLEM_CHARS])
             raise NoIndicators(self._problem, was_said=True)
         self._is_asked, self.has_answered = False, True
         return answer
@@ -188,3 +177,20 @@ class DeviceProcess:
         if self.child is not None:
             self.child.close(END_S)
         self.child = None
+
+
+def explain(
+    uuids: Sequence[str], wanted: Wanted | None = None, timeout_s: float = EXPLAIN_S_MAX
+) -> Explanation:
+    """Try the sources for these GPUs and say how it went."""
+    if not uuids:
+        return Explanation(why="no CUDA device: a CPU slot's indicators come from /proc and psutil")
+    process = DeviceProcess(words_of(wanted or Wanted(), uuids), timeout_s)
+    try:
+        answer = process.ask(timeout_s)
+    except NoIndicators as why:
+        return Explanation(why=str(why))
+    finally:
+        process.close()
+    assert answer is not None, "else the limit is over, which is said"
+    return Explanation(chosen=answer.source, why=answer.why)

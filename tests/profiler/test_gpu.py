@@ -294,8 +294,7 @@ def test_the_engine_is_also_found_by_its_unix_socket(libraries: Callable[..., No
 def test_an_engine_that_hangs_does_not_take_anybody_with_it(libraries: Callable[..., None]) -> None:
     libraries(nvml={}, dcgm={"gpus": {"0": GPU}, "hangs": True})
     assert (
-        "the sources of indicators did not answer within 0.5 s"
-        in explain([GPU], Wanted(source="dcgm"), timeout_s=0.5).why
+        "the driver did not answer within 0.5 s" in explain([GPU], Wanted(source="dcgm"), timeout_s=0.5).why
     )
 
 
