@@ -46,7 +46,7 @@ from cotenant.controller.system.metrics import Endpoint, MetricsProblem, open_en
 from cotenant.controller.system.sections import AgentSettings, Settings
 from cotenant.profiler.driver.facts import GpuFacts
 from cotenant.profiler.driver.probe_client import driver_facts
-from cotenant.profiler.driver.process_info import in_container, sees_host_processes
+from cotenant.profiler.driver.process_info import runs_in_container, sees_host_processes
 from cotenant.profiler.indicators.sources import Wanted
 
 T = TypeVar("T")
@@ -197,7 +197,7 @@ def _inventory(
             slot_memory_mib=agent.slot_memory_mib,
             oversubscribe=agent.oversubscribe,
             stand_in=not in_cluster,
-            whole_host=not (agent.allocation or in_container()) and sees_host_processes(),
+            whole_host=not (agent.allocation or runs_in_container()) and sees_host_processes(),
             driver=lambda: driver_facts(say=log),
         ),
         6,

@@ -21,7 +21,14 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.agent.host.gpu_offers import find_gap, is_busy, mig_type, reserve_mib, type_of, unserved
+from cotenant.agent.host.gpu_offers import (
+    find_gap,
+    gpus_only_on_the_bus,
+    is_busy,
+    mig_type,
+    reserve_mib,
+    type_of,
+)
 from cotenant.controller.domain import Device, DeviceId, HostId, texts
 from cotenant.profiler.driver.facts import COMPUTE_EXCLUSIVE_PROCESS, DriverFacts, GpuFacts, add_advice
 from cotenant.profiler.driver.probe_client import driver_facts, gpus_on_the_bus
@@ -106,7 +113,7 @@ def find(
         if facts.gpus:
             gpus = pick(facts.gpus, choice.picked)
             if whole_host and not choice.picked:
-                gpus += unserved(gpus, bus() or ())
+                gpus += gpus_only_on_the_bus(gpus, bus() or ())
             busy = tuple(each.uuid for gpu in gpus for each in (gpu, *gpu.instances) if is_busy(each))
             found = cuda_devices(gpus, host_id, memory_mib)
             gaps = ((gpu.index, *find_gap(gpu)) for gpu in gpus)

@@ -63,7 +63,7 @@ def find_gap(gpu: GpuFacts) -> tuple[str, int]:
     return next(((text, tenants_max) for text, tenants_max in said if text), ("", 2))
 
 
-def unserved(gpus: Sequence[GpuFacts], on_the_bus: Sequence[str]) -> tuple[GpuFacts, ...]:
+def gpus_only_on_the_bus(gpus: Sequence[GpuFacts], on_the_bus: Sequence[str]) -> tuple[GpuFacts, ...]:
     """The GPUs that are on the bus and that NVML does not count, each with its problem. Empty where NVML's
     own are not on that bus: it then says nothing of them."""
     known = {gpu.bus.lower()[-_BUS_CHARACTERS:] for gpu in gpus if gpu.bus}

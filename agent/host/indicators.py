@@ -177,7 +177,7 @@ def reading_of(
     """Returns one device's part of an answer; None if the answer says nothing new of the device. `note` is
     added to the reason."""
     windows = Windows()
-    for sample in answer.timed((number,)):
+    for sample in answer.samples_of((number,)):
         windows.add(sample)
     values = {name.value: each.mean for name, each in windows.summaries().items() if each.count}
     problem = answer.problems[number] if number < len(answer.problems) else ""

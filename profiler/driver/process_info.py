@@ -24,7 +24,7 @@ def sees_host_processes(root: Path = Path("/")) -> bool:
         return True
 
 
-def in_container(root: Path = Path("/")) -> bool:
+def runs_in_container(root: Path = Path("/")) -> bool:
     """Whether docker or podman says so; others may not."""
     return any((root / name).exists() for name in (".dockerenv", "run/.containerenv"))
 

@@ -83,7 +83,7 @@ class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     lost: int = 0
     """Samples that nobody asked for in time."""
 
-    def timed(self, numbers: Sequence[int]) -> list[Timed]:
+    def samples_of(self, numbers: Sequence[int]) -> list[Timed]:
         """The samples of the devices with these numbers: the mean of each indicator over them."""
         return [
             Timed(

@@ -131,7 +131,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     "mps/process.py": (KERNEL, frozenset((".read_bytes", ".read_text", "os.listdir"))),
     "mps/daemon.py": (RUNTIME, frozenset((".glob", ".unlink"))),
     "profiler/driver/probe_client.py": (KERNEL, frozenset((".iterdir", ".read_text"))),
-    "profiler/driver/process_info.py": (KERNEL, frozenset((".read_bytes", ".read_text"))),
+    "profiler/driver/process_info.py": (KERNEL, frozenset((".read_bytes",))),
     "profiler/indicators/cpu.py": (KERNEL, frozenset((".glob", ".read_text", "open", "os.listdir"))),
 }
 OS = frozenset((
@@ -297,7 +297,6 @@ DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "profiler/driver/library.py": (OURS, frozenset((".decode",))),
     "profiler/indicators/cpu.py": (NUMBERS, frozenset((".read_text",))),
     "profiler/indicators/dcgm.py": (OURS, frozenset((".decode",))),
-    "profiler/indicators/device_child.py": (OURS, frozenset((".decode",))),
 }
 # fmt: on
 

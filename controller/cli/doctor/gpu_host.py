@@ -19,7 +19,7 @@ import msgspec
 
 from cotenant.mps import device_memory
 from cotenant.profiler.driver.probe_client import gpus_on_the_bus
-from cotenant.profiler.driver.process_info import in_container, sees_host_processes
+from cotenant.profiler.driver.process_info import runs_in_container, sees_host_processes
 
 DCGM_PORT: Final = 5555
 EXPORTER_PORT: Final = 9400
@@ -82,7 +82,7 @@ def look(root: Path = Path("/")) -> HostFiles:
     on_the_bus = gpus_on_the_bus(root)
     return HostFiles(
         is_debian=is_debian(_text(root / "etc/os-release")),
-        container=in_container(root),
+        container=runs_in_container(root),
         own_pids=not sees_host_processes(root),
         user=_name(pwd.getpwuid, os.geteuid()),
         administrator=os.geteuid() == 0 or is_administrator(_text(root / "proc/self/status")),
