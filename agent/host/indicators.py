@@ -75,28 +75,23 @@ class IndicatorReader:
         devices = self._devices()
         self._slots.look()
         memory_mib = self._memory_seen_mib()
-        slots = [
-            self._slot(device, memory_mib.get(device.device_id)) for device in devices if device.kind == "cpu"
-        ]
         gpus = [device for device in devices if device.kind == "cuda" and device.state != "lost"]
-        parts = [
-            DeviceReading(
-                device_id=each.device_id, memory_used_mib=memory_mib.get(each.device_id), why=MIG_HAS_NONE
-            )
-            for each in gpus
-            if each.parent
+        readings = [
+            *(self._slot(device) for device in devices if device.kind == "cpu"),
+            *(DeviceReading(device_id=each.device_id, why=MIG_HAS_NONE) for each in gpus if each.parent),
+            *await self._gpus.read([gpu for gpu in gpus if not gpu.parent]),
         ]
-        whole = [gpu for gpu in gpus if not gpu.parent]
-        return (*slots, *parts, *await self._gpus.read(whole, memory_mib))
+        return tuple(
+            msgspec.structs.replace(each, memory_used_mib=memory_mib.get(each.device_id)) for each in readings
+        )
 
-    def _slot(self, device: Device, memory_mib: float | None) -> DeviceReading:
+    def _slot(self, device: Device) -> DeviceReading:
         values = self._slots.values(device)
         return DeviceReading(
             device_id=device.device_id,
             source=CPU_SOURCE if values else "",
             values=values,
             lasted_s=self._slots.lasted_s if values else None,
-            memory_used_mib=memory_mib,
             why=CPU_LACKS if values else "its cores were not all counted",
         )
 
@@ -116,30 +111,24 @@ class Gpus:
         self._fallback = ""
         """Why the sources are not tried in their order any more."""
 
-    async def read(
-        self, devices: Sequence[Device], memory_mib: Mapping[DeviceId, float]
-    ) -> list[DeviceReading]:
+    async def read(self, devices: Sequence[Device]) -> list[DeviceReading]:
         """Returns one reading per device; devices of which nothing new is known yet are left out."""
         self._start(tuple(device.local for device in devices))
         answer: DeviceAnswer | None = None
         try:
-            for _ in range(LOOKS_MAX if self._child is not None else 0):
-                assert self._child is not None
-                answer = self._child.ask(0.0)
-                if answer is not None:
+            for _ in range(LOOKS_MAX):
+                answer = self._child.ask(0.0) if self._child is not None else None
+                if self._child is None or answer is not None:
                     break
                 await asyncio.sleep(LOOK_S)
         except NoIndicators as problem:
             self._fail(str(problem), problem.was_said)
         if answer is None:
-            if self._child is not None and self._child.has_answered:
-                return []
-            why = self._problem if self._child is None else STARTING
-            return [DeviceReading(device_id=each.device_id, why=why) for each in devices]
+            why = self._problem if self._child is None else "" if self._child.has_answered else STARTING
+            return [DeviceReading(device_id=each.device_id, why=why) for each in devices if why]
         self._retry_s = RETRY_S
         readings = (
-            reading_of(answer, at, each, memory_mib.get(each.device_id), self._clock(), self._fallback)
-            for at, each in enumerate(devices)
+            reading_of(answer, at, each, self._clock(), self._fallback) for at, each in enumerate(devices)
         )
         return [reading for reading in readings if reading is not None]
 
@@ -153,9 +142,8 @@ class Gpus:
     def _fail(self, problem: str, was_said: bool) -> None:
         self._child, self._problem = None, problem[:TEXT_MAX]
         if not was_said and self._wanted.source == "auto":
-            self._wanted = msgspec.structs.replace(
-                self._wanted, source="nvml"
-            )  # What hung or died was mostly not plain NVML.
+            # What hung or died was mostly not plain NVML.
+            self._wanted = msgspec.structs.replace(self._wanted, source="nvml")
             self._fallback = f" (after a try of all sources: {problem})"
         self._again_s = self._clock() + self._retry_s
         self._retry_s = min(2 * self._retry_s, RETRY_S_MAX)
@@ -167,12 +155,7 @@ class Gpus:
 
 
 def reading_of(
-    answer: DeviceAnswer,
-    number: int,
-    device: Device,
-    memory_mib: float | None,
-    now_s: float,
-    note: str = "",
+    answer: DeviceAnswer, number: int, device: Device, now_s: float, note: str = ""
 ) -> DeviceReading | None:
     """Returns one device's part of an answer; None if the answer says nothing new of the device. `note` is
     added to the reason."""
@@ -188,7 +171,6 @@ def reading_of(
         source=answer.source if values else "",
         values={name: value for name, value in values.items() if value >= 0.0},
         lasted_s=answer.samples[-1].at_s - answer.samples[0].since_s if values else None,
-        memory_used_mib=memory_mib,
         age_s=max(0.0, now_s - answer.samples[-1].at_s) if answer.samples else 0.0,
         why=((problem or answer.why) + note)[:TEXT_MAX],
     )

@@ -176,11 +176,8 @@ def _describe(nvml: Library, handle: Any, index: int, uuid: str, *, is_divided: 
 def bus_id(nvml: Library, handle: Any) -> str:
     """Where it is on the PCI bus, `00000000:3B:00.0`; empty where the driver does not say."""
     where = nvml.maybe("nvmlDeviceGetPciInfo", handle)
-    return "" if where is None else _text(where.busId)
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+    found = "" if where is None else where.busId
+    return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
 
 
 # --- Memory ----------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ SAY_S: Final = 15.0
 LOADING: Final = "NVML has not answered for {:g} s; a driver that is being loaded may take minutes"
 TWIN: Final = "it has the UUID of GPU {0}, {1}: programs that name it would get that one"
 KILL_WAIT_S: Final = 2.0
+SOON_S: Final = 0.1
 STUCK_MAX: Final = 4
 REASON_CHARS: Final = 300
 LINE_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -114,7 +115,7 @@ class Child:
 
     def _last_word(self) -> str:
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(KILL_WAIT_S)
+            self.process.wait(KILL_WAIT_S if self._complaints is not None else SOON_S)
         said = b""
         if self._complaints is not None:
             self._complaints.seek(0)

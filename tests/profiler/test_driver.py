@@ -116,6 +116,13 @@ def test_who_may_not_ask_for_a_divided_gpus_memory_has_its_instances_all_the_sam
     assert (two.problem, two.memory_mib, [part.uuid for part in two.instances]) == ("", None, ["MIG-77aa"])
 
 
+def test_of_memory_that_is_the_hosts_only_that_of_named_processes_is_known(gpus: MockGpus) -> None:
+    gpus.say("fail nvmlDeviceGetMemoryInfo 3", f"process 0 {GONE} 300 C", f"process 0 {GONE + 1} -1 C")
+    one, two = driver_facts().gpus
+    assert [(gpu.problem, gpu.shared_memory, gpu.memory_mib) for gpu in (one, two)] == [("", True, None)] * 2
+    assert (one.taken_mib, two.taken_mib) == (300, 0)
+
+
 # --- Processes -------------------------------------------------------------------------------------
 
 

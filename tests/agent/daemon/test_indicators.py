@@ -85,14 +85,13 @@ SAYS = {
 }  # fmt: skip
 ANSWERS = f"import sys\nfor _ in sys.stdin: print({json.dumps(SAYS)!r}, flush=True)"
 FAKE_NVML = Path(__file__).parents[2] / "profiler" / "fake_nvml"
-MEMORY_MIB = {DeviceId("h1/gpu-1"): 512.0}
 TWO = [device("GPU-1", "cuda"), device("GPU-2", "cuda")]
 
 
 def until_told(gpus: Gpus) -> list[DeviceReading]:
     async def ask() -> list[DeviceReading]:
         for _ in range(500):
-            readings = await gpus.read(TWO, MEMORY_MIB)
+            readings = await gpus.read(TWO)
             if readings and readings[0].why != STARTING:
                 return readings
         raise AssertionError("the child never answered")
@@ -107,7 +106,7 @@ def test_each_gpu_has_its_own_values_and_its_own_trouble() -> None:
     finally:
         gpus.close()
     assert one.values == pytest.approx({"SMACT": 0.3, "DRAMA": 0.5}) and one.source == "gpm"
-    assert one.memory_used_mib == 512.0 and one.lasted_s == pytest.approx(0.2)
+    assert one.lasted_s == pytest.approx(0.2)
     assert two.values == {} and two.source == "" and two.why == "NVML: GPU is lost"
 
 
@@ -120,7 +119,7 @@ def test_the_real_child_reads_each_gpu_of_a_host(monkeypatch: pytest.MonkeyPatch
 
     async def until_measured() -> list[DeviceReading]:
         for _ in range(100_000):
-            readings = await gpus.read(TWO, MEMORY_MIB)
+            readings = await gpus.read(TWO)
             if readings and readings[0].values:
                 return readings
         raise AssertionError("the child never answered")
@@ -130,7 +129,7 @@ def test_the_real_child_reads_each_gpu_of_a_host(monkeypatch: pytest.MonkeyPatch
     finally:
         gpus.close()
     assert one.source == "nvml" and one.values["GRACT"] == 0.4 and "SMACT" not in one.values
-    assert one.memory_used_mib == 512.0 and "not gpm" in one.why and "no SMACT" in one.why
+    assert "not gpm" in one.why and "no SMACT" in one.why
     assert two.values == {} and "fallen off the bus" in two.why
 
 
@@ -142,7 +141,7 @@ def test_a_child_that_fails_is_said_and_started_again_later() -> None:
         assert [each.why for each in until_told(gpus)] == ["no driver"] * 2
         assert gpus._child is None
         clock[0] = RETRY_S - 1
-        assert [each.why for each in asyncio.run(gpus.read(TWO, MEMORY_MIB))] == ["no driver"] * 2
+        assert [each.why for each in asyncio.run(gpus.read(TWO))] == ["no driver"] * 2
         assert gpus._child is None
         clock[0] = RETRY_S + 1
         until_told(gpus)
@@ -164,7 +163,7 @@ def test_after_one_that_died_without_a_word_plain_nvml_is_tried() -> None:
 def test_a_source_that_has_nothing_new_says_nothing(source: str) -> None:
     known = {**SAYS, "source": source, "samples": (), "problems": ("", "")}
     answer = DeviceAnswer(**known)  # type: ignore[arg-type]
-    assert reading_of(answer, 0, TWO[0], None, 5.0) is None
+    assert reading_of(answer, 0, TWO[0], 5.0) is None
 
 
 def test_slots_and_their_tenants_memory_are_read_again_and_again() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from cotenant.agent.gpus import ProbeResult
+from cotenant.agent.gpus.watchers import WatchLineCodec
 from cotenant.agent.host import devices
 from cotenant.agent.host.devices import DeviceChoice, Inventory
 from cotenant.controller.domain import HostId
@@ -199,3 +203,24 @@ def test_gpus_that_only_the_bus_shows_are_listed_with_the_reason(
         names
     )
     assert [each.note.partition("), ")[0] for each in more] == [f"on the bus ({name}" for name in names]
+
+
+def test_a_gpu_without_memory_of_its_own_is_watched_as_one_that_answers(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    gpus.say("fail nvmlDeviceGetMemoryInfo 3", f"process 0 {os.getpid()} 300 C")
+    words = [
+        sys.executable,
+        "-m",
+        "cotenant.agent.gpus.nvml_watch",
+        "--gpu",
+        ONE,
+        "--attempts",
+        str(tmp_path),
+    ]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as watcher:
+        assert watcher.stdout is not None
+        lines = map(WatchLineCodec.decode, watcher.stdout)
+        found = next(line for line in lines if isinstance(line, ProbeResult))
+        watcher.kill()
+    assert (found.code, found.used_mib, [each.pid for each in found.processes]) == (0, 300, [os.getpid()])
