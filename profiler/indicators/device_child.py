@@ -15,6 +15,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Final, TextIO
 
 import msgspec
@@ -23,11 +24,7 @@ from cotenant.profiler.driver.facts import is_mig_instance
 from cotenant.profiler.driver.library import own_output, say
 from cotenant.profiler.driver.probe_client import REASON_CHARS
 from cotenant.profiler.indicators.counters import Counters, Unsupported
-from cotenant.profiler.indicators.device_process import (
-    MIG_HAS_NONE,
-    ORDER,
-    DeviceAnswer,
-)
+from cotenant.profiler.indicators.device_process import MIG_HAS_NONE, ORDER, DeviceAnswer
 from cotenant.profiler.indicators.sources import IndicatorValues, Taken, Wanted, Wish
 
 BACKLOG_MAX: Final = 200
@@ -39,30 +36,11 @@ FAILURES_MAX: Final = 5
 # --- Choosing --------------------------------------------------------------------------------------
 
 
-def class_of(source: Wish) -> type[Counters]:
-    """Only the source that is tried is loaded."""
-    match source:
-        case "gpm":
-            from cotenant.profiler.indicators.gpm import Gpm
-
-            return Gpm
-        case "dcgm":
-            from cotenant.profiler.indicators.dcgm import Dcgm
-
-            return Dcgm
-        case "exporter":
-            from cotenant.profiler.indicators.exporter import Exporter
-
-            return Exporter
-        case _:
-            from cotenant.profiler.indicators.nvml import Nvml
-
-            return Nvml
-
-
 def open_source(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
-    """A source that has shown a value. Raises Unsupported."""
-    counters = class_of(source).open(wanted, uuids)
+    """A source that has shown a value; only those that are tried are loaded. Raises Unsupported."""
+    module = import_module(f"cotenant.profiler.indicators.{source}")
+    kind: type[Counters] = getattr(module, source.capitalize())
+    counters = kind.open(wanted, uuids)
     try:
         counters.wait_for_value()
     except Unsupported:
