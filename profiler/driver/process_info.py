@@ -24,15 +24,13 @@ def sees_host_processes(root: Path = Path("/")) -> bool:
         return True
 
 
-def runs_in_container(root: Path = Path("/")) -> bool:
-    """Whether docker or podman says so; others may not."""
-    return any((root / name).exists() for name in (".dockerenv", "run/.containerenv"))
-
-
 def user(pid: int) -> str:
     """Whose it is. Not by the owner of /proc/PID, which is root for any process that wants that; and lines
     end with a line feed alone: a process may name itself with any other byte."""
-    lines = _read(pid, "status").split("\n")
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").split("\n")
+    except OSError:
+        return ""
     return next((_name_of(int(line.split("\t")[1])) for line in lines if line.startswith("Uid:\t")), "")
 
 
@@ -44,26 +42,34 @@ def _name_of(uid: int) -> str:
         return f"uid {uid}"
 
 
+def runs_in_container(root: Path = Path("/")) -> bool:
+    """Whether docker or podman says so; others may not."""
+    return any((root / name).exists() for name in (".dockerenv", "run/.containerenv"))
+
+
 def name(pid: int) -> str:
     """The name that the kernel gives a process: at most 15 characters, and a zombie has one as well."""
-    return _read(pid, "comm").strip()
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def command(pid: int, characters_max: int) -> str:
     """The words of a process, on one line; its name where it has none."""
-    words = _read(pid, "cmdline").split("\0")
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ""
     text = " ".join(word for word in words if word) or name(pid)
     text = " ".join("".join(char if char.isprintable() else "?" for char in text).split())
     return text if len(text) <= characters_max else f"{text[: characters_max - 3]}..."
 
 
 def environment(pid: int) -> dict[str, str]:
-    pairs = (entry.partition("=") for entry in _read(pid, "environ").split("\0"))
-    return {variable: value for variable, equals, value in pairs if equals}
-
-
-def _read(pid: int, what: str) -> str:
     try:
-        return Path(f"/proc/{pid}/{what}").read_bytes().decode(errors="replace")
+        data = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
-        return ""
+        return {}
+    pairs = (entry.partition("=") for entry in data.decode(errors="replace").split("\0"))
+    return {variable: value for variable, equals, value in pairs if equals}
