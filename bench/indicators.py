@@ -165,8 +165,8 @@ def of_an_exporter(seconds: float) -> list[Cost]:
     try:
         while child.ask(1.0) is None:
             pass
-        pid = child.pid
-        assert pid is not None
+        assert child.child is not None
+        pid = child.child.process.pid
         before_s, first, began_s = agent_footprint.cpu_s(pid), pages[0], time.monotonic()
         asked = threading.Event()
         while time.monotonic() < began_s + seconds:

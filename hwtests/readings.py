@@ -20,10 +20,10 @@ from cotenant.profiler.driver.facts import NvmlError
 from cotenant.profiler.driver.library import Library, handle_of, memory_mib, open_library
 from cotenant.profiler.indicators.counters import Unsupported
 from cotenant.profiler.indicators.cpu import CpuSource
-from cotenant.profiler.indicators.device_process import CHILD
+from cotenant.profiler.indicators.device_process import CHILD, START_S_MAX
 from cotenant.profiler.indicators.gpm import Gpm
 from cotenant.profiler.indicators.gpu import GpuSource
-from cotenant.profiler.indicators.sources import Indicator, Wanted, Wish
+from cotenant.profiler.indicators.sources import Indicator, Wanted, Windows, Wish
 from hwtests.device import Device
 
 DCGM_FIELDS: Final = {
@@ -50,17 +50,18 @@ class NoReading(Exception):
 
 def product(uuid: str, seconds: float, wish: Wish) -> Values:
     """As the product reads it: means over the window, of this source and of no other. Raises NoReading."""
-    source = _product(uuid, wish)
+    source, windows = _product(uuid, wish), Windows()
     try:
-        source.sample()
+        source.samples(START_S_MAX)  # It waits until the child has chosen its source.
         time.sleep(seconds)
-        sample = source.sample()
+        for sample in source.samples(START_S_MAX):
+            windows.add(sample)
     finally:
         source.close()
-    found = {name: reading.value for name, reading in sample.items() if reading.source == wish}
-    known = {name: value for name, value in found.items() if not math.isnan(value)}
+    found = windows.summaries()
+    known = {name: each.mean for name, each in found.items() if each.source == wish and each.count}
     if Indicator.GRACT not in known:
-        raise NoReading(sample[Indicator.GRACT].reason)
+        raise NoReading(found[Indicator.GRACT].reason if Indicator.GRACT in found else source.problem)
     return known
 
 
@@ -74,10 +75,10 @@ def gpm_cost(uuid: str, seconds: float) -> float:
 
     source = _product(uuid, "gpm")
     try:
-        first = source.sample()[Indicator.GRACT]  # It waits until the child has chosen its source.
+        source.samples(START_S_MAX)  # It waits until the child has chosen its source.
         child = next((each for each in psutil.Process().children() if CHILD in each.cmdline()), None)
         if source.problem or child is None:
-            raise NoReading(source.problem or first.reason or "the child that samples is not to be seen")
+            raise NoReading(source.problem or "the child that samples is not to be seen")
         before_s, since_s = _cpu_s(child), time.monotonic()
         while time.monotonic() - since_s < seconds:
             time.sleep(0.5)

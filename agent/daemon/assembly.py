@@ -15,10 +15,11 @@ from typing import Final, TypeVar
 import msgspec
 
 from cotenant.agent.containers import find_runtimes, offered_features
+from cotenant.agent.daemon.agent_log import log
 from cotenant.agent.daemon.core import AgentConfig, AgentMemory
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.daemon.supervisors import left_behind, stored_orders
-from cotenant.agent.gpus import GpuWatch, Mps, bus_address, offer_devices, prepare
+from cotenant.agent.gpus import GpuWatch, Mps, Timing, bus_address, offer_devices, prepare
 from cotenant.agent.host import devices, folders, jobside
 from cotenant.agent.host.cgroups import Cgroups, device_regions, find_cgroups, sweep
 from cotenant.agent.host.checkpoint_root import BadRoot, domain_of
@@ -44,7 +45,8 @@ from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
 from cotenant.controller.system.metrics import Endpoint, MetricsProblem, open_endpoint
 from cotenant.controller.system.sections import AgentSettings, Settings
 from cotenant.profiler.driver.facts import GpuFacts
-from cotenant.profiler.driver.process_info import sees_host_processes
+from cotenant.profiler.driver.probe_client import driver_facts
+from cotenant.profiler.driver.process_info import runs_in_container, sees_host_processes
 from cotenant.profiler.indicators.sources import Wanted
 
 T = TypeVar("T")
@@ -56,6 +58,8 @@ UNSEEN_PROCESSES: Final = (
     "this agent is in a PID namespace of its own: it cannot tell whose a process on a GPU is, and "
     "memory in use after a job counts as held until the co-tenant has ended too (`cotenant doctor`)"
 )
+COUNTERS_PER_PROBE: Final = 20
+"""How much more often counters are read than the driver is asked who is on the GPUs; at most."""
 _DAY_S: Final = 86_400.0
 
 
@@ -193,6 +197,8 @@ def _inventory(
             slot_memory_mib=agent.slot_memory_mib,
             oversubscribe=agent.oversubscribe,
             stand_in=not in_cluster,
+            whole_host=not (agent.allocation or runs_in_container()) and sees_host_processes(),
+            driver=lambda: driver_facts(say=log),
         ),
         6,
     )
@@ -275,6 +281,7 @@ def _config(
             source=settings.profiler.source,
             dcgm=settings.profiler.dcgm,
             exporter=settings.profiler.exporter,
+            every_s=agent.probe_s / COUNTERS_PER_PROBE,
         ),
         indicators_every_s=settings.metrics.every_s,
     )
@@ -297,6 +304,7 @@ def _watch(
         log=warnings.append,
         foreign=settings.agent.foreign,
         busy=inventory.busy,
+        timing=Timing(probe_s=settings.agent.probe_s),
     )
 
 

@@ -89,9 +89,9 @@ def plan(
     `one_uid`: all jobs here run as one user."""
     known = {gpu.uuid: gpu for gpu in gpus}
     cuda = [device for device in devices if device.kind == "cuda"]
-    why_not = {device.local: device.sharing_note for device in cuda if device.parent}
+    why_not = {device.local: device.sharing_note for device in cuda if device.sharing_note}
     for device in cuda:
-        if device.parent:
+        if device.sharing_note:
             continue
         found = detection.verdict(host, _facts(device.local, known.get(device.local)))
         if not found.usable:

@@ -50,9 +50,9 @@ from cotenant.profiler.driver.library import (
     handle_of,
     is_divided,
     memory_mib,
+    named_processes,
     open_library,
     place_of,
-    processes,
     recovery_action,
     remapping,
 )
@@ -160,7 +160,7 @@ class NvmlWatch:
             if not is_mig_instance(uuid) and is_divided(nvml, handle):
                 return ProbeResult(uuid=uuid, code=NOT_SUPPORTED, problem=NOW_DIVIDED)
             taken_mib = memory_mib(nvml, handle).taken_mib
-            everybody = processes(nvml, handle)
+            everybody, _ = named_processes(nvml, handle)
         except NvmlError as error:
             return _failed(uuid, error)
         remapped = remapping(nvml, gpu)

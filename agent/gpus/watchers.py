@@ -33,10 +33,10 @@ RunsCommand = Callable[[Sequence[str]], list[str]]
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
     probe_s: float = 2.0
     """Between two probes of a GPU."""
-    start_s: float = 60.0
+    start_s: float = 180.0
     """The first call of NVML may start the driver."""
     silent_s: float = 30.0
-    """A watcher that says nothing for so long hangs; it speaks at every probe."""
+    """A watcher that says nothing for so long after a probe is due hangs; it speaks at every probe."""
     retry_s: float = 5.0
     """Before a watcher is started again; doubled each time in a row up to `retry_s_max`."""
     retry_s_max: float = 300.0
@@ -108,8 +108,9 @@ class GpuWatcher:
             self._end(self._problem or "its watcher ended", None)
 
     def _take(self, data: bytes) -> None:
+        timing = self._timing
         self._alarm.cancel()
-        self._alarm = self._loop.call_later(self._timing.silent_s, self._silent)
+        self._alarm = self._loop.call_later(timing.probe_s + timing.silent_s, self._silent)
         try:
             line = WatchLineCodec.decode(data)
         except BadMessage:

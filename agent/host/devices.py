@@ -21,24 +21,20 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain import DIVIDED, MIG_TYPE, Device, DeviceId, HostId, texts
-from cotenant.profiler.driver.facts import (
-    COMPUTE_EXCLUSIVE_PROCESS,
-    COMPUTE_PROHIBITED,
-    DriverFacts,
-    GpuFacts,
-    add_advice,
+from cotenant.agent.host.gpu_offers import (
+    find_gap,
+    gpus_only_on_the_bus,
+    is_busy,
+    mig_type,
+    reserve_mib,
+    type_of,
 )
+from cotenant.controller.domain import Device, DeviceId, HostId, texts
+from cotenant.profiler.driver.facts import COMPUTE_EXCLUSIVE_PROCESS, DriverFacts, GpuFacts, add_advice
 from cotenant.profiler.driver.probe_client import driver_facts, gpus_on_the_bus
 
 AUTO_SLOTS_MAX: Final = 8
 SLOTS_MAX: Final = 1024
-IDLE_MIB_MAX: Final = 2048
-"""More than this on a GPU without visible processes is held by one that cannot be seen."""
-NO_INSTANCES: Final = (
-    "it is in MIG mode and has no instances: make some (`nvidia-smi mig -cgi PROFILE -C`, as root; "
-    "`nvidia-smi mig -lgip` lists profiles) or leave the mode (`nvidia-smi -mig 0`), and restart the agent"
-)
 _SHORT_UUID_DIGITS: Final = 6
 
 
@@ -101,10 +97,12 @@ def find(
     slot_memory_mib: int = 0,
     oversubscribe: bool = False,
     stand_in: bool = True,
+    whole_host: bool = True,
     driver: Callable[[], DriverFacts] = driver_facts,
-    bus: Callable[[], int | None] = gpus_on_the_bus,
+    bus: Callable[[], Sequence[str] | None] = gpus_on_the_bus,
 ) -> Inventory:
     """The devices of this host. Without `stand_in`, CPU slots do not stand in for GPUs that are on the bus.
+    Without `whole_host` (in a container, or a part of the host) not all that is on the bus is ours.
 
     Raises:
         NotThisHost: more slots than cores, or a GPU that is not there.
@@ -114,17 +112,24 @@ def find(
         facts = driver()
         if facts.gpus:
             gpus = pick(facts.gpus, choice.picked)
-            busy = tuple(each.uuid for gpu in gpus for each in (gpu, *gpu.instances) if _is_busy(each))
-            return Inventory(devices=cuda_devices(gpus, host_id), gpus=gpus, busy=busy)
+            if whole_host and not choice.picked:
+                gpus += gpus_only_on_the_bus(gpus, bus() or ())
+            busy = tuple(each.uuid for gpu in gpus for each in (gpu, *gpu.instances) if is_busy(each))
+            found = cuda_devices(gpus, host_id, memory_mib)
+            gaps = ((gpu.index, *find_gap(gpu)) for gpu in gpus)
+            note = "; ".join(
+                f"GPU {index}: {said}" for index, said, tenants_max in gaps if said and tenants_max
+            )
+            return Inventory(devices=found, gpus=gpus, busy=busy, note=note)
         why = add_advice(facts.problem, facts.problem_code) or "the driver reports none"
         note = f"no CUDA devices: {why}"
         if choice.kind == "cuda":
             raise NotThisHost(f"--devices cuda: {note}; use --devices auto or cpu:N")
-        on_the_bus = 0 if stand_in else bus()
+        on_the_bus = () if stand_in else bus()
         if on_the_bus:
             raise NotThisHost(
-                f"{on_the_bus} NVIDIA GPUs are on the bus, but {note}. In a cluster CPU slots do not stand "
-                "in for them: `cotenant doctor` says what to do; agent.devices = cpu:N leaves them out"
+                f"{len(on_the_bus)} NVIDIA GPUs are on the bus, but {note}. In a cluster CPU slots do not "
+                "stand in for them: `cotenant doctor` says what to do; agent.devices = cpu:N leaves them out"
             )
     count = choice.slots or min(len(cores), AUTO_SLOTS_MAX)
     slots = cpu_slots(count, host_id, cores, slot_memory_mib or memory_mib // count, oversubscribe)
@@ -194,19 +199,19 @@ def pick(gpus: Sequence[GpuFacts], picked: Sequence[str]) -> tuple[GpuFacts, ...
     return tuple(chosen)
 
 
-def cuda_devices(gpus: Sequence[GpuFacts], host_id: HostId) -> tuple[Device, ...]:
+def cuda_devices(gpus: Sequence[GpuFacts], host_id: HostId, host_memory_mib: int = 0) -> tuple[Device, ...]:
     """The GPUs, and after each that is in MIG mode, which is listed and not offered, its instances."""
     parts = [part.uuid for gpu in gpus for part in gpu.instances]
     part_names = dict(zip(parts, short_names(parts, "mig"), strict=True))
     found: list[Device] = []
     for gpu, name in zip(gpus, short_names([_local(gpu) for gpu in gpus]), strict=True):
-        found.append(_cuda_device(gpu, host_id, name))
+        found.append(_cuda_device(gpu, host_id, name, host_memory_mib))
         for part in gpu.instances:
-            whole = _cuda_device(part, host_id, f"{name}-{part_names[part.uuid]}")
+            whole = _cuda_device(part, host_id, f"{name}-{part_names[part.uuid]}", host_memory_mib)
             found.append(
                 msgspec.structs.replace(
                     whole,
-                    type=_mig_type(part),
+                    type=mig_type(part),
                     max_tenants=1,
                     sharing_note=f"a MIG instance of {name}, which one job has to itself",
                     parent=gpu.uuid,
@@ -215,66 +220,29 @@ def cuda_devices(gpus: Sequence[GpuFacts], host_id: HostId) -> tuple[Device, ...
     return tuple(found)
 
 
-def _cuda_device(gpu: GpuFacts, host_id: HostId, name: str) -> Device:
-    why = _why_not_offered(gpu)
-    memory_mib = max(1, gpu.memory_mib or 0)
+def _cuda_device(gpu: GpuFacts, host_id: HostId, name: str, host_memory_mib: int) -> Device:
+    """`host_memory_mib`: that of a GPU that has none of its own."""
+    said, tenants_max = find_gap(gpu)
+    memory_mib = max(1, (host_memory_mib if gpu.shared_memory else gpu.memory_mib) or 0)
     return Device(
         device_id=DeviceId(f"{host_id}/{name}"),
         host_id=host_id,
         kind="cuda",
-        type=_type(gpu.name),
+        type=type_of(gpu.name),
         local=_local(gpu),
         memory_mib=memory_mib,
-        reserve_mib=max(0, min(_reserve_mib(gpu), memory_mib - 1)),
-        max_tenants=1 if gpu.compute_mode == COMPUTE_EXCLUSIVE_PROCESS else 2,
+        reserve_mib=0 if gpu.shared_memory else max(0, min(reserve_mib(gpu), memory_mib - 1)),
+        max_tenants=1 if gpu.compute_mode == COMPUTE_EXCLUSIVE_PROCESS else tenants_max or 2,
         state="lost" if gpu.problem else "ok",
-        healthy=not why,
-        note=why,
+        healthy=bool(tenants_max),
+        note="" if tenants_max else said,
+        sharing_note=said if tenants_max == 1 else "",
     )
 
 
 def _local(gpu: GpuFacts) -> str:
     """Returns the local name of a GPU: one that is lost may not even say its UUID."""
     return gpu.uuid or f"lost-{gpu.index}"
-
-
-def _is_busy(gpu: GpuFacts) -> bool:
-    """A process computes there; also where the driver does not say."""
-    return "computing" in gpu.unlisted or any(each.computes for each in gpu.processes)
-
-
-def _reserve_mib(gpu: GpuFacts) -> int:
-    """Memory in use before any job starts: measured where no process computes now, else the driver's own
-    number and that of processes that draw."""
-    drivers_mib, taken_mib = gpu.reserved_mib or 0, gpu.taken_mib or 0
-    if gpu.unlisted:
-        return drivers_mib
-    drawn_mib = sum(each.memory_mib or 0 for each in gpu.processes if not each.computes)
-    if not _is_busy(gpu) and taken_mib - drawn_mib - drivers_mib <= IDLE_MIB_MAX:
-        return taken_mib
-    return drivers_mib + drawn_mib
-
-
-def _why_not_offered(gpu: GpuFacts) -> str:
-    if gpu.problem:
-        return add_advice(gpu.problem, gpu.problem_code)
-    if gpu.instances:
-        types = ", ".join(sorted({_mig_type(part) for part in gpu.instances}))
-        return f"{DIVIDED}{len(gpu.instances)} MIG instances, for jobs with --gpu-type {types}"
-    if gpu.mig:
-        return NO_INSTANCES
-    if gpu.compute_mode == COMPUTE_PROHIBITED:
-        return "its compute mode is PROHIBITED: `nvidia-smi -c DEFAULT` (as root) lets programs use it"
-    return ""
-
-
-def _type(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-") or "GPU"
-
-
-def _mig_type(part: GpuFacts) -> str:
-    """The type of a MIG instance, `MIG-1g.10gb`: NVML calls it `NVIDIA H100 80GB HBM3 MIG 1g.10gb`."""
-    return f"{MIG_TYPE}{_type(part.name.rpartition('MIG ')[2])}"
 
 
 def short_names(uuids: Sequence[str], kind: str = "gpu") -> list[str]:

@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from cotenant.controller.domain import TEXT_MAX, Device, DeviceId, DeviceReading
 from cotenant.profiler.indicators.device_process import (
     MIG_HAS_NONE,
@@ -25,7 +27,7 @@ from cotenant.profiler.indicators.device_process import (
     NoIndicators,
     words_of,
 )
-from cotenant.profiler.indicators.sources import Indicator, Timed, Wanted, Windows
+from cotenant.profiler.indicators.sources import Wanted, Windows
 
 LOOK_S: Final = 0.02
 LOOKS_MAX: Final = 10
@@ -50,7 +52,7 @@ class IndicatorReader:
         every_s: float,
         command: Sequence[str] = (),
     ) -> None:
-        """`memory_seen_mib`: what is in use of CPU slots and MIG instances. `command` answers like
+        """`memory_seen_mib`: what is in use of the devices. `command` answers like
         `profiler.indicators.device_child`; by default it is that."""
         self._devices = devices
         self._memory_seen_mib = memory_seen_mib
@@ -73,27 +75,23 @@ class IndicatorReader:
         devices = self._devices()
         self._slots.look()
         memory_mib = self._memory_seen_mib()
-        slots = [
-            self._slot(device, memory_mib.get(device.device_id)) for device in devices if device.kind == "cpu"
-        ]
         gpus = [device for device in devices if device.kind == "cuda" and device.state != "lost"]
-        parts = [
-            DeviceReading(
-                device_id=each.device_id, memory_used_mib=memory_mib.get(each.device_id), why=MIG_HAS_NONE
-            )
-            for each in gpus
-            if each.parent
+        readings = [
+            *(self._slot(device) for device in devices if device.kind == "cpu"),
+            *(DeviceReading(device_id=each.device_id, why=MIG_HAS_NONE) for each in gpus if each.parent),
+            *await self._gpus.read([gpu for gpu in gpus if not gpu.parent]),
         ]
-        return (*slots, *parts, *await self._gpus.read([gpu for gpu in gpus if not gpu.parent]))
+        return tuple(
+            msgspec.structs.replace(each, memory_used_mib=memory_mib.get(each.device_id)) for each in readings
+        )
 
-    def _slot(self, device: Device, memory_mib: float | None) -> DeviceReading:
+    def _slot(self, device: Device) -> DeviceReading:
         values = self._slots.values(device)
         return DeviceReading(
             device_id=device.device_id,
             source=CPU_SOURCE if values else "",
             values=values,
             lasted_s=self._slots.lasted_s if values else None,
-            memory_used_mib=memory_mib,
             why=CPU_LACKS if values else "its cores were not all counted",
         )
 
@@ -116,21 +114,18 @@ class Gpus:
     async def read(self, devices: Sequence[Device]) -> list[DeviceReading]:
         """Returns one reading per device; devices of which nothing new is known yet are left out."""
         self._start(tuple(device.local for device in devices))
-        if self._child is None:
-            return [DeviceReading(device_id=each.device_id, why=self._problem) for each in devices]
         answer: DeviceAnswer | None = None
         try:
             for _ in range(LOOKS_MAX):
-                answer = self._child.ask(0.0)
-                if answer is not None:
+                answer = self._child.ask(0.0) if self._child is not None else None
+                if self._child is None or answer is not None:
                     break
                 await asyncio.sleep(LOOK_S)
         except NoIndicators as problem:
             self._fail(str(problem), problem.was_said)
-            return [DeviceReading(device_id=each.device_id, why=self._problem) for each in devices]
         if answer is None:
-            starting = not self._child.has_answered
-            return [DeviceReading(device_id=each.device_id, why=STARTING) for each in devices if starting]
+            why = self._problem if self._child is None else "" if self._child.has_answered else STARTING
+            return [DeviceReading(device_id=each.device_id, why=why) for each in devices if why]
         self._retry_s = RETRY_S
         readings = (
             reading_of(answer, at, each, self._clock(), self._fallback) for at, each in enumerate(devices)
@@ -147,7 +142,8 @@ class Gpus:
     def _fail(self, problem: str, was_said: bool) -> None:
         self._child, self._problem = None, problem[:TEXT_MAX]
         if not was_said and self._wanted.source == "auto":
-            self._wanted = Wanted(source="nvml")  # What hung or died was mostly not plain NVML.
+            # What hung or died was mostly not plain NVML.
+            self._wanted = msgspec.structs.replace(self._wanted, source="nvml")
             self._fallback = f" (after a try of all sources: {problem})"
         self._again_s = self._clock() + self._retry_s
         self._retry_s = min(2 * self._retry_s, RETRY_S_MAX)
@@ -164,12 +160,9 @@ def reading_of(
     """Returns one device's part of an answer; None if the answer says nothing new of the device. `note` is
     added to the reason."""
     windows = Windows()
-    for since_s, at_s, period_s, devices in answer.samples:
-        if number < len(devices) and at_s > since_s:
-            readings = {name: answer.reading(number, devices[number], name) for name in Indicator}
-            windows.add(Timed(since_s=since_s, at_s=at_s, period_s=period_s, values=readings))
+    for sample in answer.samples_of((number,)):
+        windows.add(sample)
     values = {name.value: each.mean for name, each in windows.summaries().items() if each.count}
-    memory = answer.memory[number] if number < len(answer.memory) else None
     problem = answer.problems[number] if number < len(answer.problems) else ""
     if not answer.samples and not problem:
         return None  # No new sample: the last one still counts, and ages.
@@ -177,9 +170,8 @@ def reading_of(
         device_id=device.device_id,
         source=answer.source if values else "",
         values={name: value for name, value in values.items() if value >= 0.0},
-        lasted_s=answer.samples[-1][1] - answer.samples[0][0] if values else None,
-        memory_used_mib=memory[0] if memory is not None else None,
-        age_s=max(0.0, now_s - answer.samples[-1][1]) if answer.samples else 0.0,
+        lasted_s=answer.samples[-1].at_s - answer.samples[0].since_s if values else None,
+        age_s=max(0.0, now_s - answer.samples[-1].at_s) if answer.samples else 0.0,
         why=((problem or answer.why) + note)[:TEXT_MAX],
     )
 

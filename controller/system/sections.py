@@ -103,6 +103,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     foreign: Literal["avoid", "ignore"] = "avoid"
     """GPUs on which processes run that are not ours: `avoid` gives them no work until those are gone;
     `ignore` plans as if they were not there."""
+    probe_s: float = 2.0
+    """How often the driver is asked who is on the GPUs, 0.5 to 60; it is asked for their counters at most 20
+    times as often."""
     oversubscribe: bool = False
     """Allow more CPU slots than cores."""
     slot_memory_mib: int = 0
@@ -147,6 +150,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def __post_init__(self) -> None:
         check_endpoints("agent.controller", self.controller)
+        if not 0.5 <= self.probe_s <= 60:
+            raise ValueError(f"agent.probe_s must be 0.5 to 60, got {self.probe_s}")
         if not 0 <= self.user_share_mib < 2**40:
             raise ValueError(f"agent.user_share_mib must be at least 0, got {self.user_share_mib}")
         if not (0 <= self.watchdog_floor_s < 1e9 and 1 <= self.watchdog_multiple < 1e6):

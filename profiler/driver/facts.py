@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+NO_WORD: Final = "NVML does not answer when it is asked about it: see `dmesg`"
 NOT_NVMLS: Final = 0
 """Stands for a failure that NVML has no code for: nobody could ask it."""
 NOT_SUPPORTED: Final = 3
@@ -116,6 +117,10 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """It does not answer, and why."""
     problem_code: int = NOT_NVMLS
     memory_mib: int | None = None
+    shared_memory: bool = False
+    """Its memory is the host's (GB10, Jetson): the driver counts none of its own."""
+    multiprocessors: int | None = None
+    """Of a MIG instance: its own. Drivers do not say it of every GPU."""
     taken_mib: int | None = None
     """All that is in use: by processes, by the driver, and by nobody whom NVML names."""
     used_mib: int | None = None
@@ -135,6 +140,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     processes: tuple[GpuProcess, ...] = ()
     unlisted: tuple[DeviceUse, ...] = ()
     """Kinds of use for which the driver lists no processes."""
+    unlisted_why: str = ""
 
     # What only diagnostics ask.
     ecc: bool | None = None
@@ -176,3 +182,15 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[GpuLink, ...] = ()
     problem: str = ""
     problem_code: int = NOT_NVMLS
+    complete: bool = True
+    """Else more is to come."""
+
+    def add(self, more: DriverFacts) -> DriverFacts:
+        """All that is known by now; what came last of a GPU counts."""
+        gpus = {gpu.index: gpu for gpu in (*self.gpus, *more.gpus)}
+        return msgspec.structs.replace(
+            more,
+            driver=more.driver or self.driver,
+            cuda=more.cuda or self.cuda,
+            gpus=tuple(gpus.values()),
+        )

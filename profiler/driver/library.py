@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
-from itertools import chain
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple, Self, TextIO
 
 import msgspec
 
 from cotenant.profiler.driver.facts import (
     FUNCTION_NOT_FOUND,
+    NO_WORD,
     NOT_NVMLS,
+    NOT_SUPPORTED,
     DeviceUse,
     GpuFacts,
     GpuProcess,
@@ -77,19 +78,6 @@ def open_library() -> Library:
     return Library(pynvml)
 
 
-def tell(answer: Callable[[Library], Any], otherwise: Callable[[NvmlError], Any]) -> int:
-    """The whole life of a child that is asked once: a line of JSON on standard output and 0, whatever NVML
-    does. `otherwise` makes the answer where there is none."""
-    answers = own_output()
-    try:
-        with open_library() as nvml:
-            said = answer(nvml)
-    except NvmlError as error:
-        said = otherwise(error)
-    print(msgspec.json.encode(said).decode(), file=answers, flush=True)
-    return 0
-
-
 def own_output() -> TextIO:
     """The way back to whoever asks. What a foreign library prints from now on, from C as well, goes to
     standard error: on the way back it would be taken for an answer that makes no sense."""
@@ -99,6 +87,11 @@ def own_output() -> TextIO:
     return answers
 
 
+def say(what: msgspec.Struct, output: TextIO) -> None:
+    """A line of JSON."""
+    print(msgspec.json.encode(what).decode(), file=output, flush=True)
+
+
 # --- One GPU ---------------------------------------------------------------------------------------
 
 
@@ -106,6 +99,9 @@ MIB: Final = 1024 * 1024
 MEMORY_V2: Final = 0x0200_0028
 """The structure's version: its number in the upper byte, its size in the others."""
 PROCESSES_MAX: Final = 256
+PIDS_MAX: Final = 2**31
+"""A process number is a signed int, and 0 is nobody's."""
+UPDATE_FROM_535: Final = "versions 535.43 to 535.86 write another format: update it"
 _UNCORRECTED, _VOLATILE = 1, 0
 _RECOVERY_ACTION: Final = 230
 """NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; drivers from 565 on."""
@@ -119,20 +115,25 @@ def handle_of(nvml: Library, uuid: str) -> Any:
     return nvml.ask("nvmlDeviceGetHandleByUUID", uuid)
 
 
-def gpu(nvml: Library, index: int) -> GpuFacts:
-    """What must be known of a GPU before anything is put there; one that is broken has a problem."""
+def gpu(nvml: Library, index: int) -> Iterator[GpuFacts]:
+    """What must be known of a GPU before anything is put there; one that is broken has a problem. The last
+    one counts; those before it stand if the driver hangs at the next question."""
+    yield GpuFacts(index=index, problem=NO_WORD)
     try:
         handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
         uuid = nvml.ask("nvmlDeviceGetUUID", handle)
     except NvmlError as error:
-        return GpuFacts(index=index, problem=error.what, problem_code=error.code)
+        yield GpuFacts(index=index, problem=error.what, problem_code=error.code)
+        return
+    yield GpuFacts(index=index, uuid=uuid, problem=NO_WORD)
     modes = nvml.maybe("nvmlDeviceGetMigMode", handle)
     mig = _current(modes)
     found = _describe(nvml, handle, index, uuid, is_divided=bool(mig))
     if found.problem:
-        return found
+        yield found
+        return
     capability = nvml.maybe("nvmlDeviceGetCudaComputeCapability", handle)
-    return msgspec.structs.replace(
+    yield msgspec.structs.replace(
         found,
         capability=None if capability is None else (int(capability[0]), int(capability[1])),
         compute_mode=nvml.maybe("nvmlDeviceGetComputeMode", handle),
@@ -155,41 +156,50 @@ def _describe(nvml: Library, handle: Any, index: int, uuid: str, *, is_divided: 
             return GpuFacts(index=index, uuid=uuid, problem=error.what, problem_code=error.code)
     reserved_mib, used_mib = _driver_memory_mib(nvml, handle)
     named, unlisted = named_processes(nvml, handle)
+    attributes = nvml.maybe("nvmlDeviceGetAttributes_v2", handle)
     return GpuFacts(
         index=index,
         uuid=uuid,
         name=nvml.maybe("nvmlDeviceGetName", handle) or "GPU",
         memory_mib=None if memory is None else memory.total_mib,
+        shared_memory=memory is not None and memory.total_mib is None,
+        multiprocessors=None if attributes is None else int(attributes.multiprocessorCount),
         taken_mib=None if memory is None else memory.taken_mib,
         used_mib=used_mib,
         reserved_mib=reserved_mib,
         processes=tuple(named[:PROCESSES_MAX]),
-        unlisted=unlisted,
+        unlisted=tuple(unlisted),
+        unlisted_why=next(iter(unlisted.values()), ""),
     )
 
 
 def bus_id(nvml: Library, handle: Any) -> str:
     """Where it is on the PCI bus, `00000000:3B:00.0`; empty where the driver does not say."""
     where = nvml.maybe("nvmlDeviceGetPciInfo", handle)
-    return "" if where is None else _text(where.busId)
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+    found = "" if where is None else where.busId
+    return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
 
 
 # --- Memory ----------------------------------------------------------------------------------------
 
 
 class InUse(NamedTuple):
-    total_mib: int
+    total_mib: int | None
+    """None: it has no memory of its own, but the host's (GB10, Jetson)."""
     taken_mib: int
-    """By processes, by the driver, and by nobody whom NVML names."""
+    """By processes, by the driver, and by nobody whom NVML names; of the host's: by named processes."""
 
 
 def memory_mib(nvml: Library, handle: Any) -> InUse:
-    """The memory of a GPU, total and in use. Raises NvmlError: every GPU that works answers this."""
-    info = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
+    """The memory of a GPU, total and in use. Raises NvmlError: every GPU that works answers this, also the
+    one without memory of its own, which says that the question is not for it."""
+    try:
+        info = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
+    except NvmlError as error:
+        if error.code != NOT_SUPPORTED:
+            raise
+        named, _ = named_processes(nvml, handle)
+        return InUse(None, sum(each.memory_mib or 0 for each in named))
     return InUse(int(info.total) // MIB, -(-int(info.used) // MIB))
 
 
@@ -233,71 +243,61 @@ def recovery_action(nvml: Library, handle: Any) -> int | None:
 # --- Processes -------------------------------------------------------------------------------------
 
 
-def processes(nvml: Library, handle: Any) -> list[GpuProcess]:
-    """Everybody, each once, by pid. Raises NvmlError: one of the lists cannot be had."""
-    return _each_once(listed(nvml, handle) for listed in LISTS.values())
-
-
-def named_processes(nvml: Library, handle: Any) -> tuple[list[GpuProcess], tuple[DeviceUse, ...]]:
-    """Everybody the driver names, and the lists that cannot be had."""
-    lists, unlisted = [], []
-    for doing, listed in LISTS.items():
-        try:
-            lists.append(listed(nvml, handle))
-        except NvmlError:
-            unlisted.append(doing)
-    return _each_once(lists), tuple(unlisted)
-
-
-def _computing(nvml: Library, handle: Any) -> list[GpuProcess]:
-    """MPS clients are listed by a call of their own, which older drivers lack; some are in both lists."""
-    found = _list_processes(nvml, "nvmlDeviceGetComputeRunningProcesses", handle, computes=True)
-    try:
-        clients = _list_processes(nvml, "nvmlDeviceGetMPSComputeRunningProcesses", handle, computes=True)
-    except NvmlError:
-        return found
-    return [*found, *clients]
-
-
-def _drawing(nvml: Library, handle: Any) -> list[GpuProcess]:
-    return _list_processes(nvml, "nvmlDeviceGetGraphicsRunningProcesses", handle, computes=False)
-
-
-LISTS: Final[dict[DeviceUse, Callable[[Library, Any], list[GpuProcess]]]] = {
-    "computing": _computing,
-    "drawing": _drawing,
+LISTS: Final[dict[DeviceUse, tuple[str, ...]]] = {
+    "computing": ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"),
+    "drawing": ("nvmlDeviceGetGraphicsRunningProcesses",),
 }
-"""Who computes comes first: one that does both computes."""
+"""The calls; the second one lists MPS clients, where the driver has it. Some are in both lists. Who computes
+comes first: one that does both computes."""
+
+
+def named_processes(nvml: Library, handle: Any) -> tuple[list[GpuProcess], dict[DeviceUse, str]]:
+    """Everybody the driver names, each once, by pid; and the lists that cannot be had, each with the
+    reason."""
+    named: dict[int, GpuProcess] = {}
+    unlisted: dict[DeviceUse, str] = {}
+    for doing, calls in LISTS.items():
+        for call in calls:
+            try:
+                found = _list_processes(nvml, call, handle, computes=doing == "computing")
+            except NvmlError as error:
+                if call == calls[0]:
+                    unlisted[doing] = error.what
+                break
+            for each in found:  # The first number that anybody gives is its memory.
+                before = named.setdefault(each.pid, each)
+                if before.memory_mib is None:
+                    named[each.pid] = msgspec.structs.replace(before, memory_mib=each.memory_mib)
+    return [named[pid] for pid in sorted(named)], unlisted
 
 
 def _list_processes(nvml: Library, call: str, handle: Any, *, computes: bool) -> list[GpuProcess]:
     """Lists processes by the newest version of the call that the driver has: the binding's own plain name
-    stands for one version, and fails with an error of another kind where a driver lacks it."""
-    try:
-        found = nvml.ask(f"{call}_v3", handle)
-    except NvmlError as error:
-        if error.code != FUNCTION_NOT_FOUND:
-            raise
-        found = nvml.ask(f"{call}_v2", handle)
-    return [
-        GpuProcess(
-            pid=int(each.pid),
-            memory_mib=None if each.usedGpuMemory is None else int(each.usedGpuMemory) // MIB,
-            computes=computes,
-        )
-        for each in found
-    ]
+    stands for one version, and fails with an error of another kind where a driver lacks it.
 
-
-def _each_once(lists: Iterable[Iterable[GpuProcess]]) -> list[GpuProcess]:
-    """The processes of the lists, each once: one that computes and draws computes; the first number that
-    anybody gives is its memory."""
-    found: dict[int, GpuProcess] = {}
-    for each in chain.from_iterable(lists):
-        before = found.setdefault(each.pid, each)
-        if before.memory_mib is None:
-            found[each.pid] = msgspec.structs.replace(before, memory_mib=each.memory_mib)
-    return [found[pid] for pid in sorted(found)]
+    Drivers 535.43 to 535.86 write larger records behind the name of version 3, so that all but the first are
+    nonsense to the binding (nvitop's pull request 79); their version 2 is as everywhere.
+    """
+    problem = NvmlError(FUNCTION_NOT_FOUND)
+    for version in ("_v3", "_v2"):
+        try:
+            found = nvml.ask(call + version, handle)
+        except NvmlError as error:
+            if error.code != FUNCTION_NOT_FOUND:
+                raise
+            continue
+        if all(0 < each.pid < PIDS_MAX for each in found):
+            return [
+                GpuProcess(
+                    pid=int(each.pid),
+                    memory_mib=None if each.usedGpuMemory is None else int(each.usedGpuMemory) // MIB,
+                    computes=computes,
+                )
+                for each in found
+            ]
+        driver = nvml.maybe("nvmlSystemGetDriverVersion")
+        problem = NvmlError(NOT_NVMLS, f"driver {driver} lists processes that cannot be: {UPDATE_FROM_535}")
+    raise problem
 
 
 # --- Modes -----------------------------------------------------------------------------------------

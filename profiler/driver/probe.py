@@ -1,8 +1,8 @@
-"""Ask the driver about all GPUs of this host, or about one, as a process of its own: `python -m
-cotenant.profiler.driver.probe [--diagnostics] [--gpu INDEX [--uuid]]`.
+"""Ask the driver about all GPUs of this host as a process of its own: `python -m
+cotenant.profiler.driver.probe [--diagnostics] [--first INDEX]`.
 
-Rule: prints one `DriverFacts` as JSON and ends with 0, whatever NVML does; `probe_client.driver_facts` starts
-it.
+Rule: prints `DriverFacts` as JSON, a line for each thing that it learns, and ends with 0, whatever NVML does;
+so whoever waits (`probe_client.driver_facts`) knows what it was asking when it hangs.
 
 With `--diagnostics` also what only `doctor` wants to know: errors, clocks, links, counters, and who the
 processes are. An agent that starts does not ask this, because a sick GPU may hang in every further question.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 from typing import Any, Final
 
@@ -22,7 +22,16 @@ import msgspec
 from cotenant.controller.wire import ENV_JOB
 from cotenant.profiler.driver import process_info
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts, GpuLink, GpuProcess, NvmlError
-from cotenant.profiler.driver.library import Library, ecc_mode, ecc_uncorrected, gpu, remapping, tell
+from cotenant.profiler.driver.library import (
+    Library,
+    ecc_mode,
+    ecc_uncorrected,
+    gpu,
+    open_library,
+    own_output,
+    remapping,
+    say,
+)
 
 # --- What only doctor asks -------------------------------------------------------------------------
 
@@ -129,37 +138,21 @@ def _introduce_process(process: GpuProcess) -> GpuProcess:
 # --- The child -------------------------------------------------------------------------------------
 
 
-def inventory(nvml: Library, only: int | None = None) -> DriverFacts:
-    """All GPUs of this host, in NVML's order, or the one of that index (none if there is none). Raises
-    NvmlError."""
+def answers(nvml: Library, *, diagnostics: bool = False, first: int = 0) -> Iterator[DriverFacts]:
+    """What `DriverFacts.add` makes one of: all GPUs from the first on, in NVML's order. Raises NvmlError."""
     version = nvml.maybe("nvmlSystemGetCudaDriverVersion_v2")
-    indices = range(nvml.ask("nvmlDeviceGetCount"))
-    return DriverFacts(
-        driver=nvml.maybe("nvmlSystemGetDriverVersion") or "",
-        cuda=None if version is None else (int(version) // 1000, int(version) % 1000 // 10),
-        gpus=tuple(gpu(nvml, index) for index in indices if only in (None, index)),
+    cuda = None if version is None else (int(version) // 1000, int(version) % 1000 // 10)
+    yield DriverFacts(driver=nvml.maybe("nvmlSystemGetDriverVersion") or "", cuda=cuda, complete=False)
+    gpus: dict[int, GpuFacts] = {}
+    for index in range(first, nvml.ask("nvmlDeviceGetCount")):
+        for found in gpu(nvml, index):
+            gpus[index] = found
+            yield DriverFacts(gpus=(found,), complete=False)
+        if diagnostics:
+            gpus[index] = looked_at(nvml, gpus[index])
+    yield DriverFacts(
+        gpus=tuple(gpus.values()), links=tuple(links(nvml, gpus.values())) if diagnostics else ()
     )
-
-
-def name_alone(nvml: Library, index: int) -> DriverFacts:
-    """The UUID of one GPU, and nothing else that it could hang at. Raises NvmlError."""
-    uuid = nvml.ask("nvmlDeviceGetUUID", nvml.ask("nvmlDeviceGetHandleByIndex", index))
-    return DriverFacts(gpus=(GpuFacts(index=index, uuid=uuid),))
-
-
-def everything(nvml: Library, only: int | None = None) -> DriverFacts:
-    """The inventory, and what only `doctor` wants to know. Raises NvmlError."""
-    found = inventory(nvml, only)
-    return DriverFacts(
-        driver=found.driver,
-        cuda=found.cuda,
-        gpus=tuple(looked_at(nvml, each) for each in found.gpus),
-        links=tuple(links(nvml, found.gpus)),
-    )
-
-
-def _no_facts(error: NvmlError) -> DriverFacts:
-    return DriverFacts(problem=error.what, problem_code=error.code)
 
 
 def main() -> int:
@@ -167,13 +160,16 @@ def main() -> int:
     known.add_argument(
         "--diagnostics", action="store_true", help="also clocks, links, counters, processes' users"
     )
-    known.add_argument("--gpu", type=int, metavar="INDEX", help="only this one")
-    known.add_argument("--uuid", action="store_true", help="and of that only its UUID")
+    known.add_argument("--first", type=int, default=0, metavar="INDEX", help="leave out those before it")
     wanted = known.parse_args()
-    if wanted.uuid:
-        return tell(lambda nvml: name_alone(nvml, wanted.gpu), _no_facts)
-    look = everything if wanted.diagnostics else inventory
-    return tell(lambda nvml: look(nvml, wanted.gpu), _no_facts)
+    output = own_output()
+    try:
+        with open_library() as nvml:
+            for facts in answers(nvml, diagnostics=wanted.diagnostics, first=wanted.first):
+                say(facts, output)
+    except NvmlError as error:
+        say(DriverFacts(problem=error.what, problem_code=error.code), output)
+    return 0
 
 
 if __name__ == "__main__":

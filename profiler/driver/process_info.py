@@ -42,6 +42,11 @@ def _name_of(uid: int) -> str:
         return f"uid {uid}"
 
 
+def runs_in_container(root: Path = Path("/")) -> bool:
+    """Whether docker or podman says so; others may not."""
+    return any((root / name).exists() for name in (".dockerenv", "run/.containerenv"))
+
+
 def name(pid: int) -> str:
     """The name that the kernel gives a process: at most 15 characters, and a zombie has one as well."""
     try:

@@ -13,15 +13,27 @@ twice. RDMA over Ethernet is in neither count.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import psutil
 
-from cotenant.profiler.indicators.sources import ANEW, Indicator, Reading, Sample, SourceName, Timed, missing
+from cotenant.profiler.indicators.sources import (
+    Counter,
+    Indicator,
+    Reading,
+    Sample,
+    SourceName,
+    Timed,
+    missing,
+)
+
+AnswerT = TypeVar("AnswerT")
 
 PERIOD_S = 0.1
 TICKS_PERIOD_S = 0.5
@@ -38,25 +50,25 @@ class Usage:
 
     def __init__(self, roots: Iterable[int], clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._roots = [process for pid in roots if (process := _open(pid)) is not None]
+        self._roots = [root for pid in roots if (root := _living(partial(psutil.Process, pid), None))]
         self._tree: list[psutil.Process] = list(self._roots)
         self._scanned_s = -_RESCAN_PERIOD_S
         self._cpu_s_max = 0.0
 
-    def processes(self, rescan: bool = False) -> tuple[psutil.Process, ...]:
+    def processes(self) -> list[psutil.Process]:
         """The live processes of the trees, roots first."""
         now_s = self._clock()
-        if rescan or now_s - self._scanned_s >= _RESCAN_PERIOD_S:
+        if now_s - self._scanned_s >= _RESCAN_PERIOD_S:
             self._scanned_s = now_s
             found = {process.pid: process for root in self._roots for process in _process_tree(root)}
             # A process whose parent has gone is no descendant any more, and still one of the job's.
             left = {process.pid: process for process in self._tree if process.is_running()}
             self._tree = list({**found, **left}.values())
-        return tuple(self._tree)
+        return self._tree
 
     def cpu_s(self) -> float:
         """User and system seconds so far, waited-for children included. Never falls."""
-        total_s = sum(_cpu_times(process) for process in self.processes())
+        total_s = sum(_cpu_s(process) for process in self.processes())
         self._cpu_s_max = max(self._cpu_s_max, total_s)
         return self._cpu_s_max
 
@@ -85,51 +97,33 @@ class CpuSource:
         self.period_s = TICKS_PERIOD_S if self._cpu_stat is None else PERIOD_S
         self._core_count = core_count
         self._clock = clock
-        self._before: tuple[float, float, int, int] | None = None
+        self._at_s = -math.inf
+        self._used, self._sent, self._received = Counter(), Counter(), Counter()
         self._group_s = 0.0
 
-    def sample(self) -> Sample:
-        cpu_s = self._cpu_s()
-        now = (self._clock(), cpu_s, *network())
-        before, self._before = self._before, now
-        readings = {name: missing("cpu", _NO_COUNTER) for name in Indicator}
-        occupancy = self._usage.runnable_threads() / self._core_count
-        readings[Indicator.SMOCC] = Reading(value=occupancy, source="cpu", gauge=True)
-        rates = (Indicator.GRACT, Indicator.SMACT, Indicator.CPU, Indicator.NETTX, Indicator.NETRX)
-        if before is None or now[0] <= before[0]:
-            first = "the first sample has nothing to compare with"
-            of_group = rates[:3] if self._cpu_stat is not None else ()
-            return readings | {
-                name: missing("cgroup" if name in of_group else "cpu", first) for name in rates
-            }
-        wall_s = now[0] - before[0]
-        used_cores = (now[1] - before[1]) / wall_s
-        values = (
-            min(1.0, used_cores),
-            min(1.0, used_cores / self._core_count),
-            used_cores,
-            (now[2] - before[2]) / wall_s,
-            (now[3] - before[3]) / wall_s,
-        )
-        measured = {
-            name: _measured_reading(value) if value >= 0.0 else missing("cpu", ANEW)
-            for name, value in zip(rates, values, strict=True)
-        }
-        of_group = rates[:3] if self._cpu_stat is not None else ()
-        return (
-            readings
-            | measured
-            | {name: _measured_reading(measured[name].value, "cgroup") for name in of_group}
-        )
-
     def samples(self) -> tuple[Timed, ...]:
-        """The samples, one at most, over the time since the last question."""
-        before = self._before
-        values = self.sample()
-        now = self._before
-        if before is None or now is None or now[0] <= before[0]:
+        """The sample, if there is one, over the time since the last question."""
+        cpu_s, before_s = self._cpu_s(), self._at_s
+        self._at_s = at_s = self._clock()
+        values = self._compare(cpu_s, at_s)
+        if math.isinf(before_s) or at_s <= before_s:
             return ()
-        return (Timed(since_s=before[0], at_s=now[0], period_s=self.period_s, values=values),)
+        return (Timed(since_s=before_s, at_s=at_s, period_s=self.period_s, values=values),)
+
+    def _compare(self, cpu_s: float, at_s: float) -> Sample:
+        net = network()
+        cores = self._used.rate(cpu_s, at_s)
+        of_time: SourceName = "cpu" if self._cpu_stat is None else "cgroup"
+        occupancy = self._usage.runnable_threads() / self._core_count
+        return {
+            **{name: missing("cpu", _NO_COUNTER) for name in Indicator},
+            Indicator.SMOCC: Reading(value=occupancy, source="cpu", gauge=True),
+            Indicator.GRACT: self._used.reading(min(cores, 1.0), of_time),  # NaN comes first: it stays NaN.
+            Indicator.SMACT: self._used.reading(min(cores / self._core_count, 1.0), of_time),
+            Indicator.CPU: self._used.reading(cores, of_time),
+            Indicator.NETTX: self._sent.reading(self._sent.rate(net.sent, at_s), "cpu"),
+            Indicator.NETRX: self._received.reading(self._received.rate(net.received, at_s), "cpu"),
+        }
 
     def close(self) -> None:
         """There is nothing to give back."""
@@ -141,10 +135,6 @@ class CpuSource:
         return self._usage.cpu_s()
 
 
-def _measured_reading(value: float, source: SourceName = "cpu") -> Reading:
-    return Reading(value=value, source=source)
-
-
 def _group_cpu_s(cpu_stat: Path) -> float | None:
     """User and system seconds of all that ever ran in the group; None where there is no such count."""
     try:
@@ -154,26 +144,21 @@ def _group_cpu_s(cpu_stat: Path) -> float | None:
     return next((int(line.split()[1]) / 1e6 for line in lines if line.startswith("usage_usec ")), None)
 
 
-def _open(pid: int) -> psutil.Process | None:
+def _living(ask: Callable[[], AnswerT], otherwise: AnswerT) -> AnswerT:
+    """The answer about a process, or what stands for it when the process has gone."""
     try:
-        return psutil.Process(pid)
+        return ask()
     except psutil.NoSuchProcess:
-        return None
+        return otherwise
 
 
 def _process_tree(root: psutil.Process) -> list[psutil.Process]:
-    try:
-        return [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
+    return _living(lambda: [root, *root.children(recursive=True)], [])
 
 
-def _cpu_times(process: psutil.Process) -> float:
-    try:
-        times = process.cpu_times()
-    except psutil.NoSuchProcess:
-        return 0.0
-    return float(times.user + times.system + times.children_user + times.children_system)
+def _cpu_s(process: psutil.Process) -> float:
+    # User, system, and both of the children that were waited for.
+    return _living(lambda: float(sum(process.cpu_times()[:4])), 0.0)
 
 
 def _runnable_threads(pid: int) -> int:

@@ -18,10 +18,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from cotenant.profiler.indicators.counters import DeviceMemory, IndicatorValues, Taken, Unsupported
-from cotenant.profiler.indicators.sources import Fresh, Indicator, SourceName
+from cotenant.profiler.indicators.counters import (
+    STUCK,
+    Counters,
+    Movement,
+    Unsupported,
+)
+from cotenant.profiler.indicators.sources import Fresh, Indicator, IndicatorValues, SourceName, Wanted
 
 BINDINGS: Final = (
     "/usr/share/datacenter-gpu-manager-4/bindings/python3",
@@ -52,19 +57,24 @@ FIELDS: Final[dict[Indicator, int]] = {
 FEWER: Final = (9, 7, 5)
 """So many of them are asked for where the engine does not take them all: without the pipes beside the tensor
 pipe, without NVLink, without PCIe."""
-MEMORY_TOTAL: Final = 250
-MEMORY_USED: Final = 252
-"""MiB."""
+BUSY: Final = 203
+"""NVML's utilisation, in percent."""
 
 
-class Dcgm:
+class Dcgm(Counters):
     """Some devices, as the host engine of this machine sees them."""
 
     name: SourceName = "dcgm"
-    period_s = PERIOD_S
+    about = "DCGM's host engine, every {period:g} s"
     offers = tuple(FIELDS)
     gauges = frozenset(FIELDS)
     lacks = "DCGM has no such value of this GPU"
+    blank_s = 2.0
+    blank = (
+        "DCGM answers, but its profiling values stay blank: they need a data-centre GPU, root or "
+        "NVreg_RestrictProfilingToAdminUsers=0, and that nobody has paused profiling"
+    )
+    period_s = PERIOD_S
 
     def __init__(
         self, pydcgm: Any, address: str, uuids: Sequence[str], clock: Callable[[], float] = time.monotonic
@@ -73,11 +83,10 @@ class Dcgm:
 
         Raises Unsupported.
         """
-        self._clock = clock
+        super().__init__(uuids, clock)
         self._errors = (pydcgm.dcgm_structs.DCGMError, pydcgm.DcgmException, OSError)
-        self._at_s = -math.inf
-        self._problems = [""] * len(uuids)
         self._fresh = [{name: Fresh() for name in FIELDS} for _ in uuids]
+        self._movements = [Movement() for _ in uuids]
         try:
             self._handle = pydcgm.DcgmHandle(**connection(address), timeoutMs=CONNECT_MS_MAX)
             system = self._handle.GetSystem()
@@ -85,13 +94,15 @@ class Dcgm:
             mark = f"cotenant-{os.getpid()}-{secrets.token_hex(4)}"  # Pids repeat between containers.
             self._group = system.GetGroupWithGpuIds(mark, [gpu for gpu in self._gpus if gpu is not None])
             self._counters = self._watch(pydcgm, mark, self._measurable())
-            self._memory = pydcgm.DcgmFieldGroup(
-                self._handle, name=f"{mark}-memory", fieldIds=[MEMORY_TOTAL, MEMORY_USED]
-            )
-            self._group.samples.WatchFields(self._memory, 1_000_000, KEPT_S, 0)
+            self._busy = pydcgm.DcgmFieldGroup(self._handle, name=f"{mark}-busy", fieldIds=[BUSY])
+            self._group.samples.WatchFields(self._busy, 1_000_000, KEPT_S, 0)
             system.UpdateAllFields(True)
         except self._errors as error:
             raise Unsupported(f"DCGM at {address}: {error_text(error)}") from None
+
+    @classmethod
+    def open(cls, wanted: Wanted, uuids: Sequence[str]) -> Self:
+        return cls(bindings(), wanted.dcgm, uuids)
 
     def _measurable(self) -> list[int]:
         """Which of the fields the GPUs can measure at all, by the engine's word; all, where it has none."""
@@ -115,43 +126,31 @@ class Dcgm:
             return self._watch(pydcgm, mark, fields[:fewer])
         return group
 
-    def read(self) -> Taken | None:
-        """Reads a sample from the host engine. Raises Unsupported: the engine does not answer."""
-        before_s, self._at_s = self._at_s, self._clock()
-        devices = [self._new_of(number, known) for number, known in enumerate(self._latest(self._counters))]
-        if math.isinf(before_s):
-            return None
-        return Taken(before_s, self._at_s, PERIOD_S, devices)
-
-    def _new_of(self, number: int, known: Any) -> IndicatorValues:
-        """What the engine measured since the last time."""
-        found: IndicatorValues = {}
-        for name, field in FIELDS.items():
-            newest = _newest(known, field)
-            value = float(newest.value) if newest is not None and not newest.isBlank else math.nan
-            stamp = newest.ts / 1e6 if newest is not None else 0.0
-            found[name] = self._fresh[number][name].take(value, stamp)
-        return found
+    def read_devices(self, at_s: float) -> list[IndicatorValues]:
+        """What the engine measured since the last time; nothing of a GPU whose counters do not move."""
+        found = self._latest(self._counters)
+        self._problems = ["" if each else "DCGM knows nothing of this GPU" for each in found]
+        gracts = [_value(known, FIELDS[Indicator.GRACT]) for known in found]
+        busy = self._latest(self._busy) if 0.0 in gracts else [{}] * len(found)
+        devices: list[IndicatorValues] = []
+        for number, (known, state, gract) in enumerate(zip(found, busy, gracts, strict=True)):
+            new = {
+                name: self._fresh[number][name].take(_value(known, field), _stamp_s(known, field))
+                for name, field in FIELDS.items()
+            }
+            if self._movements[number].is_stuck(gract, _value(state, BUSY), at_s):
+                self._problems[number], new = STUCK, {}
+            devices.append(new)
+        return devices
 
     def _latest(self, group: Any) -> list[Any]:
-        """The latest values of each device, by field number."""
+        """The latest values of each device, by field number. Raises Unsupported: the engine does not
+        answer."""
         try:
             known = self._group.samples.GetLatest(group).values
         except self._errors as error:
             raise Unsupported(f"DCGM: {error_text(error)}") from None
-        self._problems = ["" if gpu in known else "DCGM knows nothing of this GPU" for gpu in self._gpus]
         return [known.get(gpu, {}) for gpu in self._gpus]
-
-    def memory(self) -> list[DeviceMemory | None]:
-        found: list[DeviceMemory | None] = []
-        for known in self._latest(self._memory):
-            used, total = _newest(known, MEMORY_USED), _newest(known, MEMORY_TOTAL)
-            good = used is not None and total is not None and not (used.isBlank or total.isBlank)
-            found.append(DeviceMemory(float(used.value), float(total.value)) if good else None)
-        return found
-
-    def problems(self) -> list[str]:
-        return self._problems
 
     def close(self) -> None:
         """The engine forgets what we asked for when we disconnect."""
@@ -206,9 +205,15 @@ def _numbers(system: Any, uuids: Sequence[str]) -> list[int | None]:
     return [by_uuid.get(uuid) for uuid in uuids]
 
 
-def _newest(known: Any, field: int) -> Any:
+def _value(known: Any, field: int) -> float:
+    """The newest value of a field, NaN: blank, or none."""
     series = known.get(field)
-    return series[-1] if series is not None and len(series) else None
+    return float(series[-1].value) if series and not series[-1].isBlank else math.nan
+
+
+def _stamp_s(known: Any, field: int) -> float:
+    series = known.get(field)
+    return float(series[-1].ts) / 1e6 if series else 0.0
 
 
 def error_text(error: BaseException) -> str:

@@ -8,8 +8,6 @@ standard input asks for all since the line before; each answer is one line of JS
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import math
 import os
 import select
@@ -17,24 +15,20 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TextIO, TypeVar, get_args
+from importlib import import_module
+from typing import Final, TextIO
 
 import msgspec
 
-from cotenant.profiler.driver.facts import NvmlError, is_mig_instance
-from cotenant.profiler.driver.library import open_library, own_output
-from cotenant.profiler.indicators.counters import Counters, DriverCounters, Taken, Unsupported
-from cotenant.profiler.indicators.device_process import MIG_HAS_NONE, ORDER, Explanation, Finding
-from cotenant.profiler.indicators.sources import Wanted, Wish
-
-CountersT = TypeVar("CountersT", bound=DriverCounters)
+from cotenant.profiler.driver.facts import is_mig_instance
+from cotenant.profiler.driver.library import own_output, say
+from cotenant.profiler.driver.probe_client import REASON_CHARS
+from cotenant.profiler.indicators.counters import Counters, Unsupported
+from cotenant.profiler.indicators.device_process import MIG_HAS_NONE, ORDER, DeviceAnswer
+from cotenant.profiler.indicators.sources import IndicatorValues, Taken, Wanted, Wish
 
 BACKLOG_MAX: Final = 200
 """Samples that nobody asked for; older ones are lost, and said to be."""
-BLANK_S_MAX: Final = 2.0
-"""How long DCGM may take to show a first value."""
-GPM_BLANK_S_MAX: Final = 1.0
-"""And GPM: two samples are enough on an idle host, but a source that we give up now is not tried again."""
 FAILURES_MAX: Final = 5
 """Reads in a row that failed, before the source is given up."""
 
@@ -43,105 +37,47 @@ FAILURES_MAX: Final = 5
 
 
 def open_source(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
-    """A source that has shown a value. Raises Unsupported."""
-    match source:
-        case "gpm":
-            from cotenant.profiler.indicators.gpm import Gpm
-
-            return wait_for_value(
-                open_driver_counters(Gpm, uuids), GPM_BLANK_S_MAX, "GPM answers, but without values"
-            )
-        case "dcgm":
-            from cotenant.profiler.indicators.dcgm import Dcgm, bindings
-
-            blank = (
-                "DCGM answers, but its profiling values stay blank: they need a data-centre GPU, root or "
-                "NVreg_RestrictProfilingToAdminUsers=0, and that nobody has paused profiling"
-            )
-            return wait_for_value(Dcgm(bindings(), wanted.dcgm, uuids), BLANK_S_MAX, blank)
-        case "exporter":
-            from cotenant.profiler.indicators.exporter import Exporter
-
-            if not wanted.exporter:
-                raise Unsupported("no profiler.exporter is set")
-            exporter = Exporter(wanted.exporter, uuids)
-            exporter.read()
-            if not exporter.shows_counters:
-                raise Unsupported(f"{wanted.exporter} shows no DCGM_FI_PROF_ metrics: add them to its list")
-            return exporter
-        case _:
-            from cotenant.profiler.indicators.nvml import Nvml
-
-            counters = open_driver_counters(Nvml, uuids)
-            counters.read()
-            return counters
-
-
-def open_driver_counters(kind: type[CountersT], uuids: Sequence[str]) -> CountersT:
-    """Raises Unsupported, and then keeps nothing open."""
+    """A source that has shown a value; only those that are tried are loaded. Raises Unsupported."""
+    module = import_module(f"cotenant.profiler.indicators.{source}")
+    kind: type[Counters] = getattr(module, source.capitalize())
+    counters = kind.open(wanted, uuids)
     try:
-        nvml = open_library()
-    except NvmlError as error:
-        raise Unsupported(f"NVML: {error.what}") from None
-    try:
-        return kind(nvml, uuids)
+        counters.wait_for_value()
     except Unsupported:
-        nvml.close()
-        raise
-
-
-def wait_for_value(counters: Counters, patience_s: float, otherwise: str) -> Counters:
-    """The counters, once they have shown a value. Raises Unsupported: they show none."""
-    until_s = time.monotonic() + patience_s
-    while time.monotonic() < until_s:
-        taken = counters.read()
-        if taken is not None and any(not math.isnan(v) for each in taken.devices for v in each.values()):
-            return counters
-        time.sleep(counters.period_s)
-    with contextlib.suppress(Exception):
         counters.close()
-    raise Unsupported(otherwise)
+        raise
+    counters.period_s = max(counters.period_s, wanted.every_s)
+    return counters
 
 
-ABOUT: Final[dict[str, str]] = {
-    "gpm": "NVML's GPM counters, every {period:g} s",
-    "dcgm": "DCGM's host engine, every {period:g} s",
-    "exporter": "a dcgm-exporter, as often as it collects",
-    "nvml": "plain NVML, every {period:g} s: no SMACT, SMOCC, TENSO or pipes",
-}
-
-
-def choose(wanted: Wanted, uuids: Sequence[str]) -> tuple[Counters | None, Explanation]:
+def choose(wanted: Wanted, uuids: Sequence[str]) -> tuple[Counters | None, str]:
     """The first that works for all devices, else the first that works for most; and how each one did."""
     if all(map(is_mig_instance, uuids)):
-        return None, Explanation(problem=MIG_HAS_NONE)
-    findings: list[Finding] = []
+        return None, MIG_HAS_NONE
     best: Counters | None = None
+    about, passed_over = "", []
     for source in ORDER if wanted.source == "auto" else (wanted.source,):
         try:
             counters = open_source(source, wanted, uuids)
         except Unsupported as why:
-            findings.append(Finding(source=source, usable=False, why=str(why)[:300]))
+            passed_over.append(f"not {source}: {why}"[:REASON_CHARS])
             continue
-        lacking = [problem for problem in counters.problems() if problem]
-        if best is None or len(lacking) < sum(map(bool, best.problems())):
-            if best is not None:
-                findings = [_passed_over(each) if each.usable else each for each in findings]
-                best.close()
-            best = counters
-            about = ABOUT[source].format(period=counters.period_s)
-            some = f"; {len(lacking)} of {len(uuids)} without: {lacking[0]}" if lacking else ""
-            findings.append(Finding(source=source, usable=True, why=(about + some)[:300]))
-        else:
-            findings.append(Finding(source=source, usable=False, why="not of more devices"))
+        lacking = list(filter(None, counters.problems()))
+        if best is not None and len(lacking) >= sum(map(bool, best.problems())):
+            passed_over.append(f"not {source}: not of more devices")
             counters.close()
+            continue
+        if best is not None:
+            passed_over.append(f"not {best.name}: not of all devices ({about})"[:REASON_CHARS])
+            best.close()
+        some = f"; {len(lacking)} of {len(uuids)} without: {lacking[0]}" if lacking else ""
+        best, about = counters, counters.about.format(period=counters.period_s) + some
         if not lacking:
             break
-    return best, Explanation(findings=tuple(findings))
-
-
-def _passed_over(found: Finding) -> Finding:
-    return Finding(source=found.source, usable=False, why=f"not of all devices ({found.why})"[:300])
+    others = "; ".join(passed_over)
+    if best is None:
+        return None, others
+    return best, f"{best.name}: {about}"[:REASON_CHARS] + (f" ({others})" if others else "")
 
 
 # --- Serving ---------------------------------------------------------------------------------------
@@ -182,29 +118,20 @@ class Reader:
             self._lost += len(self._backlog) == BACKLOG_MAX
             self._backlog.append(taken)
 
-    def answer(self) -> str:
-        """The answer in one line: all samples since the last one."""
-        said = {
-            "source": self._counters.name,
-            "why": self._why,
-            "lacks": self._counters.lacks,
-            "offers": [name.value for name in self._counters.offers],
-            "gauges": sorted(name.value for name in self._counters.gauges),
-            "samples": [_plain(taken) for taken in self._backlog],
-            "memory": [list(each) if each is not None else None for each in self._counters.memory()],
-            "problems": self._counters.problems(),
-            "lost": self._lost,
-        }
+    def answer(self) -> DeviceAnswer:
+        """All samples since the last one."""
+        counters, lost = self._counters, self._lost
+        samples = tuple(each._replace(devices=list(map(_finite, each.devices))) for each in self._backlog)
         self._backlog.clear()
         self._lost = 0
-        return json.dumps(said, allow_nan=False)
+        return DeviceAnswer(
+            source=counters.name, why=self._why, lacks=counters.lacks, offers=frozenset(counters.offers),
+            gauges=counters.gauges, samples=samples, problems=tuple(counters.problems()), lost=lost,
+        )  # fmt: skip
 
 
-def _plain(taken: Taken) -> list[Any]:
-    devices = [
-        {name.value: value for name, value in each.items() if math.isfinite(value)} for each in taken.devices
-    ]
-    return [taken.since_s, taken.at_s, taken.period_s, devices]
+def _finite(values: IndicatorValues) -> IndicatorValues:
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def serve(reader: Reader, answers: TextIO) -> None:
@@ -216,31 +143,26 @@ def serve(reader: Reader, answers: TextIO) -> None:
             if not lines:
                 return
             for _ in range(lines.count(b"\n")):
-                print(reader.answer(), file=answers, flush=True)
+                say(reader.answer(), answers)
         reader.tick()
 
 
 def main(words: Sequence[str] | None = None) -> int:
     known = argparse.ArgumentParser(prog="device_child", description=(__doc__ or "").splitlines()[0])
-    known.add_argument("--source", choices=get_args(Wish), default="auto")
-    known.add_argument("--dcgm", default=Wanted().dcgm)
-    known.add_argument("--exporter", default="")
-    known.add_argument("--explain", action="store_true")
+    for name, default in msgspec.structs.asdict(Wanted()).items():
+        known.add_argument(f"--{name.replace('_', '-')}", default=default, type=type(default))
     known.add_argument("uuids", nargs="+")
     flags = known.parse_args(words)
-    wanted = Wanted(source=flags.source, dcgm=flags.dcgm, exporter=flags.exporter)
+    wanted = msgspec.convert({name: getattr(flags, name) for name in Wanted.__struct_fields__}, Wanted)
     answers = own_output()
-    counters, explanation = choose(wanted, flags.uuids)
-    if flags.explain:
-        print(msgspec.json.encode(explanation).decode(), file=answers, flush=True)
-        return 0
+    counters, why = choose(wanted, flags.uuids)
     try:
         if counters is None:
-            raise Unsupported(explanation.why)
-        serve(Reader(counters, explanation.why), answers)
+            raise Unsupported(why)
+        serve(Reader(counters, why), answers)
         counters.close()
     except Unsupported as problem:
-        print(json.dumps({"problem": str(problem)}), file=answers, flush=True)
+        say(DeviceAnswer(problem=str(problem)), answers)
         return 1
     return 0
 

@@ -11,24 +11,25 @@ reason, and never asks it again. It does not wait for one that hangs in the driv
 
 from __future__ import annotations
 
-import os
-import select
-import subprocess
+import math
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final, get_args
 
 import msgspec
 
-from cotenant.controller.wire import BadMessage, decode_json
-from cotenant.profiler.driver.probe_client import NoProbeAnswer, ask
+from cotenant.profiler.driver.probe_client import DRIVER_S_MAX, Child, NoProbeAnswer
 from cotenant.profiler.indicators.sources import (
     NOTHING_NEW,
+    OF_DEVICES,
     Indicator,
+    IndicatorValues,
     Reading,
+    Sample,
     SourceName,
+    Taken,
+    Timed,
     Wanted,
     Wish,
     missing,
@@ -43,86 +44,74 @@ MIG_HAS_NONE: Final = "unknown: a MIG instance has no counters of its own"
 CHILD: Final = "cotenant.profiler.indicators.device_child"
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A source that was tried, or why it was not."""
-
-    source: Wish
-    usable: bool
-    why: str
-
-
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """All that were tried, in order; the first usable one was chosen."""
+    """Which source was chosen, if one works, and why it: what was passed over, and for which reason."""
 
-    findings: tuple[Finding, ...] = ()
-    problem: str = ""
-    """No source could be tried at all."""
-
-    @property
-    def chosen(self) -> Finding | None:
-        return next((each for each in self.findings if each.usable), None)
-
-    @property
-    def why(self) -> str:
-        """The explanation in one line: what is used, and what was passed over for which reason."""
-        if self.problem:
-            return self.problem
-        passed_over = "; ".join(f"not {each.source}: {each.why}" for each in self.findings if not each.usable)
-        if self.chosen is None:
-            return passed_over or "no source was tried"
-        return f"{self.chosen.source}: {self.chosen.why}" + (f" ({passed_over})" if passed_over else "")
+    chosen: SourceName | None = None
+    why: str
 
 
 def words_of(wanted: Wanted, uuids: Sequence[str]) -> list[str]:
     """The child's command line."""
-    flags = [f"--source={wanted.source}", f"--dcgm={wanted.dcgm}", f"--exporter={wanted.exporter}"]
+    flags = (f"--{name.replace('_', '-')}={value}" for name, value in msgspec.structs.asdict(wanted).items())
     return [sys.executable, "-m", CHILD, *flags, *uuids]
-
-
-def explain(
-    uuids: Sequence[str], wanted: Wanted | None = None, timeout_s: float = EXPLAIN_S_MAX
-) -> Explanation:
-    """Try the sources for these GPUs and say how it went."""
-    if not uuids:
-        return Explanation(problem="no CUDA device: a CPU slot's indicators come from /proc and psutil")
-    words = [*words_of(wanted if wanted is not None else Wanted(), uuids), "--explain"]
-    try:
-        return ask(words, Explanation, timeout_s, whom="the sources of indicators")
-    except NoProbeAnswer as why:
-        return Explanation(problem=str(why))
 
 
 # --- The process -----------------------------------------------------------------------------------
 
 
-START_S_MAX: Final = 20.0
+START_S_MAX: Final = DRIVER_S_MAX
 """For the first answer: the driver is loaded, sources are tried."""
 ANSWER_S_MAX: Final = 5.0
-ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
-READ_BYTES: Final = 256 * 1024
-REASON_CHARS: Final = 300
+END_S: Final = 0.1
+PROBLEM_CHARS: Final = 1200
+"""Each of the sources may have a reason."""
 
 
 class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer that `device_child.Reader.answer` gives."""
+    """The answer of `device_child`: what it has sampled since the last one."""
 
-    source: SourceName
-    why: str
-    lacks: str
-    offers: frozenset[str]
-    gauges: frozenset[str]
-    samples: tuple[tuple[float, float, float, tuple[dict[str, float], ...]], ...]
-    """Since, at (monotonic clock), period, and per device what it has values of."""
-    memory: tuple[tuple[float, float] | None, ...]
-    """Per device: MiB used, MiB in all."""
-    problems: tuple[str, ...]
-    lost: int
+    problem: str = ""
+    """Why there will be no answer any more; the rest is then empty."""
+    source: SourceName = "nvml"
+    why: str = ""
+    lacks: str = ""
+    offers: frozenset[Indicator] = frozenset()
+    gauges: frozenset[Indicator] = frozenset()
+    samples: tuple[Taken, ...] = ()
+    problems: tuple[str, ...] = ()
+    lost: int = 0
+    """Samples that nobody asked for in time."""
 
-    def reading(self, device: int, known: dict[str, float], name: Indicator) -> Reading:
+    def samples_of(self, numbers: Sequence[int]) -> list[Timed]:
+        """The samples of the devices with these numbers: the mean of each indicator over them."""
+        return [
+            Timed(
+                since_s=each.since_s,
+                at_s=each.at_s,
+                period_s=each.period_s,
+                values=self._means(numbers, each.devices),
+            )
+            for each in self.samples
+            if each.at_s > each.since_s and each.period_s > 0.0 and max(numbers) < len(each.devices)
+        ]
+
+    def _means(self, numbers: Sequence[int], devices: Sequence[IndicatorValues]) -> Sample:
+        readings = {
+            name: [self._reading(number, devices[number], name) for number in numbers] for name in OF_DEVICES
+        }
+        # Missing where any of them is: a mean over some of the devices is not the job's.
+        return {
+            name: next((each for each in found if each.missing), None)
+            or msgspec.structs.replace(found[0], value=math.fsum(r.value for r in found) / len(found))
+            for name, found in readings.items()
+        }
+
+    def _reading(self, device: int, known: IndicatorValues, name: Indicator) -> Reading:
         """The value of one indicator of one device in one sample."""
-        if name.value in known:
-            return Reading(value=known[name.value], source=self.source, gauge=name.value in self.gauges)
-        if name.value not in self.offers:
+        if name in known:
+            return Reading(value=known[name], source=self.source, gauge=name in self.gauges)
+        if name not in self.offers:
             return missing(self.source, self.lacks)
         return missing(self.source, self.problems[device] or NOTHING_NEW)
 
@@ -130,116 +119,78 @@ class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class NoIndicators(Exception):
     """Why there will be none."""
 
-    was_said = False
-    """The process said so itself; else it hung, died or made no sense, and another source may do better."""
+    def __init__(self, why: str, *, was_said: bool = False) -> None:
+        super().__init__(why)
+        self.was_said = was_said
+        """The process said so itself; else it hung, died or made no sense, and another source may do
+        better."""
 
 
 class DeviceProcess:
     """A child process that asks the driver, and what is on its way from it."""
 
     def __init__(self, words: Sequence[str], start_s_max: float = START_S_MAX) -> None:
-        self._start_s_max = start_s_max
         self._problem = ""
-        self._partial = b""
-        self._started_s = self._asked_s = time.monotonic()
         self._is_asked = False
+        self._since_s, self._limit_s = time.monotonic(), start_s_max
+        """From when on an answer is waited for, and how long at most."""
         self.has_answered = False
-        self._process: subprocess.Popen[bytes] | None = None
+        self.child: Child | None = None
+        """None: it is gone."""
         try:
-            self._process = subprocess.Popen(
-                list(words),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-            )
-        except OSError as error:
-            self._problem = f"cannot start {words[0]}: {error.strerror}"
-
-    @property
-    def pid(self) -> int | None:
-        """The pid of the child; None: it is gone."""
-        return self._process.pid if self._process is not None else None
+            self.child = Child(words, "the driver", keeps_complaints=False)
+        except NoProbeAnswer as why:
+            self._problem = str(why)
 
     def ask(self, wait_s: float) -> DeviceAnswer | None:
         """What happened since the last answer; None: not yet, ask again later.
 
         Raises:
-            NoAnswer: and there never will be one.
+            NoIndicators: and there never will be one.
         """
-        if self._problem:
+        if self.child is None:
             raise NoIndicators(self._problem)
-        try:
-            line = self._line(wait_s)
-            return None if line is None else self._parse_answer(line)
-        except NoIndicators as problem:
-            self.close(str(problem))
-            raise
-
-    def _line(self, wait_s: float) -> bytes | None:
-        """The next whole line; a pipe may hand it over in pieces. Raises NoAnswer."""
-        process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
         if not self._is_asked:
-            self._is_asked, self._asked_s = True, time.monotonic()
-            with suppress(OSError):  # It may have ended; then its last word says why.
-                process.stdin.write(b"\n")
-        until_s = time.monotonic() + wait_s
-        while b"\n" not in self._partial:
-            left_s = max(0.0, until_s - time.monotonic())
-            if not select.select([process.stdout], [], [], left_s)[0]:
-                self._check_patience()
-                return None
-            more = os.read(process.stdout.fileno(), READ_BYTES)
-            if not more:
-                raise NoIndicators("the process that asks the driver has ended")
-            self._partial += more
-            if len(self._partial) > ANSWER_BYTES_MAX:
-                raise NoIndicators("the process that asks the driver says something that makes no sense")
-        line, _, self._partial = self._partial.partition(b"\n")
-        self._is_asked = False
-        return line
-
-    def _check_patience(self) -> None:
-        since_s, limit_s = (
-            (self._asked_s, ANSWER_S_MAX) if self.has_answered else (self._started_s, self._start_s_max)
-        )
-        if time.monotonic() - since_s >= limit_s:
-            raise NoIndicators(f"the driver did not answer within {limit_s:g} s")
-
-    def _parse_answer(self, line: bytes) -> DeviceAnswer:
-        """Reads an answer from a line of the child. Raises NoIndicators."""
-        with suppress(BadMessage):
-            trouble: Trouble = decode_json(line, Trouble)
-            said = NoIndicators(trouble.problem[:REASON_CHARS])
-            said.was_said = True
-            raise said
+            self._is_asked = True
+            if self.has_answered:
+                self._since_s, self._limit_s = time.monotonic(), ANSWER_S_MAX
+            self.child.ask()
         try:
-            answer: DeviceAnswer = decode_json(line, DeviceAnswer)
-        except BadMessage:
-            raise NoIndicators(
-                "the process that asks the driver says something that makes no sense"
-            ) from None
-        self.has_answered = True
+            answer = self.child.answer(DeviceAnswer, wait_s)
+        except NoProbeAnswer as why:
+            self.close(str(why))
+            raise NoIndicators(self._problem) from None
+        if answer is None:
+            if time.monotonic() - self._since_s >= self._limit_s:
+                self.close(f"the driver did not answer within {self._limit_s:g} s")
+                raise NoIndicators(self._problem)
+            return None
+        if answer.problem:
+            self.close(answer.problem[:PROBLEM_CHARS])
+            raise NoIndicators(self._problem, was_said=True)
+        self._is_asked, self.has_answered = False, True
         return answer
 
     def close(self, why: str = "the source is closed") -> None:
         """Ends the process; one that hangs in the driver is not waited for."""
         self._problem = self._problem or why
-        process, self._process = self._process, None
-        if process is None:
-            return
-        with suppress(OSError):
-            process.kill()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.1)
+        if self.child is not None:
+            self.child.close(END_S)
+        self.child = None
 
 
-class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """The child's last word."""
-
-    problem: str
+def explain(
+    uuids: Sequence[str], wanted: Wanted | None = None, timeout_s: float = EXPLAIN_S_MAX
+) -> Explanation:
+    """Try the sources for these GPUs and say how it went."""
+    if not uuids:
+        return Explanation(why="no CUDA device: a CPU slot's indicators come from /proc and psutil")
+    process = DeviceProcess(words_of(wanted or Wanted(), uuids), timeout_s)
+    try:
+        answer = process.ask(timeout_s)
+    except NoIndicators as why:
+        return Explanation(why=str(why))
+    finally:
+        process.close()
+    assert answer is not None, "else the limit is over, which is said"
+    return Explanation(chosen=answer.source, why=answer.why)

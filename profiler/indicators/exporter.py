@@ -16,42 +16,39 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Self
 from urllib.parse import urlsplit
 
-from cotenant.profiler.indicators.counters import DeviceMemory, IndicatorValues, Taken, Unsupported
-from cotenant.profiler.indicators.sources import Indicator, SourceName
+from cotenant.profiler.indicators.counters import (
+    STUCK,
+    Counters,
+    Movement,
+    Unsupported,
+)
+from cotenant.profiler.indicators.sources import Indicator, IndicatorValues, SourceName, Taken, Wanted
 
 PERIOD_S: Final = 1.0
 ANSWER_S_MAX: Final = 2.0
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
-NAMES: Final[dict[str, Indicator]] = {
-    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": Indicator.GRACT,
-    "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO": Indicator.GRACT,
-    "DCGM_FI_PROF_SM_ACTIVE": Indicator.SMACT,
-    "DCGM_FI_PROF_SM_UTIL_RATIO": Indicator.SMACT,
-    "DCGM_FI_PROF_SM_OCCUPANCY": Indicator.SMOCC,
-    "DCGM_FI_PROF_SM_OCCUPANCY_RATIO": Indicator.SMOCC,
-    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": Indicator.TENSO,
-    "DCGM_FI_PROF_TENSOR_UTIL_RATIO": Indicator.TENSO,
-    "DCGM_FI_PROF_DRAM_ACTIVE": Indicator.DRAMA,
-    "DCGM_FI_PROF_DRAM_UTIL_RATIO": Indicator.DRAMA,
-    "DCGM_FI_PROF_PIPE_FP64_ACTIVE": Indicator.FP64A,
-    "DCGM_FI_PROF_FP64_UTIL_RATIO": Indicator.FP64A,
-    "DCGM_FI_PROF_PIPE_FP32_ACTIVE": Indicator.FP32A,
-    "DCGM_FI_PROF_FP32_UTIL_RATIO": Indicator.FP32A,
-    "DCGM_FI_PROF_PIPE_FP16_ACTIVE": Indicator.FP16A,
-    "DCGM_FI_PROF_FP16_UTIL_RATIO": Indicator.FP16A,
-    "DCGM_FI_PROF_PIPE_INT_ACTIVE": Indicator.INTA,
-    "DCGM_FI_PROF_INT_UTIL_RATIO": Indicator.INTA,
-    "DCGM_FI_PROF_PCIE_TX_BYTES": Indicator.PCITX,
-    "DCGM_FI_PROF_PCIE_RX_BYTES": Indicator.PCIRX,
-    "DCGM_FI_PROF_NVLINK_TX_BYTES": Indicator.NVLTX,
-    "DCGM_FI_PROF_NVLINK_RX_BYTES": Indicator.NVLRX,
+METRICS: Final[dict[Indicator, tuple[str, ...]]] = {
+    Indicator.GRACT: ("GR_ENGINE_ACTIVE", "GR_ENGINE_UTIL_RATIO"),
+    Indicator.SMACT: ("SM_ACTIVE", "SM_UTIL_RATIO"),
+    Indicator.SMOCC: ("SM_OCCUPANCY", "SM_OCCUPANCY_RATIO"),
+    Indicator.TENSO: ("PIPE_TENSOR_ACTIVE", "TENSOR_UTIL_RATIO"),
+    Indicator.DRAMA: ("DRAM_ACTIVE", "DRAM_UTIL_RATIO"),
+    Indicator.FP64A: ("PIPE_FP64_ACTIVE", "FP64_UTIL_RATIO"),
+    Indicator.FP32A: ("PIPE_FP32_ACTIVE", "FP32_UTIL_RATIO"),
+    Indicator.FP16A: ("PIPE_FP16_ACTIVE", "FP16_UTIL_RATIO"),
+    Indicator.INTA: ("PIPE_INT_ACTIVE", "INT_UTIL_RATIO"),
+    Indicator.PCITX: ("PCIE_TX_BYTES",),
+    Indicator.PCIRX: ("PCIE_RX_BYTES",),
+    Indicator.NVLTX: ("NVLINK_TX_BYTES",),
+    Indicator.NVLRX: ("NVLINK_RX_BYTES",),
 }
-"""Before DCGM 4.6, and since."""
-USED, FREE = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"
-"""MiB."""
+"""Before DCGM 4.6, and since; behind `DCGM_FI_PROF_`."""
+NAMES: Final = {f"DCGM_FI_PROF_{metric}": name for name, metrics in METRICS.items() for metric in metrics}
+BUSY: Final = "DCGM_FI_DEV_GPU_UTIL"
+"""NVML's utilisation, in percent."""
 _LINE: Final = re.compile(
     r"""^(DCGM_[A-Z0-9_]+)\{((?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*)\}[ \t]+(\S+)""", re.MULTILINE
 )
@@ -62,26 +59,41 @@ ExportedPage = dict[str, dict[str, float]]
 """UUID -> metric -> value."""
 
 
-class Exporter:
+class Exporter(Counters):
     """Some devices, as an exporter shows them."""
 
     name: SourceName = "exporter"
-    period_s = PERIOD_S
-    offers = tuple(dict.fromkeys(NAMES.values()))
-    gauges: frozenset[Indicator] = frozenset()
+    about = "a dcgm-exporter, as often as it collects"
+    offers = tuple(METRICS)
     lacks = "the exporter does not show it"
+    period_s = PERIOD_S
 
     def __init__(self, url: str, uuids: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
         """Sets up the exporter at `url`, once that is checked. Raises Unsupported."""
+        super().__init__(uuids, clock)
         self._url = check_url(url)
-        self._uuids = list(uuids)
-        self._clock = clock
-        self._at_s = -math.inf
         self._digest = b""
         self._page: ExportedPage = {}
-        self._problems = [""] * len(self._uuids)
+        self._movements = [Movement() for _ in uuids]
+
+    @classmethod
+    def open(cls, wanted: Wanted, uuids: Sequence[str]) -> Self:
+        if not wanted.exporter:
+            raise Unsupported("no profiler.exporter is set")
+        return cls(wanted.exporter, uuids)
+
+    def wait_for_value(self) -> None:
+        """It may take half a minute to collect again: its first page says what it has. Exporters leave
+        profiling metrics out by default."""
+        self.read()
+        if not any(values_of(metrics) for metrics in self._shown()):
+            raise Unsupported(f"{self._url} shows no DCGM_FI_PROF_ metrics: add them to its list")
 
     def read(self) -> Taken | None:
+        taken = super().read()
+        return None if taken is None else taken._replace(period_s=taken.at_s - taken.since_s)
+
+    def read_devices(self, at_s: float) -> list[IndicatorValues] | None:
         """None while the exporter has collected nothing new.
 
         Raises:
@@ -92,35 +104,21 @@ class Exporter:
         if digest == self._digest:
             return None
         self._page = parse(text)
-        self._problems = [
-            "" if uuid in self._page else "the exporter does not show this GPU" for uuid in self._uuids
-        ]
-        if all(self._problems):
+        shown = self._shown()
+        if not any(shown):
             raise Unsupported(f"{self._url} shows none of {', '.join(self._uuids)}")
-        first, self._digest = not self._digest, digest
-        before_s, self._at_s = self._at_s, self._clock()
-        if first or self._at_s <= before_s:
-            return None
-        devices = [values_of(self._page.get(uuid, {})) for uuid in self._uuids]
-        return Taken(before_s, self._at_s, self._at_s - before_s, devices)
+        self._digest = digest
+        self._problems = ["" if metrics else "the exporter does not show this GPU" for metrics in shown]
+        devices = [values_of(metrics) for metrics in shown]
+        for number, (metrics, values) in enumerate(zip(shown, devices, strict=True)):
+            gract, busy = values.get(Indicator.GRACT, math.nan), metrics.get(BUSY, math.nan)
+            if self._movements[number].is_stuck(gract, busy, at_s):
+                self._problems[number], devices[number] = STUCK, {}
+        return devices
 
-    @property
-    def shows_counters(self) -> bool:
-        """Whether the newest page has any indicator of the devices; exporters leave them out by default."""
-        return any(values_of(self._page.get(uuid, {})) for uuid in self._uuids)
-
-    def memory(self) -> list[DeviceMemory | None]:
-        found: list[DeviceMemory | None] = []
-        for uuid in self._uuids:
-            used, free = (self._page.get(uuid, {}).get(name, math.nan) for name in (USED, FREE))
-            found.append(None if math.isnan(used + free) else DeviceMemory(used, used + free))
-        return found
-
-    def problems(self) -> list[str]:
-        return self._problems
-
-    def close(self) -> None:
-        """Nothing is open between two pages."""
+    def _shown(self) -> list[dict[str, float]]:
+        """The newest page's metrics of each device."""
+        return [self._page.get(uuid, {}) for uuid in self._uuids]
 
 
 def check_url(url: str) -> str:

@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from cotenant.profiler.driver.facts import NvmlError
 from cotenant.profiler.driver.library import Library
-from cotenant.profiler.indicators.counters import DriverCounters, IndicatorValues, Taken
-from cotenant.profiler.indicators.sources import Counter, Indicator, SourceName
+from cotenant.profiler.indicators.counters import DriverCounters
+from cotenant.profiler.indicators.sources import Counter, Indicator, IndicatorValues, SourceName
 
 PERIOD_S_MIN: Final = 0.2
 PCIE_S: Final = 0.04
@@ -33,9 +32,11 @@ class Nvml(DriverCounters):
     """The counters of some devices of this host."""
 
     name: SourceName = "nvml"
+    about = "plain NVML, every {period:g} s: no SMACT, SMOCC, TENSO or pipes"
     offers = (Indicator.GRACT, Indicator.DRAMA, *PCIE, *NVLINK)
     gauges = frozenset((Indicator.GRACT, Indicator.DRAMA, *PCIE))
     lacks = "plain NVML has no such counter"
+    blank = "NVML answers, but without values"
 
     def __init__(
         self, nvml: Library, uuids: Sequence[str], clock: Callable[[], float] = time.monotonic
@@ -45,42 +46,16 @@ class Nvml(DriverCounters):
         self.period_s = max(PERIOD_S_MIN, 2 * PCIE_S * len(uuids))
         self._links = [{name: Counter() for name in NVLINK} for _ in uuids]
 
-    def read(self) -> Taken | None:
-        """Reads a sample of all devices. Raises Unsupported: no device answers any more."""
-        before_s, self._at_s = self._at_s, self._clock()
-        devices = [self._device(number) for number in range(len(self._links))]
-        self._check()
-        if self._at_s <= before_s or math.isinf(before_s):
-            return None
-        return Taken(before_s, self._at_s, self.period_s, devices)
-
-    def _device(self, number: int) -> IndicatorValues:
-        handle = self._handles[number]
-        if handle is None:
-            return {}
-        try:
-            utilization = self._nvml.ask("nvmlDeviceGetUtilizationRates", handle)
-        except NvmlError as error:
-            self._note_failure(number, error)
-            return {}
-        self._problems[number] = ""
+    def read_device(self, number: int, handle: Any, at_s: float) -> IndicatorValues:
+        utilization = self._nvml.ask("nvmlDeviceGetUtilizationRates", handle)
         found = {Indicator.GRACT: utilization.gpu / 100, Indicator.DRAMA: utilization.memory / 100}
-        found |= {name: self._pcie(handle, counter) for name, counter in PCIE.items()}
-        return found | self._nvlink(number, handle)
-
-    def _pcie(self, handle: Any, counter: int) -> float:
-        kilobytes = self._nvml.maybe("nvmlDeviceGetPcieThroughput", handle, counter)
-        return math.nan if kilobytes is None else 1000.0 * float(kilobytes)
-
-    def _nvlink(self, number: int, handle: Any) -> IndicatorValues:
+        for name, counter in PCIE.items():
+            kilobytes = self._nvml.maybe("nvmlDeviceGetPcieThroughput", handle, counter)
+            found[name] = math.nan if kilobytes is None else 1000.0 * float(kilobytes)
         wanted = [(field, ALL_LINKS) for field in NVLINK.values()]
-        fields = self._nvml.maybe("nvmlDeviceGetFieldValues", handle, wanted)
-        if fields is None:
-            return dict.fromkeys(NVLINK, math.nan)
-        counts = {
-            name: 1024.0 * field.value.ullVal
-            if field.nvmlReturn == 0 and field.valueType == UNSIGNED_LONG_LONG
-            else math.nan
-            for name, field in zip(NVLINK, fields, strict=True)
-        }
-        return {name: self._links[number][name].rate(count, self._at_s) for name, count in counts.items()}
+        fields = self._nvml.maybe("nvmlDeviceGetFieldValues", handle, wanted) or (None, None)
+        for name, field in zip(NVLINK, fields, strict=True):
+            good = field is not None and field.nvmlReturn == 0 and field.valueType == UNSIGNED_LONG_LONG
+            count = 1024.0 * field.value.ullVal if good else math.nan
+            found[name] = self._links[number][name].rate(count, at_s)
+        return found

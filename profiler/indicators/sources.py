@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -26,23 +26,6 @@ LATE_RATIO: Final = 1.5
 ANEW: Final = "the counter started anew"
 FIRST: Final = "the first sample has nothing to compare with"
 NOTHING_NEW: Final = "no new value since the last sample: the counters take turns"
-
-
-class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """The summary of a window. Mean and variance are NaN where there is nothing to say."""
-
-    mean: float
-    variance: float
-    """Of the population, over the samples that came in time; it depends on their period."""
-    count: int
-    """Samples in the mean."""
-    late: int
-    """Of those, the late ones, which are not in the variance."""
-    missing: int
-    covered_s: float
-    """Time that the mean stands for."""
-    gap_s: float
-    """Time between first and last sample that it does not stand for."""
 
 
 class Moments:
@@ -68,13 +51,14 @@ class Moments:
 
 
 class Window:
-    """The values of one indicator over some time."""
+    """The values of one indicator over some time. Mean and variance are NaN where there is nothing to say."""
 
     def __init__(self) -> None:
         self._all = Moments()
         self._in_time = Moments()
-        self._missing = 0
-        self._missed_s = 0.0
+        self.period_s = math.nan
+        self.reason = ""
+        """Why the last missing value is missing."""
 
     def add(self, value: float, lasted_s: float, period_s: float, *, gauge: bool = False) -> None:
         """Adds a sample to the window.
@@ -87,27 +71,27 @@ class Window:
         """
         if lasted_s <= 0.0 or period_s <= 0.0:
             raise ValueError(f"a sample takes time, got {lasted_s} s at a period of {period_s} s")
+        self.period_s = period_s
         if math.isnan(value):
-            self._missing += 1
-            self._missed_s += lasted_s
             return
         weight_s = min(lasted_s, period_s) if gauge else lasted_s
-        self._missed_s += lasted_s - weight_s
         self._all.add(value, weight_s)
         if lasted_s <= LATE_RATIO * period_s:
             self._in_time.add(value, weight_s)
 
-    def stats(self) -> Stats:
-        count = self._all.count
-        return Stats(
-            mean=self._all.mean if count else math.nan,
-            variance=self._in_time.variance,
-            count=count,
-            late=count - self._in_time.count,
-            missing=self._missing,
-            covered_s=self._all.weight,
-            gap_s=self._missed_s,
-        )
+    @property
+    def mean(self) -> float:
+        return self._all.mean if self.count else math.nan
+
+    @property
+    def variance(self) -> float:
+        """Of the population, over the samples that came in time; it depends on their period."""
+        return self._in_time.variance
+
+    @property
+    def count(self) -> int:
+        """Samples in the mean."""
+        return self._all.count
 
 
 class Counter:
@@ -133,6 +117,10 @@ class Counter:
             self.why = ANEW if passed_s > 0.0 else FIRST
             return math.nan
         return (count - before[0]) / passed_s
+
+    def reading(self, value: float, source: SourceName) -> Reading:
+        """A value that was made from the last rate; where there was none, the reason."""
+        return Reading(value=value, source=source, reason=self.why if math.isnan(value) else "")
 
 
 class Fresh:
@@ -163,40 +151,49 @@ Wish = Literal["auto", "gpm", "dcgm", "exporter", "nvml"]
 
 
 class Indicator(StrEnum):
-    """Castor's table 2, then two more that GPM and DCGM offer. The unit stands behind each."""
+    """Castor's table 2, then two more that GPM and DCGM offer. What ends in TX or RX is bytes per second,
+    that of NET the whole host's; all others but CPU are shares from 0 to 1."""
 
     GRACT = "GRACT"
-    """Share of the time in which anything ran, 0 to 1."""
+    """Of the time in which anything ran."""
     SMACT = "SMACT"
-    """Share of the multiprocessors (cores) that were busy, 0 to 1."""
+    """Of the multiprocessors (cores) that were busy."""
     SMOCC = "SMOCC"
     """Resident warps (runnable threads) over what fits (cores). Above 1 only for a CPU slot."""
     TENSO = "TENSO"
-    """Tensor pipe active, 0 to 1."""
+    """Of the time in which the tensor pipe was active; so FP32A, FP16A, FP64A and INTA of theirs."""
     DRAMA = "DRAMA"
-    """Memory interface active, 0 to 1."""
+    """Memory interface active."""
     FP32A = "FP32A"
-    """FP32 pipe active, 0 to 1."""
     FP16A = "FP16A"
-    """FP16 pipe active, 0 to 1."""
     PCITX = "PCITX"
-    """Bytes per second."""
     PCIRX = "PCIRX"
-    """Bytes per second."""
     NVLTX = "NVLTX"
-    """Bytes per second."""
     NVLRX = "NVLRX"
-    """Bytes per second."""
     CPU = "CPU"
     """Host processors used by the job's processes, in cores."""
     NETTX = "NETTX"
-    """Bytes per second, the whole host's."""
     NETRX = "NETRX"
-    """Bytes per second, the whole host's."""
     FP64A = "FP64A"
-    """FP64 pipe active, 0 to 1."""
     INTA = "INTA"
-    """Integer pipe active, 0 to 1."""
+
+
+OF_THE_HOST: Final = (Indicator.CPU, Indicator.NETTX, Indicator.NETRX)
+OF_DEVICES: Final = tuple(name for name in Indicator if name not in OF_THE_HOST)
+
+
+IndicatorValues = dict[Indicator, float]
+"""NaN where there is no value."""
+
+
+class Taken(NamedTuple):
+    """A sample of all devices, and the time it is about (monotonic clock)."""
+
+    since_s: float
+    at_s: float
+    period_s: float
+    devices: list[IndicatorValues]
+    """One per device asked for, in that order; empty for a device that failed."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,6 +204,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """Unix socket or loopback address of the host engine."""
     exporter: str = ""
     """URL; empty = there is none."""
+    every_s: float = 0.0
+    """No counter of a GPU is read more often."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -245,25 +244,6 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     values: Sample
 
 
-class MetricsSource(Protocol):
-    """The place where indicators come from. `sample` needs an earlier `sample` to compare with: the first one
-    may be NaN."""
-
-    @property
-    def name(self) -> SourceName: ...
-
-    @property
-    def period_s(self) -> float:
-        """How often to ask."""
-
-    def sample(self) -> Sample: ...
-
-    def samples(self) -> tuple[Timed, ...]:
-        """All since the last question, oldest first; never waits for long."""
-
-    def close(self) -> None: ...
-
-
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Mean and variance of one indicator over a window; both NaN where nothing was measured."""
 
@@ -275,8 +255,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Of the sampling, as intended."""
     source: SourceName
     reason: str = ""
-    late: int = 0
-    """Of `count`, those that came late: in the mean, not in the variance."""
 
 
 class Windows:
@@ -285,8 +263,6 @@ class Windows:
     def __init__(self) -> None:
         self._windows: dict[Indicator, Window] = {}
         self._sources: dict[Indicator, SourceName] = {}
-        self._reasons: dict[Indicator, str] = {}
-        self._periods: dict[Indicator, float] = {}
 
     def __bool__(self) -> bool:
         return bool(self._windows)
@@ -299,28 +275,25 @@ class Windows:
             if source != reading.source:
                 both = sorted((source, reading.source))
                 raise ValueError(f"one window must have one source per indicator, got {both}")
-            self._periods[name] = sample.period_s
             window = self._windows.setdefault(name, Window())
             lasted_s = sample.at_s - sample.since_s
             window.add(reading.value, lasted_s, sample.period_s, gauge=reading.gauge)
-            if reading.missing:
-                self._reasons[name] = reading.reason
+            window.reason = reading.reason or window.reason
 
     def summaries(self) -> dict[Indicator, Summary]:
         """The summaries, one per indicator that occurred; readings that are missing count neither way."""
         return {name: self._summary(name) for name in Indicator if name in self._windows}
 
     def _summary(self, name: Indicator) -> Summary:
-        stats = self._windows[name].stats()
-        reason = self._reasons.get(name, "") if not stats.count else ""
-        if stats.count and math.isnan(stats.variance):
+        window = self._windows[name]
+        reason = window.reason if not window.count else ""
+        if window.count and math.isnan(window.variance):
             reason = "fewer than two samples in time have no variance"
         return Summary(
-            mean=stats.mean,
-            variance=stats.variance,
-            count=stats.count,
-            period_s=self._periods[name],
+            mean=window.mean,
+            variance=window.variance,
+            count=window.count,
+            period_s=window.period_s,
             source=self._sources[name],
             reason=reason,
-            late=stats.late,
         )

@@ -64,6 +64,11 @@ def old_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("old-nvml"), "-DOLD_DRIVER")
 
 
+@pytest.fixture(scope="session")
+def nvml_library_535(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml-535"), "-DV535")
+
+
 @pytest.fixture
 def gpus(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MockGpus:
     """Two GPUs, for every process that the test starts."""

@@ -49,7 +49,7 @@ from cotenant.controller.wire import (
 from cotenant.controller.wire import agents as wire
 from cotenant.mps.ownership import Ownership
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
-from cotenant.profiler.indicators.device_process import Trouble
+from cotenant.profiler.indicators.device_process import DeviceAnswer
 from tests.agent.test_user_files import of
 from tests.building.orders import stop
 from tests.building.results import result
@@ -207,7 +207,9 @@ KINDS: dict[str, Kind] = {
         (BadMessage,),
     ),
     "a source's trouble": Kind(
-        msgspec.json.encode(Trouble(problem="ü")), lambda data, _: decode_json(data, Trouble), (BadMessage,)
+        msgspec.json.encode(DeviceAnswer(problem="ü")),
+        lambda data, _: decode_json(data, DeviceAnswer),
+        (BadMessage,),
     ),
     "a daemon's outcomes": Kind(
         '{"12": "done", "13": "gone: ü"}'.encode(), lambda data, _: termination._parse_answer(data)

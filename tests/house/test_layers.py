@@ -40,7 +40,7 @@ controller.timeline             controller.domain controller.wire
 # Leaves: they speak with the MPS daemon, and measure.
 mps
 profiler.driver                 controller.wire
-profiler.indicators             controller.wire profiler.driver
+profiler.indicators             profiler.driver
 profiler                        controller.performance controller.domain profiler.indicators
 # The agent obeys.
 agent.ipc                       controller.performance controller.domain controller.wire controller.system

@@ -297,7 +297,6 @@ DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "profiler/driver/library.py": (OURS, frozenset((".decode",))),
     "profiler/indicators/cpu.py": (NUMBERS, frozenset((".read_text",))),
     "profiler/indicators/dcgm.py": (OURS, frozenset((".decode",))),
-    "profiler/indicators/device_child.py": (OURS, frozenset((".decode",))),
 }
 # fmt: on
 

@@ -17,7 +17,6 @@ from cotenant.agent import __main__ as agent
 from cotenant.agent.daemon import assembly, runtime
 from cotenant.agent.daemon.tasks import GpuRelease
 from cotenant.agent.gpus import QUIET_S, GpuWatch, MpsEdge, Timing, conditions, mps_watch
-from cotenant.agent.host import devices
 from cotenant.mps import daemon
 from cotenant.profiler.driver.probe_client import driver_facts
 
@@ -29,7 +28,11 @@ def main() -> int:
     QUIET_S.update({"suspect": 1.0, "hung": 0.5, "renewed": 0.5})
     log = os.environ["CHAOS_KERNEL_LOG"]
     short: dict[Any, dict[str, Any]] = {
-        assembly: {"GpuWatch": partial(GpuWatch, timing=TIMING, patience_s=5.0, kernel_log=log)},
+        assembly: {
+            "GpuWatch": partial(GpuWatch, patience_s=5.0, kernel_log=log),
+            "Timing": lambda probe_s: TIMING,
+            "driver_facts": partial(driver_facts, 20.0),
+        },
         runtime: {
             "MpsEdge": partial(MpsEdge, period_s=0.4),
             "GpuRelease": partial(GpuRelease, daemons_s=5.0),
@@ -38,7 +41,6 @@ def main() -> int:
         conditions: {"LEAVE_GRACE_S": 0.8},
         mps_watch: {"AROUND_EVERY_S": 1.0},
         daemon: {"ASK_EVERY_S": 1.0, "STARTS_APART_S": 0.5, "START_AGAIN_S": 1.0},
-        devices: {"driver_facts": partial(driver_facts, 20.0)},
     }
     for module, numbers in short.items():
         for name, value in numbers.items():

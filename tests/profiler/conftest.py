@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.agent.mock_gpus import gpus, nvml_library, old_nvml_library
+from tests.agent.mock_gpus import gpus, nvml_library, nvml_library_535, old_nvml_library
 
-__all__ = ["gpus", "nvml_library", "old_nvml_library"]
+__all__ = ["gpus", "nvml_library", "nvml_library_535", "old_nvml_library"]

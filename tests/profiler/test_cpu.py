@@ -62,7 +62,7 @@ def test_the_time_of_a_process_that_has_gone_stays() -> None:
         usage = Usage((pid,))
         before_s = usage.cpu_s()
     assert usage.cpu_s() == before_s
-    assert CpuSource((pid,), core_count=1).sample()[Indicator.TENSO].missing
+    assert CpuSource((pid,), core_count=1).samples() == (), "nothing to compare with"
 
 
 def test_indicators_come_from_the_processes_or_are_missing() -> None:
@@ -70,10 +70,9 @@ def test_indicators_come_from_the_processes_or_are_missing() -> None:
     with process(BURN, "0.5") as pid:
         # The clock moves 10 s between readings, and the process burnt its time before the first.
         source = CpuSource((pid,), core_count=2, clock=lambda: next(clock))
-        first = source.sample()
-        assert first[Indicator.SMACT].missing
-        assert "first sample" in first[Indicator.SMACT].reason
-        second = source.sample()
+        assert source.samples() == (), "nothing to compare with"
+        [timed] = source.samples()
+        second = timed.values
     assert second[Indicator.CPU].value == pytest.approx(0.0, abs=0.02)
     assert second[Indicator.SMOCC].value == 0.0, "measured, and really zero: it sleeps"
     for name in (Indicator.TENSO, Indicator.DRAMA, Indicator.FP32A, Indicator.PCITX, Indicator.NVLRX):
@@ -88,20 +87,21 @@ def test_where_there_is_a_control_group_its_count_of_processor_time_is_used_and_
     now_s = 10.0
     stat.write_text("usage_usec 1000000\nuser_usec 900000\n")
     source = CpuSource([], 2, clock=lambda: now_s, cpu_stat=stat)
-    first = source.sample()
-    assert first[Indicator.SMACT].missing and first[Indicator.SMACT].source == "cgroup"
+    assert source.samples() == ()
     now_s = 12.0
     stat.write_text("usage_usec 4000000\nuser_usec 900000\n")
-    second = source.sample()
+    second = source.samples()[0].values
     assert second[Indicator.CPU].value == pytest.approx(1.5)
     assert second[Indicator.SMACT].value == pytest.approx(0.75)
     assert second[Indicator.GRACT].value == 1.0
     assert second[Indicator.CPU].source == "cgroup" and second[Indicator.NETTX].source == "cpu"
     stat.unlink()
     now_s = 13.0
-    assert source.sample()[Indicator.CPU].value == 0.0, "time does not run back"
+    assert source.samples()[0].values[Indicator.CPU].value == 0.0, "time does not run back"
 
 
 def test_a_group_without_a_count_is_left_alone(tmp_path: Path) -> None:
-    source = CpuSource([], 1, cpu_stat=tmp_path / "cpu.stat")
-    assert source.sample()[Indicator.CPU].source == "cpu"
+    clock = iter(range(9))
+    source = CpuSource([], 1, clock=lambda: float(next(clock)), cpu_stat=tmp_path / "cpu.stat")
+    source.samples()
+    assert source.samples()[0].values[Indicator.CPU].source == "cpu"

@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import psutil
 import pytest
 
 from cotenant.controller.wire import ENV_JOB
@@ -16,23 +17,21 @@ from cotenant.profiler.driver.facts import (
     FAILURES,
     LOST,
     NO_PERMISSION,
+    NO_WORD,
     NOT_NVMLS,
     DriverFacts,
-    GpuFacts,
     GpuLink,
     GpuProcess,
     NvmlError,
 )
 from cotenant.profiler.driver.library import NO_BINDING
 from cotenant.profiler.driver.probe_client import (
-    NO_WORD,
     NoProbeAnswer,
-    Silence,
     ask,
     driver_facts,
-    one_by_one,
 )
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
+from tests.building.limits import within_s
 from tests.processes import own_program
 
 GONE = 2**22 + 7
@@ -117,6 +116,13 @@ def test_who_may_not_ask_for_a_divided_gpus_memory_has_its_instances_all_the_sam
     assert (two.problem, two.memory_mib, [part.uuid for part in two.instances]) == ("", None, ["MIG-77aa"])
 
 
+def test_of_memory_that_is_the_hosts_only_that_of_named_processes_is_known(gpus: MockGpus) -> None:
+    gpus.say("fail nvmlDeviceGetMemoryInfo 3", f"process 0 {GONE} 300 C", f"process 0 {GONE + 1} -1 C")
+    one, two = driver_facts().gpus
+    assert [(gpu.problem, gpu.shared_memory, gpu.memory_mib) for gpu in (one, two)] == [("", True, None)] * 2
+    assert (one.taken_mib, two.taken_mib) == (300, 0)
+
+
 # --- Processes -------------------------------------------------------------------------------------
 
 
@@ -162,6 +168,20 @@ def test_a_command_stands_on_one_short_line() -> None:
         and process_info.environment(GONE) == {}
         and process_info.name(GONE) == ""
     )
+
+
+def test_larger_records_behind_the_name_of_version_3_are_read_by_version_2(
+    gpus: MockGpus, nvml_library_535: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_library_535))
+    pids = (4711, 4712, 4713)
+    gpus.say("driver 535.54.03", *(f"process 0 {pid} 300 C" for pid in pids))
+    one, _ = driver_facts().gpus
+    assert [(each.pid, each.memory_mib) for each in one.processes] == [(pid, 300) for pid in pids]
+    gpus.say("fail nvmlDeviceGetComputeRunningProcesses_v2 13")
+    one, _ = driver_facts().gpus
+    assert (one.processes, one.unlisted) == ((), ("computing",)), "no number that cannot be is believed"
+    assert one.unlisted_why.startswith("driver 535.54.03 lists processes that cannot be: versions 535.43 to")
 
 
 # --- Failures --------------------------------------------------------------------------------------
@@ -215,6 +235,18 @@ def test_a_driver_that_never_answers_takes_only_the_child_with_it(gpus: MockGpus
     assert driver_facts(1.0).problem == "NVML did not answer within 1 s (is a GPU hung? see `dmesg`)"
 
 
+def test_a_driver_that_takes_its_time_is_waited_for_and_it_is_said(gpus: MockGpus) -> None:
+    gpus.say("hang nvmlInitWithFlags")
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        gpus.unsay("hang")  # It is loaded now.
+
+    assert [gpu.uuid for gpu in driver_facts(within_s(60.0), say=say, say_s=0.1).gpus] == [ONE, TWO]
+    assert said[0] == "NVML has not answered for 0.1 s; a driver that is being loaded may take minutes"
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -257,27 +289,62 @@ def test_a_gpu_that_hangs_does_not_hide_the_others(gpus: MockGpus) -> None:
     assert [(gpu.uuid, gpu.problem) for gpu in found.gpus] == [(ONE, ""), (TWO, NO_WORD), ("GPU-3", "")]
 
 
+HANGS: Final = """
+import os, sys, time
+first, hung, nameless = int(sys.argv[-1]), {hung}, {nameless}
+say = lambda *more: print('{{"complete": false, "gpus": [{{"index": %d%s}}]}}' % more, flush=True)
+print('{{"complete": false, "driver": "%d"}}' % os.getppid(), flush=True)
+for index in range(first, 3):
+    say(index, ', "problem": "hangs"')
+    if index not in nameless:
+        say(index, ', "uuid": "GPU-%d", "problem": "hangs"' % index)
+    if index in hung:
+        time.sleep(600)
+    say(index, ', "uuid": "GPU-%d"' % index)
+print('{{}}', flush=True)
+"""
+
+
 @pytest.mark.parametrize(
     ("hung", "nameless", "told"),
     [
         ({0}, {0}, ["", "GPU-1", "GPU-2"]),
         ({0, 2}, {2}, ["GPU-0", "GPU-1", ""]),
-        ({0, 1}, set(), ["GPU-0", "GPU-1", "GPU-2"]),
-        ({0, 1, 2}, set(), None),
-        ({1, 2, 3, 4}, {1, 2, 3, 4}, None),
+        ({0, 1, 2}, {3}, ["GPU-0", "GPU-1", "GPU-2"]),
+        ({1, 2}, {1, 2}, None),
     ],
 )
 def test_who_hangs_is_found_out_one_by_one(
     hung: set[int], nameless: set[int], told: list[str] | None
 ) -> None:
     """Of three GPUs. Where two in a row do not even say their names it is NVML that hangs."""
+    words = python(HANGS.format(hung=hung, nameless=nameless))
+    found = driver_facts(within_s(60.0), words=words, one_gpu_s=1.0)
+    if told is None:
+        assert found.problem.startswith("NVML did not answer within") and not found.gpus
+        return
+    assert [gpu.uuid for gpu in found.gpus] == told and found.driver == str(os.getpid())
+    assert [gpu.index for gpu in found.gpus if gpu.problem] == sorted(hung)
+    assert not [each for each in psutil.Process().children() if HANGS[:20] in " ".join(each.cmdline())]
 
-    def asked(*words: str) -> DriverFacts:
-        index = int(words[1])
-        if index in (nameless if "--uuid" in words else hung):
-            raise Silence("nothing")
-        return DriverFacts(gpus=(GpuFacts(index=index, uuid=f"GPU-{index}"),) if index < 3 else ())
 
-    found = one_by_one(asked)
-    assert (found and [gpu.uuid for gpu in found.gpus]) == told
-    assert found is None or [gpu.index for gpu in found.gpus if gpu.problem] == sorted(hung)
+ASKS_BEHIND: Final = """
+import os, sys, time
+first, folder = int(sys.argv[-1]), {folder!r}
+if first:
+    hung = int(open(folder + "/pid").read())
+    state = open("/proc/%d/stat" % hung).read().rpartition(")")[2].split()[0]
+    print('{{"driver": "the first one is in state %s"}}' % state, flush=True)
+else:
+    open(folder + "/pid", "w").write(str(os.getpid()))
+    print('{{"complete": false, "gpus": [{{"index": 0, "problem": "hangs"}}]}}', flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_first_session_stays_open_while_another_child_asks(tmp_path: Path) -> None:
+    """Else the driver is unloaded in between, and loaded again by each child."""
+    found = driver_facts(
+        within_s(60.0), words=python(ASKS_BEHIND.format(folder=str(tmp_path))), one_gpu_s=0.5
+    )
+    assert (found.driver, len(found.gpus)) == ("the first one is in state S", 1)

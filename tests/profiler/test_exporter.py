@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from cotenant.profiler.indicators.counters import DeviceMemory, Unsupported
+from cotenant.profiler.indicators.counters import STUCK, Unsupported
 from cotenant.profiler.indicators.exporter import PAGE_BYTES_MAX, Exporter, check_url, parse
 from cotenant.profiler.indicators.sources import Indicator
 
@@ -73,12 +73,11 @@ class Clock:
 def test_names_of_before_and_since_4_6_are_known_and_what_is_no_number_is_missing(server: Server) -> None:
     clock = Clock()
     exporter = Exporter(server.url, ["GPU-1"], clock)
-    assert exporter.read() is None and exporter.shows_counters
+    exporter.wait_for_value()
     clock.now_s, server.page = 30.0, PAGE.format(smact=0.5, watts=101)
     taken = exporter.read()
     assert taken is not None
     assert taken.devices == [{Indicator.SMACT: 0.5, Indicator.TENSO: 0.125, Indicator.PCITX: 1.5e9}]
-    assert exporter.memory() == [DeviceMemory(2048.0, 8192.0)]
 
 
 def test_what_stands_in_a_label_is_no_value_and_may_hold_braces() -> None:
@@ -110,9 +109,19 @@ def test_an_instance_of_a_divided_gpu_is_not_the_gpu(server: Server) -> None:
 
 def test_an_exporter_without_profiling_metrics_says_so_by_showing_none(server: Server) -> None:
     server.page = 'DCGM_FI_DEV_FB_USED{UUID="GPU-1"} 1\n'
-    exporter = Exporter(server.url, ["GPU-1"])
-    exporter.read()
-    assert not exporter.shows_counters
+    with pytest.raises(Unsupported, match="shows no DCGM_FI_PROF_ metrics"):
+        Exporter(server.url, ["GPU-1"]).wait_for_value()
+
+
+def test_an_exporter_whose_counters_stay_0_on_a_busy_gpu_has_no_values(server: Server) -> None:
+    clock = Clock()
+    page = 'DCGM_FI_PROF_GR_ENGINE_ACTIVE{{UUID="GPU-1"}} 0\nDCGM_FI_DEV_GPU_UTIL{{UUID="GPU-1"}} {}\n'
+    exporter = Exporter(server.url, ["GPU-1"], clock)
+    for at, (busy, values) in enumerate(((10, {}), (20, {Indicator.GRACT: 0.0}), (100, {}))):
+        clock.now_s, server.page = 30.0 * at, page.format(busy)
+        taken = exporter.read()
+        assert taken is None or taken.devices == [values]
+    assert exporter.problems() == [STUCK]
 
 
 def test_what_goes_wrong_is_one_line(server: Server) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cotenant.profiler.driver.library import Library
-from cotenant.profiler.indicators.counters import DeviceMemory, IndicatorValues, Unsupported
+from cotenant.profiler.indicators.counters import Unsupported
 from cotenant.profiler.indicators.gpm import Gpm
-from cotenant.profiler.indicators.sources import Indicator
+from cotenant.profiler.indicators.sources import Indicator, IndicatorValues
 
 
 class Nvml:
@@ -66,11 +66,6 @@ class Nvml:
             metric.value = self.values.get(metric.metricId, math.nan)
             metric.nvmlReturn = 0 if metric.metricId in self.values else 3
 
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
-        if handle in self.lost:
-            raise self.NVMLError(15)
-        return SimpleNamespace(used=2**30, total=2**34)
-
 
 class Clock:
     now_s = 0.0
@@ -100,7 +95,6 @@ def test_percentages_become_shares_and_mib_become_bytes_and_the_rest_is_missing(
     assert values[Indicator.PCITX] == 2.0 * 2**20
     assert (values[Indicator.NVLRX], values[Indicator.NVLTX]) == (3.0 * 2**20, 1.0 * 2**20)
     assert math.isnan(values[Indicator.TENSO])
-    assert source.memory() == [DeviceMemory(1024.0, 16 * 1024.0)]
 
 
 def test_each_sample_is_compared_with_the_one_before_and_buffers_are_given_back() -> None:
@@ -141,7 +135,7 @@ def test_a_lost_device_does_not_take_the_others_values_with_it() -> None:
     nvml.lost, clock.now_s = {"GPU-1"}, 0.5
     one, two = read(source)
     assert one == {} and two[Indicator.SMACT] == 0.5
-    assert source.problems() == ["NVML: a GPU has fallen off the bus", ""] and source.memory()[0] is None
+    assert source.problems() == ["NVML: a GPU has fallen off the bus", ""]
     nvml.lost, clock.now_s = set(), 1.0
     assert read(source)[0] == {}, "back again, but there is nothing to compare with"
     clock.now_s = 1.5

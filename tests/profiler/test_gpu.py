@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.profiler.indicators.counters import MOVED_S, STUCK, Movement
 from cotenant.profiler.indicators.cpu import CpuSource
 from cotenant.profiler.indicators.device_process import MIG_HAS_NONE, DeviceProcess, NoIndicators, explain
-from cotenant.profiler.indicators.gpm import RATES, SHARES
 from cotenant.profiler.indicators.gpu import GpuSource
-from cotenant.profiler.indicators.sources import Indicator, Sample, Timed, Wanted
+from cotenant.profiler.indicators.sources import Indicator, Summary, Timed, Wanted, Windows
 from tests.building.limits import within_s
 
 HERE = Path(__file__).parent
@@ -23,7 +25,7 @@ GPU = "GPU-1"
 
 ANSWER = {
     "source": "gpm", "why": "gpm: it is", "lacks": "no such counter", "offers": ["SMACT", "FP32A"],
-    "gauges": [], "samples": [], "memory": [None], "problems": [""], "lost": 0,
+    "gauges": [], "samples": [], "problems": [""], "lost": 0,
 }  # fmt: skip
 SAYS = "import sys, json\nfor n, _ in enumerate(sys.stdin): print({}, flush=True)"
 
@@ -74,20 +76,26 @@ def until_some(source: GpuSource, name: Indicator, patience_s: float = within_s(
     raise AssertionError(f"no {name} within {patience_s} s")
 
 
+def means(source: GpuSource) -> dict[Indicator, Summary]:
+    windows = Windows()
+    for each in source.samples(within_s(60.0)):
+        windows.add(each)
+    return windows.summaries()
+
+
 # --- What the process says --------------------------------------------------------------------------
 
 
 def test_what_the_process_says_is_read_beside_the_hosts_own_values(asked: Callable[..., GpuSource]) -> None:
     first, then = answer(), answer({"SMACT": 0.2}, {"SMACT": 0.3})
     source = asked(SAYS.format(f"{first!r} if n == 0 else {then!r}"))
-    one: Sample = source.sample()
-    two: Sample = source.sample()
-    assert "100 ms apart" in one[Indicator.SMACT].reason
-    assert two[Indicator.SMACT].value == pytest.approx(0.25) and two[Indicator.SMACT].source == "gpm"
-    assert two[Indicator.FP32A].missing and two[Indicator.FP32A].source == "gpm"
+    assert means(source) == {}, "nothing to compare with"
+    two = means(source)
+    assert two[Indicator.SMACT].mean == pytest.approx(0.25) and two[Indicator.SMACT].source == "gpm"
+    assert two[Indicator.FP32A].count == 0 and two[Indicator.FP32A].source == "gpm"
     assert "turns" in two[Indicator.FP32A].reason and two[Indicator.DRAMA].reason == "no such counter"
     assert two[Indicator.CPU].source == "cpu"
-    assert {*SHARES, *RATES} <= two.keys() and source.why == "gpm: it is"
+    assert set(two) == set(Indicator) and source.why == "gpm: it is"
 
 
 def test_each_sample_keeps_the_time_that_it_is_about(asked: Callable[..., GpuSource]) -> None:
@@ -112,16 +120,16 @@ for _ in sys.stdin:
 
 def test_an_answer_may_come_in_pieces(asked: Callable[..., GpuSource]) -> None:
     source = asked(IN_PIECES.format(answer({"SMACT": 0.5})))
-    assert [source.sample()[Indicator.SMACT].value for _ in range(20)] == [pytest.approx(0.5)] * 20
+    assert [means(source)[Indicator.SMACT].mean for _ in range(20)] == [pytest.approx(0.5)] * 20
 
 
 @pytest.mark.parametrize(
     ("code", "why"),
     [
         (SAYS.format("""'{"problem": "no driver"}'"""), "no driver"),
-        (SAYS.format("'what?'"), "makes no sense"),
-        (SAYS.format(repr(answer({"SMACT": 0.5}, source="guessed"))), "makes no sense"),
-        ("pass", "has ended"),
+        (SAYS.format("'what?'"), "asking the driver failed"),
+        (SAYS.format(repr(answer({"SMACT": 0.5}, source="guessed"))), "asking the driver failed"),
+        ("pass", "failed: exit 0"),
         ("import sys; [None for _ in sys.stdin]", "did not answer within"),
     ],
 )
@@ -130,9 +138,8 @@ def test_a_process_that_says_nothing_sensible_is_left_behind_with_the_reason(
 ) -> None:
     source = asked(code, **({"start_s_max": 0.3} if "did not answer" in why else {}))
     for _ in range(2):
-        reading = source.sample()[Indicator.SMACT]
-        assert reading.missing and why in reading.reason
-    assert source._child._process is None
+        assert Indicator.SMACT not in means(source) and why in source.problem
+    assert source._child.child is None
 
 
 def test_asking_does_not_wait_for_a_process_that_starts() -> None:
@@ -151,8 +158,8 @@ def test_asking_does_not_wait_for_a_process_that_starts() -> None:
 def test_without_a_driver_every_source_is_named_with_its_reason(libraries: Callable[..., None]) -> None:
     libraries(nvml={"driver": False})
     found = explain([GPU])
-    assert [each.source for each in found.findings] == ["gpm", "dcgm", "exporter", "nvml"]
-    assert found.chosen is None and not any(each.usable for each in found.findings)
+    assert found.chosen is None
+    assert re.findall(r"not (\w+): ", found.why) == ["gpm", "dcgm", "exporter", "nvml"]
     assert (
         "not gpm: NVML: the NVIDIA driver is not loaded" in found.why and "no DCGM bindings in" in found.why
     )
@@ -222,10 +229,28 @@ def test_counters_that_take_turns_are_counted_when_it_is_their_turn(
     assert 0 < tenso < smact
 
 
+def test_counters_that_stay_0_on_a_busy_gpu_are_no_measurement(libraries: Callable[..., None]) -> None:
+    still = {"1001": 0.0, "1002": 0.0}
+    libraries(nvml={}, dcgm={"gpus": {"0": GPU}, "values": {**still, "203": 100}})
+    found = explain([GPU])
+    assert found.chosen == "nvml"
+    assert f"not dcgm: {STUCK}" in found.why
+    libraries(nvml={}, dcgm={"gpus": {"0": GPU}, "values": {**still, "203": 10}})
+    found = explain([GPU])
+    assert found.chosen == "dcgm", "an idle GPU reads 0 as well"
+
+
+def test_an_idle_moment_of_a_busy_gpu_is_measured() -> None:
+    movement = Movement()
+    seen = [movement.is_stuck(gract, 90.0, at_s) for at_s, gract in enumerate((0.0, 0.4, 0.0, 0.0, math.nan))]
+    assert seen == [True, False, False, False, False]
+    assert movement.is_stuck(0.0, 90.0, 1.0 + MOVED_S + 0.1) and not movement.is_stuck(0.0, math.nan, 99.0)
+
+
 def test_dcgm_whose_values_stay_blank_gives_way_to_nvml(libraries: Callable[..., None]) -> None:
     libraries(nvml={"nvlink": 100}, dcgm={"gpus": {"0": GPU}, "values": {}})
     found = explain([GPU])
-    assert found.chosen is not None and found.chosen.source == "nvml"
+    assert found.chosen == "nvml"
     assert "stay blank" in found.why and "they came with Hopper" in found.why
 
 
@@ -234,14 +259,14 @@ def test_a_gpu_that_is_gone_does_not_cost_the_others_their_best_source(
 ) -> None:
     libraries(nvml={"gpm": True, "gone": ["GPU-2"]})
     found = explain([GPU, "GPU-2"])
-    assert found.chosen is not None and found.chosen.source == "gpm"
-    assert "1 of 2 without: NVML: NVML error 6" in found.chosen.why
+    assert found.chosen == "gpm"
+    assert "1 of 2 without: NVML: NVML error 6" in found.why
 
 
 def test_a_source_of_all_devices_is_taken_before_a_better_one_of_some(libraries: Callable[..., None]) -> None:
     libraries(nvml={"gpm": [GPU]}, dcgm={"gpus": {"0": GPU, "1": "GPU-2"}, "values": {"1002": 0.5}})
     found = explain([GPU, "GPU-2"])
-    assert found.chosen is not None and found.chosen.source == "dcgm"
+    assert found.chosen == "dcgm"
     assert "not gpm: not of all devices" in found.why and "GPU-2 has no GPM counters" in found.why
 
 
@@ -256,21 +281,20 @@ def test_a_source_of_all_devices_is_taken_before_a_better_one_of_some(libraries:
 def test_what_cannot_be_reached_is_said(libraries: Callable[..., None], wanted: Wanted, why: str) -> None:
     libraries(nvml={}, dcgm={"gpus": {"0": GPU}})
     found = explain([GPU], wanted)
-    assert found.chosen is None and why in found.why and len(found.findings) == 1
+    assert found.chosen is None and why in found.why
 
 
 def test_the_engine_is_also_found_by_its_unix_socket(libraries: Callable[..., None]) -> None:
     says = {"gpus": {"0": GPU}, "values": {"1002": 0.5}, "listens": ["/run/dcgm.sock"]}
     libraries(nvml={}, dcgm=says)
     found = explain([GPU], Wanted(source="dcgm", dcgm="/run/dcgm.sock"))
-    assert found.chosen is not None and found.why == "dcgm: DCGM's host engine, every 0.1 s"
+    assert found.why == "dcgm: DCGM's host engine, every 0.1 s"
 
 
 def test_an_engine_that_hangs_does_not_take_anybody_with_it(libraries: Callable[..., None]) -> None:
     libraries(nvml={}, dcgm={"gpus": {"0": GPU}, "hangs": True})
     assert (
-        "the sources of indicators did not answer within 0.5 s"
-        in explain([GPU], Wanted(source="dcgm"), timeout_s=0.5).why
+        "the driver did not answer within 0.5 s" in explain([GPU], Wanted(source="dcgm"), timeout_s=0.5).why
     )
 
 

@@ -53,11 +53,9 @@ def ticks_of(given_samples: Samples, *, gauge: bool) -> list[int | None]:
 
 @given(samples, st.booleans())
 def test_the_mean_is_that_of_every_tick_that_was_measured(given_samples: Samples, gauge: bool) -> None:
-    stats = window_of(given_samples, gauge=gauge).stats()
+    stats = window_of(given_samples, gauge=gauge)
     ticks = ticks_of(given_samples, gauge=gauge)
     known = [tick for tick in ticks if tick is not None]
-    assert stats.covered_s == pytest.approx(len(known))
-    assert stats.gap_s == pytest.approx(len(ticks) - len(known))
     if not known:
         assert math.isnan(stats.mean) and stats.count == 0
     else:
@@ -66,7 +64,7 @@ def test_the_mean_is_that_of_every_tick_that_was_measured(given_samples: Samples
 
 @given(samples, st.booleans())
 def test_the_variance_is_that_of_the_samples_in_time(given_samples: Samples, gauge: bool) -> None:
-    stats = window_of(given_samples, gauge=gauge).stats()
+    stats = window_of(given_samples, gauge=gauge)
     in_time = [(v, n) for v, n in given_samples if v is not None and n <= LATE_RATIO * PERIOD]
     if len(in_time) < 2:
         assert math.isnan(stats.variance)
@@ -79,17 +77,16 @@ def test_the_variance_is_that_of_the_samples_in_time(given_samples: Samples, gau
 
 @given(samples)
 def test_every_sample_is_counted_once(given_samples: Samples) -> None:
-    stats = window_of(given_samples).stats()
+    stats = window_of(given_samples)
     known = [lasted for value, lasted in given_samples if value is not None]
-    assert (stats.count, stats.missing) == (len(known), len(given_samples) - len(known))
-    assert stats.late == sum(lasted > LATE_RATIO * PERIOD for lasted in known)
+    assert stats.count == len(known)
 
 
 @given(samples, st.randoms(use_true_random=False))
 def test_the_order_does_not_matter(given_samples: Samples, random: object) -> None:
     shuffled = list(given_samples)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    one, other = window_of(given_samples).stats(), window_of(shuffled).stats()
+    one, other = window_of(given_samples), window_of(shuffled)
     assert one.mean == pytest.approx(other.mean, abs=1e-9, nan_ok=True)
     assert one.variance == pytest.approx(other.variance, rel=1e-9, abs=1e-6, nan_ok=True)
 
@@ -99,16 +96,15 @@ def test_what_does_not_change_has_no_variance(value: float, count: int) -> None:
     window = Window()
     for _ in range(count):
         window.add(value, 0.1, 0.1)
-    assert window.stats().variance == 0.0
-    assert window.stats().mean == pytest.approx(value)
+    assert window.variance == 0.0
+    assert window.mean == pytest.approx(value)
 
 
 def test_a_late_gauge_is_not_spread_over_the_gap_before_it() -> None:
     window = Window()
     for value, lasted_s in ((1.0, 0.1), (0.0, 5.0)):
         window.add(value, lasted_s, 0.1, gauge=True)
-    stats = window.stats()
-    assert stats.mean == pytest.approx(0.5) and stats.gap_s == pytest.approx(4.9) and stats.late == 1
+    assert window.mean == pytest.approx(0.5)
 
 
 def test_a_sample_that_took_no_time_is_a_mistake() -> None:
@@ -167,8 +163,7 @@ def test_counters_that_take_turns_have_every_second_value_and_a_blank_first_one(
     shown = [(math.nan, 0.0), (0.2, 1.0), (0.2, 1.0), (0.6, 3.0), (0.6, 3.0), (0.4, 5.0)]
     for value, stamp in shown:
         window.add(fresh.take(value, stamp), 1.0, 1.0, gauge=True)
-    stats = window.stats()
-    assert (stats.count, stats.missing) == (3, 3) and stats.mean == pytest.approx(0.4)
+    assert window.count == 3 and window.mean == pytest.approx(0.4)
 
 
 # --- Indicators ------------------------------------------------------------------------------------

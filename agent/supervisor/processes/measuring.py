@@ -15,14 +15,18 @@ from collections import deque
 from collections.abc import Mapping
 from math import inf
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cotenant.agent.host.cgroups import AttemptCgroup
 from cotenant.agent.host.process_identity import ProcessStat, children_of, stat_of
 from cotenant.agent.ipc import Order
 from cotenant.agent.supervisor.core import OverMemory, PrintedFacts, Sampled
-from cotenant.profiler.indicators.sources import MetricsSource, Timed
+from cotenant.profiler.indicators.sources import Timed
 from cotenant.profiler.inplace import SAMPLE_PERIOD_S as PROFILE_SAMPLE_PERIOD_S
+
+if TYPE_CHECKING:
+    from cotenant.profiler.indicators.cpu import CpuSource
+    from cotenant.profiler.indicators.gpu import GpuSource
 
 TREE_PERIOD_S: Final = 10.0
 WINDOW_S: Final = 5.0
@@ -180,7 +184,7 @@ class Measuring:
         self._pids = pids
         self._cgroup = AttemptCgroup.none(order, Path())
         self._sampler: Sampler | None = None
-        self._indicators: MetricsSource | None = None
+        self._indicators: CpuSource | GpuSource | None = None
         self._collected: list[Timed] = []
         """Indicators that were read between two samples."""
         self.collect_s = inf
@@ -257,7 +261,7 @@ class Measuring:
         self._collected += source.samples()
         self.collect_s = now_s + source.period_s if source.period_s < PROFILE_SAMPLE_PERIOD_S else inf
 
-    def _open_indicators(self) -> MetricsSource:
+    def _open_indicators(self) -> CpuSource | GpuSource:
         """Opens the indicators of the processes of this host; their sources are only loaded for a job that is
         profiled."""
         from cotenant.profiler.indicators.cpu import CpuSource

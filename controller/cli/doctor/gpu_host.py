@@ -19,7 +19,7 @@ import msgspec
 
 from cotenant.mps import device_memory
 from cotenant.profiler.driver.probe_client import gpus_on_the_bus
-from cotenant.profiler.driver.process_info import sees_host_processes
+from cotenant.profiler.driver.process_info import runs_in_container, sees_host_processes
 
 DCGM_PORT: Final = 5555
 EXPORTER_PORT: Final = 9400
@@ -79,14 +79,15 @@ class HostFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 def look(root: Path = Path("/")) -> HostFiles:
     """Facts below `root`, and who listens on loopback."""
+    on_the_bus = gpus_on_the_bus(root)
     return HostFiles(
         is_debian=is_debian(_text(root / "etc/os-release")),
-        container=any((root / name).exists() for name in (".dockerenv", "run/.containerenv")),
+        container=runs_in_container(root),
         own_pids=not sees_host_processes(root),
         user=_name(pwd.getpwuid, os.geteuid()),
         administrator=os.geteuid() == 0 or is_administrator(_text(root / "proc/self/status")),
         module=module_version(_text(root / "proc/driver/nvidia/version")),
-        pci_devices=gpus_on_the_bus(root),
+        pci_devices=None if on_the_bus is None else len(on_the_bus),
         profiling_for_admins=profiling_for_admins(_text(root / "proc/driver/nvidia/params")),
         device_files=tuple(_device_files(root / "dev")),
         persistenced=(root / "run/nvidia-persistenced/socket").exists(),

@@ -32,7 +32,8 @@ from cotenant.controller.wire import decode_text
 
 SYSTEM_UNITS: Final = Path("/etc/systemd/system")
 LINGERING: Final = "/var/lib/systemd/linger"
-READY_WITHIN_S: Final = 60.0
+READY_WITHIN_S: Final = 240.0
+"""A driver that is being loaded may take three minutes."""
 LOOK_EVERY_S: Final = 0.1
 
 SystemFlag = Annotated[

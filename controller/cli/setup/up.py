@@ -121,6 +121,8 @@ def idle_seconds(text: str | None) -> float | None:
 
 
 READY_WITHIN_S: Final = 60.0
+AGENT_READY_WITHIN_S: Final = 240.0
+"""It may have to wait three minutes for a driver that is being loaded, and says so meanwhile."""
 STOP_WITHIN_S: Final = 15.0
 LOOK_EVERY_S: Final = 0.05
 
@@ -266,7 +268,7 @@ def watch_ready_line(agent: StartedProcess) -> threading.Event:
 
 def agent_ready(started: Mapping[str, StartedProcess], where: str, ready: threading.Event) -> wire.NodeView:
     """Waits for the agent and returns this host as the controller sees it, once it has joined."""
-    deadline_s = time.monotonic() + READY_WITHIN_S
+    deadline_s = time.monotonic() + AGENT_READY_WITHIN_S
     while time.monotonic() < deadline_s:
         for name, process in started.items():
             still_there(name, process)
@@ -277,7 +279,9 @@ def agent_ready(started: Mapping[str, StartedProcess], where: str, ready: thread
         if joined:
             return joined[0]
         time.sleep(LOOK_EVERY_S)
-    raise Problem("failed", f"the agent did not join within {READY_WITHIN_S:.0f} s", "try `cotenant doctor`")
+    raise Problem(
+        "failed", f"the agent did not join within {AGENT_READY_WITHIN_S:.0f} s", "try `cotenant doctor`"
+    )
 
 
 def still_there(name: str, process: StartedProcess) -> None:

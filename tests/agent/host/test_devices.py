@@ -9,6 +9,7 @@ import pytest
 
 from cotenant.agent.host import devices
 from cotenant.agent.host.devices import BadDevices, DeviceChoice, NotThisHost
+from cotenant.agent.host.gpu_offers import NO_INSTANCES
 from cotenant.controller.domain import HostId
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 from cotenant.profiler.driver.probe_client import gpus_on_the_bus
@@ -60,12 +61,15 @@ def test_without_a_gpu_auto_offers_slots_and_says_why() -> None:
     assert inventory.note == "no CUDA devices: no NVIDIA driver library; 8 CPU slots stand in for them"
 
 
+BUS = ("0000:01:00.0", "0000:02:00.0")
+
+
 @pytest.mark.parametrize(
     ("text", "on_the_bus", "refused"),
-    [("auto", 2, True), ("auto", None, False), ("auto", 0, False), ("cpu:2", 2, False)],
+    [("auto", BUS, True), ("auto", None, False), ("auto", (), False), ("cpu:2", BUS, False)],
 )
 def test_in_a_cluster_slots_do_not_stand_in_for_gpus_that_are_there(
-    text: str, on_the_bus: int | None, refused: bool
+    text: str, on_the_bus: tuple[str, ...] | None, refused: bool
 ) -> None:
     facts = DriverFacts(problem="the NVIDIA driver is not loaded")
     assert found(facts, text).devices, "on somebody's own machine they do"
@@ -84,7 +88,7 @@ def test_gpus_are_seen_on_the_bus_without_a_driver(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "vendor").write_text(vendor + "\n")
         (folder / "class").write_text(kind + "\n")
-    assert gpus_on_the_bus(tmp_path) == 1, "neither its sound nor the board's own graphics"
+    assert gpus_on_the_bus(tmp_path) == ("0",), "neither its sound nor the board's own graphics"
 
 
 def test_slots_asked_for_need_no_explanation() -> None:
@@ -115,7 +119,7 @@ def test_gpus_are_named_after_their_uuids() -> None:
     assert [d.device_id for d in inventory.devices] == ["h/gpu-1a2b3c4d", "h/gpu-1a2b3c4e", "h/gpu-99999999"]
     first, _, mig = inventory.devices
     assert (first.type, first.local, first.usable_mib) == ("NVIDIA-H200", GPUS[0].uuid, 142_400)
-    assert (mig.healthy, mig.note) == (False, devices.NO_INSTANCES)
+    assert (mig.healthy, mig.note) == (False, NO_INSTANCES)
 
 
 def test_some_gpus_by_index_or_uuid() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -15,8 +19,8 @@ from tests.agent.mock_gpus import ONE, TWO, MockGpus
 HOST = HostId("h")
 
 
-def inventory() -> Inventory:
-    return devices.find(DeviceChoice(kind="auto"), HOST, range(2), 16_000)
+def inventory(*bus: str) -> Inventory:
+    return devices.find(DeviceChoice(kind="auto"), HOST, range(2), 16_000, bus=lambda: bus)
 
 
 def test_each_gpu_is_offered_by_its_uuid_and_one_that_is_lost_is_listed(gpus: MockGpus) -> None:
@@ -116,3 +120,108 @@ def test_a_driver_that_does_not_work_is_a_reason_with_what_to_do(gpus: MockGpus)
     found = inventory()
     assert [device.kind for device in found.devices] == ["cpu", "cpu"]
     assert "`modprobe nvidia`; 2 CPU slots stand in" in found.note
+
+
+# --- Gaps ------------------------------------------------------------------------------------------
+
+
+class Offered(NamedTuple):
+    """What must be offered of the second of two GPUs."""
+
+    facts: tuple[str, ...]
+    healthy: bool = True
+    tenants: int = 2
+    memory_mib: int = 81_920
+    note: str = ""
+    """Of the device: why it is not offered, or not shared."""
+    said: str = ""
+    """In the agent's log, of GPU 1."""
+
+
+SHARED = "its memory is the host's"
+GAPS = {
+    "nothing is missing": Offered(("gpu 1 gpm 1",)),
+    "GB10: no memory of its own": Offered(
+        ("fail nvmlDeviceGetMemoryInfo 3",), tenants=1, memory_mib=16_000, note=SHARED, said=SHARED
+    ),
+    "Jetson: no memory of its own, and no lists": Offered(
+        (
+            "fail nvmlDeviceGetMemoryInfo 3",
+            "fail nvmlDeviceGetComputeRunningProcesses_v3 3",
+            "fail nvmlDeviceGetGraphicsRunningProcesses_v3 3",
+        ),
+        tenants=1, memory_mib=16_000, note=SHARED, said=SHARED,
+    ),
+    "vGPU: no list of who draws": Offered(
+        ("fail nvmlDeviceGetGraphicsRunningProcesses_v3 3",),
+        said="processes that are drawing on it: NVML error 3",
+    ),
+    "vGPU: the UUID of another": Offered(
+        (f"gpu 1 uuid {ONE}",), healthy=False, memory_mib=1, note=f"it has the UUID of GPU 0, {ONE}"
+    ),
+    "no energy counter": Offered(("fail nvmlDeviceGetTotalEnergyConsumption 3",)),
+    "GH200: pages of the host in its memory": Offered(("gpu 1 used 9000",)),
+    "MIG on, without instances": Offered(("gpu 1 mig 1",), healthy=False, note="nvidia-smi mig -cgi"),
+    "MIG on, whose memory we may not ask": Offered(
+        ("gpu 1 mig 1", "gpu 1 instance MIG-77aa half"), healthy=False, note="divided into 1 MIG instances"
+    ),
+    "lost": Offered(("gpu 1 rc 15",), healthy=False, memory_mib=1, note="fallen off the bus: reboot"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GAPS)
+def test_what_is_offered_and_said_where_the_driver_says_less(name: str, gpus: MockGpus) -> None:
+    gap = GAPS[name]
+    gpus.say(*gap.facts)
+    found = inventory()
+    _, device, *_ = found.devices
+    assert (device.healthy, device.memory_mib) == (gap.healthy, gap.memory_mib)
+    assert not gap.healthy or (device.max_tenants, device.state) == (gap.tenants, "ok")
+    assert gap.note in (device.note or device.sharing_note)
+    assert bool(gap.note) == bool(device.note or device.sharing_note)
+    assert gap.said in found.note and bool(gap.said) == bool(found.note)
+
+
+@pytest.mark.parametrize(
+    ("bus", "facts", "names"),
+    [
+        ((1, 2, 3), (), ["0000:03:00.0"]),
+        ((1, 2), (), []),
+        ((1, 2, 3), ("gpu 1 rc 15",), ["0000:02:00.0 or 0000:03:00.0"]),
+        ((7, 8, 9), (), []),
+        ((), (), []),
+    ],
+    ids=("one more", "as many", "which one", "another host's", "no bus"),
+)
+def test_gpus_that_only_the_bus_shows_are_listed_with_the_reason(
+    bus: tuple[int, ...], facts: tuple[str, ...], names: list[str], gpus: MockGpus
+) -> None:
+    gpus.say(*facts)
+    _, _, *more = inventory(*(f"0000:0{number}:00.0" for number in bus)).devices
+    assert [(each.healthy, each.state, each.local) for each in more] == [(False, "lost", "lost-2")] * len(
+        names
+    )
+    assert [each.note.partition("), ")[0] for each in more] == [f"on the bus ({name}" for name in names]
+
+
+def test_a_gpu_without_memory_of_its_own_is_watched_as_one_that_answers(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    gpus.say("fail nvmlDeviceGetMemoryInfo 3", f"process 0 {os.getpid()} 300 C")
+    words = [
+        sys.executable,
+        "-m",
+        "cotenant.agent.gpus.nvml_watch",
+        "--gpu",
+        ONE,
+        "--attempts",
+        str(tmp_path),
+    ]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as watcher:
+        assert watcher.stdout is not None
+        found = next(
+            line for line in map(json.loads, watcher.stdout) if "problem" in line or "used_mib" in line
+        )
+        watcher.kill()
+    assert (found.get("code", 0), found.get("used_mib")) == (0, 300)
+    assert [each["pid"] for each in found["processes"]] == [os.getpid()]

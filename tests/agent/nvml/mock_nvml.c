@@ -2,7 +2,8 @@
  * text file that is read again at every call, so that a test changes the GPUs under a process that watches.
  *
  * Build:  cc -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o libnvidia-ml.so.1 mock_nvml.c
- *         (with -DOLD_DRIVER: without the functions that old drivers lack)
+ *         (with -DOLD_DRIVER: without the functions that old drivers lack; with -DV535: version 3 of the lists
+ *         of processes writes the larger records of drivers 535.43 to 535.86, version 2 those of all others)
  * Use:    LD_LIBRARY_PATH=its folder, COTENANT_MOCK_NVML=the file, both set before the process starts.
  *
  * The file, one fact per line, the last one of a kind counts; memory in MiB:
@@ -10,7 +11,7 @@
  *     init 9                      nvmlInit answers 9 (driver not loaded), 4 (not permitted), ...
  *     driver VERSION | cuda N     what the driver says of itself; N as NVML has it (13020 is 13.2), 0: no answer
  *     hang CALL [INDEX]           that call (of that GPU) does not come back while this line is there
- *     fail CALL CODE              that call answers CODE for every GPU
+ *     fail CALL CODE              that call answers CODE for every GPU; up to 8 calls
  *     gpu I uuid GPU-...          how many GPUs there are follows from the largest I
  *     gpu I name | total | reserved | used | rc | capability | mode | persistence | mig | ecc | remap | energy
  *     gpu I mig_next 0|1          the MIG mode that waits for a reset (as now, if it is not said)
@@ -54,8 +55,8 @@ typedef struct {
     int recovery;
 } Gpu;
 typedef struct {
-    int init, count, processes, xids, hang_gpu, fail_code;
-    char hang[64], fail[64], driver[64], claims[768];
+    int init, count, processes, xids, hang_gpu, fails, fail_code[8];
+    char hang[64], fail[8][64], driver[64], claims[768];
     int cuda;
     Gpu gpus[GPUS_MAX];
     Process process[PROCESSES_MAX];
@@ -166,8 +167,9 @@ static World *look(void) {
         else if (sscanf(line, "cuda %d", &number) == 1) w.cuda = number;
         else if (sscanf(line, "claims %767[^\n]", w.claims) == 1) continue;
         else if (sscanf(line, "fail %63s %d", key, &number) == 2) {
-            snprintf(w.fail, sizeof w.fail, "%s", key);
-            w.fail_code = number;
+            if (w.fails >= 8) continue;
+            snprintf(w.fail[w.fails], sizeof w.fail[0], "%s", key);
+            w.fail_code[w.fails++] = number;
         } else if (sscanf(line, "hang %63s %d", key, &number) >= 1) {
             snprintf(w.hang, sizeof w.hang, "%s", key);
             w.hang_gpu = sscanf(line, "hang %*s %d", &number) == 1 ? number : -1;
@@ -203,8 +205,10 @@ static World *enter(const char *call, Handle *handle, Gpu **gpu, int *code) {
         w = look();
     }
     *code = OK;
-    if (!strcmp(w->fail, call)) *code = w->fail_code;
-    else if (!initialised && strcmp(call, "nvmlInitWithFlags")) *code = UNINITIALIZED;
+    for (int i = 0; i < w->fails; i++)
+        if (!strcmp(w->fail[i], call)) *code = w->fail_code[i];
+    if (*code) return w;
+    if (!initialised && strcmp(call, "nvmlInitWithFlags")) *code = UNINITIALIZED;
     else if (handle && handle->gpu >= w->count) *code = 15;
     else if (handle && w->gpus[handle->gpu].rc) *code = w->gpus[handle->gpu].rc;
     else if (handle && handle->instance >= w->gpus[handle->gpu].instances) *code = NOT_FOUND;
@@ -332,7 +336,12 @@ int nvmlDeviceGetPersistenceMode(void *h, unsigned *mode) {
 
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory2;
-typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } ProcessInfo;
+typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } ProcessInfo2;
+#ifdef V535
+typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; unsigned long long secret; } ProcessInfo;
+#else
+typedef ProcessInfo2 ProcessInfo;
+#endif
 
 int nvmlDeviceGetMemoryInfo(void *h, Memory *out) {
     ENTER("nvmlDeviceGetMemoryInfo", h);
@@ -352,19 +361,28 @@ int nvmlDeviceGetMemoryInfo(void *h, Memory *out) {
     return OK;
 }
 static unsigned long long bytes(Process *p) { return p->used_mib == ~0ULL ? ~0ULL : p->used_mib * MIB; }
-static int processes(World *w, Handle *h, const char *kinds, unsigned *count, ProcessInfo *out) {
-    unsigned found = 0;
-    for (int i = 0; i < w->processes; i++) {
-        Process *p = &w->process[i];
-        if (p->gpu != h->gpu || (h->instance >= 0 && p->instance != h->instance)) continue;
-        if (!strchr(kinds, p->kind)) continue;
-        if (out && found < *count) out[found] = (ProcessInfo){p->pid, bytes(p), ~0u, ~0u};
-        found++;
+#define PROCESSES(NAME, RECORD) \
+    static int NAME(World *w, Handle *h, const char *kinds, unsigned *count, RECORD *out) { \
+        unsigned found = 0; \
+        for (int i = 0; i < w->processes; i++) { \
+            Process *p = &w->process[i]; \
+            if (p->gpu != h->gpu || (h->instance >= 0 && p->instance != h->instance)) continue; \
+            if (!strchr(kinds, p->kind)) continue; \
+            if (out && found < *count) out[found] = (RECORD){.pid = p->pid, .used = bytes(p), .gi = ~0u, .ci = ~0u}; \
+            found++; \
+        } \
+        int fits = found <= *count; \
+        *count = found; \
+        return fits ? OK : TOO_SMALL; \
     }
-    int fits = found <= *count;
-    *count = found;
-    return fits ? OK : TOO_SMALL;
+PROCESSES(processes, ProcessInfo)
+#ifdef V535
+PROCESSES(processes2, ProcessInfo2)
+int nvmlDeviceGetComputeRunningProcesses_v2(void *h, unsigned *count, ProcessInfo2 *out) {
+    ENTER("nvmlDeviceGetComputeRunningProcesses_v2", h);
+    return processes2(w, h, "CM", count, out);
 }
+#endif
 #ifdef OLD_DRIVER
 #define nvmlDeviceGetComputeRunningProcesses_v3 nvmlDeviceGetComputeRunningProcesses_v2
 #define nvmlDeviceGetGraphicsRunningProcesses_v3 nvmlDeviceGetGraphicsRunningProcesses_v2

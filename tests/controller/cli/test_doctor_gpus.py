@@ -18,16 +18,16 @@ from cotenant.controller.cli.doctor.gpu_host import DeviceFile
 from cotenant.controller.cli.doctor.host_checks import device_memory, level, mps
 from cotenant.profiler.driver.facts import GpuFacts, GpuLink
 from cotenant.profiler.driver.process_info import sees_host_processes
-from cotenant.profiler.indicators.device_process import Explanation, Finding
+from cotenant.profiler.indicators.device_process import Explanation
 from tests.controller.cli.gpu_hosts import H100, MPS, UUID, V100, gpu, host, somebody
 
 Says = Callable[[DoctorFacts], Check | None]
 
 DIVIDES = dataclasses.replace(MPS, version=(13, 1))
 CLOSED = DeviceFile(path="/dev/nvidia0", mode=0o660, owner="root", group="video", ours=False)
-GPM = Finding(source="gpm", usable=True, why="11 of 11 indicators")
-NO_GPM = Finding(source="gpm", usable=False, why="no permission")
-PLAIN = Finding(source="nvml", usable=True, why="4 of 11 indicators")
+GPM = Explanation(chosen="gpm", why="gpm: 11 of 11 indicators")
+NO_GPM = Explanation(why="not gpm: no permission")
+PLAIN = Explanation(chosen="nvml", why="nvml: 4 of 11 indicators (not gpm: no permission)")
 FOR_EVERYBODY = (
     "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' "
     "| sudo tee /etc/modprobe.d/nvidia-profiling.conf"
@@ -169,21 +169,21 @@ CASES: dict[str, tuple[Says, DoctorFacts, str, str, str]] = {
     "an exporter": (gpu_checks.counters, host(V100, exporter=True), "ok", "dcgm-exporter answers", ""),
     "the source in use": (
         gpu_checks.indicators,
-        host(H100, indicators=Explanation(findings=(GPM,))),
+        host(H100, indicators=GPM),
         "ok",
         "gpm: 11 of 11 indicators",
         "",
     ),
     "one that was passed over": (
         gpu_checks.indicators,
-        host(H100, indicators=Explanation(findings=(NO_GPM, PLAIN))),
+        host(H100, indicators=PLAIN),
         "ok",
         "nvml: 4 of 11 indicators (not gpm: no permission)",
         "",
     ),
     "no source at all": (
         gpu_checks.indicators,
-        host(H100, indicators=Explanation(findings=(NO_GPM,))),
+        host(H100, indicators=NO_GPM),
         "warn",
         "not gpm: no permission",
         "",

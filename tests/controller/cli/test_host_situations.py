@@ -347,9 +347,9 @@ SITUATIONS: Final[dict[str, Situation]] = {
 
 
 ASK_ALL: Final = """
-import os, sys, msgspec
+import functools, os, sys, msgspec
 from cotenant.profiler.driver import probe
-from cotenant.profiler.driver.facts import NvmlError
+from cotenant.profiler.driver.facts import DriverFacts, NvmlError
 from cotenant.profiler.driver.library import open_library
 answers = []
 for world in msgspec.json.decode(sys.stdin.buffer.read()):
@@ -357,9 +357,9 @@ for world in msgspec.json.decode(sys.stdin.buffer.read()):
         file.writelines(f"{fact}\\n" for fact in world)
     try:
         with open_library() as nvml:
-            answers.append(probe.everything(nvml))
+            answers.append(functools.reduce(DriverFacts.add, probe.answers(nvml, diagnostics=True)))
     except NvmlError as error:
-        answers.append(probe._no_facts(error))
+        answers.append(DriverFacts(problem=error.what, problem_code=error.code))
 sys.stdout.buffer.write(msgspec.json.encode(answers))
 """
 

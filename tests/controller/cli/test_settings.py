@@ -64,6 +64,12 @@ def test_every_key_can_come_from_the_environment() -> None:
         assert loaded.value(key) != getattr(getattr(Settings(), key.split(".")[0]), key.split(".")[1])
 
 
+@pytest.mark.parametrize("probe_s", [0.4, 61.0])
+def test_the_driver_is_asked_neither_all_the_time_nor_hardly_ever(probe_s: float) -> None:
+    with pytest.raises(settings.SettingsError, match=r"agent\.probe_s must be 0\.5 to 60"):
+        settings.load({"agent.probe_s": probe_s}, files=[], environ={})
+
+
 def test_organisations_have_sections_of_their_own(tmp_path: Path) -> None:
     first = written(tmp_path / "10.toml", '[organisations.vision]\nclass = "spot"\nquota_devices = 4\n')
     second = written(
