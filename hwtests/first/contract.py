@@ -6,7 +6,7 @@ import os
 import time
 from functools import partial
 from stat import filemode
-from typing import Any
+from typing import Any, Final
 
 from hwtests.first.control import (
     LIMIT,
@@ -22,14 +22,14 @@ from hwtests.first.notes import Notes
 from hwtests.first.nvml import Nvml, await_true
 from hwtests.first.place import Place
 
-BLOCKS = 132
+BLOCKS: Final = 132
 """As many as an H200 has multiprocessors: one kernel is on all of them."""
-LIMITS_MIB = (256, 512, 768, 1024)
-PERCENTAGES = (5, 16)
-FILL_MIB = 3072
-MEMORY_MIB = 2048
+LIMITS_MIB: Final = (256, 512, 768, 1024)
+PERCENTAGES: Final = (5, 16)
+FILL_MIB: Final = 3072
+MEMORY_MIB: Final = 2048
 """What a client holds that is to be ended: its end is to be seen in NVML."""
-BACK_S = 8.0
+BACK_S: Final = 8.0
 
 
 def ask_up(note: Notes, place: Place) -> None:
@@ -43,15 +43,19 @@ def ask_up(note: Notes, place: Place) -> None:
             with Load("open", "info", "busy:1", env=env) as one:
                 opened = one.until("opened")
                 note("first client", one.facts() | {"ready_s": round(time.monotonic() - began_s, 2)})
-                attached = await_true(lambda: bool(mps.clients()), 5.0)  # By whatever number it is listed.
+                attached = await_true(
+                    lambda: bool(mps.clients()), 5.0, 0.2
+                )  # By whatever number it is listed.
                 note("attached", attached is not None)
-                note("listed by its own number", str(one.pid) in mps.clients())
                 if "error" in opened or attached is None:
+                    note("start_server says", mps.ask(f"start_server -uid {os.getuid()}"))
+                    await_true(lambda: "exited" in mps.log("control"), 2.0, 0.2)
                     note("server.log", mps.log("server"))
                     note("control.log", mps.log("control"))
                     why = opened.get("error", "a CUDA program runs beside the daemon, and is no client of it")
                     note("no mps", f"its daemon takes no client in: {why}")
                     return
+                note("listed by its own number", str(one.pid) in mps.clients())
                 one.until("per_s")
                 note("kernels a second alone", one.rate())
                 with Load("open", "busy:1", env=env) as two:
@@ -59,7 +63,6 @@ def ask_up(note: Notes, place: Place) -> None:
                     note("kernels a second of two", [one.rate(), two.rate()])
                     _note_words(note, mps, nvml, place, (one.pid, two.pid))
                     note("MiB with two clients and a server", nvml.used_mib(place.uuid) - before_mib)
-            began_s = time.monotonic()
             note("memory is back after, s", nvml.await_used(place.uuid, before_mib + 700, BACK_S))
             note("MiB of an idle server", nvml.used_mib(place.uuid) - before_mib)
             note("control.log", mps.log("control"))
@@ -168,7 +171,7 @@ def ask_restart(note: Notes, place: Place) -> None:
                 note("the daemon's process", "was not found below the question")
                 return
             os.kill(mps.pid, 9)
-            await_true(lambda: "exit" in mps.ask("get_server_list"), 2.0)
+            await_true(lambda: "exit" in mps.ask("get_server_list"), 2.0, 0.1)
             note("asked after its death", mps.ask("get_server_list"))
             note("the client after, kernels a second", client.rate())
             note("the client meets", client.error() or "nothing")

@@ -35,7 +35,7 @@ QUIT_S: Final = 1
 END_S: Final = 3.0
 PYTHONS: Final = ("/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python")
 SOURCE: Final = (Path(__file__).parent / "client.py").read_text(encoding="utf-8")
-CHATTER: Final = ("NEW UI", "UI closed", "Cmd:")
+CHATTER: Final = ("NEW UI", "UI closed", "Cmd:", "Accepting connection")
 OTHER_UID: Final = 1000
 """An account that is not root; nobody need have it."""
 
@@ -176,7 +176,7 @@ class Load:
             if is_over:
                 return {"error": f"ended: {self.chatter.strip() or self.process.poll()}", "stage": "end"}
             time.sleep(0.005)
-        return {"error": f"nothing within {within_s:g} s", "stage": "waits", "code": "waits"}
+        return waits(within_s)
 
     def rate(self, seconds: float = 0.6) -> float:
         """Kernels per second over a window that begins now; 0 where none were made."""
@@ -219,6 +219,11 @@ class Load:
         self.process.stdout.close()
 
 
+def waits(within_s: float) -> dict[str, Any]:
+    """What stands for the error of a program that does not come back."""
+    return {"error": f"nothing within {within_s:g} s", "stage": "waits", "code": "waits"}
+
+
 @cache
 def python_of(uid: int | None) -> str:
     """An interpreter that this account may run: ours may lie in a folder of root's. Raises Silent."""
@@ -242,12 +247,8 @@ def ask_client(
         try:
             load.process.wait(within_s)
         except subprocess.TimeoutExpired:
-            return {
-                **load.facts(),
-                "error": f"nothing within {within_s:g} s",
-                "stage": "waits",
-                "code": "waits",
-            }
+            load.kill()
+            return {**load.facts(), **waits(within_s)}
         load._reader.join(END_S)
         return load.facts() or {"error": load.chatter.strip()[-300:] or f"exit {load.process.returncode}"}
 

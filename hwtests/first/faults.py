@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import time
+from typing import Final
 
 from hwtests.first.control import Load, ask_client, daemon, plain_environment, run_words
 from hwtests.first.notes import Notes
 from hwtests.first.nvml import Nvml, await_true
 from hwtests.first.place import Place
 
-NEW_CLIENT_S = 6.0
-XIDS = "dmesg --kernel 2>&1 | grep -E 'NVRM|permitted|denied' | tail -5"
+NEW_CLIENT_S: Final = 6.0
+XIDS: Final = "dmesg --kernel 2>&1 | grep -E 'NVRM|permitted|denied' | tail -5"
 
 
 def ask_fault(note: Notes, place: Place) -> None:

@@ -107,15 +107,14 @@ class Nvml:
 
     def await_used(self, uuid: str, at_most_mib: int, within_s: float) -> float | None:
         """Seconds until no more than so much is in use; None: it stays."""
-        began_s = time.monotonic()
-        return await_true(lambda: self.used_mib(uuid) <= at_most_mib, within_s, began_s)
+        return await_true(lambda: self.used_mib(uuid) <= at_most_mib, within_s)
 
 
-def await_true(is_so: Callable[[], bool], within_s: float, began_s: float | None = None) -> float | None:
-    """Seconds until something is so, looked at every 5 ms; None: it is not in time."""
-    began_s = time.monotonic() if began_s is None else began_s
+def await_true(is_so: Callable[[], bool], within_s: float, every_s: float = 0.005) -> float | None:
+    """Seconds until something is so; None: it is not in time."""
+    began_s = time.monotonic()
     while time.monotonic() - began_s < within_s:
         if is_so():
-            return time.monotonic() - began_s
-        time.sleep(0.005)
+            return round(time.monotonic() - began_s, 3)
+        time.sleep(every_s)
     return None
