@@ -41,6 +41,7 @@ from hwtests.first.processes import below
 
 CLI: Final = "import sys; from cotenant.controller.cli.main import main; sys.exit(main())"
 SCRIPT: Final = str(WORKLOADS / "language_model.py")
+THREADS: Final = "OMP_NUM_THREADS"
 HALF_MEMORY: Final = "8G"
 UP_S: Final = 15.0
 STEPS_BEFORE: Final = 20
@@ -168,7 +169,7 @@ def note_environment(note: Notes, name: str) -> None:
             given = dict(
                 each.partition("=")[::2]
                 for each in text.split("\0")
-                if each.startswith(("CUDA_", "COTENANT_MEM"))
+                if each.startswith(("CUDA_", "COTENANT_MEM", THREADS))
             )
             if f"{name}.json" in words:
                 note(f"environment of {name}", {"pid": pid, **given})
@@ -261,15 +262,17 @@ def ask_bits(note: Notes, place: Place) -> None:
         return
     note("steps", result["steps"])
     note("resumed", result["parameters_sha256"])
-    runs: dict[str, Callable[[], str]] = {"whole device": lambda: train(place, "whole", result["steps"], {})}
+    # How many threads split a sum decides how it rounds, where anything is summed on the host.
+    threads = {THREADS: given[THREADS]} if THREADS in given else {}
+    runs = {"whole device": partial(train, place, "whole", result["steps"], threads)}
     part = given.get(PERCENTAGE)
     if part is None:
         note_all(note, at_once(runs))
         return
     note("percentage of the job", part)
     with daemon(place.uuid) as mps:
-        client = {"CUDA_MPS_PIPE_DIRECTORY": str(mps.pipe), PERCENTAGE: part}
-        runs[f"with {part} %"] = lambda: train(place, "part", result["steps"], client)
+        client = {**threads, "CUDA_MPS_PIPE_DIRECTORY": str(mps.pipe), PERCENTAGE: part}
+        runs[f"with {part} %"] = partial(train, place, "part", result["steps"], client)
         note_all(note, at_once(runs))
 
 
