@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
-from cotenant.agent.warm.refusals import SEEN_BY_SERVER
+from cotenant.agent.warm.refusals import SEEN_AT_START
 from cotenant.controller.cli.demo.plan import WORKLOADS
 from cotenant.controller.client.connection import Client, Refusal, Unreachable
 from cotenant.controller.domain import ENDED, JobId, Phase
@@ -49,7 +49,8 @@ STEPS_AFTER: Final = 20
 POLL_S: Final = 0.1
 WARM_TRIES_MAX: Final = 4
 """Of cold starts until the fork server is ready. A refusal that is final ends the question at once."""
-FINAL: Final = tuple(SEEN_BY_SERVER.values())
+NOT_YET: Final = (SEEN_AT_START["first"], SEEN_AT_START["coming"])
+"""Why a start is cold that may be warm when it is tried again."""
 
 
 class Up:
@@ -308,7 +309,7 @@ def ask_warm(note: Notes, place: Place) -> None:
                 told = json.loads(result.read_text())
                 facts |= {"to the first step, s": round(told["first"] - began_s, 2), "sha256": told["sha256"]}
             note(f"start {number}", facts)
-            if attempt.launch == "warm" or attempt.launch_why.startswith(FINAL):
+            if not attempt.launch_why.startswith(NOT_YET):
                 return
             await_server(up)
 

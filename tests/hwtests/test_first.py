@@ -5,6 +5,7 @@ Rule: stand-ins show that every question is asked, ends and is judged. No verdic
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -55,7 +56,10 @@ FOLDER_MIB = 4.0
 def test_no_question_has_more_than_forty_seconds_and_all_have_nine_minutes() -> None:
     assert max(each.limit_s for each in QUESTIONS) <= QUESTION_S_MAX == 40.0
     assert sum(each.limit_s for each in QUESTIONS) <= TOTAL_S_MAX == 540.0
-    assert list(WHERE) and set(WHERE) == set(BY_NAME), "each is asked by one function"
+    assert set(WHERE) == set(BY_NAME), "each is asked by one function"
+    for where in WHERE.values():
+        module, _, function = where.partition(".")
+        assert callable(getattr(importlib.import_module(f"hwtests.first.{module}"), function))
     assert {claim.question for claim in CLAIMS} >= set(BY_NAME) - {"install"}, "each decides something"
     assert [each.name for each in QUESTIONS if "faults" in each.needs] == [QUESTIONS[-1].name]
 
@@ -167,6 +171,18 @@ def test_a_machines_packages_are_linked_and_its_pth_files_are_not(tmp_path: Path
     assert sorted(path.name for path in site.iterdir()) == [
         "other.py", "ours", "ours-2.dist-info", "pure", "single.py", "torch",
     ]  # fmt: skip
+
+
+@pytest.mark.skipif(sys.version_info[:2] not in install.PYTHONS, reason="a Python that no kit has wheels for")
+def test_a_kit_installs_without_pip_and_runs_its_commands(tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    with zipfile.ZipFile(tmp_path / "wheels" / "tool-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tool.py", "def main():\n    import sys\n    print(sys.prefix)\n")
+        wheel.writestr("tool-1.dist-info/entry_points.txt", "[console_scripts]\ntool = tool:main\n")
+    python = install.install(tmp_path)
+    done = subprocess.run([python.with_name("tool")], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(tmp_path / ".venv")
+    assert install.install(tmp_path) == python, "once"
 
 
 # --- The whole script, against stand-ins ---------------------------------------------------------------
