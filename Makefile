@@ -27,11 +27,14 @@ WIDE ?=
 OUT   ?= gpu-study
 STUDY ?=
 
+# Options of `make gpu-first`: ASK='--allow-faults'
+ASK ?=
+
 # Those that are programs.
 BENCHES := $(shell grep -l __main__ bench/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit unchanged simulation live hwtests gpu-study gpu-kit wheel-test soak chaos bench \
+.PHONY: help setup demo test lint unit unchanged simulation live hwtests gpu-first gpu-study gpu-kit wheel-test soak chaos bench \
     results-default results-lazer results-castor results-patient results-cotenant results-gfs results-rltune \
     results-placement results-pcs results-elastic results-eta clean
 
@@ -70,10 +73,14 @@ hwtests: $(READY) ## What only a CUDA machine can show; writes hwtests/report.xm
 	@$(VENV)/bin/python -m pytest hwtests --junitxml=hwtests/report.xml --tables=hwtests; code=$$?; \
 	    $(VENV)/bin/python -m hwtests.summary hwtests/report.xml -o hwtests/report.md; exit $$code
 
+gpu-first: OUT = gpu-first
+gpu-first: $(READY) ## The first nine minutes on a GPU, most telling questions first; writes OUT/page.md: make gpu-first ASK=--allow-faults
+	@$(VENV)/bin/python -m hwtests.first.run --out $(OUT) $(ASK)
+
 gpu-study: $(READY) ## The pre-registered study of one GPU, in parts that resume; writes OUT/page.md: make gpu-study OUT=gpu-study
 	@$(VENV)/bin/python -m experiments.gpu_study.study --out $(OUT) $(STUDY)
 
-gpu-kit: $(READY) ## dist/gpu-kit: the study to carry to a machine without network or root, under 60 MiB.
+gpu-kit: $(READY) ## dist/gpu-kit: gpu-first and the study to carry to a machine without network or root, under 60 MiB.
 	@$(VENV)/bin/python -m experiments.gpu_study.kit
 
 wheel-test: $(READY) ## Build the wheel; in a fresh environment: a job, and what is found or started by where we are.

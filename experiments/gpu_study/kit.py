@@ -1,4 +1,5 @@
-"""The kit: a folder with everything that the study needs on a machine without network, except torch.
+"""The kit: a folder with everything that the first nine minutes and the study need on a machine without
+network, except torch.
 
     python -m experiments.gpu_study.kit [--out dist/gpu-kit]
 
@@ -36,6 +37,7 @@ TREE: Final = (
     "NOTICE",
 )
 """What the study runs from its own folder; cotenant itself comes as a wheel."""
+SCRIPTS: Final = ("first.sh", "run.sh", "find_python.sh")
 LEFT_OUT: Final = frozenset(("torch", "scipy", "matplotlib", "xgboost-cpu", "scikit-learn"))
 DIGITS: Final = "sklearn/datasets/data/digits.csv.gz"
 LARGEST: Final = 5
@@ -128,7 +130,8 @@ def copy_tree(out: Path) -> None:
         target = out / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, target)
-    shutil.copy2(HERE / "run.sh", out / "run.sh")
+    for script in SCRIPTS:
+        shutil.copy2(HERE / script, out / script)
     shutil.copy2(HERE / "kit.md", out / "README.md")
     (out / "COMMIT").write_text(ask_git("rev-parse", "--short", "HEAD").strip() + "\n")
 
@@ -173,7 +176,7 @@ def main() -> int:
     except (TooLarge, subprocess.CalledProcessError) as problem:
         print(f"gpu-kit: {problem}", file=sys.stderr)
         return 1
-    tell(f"{options.out}: {size_mib:.1f} MiB; carry it to the machine and start run.sh")
+    tell(f"{options.out}: {size_mib:.1f} MiB; carry it to the machine, start first.sh there, then run.sh")
     return 0
 
 
