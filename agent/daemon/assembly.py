@@ -263,6 +263,7 @@ def _config(
         jobside_path=jobside_path,
         cgroup_root=cgroup_root,
         device_regions=device_regions,
+        devices_as=agent.devices_as,
         network=agent.network,
         watchdog_floor_s=agent.watchdog_floor_s,
         watchdog_multiple=agent.watchdog_multiple,

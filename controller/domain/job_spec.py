@@ -52,8 +52,6 @@ class SlurmScript(msgspec.Struct, frozen=True, kw_only=True):
     """Above 0: a task of a step sees so many GPUs and no other."""
     array_position: int = 0
     """Of its task in the array, from 0."""
-    numbers_devices: bool = False
-    """CUDA_VISIBLE_DEVICES holds numbers where that can be: what it starts cannot read UUIDs."""
     signal: int = 0
     """Sent before the time limit (`--signal`); 0: none."""
     signal_before_s: float = 0.0
@@ -144,6 +142,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     watchdog_s: float | None = None
     """`--watchdog`: seconds without an optimizer step after which it hangs; 0 = never; None = the agent's
     rule."""
+    devices_as: Literal["", "index", "uuid"] = ""
+    """`--devices-as`: what CUDA_VISIBLE_DEVICES holds; empty: what its launcher can read, or its host's."""
     input: InputFile | None = None
     """What its one rank reads as its standard input."""
     errors_apart: bool = False

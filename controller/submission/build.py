@@ -174,6 +174,7 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         zero_code=_zero_code(values, where),
         watchdog_s=values.get("watchdog"),
         warm=not values.get("cold", False),
+        devices_as=values.get("devices_as", ""),
         slurm=_add_submit_variables(source.slurm, where) if source.slurm is not None else None,
         snapshot=snapshot,
         container=container,

@@ -21,6 +21,7 @@ from cotenant.controller.submission.options import (
     BY_FLAG,
     CONTAINERS,
     BadSubmission,
+    Given,
     Options,
     flag_values,
     merge_options,
@@ -39,6 +40,7 @@ _STARTS_RANKS: Final = re.compile(
     r"\b(srun|mpirun|mpiexec|torchrun|deepspeed|accelerate\s+launch|torch\.distributed\.(run|launch))\b"
 )
 _DEEPSPEED: Final = re.compile(r"\bdeepspeed\s")
+"""A launcher that reads CUDA_VISIBLE_DEVICES as a list of indices."""
 
 
 class SbatchLines(Protocol):
@@ -55,7 +57,7 @@ class SbatchLines(Protocol):
 
     def options(self) -> Options: ...
 
-    def script(self, *, numbers_devices: bool) -> SlurmScript: ...
+    def script(self) -> SlurmScript: ...
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,13 +126,14 @@ def script_of(lines: list[str], path: Path, sbatch: Sequence[str] | None = None)
     options = merge_options(slurm.options() if slurm else {}, ours)
     notes = [*(slurm.notes if slurm else ()), *_late(path, lines, end)]
     notes += _slurm_notes(options, lines) if slurm else _notes(path, lines)
-    is_deepspeed = any(_DEEPSPEED.search(line) for line in lines)
+    if any(_DEEPSPEED.search(line) for line in lines):
+        options.setdefault("devices_as", Given(value="index", where=str(path)))
     return Script(
         path=path,
         interpreter=_interpreter(lines[0][2:], path),
         options=options,
         notes=tuple(notes),
-        slurm=slurm.script(numbers_devices=is_deepspeed) if slurm else None,
+        slurm=slurm.script() if slurm else None,
         runs_per_host=has_slurm or starts_launcher("\n".join(lines)),
     )
 

@@ -74,11 +74,33 @@ def order_of(command: StartAttempt, settings: AgentConfig | None = None) -> Orde
     return order_for(command, {}, settings or config(), "/ckpt/j/7", None)
 
 
-def test_deepspeed_which_numbers_devices_itself_does_not_start_on_a_mig_instance() -> None:
+DEEPSPEED = ("deepspeed", "t.py")
+
+
+@pytest.mark.parametrize(
+    ("argv", "own", "of_host", "given", "on_mig"),
+    [
+        (("python", "t.py"), "", "uuid", "uuid", "uuid"),
+        (("python", "t.py"), "index", "uuid", "index", "refused"),
+        (("python", "t.py"), "", "index", "index", "uuid"),
+        (("python", "t.py"), "uuid", "index", "uuid", "uuid"),
+        (DEEPSPEED, "", "uuid", "index", "refused"),
+        (DEEPSPEED, "uuid", "uuid", "uuid", "uuid"),
+    ],
+)
+def test_devices_are_given_as_the_job_says_its_launcher_reads_or_its_host_sets(
+    argv: tuple[str, ...], own: str, of_host: str, given: str, on_mig: str
+) -> None:
+    command = start(*argv, devices=1, mode="host")
+    command = msgspec.structs.replace(command, launch=msgspec.structs.replace(command.launch, devices_as=own))
+    settings = config(mps_host_devices=UUIDS, devices_as=of_host)
+    order = order_of(command, settings)
+    assert (order.devices_as, bool(order.mps)) == (given, given == "uuid"), "no MPS daemon renumbers them"
     part = gpu(0, "time-slicing", max_tenants=1, type="MIG-1g.10gb", parent=UUIDS[1])
-    assert objection(start("python", "t.py", devices=1), config(part), ()) == ""
-    why = objection(start("deepspeed", "t.py", devices=1, mode="host"), config(part), ())
-    assert why == "h/gpu0 is a MIG instance, which has no number, and deepspeed numbers its devices itself"
+    settings = config(part, devices_as=of_host)
+    why = objection(command, settings, ())
+    assert (on_mig == "refused") == ("which has no index" in why) == bool(why)
+    assert why or order_of(command, settings).devices_as == on_mig
 
 
 def env_of(order: Order, no: int = 0) -> dict[str, str]:
@@ -148,7 +170,7 @@ def test_everywhere_else_all_devices_are_visible_and_the_local_rank_is_the_true_
             config(mps_host_devices=UUIDS),
             "",
         ),
-        ("deepspeed", start("deepspeed", "t.py", mode="host", devices=1), config(), "numbers its devices"),
+        ("deepspeed", start(*DEEPSPEED, mode="host", devices=1), config(), "numbers devices anew"),
         ("one without", start(), config(gpu(0), gpu(1, "time-slicing")), "h/gpu1 has no MPS daemon"),
         ("a path that no socket fits", start(), config(mps_runtime="/" + "x" * 90), "at most 87"),
     ],
