@@ -120,7 +120,8 @@ def plain(name: str) -> dict[str, Any]:
     spec = {field: getattr(asked, field) for field in FIELDS}
     return {
         **spec, "name": name, "gpus": 1, "output": "", "workdir": str(HOME), "array": (), "mode": "host",
-        "devices_as": "", "argv": ("/bin/bash",), "env": {"DATA": "/mine", "EDITOR": "ed"}, **dict.fromkeys(NUMBERS, 0),
+        "devices_as": "", "argv": ("/bin/bash",), "env": {"DATA": "/mine", "EDITOR": "ed"},
+        **dict.fromkeys(NUMBERS, 0),
     }  # fmt: skip
 
 
