@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -32,6 +33,8 @@ from cotenant.controller.wire import decode_text
 
 SYSTEM_UNITS: Final = Path("/etc/systemd/system")
 LINGERING: Final = "/var/lib/systemd/linger"
+NVIDIA_MAJOR: Final = 195
+"""Of /dev/nvidiactl and /dev/nvidiaN."""
 READY_WITHIN_S: Final = 60.0
 LOOK_EVERY_S: Final = 0.1
 
@@ -66,6 +69,9 @@ def install(
     users: Annotated[
         str, option("--group", metavar="GROUP", help="Only its members may use this machine.")
     ] = "",
+    reload: Annotated[
+        bool, option("--reload", help="Reload systemd although running containers lose their GPUs by it.")
+    ] = False,
     no_start: Annotated[bool, option("--no-start", help="Enable them for the next boot only.")] = False,
     dry_run: Annotated[
         bool, option("--dry-run", help="Print what would be written, and do nothing.")
@@ -104,8 +110,7 @@ def install(
     changed = [path.name for path in write_files(files)]
     prepare_account(plan)
     names = [unit_name(each) for each in plan.daemons]
-    manager.ask("daemon-reload")
-    manager.ask("enable", *names)
+    enable_units(manager, names, [] if reload else manager.containers_cut_by_reload())
     for name in [] if no_start else names:
         manager.ask("restart" if name in changed else "start", name)
     return OK if no_start else wait_until_ready(plan)
@@ -137,11 +142,13 @@ def uninstall(system: SystemFlag = False, user: OwnFlag = False) -> int:
     manager = chosen_manager(system, user)
     manager.check(f"removes files of {SYSTEM_UNITS}")
     names = manager.installed_units()
-    manager.ask("disable", "--now", *reversed(names))
+    cut = manager.containers_cut_by_reload()
+    manager.ask("disable", "--now", *(["--no-reload"] if cut else []), *reversed(names))
     for name in names:
         (manager.folder / name).unlink()
         say(f"removed {manager.folder / name}")
-    manager.ask("daemon-reload")
+    if not cut:
+        manager.ask("daemon-reload")
     say("jobs that ran go on; settings, keys, journal and checkpoints are where they were")
     return OK
 
@@ -159,6 +166,28 @@ class ServiceManager(NamedTuple):
         """Where its units are."""
         config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
         return SYSTEM_UNITS if self.is_system else Path(config) / "systemd" / "user"
+
+    def containers_cut_by_reload(self, root: Path = Path("/")) -> list[str]:
+        """Running containers that would lose their GPUs as systemd reloads, by their scopes; it is told.
+
+        systemd then sets the device rules of its scopes anew, and knows only files with a link in /dev/char.
+        """
+        if not self.is_system or any((root / "dev/char").glob(f"{NVIDIA_MAJOR}:*")):
+            return []
+        found: set[str] = set()
+        for process in (root / "proc").glob("[0-9]*"):
+            with suppress(OSError):  # It has ended.
+                scope = (process / "cgroup").read_bytes().strip().rpartition(b"/")[2].decode(errors="replace")
+                own = (process / "root").stat()
+                if scope.endswith(".scope") and (process / "root/dev/nvidiactl").exists():
+                    found |= set() if os.path.samestat(own, root.stat()) else {scope}
+        if found:
+            tell(
+                f"note: systemd is not reloaded, for {', '.join(sorted(found))} would lose their GPUs by it: "
+                "/dev/char has no links to them (nvidia-ctk system create-dev-char-symlinks --create-all). "
+                "Changed units count after the next boot, or with `cotenant service install --reload`"
+            )
+        return sorted(found)
 
     def installed_units(self) -> list[str]:
         """The names of our units that are there. Raises Problem: none is."""
@@ -212,6 +241,14 @@ def chosen_manager(system: bool, user: bool) -> ServiceManager:
     if system and user:
         raise Problem("usage", "--system and --user exclude each other", "`cotenant service --help`")
     return ServiceManager(system or (not user and os.geteuid() == 0))
+
+
+def enable_units(manager: ServiceManager, names: list[str], cut: list[str]) -> None:
+    """Has systemd read the units and start them at boot. `cut`: containers that must not pay for it; systemd
+    then reads new units as they start, and goes by changed ones as they were."""
+    if not cut:
+        manager.ask("daemon-reload")
+    manager.ask("enable", *(["--no-reload"] if cut else []), *names)  # It reloads by itself as well.
 
 
 # --- What must be true first ------------------------------------------------------------------------

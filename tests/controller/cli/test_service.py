@@ -15,7 +15,7 @@ import pytest
 
 from cotenant.agent.host.cgroup_mounts import AGENT_LEAF
 from cotenant.controller.cli.setup.host_services import HostServices, plan_services
-from cotenant.controller.cli.setup.service import check_program, write_files
+from cotenant.controller.cli.setup.service import ServiceManager, check_program, enable_units, write_files
 from cotenant.controller.cli.setup.units import MARK, DaemonName, unit_name, unit_text, unit_word
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.system import keys
@@ -297,6 +297,33 @@ def test_installed_once_more_nothing_changes_and_a_changed_unit_starts_again(hom
         "--user disable --now cotenant-agent.service cotenant-controller.service", "--user daemon-reload",
     ]  # fmt: skip
     assert not pid_of("cotenant-controller.service")
+
+
+def test_containers_that_systemd_keeps_do_not_lose_their_gpus_by_an_installation(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, system = tmp_path / "machine", ServiceManager(is_system=True)
+    for pid, cgroup, top in (
+        (10, "0::/system.slice/docker-3f.scope", "gpus"),
+        (11, "0::/system.slice/docker-77.scope", "plain"),
+        (12, "0::/docker/99", "gpus"),  # Docker's own driver of control groups: systemd leaves them alone.
+        (13, "0::/user.slice/session-1.scope", ""),
+    ):
+        (root / f"proc/{pid}").mkdir(parents=True)
+        (root / f"proc/{pid}/cgroup").write_text(f"{cgroup}\n")
+        (root / f"proc/{pid}/root").symlink_to(root / top)
+    for path in ("gpus/dev/nvidiactl", "dev/nvidiactl", "plain/dev/null"):
+        (root / path).parent.mkdir(parents=True)
+        (root / path).touch()
+    monkeypatch.setenv("PATH", home.env["PATH"])
+    cut = system.containers_cut_by_reload(root)
+    assert cut == ["docker-3f.scope"] and "docker-3f.scope would lose" in capsys.readouterr().err
+    enable_units(ServiceManager(is_system=False), ["a.service"], cut)
+    assert home.asked() == ["--user enable --no-reload a.service"]
+    assert ServiceManager(is_system=False).containers_cut_by_reload(root) == []
+    (root / "dev/char").mkdir()
+    (root / "dev/char/195:255").symlink_to("../nvidiactl")
+    assert system.containers_cut_by_reload(root) == []
 
 
 def test_a_unit_of_somebody_else_stays(home: Home) -> None:
