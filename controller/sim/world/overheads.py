@@ -20,15 +20,10 @@ says "several to tens of minutes".
 
 from __future__ import annotations
 
-import json
 import math
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
-
-from cotenant.controller.sim.traces.trace import TraceProblem
 
 BYTES_PER_PARAMETER = 12
 START_UP_S = 86.0
@@ -121,44 +116,3 @@ def constant(*, load_s: float, pause_s: float, models: tuple[str, ...] = ("any",
     """The overheads that give every job the same times."""
     one = Overhead(load_s=load_s, pause_s=pause_s)
     return Overheads(name="constant", table=dict.fromkeys(models, one))
-
-
-def read_overheads(path: Path) -> Overheads:
-    """A table of measured times: the median of each model's samples.
-
-    The file: {"schema": "overheads/1", "source": "which machine, when", "models": {"resnet18": {"load_s":
-    [9.1, 8.7], "pause_s": [1.2]}, ...}}. A single number may stand in place of a list.
-
-    Raises:
-        TraceProblem: it cannot be read, or is not such a file.
-    """
-    file = str(path)
-    try:
-        found = json.loads(path.read_bytes())
-    except OSError as error:
-        raise TraceProblem(f"cannot be read: {error.strerror}", file=file) from None
-    except (ValueError, RecursionError) as error:
-        raise TraceProblem(f"is not JSON: {error}", file=file) from None
-    if not isinstance(found, dict) or found.get("schema") != "overheads/1":
-        raise TraceProblem('has no "schema": "overheads/1"', file=file)
-    models = found.get("models")
-    if not isinstance(models, dict) or not models:
-        raise TraceProblem(
-            'has no models: {"models": {NAME: {"load_s": [...], "pause_s": [...]}}}', file=file
-        )
-    table = {}
-    for model, times in models.items():
-        given = times if isinstance(times, dict) else {}
-        load_s, pause_s = (_median(given.get(key), file, f"{model}.{key}") for key in ("load_s", "pause_s"))
-        table[model] = Overhead(load_s=load_s, pause_s=pause_s)
-    return Overheads(name=f"measured: {found.get('source') or path.name}", table=table)
-
-
-def _median(samples: object, file: str, where: str) -> float:
-    values = samples if isinstance(samples, list) else [samples]
-    for value in values:
-        if not isinstance(value, int | float) or not 0.0 <= value <= 1e9 or isinstance(value, bool):
-            raise TraceProblem(f"{value!r} is not a time in seconds", file=file, column=where)
-    if not values:
-        raise TraceProblem("has no samples", file=file, column=where)
-    return float(statistics.median(values))

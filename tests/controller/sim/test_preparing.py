@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +17,10 @@ from cotenant.controller.sim.world.overheads import (
     PARAMETERS,
     START_UP_S,
     WARM_START_UP_RATIO,
-    Overhead,
     Overheads,
     constant,
     launch_overheads,
     modelled_overhead,
-    read_overheads,
 )
 from cotenant.controller.sim.world.workload import Cluster, Workload
 
@@ -213,42 +209,6 @@ def test_constant_overheads_are_the_same_for_every_job() -> None:
     assert set(made.load_s.tolist()) == {3.0} and set(made.pause_s.tolist()) == {1.0}
     with pytest.raises(ValueError, match="0 or more"):
         constant(load_s=float("nan"), pause_s=1.0)
-
-
-def test_measured_overheads_are_medians_of_their_samples(tmp_path: Path) -> None:
-    file = tmp_path / "o.json"
-    models = {"bert": {"load_s": [9.0, 1.0, 8.0], "pause_s": 2}, "lm": {"load_s": 4, "pause_s": [1, 2]}}
-    file.write_text(json.dumps({"schema": "overheads/1", "source": "a laptop", "models": models}))
-    table = read_overheads(file)
-    assert table.table == {"bert": Overhead(load_s=8.0, pause_s=2.0), "lm": Overhead(load_s=4.0, pause_s=1.5)}
-    assert table.name == "measured: a laptop"
-    assert workload(overheads=table).load_s[1] == 8.0, "job b says that it is bert"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "is not JSON"),
-        ("[]", 'has no "schema": "overheads/1"'),
-        ('{"schema": "overheads/1"}', "has no models"),
-        ('{"schema": "overheads/1", "models": {"a": 3}}', "a.load_s: None is not a time"),
-        ('{"schema": "overheads/1", "models": {"a": {"load_s": -1, "pause_s": 1}}}', "-1 is not a time"),
-        ('{"schema": "overheads/1", "models": {"a": {"load_s": NaN, "pause_s": 1}}}', "nan is not a time"),
-        ('{"schema": "overheads/1", "models": {"a": {"load_s": [], "pause_s": 1}}}', "has no samples"),
-        ('{"schema": "overheads/1", "models": {"a": {"load_s": true, "pause_s": 1}}}', "True is not a time"),
-    ],
-)
-def test_a_file_of_measured_overheads_that_is_wrong_is_refused(
-    text: str, message: str, tmp_path: Path
-) -> None:
-    (tmp_path / "o.json").write_text(text)
-    with pytest.raises(TraceProblem, match=message):
-        read_overheads(tmp_path / "o.json")
-
-
-def test_a_missing_file_of_measured_overheads_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceProblem, match="cannot be read"):
-        read_overheads(tmp_path / "none.json")
 
 
 def test_some_of_a_workloads_jobs_begin_with_the_first_of_them() -> None:
