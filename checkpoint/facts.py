@@ -35,7 +35,6 @@ CUDA_NOTE: Final = (
 TIMED_NOTE: Final = (
     "cuDNN chooses kernels by their time (torch.backends.cudnn.benchmark = False makes a resume exact)"
 )
-DRIVER: Final = "/proc/driver/nvidia/version"
 
 
 def facts_now(
@@ -60,12 +59,12 @@ def _cuda_facts(rank: int, world_size: int) -> dict[str, Any]:
     """Facts about the current device and its libraries, in a process that computes on it."""
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     library: Any = torch._C
-    api = library._cuda_getDriverVersion()  # Of libcuda, which need not be the kernel module's.
+    api = library._cuda_getDriverVersion()  # Of libcuda, which may be newer than the kernel module.
     cudnn = getattr(library, "_cudnn", None)
     facts = {
         "device": properties.name,
         "multiprocessors": properties.multi_processor_count,
-        "driver": f"{driver_version(_text(DRIVER))} (CUDA {api // 1000}.{api % 1000 // 10})",
+        "driver": f"{_text('/sys/module/nvidia/version').strip()} (CUDA {api // 1000}.{api % 1000 // 10})",
         "cudnn": cudnn.getVersionInt() if cudnn is not None else None,
         "cublas_workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
     }
@@ -100,12 +99,6 @@ def matmul_precision() -> str:
     except RuntimeError:  # Scripts that set `fp32_precision` (torch 2.9) must not be asked by the old name.
         backends: Any = torch.backends
         return f"{backends.cuda.matmul.fp32_precision}, {backends.mkldnn.matmul.fp32_precision} on the CPU"
-
-
-def driver_version(text: str) -> str:
-    """The kernel module's version, from `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  ...`."""
-    first = text.partition("\n")[0].split()
-    return next((word for word in first if word[0].isdigit() and "." in word), "unknown")
 
 
 def _fact_text(value: Any) -> str:

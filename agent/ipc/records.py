@@ -134,8 +134,8 @@ class ContainerRuntime(msgspec.Struct, frozen=True, kw_only=True):
     program: str
     oci: str = ""
     """What podman starts processes with, if that is not its own choice."""
-    cdi: bool = False
-    """A CDI specification names this host's GPUs."""
+    no_gpus: str = ""
+    """Why it gives containers none of this host's GPUs; empty: it does."""
     image: str = ""
     """The job's image as it is known here, once it has been pulled or loaded."""
     to_controller: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cotenant.checkpoint.facts import cuda_notes, driver_version, facts_now, matmul_precision, unequal_facts
+from cotenant.checkpoint.facts import cuda_notes, facts_now, matmul_precision, unequal_facts
 
 WHOLE: dict[str, Any] = {
     "sub_batch": 32, "accumulation_steps": 1, "device": "NVIDIA H200", "multiprocessors": 132,
@@ -72,13 +72,6 @@ def test_on_cuda_the_device_its_driver_and_its_libraries_are_facts(monkeypatch: 
     assert found[0]["driver"].endswith("(CUDA 12.8)") and found[0]["cublas_workspace"] == ":16:8"
     sums = [each.get("sums") for each in found]
     assert sums == ["4 workers on the first host, without peer-to-peer", None, None], "of two there is none"
-
-
-def test_the_driver_is_the_kernel_modules() -> None:
-    text = (
-        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release\nGCC version: 12.2.0\n"
-    )
-    assert (driver_version(text), driver_version("")) == ("580.95.05", "unknown")
 
 
 @pytest.fixture
