@@ -34,9 +34,8 @@ def find_runtimes(root: Path = Path("/"), *, no_names: str = "") -> tuple[Contai
             continue
         if name == "docker" and not (root / DOCKER_SOCKET.lstrip("/")).exists():
             continue
-        is_podman = name == "podman"
-        own = {"oci": oci, "no_gpus": no_names} if is_podman else {}
-        found.append(ContainerRuntime(name=name, program=program, **own))
+        own = (oci, no_names) if name == "podman" else ("", "")
+        found.append(ContainerRuntime(name=name, program=program, oci=own[0], no_gpus=own[1]))
     return tuple(found)
 
 

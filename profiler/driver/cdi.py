@@ -1,7 +1,7 @@
-"""The names that this host's CDI specifications have for its GPUs: podman gives GPUs to containers by these.
+"""The names of this host's GPUs in its CDI specifications, by which podman gives GPUs to containers.
 
-Rule: a GPU goes by its UUID. An index in a specification is NVML's on the day when it was written; after a GPU
-was lost or added it may be another job's. Podman 5.5 reads /etc/cdi alone, so what is elsewhere does not count.
+Rule: a GPU goes by its UUID. An index in a specification is NVML's on the day when it was written; after a
+GPU was lost or added it may be another job's. Podman 5.5 reads /etc/cdi alone, so no other folder counts.
 """
 
 from __future__ import annotations

@@ -36,9 +36,7 @@ OTHERS = {"etc/cdi/nvidia.txt": YAML, "etc/cdi/x.yaml": "a: [", "etc/cdi/y.json"
     ("files", "complete"),
     [
         pytest.param({"etc/cdi/nvidia.yaml": YAML}, True, id="YAML"),
-        pytest.param(
-            {"etc/cdi/gpus.json": named(*UUIDS, "0", "all"), **OTHERS}, True, id="JSON, of any name"
-        ),
+        pytest.param({"etc/cdi/gpus.json": named(*UUIDS, "0", "all"), **OTHERS}, True, id="JSON"),
         pytest.param({"etc/cdi/a.json": named(UUIDS[0]), "etc/cdi/b.json": named(UUIDS[1])}, True, id="two"),
         pytest.param({"etc/cdi/nvidia.yaml": named("0", "all")}, False, id="indices"),
         pytest.param({"etc/cdi/nvidia.yaml": named(UUIDS[0])}, False, id="not all"),

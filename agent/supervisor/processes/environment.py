@@ -135,12 +135,8 @@ def _python_path(order: Order) -> dict[str, str]:
 
 def _devices(rank: RankOrder, cuda_indices: tuple[int, ...]) -> dict[str, str]:
     """The devices it was given and no other; a job without any sees none."""
-    if not cuda_indices:
-        return {"CUDA_VISIBLE_DEVICES": ",".join(rank.cuda_uuids)}
-    return {
-        "CUDA_VISIBLE_DEVICES": ",".join(str(each) for each in cuda_indices),
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-    }
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if cuda_indices else {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, cuda_indices or rank.cuda_uuids)), **order}
 
 
 def client_of(order: Order, rank: RankOrder) -> MpsClient | None:

@@ -110,7 +110,8 @@ def install(
     changed = [path.name for path in write_files(files)]
     prepare_account(plan)
     names = [unit_name(each) for each in plan.daemons]
-    enable_units(manager, names, [] if reload else manager.containers_cut_by_reload())
+    # It reloads systemd by itself. Without that, new units are read as they start.
+    manager.ask("enable", *([] if reload else manager.reload_words()), *names)
     for name in [] if no_start else names:
         manager.ask("restart" if name in changed else "start", name)
     return OK if no_start else wait_until_ready(plan)
@@ -142,13 +143,10 @@ def uninstall(system: SystemFlag = False, user: OwnFlag = False) -> int:
     manager = chosen_manager(system, user)
     manager.check(f"removes files of {SYSTEM_UNITS}")
     names = manager.installed_units()
-    cut = manager.containers_cut_by_reload()
-    manager.ask("disable", "--now", *(["--no-reload"] if cut else []), *reversed(names))
+    manager.ask("disable", "--now", *manager.reload_words(), *reversed(names))
     for name in names:
         (manager.folder / name).unlink()
         say(f"removed {manager.folder / name}")
-    if not cut:
-        manager.ask("daemon-reload")
     say("jobs that ran go on; settings, keys, journal and checkpoints are where they were")
     return OK
 
@@ -167,27 +165,26 @@ class ServiceManager(NamedTuple):
         config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
         return SYSTEM_UNITS if self.is_system else Path(config) / "systemd" / "user"
 
-    def containers_cut_by_reload(self, root: Path = Path("/")) -> list[str]:
-        """Running containers that would lose their GPUs as systemd reloads, by their scopes; it is told.
+    def reload_words(self, root: Path = Path("/")) -> list[str]:
+        """`--no-reload` where running containers would lose their GPUs by a reload; they are told.
 
-        systemd then sets the device rules of its scopes anew, and knows only files with a link in /dev/char.
+        systemd then sets the device rules of its scopes anew, and finds only files with a link in /dev/char.
         """
         if not self.is_system or any((root / "dev/char").glob(f"{NVIDIA_MAJOR}:*")):
             return []
-        found: set[str] = set()
+        cut: set[str] = set()
         for process in (root / "proc").glob("[0-9]*"):
             with suppress(OSError):  # It has ended.
                 scope = (process / "cgroup").read_bytes().strip().rpartition(b"/")[2].decode(errors="replace")
-                own = (process / "root").stat()
-                if scope.endswith(".scope") and (process / "root/dev/nvidiactl").exists():
-                    found |= set() if os.path.samestat(own, root.stat()) else {scope}
-        if found:
+                has_gpus = (process / "root/dev/nvidiactl").exists() and not (process / "root").samefile(root)
+                cut |= {scope} if has_gpus and scope.endswith(".scope") else set()
+        if cut:
             tell(
-                f"note: systemd is not reloaded, for {', '.join(sorted(found))} would lose their GPUs by it: "
+                f"note: systemd is not reloaded, for {', '.join(sorted(cut))} would lose their GPUs by it: "
                 "/dev/char has no links to them (nvidia-ctk system create-dev-char-symlinks --create-all). "
                 "Changed units count after the next boot, or with `cotenant service install --reload`"
             )
-        return sorted(found)
+        return ["--no-reload"] if cut else []
 
     def installed_units(self) -> list[str]:
         """The names of our units that are there. Raises Problem: none is."""
@@ -241,14 +238,6 @@ def chosen_manager(system: bool, user: bool) -> ServiceManager:
     if system and user:
         raise Problem("usage", "--system and --user exclude each other", "`cotenant service --help`")
     return ServiceManager(system or (not user and os.geteuid() == 0))
-
-
-def enable_units(manager: ServiceManager, names: list[str], cut: list[str]) -> None:
-    """Has systemd read the units and start them at boot. `cut`: containers that must not pay for it; systemd
-    then reads new units as they start, and goes by changed ones as they were."""
-    if not cut:
-        manager.ask("daemon-reload")
-    manager.ask("enable", *(["--no-reload"] if cut else []), *names)  # It reloads by itself as well.
 
 
 # --- What must be true first ------------------------------------------------------------------------
