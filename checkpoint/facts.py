@@ -75,13 +75,12 @@ def _cuda_facts(rank: int, world_size: int) -> dict[str, Any]:
 
 
 def unequal_facts(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The differences, one phrase each: `thing: old then, new now`. A batch's size may become known later."""
+    """The differences in what this process has a word on, one phrase each: `thing: old then, new now`."""
     found = []
-    for key, label in LABELS.items():
-        is_learned = key == "sub_batch" and None in (then.get(key), now.get(key))
-        is_of_another_rank = key == "sums" and key not in now
-        if then.get(key) != now.get(key) and not is_learned and not is_of_another_rank:
-            found.append(f"{label}: {_fact_text(then.get(key))} then, {_fact_text(now.get(key))} now")
+    for key in (each for each in LABELS if each in now):
+        is_learned = key == "sub_batch" and None in (then.get(key), now[key])  # A batch's size, in time.
+        if then.get(key) != now[key] and not is_learned:
+            found.append(f"{LABELS[key]}: {_fact_text(then.get(key))} then, {_fact_text(now[key])} now")
     return found
 
 

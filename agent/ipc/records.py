@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -153,8 +153,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """In memory alone: see `files.py`."""
     world_size: int
     ranks: tuple[RankOrder, ...]
-    devices_as: Literal["uuid", "index"] = "uuid"
-    """What CUDA_VISIBLE_DEVICES holds."""
+    numbers_devices: bool = False
+    """CUDA_VISIBLE_DEVICES holds indices in the order of the bus, not UUIDs."""
     torch_limit_mib: int | None = None
     """What torch is held to in each process, of each of its GPUs: memory_cap_mib, by the processes of a
     worker that open one."""

@@ -272,7 +272,7 @@ class Supervisor:
         order = self._order
         # Of the programs that start containers, apptainer alone shows them all of the host's GPUs.
         alone = order.runtime is not None and order.runtime.name != "apptainer"
-        indices = cuda_indices(rank.cuda_uuids, alone=alone) if order.devices_as == "index" else ()
+        indices = cuda_indices(rank.cuda_uuids, alone=alone) if order.numbers_devices else ()
         return environment_of(order, rank, self._datagrams.path, account_of(order.launch.uid), indices)
 
     # --- What happens -------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from typing import Final
 import msgspec
 
 KIND: Final = "nvidia.com/gpu"
-SUFFIXES: Final = (".json", ".yaml", ".yml")
 NO_NAMES: Final = (
     "/etc/cdi has no names by UUID: nvidia-ctk cdi generate --device-name-strategy=uuid "
     "--output=/etc/cdi/nvidia.yaml"
@@ -34,7 +33,7 @@ def why_no_names(uuids: Iterable[str], root: Path = Path("/")) -> str:
     named: set[str | int] = set()
     for path in (root / "etc/cdi").glob("*"):
         try:  # JSON is YAML. What only root may read podman does not see, for it runs as the job's user.
-            if path.suffix in SUFFIXES and path.stat().st_mode & 0o004:
+            if path.suffix in (".json", ".yaml", ".yml") and path.stat().st_mode & 0o004:
                 found = msgspec.yaml.decode(path.read_bytes(), type=_Specification)
                 named |= {each.name for each in found.devices if found.kind == KIND}
         except (OSError, ValueError, RecursionError, msgspec.MsgspecError):

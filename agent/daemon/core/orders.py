@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import PurePosixPath
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -71,7 +71,7 @@ def _device_objection(
         return f"{config.report.host_id} has no device {device_id}"
     if not device.healthy:
         return f"device {device_id} is not available: {device.note}"
-    if devices_as(command.launch, config, (device,)) == "index" and device.parent:
+    if device.parent and numbers_devices(command.launch, config, (device,)):
         return f"{device_id} is a MIG instance, which has no index, and the job needs one ({_BY_INDEX})"
     here = [attempt for attempt in running if device_id in attempt.devices]
     who = ", ".join(attempt.job_id for attempt in here)
@@ -94,14 +94,12 @@ def _device_objection(
 _BY_INDEX: Final = "deepspeed, --devices-as index or agent.devices_as"
 
 
-def devices_as(launch: Launch, config: AgentConfig, devices: tuple[Device, ...]) -> Literal["uuid", "index"]:
-    """What CUDA_VISIBLE_DEVICES holds: the job's own word, else what its launcher can read, else the host's
-    setting, except on MIG instances, which have no index."""
-    if launch.devices_as:
-        return launch.devices_as
-    if launcher_of(launch.argv) == "deepspeed":
-        return "index"
-    return "uuid" if any(device.parent for device in devices) else config.devices_as
+def numbers_devices(launch: Launch, config: AgentConfig, devices: tuple[Device, ...]) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES holds indices: by the job's own word, else where its launcher reads no
+    UUIDs, else as the host sets, except on MIG instances, which have no index."""
+    if launch.devices_as or launcher_of(launch.argv) == "deepspeed":
+        return launch.devices_as != "uuid"
+    return config.devices_as == "index" and not any(device.parent for device in devices)
 
 
 def part_cores(command: StartAttempt, device: Device, here: Iterable[Attempt]) -> tuple[int, ...]:
@@ -149,7 +147,7 @@ def order_for(
         secrets=secrets,
         world_size=sum(len(member.devices) for member in command.gang),
         ranks=_ranks(command, part, devices, clients),
-        devices_as=devices_as(command.launch, config, devices),
+        numbers_devices=numbers_devices(command.launch, config, devices),
         torch_limit_mib=_torch_limit_mib(command, devices, cuda_processes),
         device_regions=_device_regions(command.memory_cap_mib, config, devices),
         mps=clients.mps,
@@ -294,7 +292,7 @@ def _obstacle(command: StartAttempt, config: AgentConfig, devices: tuple[Device,
     if shared < len(devices):
         without = next(device.device_id for device in devices if device.sharing != "mps")
         return f"{without} has no MPS daemon, and a job uses MPS on all its devices of a host or on none"
-    if devices_as(launch, config, devices) == "index":
+    if numbers_devices(launch, config, devices):
         return f"an MPS daemon numbers devices anew, and the job's are given by index ({_BY_INDEX})"
     if launch.mode == "worker":
         return ""

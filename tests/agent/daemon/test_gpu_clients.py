@@ -95,12 +95,15 @@ def test_devices_are_given_as_the_job_says_its_launcher_reads_or_its_host_sets(
     command = msgspec.structs.replace(command, launch=msgspec.structs.replace(command.launch, devices_as=own))
     settings = config(mps_host_devices=UUIDS, devices_as=of_host)
     order = order_of(command, settings)
-    assert (order.devices_as, bool(order.mps)) == (given, given == "uuid"), "no MPS daemon renumbers them"
+    by_index = given == "index"
+    assert (order.numbers_devices, bool(order.mps)) == (by_index, not by_index), (
+        "no MPS daemon renumbers them"
+    )
     part = gpu(0, "time-slicing", max_tenants=1, type="MIG-1g.10gb", parent=UUIDS[1])
     settings = config(part, devices_as=of_host)
     why = objection(command, settings, ())
     assert (on_mig == "refused") == ("which has no index" in why) == bool(why)
-    assert why or order_of(command, settings).devices_as == on_mig
+    assert why or not order_of(command, settings).numbers_devices
 
 
 def env_of(order: Order, no: int = 0) -> dict[str, str]:
