@@ -11,11 +11,13 @@ from cotenant.controller.domain import (
     AttemptNo,
     Capabilities,
     ComputeRequest,
+    Container,
     Dependency,
     ForgetJob,
     HostId,
     JobId,
     JobSpec,
+    Launch,
     LaunchKind,
     PolicySettings,
     SaveAttempt,
@@ -1054,6 +1056,11 @@ def test_what_can_never_run_here_is_known_at_submission() -> None:
     assert never(gpus=3) == "needs 3 devices; the largest possible placement here has 2"
     assert never(gpu_type="NVIDIA-H200") == "no device of type NVIDIA-H200; this cluster has NVIDIA-T4, cpu"
     assert never(features=("nvlink",)) == "no host has the feature nvlink"
+    image = Launch(container=Container(image="py:1"))
+    wants = "no host can run its image py:1: it needs one with podman, docker or apptainer"
+    assert never(launch=image) == f"{wants} (see `cotenant nodes -o wide`)"
+    desk.tell(ev.HostJoined(report=report("c", 1, container_note="podman: no names")))
+    assert never(launch=image) == f"{wants}; on c podman: no names (see `cotenant nodes -o wide`)"
     assert never(memory_mib=4000) == "needs 4000 MiB per device; the largest device offers 1000 MiB"
     assert never(gpus=2, nodes=2) == "needs 2 devices on 2 nodes; the largest possible placement here has 1"
     desk.tell(ev.HostDrained(host_id=A, by="root"))
