@@ -1067,7 +1067,7 @@ def test_what_can_never_run_here_is_known_at_submission() -> None:
 def test_where_no_image_can_run_it_is_said_what_a_host_lacks() -> None:
     image = JobSpec(job_id=JobId("1"), launch=Launch(container=Container(image="py:1")))
     desk = Desk("fifo", report("a", 2))
-    wants = "no host can run its image py:1: it needs one with podman, docker or apptainer"
+    wants = "no host can run its image: it needs one with podman, docker or apptainer"
     assert str(desk.engine.never_fits(image)) == f"{wants} (see `cotenant nodes -o wide`)"
     without = msgspec.structs.replace(report("c", 1), container_note="podman: /etc/cdi has no names")
     desk.tell(ev.HostJoined(report=without))
