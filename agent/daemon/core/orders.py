@@ -72,7 +72,9 @@ def _device_objection(
     if not device.healthy:
         return f"device {device_id} is not available: {device.note}"
     if device.parent and numbers_devices(command.launch, config, (device,)):
-        return f"{device_id} is a MIG instance, which has no index, and the job needs one ({_BY_INDEX})"
+        return (
+            f"{device_id} is a MIG instance, which has no index (deepspeed and --devices-as index need one)"
+        )
     here = [attempt for attempt in running if device_id in attempt.devices]
     who = ", ".join(attempt.job_id for attempt in here)
     if command.fraction == 1.0:
@@ -89,9 +91,6 @@ def _device_objection(
     ):
         return f"device {device_id} has too few cores left beside jobs {who}"
     return ""
-
-
-_BY_INDEX: Final = "deepspeed, --devices-as index or agent.devices_as"
 
 
 def numbers_devices(launch: Launch, config: AgentConfig, devices: tuple[Device, ...]) -> bool:
@@ -293,7 +292,7 @@ def _obstacle(command: StartAttempt, config: AgentConfig, devices: tuple[Device,
         without = next(device.device_id for device in devices if device.sharing != "mps")
         return f"{without} has no MPS daemon, and a job uses MPS on all its devices of a host or on none"
     if numbers_devices(launch, config, devices):
-        return f"an MPS daemon numbers devices anew, and the job's are given by index ({_BY_INDEX})"
+        return "its devices are given by index (--devices-as), and an MPS daemon numbers them anew"
     if launch.mode == "worker":
         return ""
     if len(devices) > 1 and not config.mps_host_devices:

@@ -33,8 +33,6 @@ from cotenant.controller.wire import decode_text
 
 SYSTEM_UNITS: Final = Path("/etc/systemd/system")
 LINGERING: Final = "/var/lib/systemd/linger"
-NVIDIA_MAJOR: Final = 195
-"""Of /dev/nvidiactl and /dev/nvidiaN."""
 READY_WITHIN_S: Final = 60.0
 LOOK_EVERY_S: Final = 0.1
 
@@ -170,7 +168,7 @@ class ServiceManager(NamedTuple):
 
         systemd then sets the device rules of its scopes anew, and finds only files with a link in /dev/char.
         """
-        if not self.is_system or any((root / "dev/char").glob(f"{NVIDIA_MAJOR}:*")):
+        if not self.is_system or any((root / "dev/char").glob("195:*")):  # NVIDIA's major number.
             return []
         cut: set[str] = set()
         for process in (root / "proc").glob("[0-9]*"):

@@ -173,7 +173,7 @@ def test_everywhere_else_all_devices_are_visible_and_the_local_rank_is_the_true_
             config(mps_host_devices=UUIDS),
             "",
         ),
-        ("deepspeed", start(*DEEPSPEED, mode="host", devices=1), config(), "numbers devices anew"),
+        ("deepspeed", start(*DEEPSPEED, mode="host", devices=1), config(), "numbers them anew"),
         ("one without", start(), config(gpu(0), gpu(1, "time-slicing")), "h/gpu1 has no MPS daemon"),
         ("a path that no socket fits", start(), config(mps_runtime="/" + "x" * 90), "at most 87"),
     ],
