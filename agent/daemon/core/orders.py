@@ -26,7 +26,16 @@ import msgspec
 from cotenant.agent.daemon.core.edge import AgentConfig
 from cotenant.agent.daemon.core.remembered import Attempt
 from cotenant.agent.ipc import MpsClient, Order, RankOrder, WatchRule
-from cotenant.controller.domain import Device, DeviceId, GangMember, HostId, Launch, StartAttempt, launcher_of
+from cotenant.controller.domain import (
+    Device,
+    DeviceId,
+    GangMember,
+    HostId,
+    Launch,
+    StartAttempt,
+    launcher_of,
+    own_command,
+)
 from cotenant.controller.planning import ROUNDING, cores_of
 from cotenant.mps.environment import (
     PRIORITY_BELOW_NORMAL,
@@ -72,9 +81,7 @@ def _device_objection(
     if not device.healthy:
         return f"device {device_id} is not available: {device.note}"
     if device.parent and numbers_devices(command.launch, config, (device,)):
-        return (
-            f"{device_id} is a MIG instance, which has no index (deepspeed and --devices-as index need one)"
-        )
+        return f"{device_id} is a MIG instance, which has no index, and its job needs one (--devices-as)"
     here = [attempt for attempt in running if device_id in attempt.devices]
     who = ", ".join(attempt.job_id for attempt in here)
     if command.fraction == 1.0:
@@ -96,7 +103,7 @@ def _device_objection(
 def numbers_devices(launch: Launch, config: AgentConfig, devices: tuple[Device, ...]) -> bool:
     """Whether CUDA_VISIBLE_DEVICES holds indices: by the job's own word, else where its launcher reads no
     UUIDs, else as the host sets, except on MIG instances, which have no index."""
-    if launch.devices_as or launcher_of(launch.argv) == "deepspeed":
+    if launch.devices_as or launcher_of(own_command(launch.argv)) == "deepspeed":
         return launch.devices_as != "uuid"
     return config.devices_as == "index" and not any(device.parent for device in devices)
 

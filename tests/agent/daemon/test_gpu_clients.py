@@ -85,6 +85,7 @@ DEEPSPEED = ("deepspeed", "t.py")
         (("python", "t.py"), "", "index", "index", "uuid"),
         (("python", "t.py"), "uuid", "index", "uuid", "uuid"),
         (DEEPSPEED, "", "uuid", "index", "refused"),
+        (("env", "A=1", *DEEPSPEED), "", "uuid", "index", "refused"),
         (DEEPSPEED, "uuid", "uuid", "uuid", "uuid"),
     ],
 )
