@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from cotenant.controller.domain.command_words import launcher_of, own_command
 from cotenant.controller.domain.container import Container
 from cotenant.controller.domain.idling import IDLE_FORMS, is_idle_rule
 from cotenant.controller.domain.ids import JobId, array_of
@@ -175,6 +176,12 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.structs.replace(self, zero_code=words)
         env = {**self.env, RESUME_VARIABLE: checkpoint}
         return msgspec.structs.replace(self, zero_code=(*words, "leave"), env=env)
+
+    def numbers_devices(self, of_host: Literal["index", "uuid"]) -> bool:
+        """Whether CUDA_VISIBLE_DEVICES holds indices: by its own word, else as its launcher reads them, else
+        as its host sets."""
+        reads = "index" if launcher_of(own_command(self.argv)) == "deepspeed" else of_host
+        return (self.devices_as or reads) == "index"
 
     def gives_ranks(self, workers: int) -> bool:
         """Whether each of so many workers finds its rank in its environment."""

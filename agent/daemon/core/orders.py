@@ -26,16 +26,7 @@ import msgspec
 from cotenant.agent.daemon.core.edge import AgentConfig
 from cotenant.agent.daemon.core.remembered import Attempt
 from cotenant.agent.ipc import MpsClient, Order, RankOrder, WatchRule
-from cotenant.controller.domain import (
-    Device,
-    DeviceId,
-    GangMember,
-    HostId,
-    Launch,
-    StartAttempt,
-    launcher_of,
-    own_command,
-)
+from cotenant.controller.domain import Device, DeviceId, GangMember, HostId, StartAttempt
 from cotenant.controller.planning import ROUNDING, cores_of
 from cotenant.mps.environment import (
     PRIORITY_BELOW_NORMAL,
@@ -80,7 +71,7 @@ def _device_objection(
         return f"{config.report.host_id} has no device {device_id}"
     if not device.healthy:
         return f"device {device_id} is not available: {device.note}"
-    if device.parent and numbers_devices(command.launch, config, (device,)):
+    if device.parent and command.launch.numbers_devices("uuid"):
         return f"{device_id} is a MIG instance, which has no index, and its job needs one (--devices-as)"
     here = [attempt for attempt in running if device_id in attempt.devices]
     who = ", ".join(attempt.job_id for attempt in here)
@@ -98,14 +89,6 @@ def _device_objection(
     ):
         return f"device {device_id} has too few cores left beside jobs {who}"
     return ""
-
-
-def numbers_devices(launch: Launch, config: AgentConfig, devices: tuple[Device, ...]) -> bool:
-    """Whether CUDA_VISIBLE_DEVICES holds indices: by the job's own word, else where its launcher reads no
-    UUIDs, else as the host sets, except on MIG instances, which have no index."""
-    if launch.devices_as or launcher_of(own_command(launch.argv)) == "deepspeed":
-        return launch.devices_as != "uuid"
-    return config.devices_as == "index" and not any(device.parent for device in devices)
 
 
 def part_cores(command: StartAttempt, device: Device, here: Iterable[Attempt]) -> tuple[int, ...]:
@@ -153,7 +136,9 @@ def order_for(
         secrets=secrets,
         world_size=sum(len(member.devices) for member in command.gang),
         ranks=_ranks(command, part, devices, clients),
-        numbers_devices=numbers_devices(command.launch, config, devices),
+        numbers_devices=command.launch.numbers_devices(
+            "uuid" if any(device.parent for device in devices) else config.devices_as
+        ),
         torch_limit_mib=_torch_limit_mib(command, devices, cuda_processes),
         device_regions=_device_regions(command.memory_cap_mib, config, devices),
         mps=clients.mps,
@@ -298,7 +283,7 @@ def _obstacle(command: StartAttempt, config: AgentConfig, devices: tuple[Device,
     if shared < len(devices):
         without = next(device.device_id for device in devices if device.sharing != "mps")
         return f"{without} has no MPS daemon, and a job uses MPS on all its devices of a host or on none"
-    if numbers_devices(launch, config, devices):
+    if launch.numbers_devices(config.devices_as):
         return "its devices are given by index (--devices-as), and an MPS daemon numbers them anew"
     if launch.mode == "worker":
         return ""
