@@ -13,7 +13,6 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain.command_words import launcher_of, own_command
 from cotenant.controller.domain.container import Container
 from cotenant.controller.domain.idling import IDLE_FORMS, is_idle_rule
 from cotenant.controller.domain.ids import JobId, array_of
@@ -144,7 +143,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """`--watchdog`: seconds without an optimizer step after which it hangs; 0 = never; None = the agent's
     rule."""
     devices_as: Literal["", "index", "uuid"] = ""
-    """`--devices-as`: what CUDA_VISIBLE_DEVICES holds; empty: what its launcher can read, or its host's."""
+    """`--devices-as`: what CUDA_VISIBLE_DEVICES holds; empty: as its host sets."""
     input: InputFile | None = None
     """What its one rank reads as its standard input."""
     errors_apart: bool = False
@@ -178,10 +177,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, zero_code=(*words, "leave"), env=env)
 
     def numbers_devices(self, of_host: Literal["index", "uuid"]) -> bool:
-        """Whether CUDA_VISIBLE_DEVICES holds indices: by its own word, else as its launcher reads them, else
-        as its host sets."""
-        reads = "index" if launcher_of(own_command(self.argv)) == "deepspeed" else of_host
-        return (self.devices_as or reads) == "index"
+        """Whether CUDA_VISIBLE_DEVICES holds indices: by its own word, else as its host sets."""
+        return (self.devices_as or of_host) == "index"
 
     def gives_ranks(self, workers: int) -> bool:
         """Whether each of so many workers finds its rank in its environment."""

@@ -47,12 +47,10 @@ class SmallDisk:
 
     def fill(self) -> None:
         """Nothing fits any more, not a byte."""
-        with open(self.place / "filler", "wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(65536))
-        with open(self.place / "filler", "ab", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(b"x")
+        for piece in (bytes(65536), b"x"):
+            with open(self.place / "filler", "ab", buffering=0) as file, contextlib.suppress(OSError):
+                while True:
+                    file.write(piece)
 
     def take_all_inodes(self) -> None:
         """No file can be made; those that are there grow."""
@@ -113,10 +111,15 @@ def lines(person: Person, name: str) -> int:
     return int((person.work / f"{name}.lines").read_text() or 0)
 
 
-def goes_on(person: Person, name: str, count: int = 60) -> None:
-    """It prints more than fits into pages that its log has already, or that others give back."""
+def goes_on(person: Person, name: str, keep: Callable[[], None] = lambda: None, count: int = 60) -> None:
+    """It prints more than fits into pages that its log has already. `keep`: takes what others give back."""
     before = lines(person, name)
-    when(lambda: lines(person, name) > before + count)
+
+    def has_printed() -> bool:
+        keep()
+        return lines(person, name) > before + count
+
+    when(has_printed)
 
 
 @pytest.mark.root
@@ -129,12 +132,13 @@ def test_nothing_that_runs_ends_for_it_and_all_is_told(person: Person, disk: Sma
         person.until_state(job, "running")
         when((person.work / f"{name}.lines").exists)
     spoil(disk)
+    keep = disk.fill if kind == "full" else lambda: None
     try:
-        goes_on(person, "ends")
+        goes_on(person, "ends", keep)
         person.write("ends.go", "")
         when((person.work / "ends.over").exists)
         late = submit(person, "late")
-        goes_on(person, "stays")
+        goes_on(person, "stays", keep)
         assert not (person.work / "late.begun").exists(), "nothing starts on such a disk"
         assert person.job(stays)["state"] == "running"
     finally:

@@ -74,32 +74,23 @@ def order_of(command: StartAttempt, settings: AgentConfig | None = None) -> Orde
     return order_for(command, {}, settings or config(), "/ckpt/j/7", None)
 
 
-DEEPSPEED = ("deepspeed", "t.py")
-
-
 @pytest.mark.parametrize(
-    ("argv", "own", "of_host", "given", "on_mig"),
+    ("own", "of_host", "by_index", "on_mig"),
     [
-        (("python", "t.py"), "", "uuid", "uuid", "uuid"),
-        (("python", "t.py"), "index", "uuid", "index", "refused"),
-        (("python", "t.py"), "", "index", "index", "uuid"),
-        (("python", "t.py"), "uuid", "index", "uuid", "uuid"),
-        (DEEPSPEED, "", "uuid", "index", "refused"),
-        (("env", "A=1", *DEEPSPEED), "", "uuid", "index", "refused"),
-        (DEEPSPEED, "uuid", "uuid", "uuid", "uuid"),
+        ("", "uuid", False, "by UUID"),
+        ("index", "uuid", True, "refused"),
+        ("", "index", True, "by UUID"),
+        ("uuid", "index", False, "by UUID"),
     ],
 )
-def test_devices_are_given_as_the_job_says_its_launcher_reads_or_its_host_sets(
-    argv: tuple[str, ...], own: str, of_host: str, given: str, on_mig: str
+def test_devices_are_given_as_the_job_says_or_its_host_sets(
+    own: str, of_host: str, by_index: bool, on_mig: str
 ) -> None:
-    command = start(*argv, devices=1, mode="host")
+    command = start(devices=1)
     command = msgspec.structs.replace(command, launch=msgspec.structs.replace(command.launch, devices_as=own))
-    settings = config(mps_host_devices=UUIDS, devices_as=of_host)
-    order = order_of(command, settings)
-    by_index = given == "index"
-    assert (order.numbers_devices, bool(order.mps)) == (by_index, not by_index), (
-        "no MPS daemon renumbers them"
-    )
+    order = order_of(command, config(mps_host_devices=UUIDS, devices_as=of_host))
+    assert (order.numbers_devices, bool(order.mps)) == (by_index, not by_index), "MPS would renumber them"
+    assert all("numbers them anew" in note for note in order.notes) and bool(order.notes) == by_index
     part = gpu(0, "time-slicing", max_tenants=1, type="MIG-1g.10gb", parent=UUIDS[1])
     settings = config(part, devices_as=of_host)
     why = objection(command, settings, ())
@@ -174,7 +165,6 @@ def test_everywhere_else_all_devices_are_visible_and_the_local_rank_is_the_true_
             config(mps_host_devices=UUIDS),
             "",
         ),
-        ("deepspeed", start(*DEEPSPEED, mode="host", devices=1), config(), "numbers them anew"),
         ("one without", start(), config(gpu(0), gpu(1, "time-slicing")), "h/gpu1 has no MPS daemon"),
         ("a path that no socket fits", start(), config(mps_runtime="/" + "x" * 90), "at most 87"),
     ],

@@ -128,6 +128,18 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
     }, "a new option needs its line here"  # fmt: skip
 
 
+def test_deepspeed_gets_indices_unless_it_was_said_otherwise(tmp_path: Path) -> None:
+    found = []
+    for words, flags in (
+        (("env", "A=1", "deepspeed", "train.py"), {}),
+        (("deepspeed", "train.py"), {"devices_as": "uuid"}),
+        (("torchrun", "train.py"), {}),
+    ):
+        made = submitted(tmp_path, *words, flags=given(**flags), same_machine=False, command_only=True)
+        found.append(made.request.specs[0].launch.devices_as)
+    assert found == ["index", "uuid", ""]
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
