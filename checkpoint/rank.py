@@ -19,11 +19,12 @@ from cotenant.checkpoint.device_limit import SharedLimits, limit_memory
 from cotenant.checkpoint.disk import saver
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.disk.saver import Saver, SaveTarget
+from cotenant.checkpoint.facts import facts_now
 from cotenant.checkpoint.guard import ENDING, REPORTING
 from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.progress.loops import frames_from
 from cotenant.checkpoint.progress.losses import loss_variable
-from cotenant.checkpoint.resuming import Lineage, LoadedCheckpoint, Resumed, facts_now, load_newest
+from cotenant.checkpoint.resuming import Lineage, LoadedCheckpoint, Resumed, load_newest
 from cotenant.checkpoint.talk import gang, protocol
 from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
 from cotenant.checkpoint.talk.channel import SupervisorChannel
@@ -288,6 +289,7 @@ class JobRank:
     def _facts(self) -> dict[str, Any]:
         accumulation = gang.accumulation()
         return facts_now(
+            rank=self._env.rank,
             world_size=self._env.world_size,
             sub_batch=self._env.sub_batch,
             accumulation_steps=accumulation.steps_at(self.step) if accumulation is not None else 1,

@@ -10,18 +10,17 @@ for good with the first difference; the resume is then called equivalent.
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 import torch.distributed as dist
 
 from cotenant.checkpoint.disk import durable, layout
 from cotenant.checkpoint.disk.layout import CheckpointError, Damaged, Manifest, TooNew
 from cotenant.checkpoint.disk.save import MODEL_FILE, rank_file
+from cotenant.checkpoint.facts import cuda_notes, unequal_facts
 from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.talk.protocol import ENV_RESUME, RESUME_NONE, JobEnvironment
 from cotenant.checkpoint.training import rng
@@ -169,8 +168,7 @@ def put_back(
         differences += state.replay_gradient_order(loaded.shared, env.world_size)
     differences += state.load(loaded.shared, own, loaded.own_is_mine)
     differences += unequal_facts(manifest.facts, present())
-    if state.on_cuda and not torch.are_deterministic_algorithms_enabled():
-        differences.append(CUDA_NOTE)
+    differences += cuda_notes() if state.on_cuda else []
     if same_size:
         cursor.resume(own["position"], own["rng"])
         differences += rng.restore(own["rng"])
@@ -180,68 +178,7 @@ def put_back(
     return differences
 
 
-_LABELS: Final = {
-    "world_size": "world size",
-    "sub_batch": "sub-batch size",
-    "accumulation_steps": "accumulation steps",
-    "threads": "threads per process",
-    "torch": "torch build",
-    "processor": "processor",
-    "device": "device type",
-    "matmul_precision": "matmul precision",
-    "deterministic": "deterministic algorithms",
-}
-
-CUDA_NOTE: Final = (
-    "CUDA kernels are not deterministic here (torch.use_deterministic_algorithms(True) makes a resume exact)"
-)
-
-
 IN_PARTS: Final = "batches were split, and their parts drew other random numbers (--accumulate equivalent)"
-
-
-def facts_now(
-    *, world_size: int, sub_batch: int | None, accumulation_steps: int | None, cuda: bool
-) -> dict[str, Any]:
-    """Facts about this process, plain values only. None where something is not known."""
-    return {
-        "world_size": world_size,
-        "sub_batch": sub_batch,
-        "accumulation_steps": accumulation_steps,
-        "threads": torch.get_num_threads(),
-        "torch": f"{torch.__version__} {torch.version.git_version or ''}".strip(),
-        "processor": f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}",
-        "device": torch.cuda.get_device_name() if cuda else "cpu",
-        "matmul_precision": torch.get_float32_matmul_precision(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-    }
-
-
-def unequal_facts(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The differences, one phrase each: `thing: old then, new now`. A batch's size may become known later."""
-    found = []
-    for key, label in _LABELS.items():
-        is_learned = key == "sub_batch" and None in (then.get(key), now.get(key))
-        if then.get(key) != now.get(key) and not is_learned:
-            found.append(f"{label}: {_fact_text(then.get(key))} then, {_fact_text(now.get(key))} now")
-    return found
-
-
-def _fact_text(value: Any) -> str:
-    return "not known" if value is None else str(value)
-
-
-def _processor() -> str:
-    """Reads the model of the processor: kernels are chosen by it, so another processor may round
-    differently."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith(("model name", "Model")):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 @dataclass(frozen=True)

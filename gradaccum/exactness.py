@@ -122,13 +122,6 @@ class SplitFindings:
         self._of: WeakKeyDictionary[torch.nn.Module, dict[Any, Any]] = WeakKeyDictionary()
         self._others: dict[Any, Any] = {}
 
-    def check_modules(self, model: torch.nn.Module) -> None:
-        """Checks that the model's modules can be split exactly. Raises Refused. It is asked before each step
-        in parts: modules, and their modes, may have changed."""
-        reason = refusal(model)
-        if reason:
-            raise refuse(reason)
-
     def known_of(self, model: Any) -> dict[Any, Any]:
         """What is known of the losses of a model."""
         return self._of.setdefault(model, {}) if isinstance(model, torch.nn.Module) else self._others

@@ -14,16 +14,14 @@ from cotenant.agent.ipc import ContainerRuntime
 from cotenant.controller.domain import CONTAINERS, RUNTIMES, Container
 
 SEARCHED: Final = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-CDI_FOLDERS: Final = ("/etc/cdi", "/var/run/cdi")
 DOCKER_SOCKET: Final = "/var/run/docker.sock"
 
 
-def find_runtimes(root: Path = Path("/")) -> tuple[ContainerRuntime, ...]:
+def find_runtimes(root: Path = Path("/"), *, no_names: str = "") -> tuple[ContainerRuntime, ...]:
     """The container programs of this host, in the order of choice. Podman counts with `newuidmap`, which maps
-    its users; docker with a daemon's socket."""
+    its users; docker with a daemon's socket. `no_names`: why podman finds no GPUs in CDI specifications."""
     path = ":".join(str(root / each.lstrip("/")) for each in SEARCHED.split(":"))
     unified = (root / "sys/fs/cgroup/cgroup.controllers").exists()
-    cdi = any(list((root / each.lstrip("/")).glob("*nvidia*")) for each in CDI_FOLDERS)
     # crun refuses hosts where cgroups of version 1 and 2 are mixed.
     oci = next(
         (each for each in ("crun", "runc") if shutil.which(each, path=path) and (unified or each == "runc")),
@@ -36,19 +34,14 @@ def find_runtimes(root: Path = Path("/")) -> tuple[ContainerRuntime, ...]:
             continue
         if name == "docker" and not (root / DOCKER_SOCKET.lstrip("/")).exists():
             continue
-        is_podman = name == "podman"
-        found.append(ContainerRuntime(name=name, program=program, oci=oci if is_podman else "", cdi=cdi))
+        own = (oci, no_names) if name == "podman" else ("", "")
+        found.append(ContainerRuntime(name=name, program=program, oci=own[0], no_gpus=own[1]))
     return tuple(found)
-
-
-def serves_gpus(runtime: ContainerRuntime) -> bool:
-    """Whether it can give GPUs to a container: podman does so by the host's CDI specification alone."""
-    return runtime.cdi or runtime.name != "podman"
 
 
 def offered_features(runtimes: Sequence[ContainerRuntime], *, has_gpus: bool) -> tuple[str, ...]:
     """The features by which the controller finds a host for an image."""
-    usable = [each.name for each in runtimes if serves_gpus(each) or not has_gpus]
+    usable = [each.name for each in runtimes if not each.no_gpus or not has_gpus]
     return (CONTAINERS, *usable) if usable else ()
 
 
@@ -56,7 +49,7 @@ def runtime_for(
     container: Container, runtimes: Sequence[ContainerRuntime], *, on_gpus: bool
 ) -> ContainerRuntime | None:
     """The program that starts a job's containers; None: this host has none."""
-    usable = (each for each in runtimes if serves_gpus(each) or not on_gpus)
+    usable = (each for each in runtimes if not each.no_gpus or not on_gpus)
     return next((each for each in usable if container.feature in (CONTAINERS, each.name)), None)
 
 

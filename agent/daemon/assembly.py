@@ -44,6 +44,7 @@ from cotenant.controller.system.endpoint import BadEndpoint, socket_path
 from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
 from cotenant.controller.system.metrics import Endpoint, MetricsProblem, open_endpoint
 from cotenant.controller.system.sections import AgentSettings, Settings
+from cotenant.profiler.driver.cdi import why_no_names
 from cotenant.profiler.driver.facts import GpuFacts
 from cotenant.profiler.driver.probe_client import driver_facts
 from cotenant.profiler.driver.process_info import runs_in_container, sees_host_processes
@@ -136,9 +137,9 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     warnings += mps.said
     ports = _ports(agent, endpoint, state_dir, locks)
     copies = str(state_dir / TREES / "copies")
-    runtimes = find_runtimes()
-    offered = offered_features(runtimes, has_gpus=any(each.kind == "cuda" for each in mps.devices))
-    report = _report(agent, host_id, mps.devices, _domain(root, host_id, warnings), ports, copies, offered)
+    uuids = [each.local for each in mps.devices if each.kind == "cuda" and each.healthy]
+    runtimes = find_runtimes(no_names=why_no_names(uuids))
+    report = _report(agent, host_id, mps.devices, _domain(root, host_id, warnings), ports, copies, runtimes)
     spool, memory = _load_remembered(state_dir / SPOOL, warnings)
     config = _config(
         settings,
@@ -211,8 +212,9 @@ def _report(
     checkpoint_domain: str,
     port_first: int,
     copies: str,
-    containers: tuple[str, ...],
+    runtimes: tuple[ContainerRuntime, ...],
 ) -> HostReport:
+    containers = offered_features(runtimes, has_gpus=any(each.kind == "cuda" for each in offered_devices))
     return HostReport(
         host_id=host_id,
         devices=offered_devices,
@@ -228,6 +230,7 @@ def _report(
         leaves_unix_s=_leaves_unix_s(agent),
         leave_grace_s=agent.leave_grace_s,
         copies=copies,
+        container_note=next((f"{each.name}: {each.no_gpus}" for each in runtimes if each.no_gpus), ""),
     )
 
 
@@ -269,6 +272,7 @@ def _config(
         jobside_path=jobside_path,
         cgroup_root=cgroup_root,
         device_regions=device_regions,
+        devices_as=agent.devices_as,
         network=agent.network,
         watchdog_floor_s=agent.watchdog_floor_s,
         watchdog_multiple=agent.watchdog_multiple,

@@ -134,8 +134,8 @@ class ContainerRuntime(msgspec.Struct, frozen=True, kw_only=True):
     program: str
     oci: str = ""
     """What podman starts processes with, if that is not its own choice."""
-    cdi: bool = False
-    """A CDI specification names this host's GPUs."""
+    no_gpus: str = ""
+    """Why it gives containers none of this host's GPUs; empty: it does."""
     image: str = ""
     """The job's image as it is known here, once it has been pulled or loaded."""
     to_controller: tuple[str, ...] = ()
@@ -153,6 +153,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """In memory alone: see `files.py`."""
     world_size: int
     ranks: tuple[RankOrder, ...]
+    numbers_devices: bool = False
+    """CUDA_VISIBLE_DEVICES holds indices in the order of the bus, not UUIDs."""
     torch_limit_mib: int | None = None
     """What torch is held to in each process, of each of its GPUs: memory_cap_mib, by the processes of a
     worker that open one."""

@@ -109,7 +109,6 @@ from cotenant.agent.supervisor.processes import (
     keep_files_to_ourselves,
     kill_children,
     leave_to_reaper,
-    needs_cuda_indices,
     remove_short_folder,
     take_outside_signals,
     tree_of,
@@ -271,7 +270,9 @@ class Supervisor:
 
     def _environment(self, rank: RankOrder) -> dict[str, str]:
         order = self._order
-        indices = cuda_indices(rank.cuda_uuids) if needs_cuda_indices(order) else ()
+        # Of the programs that start containers, apptainer alone shows them all of the host's GPUs.
+        alone = order.runtime is not None and order.runtime.name != "apptainer"
+        indices = cuda_indices(rank.cuda_uuids, alone=alone) if order.numbers_devices else ()
         return environment_of(order, rank, self._datagrams.path, account_of(order.launch.uid), indices)
 
     # --- What happens -------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from cotenant.checkpoint.facts import matmul_precision
 from cotenant.checkpoint.picture.kinds import NamedKind
 
 
@@ -55,7 +56,7 @@ _SETTINGS: Final[dict[str, Callable[[], Any]]] = {
     ),
     "torch.profiler": torch._C._autograd._profiler_enabled,
     "torch.get_deterministic_debug_mode()": torch.get_deterministic_debug_mode,
-    "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision,
+    "torch.get_float32_matmul_precision()": matmul_precision,
     "numpy.geterr()": _numpy_errors,
     "sys.getrecursionlimit()": sys.getrecursionlimit,
     "sys.excepthook": lambda: sys.excepthook,

@@ -63,21 +63,6 @@ PHASE_PROPOSE: Final = "propose"
 PHASE_COMMIT: Final = "commit"
 PHASE_WITHDRAW: Final = "withdraw"
 
-FROM_RANK: Final = (
-    HELLO,
-    WATCHED,
-    FIRST_STEP,
-    STEP,
-    LENGTH,
-    BATCH,
-    SAVING,
-    DURABLE,
-    CONFIRM,
-    STOPPED,
-    STRETCH,
-    STANDING,
-    FAILED,
-)
 TO_RANK: Final = (STOP_AT, SAVE_AT, LOOK, ROOM)
 PHASES: Final = (PHASE_PROPOSE, PHASE_COMMIT, PHASE_WITHDRAW)
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from cotenant.checkpoint.guard import SAVING, door
 from cotenant.checkpoint.zerocode.refusals import NotResumable
 from cotenant.checkpoint.zerocode.sites import LoopStanding, head_lines
 from cotenant.checkpoint.zerocode.tracing import end_trace, trace, tracer
-
-WHERE_NEXT_MAX: Final = 64
 
 
 class TurnEnds:

@@ -22,6 +22,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.hooks import RemovableHandle
 
 from cotenant.checkpoint.disk.layout import CheckpointError
+from cotenant.checkpoint.facts import cuda_notes, unequal_facts
 from cotenant.checkpoint.guard import SAVING, AttemptEnds, describe, tell_supervisor, write_line
 from cotenant.checkpoint.namespaces import names_of
 from cotenant.checkpoint.ownership import own_modules, own_thread
@@ -42,7 +43,7 @@ from cotenant.checkpoint.rerun import (
     edited_since,
     number_of,
 )
-from cotenant.checkpoint.resuming import CUDA_NOTE, LoadedCheckpoint, unequal_facts
+from cotenant.checkpoint.resuming import LoadedCheckpoint
 from cotenant.checkpoint.seeds import seeds_used
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.agreement import StepVerdict
@@ -168,8 +169,7 @@ class ScriptRank(JobRank):
         differences += [
             f"{each} was edited" for each in edited_since(loaded.manifest.facts.get(SOURCES) or {})
         ]
-        if self._script.on_cuda and not torch.are_deterministic_algorithms_enabled():
-            differences.append(CUDA_NOTE)
+        differences += cuda_notes() if self._script.on_cuda else []
         self._take_over(loaded, differences)
         assert self._env.root is not None
         if not differences:

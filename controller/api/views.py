@@ -330,6 +330,7 @@ def node_view(
         cpus=report.cpus,
         memory_mib=report.memory_mib,
         features=report.features,
+        container_note=report.container_note,
         checkpoint_domain=report.checkpoint_domain,
         cpus_asked=sum(job.spec.cpus for job in asking),
         memory_asked_mib=sum(job.spec.host_memory_mib for job in asking),

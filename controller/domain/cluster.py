@@ -124,6 +124,8 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     """So long before that its jobs are asked to save and leave."""
     copies: str = ""
     """Where it keeps jobs' copies of their snapshots, a folder per job; empty: its agent keeps none."""
+    container_note: str = ""
+    """Why a program of its for containers gives them no GPUs."""
 
     def __post_init__(self) -> None:
         seen = {d.device_id for d in self.devices}

@@ -52,8 +52,6 @@ class SlurmScript(msgspec.Struct, frozen=True, kw_only=True):
     """Above 0: a task of a step sees so many GPUs and no other."""
     array_position: int = 0
     """Of its task in the array, from 0."""
-    numbers_devices: bool = False
-    """CUDA_VISIBLE_DEVICES holds numbers where that can be: what it starts cannot read UUIDs."""
     signal: int = 0
     """Sent before the time limit (`--signal`); 0: none."""
     signal_before_s: float = 0.0
@@ -144,6 +142,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     watchdog_s: float | None = None
     """`--watchdog`: seconds without an optimizer step after which it hangs; 0 = never; None = the agent's
     rule."""
+    devices_as: Literal["", "index", "uuid"] = ""
+    """`--devices-as`: what CUDA_VISIBLE_DEVICES holds; empty: as its host sets."""
     input: InputFile | None = None
     """What its one rank reads as its standard input."""
     errors_apart: bool = False
@@ -175,6 +175,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.structs.replace(self, zero_code=words)
         env = {**self.env, RESUME_VARIABLE: checkpoint}
         return msgspec.structs.replace(self, zero_code=(*words, "leave"), env=env)
+
+    def numbers_devices(self, of_host: Literal["index", "uuid"]) -> bool:
+        """Whether CUDA_VISIBLE_DEVICES holds indices: by its own word, else as its host sets."""
+        return (self.devices_as or of_host) == "index"
 
     def gives_ranks(self, workers: int) -> bool:
         """Whether each of so many workers finds its rank in its environment."""

@@ -74,6 +74,8 @@ def why_impossible(view: View, job: Job) -> Reason | None:
         container = job.spec.launch.container
         if container is not None and missing == container.feature:
             runtimes = "podman, docker or apptainer" if missing == CONTAINERS else missing
+            notes = [f"; on {h.host_id} {h.report.container_note}" for h in hosts if h.report.container_note]
+            runtimes += "".join(notes[:1])
             return because("no-containers", container.image, runtimes)
         if missing is not None:
             return because("no-such-feature", missing)

@@ -306,6 +306,7 @@ def _limits(spec: JobSpec) -> str:
         "sharing never" if spec.share == "never" else "",
         f"{spec.retries} retries" if spec.retries else "",
         _watchdog(spec.launch.watchdog_s),
+        f"devices as {spec.launch.devices_as}" if spec.launch.devices_as else "",
     ]
     return "".join(f", {part}" for part in parts if part)
 

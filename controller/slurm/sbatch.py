@@ -315,7 +315,7 @@ class SlurmLines:
             found["export"] = read(BY_KEY["export"], ("ALL",), "--export")
         return found
 
-    def script(self, *, numbers_devices: bool) -> SlurmScript:
+    def script(self) -> SlurmScript:
         """What the job will find around it, as far as the script says it."""
         amounts = self._amounts()
         stated = {
@@ -334,7 +334,6 @@ class SlurmLines:
             tasks=amounts.tasks,
             tasks_per_host=self._number("--ntasks-per-node") or 0,
             gpus_per_task=self._number("--gpus-per-task") or 0,
-            numbers_devices=numbers_devices,
         )
 
     def _amounts(self) -> _Amounts:

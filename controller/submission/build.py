@@ -23,6 +23,7 @@ from cotenant.controller.domain import (
     Launch,
     SlurmScript,
     job_spec,
+    launcher_of,
     own_command,
     python_program,
     texts,
@@ -159,6 +160,7 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
     start = _start(values, source, sweep, workdir, environment.open.get("PYTHONPATH", ""))
     if (gpus := _gpus(values)).most > 1 and start.why:
         notes.append(start.note("-".join(map(str, sorted({gpus.least, gpus.most})))))
+    starts_deepspeed = launcher_of(own_command(source.argv)) == "deepspeed"  # It reads no UUIDs.
     launch = Launch(
         argv=argv,
         workdir=os.path.abspath(workdir),
@@ -174,6 +176,7 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         zero_code=_zero_code(values, where),
         watchdog_s=values.get("watchdog"),
         warm=not values.get("cold", False),
+        devices_as=values.get("devices_as") or ("index" if starts_deepspeed else ""),
         slurm=_add_submit_variables(source.slurm, where) if source.slurm is not None else None,
         snapshot=snapshot,
         container=container,

@@ -21,6 +21,7 @@ from cotenant.controller.submission.options import (
     BY_FLAG,
     CONTAINERS,
     BadSubmission,
+    Given,
     Options,
     flag_values,
     merge_options,
@@ -28,7 +29,7 @@ from cotenant.controller.submission.options import (
     refuse_all,
 )
 from cotenant.controller.submission.script_text import BOM, NO_FIRST_LINE, unreadable
-from cotenant.controller.submission.starts import starts_launcher
+from cotenant.controller.submission.starts import launchers_in
 
 SLURM: Final = "cotenant.controller.slurm.sbatch"
 SCRIPT_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -38,7 +39,6 @@ _SRUN: Final = re.compile(r"^\s*(exec\s+)?srun\b")
 _STARTS_RANKS: Final = re.compile(
     r"\b(srun|mpirun|mpiexec|torchrun|deepspeed|accelerate\s+launch|torch\.distributed\.(run|launch))\b"
 )
-_DEEPSPEED: Final = re.compile(r"\bdeepspeed\s")
 
 
 class SbatchLines(Protocol):
@@ -55,7 +55,7 @@ class SbatchLines(Protocol):
 
     def options(self) -> Options: ...
 
-    def script(self, *, numbers_devices: bool) -> SlurmScript: ...
+    def script(self) -> SlurmScript: ...
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,14 +124,16 @@ def script_of(lines: list[str], path: Path, sbatch: Sequence[str] | None = None)
     options = merge_options(slurm.options() if slurm else {}, ours)
     notes = [*(slurm.notes if slurm else ()), *_late(path, lines, end)]
     notes += _slurm_notes(options, lines) if slurm else _notes(path, lines)
-    is_deepspeed = any(_DEEPSPEED.search(line) for line in lines)
+    launchers = launchers_in("\n".join(lines))
+    if "deepspeed" in launchers:  # It reads CUDA_VISIBLE_DEVICES as indices.
+        options.setdefault("devices_as", Given(value="index", where=str(path)))
     return Script(
         path=path,
         interpreter=_interpreter(lines[0][2:], path),
         options=options,
         notes=tuple(notes),
-        slurm=slurm.script(numbers_devices=is_deepspeed) if slurm else None,
-        runs_per_host=has_slurm or starts_launcher("\n".join(lines)),
+        slurm=slurm.script() if slurm else None,
+        runs_per_host=has_slurm or bool(launchers),
     )
 
 

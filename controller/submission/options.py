@@ -386,6 +386,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
         choice("worker", "host", "process"),
         "start the command per GPU, per host, or once (default: as the script needs it)",
     ),
+    Option(
+        "devices_as",
+        "index|uuid",
+        choice("index", "uuid"),
+        "what CUDA_VISIBLE_DEVICES holds (default: uuid); index: for what cannot read UUIDs, without MPS",
+    ),
     Option("cold", "", yes_or_no, "do not fork its ranks from one that has its packages", switch=True),
     Option(
         "begin",

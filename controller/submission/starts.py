@@ -101,7 +101,7 @@ def start_of(argv: Sequence[str], workdir: Path, python_path: str = "") -> Start
     if program is not None and not launcher_of(command):
         script = _script_of(program, workdir, python_path.split(":"), command)
         return choose_start(program.title, None if script is None else read_signs(script))
-    if launcher_of(command) or starts_launcher(_shell_text(command, workdir)):
+    if launcher_of(command) or launchers_in(_shell_text(command, workdir)):
         return Start(mode="host")
     return Start(mode="process", why=f"what {command[0]} runs is not looked into")
 
@@ -121,11 +121,11 @@ def start_of_function(name: str, file: Path | None, text: str, folders: Sequence
     return choose_start(f"{name}()", read_signs(script))
 
 
-def starts_launcher(shell_text: str) -> bool:
-    """Whether a line of a shell script starts a launcher."""
+def launchers_in(shell_text: str) -> set[str]:
+    """The launchers that lines of a shell script start."""
     lines = (line.partition("#")[0] for line in shell_text.splitlines())
     commands = (part.split() for line in lines for part in re.split(r"[;&|()]+", line))
-    return any(launcher_of(own_command(words)) for words in commands if words)
+    return {launcher_of(own_command(words)) for words in commands if words} - {""}
 
 
 # --- Texts ------------------------------------------------------------------------------------------

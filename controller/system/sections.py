@@ -100,6 +100,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """This host's key file from `cotenant init --host`, or its folder; needed for tcp."""
     devices: str = "auto"
     """`auto`, `cpu:N`, `cpu:0-1/4` (slots 0 and 1 of 4), `cuda`, or `cuda:0,2`."""
+    devices_as: Literal["uuid", "index"] = "uuid"
+    """What CUDA_VISIBLE_DEVICES holds of jobs that say nothing (`--devices-as`). `index`: they do without
+    MPS."""
     foreign: Literal["avoid", "ignore"] = "avoid"
     """GPUs on which processes run that are not ours: `avoid` gives them no work until those are gone;
     `ignore` plans as if they were not there."""

@@ -162,21 +162,6 @@ PHASE_PROPOSE: Final = "propose"
 PHASE_COMMIT: Final = "commit"
 PHASE_WITHDRAW: Final = "withdraw"
 
-FROM_RANK: Final = (
-    HELLO,
-    WATCHED,
-    FIRST_STEP,
-    STEP,
-    LENGTH,
-    BATCH,
-    SAVING,
-    DURABLE,
-    CONFIRM,
-    STOPPED,
-    STRETCH,
-    STANDING,
-    FAILED,
-)
 TO_RANK: Final = (STOP_AT, SAVE_AT, LOOK, ROOM)
 
 MANIFEST_VERSION: Final = 1

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from cotenant.checkpoint.disk import layout
-from cotenant.checkpoint.resuming import unequal_facts
 from tests.checkpoint.ranks import DEADLINE_S, HERE, Leash, Supervisor, Warm, launch
 
 TRAINER = HERE / "trainer.py"
@@ -209,10 +208,3 @@ def test_a_crashed_gang_does_not_wait_for_a_save_that_cannot_complete(warm: Warm
         assert warm.wait(gang.pids[1]) == -signal.SIGKILL
         assert warm.wait(gang.pids[0]) == 1
     assert layout.names_newest_first(root) == []
-
-
-def test_a_batch_size_that_became_known_is_no_difference_and_another_one_is() -> None:
-    whole = {"sub_batch": 32, "accumulation_steps": 1}
-    assert unequal_facts({**whole, "sub_batch": None}, whole) == []
-    assert unequal_facts({**whole, "sub_batch": 16}, whole) == ["sub-batch size: 16 then, 32 now"]
-    assert unequal_facts({**whole, "accumulation_steps": 2}, whole) == ["accumulation steps: 2 then, 1 now"]

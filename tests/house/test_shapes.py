@@ -30,6 +30,7 @@ EXEMPT = {
         "AgentSettings",
     ): "settings are what an operator writes; the agent's state machine gets those "
     "that it decides by, with what was found on the host",
+    ("HostReport", "NodeView"): "flat: it is the JSON that people read; the report is the agent's message",
     ("Use", "UsageView"): "flat: it is the JSON that people read; the other is a sum that grows",
     ("AttemptRecord", "AttemptView"): "the record is mutable, grows as events come, and is in snapshots",
     ("Device", "DeviceView"): "flat: it is the JSON that people read; the device is in the journal",

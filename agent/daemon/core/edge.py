@@ -6,6 +6,8 @@ list before the first effect after it; a crash may come between any two.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from cotenant.agent.daemon.core.notes import AnyNote
@@ -49,6 +51,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where the agent may make groups for attempts; empty = nowhere."""
     device_regions: dict[str, str] = {}
     """By UUID: the kernel's name for the memory of a device, where attempts' groups can limit it."""
+    devices_as: Literal["uuid", "index"] = "uuid"
+    """Of jobs that do not say what CUDA_VISIBLE_DEVICES is to hold."""
     network: str = ""
     prune_after_s: float = 14 * 86_400.0
     keep_checkpoints_s: float = 7 * 86_400.0

@@ -26,7 +26,7 @@ import msgspec
 from cotenant.agent.daemon.core.edge import AgentConfig
 from cotenant.agent.daemon.core.remembered import Attempt
 from cotenant.agent.ipc import MpsClient, Order, RankOrder, WatchRule
-from cotenant.controller.domain import Device, DeviceId, GangMember, HostId, StartAttempt, launcher_of
+from cotenant.controller.domain import Device, DeviceId, GangMember, HostId, StartAttempt
 from cotenant.controller.planning import ROUNDING, cores_of
 from cotenant.mps.environment import (
     PRIORITY_BELOW_NORMAL,
@@ -71,8 +71,8 @@ def _device_objection(
         return f"{config.report.host_id} has no device {device_id}"
     if not device.healthy:
         return f"device {device_id} is not available: {device.note}"
-    if device.parent and launcher_of(command.launch.argv) == "deepspeed":
-        return f"{device_id} is a MIG instance, which has no number, and deepspeed numbers its devices itself"
+    if device.parent and command.launch.numbers_devices("uuid"):
+        return f"{device_id} is a MIG instance, which has no index, and its job needs one (--devices-as)"
     here = [attempt for attempt in running if device_id in attempt.devices]
     who = ", ".join(attempt.job_id for attempt in here)
     if command.fraction == 1.0:
@@ -136,6 +136,9 @@ def order_for(
         secrets=secrets,
         world_size=sum(len(member.devices) for member in command.gang),
         ranks=_ranks(command, part, devices, clients),
+        numbers_devices=command.launch.numbers_devices(
+            "uuid" if any(device.parent for device in devices) else config.devices_as
+        ),
         torch_limit_mib=_torch_limit_mib(command, devices, cuda_processes),
         device_regions=_device_regions(command.memory_cap_mib, config, devices),
         mps=clients.mps,
@@ -280,10 +283,10 @@ def _obstacle(command: StartAttempt, config: AgentConfig, devices: tuple[Device,
     if shared < len(devices):
         without = next(device.device_id for device in devices if device.sharing != "mps")
         return f"{without} has no MPS daemon, and a job uses MPS on all its devices of a host or on none"
+    if launch.numbers_devices(config.devices_as):
+        return "its devices are given by index (--devices-as), and an MPS daemon numbers them anew"
     if launch.mode == "worker":
         return ""
-    if launcher_of(launch.argv) == "deepspeed":
-        return "deepspeed numbers its devices itself, which goes wrong where an MPS daemon numbers them anew"
     if len(devices) > 1 and not config.mps_host_devices:
         return (
             f"its one process here has {len(devices)} devices, and each has an MPS daemon of its own "

@@ -6,7 +6,7 @@ from cotenant.agent.supervisor.processes.attempt_folder import (
     give_job_folder, make_job_folder, remove_short_folder,
 )
 from cotenant.agent.supervisor.processes.environment import (
-    STACKS_SIGNAL, Account, command_of, environment_of, needs_cuda_indices,
+    STACKS_SIGNAL, Account, command_of, environment_of,
 )
 from cotenant.agent.supervisor.processes.nccl import NOT_DIRECT
 from cotenant.agent.supervisor.processes.launchers import NotLaunchable
@@ -30,7 +30,6 @@ __all__ = [
     "end_others",
     "environment_of", "give_job_folder", "has_children", "host_oom_kills", "keep_files_to_ourselves",
     "interrupt", "kill_children", "leave_to_reaper", "log_end", "make_job_folder",
-    "needs_cuda_indices",
     "ranks", "read_log", "reap", "remove_short_folder", "start",
     "take_outside_signals", "tree_of",
 ]

@@ -24,7 +24,6 @@ from cotenant.agent.supervisor.processes.launchers import (
     meeting_environment,
 )
 from cotenant.agent.supervisor.processes.nccl import nccl_environment
-from cotenant.controller.domain import launcher_of
 from cotenant.controller.wire import job as protocol
 from cotenant.mps.environment import ClientLimits, MemoryLimit, client_environment, drop_mps_variables
 
@@ -77,7 +76,7 @@ def environment_of(
     account: Account,
     cuda_indices: tuple[int, ...] = (),
 ) -> dict[str, str]:
-    """Everything that a process gets. `cuda_indices` only for launchers that cannot read device UUIDs."""
+    """Everything that a process gets. `cuda_indices`: its devices, where it cannot read UUIDs."""
     helpful = _account_words(account) | _threads(order, rank) | _network(order) | nccl_environment(order)
     helpful |= {protocol.ENV_ENDPOINT: order.controller} if order.controller else {}
     return {
@@ -108,14 +107,6 @@ def _slurm(order: Order, rank: RankOrder) -> dict[str, str]:
     return words
 
 
-def needs_cuda_indices(order: Order) -> bool:
-    """deepspeed reads CUDA_VISIBLE_DEVICES as a list of numbers."""
-    slurm = order.launch.slurm
-    if slurm and slurm.numbers_devices:
-        return True
-    return order.launch.mode == "host" and launcher_of(order.launch.argv) == "deepspeed"
-
-
 def _account_words(account: Account) -> dict[str, str]:
     words = {"USER": account.name, "LOGNAME": account.name, "HOME": account.home, "SHELL": account.shell}
     return {name: value for name, value in words.items() if value}
@@ -144,12 +135,8 @@ def _python_path(order: Order) -> dict[str, str]:
 
 def _devices(rank: RankOrder, cuda_indices: tuple[int, ...]) -> dict[str, str]:
     """The devices it was given and no other; a job without any sees none."""
-    if not cuda_indices:
-        return {"CUDA_VISIBLE_DEVICES": ",".join(rank.cuda_uuids)}
-    return {
-        "CUDA_VISIBLE_DEVICES": ",".join(str(each) for each in cuda_indices),
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-    }
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if cuda_indices else {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, cuda_indices or rank.cuda_uuids)), **order}
 
 
 def client_of(order: Order, rank: RankOrder) -> MpsClient | None:

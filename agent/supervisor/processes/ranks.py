@@ -34,6 +34,7 @@ from cotenant.agent.host.rights import die_with, drop_to
 from cotenant.agent.ipc import Order, RankOrder
 from cotenant.agent.supervisor.core import LaunchStage, StartProblem
 from cotenant.agent.supervisor.processes.environment import STACKS_SIGNAL, Account
+from cotenant.agent.supervisor.processes.launchers import NotLaunchable
 from cotenant.agent.supervisor.processes.terminal import take_terminal
 from cotenant.controller.domain import InputFile, Launch
 from cotenant.controller.wire import BadMessage, decode_json
@@ -77,21 +78,26 @@ def account_of(uid: int) -> Account:
     return Account(name=entry.pw_name, home=entry.pw_dir, shell=entry.pw_shell)
 
 
-def cuda_indices(uuids: tuple[str, ...]) -> tuple[int, ...]:
-    """The numbers of devices in PCI order, from the driver's own tool; empty if it cannot say."""
-    import shutil  # Rarely needed, and every attempt pays for what is imported above.
-    import subprocess
+def cuda_indices(uuids: tuple[str, ...], *, alone: bool) -> tuple[int, ...]:
+    """The indices of devices in PCI order, from the driver's own tool. `alone`: as a process counts them that
+    sees no others.
 
-    tool = shutil.which("nvidia-smi")
-    if tool is None or not uuids:
+    Raises:
+        NotLaunchable: it does not say them.
+    """
+    import subprocess  # Rarely needed, and every attempt pays for what is imported above.
+
+    if not uuids:
         return ()
-    query = [tool, "--query-gpu=uuid,index", "--format=csv,noheader"]
+    query = ["nvidia-smi", "--query-gpu=uuid,index", "--format=csv,noheader"]
     try:
         text = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    index = dict(line.split(", ") for line in text.splitlines() if ", " in line)
-    return tuple(int(index[uuid]) for uuid in uuids if uuid in index)
+        index = dict(line.split(", ") for line in text.splitlines() if ", " in line)
+        found = tuple(int(index[uuid]) for uuid in uuids)
+    except (OSError, subprocess.SubprocessError, KeyError) as error:
+        why = f"nvidia-smi does not say the index of {', '.join(uuids)} ({error})"
+        raise NotLaunchable(f"{why}: --devices-as uuid needs none") from None
+    return tuple(map(sorted(found).index, found)) if alone else found
 
 
 def start(

@@ -158,6 +158,11 @@ def _note(row: NodeRow) -> str:
     return "; ".join(part for part in (row.node.reason, own, reserved, sharing) if part)
 
 
+def _containers(node: wire.NodeView) -> str:
+    """The programs that start containers there, else why none does."""
+    return ", ".join(each for each in node.features if each in RUNTIMES) or node.container_note or NONE
+
+
 def _main_memory(row: NodeRow) -> str:
     """What its jobs have asked for, of what it has."""
     asked, there = row.node.memory_asked_mib, row.node.memory_mib
@@ -186,7 +191,7 @@ WIDE_COLUMNS: Final = (
     *COLUMNS[:-1],
     Column("CORES", lambda r: f"{r.node.cpus_asked}/{r.node.cpus}", right=True),
     Column("MAIN MEMORY", _main_memory, right=True),
-    Column("CONTAINERS", lambda r: ", ".join(each for each in r.node.features if each in RUNTIMES) or NONE),
+    Column("CONTAINERS", lambda r: _containers(r.node), wraps=True),
     Column("FORK SERVERS", _fork_servers),
     COLUMNS[-1],
 )

@@ -58,6 +58,8 @@ class DoctorFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent here is called."""
     container: TriedContainer | None = None
     """None: this host has no program for containers."""
+    no_names: str = ""
+    """Why podman gives containers no GPUs."""
 
     @property
     def here(self) -> wire.NodeView | None:

@@ -54,6 +54,7 @@ from cotenant.controller.system.sections import ProfilerSettings
 from cotenant.controller.system.settings import LoadedSettings
 from cotenant.controller.wire import clients as wire
 from cotenant.mps import detection
+from cotenant.profiler.driver.cdi import why_no_names
 from cotenant.profiler.driver.facts import DriverFacts
 from cotenant.profiler.driver.probe_client import driver_facts
 from cotenant.profiler.indicators.device_process import Explanation, explain
@@ -152,6 +153,7 @@ def gather(loaded: LoadedSettings, endpoint: str | None) -> DoctorFacts:
         around=look_around(loaded, knows_us=knows_us),
         link=ask_as_agent(loaded.settings),
         container=try_container(),
+        no_names=why_no_names(each.uuid for gpu in driver.gpus for each in gpu.instances or (gpu,)),
     )
 
 

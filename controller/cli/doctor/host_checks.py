@@ -249,6 +249,10 @@ def container(facts: DoctorFacts) -> Check | None:
     tried = facts.container
     if tried is None:
         return None
+    if not tried.said and tried.program == "podman" and facts.no_names:
+        found, _, command = facts.no_names.partition(": ")
+        todo = f"images get no GPUs here until it names them; then restart the agent: {command}"
+        return Check("container", "warn", f"podman gives containers no GPUs: {found}", todo)
     if not tried.said:
         how = "starts a container" if tried.is_tried else "is here; ask as a user whose jobs have images"
         return Check("container", "ok", f"{tried.program} {how}")

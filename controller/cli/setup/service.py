@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -67,6 +68,9 @@ def install(
     users: Annotated[
         str, option("--group", metavar="GROUP", help="Only its members may use this machine.")
     ] = "",
+    reload: Annotated[
+        bool, option("--reload", help="Reload systemd although running containers lose their GPUs by it.")
+    ] = False,
     no_start: Annotated[bool, option("--no-start", help="Enable them for the next boot only.")] = False,
     dry_run: Annotated[
         bool, option("--dry-run", help="Print what would be written, and do nothing.")
@@ -105,8 +109,8 @@ def install(
     changed = [path.name for path in write_files(files)]
     prepare_account(plan)
     names = [unit_name(each) for each in plan.daemons]
-    manager.ask("daemon-reload")
-    manager.ask("enable", *names)
+    # It reloads systemd by itself. Without that, new units are read as they start.
+    manager.ask("enable", *([] if reload else manager.reload_words()), *names)
     for name in [] if no_start else names:
         manager.ask("restart" if name in changed else "start", name)
     return OK if no_start else wait_until_ready(plan)
@@ -138,11 +142,10 @@ def uninstall(system: SystemFlag = False, user: OwnFlag = False) -> int:
     manager = chosen_manager(system, user)
     manager.check(f"removes files of {SYSTEM_UNITS}")
     names = manager.installed_units()
-    manager.ask("disable", "--now", *reversed(names))
+    manager.ask("disable", "--now", *manager.reload_words(), *reversed(names))
     for name in names:
         (manager.folder / name).unlink()
         say(f"removed {manager.folder / name}")
-    manager.ask("daemon-reload")
     say("jobs that ran go on; settings, keys, journal and checkpoints are where they were")
     return OK
 
@@ -160,6 +163,27 @@ class ServiceManager(NamedTuple):
         """Where its units are."""
         config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
         return SYSTEM_UNITS if self.is_system else Path(config) / "systemd" / "user"
+
+    def reload_words(self, root: Path = Path("/")) -> list[str]:
+        """`--no-reload` where running containers would lose their GPUs by a reload; they are told.
+
+        systemd then sets the device rules of its scopes anew, and finds only files with a link in /dev/char.
+        """
+        if not self.is_system or any((root / "dev/char").glob("195:*")):  # NVIDIA's major number.
+            return []
+        cut: set[str] = set()
+        for process in (root / "proc").glob("[0-9]*"):
+            with suppress(OSError):  # It has ended.
+                scope = (process / "cgroup").read_bytes().strip().rpartition(b"/")[2].decode(errors="replace")
+                has_gpus = (process / "root/dev/nvidiactl").exists() and not (process / "root").samefile(root)
+                cut |= {scope} if has_gpus and scope.endswith(".scope") else set()
+        if cut:
+            tell(
+                f"note: systemd is not reloaded, for {', '.join(sorted(cut))} would lose their GPUs by it: "
+                "/dev/char has no links to them (nvidia-ctk system create-dev-char-symlinks --create-all). "
+                "Changed units count after the next boot, or with `cotenant service install --reload`"
+            )
+        return ["--no-reload"] if cut else []
 
     def installed_units(self) -> list[str]:
         """The names of our units that are there. Raises Problem: none is."""

@@ -78,20 +78,18 @@ def _modelled_table(start_up_s: float = START_UP_S) -> Mapping[str, Overhead]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overheads:
-    """Load and pause times by model. The scales multiply every time: for checks of sensitivity."""
+    """Load and pause times by model. The scale multiplies every load: for checks of sensitivity."""
 
     name: str = "modelled"
     """`modelled` or `constant`: shown beside results."""
     table: Mapping[str, Overhead] = field(default_factory=_modelled_table)
     load_time_scale: float = 1.0
-    pause_time_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.table:
             raise ValueError("a table of overheads needs at least one model")
-        for scale in (self.load_time_scale, self.pause_time_scale):
-            if not (math.isfinite(scale) and scale >= 0.0):
-                raise ValueError(f"scales must be 0 or more, got {scale}")
+        if not (math.isfinite(self.load_time_scale) and self.load_time_scale >= 0.0):
+            raise ValueError(f"a scale must be 0 or more, got {self.load_time_scale}")
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -101,7 +99,7 @@ class Overheads:
         return self.table[model].load_s * self.load_time_scale
 
     def pause_s(self, model: str) -> float:
-        return self.table[model].pause_s * self.pause_time_scale
+        return self.table[model].pause_s
 
 
 def launch_overheads(launch: Literal["warm", "cold"], load_time_scale: float) -> Overheads:
@@ -110,9 +108,3 @@ def launch_overheads(launch: Literal["warm", "cold"], load_time_scale: float) ->
         return Overheads(load_time_scale=load_time_scale)
     table = _modelled_table(START_UP_S * WARM_START_UP_RATIO)
     return Overheads(name="modelled, warm", table=table, load_time_scale=load_time_scale)
-
-
-def constant(*, load_s: float, pause_s: float, models: tuple[str, ...] = ("any",)) -> Overheads:
-    """The overheads that give every job the same times."""
-    one = Overhead(load_s=load_s, pause_s=pause_s)
-    return Overheads(name="constant", table=dict.fromkeys(models, one))

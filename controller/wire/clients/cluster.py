@@ -137,6 +137,8 @@ class NodeView(JsonView, frozen=True, kw_only=True, tag="node/1"):
     """Of its main memory, likewise."""
     fork_servers: ForkServers | None = None
     """As it last said; None: it has not."""
+    container_note: str = ""
+    """Why a program of its for containers gives them no GPUs."""
     devices: tuple[DeviceView, ...]
 
 

@@ -52,7 +52,7 @@ WORDS = {
     "docker": (
         ("--host=unix:///var/run/docker.sock", "run", "--user=5:6", "--group-add=7", "--cap-drop=ALL"),
         ("--security-opt=no-new-privileges", '--gpus="device=GPU-a,GPU-b"', "--cpuset-cpus=2,3"),
-        ("--pid=host", "--env=API_KEY", "--pull=never", "py:1", "python", "-u"),
+        ("--pid=host", "--ipc=host", "--env=API_KEY", "--pull=never", "py:1", "python", "-u"),
     ),
     "apptainer": (
         ("exec", "--cleanenv", "--no-home", "--nv", "--pwd=/home/ann/p", "py:1", "python", "-u"),

@@ -10,6 +10,7 @@ import pytest
 from cotenant.agent.containers import find_runtimes, offered_features, runtime_for, why_unsafe
 from cotenant.agent.ipc import ContainerRuntime
 from cotenant.controller.domain import Container
+from cotenant.profiler.driver.cdi import NO_NAMES
 
 PODMAN = ContainerRuntime(name="podman", program="/usr/bin/podman")
 APPTAINER = ContainerRuntime(name="apptainer", program="/usr/bin/apptainer")
@@ -47,10 +48,11 @@ def test_programs_are_found(
 
 def test_podman_gives_gpus_by_a_cdi_specification_alone(tmp_path: Path) -> None:
     image = Container(image="a")
-    assert offered_features([PODMAN], has_gpus=True) == ()
-    assert offered_features([PODMAN], has_gpus=False) == ("container", "podman")
-    assert runtime_for(image, [PODMAN, APPTAINER], on_gpus=True) == APPTAINER
-    (found,) = find_runtimes(host(tmp_path, "podman", "newuidmap", files=("etc/cdi/nvidia.yaml",)))
+    (without,) = find_runtimes(host(tmp_path, "podman", "newuidmap"), no_names=NO_NAMES)
+    assert offered_features([without], has_gpus=True) == ()
+    assert offered_features([without], has_gpus=False) == ("container", "podman")
+    assert runtime_for(image, [without, APPTAINER], on_gpus=True) == APPTAINER
+    (found,) = find_runtimes(tmp_path)
     assert offered_features([found], has_gpus=True) == ("container", "podman")
 
 

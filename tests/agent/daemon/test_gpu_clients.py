@@ -74,11 +74,28 @@ def order_of(command: StartAttempt, settings: AgentConfig | None = None) -> Orde
     return order_for(command, {}, settings or config(), "/ckpt/j/7", None)
 
 
-def test_deepspeed_which_numbers_devices_itself_does_not_start_on_a_mig_instance() -> None:
+@pytest.mark.parametrize(
+    ("own", "of_host", "by_index", "on_mig"),
+    [
+        ("", "uuid", False, "by UUID"),
+        ("index", "uuid", True, "refused"),
+        ("", "index", True, "by UUID"),
+        ("uuid", "index", False, "by UUID"),
+    ],
+)
+def test_devices_are_given_as_the_job_says_or_its_host_sets(
+    own: str, of_host: str, by_index: bool, on_mig: str
+) -> None:
+    command = start(devices=1)
+    command = msgspec.structs.replace(command, launch=msgspec.structs.replace(command.launch, devices_as=own))
+    order = order_of(command, config(mps_host_devices=UUIDS, devices_as=of_host))
+    assert (order.numbers_devices, bool(order.mps)) == (by_index, not by_index), "MPS would renumber them"
+    assert all("numbers them anew" in note for note in order.notes) and bool(order.notes) == by_index
     part = gpu(0, "time-slicing", max_tenants=1, type="MIG-1g.10gb", parent=UUIDS[1])
-    assert objection(start("python", "t.py", devices=1), config(part), ()) == ""
-    why = objection(start("deepspeed", "t.py", devices=1, mode="host"), config(part), ())
-    assert why == "h/gpu0 is a MIG instance, which has no number, and deepspeed numbers its devices itself"
+    settings = config(part, devices_as=of_host)
+    why = objection(command, settings, ())
+    assert (on_mig == "refused") == ("which has no index" in why) == bool(why)
+    assert why or not order_of(command, settings).numbers_devices
 
 
 def env_of(order: Order, no: int = 0) -> dict[str, str]:
@@ -148,7 +165,6 @@ def test_everywhere_else_all_devices_are_visible_and_the_local_rank_is_the_true_
             config(mps_host_devices=UUIDS),
             "",
         ),
-        ("deepspeed", start("deepspeed", "t.py", mode="host", devices=1), config(), "numbers its devices"),
         ("one without", start(), config(gpu(0), gpu(1, "time-slicing")), "h/gpu1 has no MPS daemon"),
         ("a path that no socket fits", start(), config(mps_runtime="/" + "x" * 90), "at most 87"),
     ],

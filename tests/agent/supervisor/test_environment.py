@@ -11,6 +11,7 @@ import pytest
 from cotenant.agent.ipc import Order, RankOrder
 from cotenant.agent.supervisor.processes.environment import Account, command_of, environment_of, meeting_of
 from cotenant.agent.supervisor.processes.launchers import NotLaunchable
+from cotenant.agent.supervisor.processes.ranks import cuda_indices
 from cotenant.controller.domain import AttemptNo, Launch, launcher_of
 from cotenant.controller.wire import job as protocol
 from tests.building import orders
@@ -171,6 +172,19 @@ def test_a_launcher_that_needs_numbers_gets_them_in_the_drivers_order() -> None:
     order = order_of(ranks=(RankOrder(rank=0, local_rank=0, cuda_uuids=("GPU-a",)),))
     env = environment_of(order, order.ranks[0], SOCKET, ADA, cuda_indices=(3,))
     assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == ("3", "PCI_BUS_ID")
+
+
+def test_indices_are_the_drivers_and_in_a_container_those_of_what_it_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho GPU-a, 3; echo GPU-b, 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    assert cuda_indices(("GPU-a", "GPU-b"), alone=False) == (3, 1)
+    assert cuda_indices(("GPU-a", "GPU-b"), alone=True) == (1, 0)
+    with pytest.raises(NotLaunchable, match=r"does not say the index of GPU-c.*--devices-as uuid"):
+        cuda_indices(("GPU-c",), alone=False)
 
 
 def test_our_libraries_come_first_on_the_python_path() -> None:

@@ -21,6 +21,7 @@ from cotenant.controller.domain import HostState
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.system import settings
 from cotenant.controller.wire import clients as wire
+from cotenant.profiler.driver.cdi import NO_NAMES
 
 if TYPE_CHECKING:
     from tests.controller.cli.conftest import Cotenant, StandIn
@@ -209,6 +210,12 @@ def test_a_container_is_tried_as_jobs_have_them(tmp_path: Path) -> None:
     assert {"--ipc=host", "--pid=host", "--network=host", "--userns=keep-id"} < {*words}
     check = said(container(msgspec.structs.replace(facts({}), container=found)))
     assert (check.verdict, check.found) == ("ok", "podman starts a container")
+    without = msgspec.structs.replace(facts({}), container=found, no_names=NO_NAMES)
+    check = said(container(without))
+    assert (check.verdict, check.found) == (
+        "warn", "podman gives containers no GPUs: /etc/cdi has no names by UUID",
+    )  # fmt: skip
+    assert "nvidia-ctk cdi generate --device-name-strategy=uuid" in check.todo
     assert container(facts({})) is None and try_container(path=str(tmp_path / "empty")) is None
 
 

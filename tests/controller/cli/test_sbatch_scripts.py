@@ -66,7 +66,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "10_background_steps": {"name": "four-seeds", "gpus": 4, "nodes": 1, "tasks": 4},
     "11_deepspeed": {
         "name": "zero3", "gpus": 8, "nodes": 1, "gpu_type": "h100", "host_memory_mib": 921_600,
-        "time_limit_s": 86_400, "output": "%u-%x-%j-%N.log", "numbers_devices": True,
+        "time_limit_s": 86_400, "output": "%u-%x-%j-%N.log", "devices_as": "index",
     },
     "12_master_addr_idiom": {
         "gpus": 8, "nodes": 2, "cpus": 48, "tasks": 8, "tasks_per_host": 4, NODE_TASKS: "4", CPUS: "12",
@@ -120,7 +120,8 @@ def plain(name: str) -> dict[str, Any]:
     spec = {field: getattr(asked, field) for field in FIELDS}
     return {
         **spec, "name": name, "gpus": 1, "output": "", "workdir": str(HOME), "array": (), "mode": "host",
-        "argv": ("/bin/bash",), "env": {"DATA": "/mine", "EDITOR": "ed"}, **dict.fromkeys(NUMBERS, 0),
+        "devices_as": "", "argv": ("/bin/bash",), "env": {"DATA": "/mine", "EDITOR": "ed"},
+        **dict.fromkeys(NUMBERS, 0),
     }  # fmt: skip
 
 
@@ -129,7 +130,7 @@ FIELDS = (
     "array_limit", "organisation", "priority", "notify",
 )  # fmt: skip
 NUMBERS = (
-    "tasks", "tasks_per_host", "gpus_per_task", "numbers_devices", "signal", "signal_before_s",
+    "tasks", "tasks_per_host", "gpus_per_task", "signal", "signal_before_s",
     "signal_script",
 )  # fmt: skip
 PLACE = ("SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST")
@@ -149,6 +150,7 @@ def told(made: Submission) -> dict[str, Any]:
         "workdir": launch.workdir,
         "array": made.request.array_indices,
         "mode": launch.mode,
+        "devices_as": launch.devices_as,
         "argv": launch.argv[:-1],
         "env": {name: value for name, value in launch.env.items() if name not in ours},
         "variables": {name: value for name, value in slurm.variables.items() if name not in PLACE},

@@ -15,7 +15,7 @@ import pytest
 
 from cotenant.agent.host.cgroup_mounts import AGENT_LEAF
 from cotenant.controller.cli.setup.host_services import HostServices, plan_services
-from cotenant.controller.cli.setup.service import check_program, write_files
+from cotenant.controller.cli.setup.service import ServiceManager, check_program, write_files
 from cotenant.controller.cli.setup.units import MARK, DaemonName, unit_name, unit_text, unit_word
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.system import keys
@@ -267,7 +267,7 @@ def test_units_are_enabled_for_the_next_boot_alone(home: Home) -> None:
     done = home("install", "--user", "--no-start", "--controller", "--agent")
     assert done.returncode == 0, done
     both = "cotenant-controller.service cotenant-agent.service"
-    assert home.asked() == ["--user daemon-reload", f"--user enable {both}"]
+    assert home.asked() == [f"--user enable {both}"]
     assert sorted(path.name for path in home.units.iterdir()) == sorted(both.split()), "nothing half written"
 
 
@@ -275,28 +275,50 @@ def test_installed_once_more_nothing_changes_and_a_changed_unit_starts_again(hom
     first = home("install", "--user", "--agent", "--controller")
     assert first.returncode == 0 and "running: controller, agent" in first.stdout, first
     assert "loginctl enable-linger" in first.stdout
-    assert home.asked()[2:] == [f"--user restart cotenant-{name}.service" for name in ("controller", "agent")]
+    assert home.asked()[1:] == [f"--user restart cotenant-{name}.service" for name in ("controller", "agent")]
     running = pid_of("cotenant-controller.service")
 
     again = home("install", "--user", "--agent", "--controller")
     assert again.returncode == 0 and again.stdout.count("unchanged") == 2, again
-    assert home.asked()[2:] == [f"--user start cotenant-{name}.service" for name in ("controller", "agent")]
+    assert home.asked()[1:] == [f"--user start cotenant-{name}.service" for name in ("controller", "agent")]
     assert pid_of("cotenant-controller.service") == running
 
     unit = home.units / "cotenant-agent.service"
     unit.write_text(unit.read_text() + "# of the version before\n")
     assert home("install", "--user", "--agent", "--controller").returncode == 0
-    assert home.asked()[2:] == [
+    assert home.asked()[1:] == [
         "--user start cotenant-controller.service",
         "--user restart cotenant-agent.service",
     ]
 
     gone = home("uninstall", "--user")
     assert gone.returncode == 0 and not list(home.units.iterdir()), gone
-    assert home.asked() == [
-        "--user disable --now cotenant-agent.service cotenant-controller.service", "--user daemon-reload",
-    ]  # fmt: skip
+    assert home.asked() == ["--user disable --now cotenant-agent.service cotenant-controller.service"]
     assert not pid_of("cotenant-controller.service")
+
+
+def test_containers_that_systemd_keeps_do_not_lose_their_gpus_by_an_installation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, system = tmp_path / "machine", ServiceManager(is_system=True)
+    for pid, cgroup, top in (
+        (10, "0::/system.slice/docker-3f.scope", "gpus"),
+        (11, "0::/system.slice/docker-77.scope", "plain"),
+        (12, "0::/docker/99", "gpus"),  # Docker's own driver of control groups: systemd leaves them alone.
+        (13, "0::/user.slice/session-1.scope", ""),
+    ):
+        (root / f"proc/{pid}").mkdir(parents=True)
+        (root / f"proc/{pid}/cgroup").write_text(f"{cgroup}\n")
+        (root / f"proc/{pid}/root").symlink_to(root / top)
+    for path in ("gpus/dev/nvidiactl", "dev/nvidiactl", "plain/dev/null"):
+        (root / path).parent.mkdir(parents=True)
+        (root / path).touch()
+    assert system.reload_words(root) == ["--no-reload"]
+    assert "for docker-3f.scope would lose their GPUs" in capsys.readouterr().err
+    assert ServiceManager(is_system=False).reload_words(root) == [], "a user's systemd has no device rules"
+    (root / "dev/char").mkdir()
+    (root / "dev/char/195:255").symlink_to("../nvidiactl")
+    assert system.reload_words(root) == []
 
 
 def test_a_unit_of_somebody_else_stays(home: Home) -> None:

@@ -90,7 +90,7 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
         hold="yes", profile=str(measured), resumable="yes", accumulate="mean", checkpoint="auto",
         watchdog="90s", notify="fail,a@x.org", idle="Warn:5m, stop:2h",
         priority="-7", organisation="vision", link="https://a.example/{job}", begin="2099-01-01T00:00+00:00",
-        image="a/b:1", mount="/data:/d:ro",
+        image="a/b:1", mount="/data:/d:ro", devices_as="index",
         **{"class": "hp"},
     )  # fmt: skip
     assert spec.launch.container == Container(
@@ -117,15 +117,27 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
     launch = spec.launch
     assert (launch.workdir, launch.output, launch.mode) == (str(tmp_path), f"{tmp_path}/out-%j.txt", "host")
     assert launch.env["A"] == "1"
-    assert (launch.watchdog_s, spec.idle) == (90, "warn:5m,stop:2h")
+    assert (launch.watchdog_s, launch.devices_as, spec.idle) == (90, "index", "warn:5m,stop:2h")
     assert launch.zero_code == ("checkpoint", "progress"), "a job that never shares is never split"
     assert set(BY_KEY) - {"array", "export", "by", "promise", "if_possible", "snapshot"} == {
         "gpus", "nodes", "time", "budget", "expect", "mem", "cpus", "host_mem", "name", "batch_size",
         "iterations", "share", "class", "gpu_type", "constraint", "workdir", "output", "retries", "env",
         "after", "launch", "hold", "profile", "resumable", "cold", "accumulate", "checkpoint", "watchdog",
         "progress", "priority", "organisation", "requeue_at_limit", "notify", "begin", "idle", "link", "grid",
-        "snapshot_add", "image", "mount",
+        "snapshot_add", "image", "mount", "devices_as",
     }, "a new option needs its line here"  # fmt: skip
+
+
+def test_deepspeed_gets_indices_unless_it_was_said_otherwise(tmp_path: Path) -> None:
+    found = []
+    for words, flags in (
+        (("env", "A=1", "deepspeed", "train.py"), {}),
+        (("deepspeed", "train.py"), {"devices_as": "uuid"}),
+        (("torchrun", "train.py"), {}),
+    ):
+        made = submitted(tmp_path, *words, flags=given(**flags), same_machine=False, command_only=True)
+        found.append(made.request.specs[0].launch.devices_as)
+    assert found == ["index", "uuid", ""]
 
 
 @pytest.mark.parametrize(

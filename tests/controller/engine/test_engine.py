@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from cotenant.controller.domain import (
@@ -11,11 +12,13 @@ from cotenant.controller.domain import (
     AttemptNo,
     Capabilities,
     ComputeRequest,
+    Container,
     Dependency,
     ForgetJob,
     HostId,
     JobId,
     JobSpec,
+    Launch,
     LaunchKind,
     PolicySettings,
     SaveAttempt,
@@ -1059,6 +1062,17 @@ def test_what_can_never_run_here_is_known_at_submission() -> None:
     desk.tell(ev.HostDrained(host_id=A, by="root"))
     assert never(gpus=2) == "None"
     assert desk.engine.never_fits(JobSpec(job_id=JobId("1"), profile=profile(8, (1, 1.0, 1.0)))) is None
+
+
+def test_where_no_image_can_run_it_is_said_what_a_host_lacks() -> None:
+    image = JobSpec(job_id=JobId("1"), launch=Launch(container=Container(image="py:1")))
+    desk = Desk("fifo", report("a", 2))
+    wants = "no host can run its image: it needs one with podman, docker or apptainer"
+    assert str(desk.engine.never_fits(image)) == f"{wants} (see `cotenant nodes -o wide`)"
+    without = msgspec.structs.replace(report("c", 1), container_note="podman: /etc/cdi has no names")
+    desk.tell(ev.HostJoined(report=without))
+    said = f"{wants}; on c podman: /etc/cdi has no names (see `cotenant nodes -o wide`)"
+    assert str(desk.engine.never_fits(image)) == said
 
 
 def test_a_new_controller_begins_with_cotenant_and_one_that_has_a_journal_goes_on_with_its_own() -> None:
