@@ -120,7 +120,9 @@ def condition_of(gpu: Gpu, *, foreign: Foreign, is_busy: bool) -> tuple[Gist, De
         known = DeviceCondition(state=gpu.noted.state, note=f"{gpu.noted.state}: {gpu.noted.why}")
         return ("mark", known.note), known
     if gpu.cuda_problem:
-        return ("cuda", gpu.cuda_problem), DeviceCondition(state="suspect", note=f"suspect: {gpu.cuda_problem}")
+        return ("cuda", gpu.cuda_problem), DeviceCondition(
+            state="suspect", note=f"suspect: {gpu.cuda_problem}"
+        )
     if gpu.probe is None:
         unsure = is_busy and foreign == "avoid"
         return ("unseen", unsure), DeviceCondition(note="who uses it is not known yet" if unsure else "")

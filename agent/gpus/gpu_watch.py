@@ -23,6 +23,7 @@ import msgspec
 
 from cotenant.agent.daemon.core import AgentConfig, Attempt, AttemptKey, EnergyRead, GpuFault
 from cotenant.agent.gpus.conditions import PATIENCE_S, DeviceCondition, Foreign, Waits
+from cotenant.agent.gpus.cuda_check import UNTRIED, CudaCheck, CudaTiming
 from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState, recall
 from cotenant.agent.gpus.health import Health
 from cotenant.agent.gpus.probe_results import AnyWatchLine, Began, ProbeResult, XidSeen
@@ -59,9 +60,11 @@ class GpuWatch:
         timing: Timing | None = None,
         patience_s: float = PATIENCE_S,
         kernel_log: str = KERNEL_LOG,
+        cuda: CudaTiming | None = None,
     ) -> None:
         """Loads the states that were kept of the devices. `devices`: those of the host; GPUs that could not
-        be found, and those that are divided into MIG instances, are not watched."""
+        be found, and those that are divided into MIG instances, are not watched. `busy`: where CUDA works for
+        somebody. `cuda`: it is tried on the others before they are offered; None: on none, ever."""
         self._path = state_dir / MARKS
         self._log = log
         watched = {d.local: d.reserve_mib for d in devices if is_watched(d)}
@@ -78,6 +81,16 @@ class GpuWatch:
         self._waits = Waits(patience_s)
         self._waiting: dict[AttemptKey, asyncio.Future[dict[str, str]]] = {}
 
+        self._cuda = CudaCheck(
+            self.health.uuids if cuda is not None else (),
+            is_used=self.health.is_used,
+            found=self._tried,
+            timing=cuda,
+        )
+        self._untried = self._cuda.uuids.difference(busy)
+        for uuid in self._untried:
+            self.health.note_cuda(uuid, UNTRIED, now_s())
+        self._noted = frozenset(each.uuid for each in self.health.states)
         self._attempts = attempts
         self._kernel_log = kernel_log
         self._timing = timing if timing is not None else Timing()
@@ -107,6 +120,7 @@ class GpuWatch:
         self._post, self._changed, self._look_around, self._log = post, changed, look_around, log
         if self.health.uuids:
             self._watchers.start(self.health.uuids)
+        self._cuda.start(self._untried)
 
     def _command(self, uuids: Sequence[str]) -> list[str]:
         assert self._look_around is not None
@@ -128,6 +142,7 @@ class GpuWatch:
 
     def close(self) -> None:
         self._watchers.close()
+        self._cuda.close()
         if self.health.uuids:
             self._write()
 
@@ -135,8 +150,24 @@ class GpuWatch:
         """Returns the conditions of every watched device now, by UUID."""
         self._refresh()
         self.health.settle(now_s())
+        noted, self._noted = self._noted, frozenset(each.uuid for each in self.health.states)
+        back = self._cuda.uuids & (noted - self._noted)
+        for uuid in back:  # By NVML's word, and CUDA has to work there too.
+            self.health.note_cuda(uuid, UNTRIED, now_s())
+        self._cuda.start(back)
         self._store()
         return self.health.conditions()
+
+    async def try_cuda(self, uuids: Collection[str]) -> dict[str, str]:
+        """By UUID why CUDA does not work there now, as a try finds; empty: it does. What fails is not offered
+        by then. Without those that are not watched."""
+        return await self._cuda.answers(uuids)
+
+    def _tried(self, uuid: str, why: str) -> None:
+        self.health.note_cuda(uuid, why, now_s())
+        if why:
+            self._log(f"{self._names[uuid]}: {why}")
+        self._tell()
 
     def memory_used_mib(self) -> dict[DeviceId, float]:
         """What is in use of each device that was probed, whoever uses it."""
@@ -158,6 +189,7 @@ class GpuWatch:
     def trust(self) -> None:
         """A person says that all is well."""
         self.health.trust(now_s())
+        self._cuda.start(self._cuda.failing)
         self._tell()
 
     async def given_back(self, key: AttemptKey, uuids: Collection[str]) -> dict[str, str]:

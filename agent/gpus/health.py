@@ -261,6 +261,11 @@ class Health:
         probes = [gpu.probe for gpu in self._gpus.values() if gpu.probe is not None]
         return {probe.uuid: probe.used_mib for probe in probes if not probe.code}
 
+    def is_used(self, uuid: str) -> bool:
+        """Whether any process computes there, as the last probe has it."""
+        probe = self._gpus[uuid].probe
+        return probe is not None and any(each.computes for each in probe.processes)
+
     def live_on(self, uuid: str) -> frozenset[AttemptKey]:
         """Attempts that hold the device."""
         return self._gpus[uuid].live

@@ -14,19 +14,25 @@ the agent, and ends with those it waits for.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
 from cotenant.agent.daemon.core import reporting
 from cotenant.agent.daemon.core.edge import AwaitMemory, EndLeftovers, GpuFault, MemoryFree, MemoryHeld
-from cotenant.agent.daemon.core.gpu_faults import FaultWitnesses
+from cotenant.agent.daemon.core.gpu_faults import FaultWitnesses, judge_cuda
 from cotenant.agent.daemon.core.notes import Doubted, Kept
+from cotenant.agent.daemon.core.quick_failures import QuickFailures
 from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, DeviceQuarantine, StepBefore
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.tenants import Tenants
 from cotenant.agent.ipc import Result, Status, StopNow
 from cotenant.controller.domain import Device, ExitVerdict, JobId, Outcome
 from cotenant.controller.domain import events as ev
+
+
+NOT_TRIED: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Teardown:
@@ -36,6 +42,7 @@ class Teardown:
         self._out = outbox
         self._memory = outbox.memory
         self._faults = FaultWitnesses(self._memory)
+        self._quick = QuickFailures()
 
     def strike(self, fault: GpuFault, now_s: float, *, gone: AttemptKey | None = None) -> None:
         """Every attempt on the devices learns its role; unless the fault is contained it is told to end.
@@ -72,9 +79,16 @@ class Teardown:
             return
         if result.unclean:
             self._doubt(attempt, gpus)
-        failed = result.verdict.outcome in ("user-failed", "infra-failed")
+        ran_s = now_s - live.started_s if live.started_s is not None else 0.0
+        is_asked = self._quick.note_end(attempt, result, live.argv, ran_s)
         self._out.add(
-            AwaitMemory(job_id=attempt.job_id, attempt=attempt.attempt, devices=gpus, failed=failed)
+            AwaitMemory(
+                job_id=attempt.job_id,
+                attempt=attempt.attempt,
+                devices=gpus,
+                failed=result.verdict.outcome in ("user-failed", "infra-failed"),
+                tries_cuda=is_asked or result.verdict.asks_cuda,
+            )
         )
 
     def memory_known(self, answer: MemoryFree | MemoryHeld) -> None:
@@ -88,13 +102,17 @@ class Teardown:
                 self._out.say(
                     f"{name_of(key)}: {uuid}: {who}; the device is not offered until it is free", bad=True
                 )
-        self._judge(key)
+        self._judge(key, answer.cuda)
 
-    def _judge(self, key: AttemptKey) -> None:
-        """The verdict on an end, given every fault that was reported by now."""
-        live = self._tenants.live[key]
+    def _judge(self, key: AttemptKey, cuda: Mapping[str, str] = NOT_TRIED) -> None:
+        """The verdict on an end, given every fault that was reported by now. `cuda`: as in `MemoryFree`."""
+        live, attempt = self._tenants.live[key], self._memory.attempts[key]
         assert live.releasing is not None, f"{name_of(key)} has not ended"
-        self._tell_end(self._memory.attempts[key], self._faults.judge_end(key, live.releasing, live.ended_s))
+        tried = {
+            gpu.device_id: cuda[gpu.local] for gpu in self._tenants.gpus_of(attempt) if gpu.local in cuda
+        }
+        judged = self._faults.judge_end(key, live.releasing, live.ended_s)
+        self._tell_end(attempt, judge_cuda(judged, tried, by_mps=attempt.mps))
 
     def _doubt(self, attempt: Attempt, gpus: tuple[Device, ...]) -> None:
         """Puts GPUs in quarantine: the attempt's co-clients have to show that the kill did them no harm."""

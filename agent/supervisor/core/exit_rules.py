@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain import Outcome
+from cotenant.controller.domain import CUDA_NOT_STARTED, Outcome
 
 
 class ExitRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,11 +27,14 @@ class ExitRule(msgspec.Struct, frozen=True, kw_only=True):
     """Searched in the last error of the rank's log."""
     codes: tuple[int, ...] = ()
     signals: tuple[int, ...] = ()
-    need: Literal["", "own-oom", "host-oom", "oom-here", "container", "outside"] = ""
+    need: Literal[
+        "", "own-oom", "host-oom", "oom-here", "container", "outside", "cuda", "cuda-image", "mps-limit"
+    ] = ""
     """own-oom: the kernel killed a process of the attempt at the attempt's own limit. host-oom: one was
     killed on the host for lack of memory meanwhile. oom-here: and the control group says that it was one of
     the attempt's. container: it was to run in one, whose programs keep exit code 125 for themselves. outside:
-    the supervisor was signalled at that time as well, by no process of the job's."""
+    the supervisor was signalled at that time as well, by no process of the job's. cuda: it had GPUs, and ran
+    in no container; cuda-image: it had, and did. mps-limit: an MPS daemon limited its device memory."""
     chained: bool = False
     """`pattern` is also searched in the errors that the last one came from."""
     is_symptom: bool = False
@@ -53,6 +56,14 @@ _KILLED_PROCESS: Final = (
     r"|(?s:torch/utils/data/.*resource_sharer\.py.*(Connection(Reset|Refused)|EOF|FileNotFound)Error)"
 )
 """As torch's DataLoader, subprocess, torch.multiprocessing and torchrun word it."""
+_CUDA_DOES_NOT_START: Final = (
+    r"Unexpected error from cudaGetDeviceCount|No CUDA GPUs are available|Found no NVIDIA driver"
+    r"|CUDA unknown error - this may be due to|CUDA driver initialization failed"
+    r"|[Uu]nable to initialize backend 'cuda'|libcuda\.so\.1: cannot open"
+    r"|NVMLError_LibRmVersionMismatch|Driver/library version mismatch|Failed to initialize NVML"
+)
+"""As torch, JAX and pynvml word it (pytorch #35710, dstack #2348, jax #34113), with codes 3, 100, 101, 802,
+804 and 999 of CUDA. A script that hides its devices from itself ends with the same."""
 _DISTRIBUTED: Final = r"(?s)(?=.*(gloo|c10d|ProcessGroup|torch[./]distributed|torch[./]nn[./]parallel)).*"
 
 ROWS: Final[tuple[ExitRule, ...]] = (
@@ -138,6 +149,17 @@ ROWS: Final[tuple[ExitRule, ...]] = (
         text="out of device memory{cap}: {error}",
         memory="device",
     ),
+    # Error 46, which CUDA gives under too small a limit in place of 2 (k8s-device-plugin #1118).
+    ExitRule(
+        name="MPS memory limit",
+        outcome="user-failed",
+        need="mps-limit",
+        pattern=r"CUDA-capable device\(s\) is/are busy|CUDA-capable devices are busy"
+        r"|CUDA_ERROR_DEVICE_UNAVAILABLE",
+        text="too little device memory: CUDA starts no more within the MPS limit of {mps_limit_mib} MiB: "
+        "{error}",
+        memory="device",
+    ),
     ExitRule(
         name="GPU fault",
         outcome="infra-failed",
@@ -157,6 +179,43 @@ ROWS: Final[tuple[ExitRule, ...]] = (
         r"|resources are insufficient or non-applicable for the operation",
         text="GPU failure: {error}",
     ),
+    ExitRule(
+        name=CUDA_NOT_STARTED,
+        outcome="infra-failed",
+        need="cuda",
+        pattern=_CUDA_DOES_NOT_START,
+        text="CUDA did not start: {error}",
+    ),
+    # What CUDA does outside of a container says nothing of what it does in there.
+    ExitRule(
+        name="CUDA did not start in its container",
+        outcome="infra-failed",
+        need="cuda-image",
+        pattern=_CUDA_DOES_NOT_START,
+        text="CUDA did not start in its container (a `systemctl daemon-reload` meanwhile takes GPUs from "
+        "containers of old toolkits): {error}",
+    ),
+    ExitRule(
+        name="driver too old",
+        outcome="user-failed",
+        pattern=r"NVIDIA driver on your system is too old|driver version is insufficient",
+        text="its CUDA is newer than this host's driver: install a build for an older CUDA, or ask for a newer "
+        "driver: {error}",
+    ),
+    ExitRule(
+        name="built for other GPUs",
+        outcome="user-failed",
+        pattern=r"no kernel image is available",
+        text="its CUDA code is not built for this type of GPU: install a build that is, or ask for another type "
+        "(--gpu-type): {error}",
+    ),
+    ExitRule(
+        name="devices by number",
+        outcome="user-failed",
+        pattern=r"invalid literal for int\(\) with base 10: '(GPU|MIG)-",
+        text="it reads CUDA_VISIBLE_DEVICES as numbers, and has UUIDs there (numbers: --devices-as index): "
+        "{error}",
+    ),
     # All after which a context is of no use: 700, 702, 710 and 714 to 719. Whole phrases, because torch adds
     # advice to every CUDA error, with "device-side assertions" in it.
     ExitRule(
@@ -170,6 +229,13 @@ ROWS: Final[tuple[ExitRule, ...]] = (
         r"|CUDA_ERROR_(ILLEGAL_ADDRESS|LAUNCH_TIMEOUT|ASSERT|HARDWARE_STACK_ERROR|ILLEGAL_INSTRUCTION"
         r"|MISALIGNED_ADDRESS|INVALID_ADDRESS_SPACE|INVALID_PC|LAUNCH_FAILED)",
         text="CUDA error in the program: {error}",
+    ),
+    # Binding or making multicast memory fails with codes 401 and 802 (pytorch #177472, nccl #1788).
+    ExitRule(
+        name="NCCL multicast",
+        outcome="infra-failed",
+        pattern=r"\bNVLS\b|NVLink SHARP|cuMulticast",
+        text="NCCL failure in NVLink multicast; set NCCL_NVLS_ENABLE=0 (--env) to do without it: {error}",
     ),
     ExitRule(
         name="collective time-out",

@@ -85,7 +85,9 @@ def unit_value(text: str) -> str:
 
 _AFTER_NETWORK: Final = (
     "Wants=network-online.target",
-    "After=network-online.target remote-fs.target nss-user-lookup.target nvidia-persistenced.service",
+    "After=network-online.target remote-fs.target nss-user-lookup.target",
+    # Where they are installed: NVML answers minutes before CUDA starts on hosts with NVSwitches.
+    "After=nvidia-persistenced.service nvidia-fabricmanager.service nvidia-imex.service",
 )
 _BODIES: Final[dict[DaemonName, str]] = {
     "controller": """\
