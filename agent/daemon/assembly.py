@@ -18,7 +18,7 @@ from cotenant.agent.containers import find_runtimes, offered_features
 from cotenant.agent.daemon.core import AgentConfig, AgentMemory
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.daemon.supervisors import left_behind, stored_orders
-from cotenant.agent.gpus import CudaTiming, GpuWatch, Mps, bus_address, offer_devices, prepare
+from cotenant.agent.gpus import GpuWatch, Mps, bus_address, offer_devices, prepare
 from cotenant.agent.host import devices, folders, jobside
 from cotenant.agent.host.cgroups import Cgroups, device_regions, find_cgroups, sweep
 from cotenant.agent.host.checkpoint_root import BadRoot, domain_of
@@ -297,7 +297,7 @@ def _watch(
         log=warnings.append,
         foreign=settings.agent.foreign,
         busy=inventory.busy,
-        cuda=CudaTiming(),
+        tries_cuda=True,
     )
 
 

@@ -3,7 +3,6 @@
 # fmt: off
 from cotenant.agent.gpus import conditions, mps_watch
 from cotenant.agent.gpus.conditions import UNASKED, Waits, who_holds
-from cotenant.agent.gpus.cuda_check import CudaTiming
 from cotenant.agent.gpus.device_states import QUIET_S
 from cotenant.agent.gpus.gpu_watch import GpuWatch, offer_devices
 from cotenant.agent.gpus.mps_edge import Mps, MpsEdge, prepare
@@ -12,7 +11,7 @@ from cotenant.agent.gpus.watchers import Timing
 from cotenant.agent.gpus.xid import bus_address
 
 __all__ = [
-    "QUIET_S", "UNASKED", "CudaTiming", "GpuWatch", "Mps", "MpsEdge", "OwnerKind", "ProbeResult", "Process",
+    "QUIET_S", "UNASKED", "GpuWatch", "Mps", "MpsEdge", "OwnerKind", "ProbeResult", "Process",
     "ProcessOwner", "Timing", "Waits", "bus_address", "conditions", "mps_watch", "offer_devices", "prepare",
     "who_holds",
 ]

@@ -23,7 +23,7 @@ import msgspec
 
 from cotenant.agent.daemon.core import AgentConfig, Attempt, AttemptKey, EnergyRead, GpuFault
 from cotenant.agent.gpus.conditions import PATIENCE_S, DeviceCondition, Foreign, Waits
-from cotenant.agent.gpus.cuda_check import UNTRIED, CudaCheck, CudaTiming
+from cotenant.agent.gpus.cuda_check import UNTRIED, CudaCheck
 from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState, recall
 from cotenant.agent.gpus.health import Health
 from cotenant.agent.gpus.probe_results import AnyWatchLine, Began, ProbeResult, XidSeen
@@ -60,11 +60,11 @@ class GpuWatch:
         timing: Timing | None = None,
         patience_s: float = PATIENCE_S,
         kernel_log: str = KERNEL_LOG,
-        cuda: CudaTiming | None = None,
+        tries_cuda: bool = False,
     ) -> None:
         """Loads the states that were kept of the devices. `devices`: those of the host; GPUs that could not
-        be found, and those that are divided into MIG instances, are not watched. `busy`: where CUDA works for
-        somebody. `cuda`: it is tried on the others before they are offered; None: on none, ever."""
+        be found, and those that are divided into MIG instances, are not watched. `tries_cuda`: CUDA has
+        to work on a device before it is offered; where it is `busy`, it does."""
         self._path = state_dir / MARKS
         self._log = log
         watched = {d.local: d.reserve_mib for d in devices if is_watched(d)}
@@ -81,16 +81,6 @@ class GpuWatch:
         self._waits = Waits(patience_s)
         self._waiting: dict[AttemptKey, asyncio.Future[dict[str, str]]] = {}
 
-        self._cuda = CudaCheck(
-            self.health.uuids if cuda is not None else (),
-            is_used=self.health.is_used,
-            found=self._tried,
-            timing=cuda,
-        )
-        self._untried = self._cuda.uuids.difference(busy)
-        for uuid in self._untried:
-            self.health.note_cuda(uuid, UNTRIED, now_s())
-        self._noted = frozenset(each.uuid for each in self.health.states)
         self._attempts = attempts
         self._kernel_log = kernel_log
         self._timing = timing if timing is not None else Timing()
@@ -102,6 +92,11 @@ class GpuWatch:
             log=lambda text: self._log(text),
             timing=self._timing,
         )
+        tried = self.health.uuids if tries_cuda else ()
+        self._cuda = CudaCheck(tried, is_used=self.health.is_used, found=self._tried, timing=self._timing)
+        self._untried = self._cuda.uuids.difference(busy)
+        self._keep_back(self._untried)
+        self._noted = {each.uuid for each in self.health.states}
         self._post: Callable[[GpuFault | EnergyRead], None] = lambda event: None
         self._changed: Callable[[], None] = lambda: None
         self._look_around: Callable[[], tuple[AgentConfig, Sequence[Attempt]]] | None = None
@@ -150,10 +145,9 @@ class GpuWatch:
         """Returns the conditions of every watched device now, by UUID."""
         self._refresh()
         self.health.settle(now_s())
-        noted, self._noted = self._noted, frozenset(each.uuid for each in self.health.states)
+        noted, self._noted = self._noted, {each.uuid for each in self.health.states}
         back = self._cuda.uuids & (noted - self._noted)
-        for uuid in back:  # By NVML's word, and CUDA has to work there too.
-            self.health.note_cuda(uuid, UNTRIED, now_s())
+        self._keep_back(back)
         self._cuda.start(back)
         self._store()
         return self.health.conditions()
@@ -163,9 +157,14 @@ class GpuWatch:
         by then. Without those that are not watched."""
         return await self._cuda.answers(uuids)
 
+    def _keep_back(self, uuids: Collection[str]) -> None:
+        """What is well by NVML's word is not offered before CUDA works there."""
+        for uuid in uuids:
+            self.health.note_cuda(uuid, UNTRIED, now_s())
+
     def _tried(self, uuid: str, why: str) -> None:
         self.health.note_cuda(uuid, why, now_s())
-        if why:
+        if why and why not in self._told.get(uuid, DeviceCondition()).note:
             self._log(f"{self._names[uuid]}: {why}")
         self._tell()
 
@@ -189,7 +188,7 @@ class GpuWatch:
     def trust(self) -> None:
         """A person says that all is well."""
         self.health.trust(now_s())
-        self._cuda.start(self._cuda.failing)
+        self._cuda.start(self._cuda.failures)
         self._tell()
 
     async def given_back(self, key: AttemptKey, uuids: Collection[str]) -> dict[str, str]:

@@ -1,6 +1,4 @@
-"""GPUs that are not there: libraries of our own (`nvml/mock_nvml.c`, `nvml/mock_cuda.c`) and the file that they
-read.
-"""
+"""GPUs that are not there: libraries of our own (`nvml/`) and the file that they read."""
 
 from __future__ import annotations
 

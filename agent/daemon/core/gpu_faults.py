@@ -42,13 +42,9 @@ _WORDS: Final[dict[str, str]] = {
     "hit": "{why} on {where}, caused by a job beside it ({others})",
     "suspect": "{why} on {where}: this job or one beside it caused it ({others}), nobody knows which",
     "device": "the GPU failed: {why} on {where}",
+    "works": "CUDA was tried on {where} after that and works: does the job change CUDA_VISIBLE_DEVICES, or "
+    "load another libcuda?",
 }
-
-
-_WORKS: Final = (
-    "CUDA was tried on {} after its end and works: does the job change CUDA_VISIBLE_DEVICES or LD_LIBRARY_PATH, "
-    "or load another libcuda?"
-)
 
 
 def join_faults(one: Fault | None, other: Fault) -> Fault:
@@ -128,17 +124,15 @@ def judge_contained(result: Result, fault: Fault) -> Result:
 
 def judge_cuda(result: Result, tried: Mapping[DeviceId, str], *, by_mps: bool) -> Result:
     """A result, given what a try of CUDA has found on the attempt's devices after its end: by device why it
-    does not work there; empty: it does. Words that CUDA does not start only ask for that: where it works the
-    job is why, unless it was the client of an MPS daemon (`by_mps`), which the try is not."""
-    broken = {device_id: why for device_id, why in tried.items() if why}
-    if result.gpu_fault:
+    does not work there; empty: it does. Where it works, a job that says it does not start is why, but for the
+    client of an MPS daemon (`by_mps`), which the try is none of."""
+    broken = sorted(device_id for device_id, why in tried.items() if why)
+    if broken and not result.gpu_fault:
+        return judge_fault(result, Fault(role="device", why=tried[broken[0]], where=", ".join(broken)))
+    if result.gpu_fault or not tried or by_mps or result.verdict.rule != CUDA_NOT_STARTED:
         return result
-    if broken:
-        where, why = ", ".join(sorted(broken)), next(iter(broken.values()))
-        return judge_fault(result, Fault(role="device", why=why, where=where))
-    if not tried or by_mps or result.verdict.rule != CUDA_NOT_STARTED:
-        return result
-    detail, ours = (f"{each}; {_WORKS.format(', '.join(sorted(tried)))}" for each in result.verdict.said)
+    works = _WORDS["works"].format(where=", ".join(sorted(tried)))
+    detail, ours = (f"{each}; {works}" for each in result.verdict.said)
     verdict = msgspec.structs.replace(result.verdict, outcome="user-failed", detail=detail, ours=ours)
     return msgspec.structs.replace(result, verdict=verdict)
 

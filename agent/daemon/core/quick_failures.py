@@ -1,8 +1,8 @@
 """Devices on which one program after another fails as soon as it starts. Pure.
 
-Rule: a device that fails everything at once would get the whole queue. Here such ends only ask for a try of
-CUDA on the device: anybody can write jobs that fail at once, so they never take a device out by themselves,
-whoever's they are and however many. What the try finds does.
+Rule: a device that fails everything at once would get the whole queue. Such ends only ask for a try of CUDA
+there, whose answer takes the device out: anybody can write jobs that fail at once, so by themselves they
+never do, whoever's they are and however many.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 from cotenant.agent.daemon.core.remembered import Attempt
+from cotenant.agent.daemon.core.tenants import Live
 from cotenant.agent.ipc import Result
 from cotenant.controller.domain import DeviceId
 
 QUICK_S: Final = 60.0
 ASKS_AFTER: Final = 3
-"""So many programs, each another one; of a script that fails a thousand times only the first counts."""
+"""So many programs, each another one: a script that fails a thousand times counts once."""
 
 
 class QuickFailures:
@@ -23,18 +24,16 @@ class QuickFailures:
         self._programs: dict[DeviceId, set[tuple[str, ...]]] = {}
         """What has failed on a device since something went well there."""
 
-    def note_end(self, attempt: Attempt, result: Result, argv: tuple[str, ...], ran_s: float) -> bool:
+    def note_end(self, attempt: Attempt, live: Live, result: Result, now_s: float) -> bool:
         """Whether CUDA is to be tried on an attempt's devices, after this end of it."""
         outcome = result.verdict.outcome
         if outcome in ("stopped", "never-started"):
             return False
-        if outcome == "finished" or ran_s > QUICK_S or attempt.first_step or result.status.first_step:
-            for device_id in attempt.devices:
-                self._programs.pop(device_id, None)
-            return False
+        ran_s = now_s - live.started_s if live.started_s is not None else 0.0
+        went_well = outcome == "finished" or ran_s > QUICK_S or result.status.first_step is not None
         for device_id in attempt.devices:
-            self._programs.setdefault(device_id, set()).add(argv)
+            before = self._programs.get(device_id, set())
+            self._programs[device_id] = set() if went_well else before | {live.argv}
         asking = [each for each in attempt.devices if len(self._programs[each]) >= ASKS_AFTER]
-        for device_id in asking:
-            del self._programs[device_id]
+        self._programs.update((device_id, set()) for device_id in asking)
         return bool(asking)

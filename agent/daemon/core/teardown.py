@@ -14,8 +14,6 @@ the agent, and ends with those it waits for.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from types import MappingProxyType
-from typing import Final
 
 import msgspec
 
@@ -30,9 +28,6 @@ from cotenant.agent.daemon.core.tenants import Tenants
 from cotenant.agent.ipc import Result, Status, StopNow
 from cotenant.controller.domain import Device, ExitVerdict, JobId, Outcome
 from cotenant.controller.domain import events as ev
-
-
-NOT_TRIED: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Teardown:
@@ -75,19 +70,18 @@ class Teardown:
         live.releasing, live.ended_s, live.connected = result, now_s, False
         gpus = self._tenants.gpus_of(attempt)
         if not gpus:
-            self._judge(attempt.key)
+            self._judge(attempt.key, {})
             return
         if result.unclean:
             self._doubt(attempt, gpus)
-        ran_s = now_s - live.started_s if live.started_s is not None else 0.0
-        is_asked = self._quick.note_end(attempt, result, live.argv, ran_s)
+        asked = self._quick.note_end(attempt, live, result, now_s)
         self._out.add(
             AwaitMemory(
                 job_id=attempt.job_id,
                 attempt=attempt.attempt,
                 devices=gpus,
                 failed=result.verdict.outcome in ("user-failed", "infra-failed"),
-                tries_cuda=is_asked or result.verdict.asks_cuda,
+                tries_cuda=asked or result.verdict.asks_cuda,
             )
         )
 
@@ -104,13 +98,12 @@ class Teardown:
                 )
         self._judge(key, answer.cuda)
 
-    def _judge(self, key: AttemptKey, cuda: Mapping[str, str] = NOT_TRIED) -> None:
+    def _judge(self, key: AttemptKey, cuda: Mapping[str, str]) -> None:
         """The verdict on an end, given every fault that was reported by now. `cuda`: as in `MemoryFree`."""
         live, attempt = self._tenants.live[key], self._memory.attempts[key]
         assert live.releasing is not None, f"{name_of(key)} has not ended"
-        tried = {
-            gpu.device_id: cuda[gpu.local] for gpu in self._tenants.gpus_of(attempt) if gpu.local in cuda
-        }
+        names = {gpu.local: gpu.device_id for gpu in self._tenants.gpus_of(attempt)}
+        tried = {names[uuid]: why for uuid, why in cuda.items()}
         judged = self._faults.judge_end(key, live.releasing, live.ended_s)
         self._tell_end(attempt, judge_cuda(judged, tried, by_mps=attempt.mps))
 

@@ -1,13 +1,15 @@
 /* A stand-in for NVIDIA's CUDA library, for tests: the calls that cotenant's probe makes. It reads the file of
  * the stand-in for NVML, of which these facts are its own (the last one that fits counts):
  *
- *     libcuda STAGE CODE [UUID]   init, device, context, allocate, free or release answers CODE (-1: hangs)
+ *     libcuda STAGE CODE [UUID]   init, device, context, allocate, free or release answers CODE (-1: hangs;
+ *                                 below: the process ends by that signal)
  *     libcuda mode N              the compute mode
  *
  * Each context that is made is a line in that file's name + ".contexts": the device, and the pipe directory.
  *
  * Build:  cc -shared -fPIC -Wl,-soname,libcuda.so.1 -o libcuda.so.1 mock_cuda.c
  */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +26,7 @@ static int answer(const char *asked) {
     }
     if (file) fclose(file);
     while (code == -1) pause();
+    if (code < 0) kill(getpid(), -code);
     return code;
 }
 
