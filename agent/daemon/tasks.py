@@ -149,7 +149,7 @@ class GpuRelease:
         if self._watch is not None:
             uuids = [device.local for device in asked.devices]
             held = await self._watch.given_back((job_id, attempt), uuids)
-            cuda = await self._watch.try_cuda(uuids) if asked.tries_cuda else {}
+            cuda = await self._watch.cuda.answers(uuids) if asked.tries_cuda else {}
         if held:
             self._post(MemoryHeld(job_id=job_id, attempt=attempt, holders=held, cuda=cuda))
         else:

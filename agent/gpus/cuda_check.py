@@ -56,7 +56,8 @@ class CudaCheck:
             self._tries[uuid] = asyncio.create_task(self._try(uuid))
 
     async def answers(self, uuids: Iterable[str]) -> dict[str, str]:
-        """What a try finds on each of these now. One that goes on already counts."""
+        """What a try finds on each of these now; one that goes on already counts. What fails is not offered
+        by then. Without those that are never tried."""
         asked = self.uuids.intersection(uuids)
         self.start(asked)
         # Whoever waits may be cancelled; a try is everybody's.

@@ -93,8 +93,8 @@ class GpuWatch:
             timing=self._timing,
         )
         tried = self.health.uuids if tries_cuda else ()
-        self._cuda = CudaCheck(tried, is_used=self.health.is_used, found=self._tried, timing=self._timing)
-        self._untried = self._cuda.uuids.difference(busy)
+        self.cuda = CudaCheck(tried, is_used=self.health.is_used, found=self._tried, timing=self._timing)
+        self._untried = self.cuda.uuids.difference(busy)
         self._keep_back(self._untried)
         self._noted = {each.uuid for each in self.health.states}
         self._post: Callable[[GpuFault | EnergyRead], None] = lambda event: None
@@ -115,7 +115,7 @@ class GpuWatch:
         self._post, self._changed, self._look_around, self._log = post, changed, look_around, log
         if self.health.uuids:
             self._watchers.start(self.health.uuids)
-        self._cuda.start(self._untried)
+        self.cuda.start(self._untried)
 
     def _command(self, uuids: Sequence[str]) -> list[str]:
         assert self._look_around is not None
@@ -137,7 +137,7 @@ class GpuWatch:
 
     def close(self) -> None:
         self._watchers.close()
-        self._cuda.close()
+        self.cuda.close()
         if self.health.uuids:
             self._write()
 
@@ -146,16 +146,11 @@ class GpuWatch:
         self._refresh()
         self.health.settle(now_s())
         noted, self._noted = self._noted, {each.uuid for each in self.health.states}
-        back = self._cuda.uuids & (noted - self._noted)
+        back = self.cuda.uuids & (noted - self._noted)
         self._keep_back(back)
-        self._cuda.start(back)
+        self.cuda.start(back)
         self._store()
         return self.health.conditions()
-
-    async def try_cuda(self, uuids: Collection[str]) -> dict[str, str]:
-        """By UUID why CUDA does not work there now, as a try finds; empty: it does. What fails is not offered
-        by then. Without those that are not watched."""
-        return await self._cuda.answers(uuids)
 
     def _keep_back(self, uuids: Collection[str]) -> None:
         """What is well by NVML's word is not offered before CUDA works there."""
@@ -188,7 +183,7 @@ class GpuWatch:
     def trust(self) -> None:
         """A person says that all is well."""
         self.health.trust(now_s())
-        self._cuda.start(self._cuda.failures)
+        self.cuda.start(self.cuda.failures)
         self._tell()
 
     async def given_back(self, key: AttemptKey, uuids: Collection[str]) -> dict[str, str]:

@@ -2,12 +2,11 @@
 
 Rule: that NVML answers does not say that CUDA starts: NVML needs neither the fabric manager of an HGX host,
 nor nvidia-uvm, nor a libcuda that fits the driver. So the calls that every CUDA program begins with are made
-here, on the one GPU that CUDA_VISIBLE_DEVICES names. Any of them may hang or end the process: whoever starts
-this one waits with a time limit, and makes it no client of an MPS daemon, whose troubles are another matter.
+here, on the one GPU that CUDA_VISIBLE_DEVICES names; any of them may hang or end the process.
 
 It prints one `CudaProbe` as JSON, and ends with 0 if all that was tried worked. With `--beside` it makes no
 context, which would take memory from those who use the GPU; nor does it in EXCLUSIVE_PROCESS mode, where it
-could shut somebody out who comes at that moment.
+could shut out somebody who comes at that moment.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ LIBRARY: Final = "libcuda.so.1"
 NO_CODE: Final = -1
 """Stands for a failure that CUDA has no code for: its library cannot be loaded."""
 OUT_OF_MEMORY: Final = 2
-ALLOCATED_BYTES: Final = 1024 * 1024
 _COMPUTE_MODE: Final = 20
 """CU_DEVICE_ATTRIBUTE_COMPUTE_MODE."""
 
@@ -82,11 +80,14 @@ def probe(uuid: str, *, makes_context: bool) -> CudaProbe:
         cuda = ctypes.CDLL(LIBRARY)
     except OSError as error:
         return CudaProbe(uuid=uuid, stage="library", code=NO_CODE, text=str(error))
-    stage: CudaStage = "library"
+    last, words = CudaProbe(uuid=uuid, stage="library"), ctypes.c_char_p()
     for stage, code in _calls(cuda, makes_context=makes_context):
         if code:
-            return CudaProbe(uuid=uuid, stage=stage, code=code, text=_words(cuda, code))
-    return CudaProbe(uuid=uuid, stage=stage)
+            cuda.cuGetErrorString(code, ctypes.byref(words))
+            text = (words.value or b"").decode(errors="replace")
+            return CudaProbe(uuid=uuid, stage=stage, code=code, text=text)
+        last = CudaProbe(uuid=uuid, stage=stage)
+    return last
 
 
 def _calls(cuda: Any, *, makes_context: bool) -> Iterator[tuple[CudaStage, int]]:
@@ -100,15 +101,9 @@ def _calls(cuda: Any, *, makes_context: bool) -> Iterator[tuple[CudaStage, int]]
     context, memory = ctypes.c_void_p(), ctypes.c_uint64()
     yield "context", cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
     yield "context", cuda.cuCtxSetCurrent(context)
-    yield "allocate", cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(ALLOCATED_BYTES))
+    yield "allocate", cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(1024 * 1024))
     yield "free", cuda.cuMemFree_v2(memory)
     yield "release", cuda.cuDevicePrimaryCtxRelease(device)
-
-
-def _words(cuda: Any, code: int) -> str:
-    text = ctypes.c_char_p()
-    known = cuda.cuGetErrorString(code, ctypes.byref(text)) == 0 and text.value
-    return text.value.decode(errors="replace") if known and text.value else "unknown"
 
 
 def main() -> int:

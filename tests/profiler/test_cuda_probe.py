@@ -19,7 +19,7 @@ def tried(uuid: str = ONE, *words: str, **env: str) -> CudaProbe:
     done = subprocess.run(
         command, capture_output=True, check=False, env={**os.environ, "CUDA_VISIBLE_DEVICES": uuid, **env}
     )
-    said = decode_json(done.stdout, CudaProbe)
+    said: CudaProbe = decode_json(done.stdout, CudaProbe)
     assert done.returncode == bool(said.problem), done.stderr
     return said
 
@@ -48,7 +48,7 @@ def test_each_stage_is_tried_on_the_one_device_alone(gpus: MockGpus) -> None:
         )
         gpus.unsay("libcuda")
     gpus.say("libcuda context 12345")
-    assert "error 12345 (unknown) at context: see `dmesg`" in tried().problem
+    assert "error 12345 () at context: see `dmesg`" in tried().problem
     gpus.say("libcuda context 2")
     assert (tried().code, tried().problem) == (2, ""), "CUDA works, whoever has the memory"
 

@@ -234,7 +234,7 @@ def _row_for(exit_: Exit, ending: Ending) -> ExitRule:
         "container": in_container,
         "cuda": ending.on_cuda and not in_container,
         "cuda-image": ending.on_cuda and in_container,
-        "mps-limit": _mps_limit_mib(ending) is not None,
+        "mps-limit": any(each.memory_limit_mib for each in ending.order.mps),
         "outside": ending.outside is not None,
     }
     for row in ROWS:
@@ -268,13 +268,7 @@ def _row_words(exit_: Exit, ending: Ending) -> dict[str, object]:
         "port": ending.order.start.master_port,
         "host_memory_mib": ending.order.start.host_memory_mib,
         "cap": cap,
-        "mps_limit_mib": _mps_limit_mib(ending),
     }
-
-
-def _mps_limit_mib(ending: Ending) -> int | None:
-    """The smallest limit on the device memory of a client; None: there is none."""
-    return min((each.memory_limit_mib for each in ending.order.mps if each.memory_limit_mib), default=None)
 
 
 def _signal_name(number: int | None) -> str:

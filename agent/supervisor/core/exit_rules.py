@@ -146,7 +146,7 @@ ROWS: Final[tuple[ExitRule, ...]] = (
     # Error 46, which CUDA gives under too small a limit in place of 2 (k8s-device-plugin #1118).
     _of_job(
         "MPS memory limit",
-        "too little device memory: CUDA starts no more within the MPS limit of {mps_limit_mib} MiB: {error}",
+        "too little device memory for CUDA to start within the limit of an MPS client{cap}: {error}",
         r"CUDA-capable device\(s\) is/are busy|CUDA-capable devices are busy"
         r"|CUDA_ERROR_DEVICE_UNAVAILABLE",
         need="mps-limit",

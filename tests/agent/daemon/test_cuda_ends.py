@@ -22,8 +22,7 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.gpu_faults import _WORDS
 from cotenant.agent.daemon.core.quick_failures import ASKS_AFTER, QUICK_S
-from cotenant.agent.supervisor.core.exit_classifier import decide
-from cotenant.agent.supervisor.core.exits import Exit
+from cotenant.agent.supervisor.core import Exit, decide
 from cotenant.controller.domain import (
     CUDA_NOT_STARTED,
     Device,
@@ -66,7 +65,7 @@ def on_gpus(*devices: Device, **changes: Any) -> Agent:
 
 def begin(agent: Agent, job: str, device: Device = BAD, *argv: str, **seen: Any) -> None:
     launch = Launch(argv=argv or ("python", f"{job}.py"), workdir="/w", uid=1000, gid=1000)
-    of = {"job_id": JobId(job), "attempt": KEY["attempt"]}
+    of: dict[str, Any] = {"job_id": JobId(job), "attempt": KEY["attempt"]}
     agent.obey(start(job, command=int(job), launch=launch, gang=gang((device.device_id,))))
     agent.say(Connected(**of), StatusCame(status=status(job, started=True, **seen)))
 
@@ -164,7 +163,7 @@ def one_user_s_queue(text: str, found: str, jobs: int = 10) -> tuple[Desk, list[
     def note(commands: Any) -> None:
         for each in (each for each in commands if isinstance(each, StartAttempt)):
             starts.append(each)
-            of = {"job_id": each.job_id, "attempt": each.attempt}
+            of: dict[str, Any] = {"job_id": each.job_id, "attempt": each.attempt}
             agent.obey(each)
             agent.say(Connected(**of), StatusCame(status=status(each.job_id, each.attempt, started=True)))
 

@@ -111,7 +111,7 @@ def test_a_gpu_is_offered_when_cuda_works_there_and_again_after_each_recovery(
         agent.watch.trust()
         assert agent.note(ONE) == f"suspect: {UNTRIED}", "NVML answers, and who resumes it knows better"
         await until(lambda: "error 999" in agent.note(ONE) and "nvidia-uvm" in agent.note(ONE))
-        assert "error 999" in (await agent.watch.try_cuda([ONE, TWO]))[ONE]
+        assert "error 999" in (await agent.watch.cuda.answers([ONE, TWO]))[ONE]
         gpus.unsay("libcuda")
         await until(lambda: not agent.note(ONE))
         assert len(agent.said) < 5, "each cause is said once"

@@ -56,6 +56,7 @@ int cuMemAlloc_v2(unsigned long long *memory, size_t bytes) { *memory = bytes; r
 int cuMemFree_v2(unsigned long long memory) { return memory == 1024 * 1024 ? answer("free") : 1; }
 int cuDevicePrimaryCtxRelease(int device) { (void)device; return answer("release"); }
 int cuGetErrorString(int code, const char **text) {
-    *text = code == 802 ? "system not yet initialized" : code == 999 ? "unknown error" : "another error";
-    return code == 12345; /* A code that it does not know. */
+    const char *known = code == 802 ? "system not yet initialized" : code == 999 ? "unknown error" : "another error";
+    *text = code == 12345 ? NULL : known;
+    return *text == NULL;
 }

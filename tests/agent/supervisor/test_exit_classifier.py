@@ -693,12 +693,12 @@ NOT_STARTED = (
 
 @pytest.mark.parametrize("text", NOT_STARTED)
 def test_words_that_cuda_does_not_start_ask_for_a_try_where_there_is_a_gpu(text: str) -> None:
-    failed = {"gone": {"tails": {0: traceback(text)}}}
-    verdict = decide(ending_of(Exit(rank=0, exit_code=1), **failed))
+    exit_, gone = Exit(rank=0, exit_code=1), {"tails": {0: traceback(text)}}
+    verdict = decide(ending_of(exit_, gone=gone))
     assert (verdict.rule, verdict.outcome, verdict.asks_cuda) == (CUDA_NOT_STARTED, "infra-failed", True)
-    plain = decide(ending_of(Exit(rank=0, exit_code=1), on_cuda=False, **failed))
+    plain = decide(ending_of(exit_, on_cuda=False, gone=gone))
     assert (plain.outcome, plain.asks_cuda) == ("user-failed", False), "on CPU slots there is no GPU to blame"
-    ended = ending_of(Exit(rank=0, exit_code=1), **failed)
+    ended = ending_of(exit_, gone=gone)
     runtime = ContainerRuntime(name="podman", program="podman")
     contained = decide(msgspec.structs.replace(ended, order=changed(ended.order, runtime=runtime)))
     assert contained.rule == "CUDA did not start in its container" and not contained.asks_cuda
@@ -716,7 +716,7 @@ def test_error_46_within_an_mps_limit_is_too_little_memory_and_else_a_failure_of
     client = MpsClient(pipe_directory="/run/c/mps/1", device_uuid="", memory_limit_mib=700)
     limited = decide(msgspec.structs.replace(ended, order=changed(ended.order, mps=(client,))))
     assert (limited.outcome, limited.out_of_memory) == ("user-failed", True)
-    assert "within the MPS limit of 700 MiB" in limited.detail
+    assert limited.detail.startswith("too little device memory for CUDA to start within the limit of an MPS")
     free = msgspec.structs.replace(client, memory_limit_mib=None)
     for clients in ((), (free,)):
         verdict = decide(msgspec.structs.replace(ended, order=changed(ended.order, mps=clients)))
