@@ -108,6 +108,6 @@ class CudaCheck:
             return f"CUDA does not start here: it ended the process (status {child.returncode}): see `dmesg`"
         finally:
             if child.returncode is None:
-                child.kill()
-                with suppress(TimeoutError):
+                with suppress(ProcessLookupError, TimeoutError):
+                    child.kill()
                     await asyncio.wait_for(child.wait(), self._timing.reap_s)

@@ -103,7 +103,7 @@ class Teardown:
         live, attempt = self._tenants.live[key], self._memory.attempts[key]
         assert live.releasing is not None, f"{name_of(key)} has not ended"
         names = {gpu.local: gpu.device_id for gpu in self._tenants.gpus_of(attempt)}
-        tried = {names[uuid]: why for uuid, why in cuda.items()}
+        tried = {names[uuid]: why for uuid, why in cuda.items() if uuid in names}
         judged = self._faults.judge_end(key, live.releasing, live.ended_s)
         self._tell_end(attempt, judge_cuda(judged, tried, by_mps=attempt.mps))
 
