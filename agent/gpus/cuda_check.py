@@ -64,6 +64,14 @@ class CudaCheck:
         found = await asyncio.shield(asyncio.gather(*(self._tries[uuid] for uuid in asked)))
         return dict(zip(asked, found, strict=True))
 
+    def pardon(self) -> None:
+        """A person says that all is well: what fails is offered until somebody asks again."""
+        for uuid in list(self.failures):
+            if uuid in self._retries:
+                self._retries.pop(uuid).cancel()
+            del self.failures[uuid]
+            self._found(uuid, "")
+
     def close(self) -> None:
         """Ends all tries; the loop ends their children."""
         for retry in self._retries.values():

@@ -183,7 +183,7 @@ class GpuWatch:
     def trust(self) -> None:
         """A person says that all is well."""
         self.health.trust(now_s())
-        self.cuda.start(self.cuda.failures)
+        self.cuda.pardon()
         self._tell()
 
     async def given_back(self, key: AttemptKey, uuids: Collection[str]) -> dict[str, str]:

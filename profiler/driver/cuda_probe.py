@@ -5,27 +5,30 @@ nor nvidia-uvm, nor a libcuda that fits the driver. So the calls that every CUDA
 here, on the one GPU that CUDA_VISIBLE_DEVICES names; any of them may hang or end the process.
 
 It prints one `CudaProbe` as JSON, and ends with 0 if all that was tried worked. With `--beside` it makes no
-context, which would take memory from those who use the GPU; nor does it in EXCLUSIVE_PROCESS mode, where it
-could shut out somebody who comes at that moment.
+context, which would take memory from those who use the GPU; nor does it in an exclusive compute mode, where
+it could shut out somebody who comes at that moment.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import signal
 import sys
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 import msgspec
 
-from cotenant.profiler.driver.facts import COMPUTE_EXCLUSIVE_PROCESS
+from cotenant.profiler.driver.facts import COMPUTE_DEFAULT
 from cotenant.profiler.driver.library import own_output
 
 LIBRARY: Final = "libcuda.so.1"
 NO_CODE: Final = -1
 """Stands for a failure that CUDA has no code for: its library cannot be loaded."""
 OUT_OF_MEMORY: Final = 2
+ENDS_AFTER_S: Final = 300
+"""Whoever started it may have been killed while it hung."""
 _COMPUTE_MODE: Final = 20
 """CU_DEVICE_ATTRIBUTE_COMPUTE_MODE."""
 
@@ -96,7 +99,7 @@ def _calls(cuda: Any, *, makes_context: bool) -> Iterator[tuple[CudaStage, int]]
     yield "init", cuda.cuInit(0)
     yield "device", cuda.cuDeviceGet(ctypes.byref(device), 0)
     yield "device", cuda.cuDeviceGetAttribute(ctypes.byref(mode), _COMPUTE_MODE, device)
-    if not makes_context or mode.value == COMPUTE_EXCLUSIVE_PROCESS:
+    if not makes_context or mode.value != COMPUTE_DEFAULT:
         return
     context, memory = ctypes.c_void_p(), ctypes.c_uint64()
     yield "context", cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
@@ -112,6 +115,7 @@ def main() -> int:
     known.add_argument("--beside", action="store_true", help="others use it: make no context")
     wanted = known.parse_args()
     answers = own_output()
+    signal.alarm(ENDS_AFTER_S)
     found = probe(wanted.uuid, makes_context=not wanted.beside)
     print(msgspec.json.encode(found).decode(), file=answers, flush=True)
     return 1 if found.problem else 0

@@ -43,7 +43,7 @@ _WORDS: Final[dict[str, str]] = {
     "suspect": "{why} on {where}: this job or one beside it caused it ({others}), nobody knows which",
     "device": "the GPU failed: {why} on {where}",
     "works": "CUDA was tried on {where} after that and works: does the job change CUDA_VISIBLE_DEVICES, or "
-    "load another libcuda?",
+    "load the libraries of another driver?",
 }
 
 

@@ -112,6 +112,9 @@ def test_a_gpu_is_offered_when_cuda_works_there_and_again_after_each_recovery(
         assert agent.note(ONE) == f"suspect: {UNTRIED}", "NVML answers, and who resumes it knows better"
         await until(lambda: "error 999" in agent.note(ONE) and "nvidia-uvm" in agent.note(ONE))
         assert "error 999" in (await agent.watch.cuda.answers([ONE, TWO]))[ONE]
+        agent.watch.trust()
+        assert not agent.note(ONE), "a person knows better, for instance of a library that we cannot load"
+        assert "error 999" in (await agent.watch.cuda.answers([ONE]))[ONE], "until somebody asks again"
         gpus.unsay("libcuda")
         await until(lambda: not agent.note(ONE))
         assert len(agent.said) < 5, "each cause is said once"
