@@ -309,6 +309,7 @@ def _watch(
         foreign=settings.agent.foreign,
         busy=inventory.busy,
         timing=Timing(probe_s=settings.agent.probe_s),
+        tries_cuda=True,
     )
 
 

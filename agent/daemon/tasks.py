@@ -145,12 +145,15 @@ class GpuRelease:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._daemons(), self._daemons_s)
         held: dict[str, str] = {}
+        cuda: dict[str, str] = {}
         if self._watch is not None:
-            held = await self._watch.given_back((job_id, attempt), [device.local for device in asked.devices])
+            uuids = [device.local for device in asked.devices]
+            held = await self._watch.given_back((job_id, attempt), uuids)
+            cuda = await self._watch.cuda.answers(uuids) if asked.tries_cuda else {}
         if held:
-            self._post(MemoryHeld(job_id=job_id, attempt=attempt, holders=held))
+            self._post(MemoryHeld(job_id=job_id, attempt=attempt, holders=held, cuda=cuda))
         else:
-            self._post(MemoryFree(job_id=job_id, attempt=attempt))
+            self._post(MemoryFree(job_id=job_id, attempt=attempt, cuda=cuda))
 
     async def leave(self) -> None:
         """Stops waiting for memory: the next start of the agent asks again."""

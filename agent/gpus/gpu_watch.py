@@ -23,6 +23,7 @@ import msgspec
 
 from cotenant.agent.daemon.core import AgentConfig, Attempt, AttemptKey, EnergyRead, GpuFault
 from cotenant.agent.gpus.conditions import PATIENCE_S, DeviceCondition, Foreign, Waits
+from cotenant.agent.gpus.cuda_check import UNTRIED, CudaCheck
 from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState, recall
 from cotenant.agent.gpus.health import Health
 from cotenant.agent.gpus.probe_results import AnyWatchLine, Began, ProbeResult, XidSeen
@@ -59,9 +60,11 @@ class GpuWatch:
         timing: Timing | None = None,
         patience_s: float = PATIENCE_S,
         kernel_log: str = KERNEL_LOG,
+        tries_cuda: bool = False,
     ) -> None:
         """Loads the states that were kept of the devices. `devices`: those of the host; GPUs that could not
-        be found, and those that are divided into MIG instances, are not watched."""
+        be found, and those that are divided into MIG instances, are not watched. `tries_cuda`: CUDA has
+        to work on a device before it is offered; where it is `busy`, it does."""
         self._path = state_dir / MARKS
         self._log = log
         watched = {d.local: d.reserve_mib for d in devices if is_watched(d)}
@@ -89,6 +92,11 @@ class GpuWatch:
             log=lambda text: self._log(text),
             timing=self._timing,
         )
+        tried = self.health.uuids if tries_cuda else ()
+        self.cuda = CudaCheck(tried, is_used=self.health.is_used, found=self._tried, timing=self._timing)
+        self._untried = self.cuda.uuids.difference(busy)
+        self._keep_back(self._untried)
+        self._noted = {each.uuid for each in self.health.states}
         self._post: Callable[[GpuFault | EnergyRead], None] = lambda event: None
         self._changed: Callable[[], None] = lambda: None
         self._look_around: Callable[[], tuple[AgentConfig, Sequence[Attempt]]] | None = None
@@ -107,6 +115,7 @@ class GpuWatch:
         self._post, self._changed, self._look_around, self._log = post, changed, look_around, log
         if self.health.uuids:
             self._watchers.start(self.health.uuids)
+        self.cuda.start(self._untried)
 
     def _command(self, uuids: Sequence[str]) -> list[str]:
         assert self._look_around is not None
@@ -128,6 +137,7 @@ class GpuWatch:
 
     def close(self) -> None:
         self._watchers.close()
+        self.cuda.close()
         if self.health.uuids:
             self._write()
 
@@ -135,8 +145,23 @@ class GpuWatch:
         """Returns the conditions of every watched device now, by UUID."""
         self._refresh()
         self.health.settle(now_s())
+        noted, self._noted = self._noted, {each.uuid for each in self.health.states}
+        back = self.cuda.uuids & (noted - self._noted)
+        self._keep_back(back)
+        self.cuda.start(back)
         self._store()
         return self.health.conditions()
+
+    def _keep_back(self, uuids: Collection[str]) -> None:
+        """What is well by NVML's word is not offered before CUDA works there."""
+        for uuid in uuids:
+            self.health.note_cuda(uuid, UNTRIED, now_s())
+
+    def _tried(self, uuid: str, why: str) -> None:
+        self.health.note_cuda(uuid, why, now_s())
+        if why and why not in self._told.get(uuid, DeviceCondition()).note:
+            self._log(f"{self._names[uuid]}: {why}")
+        self._tell()
 
     def memory_used_mib(self) -> dict[DeviceId, float]:
         """What is in use of each device that was probed, whoever uses it."""
@@ -158,6 +183,7 @@ class GpuWatch:
     def trust(self) -> None:
         """A person says that all is well."""
         self.health.trust(now_s())
+        self.cuda.pardon()
         self._tell()
 
     async def given_back(self, key: AttemptKey, uuids: Collection[str]) -> dict[str, str]:

@@ -173,6 +173,12 @@ class Health:
                 gpu.was_silent = True
                 self._change_state(gpu, uuid, "hung", why, now_s)
 
+    def note_cuda(self, uuid: str, why: str, now_s: float) -> None:
+        """What a CUDA probe of a device found. `why`: CUDA does not work there, and why; empty: it works."""
+        gpu = self._gpus.get(uuid)
+        if gpu is not None:
+            gpu.cuda_problem = why
+
     def not_given_back(self, key: AttemptKey, holders: Mapping[str, str], now_s: float) -> None:
         """An attempt has ended, and long after it these devices still do not have their memory back."""
         for uuid, who in holders.items():
@@ -254,6 +260,11 @@ class Health:
         """All that is in use of each device, as the last probe that was answered has it."""
         probes = [gpu.probe for gpu in self._gpus.values() if gpu.probe is not None]
         return {probe.uuid: probe.used_mib for probe in probes if not probe.code}
+
+    def is_used(self, uuid: str) -> bool:
+        """Whether any process computes there, as the last probe has it."""
+        probe = self._gpus[uuid].probe
+        return probe is not None and any(each.computes for each in probe.processes)
 
     def live_on(self, uuid: str) -> frozenset[AttemptKey]:
         """Attempts that hold the device."""

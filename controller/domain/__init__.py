@@ -99,7 +99,10 @@ _HOMES: Final = {
         "NOTICE_KINDS", "NOTIFY_FORMS", "WEBHOOK_VARIABLE", "NoticeKind", "is_mail_address", "notify_problem",
         "read_notify",
     ),
-    "outcomes": ("GpuFaultRole", "Outcome", "ExitVerdict", "FailedEnd", "RefusedChange", "SPLIT_REFUSED"),
+    "outcomes": (
+        "CUDA_NOT_STARTED", "GpuFaultRole", "Outcome", "ExitVerdict", "FailedEnd", "RefusedChange",
+        "SPLIT_REFUSED",
+    ),
     "owned": ("UNTOLD", "WHOSE", "OfCommand", "ForOwner", "OwnersText", "SecretValues", "Whose"),
     "printed": (
         "LINK_CHARACTERS_MAX", "LINK_FORMS", "METRICS_MAX", "METRIC_CHARACTERS_MAX", "JobMetric", "JobWords",

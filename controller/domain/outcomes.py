@@ -25,6 +25,9 @@ RefusedChange = Literal["", "split", "resume"]
 HOST_LIMIT_RULES: Final = ("memory", "own memory limit", "a process over its memory limit")
 """Supervisors' rules, by name."""
 
+CUDA_NOT_STARTED: Final = "CUDA did not start"
+CUDA_RULES: Final = (CUDA_NOT_STARTED, "GPU fault", "GPU unavailable")
+
 
 class ExitVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """How an attempt ended on one host, and why, as its supervisor judges it."""
@@ -54,6 +57,11 @@ class ExitVerdict(msgspec.Struct, frozen=True, kw_only=True):
     def is_over_host_limit(self) -> bool:
         """It, or a process of it, was ended for using more main memory than its limit."""
         return self.rule in HOST_LIMIT_RULES
+
+    @property
+    def asks_cuda(self) -> bool:
+        """Its words may be the device's fault, which a try of CUDA there tells."""
+        return self.rule in CUDA_RULES
 
     @property
     def said(self) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""GPUs that are not there: an NVML library of our own (`nvml/mock_nvml.c`) and the file that it reads."""
+"""GPUs that are not there: libraries of our own (`nvml/`) and the file that they read."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent / "nvml" / "mock_nvml.c"
-LIBRARY = "libnvidia-ml.so.1"
+SOURCES = Path(__file__).parent / "nvml"
+LIBRARIES = {"libnvidia-ml.so.1": "mock_nvml.c", "libcuda.so.1": "mock_cuda.c"}
 ONE = "GPU-1a2b3c4d-0000-0000-0000-000000000000"
 TWO = "GPU-2a2b3c4d-0000-0000-0000-000000000000"
 
@@ -20,12 +20,13 @@ def build(folder: Path, *flags: str) -> Path:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler (cc) here: the mock of NVML cannot be built")
-    output = folder / LIBRARY
-    command = [compiler, "-shared", "-fPIC", "-Wall", "-Werror", f"-Wl,-soname,{LIBRARY}", *flags]
-    done = subprocess.run([*command, "-o", str(output), str(SOURCE)], capture_output=True, text=True)
-    if "stdio.h: No such file" in done.stderr:
-        pytest.skip("the C library's headers are not installed here: the mock of NVML cannot be built")
-    assert done.returncode == 0, done.stderr
+    for library, source in LIBRARIES.items():
+        command = [compiler, "-shared", "-fPIC", "-Wall", "-Werror", f"-Wl,-soname,{library}", *flags]
+        command += ["-o", str(folder / library), str(SOURCES / source)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if "stdio.h: No such file" in done.stderr:
+            pytest.skip("the C library's headers are not installed here: the mock of NVML cannot be built")
+        assert done.returncode == 0, done.stderr
     return folder
 
 

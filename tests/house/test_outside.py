@@ -269,6 +269,7 @@ DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "agent/host/process_identity.py": (NUMBERS, frozenset((".read_text",))),
     "controller/system/keys.py": (OURS, frozenset((".decode",))),
     "controller/cli/frame/output.py": (OURS, frozenset((".decode",))),
+    "profiler/driver/cuda_probe.py": ("what is no UTF-8 is replaced", frozenset((".decode",))),
     "controller/present/terminal.py": ("what is no UTF-8 is replaced", frozenset((".decode",))),
     "controller/cli/demo/measuring.py": (PERSON, frozenset((".read_text", "json.loads"))),
     "controller/cli/demo/report.py": (PERSON, frozenset(("json.loads",))),

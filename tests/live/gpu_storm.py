@@ -138,6 +138,10 @@ class Storm:
     def _do_nvml_fails(self, blow: Blow) -> Undo:
         return self._host.say(f"fail {CALLS[blow.pick % 2]} {(2, 4, 15, 999)[blow.pick % 4]}")
 
+    def _do_cuda_does_not_start(self, blow: Blow) -> Undo:
+        """Whoever asks finds out: an agent that starts, a device that recovers, a job that fails at once."""
+        return self._host.say(f"libcuda init {(802, 999, 100)[blow.pick % 3]} {UUIDS[blow.gpu]}")
+
     def _do_gpu_is_lost(self, blow: Blow) -> Undo:
         self._break(blow.gpu)
         return self._host.say(f"gpu {blow.gpu} rc {LOST}")

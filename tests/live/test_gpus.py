@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.mock_gpus import MockGpus, build
+from tests.agent.mock_gpus import TWO, MockGpus, build
 from tests.live.person import SAY, Person, at_home, when
 
 INSTANCES = tuple(f"MIG-{number}a2b3c4d-0000-0000-0000-000000000000" for number in (7, 8))
@@ -114,6 +114,22 @@ def test_a_suspect_is_offered_again_when_a_person_says_so(person: Person, gpus: 
     assert devices(person)[1]["note"] == "suspect: Xid 9999 (not in our table)"
     person("nodes", "resume", person.json("nodes")["nodes"][0]["host"])
     when(lambda: devices(person)[1]["healthy"])
+
+
+def test_words_that_cuda_does_not_start_are_the_devices_fault_where_it_does_not_and_else_the_jobs(
+    person: Person, gpus: MockGpus
+) -> None:
+    person.write("blind.py", "raise RuntimeError('No CUDA GPUs are available')\n")
+    gpus.say(f"libcuda init 802 {TWO}")
+    job = person.submit("--", "python3", "blind.py")
+    when(lambda: "at init: on HGX hosts the fabric manager is not up" in devices(person)[1]["note"])
+    person.until(job, lambda job: job["state"] in ("queued", "blocked"))
+    assert "the GPU failed: CUDA does not start here: error 802" in person("show", job).out
+    gpus.unsay("libcuda")
+    person("nodes", "resume", person.json("nodes")["nodes"][0]["host"])
+    person.until_state(job, "failed")
+    assert "and works: does the job change CUDA_VISIBLE_DEVICES" in person("show", job).out
+    assert devices(person)[1]["healthy"]
 
 
 def test_mig_instances_take_one_job_each_that_asks_for_one(person: Person, gpus: MockGpus) -> None:

@@ -163,7 +163,7 @@ class Attempts:
         order = order_for(command, secrets, config, folder, left_s, cuda_processes=seen, cores=cores)
         record = msgspec.structs.replace(attempt, devices=part.devices, mps=bool(order.mps), cores=cores)
         self._out.keep(Kept(attempt=record))
-        self._live[attempt.key] = Live()
+        self._live[attempt.key] = Live(command.launch.argv)
         # Before the newcomer starts: from now on measurements are of a shared device.
         self._tenants.tell_co_tenants()
         self._out.add(StartSupervisor(order=order))

@@ -233,6 +233,9 @@ class GpuFault(AgentEvent, frozen=True, kw_only=True):
 class MemoryFree(OfAttempt, frozen=True, kw_only=True):
     """The answer to `AwaitMemory`: its devices have their memory back."""
 
+    cuda: dict[str, str] = {}
+    """Where CUDA was tried since, by UUID: why it does not work there; empty: it does."""
+
 
 class MemoryHeld(OfAttempt, frozen=True, kw_only=True):
     """The other answer to `AwaitMemory`: memory of the attempt's devices is still held long after the
@@ -240,6 +243,8 @@ class MemoryHeld(OfAttempt, frozen=True, kw_only=True):
 
     holders: dict[str, str]
     """By UUID: who, for a person."""
+    cuda: dict[str, str] = {}
+    """As in `MemoryFree`."""
 
 
 AnyAgentEvent = (
@@ -329,6 +334,8 @@ class AwaitMemory(AgentEffect, frozen=True, kw_only=True):
     devices: tuple[Device, ...]
     failed: bool = False
     """It ended by itself, perhaps of a fault that nobody has reported yet."""
+    tries_cuda: bool = False
+    """Whether CUDA works on the devices is to be tried before the answer."""
 
 
 class RemoveAttempt(AgentEffect, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ and one that died by itself around an error that stays in one process counts as 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -28,7 +28,7 @@ from cotenant.agent.daemon.core.edge import GpuFault
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.remembered import BY_XID, Attempt, AttemptKey, Fault, StopAsked
 from cotenant.agent.ipc import Result
-from cotenant.controller.domain import DeviceId, GpuFaultRole, HostReport
+from cotenant.controller.domain import CUDA_NOT_STARTED, DeviceId, GpuFaultRole, HostReport
 
 CONTAINED_S: Final = 60.0
 """A process that dies so soon after an error on its device whose cause is unknown has caused it."""
@@ -42,6 +42,8 @@ _WORDS: Final[dict[str, str]] = {
     "hit": "{why} on {where}, caused by a job beside it ({others})",
     "suspect": "{why} on {where}: this job or one beside it caused it ({others}), nobody knows which",
     "device": "the GPU failed: {why} on {where}",
+    "works": "CUDA was tried on {where} after that and works: does the job change CUDA_VISIBLE_DEVICES, or "
+    "load the libraries of another driver?",
 }
 
 
@@ -118,6 +120,21 @@ def judge_contained(result: Result, fault: Fault) -> Result:
     detail, ours = (f"{fault.why} on {fault.where}; {each}" for each in result.verdict.said)
     verdict = msgspec.structs.replace(result.verdict, detail=detail, ours=ours)
     return msgspec.structs.replace(result, verdict=verdict, gpu_fault="culprit")
+
+
+def judge_cuda(result: Result, tried: Mapping[DeviceId, str], *, by_mps: bool) -> Result:
+    """A result, given what a try of CUDA has found on the attempt's devices after its end: by device why it
+    does not work there; empty: it does. Where it works, a job that says it does not start is why, but for the
+    client of an MPS daemon (`by_mps`), which the try is none of."""
+    broken = sorted(device_id for device_id, why in tried.items() if why)
+    if broken and not result.gpu_fault:
+        return judge_fault(result, Fault(role="device", why=tried[broken[0]], where=", ".join(broken)))
+    if result.gpu_fault or not tried or by_mps or result.verdict.rule != CUDA_NOT_STARTED:
+        return result
+    works = _WORDS["works"].format(where=", ".join(sorted(tried)))
+    detail, ours = (f"{each}; {works}" for each in result.verdict.said)
+    verdict = msgspec.structs.replace(result.verdict, outcome="user-failed", detail=detail, ours=ours)
+    return msgspec.structs.replace(result, verdict=verdict)
 
 
 def own_fault(result: Result, uuids: Sequence[str]) -> GpuFault | None:

@@ -222,6 +222,9 @@ CUDA_PROCESSES: Final = "COTENANT_CUDA_PROCESSES"
 loaders that decode on it, say). A memory limit holds for each client, so the worker's part is divided by
 it."""
 CUDA_PROCESSES_MAX: Final = 64
+MPS_LIMIT_MIB_MIN: Final = 1024
+"""A client with less is believed not to start: torch did not at 700 MiB on a T4 and 790 MiB on an A30
+(k8s-device-plugin #1118), with error 46. Not measured by us."""
 ONE_DEVICE_EACH: Final = (
     "MPS: one daemon per device here (mps.mode = per-device): every worker is LOCAL_RANK 0 and sees one GPU "
     "(who does something once per host goes by RANK % LOCAL_WORLD_SIZE), NCCL's direct transports are off"
@@ -254,7 +257,13 @@ def clients_of(
     shared = [device for device in devices if device.sharing == "mps"]
     if not shared or not config.mps_runtime:
         return Clients()
+    limit_mib = process_limit_mib(command, processes_seen)
     why = _obstacle(command, config, devices, len(shared))
+    if not why and limit_mib is not None and limit_mib < MPS_LIMIT_MIB_MIN:
+        why = (
+            f"each process may take {limit_mib} MiB of device memory, and CUDA is believed not to start "
+            f"as a client with less than {MPS_LIMIT_MIB_MIN} MiB"
+        )
     if why:
         return Clients(why_not=why)
     try:

@@ -19,8 +19,9 @@ import msgspec
 
 from cotenant.agent.daemon.core import reporting
 from cotenant.agent.daemon.core.edge import AwaitMemory, EndLeftovers, GpuFault, MemoryFree, MemoryHeld
-from cotenant.agent.daemon.core.gpu_faults import FaultWitnesses
+from cotenant.agent.daemon.core.gpu_faults import FaultWitnesses, judge_cuda
 from cotenant.agent.daemon.core.notes import Doubted, Kept
+from cotenant.agent.daemon.core.quick_failures import QuickFailures
 from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, DeviceQuarantine, StepBefore
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.tenants import Tenants
@@ -36,6 +37,7 @@ class Teardown:
         self._out = outbox
         self._memory = outbox.memory
         self._faults = FaultWitnesses(self._memory)
+        self._quick = QuickFailures()
 
     def strike(self, fault: GpuFault, now_s: float, *, gone: AttemptKey | None = None) -> None:
         """Every attempt on the devices learns its role; unless the fault is contained it is told to end.
@@ -68,13 +70,19 @@ class Teardown:
         live.releasing, live.ended_s, live.connected = result, now_s, False
         gpus = self._tenants.gpus_of(attempt)
         if not gpus:
-            self._judge(attempt.key)
+            self._judge(attempt.key, {})
             return
         if result.unclean:
             self._doubt(attempt, gpus)
-        failed = result.verdict.outcome in ("user-failed", "infra-failed")
+        asked = self._quick.note_end(attempt, live, result, now_s)
         self._out.add(
-            AwaitMemory(job_id=attempt.job_id, attempt=attempt.attempt, devices=gpus, failed=failed)
+            AwaitMemory(
+                job_id=attempt.job_id,
+                attempt=attempt.attempt,
+                devices=gpus,
+                failed=result.verdict.outcome in ("user-failed", "infra-failed"),
+                tries_cuda=asked or result.verdict.asks_cuda,
+            )
         )
 
     def memory_known(self, answer: MemoryFree | MemoryHeld) -> None:
@@ -88,13 +96,16 @@ class Teardown:
                 self._out.say(
                     f"{name_of(key)}: {uuid}: {who}; the device is not offered until it is free", bad=True
                 )
-        self._judge(key)
+        self._judge(key, answer.cuda)
 
-    def _judge(self, key: AttemptKey) -> None:
-        """The verdict on an end, given every fault that was reported by now."""
-        live = self._tenants.live[key]
+    def _judge(self, key: AttemptKey, cuda: Mapping[str, str]) -> None:
+        """The verdict on an end, given every fault that was reported by now. `cuda`: as in `MemoryFree`."""
+        live, attempt = self._tenants.live[key], self._memory.attempts[key]
         assert live.releasing is not None, f"{name_of(key)} has not ended"
-        self._tell_end(self._memory.attempts[key], self._faults.judge_end(key, live.releasing, live.ended_s))
+        names = {gpu.local: gpu.device_id for gpu in self._tenants.gpus_of(attempt)}
+        tried = {names[uuid]: why for uuid, why in cuda.items() if uuid in names}
+        judged = self._faults.judge_end(key, live.releasing, live.ended_s)
+        self._tell_end(attempt, judge_cuda(judged, tried, by_mps=attempt.mps))
 
     def _doubt(self, attempt: Attempt, gpus: tuple[Device, ...]) -> None:
         """Puts GPUs in quarantine: the attempt's co-clients have to show that the kill did them no harm."""

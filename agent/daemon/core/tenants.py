@@ -46,7 +46,9 @@ class LeaseTold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Live:
-    def __init__(self) -> None:
+    def __init__(self, argv: tuple[str, ...] = ()) -> None:
+        self.argv = argv
+        """The command, if it was started in this agent's life."""
         self.cleaning = False
         self.releasing: Result | None = None
         """How it ended by its supervisor's word, while its devices are waited for."""

@@ -225,13 +225,16 @@ def _row_for(exit_: Exit, ending: Ending) -> ExitRule:
     """What was on a terminal before its end says nothing about that, and who typed there ended it."""
     tail = ending.gone.tails.get(exit_.rank, "")
     error, chain = last_error(tail), chained_errors(tail)
-    by_host = ending.gone.host_oom_kills > 0
+    by_host, in_container = ending.gone.host_oom_kills > 0, ending.order.runtime is not None
     needs = {
         "": True,
         "own-oom": ending.gone.oom_kills > 0,
         "host-oom": by_host,
         "oom-here": by_host and ending.gone.counts_oom,
-        "container": ending.order.runtime is not None,
+        "container": in_container,
+        "cuda": ending.on_cuda and not in_container,
+        "cuda-image": ending.on_cuda and in_container,
+        "mps-limit": any(each.memory_limit_mib for each in ending.order.mps),
         "outside": ending.outside is not None,
     }
     for row in ROWS:

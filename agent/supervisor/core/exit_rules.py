@@ -8,11 +8,11 @@ print the same for reasons of its own (a refused connection), the context is ask
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain import Outcome
+from cotenant.controller.domain import CUDA_NOT_STARTED, Outcome
 
 
 class ExitRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,11 +27,14 @@ class ExitRule(msgspec.Struct, frozen=True, kw_only=True):
     """Searched in the last error of the rank's log."""
     codes: tuple[int, ...] = ()
     signals: tuple[int, ...] = ()
-    need: Literal["", "own-oom", "host-oom", "oom-here", "container", "outside"] = ""
+    need: Literal[
+        "", "own-oom", "host-oom", "oom-here", "container", "outside", "cuda", "cuda-image", "mps-limit"
+    ] = ""
     """own-oom: the kernel killed a process of the attempt at the attempt's own limit. host-oom: one was
     killed on the host for lack of memory meanwhile. oom-here: and the control group says that it was one of
     the attempt's. container: it was to run in one, whose programs keep exit code 125 for themselves. outside:
-    the supervisor was signalled at that time as well, by no process of the job's."""
+    the supervisor was signalled at that time as well, by no process of the job's. cuda: it had GPUs, and ran
+    in no container; cuda-image: it had, and did. mps-limit: an MPS daemon limited its device memory."""
     chained: bool = False
     """`pattern` is also searched in the errors that the last one came from."""
     is_symptom: bool = False
@@ -53,229 +56,234 @@ _KILLED_PROCESS: Final = (
     r"|(?s:torch/utils/data/.*resource_sharer\.py.*(Connection(Reset|Refused)|EOF|FileNotFound)Error)"
 )
 """As torch's DataLoader, subprocess, torch.multiprocessing and torchrun word it."""
+_CUDA_DOES_NOT_START: Final = (
+    r"Unexpected error from cudaGetDeviceCount|No CUDA GPUs are available|Found no NVIDIA driver"
+    r"|CUDA unknown error - this may be due to|CUDA driver initialization failed"
+    r"|[Uu]nable to initialize backend 'cuda'|libcuda\.so\.1: cannot open"
+    r"|NVMLError_LibRmVersionMismatch|Driver/library version mismatch|Failed to initialize NVML"
+)
+"""As torch, JAX and pynvml word it (pytorch #35710, dstack #2348, jax #34113), with codes 3, 100, 101, 802,
+804 and 999 of CUDA. A script that hides its devices from itself ends with the same."""
 _DISTRIBUTED: Final = r"(?s)(?=.*(gloo|c10d|ProcessGroup|torch[./]distributed|torch[./]nn[./]parallel)).*"
 
+
+def _of_job(name: str, text: str, pattern: str = "", **more: Any) -> ExitRule:
+    return ExitRule(name=name, outcome="user-failed", text=text, pattern=pattern, **more)
+
+
+def _of_host(name: str, text: str, pattern: str = "", **more: Any) -> ExitRule:
+    return ExitRule(name=name, outcome="infra-failed", text=text, pattern=pattern, **more)
+
+
 ROWS: Final[tuple[ExitRule, ...]] = (
-    ExitRule(
-        name="own memory limit",
-        outcome="user-failed",
+    _of_job(
+        "own memory limit",
+        "killed for using more host memory than the {host_memory_mib} MiB it may (see --host-mem)",
         signals=(9,),
         need="own-oom",
-        text="killed for using more host memory than the {host_memory_mib} MiB it may (see --host-mem)",
     ),
     # A loader, or a process of a process: whatever its rank made of the loss, this is where it came from.
-    ExitRule(
-        name="a process over its memory limit",
-        outcome="user-failed",
-        need="own-oom",
-        text="one of its processes was killed for using more host memory than the {host_memory_mib} MiB it "
+    _of_job(
+        "a process over its memory limit",
+        "one of its processes was killed for using more host memory than the {host_memory_mib} MiB it "
         "may (see --host-mem); then exit code {code}: {error}",
+        need="own-oom",
     ),
-    ExitRule(
-        name="host out of memory",
-        outcome="infra-failed",
+    _of_host(
+        "host out of memory",
+        "killed: the host ran out of memory (it asked for {host_memory_mib} MiB; see --host-mem)",
         signals=(9,),
         need="host-oom",
-        text="killed: the host ran out of memory (it asked for {host_memory_mib} MiB; see --host-mem)",
     ),
-    ExitRule(
-        name="a process that the host had no memory for",
-        outcome="infra-failed",
-        need="oom-here",
-        text="one of its processes was killed: the host ran out of memory (it asked for {host_memory_mib} "
+    _of_host(
+        "a process that the host had no memory for",
+        "one of its processes was killed: the host ran out of memory (it asked for {host_memory_mib} "
         "MiB; see --host-mem); then exit code {code}: {error}",
+        need="oom-here",
     ),
-    ExitRule(
-        name="a process killed on a host without memory",
-        outcome="infra-failed",
-        pattern=_KILLED_PROCESS,
+    _of_host(
+        "a process killed on a host without memory",
+        "one of its processes was killed, and the host ran out of memory (it asked for "
+        "{host_memory_mib} MiB; see --host-mem): {error}",
+        _KILLED_PROCESS,
         need="host-oom",
         chained=True,
-        text="one of its processes was killed, and the host ran out of memory (it asked for "
-        "{host_memory_mib} MiB; see --host-mem): {error}",
     ),
     # A host that shuts down, or a person who ends all of an account: the only kind that leaves evidence. A
     # signal to the job alone may be its watchdog's, and a job that is run again does its work twice.
-    ExitRule(
-        name="ended from outside",
-        outcome="infra-failed",
-        need="outside",
-        text="{outside} was sent to its supervisor too, from outside of the job (a shutdown of the host?); "
+    _of_host(
+        "ended from outside",
+        "{outside} was sent to its supervisor too, from outside of the job (a shutdown of the host?); "
         "it ended with {status}: {error}",
+        need="outside",
     ),
     # By its command, a person or a guard against lack of memory in user space: nobody signs a SIGKILL. What
     # the kernel has no record of is tried again as often as --retries says.
-    ExitRule(
-        name="killed",
-        outcome="user-failed",
-        signals=(9,),
-        text="killed by SIGKILL, not for memory: the kernel has no record of that",
-    ),
-    ExitRule(
-        name="a process killed",
-        outcome="user-failed",
-        pattern=_KILLED_PROCESS,
+    _of_job("killed", "killed by SIGKILL, not for memory: the kernel has no record of that", signals=(9,)),
+    _of_job(
+        "a process killed",
+        "one of its processes was killed, not for memory (the kernel has no record of it): {error}",
+        _KILLED_PROCESS,
         chained=True,
-        text="one of its processes was killed, not for memory (the kernel has no record of it): {error}",
     ),
-    ExitRule(
-        name="asked to end",
-        outcome="user-failed",
+    _of_job(
+        "asked to end",
+        "ended with {status}, the job's own: nothing beside it was signalled: {error}",
         signals=ASKS_TO_END,
-        text="ended with {status}, the job's own: nothing beside it was signalled: {error}",
     ),
-    ExitRule(
-        name="address in use",
-        outcome="infra-failed",
-        pattern=r"EADDRINUSE|[Aa]ddress already in use",
-        text="an address is already in use (port {port} is the job's own): {error}",
+    _of_host(
+        "address in use",
+        "an address is already in use (port {port} is the job's own): {error}",
+        r"EADDRINUSE|[Aa]ddress already in use",
     ),
-    ExitRule(
-        name="device memory",
-        outcome="user-failed",
-        pattern=r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+    _of_job(
+        "device memory",
+        "out of device memory{cap}: {error}",
+        r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
         r"|CUDA error: out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED",
-        text="out of device memory{cap}: {error}",
         memory="device",
     ),
-    ExitRule(
-        name="GPU fault",
-        outcome="infra-failed",
-        pattern=r"uncorrectable ECC|GPU is lost|fallen off the bus|GPU requires reset|\bXid\b|NVLink error"
+    # Error 46, which CUDA gives under too small a limit in place of 2 (k8s-device-plugin #1118).
+    _of_job(
+        "MPS memory limit",
+        "too little device memory for CUDA to start within the limit of an MPS client{cap}: {error}",
+        r"CUDA-capable device\(s\) is/are busy|CUDA-capable devices are busy"
+        r"|CUDA_ERROR_DEVICE_UNAVAILABLE",
+        need="mps-limit",
+        memory="device",
+    ),
+    _of_host(
+        "GPU fault",
+        "GPU failure: {error}",
+        r"uncorrectable ECC|GPU is lost|fallen off the bus|GPU requires reset|\bXid\b|NVLink error"
         r"|CUDA error: [^\n]*resource configuration|CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"
         r"|CUDA error: (unknown error|all CUDA-capable devices are busy|system not yet initialized"
         r"|no CUDA-capable device|initialization error)|CUDA_ERROR_(DEVICE_UNAVAILABLE|SYSTEM_NOT_READY"
         r"|ECC_UNCORRECTABLE|NOT_INITIALIZED|NO_DEVICE|MPS_\w+)|MPS (server|client|daemon|RPC)",
-        text="GPU failure: {error}",
     ),
     # As CUDA 13's runtime words them (46, 226, 803, 809 and 915); older ones say less of some.
-    ExitRule(
-        name="GPU unavailable",
-        outcome="infra-failed",
-        pattern=r"CUDA-capable device\(s\) is/are busy|peer GPU memory over nvlink or a hardware error"
+    _of_host(
+        "GPU unavailable",
+        "GPU failure: {error}",
+        r"CUDA-capable device\(s\) is/are busy|peer GPU memory over nvlink or a hardware error"
         r"|unsupported display driver / cuda driver|support device connections have been exhausted"
         r"|resources are insufficient or non-applicable for the operation",
-        text="GPU failure: {error}",
+    ),
+    _of_host(CUDA_NOT_STARTED, "CUDA did not start: {error}", _CUDA_DOES_NOT_START, need="cuda"),
+    # What CUDA does outside of a container says nothing of what it does in there.
+    _of_host(
+        "CUDA did not start in its container",
+        "CUDA did not start in its container (a `systemctl daemon-reload` meanwhile takes GPUs from "
+        "containers of old toolkits): {error}",
+        _CUDA_DOES_NOT_START,
+        need="cuda-image",
+    ),
+    _of_job(
+        "driver too old",
+        "its CUDA is newer than this host's driver: install a build for an older CUDA, or ask for a newer "
+        "driver: {error}",
+        r"NVIDIA driver on your system is too old|driver version is insufficient",
+    ),
+    _of_job(
+        "built for other GPUs",
+        "its CUDA code is not built for this type of GPU: install a build that is, or ask for another type "
+        "(--gpu-type): {error}",
+        r"no kernel image is available",
+    ),
+    _of_job(
+        "devices by number",
+        "it reads CUDA_VISIBLE_DEVICES as numbers, and has UUIDs there (numbers: --devices-as index): "
+        "{error}",
+        r"invalid literal for int\(\) with base 10: '(GPU|MIG)-",
     ),
     # All after which a context is of no use: 700, 702, 710 and 714 to 719. Whole phrases, because torch adds
     # advice to every CUDA error, with "device-side assertions" in it.
-    ExitRule(
-        name="kernel error",
-        outcome="user-failed",
-        is_cuda_fault=True,
-        pattern=r"device-side assert triggered|illegal memory access|misaligned address"
+    _of_job(
+        "kernel error",
+        "CUDA error in the program: {error}",
+        r"device-side assert triggered|illegal memory access|misaligned address"
         r"|illegal instruction was encountered|unspecified launch failure"
         r"|CUDA error: (hardware stack error|invalid program counter|the launch timed out and was terminated"
         r"|operation not supported on global/shared address space)"
         r"|CUDA_ERROR_(ILLEGAL_ADDRESS|LAUNCH_TIMEOUT|ASSERT|HARDWARE_STACK_ERROR|ILLEGAL_INSTRUCTION"
         r"|MISALIGNED_ADDRESS|INVALID_ADDRESS_SPACE|INVALID_PC|LAUNCH_FAILED)",
-        text="CUDA error in the program: {error}",
+        is_cuda_fault=True,
     ),
-    ExitRule(
-        name="collective time-out",
-        outcome="infra-failed",
-        is_symptom=True,
-        pattern=r"Watchdog caught collective operation timeout|ncclRemoteError"
+    # Binding or making multicast memory fails with codes 401 and 802 (pytorch #177472, nccl #1788).
+    _of_host(
+        "NCCL multicast",
+        "NCCL failure in NVLink multicast; set NCCL_NVLS_ENABLE=0 (--env) to do without it: {error}",
+        r"\bNVLS\b|NVLink SHARP|cuMulticast",
+    ),
+    _of_host(
+        "collective time-out",
+        "a collective operation did not complete: {error}",
+        r"Watchdog caught collective operation timeout|ncclRemoteError"
         r"|Some NCCL operations have failed",
-        text="a collective operation did not complete: {error}",
+        is_symptom=True,
     ),
-    ExitRule(
-        name="NCCL usage",
-        outcome="user-failed",
-        pattern=r"Duplicate GPU detected|ncclInvalid(Usage|Argument)",
-        text="NCCL refused the configuration: {error}",
+    _of_job(
+        "NCCL usage",
+        "NCCL refused the configuration: {error}",
+        r"Duplicate GPU detected|ncclInvalid(Usage|Argument)",
     ),
-    ExitRule(
-        name="NCCL",
-        outcome="infra-failed",
-        pattern=r"NCCL [Ee]rror|nccl(System|Internal|UnhandledCuda)Error"
+    _of_host(
+        "NCCL",
+        "NCCL failure: {error}",
+        r"NCCL [Ee]rror|nccl(System|Internal|UnhandledCuda)Error"
         r"|NCCL communicator was aborted|ncclCommInit\w* failed",
-        text="NCCL failure: {error}",
     ),
-    ExitRule(
-        name="rendezvous",
-        outcome="infra-failed",
-        is_symptom=True,
-        pattern=r"Rendezvous\w*Error|DistStoreError|DistNetworkError"
+    _of_host(
+        "rendezvous",
+        "the ranks did not find each other: {error}",
+        r"Rendezvous\w*Error|DistStoreError|DistNetworkError"
         r"|client socket has (timed out|failed to connect)|waiting for clients",
-        text="the ranks did not find each other: {error}",
-    ),
-    ExitRule(
-        name="lost peer",
-        outcome="infra-failed",
         is_symptom=True,
-        pattern=_DISTRIBUTED
-        + r"([Cc]onnection (closed|reset|refused|was)|Connect timeout|[Tt]imed out|Socket closed"
+    ),
+    _of_host(
+        "lost peer",
+        "lost the connection to another rank: {error}",
+        _DISTRIBUTED + r"([Cc]onnection (closed|reset|refused|was)|Connect timeout|[Tt]imed out|Socket closed"
         r"|Broken pipe|Software caused connection abort)",
-        text="lost the connection to another rank: {error}",
+        is_symptom=True,
     ),
-    ExitRule(
-        name="shared memory",
-        outcome="infra-failed",
-        pattern=r"insufficient shared memory|No space left on device.*/dev/shm",
-        text="no shared memory left on the host (/dev/shm): {error}",
+    _of_host(
+        "shared memory",
+        "no shared memory left on the host (/dev/shm): {error}",
+        r"insufficient shared memory|No space left on device.*/dev/shm",
     ),
-    ExitRule(
-        name="host memory",
-        outcome="user-failed",
-        pattern=r"\bMemoryError\b|DefaultCPUAllocator: (can't|not enough)"
+    _of_job(
+        "host memory",
+        "out of host memory: {error}",
+        r"\bMemoryError\b|DefaultCPUAllocator: (can't|not enough)"
         r"|Cannot allocate memory",
-        text="out of host memory: {error}",
         memory="host",
     ),
-    ExitRule(
-        name="standard input",
-        outcome="user-failed",
-        pattern=r"EOFError: EOF when reading a line|\bBdbQuit\b",
-        text="it read standard input, which had nothing (more) for it; it has a terminal with `run --pty`, "
+    _of_job(
+        "standard input",
+        "it read standard input, which had nothing (more) for it; it has a terminal with `run --pty`, "
         "and only `cotenant run` passes on a pipe or a file, to one rank (`cotenant run --help`): {error}",
+        r"EOFError: EOF when reading a line|\bBdbQuit\b",
     ),
-    ExitRule(
-        name="import",
-        outcome="user-failed",
-        pattern=r"ModuleNotFoundError|\bImportError\b",
-        text="an import failed: {error}",
-    ),
-    ExitRule(
-        name="no such script",
-        outcome="user-failed",
-        pattern=r"can't open file .*No such file or directory",
-        text="{error}",
-    ),
-    ExitRule(
-        name="container without queues",
-        outcome="infra-failed",
-        codes=(125,),
-        need="container",
-        pattern=r"/dev/mqueue",
-        text="its container could not be started: {error}: as root on {host}: mkdir -p /dev/mqueue && "
+    _of_job("import", "an import failed: {error}", r"ModuleNotFoundError|\bImportError\b"),
+    _of_job("no such script", "{error}", r"can't open file .*No such file or directory"),
+    _of_host(
+        "container without queues",
+        "its container could not be started: {error}: as root on {host}: mkdir -p /dev/mqueue && "
         "mount -t mqueue mqueue /dev/mqueue",
-    ),
-    ExitRule(
-        name="container",
-        outcome="infra-failed",
+        r"/dev/mqueue",
         codes=(125,),
         need="container",
-        text="its container could not be started: {error}; `cotenant doctor` on {host} tries one",
     ),
-    ExitRule(
-        name="command not found",
-        outcome="user-failed",
-        codes=(127,),
-        text="command not found (exit code 127): {error}",
+    _of_host(
+        "container",
+        "its container could not be started: {error}; `cotenant doctor` on {host} tries one",
+        codes=(125,),
+        need="container",
     ),
-    ExitRule(
-        name="not executable",
-        outcome="user-failed",
-        codes=(126,),
-        text="not executable (exit code 126): {error}",
-    ),
-    ExitRule(
-        name="crash",
-        outcome="user-failed",
-        signals=(4, 5, 6, 7, 8, 11, 31),
-        text="crashed with {signal}: {error}",
-    ),
-    ExitRule(name="signal", outcome="user-failed", signals=tuple(range(1, 65)), text="ended by {signal}"),
-    ExitRule(name="exit code", outcome="user-failed", text="exit code {code}: {error}"),
+    _of_job("command not found", "command not found (exit code 127): {error}", codes=(127,)),
+    _of_job("not executable", "not executable (exit code 126): {error}", codes=(126,)),
+    _of_job("crash", "crashed with {signal}: {error}", signals=(4, 5, 6, 7, 8, 11, 31)),
+    _of_job("signal", "ended by {signal}", signals=tuple(range(1, 65))),
+    _of_job("exit code", "exit code {code}: {error}"),
 )

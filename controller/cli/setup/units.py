@@ -51,6 +51,7 @@ def unit_text(daemon: DaemonName, context: UnitContext) -> str:
         "[Unit]",
         f"Description=cotenant {daemon}",
         *(_AFTER_NETWORK if context.is_system else ()),
+        *([_AFTER_CUDA] if context.is_system and daemon == "agent" else ()),
         *(["After=cotenant-controller.service"] if daemon != "controller" else ()),
         "# It recovers in seconds, and jobs need it back: always try again.",
         "StartLimitIntervalSec=0",
@@ -85,8 +86,10 @@ def unit_value(text: str) -> str:
 
 _AFTER_NETWORK: Final = (
     "Wants=network-online.target",
-    "After=network-online.target remote-fs.target nss-user-lookup.target nvidia-persistenced.service",
+    "After=network-online.target remote-fs.target nss-user-lookup.target",
 )
+_AFTER_CUDA: Final = "After=nvidia-persistenced.service nvidia-fabricmanager.service nvidia-imex.service"
+"""Where they are installed. NVML answers before they are up, and on hosts with NVSwitches CUDA does not."""
 _BODIES: Final[dict[DaemonName, str]] = {
     "controller": """\
 # Its children are short calculations, which should end with it.

@@ -19,7 +19,13 @@ from cotenant.agent.daemon.core.edge import (
     MemoryFree,
     StartSupervisor,
 )
-from cotenant.agent.daemon.core.orders import CUDA_PROCESSES, cuda_processes, objection, order_for
+from cotenant.agent.daemon.core.orders import (
+    CUDA_PROCESSES,
+    MPS_LIMIT_MIB_MIN,
+    cuda_processes,
+    objection,
+    order_for,
+)
 from cotenant.agent.ipc import Order, WatchRule, read_record, write_record
 from cotenant.agent.supervisor.processes import Account, environment_of
 from cotenant.checkpoint.device_limit import share_of
@@ -223,6 +229,13 @@ def test_the_planned_part_is_each_clients_limit_on_the_device_that_it_sees() -> 
 def test_a_worker_that_opens_the_gpu_in_several_processes_has_its_part_divided_among_them() -> None:
     order = order_of(start(memory_cap_mib=30_000, env={CUDA_PROCESSES: "4"}))
     assert mps_of(order)["limit"] == "0=7500M"
+
+
+@pytest.mark.parametrize(("cap_mib", "is_client"), [(4 * MPS_LIMIT_MIB_MIN, True), (4_000, False)])
+def test_with_less_than_cuda_needs_to_start_as_a_client_it_takes_turns(cap_mib: int, is_client: bool) -> None:
+    order = order_of(start(memory_cap_mib=cap_mib, env={CUDA_PROCESSES: "4"}))
+    assert bool(order.mps) == is_client
+    assert is_client or "each process may take 1000 MiB of device memory" in order.notes[0]
 
 
 def test_what_an_earlier_attempt_was_seen_to_open_counts_as_well() -> None:

@@ -289,6 +289,8 @@ class Agent:
         log: Path | None = None,
         probe_s: float = QUICK.probe_s,
         patience_s: float = within_s(60.0),
+        tries_cuda: bool = False,
+        busy: Sequence[str] = (),
         **of_the_second: Any,
     ) -> None:
         self.faults: list[GpuFault] = []
@@ -308,6 +310,8 @@ class Agent:
             attempts=tmp_path,
             log=self.said.append,
             timing=msgspec.structs.replace(QUICK, probe_s=probe_s, silent_s=QUICK.silent_s + probe_s),
+            tries_cuda=tries_cuda,
+            busy=busy,
             patience_s=patience_s,
             kernel_log=str(log) if log is not None else "/dev/null",
         )

@@ -9,17 +9,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.ipc import ContainerRuntime, Durable
+from cotenant.agent.ipc import ContainerRuntime, Durable, MpsClient
 from cotenant.agent.supervisor.core.exit_classifier import _TOLD_TO_END, DETAIL_CHARS, decide, error_line
 from cotenant.agent.supervisor.core.exit_rules import ROWS
 from cotenant.agent.supervisor.core.exits import Exit, StartProblem
-from cotenant.controller.domain import JobWords, Launch
+from cotenant.controller.domain import CUDA_NOT_STARTED, JobWords, Launch
 from tests.building.endings import ending_of
 from tests.building.orders import changed
 
 
 def traceback(*lines: str, frames: str = '  File "train.py", line 3, in <module>\n    main()\n') -> str:
     return "epoch 1\nTraceback (most recent call last):\n" + frames + "\n".join(lines) + "\n"
+
+
+COUNT = (
+    "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+    "NumCudaDevices() that might have already set an error? "
+)
 
 
 def python_error(text: str, rank: int = 0) -> tuple[Exit, dict[int, str]]:
@@ -148,6 +154,30 @@ BY_THEMSELVES: dict[str, tuple[int | str, str, str, str, str]] = {
     "a GPU that somebody keeps to himself": (
         1, traceback("torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"),
         "GPU unavailable", "infra-failed", "GPU failure: torch.AcceleratorError",
+    ),
+    "CUDA without a fabric manager": (
+        1, traceback("RuntimeError: " + COUNT + "Error 802: system not yet initialized"),
+        CUDA_NOT_STARTED, "infra-failed", "CUDA did not start: RuntimeError: Unexpected error",
+    ),
+    "CUDA of another time than its driver": (
+        1, traceback("RuntimeError: The NVIDIA driver on your system is too old (found version 12020)."),
+        "driver too old", "user-failed", "its CUDA is newer than this host's driver: install a build for an",
+    ),
+    "CUDA code for other GPUs": (
+        1, traceback("torch.AcceleratorError: CUDA error: no kernel image is available for execution"),
+        "built for other GPUs", "user-failed", "its CUDA code is not built for this type of GPU",
+    ),
+    "a UUID taken for a number": (
+        1, traceback("ValueError: invalid literal for int() with base 10: 'GPU-52a3a85d-3c55-ca3a'"),
+        "devices by number", "user-failed",
+        "it reads CUDA_VISIBLE_DEVICES as numbers, and has UUIDs there (numbers: --devices-as index): Value",
+    ),
+    "multicast that cannot be bound": (
+        1, traceback("torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:94, unhandled",
+                     "ncclUnhandledCudaError: Call to CUDA function failed.", "Last error:",
+                     "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401"),
+        "NCCL multicast", "infra-failed",
+        "NCCL failure in NVLink multicast; set NCCL_NVLS_ENABLE=0 (--env) to do without it: torch",
     ),
     "a wrong index on the GPU": (
         1, traceback("RuntimeError: CUDA error: device-side assert triggered"), "kernel error", "user-failed",
@@ -306,7 +336,7 @@ def test_every_row_of_the_table_has_a_line_here() -> None:
     elsewhere = {"own memory limit", "host out of memory"}
     elsewhere |= {"a process over its memory limit", "a process that the host had no memory for"}
     elsewhere |= {"a process killed on a host without memory", "container", "ended from outside"}
-    elsewhere |= {"container without queues"}
+    elsewhere |= {"container without queues", "CUDA did not start in its container", "MPS memory limit"}
     assert {row.name for row in ROWS} - {line[2] for line in BY_THEMSELVES.values()} == elsewhere
 
 
@@ -592,7 +622,7 @@ CUDA_SAYS = {
 @pytest.mark.parametrize("words", CUDA_SAYS)
 def test_what_cudas_runtime_says(words: str) -> None:
     line = f"torch.AcceleratorError: CUDA error: {words}"
-    row = next(row for row in ROWS if row.pattern and re.search(row.pattern, line))
+    row = next(row for row in ROWS if row.pattern and not row.need and re.search(row.pattern, line))
     assert row.name == CUDA_SAYS[words]
     assert row.is_cuda_fault is (row.name == "kernel error")
 
@@ -607,7 +637,7 @@ ADVICE = (
 @pytest.mark.parametrize(
     ("words", "row"),
     [
-        ("no kernel image is available for execution on the device", "exit code"),
+        ("no kernel image is available for execution on the device", "built for other GPUs"),
         ("invalid device ordinal", "exit code"),
         ("invalid argument", "exit code"),
         ("an illegal memory access was encountered", "kernel error"),
@@ -643,3 +673,51 @@ def test_what_everybody_reads_of_an_end_has_no_word_of_its_ranks(cause: Any) -> 
     status = {"failed": ("Marker: disk full",), "went_otherwise": "" if cause else "Marker differs"}
     verdict = decide(ending_of(Exit(rank=0, exit_code=1), cause=cause, status=status))
     assert verdict.ours and "Marker" not in verdict.ours
+
+
+NOT_STARTED = (
+    "RuntimeError: " + COUNT + "Error 802: system not yet initialized",
+    "RuntimeError: " + COUNT + "Error 804: forward compatibility was attempted on non supported HW",
+    "RuntimeError: " + COUNT + "Error 101: invalid device ordinal",
+    "RuntimeError: " + COUNT + "Error 3: initialization error",
+    "RuntimeError: " + COUNT + "Error 999: unknown error",
+    "RuntimeError: No CUDA GPUs are available",
+    "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing",
+    "RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu.",
+    "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+    "pynvml.NVMLError_LibRmVersionMismatch: Driver/library version mismatch",
+    "RuntimeError: Failed to initialize NVML: Unknown Error",
+    "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory",
+)
+
+
+@pytest.mark.parametrize("text", NOT_STARTED)
+def test_words_that_cuda_does_not_start_ask_for_a_try_where_there_is_a_gpu(text: str) -> None:
+    exit_, gone = Exit(rank=0, exit_code=1), {"tails": {0: traceback(text)}}
+    verdict = decide(ending_of(exit_, gone=gone))
+    assert (verdict.rule, verdict.outcome, verdict.asks_cuda) == (CUDA_NOT_STARTED, "infra-failed", True)
+    plain = decide(ending_of(exit_, on_cuda=False, gone=gone))
+    assert (plain.outcome, plain.asks_cuda) == ("user-failed", False), "on CPU slots there is no GPU to blame"
+    ended = ending_of(exit_, gone=gone)
+    runtime = ContainerRuntime(name="podman", program="podman")
+    contained = decide(msgspec.structs.replace(ended, order=changed(ended.order, runtime=runtime)))
+    assert contained.rule == "CUDA did not start in its container" and not contained.asks_cuda
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+        "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
+    ],
+)
+def test_error_46_within_an_mps_limit_is_too_little_memory_and_else_a_failure_of_the_gpu(text: str) -> None:
+    ended = ending_of(Exit(rank=0, exit_code=1), gone={"tails": {0: traceback(text)}})
+    client = MpsClient(pipe_directory="/run/c/mps/1", device_uuid="", memory_limit_mib=700)
+    limited = decide(msgspec.structs.replace(ended, order=changed(ended.order, mps=(client,))))
+    assert (limited.outcome, limited.out_of_memory) == ("user-failed", True)
+    assert limited.detail.startswith("too little device memory for CUDA to start within the limit of an MPS")
+    free = msgspec.structs.replace(client, memory_limit_mib=None)
+    for clients in ((), (free,)):
+        verdict = decide(msgspec.structs.replace(ended, order=changed(ended.order, mps=clients)))
+        assert (verdict.outcome, verdict.out_of_memory, verdict.asks_cuda) == ("infra-failed", False, True)

@@ -17,6 +17,7 @@ from cotenant.controller.sim.world.overheads import (
     PARAMETERS,
     START_UP_S,
     WARM_START_UP_RATIO,
+    Overhead,
     Overheads,
     launch_overheads,
     modelled_overhead,
