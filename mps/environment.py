@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Final
 
 PREFIX = "CUDA_MPS_"
 PIPE_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
@@ -23,6 +24,10 @@ PINNED_DEVICE_MEM_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 CLIENT_PRIORITY = "CUDA_MPS_CLIENT_PRIORITY"
 PROTOCOL_VERSION = "CUDA_MPS_PROTOCOL_VERSION"
 """Of a daemon; older programs ignore it."""
+
+NOT_A_CLIENT: Final[dict[str, str]] = {PIPE_DIRECTORY: "/nonexistent/mps"}
+"""For every process that is to be no client. Without the variable CUDA looks in /tmp/nvidia-mps, and any
+daemon that listens there takes the process in; with a folder that cannot exist it uses the GPU itself."""
 
 PRIORITY_NORMAL = 0
 PRIORITY_BELOW_NORMAL = 1
