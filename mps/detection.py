@@ -22,6 +22,7 @@ from typing import Literal
 
 from cotenant.mps.answers import control_version
 from cotenant.mps.environment import pipe_directory
+from cotenant.mps.ownership import closed_folder
 from cotenant.mps.process import CONTROL as CONTROL
 
 CAPABILITY_MIN = (7, 0)
@@ -50,6 +51,9 @@ class DetectedHost:
     runtime_writable: bool
     uid: int
     allowed: bool = True
+    closed: str = ""
+    """For root, whose daemons serve others: the first folder on the way to `runtime` that only its owner may
+    enter; empty: none."""
     is_fake: bool = False
     """The control program is a stand-in for tests, by its own word: no record made with it counts."""
 
@@ -148,6 +152,7 @@ def look(runtime: PurePosixPath, *, allowed: bool = True, search_path: str | Non
         runtime_writable=_writable(runtime),
         uid=os.getuid(),
         allowed=allowed,
+        closed=closed_folder(runtime) if os.geteuid() == 0 else "",
         is_fake=FAKE_MARK in said,
     )
 

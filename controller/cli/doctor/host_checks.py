@@ -341,6 +341,12 @@ def mps(facts: DoctorFacts) -> Check | None:
     if refused:
         without = ", ".join(f"{gpu.index} ({reason.replace(gpu.uuid, 'it')})" for gpu, reason in refused)
         return Check("MPS", "warn", f"{words}; not on GPU {without}", "co-tenants time-slice there")
+    if facts.mps.closed:
+        found = (
+            f"{words}; {facts.mps.closed} is closed to the jobs of other accounts than root, which time-slice"
+        )
+        step = enabling.open_folder(facts.mps.closed, facts.files)
+        return Check("MPS", "warn", found, step.todo, step.command)
     return Check("MPS", "ok", words)
 
 
