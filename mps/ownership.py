@@ -240,8 +240,8 @@ def make_folder(path: Path, mode: int) -> None:
 
 
 def closed_folder(path: PurePosixPath) -> str:
-    """The first folder on the way that its owner alone may enter; empty: none. One that a group may enter counts
-    as open: who is in the group is not known here."""
+    """The first folder on the way that its owner alone may enter; empty: none. One that a group may enter
+    counts as open: who is in the group is not known here."""
     for each in (*reversed(path.parents), path):
         if os.path.exists(each) and not os.stat(each).st_mode & 0o011:
             return str(each)

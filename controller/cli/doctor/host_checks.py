@@ -15,7 +15,7 @@ from cotenant.controller.cli.doctor import enabling
 from cotenant.controller.cli.doctor.check import Check, CheckResult, DoctorFacts
 from cotenant.controller.cli.doctor.containers import QUEUES
 from cotenant.controller.cli.doctor.enabling import EnablingStep
-from cotenant.controller.cli.doctor.surroundings import Folder, SeenProcess, Torch, unit_of
+from cotenant.controller.cli.doctor.surroundings import DEFAULT_PIPES, Folder, SeenProcess, Torch, unit_of
 from cotenant.controller.domain import HostState
 from cotenant.controller.present.units import plural, size
 from cotenant.controller.system.paths import NETWORK_DISKS
@@ -259,21 +259,26 @@ def container(facts: DoctorFacts) -> Check | None:
 
 
 def mps_neighbours(facts: DoctorFacts) -> Check | None:
-    """MPS daemons that are not ours: a GPU that they hold in EXCLUSIVE_PROCESS mode is closed to us."""
-    others = facts.around.mps_daemons
-    if not others or not facts.driver.gpus:
+    """MPS daemons that are not ours, and what one has left where CUDA looks by default. Our jobs look nowhere
+    but where the agent says, and its clients and they take turns."""
+    others, left = facts.around.mps_daemons, facts.around.mps_left_by
+    if not facts.driver.gpus or not (others or left):
         return None
+    if not others:
+        found = f"{DEFAULT_PIPES} is left over from a daemon of {left}: none listens there"
+        return Check("other MPS", "ok", f"{found}, and no job looks there")
     words = ", ".join(f"pid {each.pid} of {each.user or 'somebody'} ({_pipes(each)})" for each in others)
     found = (
-        f"MPS daemons that are not ours: {words}: jobs under them and ours time-slice, and a GPU that they "
-        "hold in EXCLUSIVE_PROCESS mode is closed to us"
+        f"MPS daemons that are not ours: {words}: no job of ours becomes a client, they take turns with theirs; "
+        f"a program outside cotenant becomes one in {DEFAULT_PIPES} without asking; and a GPU that they hold in "
+        "EXCLUSIVE_PROCESS mode is closed to us"
     )
     step = enabling.quit_mps(others[0], facts.files)
     return Check("other MPS", "warn", found, step.todo, step.command)
 
 
 def _pipes(daemon: SeenProcess) -> str:
-    return daemon.pipes or "its pipe directory cannot be read"
+    return f"{daemon.pipes or 'its pipe directory cannot be read'}, since {daemon.since}"
 
 
 def dcgm_neighbours(facts: DoctorFacts) -> Check | None:

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -40,6 +41,8 @@ class SeenProcess(msgspec.Struct, frozen=True, kw_only=True):
     words: tuple[str, ...] = ()
     pipes: str | None = None
     """The pipe directory of an MPS daemon; None: its environment cannot be read."""
+    since: str = ""
+    """When it started, in local time."""
     parent: int = 0
     memory_mib: float = 0.0
     """Resident memory of a fork server, shared pages included."""
@@ -117,6 +120,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     torch: Torch | None = None
     mps_daemons: tuple[SeenProcess, ...] = ()
     """MPS control daemons that no agent of ours has started."""
+    mps_left_by: str = ""
+    """Whose control socket is where CUDA looks by default, whether a daemon listens there or not."""
     hostengines: tuple[SeenProcess, ...] = ()
     """Processes that watch DCGM's profiling counters: host engines, and exporters with their own engine."""
     fork_servers: tuple[SeenProcess, ...] = ()
@@ -155,6 +160,7 @@ def look_around(
         folders=tuple(_folders(loaded, root)),
         torch=_torch(root, os.environ),
         mps_daemons=tuple(each for each in seen if _is(each, MPS_CONTROL) and not _is_ours(each, runtime)),
+        mps_left_by=_owner(root / DEFAULT_PIPES[1:] / "control"),
         hostengines=tuple(each for each in seen if _is(each, HOSTENGINE, "dcgm-exporter")),
         fork_servers=tuple(
             each
@@ -222,7 +228,7 @@ def running() -> list[SeenProcess]:
     import psutil
 
     found = []
-    for process in psutil.process_iter(["cmdline", "username", "uids", "ppid"]):
+    for process in psutil.process_iter(["cmdline", "username", "uids", "ppid", "create_time"]):
         words = tuple(process.info["cmdline"] or ())[:WORDS_MAX]
         each = SeenProcess(pid=process.pid, words=words)
         wanted = _is_agent(each) or _is_fork_server(each)
@@ -241,6 +247,7 @@ def running() -> list[SeenProcess]:
                 uid=-1 if uids is None else uids.real,
                 words=words,
                 pipes=pipes,
+                since=time.strftime("%F %H:%M", time.localtime(process.info["create_time"])),
                 parent=process.info["ppid"] or 0,
                 memory_mib=memory_mib,
             )
@@ -395,6 +402,16 @@ def _entries(folder: Path) -> list[Path]:
         return list(folder.iterdir())
     except OSError:
         return []
+
+
+def _owner(path: Path) -> str:
+    """The account that a file belongs to; empty: there is no file."""
+    try:
+        return path.owner()
+    except OSError:
+        return ""
+    except KeyError:
+        return f"uid {path.stat().st_uid}"
 
 
 def _text(path: Path) -> str:

@@ -7,6 +7,7 @@ the GPUs is a tree of files in a temporary folder, or said by hand where a file 
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import subprocess
 import sys
@@ -63,7 +64,12 @@ JOURNAL: Final = msgspec.structs.replace(
     STATE, role="journal", setting="controller.state_dir", filesystem="nfs4"
 )
 DAEMON: Final = SeenProcess(
-    pid=4711, user="bob", uid=1001, words=("nvidia-cuda-mps-control", "-d"), pipes="/tmp/nvidia-mps"
+    pid=4711,
+    user="bob",
+    uid=1001,
+    words=("nvidia-cuda-mps-control", "-d"),
+    pipes="/tmp/nvidia-mps",
+    since="2026-11-30 09:12",
 )
 ENGINE: Final = SeenProcess(pid=50, user="root", words=("/usr/bin/nv-hostengine", "-n"))
 EXPORTER: Final = SeenProcess(pid=51, user="root", words=("/usr/bin/dcgm-exporter",))
@@ -161,9 +167,12 @@ SITUATIONS: Final[dict[str, Situation]] = {
         (*H100, "gpu 0 persistence 0"), {"is_debian": True},
     ),
     "somebody else's MPS daemon": S(
-        "other MPS", "warn", "pid 4711 of bob (/tmp/nvidia-mps)",
+        "other MPS", "warn", "pid 4711 of bob (/tmp/nvidia-mps, since 2026-11-30 09:12): no job of ours",
         "echo quit | sudo -u bob env CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps nvidia-cuda-mps-control",
         around={"mps_daemons": (DAEMON,)},
+    ),
+    "what an MPS daemon has left behind": S(
+        "other MPS", "ok", "/tmp/nvidia-mps is left over from a daemon of bob", around={"mps_left_by": "bob"}
     ),
     "somebody else's MPS daemon, for root": S(
         "other MPS", "warn", "pid 4711 of bob",
@@ -172,6 +181,10 @@ SITUATIONS: Final[dict[str, Situation]] = {
     ),
     "MPS under WSL": S(
         "MPS", "ok", "none: this is WSL", around={"wsl": True}, mps={"control_path": None}
+    ),
+    "a way to MPS daemons that is closed to others": S(
+        "MPS", "warn", "/srv/x is closed to the jobs of other accounts", "sudo chmod o+x /srv/x",
+        mps={"closed": "/srv/x"},
     ),
     "no MPS program": S(
         "MPS", "warn", "none: ", "", mps={"control_path": None}, todo="until then co-tenants time-slice",
@@ -454,6 +467,7 @@ def test_surroundings_are_read_from_files(tmp_path: Path, monkeypatch: pytest.Mo
         "sys/fs/cgroup/cgroup.controllers": "cpu memory",
         "sys/class/infiniband/mlx5_0/node_guid": "x",
         "sys/module/nvidia_peermem/refcnt": "0",
+        "tmp/nvidia-mps/control": "",
         "env/lib/python3.12/site-packages/torch/version.py": "__version__ = '2.11.0'\n"
         "debug = False\ncuda: Optional[str] = '12.8'\n",
     }
@@ -479,6 +493,7 @@ def test_surroundings_are_read_from_files(tmp_path: Path, monkeypatch: pytest.Mo
     assert (found.cgroup.version, found.cgroup.path) == (2, "/system.slice/cotenant-agent.service")
     assert found.torch == Torch(version="2.11.0", cuda=(12, 8), place="/env")
     assert found.mps_daemons == (DAEMON,), "neither our own daemon nor a front end that asks one"
+    assert found.mps_left_by == pwd.getpwuid(os.getuid()).pw_name
     assert found.hostengines == (ENGINE,)
 
 
