@@ -540,7 +540,7 @@ def test_questions_of_eight_processes_are_all_answered(best: Place) -> None:
     assert [asker.communicate()[0] for asker in askers] == ["[100.0, 100.0]\n"] * 8
 
 
-def test_who_never_gets_a_turn_is_told_so(keeper: Owner, best: Place) -> None:
+def test_who_never_gets_a_turn_is_told_so_once_with_who_holds_the_lock(keeper: Owner, best: Place) -> None:
     keeper.look()
     command = ("flock", str(lock_path(PurePosixPath(best.pipe))), "sh", "-c", "echo mine; exec sleep 1000")
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as holder:
@@ -549,8 +549,12 @@ def test_who_never_gets_a_turn_is_told_so(keeper: Owner, best: Place) -> None:
         waiting = ControlChannel(
             pipe_directory=PurePosixPath(best.pipe), program=best.program, lock_wait_s=0.05
         )
-        with pytest.raises(LockBusy):
+        with pytest.raises(LockBusy, match=f"held all the time .by pid {holder.pid}"):
             waiting.ask("get_server_list")
+        keeper.daemon._channel.lock_wait_s = 0.05
+        (note,) = keeper.look().said
+        assert f"{lock_path(PurePosixPath(best.pipe))} is held all the time (by pid {holder.pid}" in note
+        assert (keeper.look().said, keeper.look().shares) == ((), True)
         os.killpg(holder.pid, signal.SIGKILL)
     assert server_list(best.channel) == ()
 

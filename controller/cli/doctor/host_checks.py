@@ -259,18 +259,18 @@ def container(facts: DoctorFacts) -> Check | None:
 
 
 def mps_neighbours(facts: DoctorFacts) -> Check | None:
-    """MPS daemons that are not ours, and what one has left where CUDA looks by default. Our jobs look nowhere
-    but where the agent says, and its clients and they take turns."""
+    """MPS daemons that are not ours, and what one has left where CUDA looks by default. A GPU job of ours looks
+    only where its agent says."""
     others, left = facts.around.mps_daemons, facts.around.mps_left_by
     if not facts.driver.gpus or not (others or left):
         return None
     if not others:
         found = f"{DEFAULT_PIPES} is left over from a daemon of {left}: none listens there"
-        return Check("other MPS", "ok", f"{found}, and no job looks there")
+        return Check("other MPS", "ok", f"{found}, and no GPU job of ours looks there")
     words = ", ".join(f"pid {each.pid} of {each.user or 'somebody'} ({_pipes(each)})" for each in others)
     found = (
-        f"MPS daemons that are not ours: {words}: no job of ours becomes a client, they take turns with theirs; "
-        f"a program outside cotenant becomes one in {DEFAULT_PIPES} without asking; and a GPU that they hold in "
+        f"MPS daemons that are not ours: {words}: no GPU job of ours becomes their client, they take turns; "
+        f"other programs become one without asking ({DEFAULT_PIPES}); and a GPU that they hold in "
         "EXCLUSIVE_PROCESS mode is closed to us"
     )
     step = enabling.quit_mps(others[0], facts.files)

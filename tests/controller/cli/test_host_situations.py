@@ -167,7 +167,7 @@ SITUATIONS: Final[dict[str, Situation]] = {
         (*H100, "gpu 0 persistence 0"), {"is_debian": True},
     ),
     "somebody else's MPS daemon": S(
-        "other MPS", "warn", "pid 4711 of bob (/tmp/nvidia-mps, since 2026-11-30 09:12): no job of ours",
+        "other MPS", "warn", "pid 4711 of bob (/tmp/nvidia-mps, since 2026-11-30 09:12): no GPU job of ours",
         "echo quit | sudo -u bob env CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps nvidia-cuda-mps-control",
         around={"mps_daemons": (DAEMON,)},
     ),
