@@ -18,9 +18,9 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from cotenant.mps import process
 from cotenant.mps.answers import (
@@ -204,18 +204,8 @@ def _lock(file: int, path: PurePosixPath, deadline_s: float) -> None:
             return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() + pause_s > deadline_s:
-                raise LockBusy(f"{path} is held all the time ({_holders(file)})") from None
+                raise LockBusy(f"{path} is held all the time ({process.lock_holders(file)})") from None
         time.sleep(pause_s)
-
-
-def _holders(file: int) -> str:
-    """Who has a lock on it now, as the kernel lists them."""
-    inode, locks = f":{os.fstat(file).st_ino}", ""
-    with suppress(OSError):  # A kernel that does not list locks.
-        locks = Path("/proc/locks").read_text()
-    lines = [line.split() for line in locks.splitlines()]
-    pids = sorted({fields[4] for fields in lines if fields[1] == "FLOCK" and fields[5].endswith(inode)})
-    return f"by pid {', '.join(pids)}" if pids else "by an unknown process"
 
 
 def _pauses() -> Iterator[float]:

@@ -259,8 +259,8 @@ def container(facts: DoctorFacts) -> Check | None:
 
 
 def mps_neighbours(facts: DoctorFacts) -> Check | None:
-    """MPS daemons that are not ours, and what one has left where CUDA looks by default. A GPU job of ours looks
-    only where its agent says."""
+    """MPS daemons that are not ours, and what one has left where CUDA looks by default. Our GPU jobs look
+    only where their agent says."""
     others, left = facts.around.mps_daemons, facts.around.mps_left_by
     if not facts.driver.gpus or not (others or left):
         return None
