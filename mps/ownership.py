@@ -262,7 +262,7 @@ def _close_to_others(folder: Path, uid: int) -> None:
     folder.chmod(0o700)
     if uid == 0:
         return
-    if closed := closed_folder(folder.parent):
+    if closed := closed_folder(PurePosixPath(folder.parent)):
         raise NotStarted(f"{closed} is closed to uid {uid}: chmod o+x it, or set mps.runtime_dir")
     # Tag, rights, account: owner, the account, group, mask (what the account may have at most), others.
     entries = ((1, 7, _NOBODY), (2, 5, uid), (4, 0, _NOBODY), (16, 5, _NOBODY), (32, 0, _NOBODY))
