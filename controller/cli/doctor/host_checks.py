@@ -347,11 +347,9 @@ def mps(facts: DoctorFacts) -> Check | None:
         without = ", ".join(f"{gpu.index} ({reason.replace(gpu.uuid, 'it')})" for gpu, reason in refused)
         return Check("MPS", "warn", f"{words}; not on GPU {without}", "co-tenants time-slice there")
     if facts.mps.closed:
-        found = (
-            f"{words}; {facts.mps.closed} is closed to the jobs of other accounts than root, which time-slice"
-        )
+        words += f"; jobs of other accounts than root time-slice, since {facts.mps.closed} is closed to them"
         step = enabling.open_folder(facts.mps.closed, facts.files)
-        return Check("MPS", "warn", found, step.todo, step.command)
+        return Check("MPS", "warn", words, step.todo, step.command)
     return Check("MPS", "ok", words)
 
 

@@ -464,6 +464,7 @@ def test_each_users_daemon_is_there_before_a_first_job_of_theirs_and_goes_after_
     place: Place,
 ) -> None:
     scene = Scene(place, uuids=(A, B), one_uid=False)
+    place.base.chmod(0o711)
     theirs = scene.setup.spec_of_user(1001)
     assert theirs is not None
     scene.pipe = Path(theirs.pipe_directory)

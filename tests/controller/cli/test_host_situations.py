@@ -183,7 +183,7 @@ SITUATIONS: Final[dict[str, Situation]] = {
         "MPS", "ok", "none: this is WSL", around={"wsl": True}, mps={"control_path": None}
     ),
     "a way to MPS daemons that is closed to others": S(
-        "MPS", "warn", "/srv/x is closed to the jobs of other accounts", "sudo chmod o+x /srv/x",
+        "MPS", "warn", "other accounts than root time-slice, since /srv/x is closed", "sudo chmod o+x /srv/x",
         mps={"closed": "/srv/x"},
     ),
     "no MPS program": S(
