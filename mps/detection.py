@@ -29,9 +29,6 @@ CAPABILITY_MIN = (7, 0)
 """Volta: before it, clients shared one address space and had no limits of their own."""
 MACHINES = ("x86_64", "aarch64")
 VERSION_TIMEOUT_S = 5.0
-STATIC_PARTITIONING_SINCE = (13, 1)
-"""Ampere."""
-VERSION_3_SINCE = (13, 4)
 
 COMPUTE_MODE_PROHIBITED = 2
 FAKE_MARK = "fake"
@@ -87,26 +84,6 @@ def verdict(host: DetectedHost, device: DetectedDevice | None = None) -> MpsVerd
     if host.is_fake:
         version = "a stand-in for tests: nothing that is measured with it counts"
     return MpsVerdict(usable=True, reason=f"{CONTROL} at {host.control_path} ({version})")
-
-
-def has_static_partitioning(host: DetectedHost) -> bool:
-    """Whether the binary is known to offer `sm_partition`. The daemon's own answer still decides."""
-    return host.version is not None and host.version >= STATIC_PARTITIONING_SINCE
-
-
-def has_version_3(host: DetectedHost) -> bool:
-    """Whether the binary is known to offer the version 3 interface. Every daemon of ours speaks version 2."""
-    return host.version is not None and host.version >= VERSION_3_SINCE
-
-
-def interfaces(host: DetectedHost) -> str:
-    """What the control program offers beside what is always used, for a person."""
-    known = (
-        ("static partitions (not used)", has_static_partitioning(host)),
-        ("interface version 3 (not needed)", has_version_3(host)),
-    )
-    offered = [name for name, has in known if has]
-    return f"interface version 2; also offered: {', '.join(offered)}" if offered else "interface version 2"
 
 
 def _host_obstacle(host: DetectedHost) -> str | None:

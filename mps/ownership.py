@@ -18,8 +18,8 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any
 
 from cotenant.mps import process
 from cotenant.mps.environment import PIPE_DIRECTORY, PROTOCOL_VERSION, check_directory, drop_mps_variables
@@ -54,7 +54,7 @@ class Ownership:
         self._owner = owner
         self._path = pipe_directory.parent / f"{pipe_directory.name}{SUFFIX}"
         try:
-            make_folder(Path(self._path.parent), _mode())
+            _make_folder(Path(self._path.parent))
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             self._file = os.open(self._path, flags, 0o600)
         except OSError as error:
@@ -213,7 +213,7 @@ def _make_folders(spec: Spec) -> str:
         NotStarted: the pipe directory cannot be made, or not closed to others.
     """
     try:
-        make_folder(Path(spec.pipe_directory), _mode())
+        _make_folder(Path(spec.pipe_directory))
         if os.geteuid() == 0 and spec.client_uid is not None:
             _close_to_others(Path(spec.pipe_directory), spec.client_uid)
     except OSError as error:
@@ -226,30 +226,21 @@ def _make_folders(spec: Spec) -> str:
     return ""
 
 
-def _mode() -> int:
-    return 0o755 if os.geteuid() == 0 else 0o700
-
-
-def make_folder(path: Path, mode: int) -> None:
-    """Makes a folder and those above it that are missing, of this mode whatever the umask is."""
-    for each in reversed([each for each in path.parents if not each.exists()]):
-        each.mkdir(exist_ok=True)
+def _make_folder(path: Path) -> None:
+    """Makes a folder and those above it that are missing; whatever the umask is, clients may enter root's."""
+    mode = 0o755 if os.geteuid() == 0 else 0o700
+    for each in (*reversed([each for each in path.parents if not each.exists()]), path):
+        each.mkdir(0o700, exist_ok=True)
         each.chmod(mode)
-    path.mkdir(exist_ok=True)
-    path.chmod(mode)
 
 
-def closed_folder(path: PurePosixPath) -> str:
+def closed_folder(path: PurePath) -> str:
     """The first folder on the way that its owner alone may enter; empty: none. One that a group may enter
     counts as open: who is in the group is not known here."""
     for each in (*reversed(path.parents), path):
         if os.path.exists(each) and not os.stat(each).st_mode & 0o011:
             return str(each)
     return ""
-
-
-_ACCESS_LIST: Final = "system.posix_acl_access"
-_NOBODY: Final = 0xFFFF_FFFF
 
 
 def _close_to_others(folder: Path, uid: int) -> None:
@@ -262,13 +253,14 @@ def _close_to_others(folder: Path, uid: int) -> None:
     folder.chmod(0o700)
     if uid == 0:
         return
-    if closed := closed_folder(PurePosixPath(folder.parent)):
+    if closed := closed_folder(folder.parent):
         raise NotStarted(f"{closed} is closed to uid {uid}: chmod o+x it, or set mps.runtime_dir")
     # Tag, rights, account: owner, the account, group, mask (what the account may have at most), others.
-    entries = ((1, 7, _NOBODY), (2, 5, uid), (4, 0, _NOBODY), (16, 5, _NOBODY), (32, 0, _NOBODY))
+    none = 0xFFFF_FFFF
+    entries = ((1, 7, none), (2, 5, uid), (4, 0, none), (16, 5, none), (32, 0, none))
     packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
     try:
-        os.setxattr(folder, _ACCESS_LIST, packed)
+        os.setxattr(folder, "system.posix_acl_access", packed)
     except OSError as error:
         why = f"{folder} takes no access control list for uid {uid} ({error.strerror})"
         raise NotStarted(f"{why}: set mps.runtime_dir to a folder on a tmpfs") from None

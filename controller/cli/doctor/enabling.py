@@ -156,13 +156,6 @@ def close_files(paths: Sequence[str], host: HostFiles) -> EnablingStep:
     )
 
 
-def open_folder(path: str, host: HostFiles) -> EnablingStep:
-    return EnablingStep(
-        "let them through, or set mps.runtime_dir",
-        privileged_command(f"sudo chmod o+x {shlex.quote(path)}", host),
-    )
-
-
 def quit_mps(daemon: SeenProcess, host: HostFiles) -> EnablingStep:
     """The step by which the owner of an MPS daemon asks it to end: it waits for its clients."""
     if daemon.pipes is None or not daemon.user:

@@ -23,12 +23,12 @@ import msgspec
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import user_endpoint
 from cotenant.controller.system.settings import LoadedSettings
+from cotenant.mps.environment import PIPE_DIRECTORY
+from cotenant.mps.process import CONTROL as MPS_CONTROL
 
 SYSTEMCTL_S_MAX: Final = 5.0
 WORDS_MAX: Final = 16
-MPS_CONTROL: Final = "nvidia-cuda-mps-control"
 HOSTENGINE: Final = "nv-hostengine"
-PIPE_DIRECTORY: Final = "CUDA_MPS_PIPE_DIRECTORY"
 DEFAULT_PIPES: Final = "/tmp/nvidia-mps"
 
 
@@ -120,8 +120,6 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     torch: Torch | None = None
     mps_daemons: tuple[SeenProcess, ...] = ()
     """MPS control daemons that no agent of ours has started."""
-    mps_left_by: str = ""
-    """Whose control socket is where CUDA looks by default, whether a daemon listens there or not."""
     hostengines: tuple[SeenProcess, ...] = ()
     """Processes that watch DCGM's profiling counters: host engines, and exporters with their own engine."""
     fork_servers: tuple[SeenProcess, ...] = ()
@@ -160,7 +158,6 @@ def look_around(
         folders=tuple(_folders(loaded, root)),
         torch=_torch(root, os.environ),
         mps_daemons=tuple(each for each in seen if _is(each, MPS_CONTROL) and not _is_ours(each, runtime)),
-        mps_left_by=_owner(root / DEFAULT_PIPES[1:] / "control"),
         hostengines=tuple(each for each in seen if _is(each, HOSTENGINE, "dcgm-exporter")),
         fork_servers=tuple(
             each
@@ -402,16 +399,6 @@ def _entries(folder: Path) -> list[Path]:
         return list(folder.iterdir())
     except OSError:
         return []
-
-
-def _owner(path: Path) -> str:
-    """The account that a file belongs to; empty: there is no file."""
-    try:
-        return path.owner()
-    except OSError:
-        return ""
-    except KeyError:
-        return f"uid {path.stat().st_uid}"
 
 
 def _text(path: Path) -> str:
