@@ -27,7 +27,6 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.ipc import WarmOffer
-from cotenant.mps.environment import NOT_A_CLIENT
 
 # --- Who may share one -----------------------------------------------------------------------------
 
@@ -90,10 +89,10 @@ class ServerKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def early(env: Mapping[str, str]) -> dict[str, str]:
-    """What a server gets of a rank's environment. The server itself is no client of MPS; a rank may be."""
+    """What a server gets of a rank's environment."""
     return {
         name: value for name, value in env.items() if name not in LATE and not name.startswith(LATE_PREFIXES)
-    } | NOT_A_CLIENT
+    }
 
 
 # --- Which there are -------------------------------------------------------------------------------
