@@ -122,11 +122,6 @@ def parent_of(pid: int) -> int | None:
     return None if fields is None else int(fields[1])
 
 
-def children_of(pid: int) -> tuple[int, ...]:
-    """The child processes of a process that are no zombies."""
-    return tuple(each for each in _pids() if parent_of(each) == pid and identity_of(each) is not None)
-
-
 def lock_holders(file: int) -> str:
     """Who has locked an open file with `flock`, as the kernel lists them, for a person."""
     inode, text = f":{os.fstat(file).st_ino}", ""
