@@ -24,6 +24,7 @@ from cotenant.controller.system.diagnostics import STANDARD_OUTPUT, say, take_st
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.sections import Settings
 from cotenant.controller.system.settings import SettingsError, load
+from cotenant.mps.environment import NOT_A_CLIENT
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -39,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.umask(
         0o022
     )  # The code that makes a file sets its mode; folders that jobs walk through must stay open.
+    os.environ.update(NOT_A_CLIENT)  # What the agent starts to look at GPUs is no tenant of any MPS daemon.
     try:
         loaded = load(flags_of(options), options.settings or None)
         every_s = loaded.settings.checkpoint.every_s

@@ -99,7 +99,7 @@ def test_torch_s_fraction_is_met_without_mps(cuda: Device, tmp_path: Path, measu
 
 def test_priority_of_clients(cuda: Device, mps: PrivateMps, seconds: float, measured: Measure) -> None:
     """A hint to the hardware: recorded, not asserted."""
-    low = mps.environment(ClientLimits(priority=1))
+    low = {**mps.environment(ClientLimits()), "CUDA_MPS_CLIENT_PRIORITY": "1"}
     with Busy("matmul", cuda, env=mps.environment()) as normal, Busy("matmul", cuda, env=low) as below:
         normal.ready(), below.ready()
         mps.await_clients(normal.pid, below.pid)

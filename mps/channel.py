@@ -204,7 +204,7 @@ def _lock(file: int, path: PurePosixPath, deadline_s: float) -> None:
             return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() + pause_s > deadline_s:
-                raise LockBusy(f"others hold {path} all the time") from None
+                raise LockBusy(f"{path} is held all the time ({process.lock_holders(file)})") from None
         time.sleep(pause_s)
 
 

@@ -88,6 +88,7 @@ class Daemon:
         self._start_at_s = 0.0
         self._met: MpsProcessIdentity | None = None
         """The daemon that was last said to be ours."""
+        self._lock_is_held = False
         self._said: list[str] = []
 
     # --- Looking -----------------------------------------------------------------------------------
@@ -245,7 +246,7 @@ class Daemon:
         try:
             self._servers = self._describe_servers()
             self._settle(daemon)
-            self._silent = 0
+            self._silent, self._lock_is_held = 0, False
         except (Wedged, NoDaemon):
             self._silent += 1
             self._servers = tuple(each for each in self._servers if process.is_alive(each.identity))
@@ -253,6 +254,9 @@ class Daemon:
             if daemon not in self._settled:  # Else nothing new is known of it.
                 self._why_not_settled = f"{NO_VERSION_2}: {error}"
         except (LockBusy, Rejected) as error:
+            if isinstance(error, LockBusy) and not self._lock_is_held:
+                self._lock_is_held = True
+                self._said.append(f"cannot ask the MPS daemon in {self.spec.pipe_directory}: {error}")
             if daemon not in self._settled:
                 self._why_not_settled = self._why_not_settled or str(error)
 

@@ -22,15 +22,13 @@ from typing import Literal
 
 from cotenant.mps.answers import control_version
 from cotenant.mps.environment import pipe_directory
+from cotenant.mps.ownership import closed_folder
 from cotenant.mps.process import CONTROL as CONTROL
 
 CAPABILITY_MIN = (7, 0)
 """Volta: before it, clients shared one address space and had no limits of their own."""
 MACHINES = ("x86_64", "aarch64")
 VERSION_TIMEOUT_S = 5.0
-STATIC_PARTITIONING_SINCE = (13, 1)
-"""Ampere."""
-VERSION_3_SINCE = (13, 4)
 
 COMPUTE_MODE_PROHIBITED = 2
 FAKE_MARK = "fake"
@@ -50,6 +48,9 @@ class DetectedHost:
     runtime_writable: bool
     uid: int
     allowed: bool = True
+    closed: str = ""
+    """For root, whose daemons serve others: the first folder on the way to `runtime` that only its owner may
+    enter; empty: none."""
     is_fake: bool = False
     """The control program is a stand-in for tests, by its own word: no record made with it counts."""
 
@@ -83,26 +84,6 @@ def verdict(host: DetectedHost, device: DetectedDevice | None = None) -> MpsVerd
     if host.is_fake:
         version = "a stand-in for tests: nothing that is measured with it counts"
     return MpsVerdict(usable=True, reason=f"{CONTROL} at {host.control_path} ({version})")
-
-
-def has_static_partitioning(host: DetectedHost) -> bool:
-    """Whether the binary is known to offer `sm_partition`. The daemon's own answer still decides."""
-    return host.version is not None and host.version >= STATIC_PARTITIONING_SINCE
-
-
-def has_version_3(host: DetectedHost) -> bool:
-    """Whether the binary is known to offer the version 3 interface. Every daemon of ours speaks version 2."""
-    return host.version is not None and host.version >= VERSION_3_SINCE
-
-
-def interfaces(host: DetectedHost) -> str:
-    """What the control program offers beside what is always used, for a person."""
-    known = (
-        ("static partitions (not used)", has_static_partitioning(host)),
-        ("interface version 3 (not needed)", has_version_3(host)),
-    )
-    offered = [name for name, has in known if has]
-    return f"interface version 2; also offered: {', '.join(offered)}" if offered else "interface version 2"
 
 
 def _host_obstacle(host: DetectedHost) -> str | None:
@@ -148,6 +129,7 @@ def look(runtime: PurePosixPath, *, allowed: bool = True, search_path: str | Non
         runtime_writable=_writable(runtime),
         uid=os.getuid(),
         allowed=allowed,
+        closed=closed_folder(runtime) if os.geteuid() == 0 else "",
         is_fake=FAKE_MARK in said,
     )
 

@@ -2,7 +2,7 @@
 
 Rule: these variables come from the placement alone. Whatever the submitter's shell had of them is removed
 first, also for jobs that do not use MPS: a stale pipe directory would attach a job to a foreign daemon, or
-silently to none.
+silently to none. And "not set" is not "off": a process that is to be no client gets NOT_A_CLIENT.
 
 Rule: the pipe directory is short. The control socket inside it must fit a Unix socket address, and a longer
 path fails with no message at all, so it is refused here, where it can be explained.
@@ -21,16 +21,12 @@ PREFIX = "CUDA_MPS_"
 PIPE_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
 ACTIVE_THREAD_PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 PINNED_DEVICE_MEM_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-CLIENT_PRIORITY = "CUDA_MPS_CLIENT_PRIORITY"
 PROTOCOL_VERSION = "CUDA_MPS_PROTOCOL_VERSION"
 """Of a daemon; older programs ignore it."""
 
 NOT_A_CLIENT: Final[dict[str, str]] = {PIPE_DIRECTORY: "/nonexistent/mps"}
 """For every process that is to be no client. Without the variable CUDA looks in /tmp/nvidia-mps, and any
 daemon that listens there takes the process in; with a folder that cannot exist it uses the GPU itself."""
-
-PRIORITY_NORMAL = 0
-PRIORITY_BELOW_NORMAL = 1
 
 _UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -72,7 +68,6 @@ class ClientLimits:
     device 0 comes first."""
     active_thread_percentage: float | None = None
     """A cap on the share of multiprocessors, not a reservation; can only lower what the server gives."""
-    priority: int = PRIORITY_NORMAL
 
     def __post_init__(self) -> None:
         percentage = self.active_thread_percentage
@@ -80,8 +75,6 @@ class ClientLimits:
             raise ValueError(
                 f"active_thread_percentage must be in (0, 100], got {percentage}; MPS ignores others"
             )
-        if self.priority not in (PRIORITY_NORMAL, PRIORITY_BELOW_NORMAL):
-            raise ValueError(f"priority must be 0 (normal) or 1 (below normal), got {self.priority}")
         uuids = [limit.device_uuid for limit in self.memory]
         if len(set(uuids)) < len(uuids):
             raise ValueError(f"two memory limits for one device: {', '.join(sorted(uuids))}")
@@ -96,8 +89,6 @@ def client_environment(pipe_directory: PurePosixPath, limits: ClientLimits) -> d
         environment[PINNED_DEVICE_MEM_LIMIT] = ",".join(
             f"{number}={limit_mib}M" for number, limit_mib in sorted(_limits_by_number(limits.memory).items())
         )
-    if limits.priority != PRIORITY_NORMAL:
-        environment[CLIENT_PRIORITY] = str(limits.priority)
     return environment
 
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from cotenant.mps import process
@@ -53,7 +54,7 @@ class Ownership:
         self._owner = owner
         self._path = pipe_directory.parent / f"{pipe_directory.name}{SUFFIX}"
         try:
-            os.makedirs(self._path.parent, mode=0o755 if os.geteuid() == 0 else 0o700, exist_ok=True)
+            _make_folder(Path(self._path.parent))
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             self._file = os.open(self._path, flags, 0o600)
         except OSError as error:
@@ -124,6 +125,8 @@ class Spec:
     """UUIDs; all that its clients can see."""
     owner: str
     """The owner's name, the same over its restarts."""
+    client_uid: int | None = None
+    """For root's daemon: the one account whose processes are its clients. None: every account's."""
     percentage: float = 100.0
     """Cap on each client's share of the multiprocessors, in (0, 100]."""
     program: str = CONTROL
@@ -201,15 +204,18 @@ def socket_of(spec: Spec) -> tuple[int, int] | None:
 
 def _make_folders(spec: Spec) -> str:
     """Clients of other users walk through the pipe directory where root owns it; they do not read the logs.
+    Who can reach the control socket can set limits for all that come after, so it is for the clients' account
+    alone where a daemon has one.
 
     A log folder that cannot be made, or is full, is a warning: the daemon starts without it.
 
     Raises:
-        NotStarted: the pipe directory cannot be made.
+        NotStarted: the pipe directory cannot be made, or not closed to others.
     """
-    mode = 0o755 if os.geteuid() == 0 else 0o700
     try:
-        Path(spec.pipe_directory).mkdir(mode=mode, parents=True, exist_ok=True)
+        _make_folder(Path(spec.pipe_directory))
+        if os.geteuid() == 0 and spec.client_uid is not None:
+            _close_to_others(Path(spec.pipe_directory), spec.client_uid)
     except OSError as error:
         raise NotStarted(f"{spec.pipe_directory} cannot be made: {error.strerror}") from None
     try:
@@ -218,6 +224,46 @@ def _make_folders(spec: Spec) -> str:
     except OSError as error:
         return f"its logs cannot be kept in {spec.log_directory}: {error.strerror}"
     return ""
+
+
+def _make_folder(path: Path) -> None:
+    """Makes a folder and those above it that are missing; whatever the umask is, clients may enter root's."""
+    mode = 0o755 if os.geteuid() == 0 else 0o700
+    for each in (*reversed([each for each in path.parents if not each.exists()]), path):
+        each.mkdir(0o700, exist_ok=True)
+        each.chmod(mode)
+
+
+def closed_folder(path: PurePath) -> str:
+    """The first folder on the way that its owner alone may enter; empty: none. One that a group may enter
+    counts as open: who is in the group is not known here."""
+    for each in (*reversed(path.parents), path):
+        if os.path.exists(each) and not os.stat(each).st_mode & 0o011:
+            return str(each)
+    return ""
+
+
+def _close_to_others(folder: Path, uid: int) -> None:
+    """Lets one account beside root into a folder. It stays root's: NVIDIA's program, run by root, writes
+    through links that an owner of the folder could leave in it (seen with 535.261.03).
+
+    Raises:
+        NotStarted: it cannot be closed to others.
+    """
+    folder.chmod(0o700)
+    if uid == 0:
+        return
+    if closed := closed_folder(folder.parent):
+        raise NotStarted(f"{closed} is closed to uid {uid}: chmod o+x it, or set mps.runtime_dir")
+    # Tag, rights, account: owner, the account, group, mask (what the account may have at most), others.
+    none = 0xFFFF_FFFF
+    entries = ((1, 7, none), (2, 5, uid), (4, 0, none), (16, 5, none), (32, 0, none))
+    packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(folder, "system.posix_acl_access", packed)
+    except OSError as error:
+        why = f"{folder} takes no access control list for uid {uid} ({error.strerror})"
+        raise NotStarted(f"{why}: set mps.runtime_dir to a folder on a tmpfs") from None
 
 
 LOG_NAMES = ("control.log", "server.log")

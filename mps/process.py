@@ -122,9 +122,14 @@ def parent_of(pid: int) -> int | None:
     return None if fields is None else int(fields[1])
 
 
-def children_of(pid: int) -> tuple[int, ...]:
-    """The child processes of a process that are no zombies."""
-    return tuple(each for each in _pids() if parent_of(each) == pid and identity_of(each) is not None)
+def lock_holders(file: int) -> str:
+    """Who has locked an open file with `flock`, as the kernel lists them, for a person."""
+    inode, text = f":{os.fstat(file).st_ino}", ""
+    with suppress(OSError):  # A kernel that does not list locks.
+        text = (_PROC / "locks").read_text()
+    lines = [line.split() for line in text.splitlines()]
+    pids = sorted({fields[4] for fields in lines if fields[1] == "FLOCK" and fields[5].endswith(inode)})
+    return f"by pid {', '.join(pids)}" if pids else "by an unknown process"
 
 
 def names_inside(pid: int) -> tuple[int, ...]:

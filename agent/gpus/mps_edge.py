@@ -121,10 +121,7 @@ def prepare(
 
 
 def _words(host: detection.DetectedHost, setup: Setup) -> tuple[str, ...]:
-    return (
-        f"MPS: {detection.verdict(host).reason}, {detection.interfaces(host)}",
-        setup.reason,
-    )
+    return f"MPS: {detection.verdict(host).reason}", setup.reason
 
 
 def held_gpus(devices: Sequence[Device]) -> frozenset[str]:

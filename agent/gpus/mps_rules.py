@@ -70,9 +70,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
             return None
         pipe = pipe_directory(PurePosixPath(self.runtime), host_daemon(uid, one_uid=False))
         own = self.specs[0]
-        return dataclasses.replace(
-            own, pipe_directory=pipe, log_directory=own.log_directory.with_name(pipe.name)
-        )
+        logs = own.log_directory.with_name(pipe.name)
+        return dataclasses.replace(own, pipe_directory=pipe, log_directory=logs, client_uid=uid)
 
 
 def plan(
@@ -114,6 +113,7 @@ def plan(
                 group,
                 logs,
                 owner,
+                client_uid=host.uid if choice.per_host and not one_uid else None,
             )
             for group in choice.groups
         ),
@@ -130,12 +130,15 @@ def _spec(
     group: tuple[str, ...],
     logs: Path,
     owner: str,
+    *,
+    client_uid: int | None,
 ) -> Spec:
     return Spec(
         pipe_directory=pipe_directory(host.runtime, name),
         log_directory=log_directory(PurePosixPath(logs), name),
         devices=group,
         owner=owner,
+        client_uid=client_uid,
         percentage=settings.active_thread_percentage,
         program=host.control_path or CONTROL,
     )

@@ -99,8 +99,6 @@ class MpsClient(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit_mib: int | None = None
     """Per device, of each client; None = no limit."""
     active_thread_percentage: float | None = None
-    priority: int = 0
-    """1: below normal (spot beside hp)."""
 
 
 class WatchRule(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ import msgspec
 from cotenant.agent.ipc import short_address
 from cotenant.agent.warm.pool import LATE, LATE_PREFIXES, ServerKind
 from cotenant.controller.wire import BadMessage, decode_json
+from cotenant.mps.environment import NOT_A_CLIENT
 
 FOLDER: Final = "warm"
 """In the job-side folder, beside what is on a job's PYTHONPATH."""
@@ -156,6 +157,7 @@ def _write_wanted(kind: ServerKind, modules: tuple[str, ...]) -> int:
     """A file with what it is to import: nobody has to wait until it can read."""
     modules = (*modules, TORCHRUN) if TORCH in modules else modules
     wanted = {"modules": modules, "env": kind.env, "late": sorted(LATE), "late_prefixes": LATE_PREFIXES}
+    wanted["fence"] = NOT_A_CLIENT
     file = os.memfd_create("wanted", os.MFD_CLOEXEC)
     os.write(file, json.dumps(wanted).encode())
     return file

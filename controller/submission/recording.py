@@ -25,7 +25,7 @@ from cotenant.controller.submission.options import BadSubmission
 ALWAYS: Final = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH")
 HOSTS_OWN: Final = (*ALWAYS, "PYTHONHOME", "LD_PRELOAD", "HOME", "SHELL", "TMPDIR")
 NEVER: Final = re.compile(
-    r"_|PWD|OLDPWD|SHLVL|XDG_RUNTIME_DIR|COTENANT_.*|SLURM_.*"
+    r"_|PWD|OLDPWD|SHLVL|XDG_RUNTIME_DIR|COTENANT_.*|SLURM_.*|CUDA_MPS_.*"
     r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|PET_.*|TORCHELASTIC_.*|GIT_(DIR|COMMON_DIR|WORK_TREE|INDEX_FILE)"
 )
 """Of this shell, of the rank that submits, or of the git hook that does, not of the job; left out even by
@@ -54,9 +54,15 @@ def record(
     `of_host` False: without those that say where programs are here, since its image says where they are.
 
     Raises:
-        BadSubmission: a variable to copy does not exist, or all together are too large.
+        BadSubmission: a variable to copy does not exist, one is MPS's, or all together are too large.
     """
+    env = list(env)
     names = set(export)
+    if ours := sorted(name for name in (*names, *dict(env)) if name.startswith("CUDA_MPS_")):
+        raise BadSubmission(
+            f"{ours[0]}: the agent of its host says which MPS daemon a job is a client of, if of any",
+            "leave it out; for a part of a GPU: --gpus 0.5",
+        )
     everything = "ALL" in names
     taken = {
         name: value

@@ -49,7 +49,7 @@ agent.host                      controller.domain controller.wire controller.sys
                                 profiler.indicators agent.ipc
 agent.slurm.steps
 agent.warm.forkserver
-agent.warm                      controller.wire agent.ipc agent.host
+agent.warm                      controller.wire mps agent.ipc agent.host
 agent.containers                controller.domain controller.wire agent.ipc agent.host
 agent.supervisor.core           controller.performance controller.domain controller.wire profiler.indicators
                                 profiler agent.ipc
@@ -65,7 +65,7 @@ agent.gpus                      controller.domain controller.wire controller.sys
 agent.daemon                    controller.domain controller.wire controller.system profiler.driver
                                 profiler.indicators agent.ipc agent.host agent.warm agent.containers
                                 agent.supervisor.processes agent.daemon.core agent.gpus
-agent.__main__                  controller.domain controller.system agent.daemon.core agent.daemon
+agent.__main__                  controller.domain controller.system mps agent.daemon.core agent.daemon
 # Deciding. The engine is given its policy.
 controller.models               controller.performance controller.domain controller.wire
 controller.policies.base        controller.domain controller.planning

@@ -126,7 +126,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     "mps/detection.py": (TOOL, frozenset(("shutil.which",))),
     "mps/ownership.py": (
         f"{RUNTIME}; {STATE}",
-        frozenset((".mkdir", ".open", ".write_bytes", "os.makedirs", "os.open", "os.truncate")),
+        frozenset((".chmod", ".mkdir", ".open", ".write_bytes", "os.open", "os.setxattr", "os.truncate")),
     ),
     "mps/process.py": (KERNEL, frozenset((".read_bytes", ".read_text", "os.listdir"))),
     "mps/daemon.py": (RUNTIME, frozenset((".glob", ".unlink"))),

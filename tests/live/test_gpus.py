@@ -139,7 +139,7 @@ def test_mig_instances_take_one_job_each_that_asks_for_one(person: Person, gpus:
     for job in (first, second):
         person.until_state(job, "running")
     saw = {(person.work / f"saw-{job}").read_text() for job in (first, second)}
-    assert saw == {f"{uuid} no pipe" for uuid in INSTANCES}
+    assert saw == {f"{uuid} /nonexistent/mps" for uuid in INSTANCES}
     assert person.job(third)["state"] == "queued"
     other = person.submit("--share", "never", "--", "python3", "sees.py")
     person.until_state(other, "running")

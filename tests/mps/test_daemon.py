@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -29,9 +30,10 @@ from cotenant.mps.channel import (
 from cotenant.mps.daemon import Daemon, sweep
 from cotenant.mps.environment import PIPE_DIRECTORY
 from cotenant.mps.ownership import LOG_NAMES, SUFFIX, Owned, Spec, bound_logs
+from cotenant.mps.process import CONTROL
 from cotenant.mps.servers import DaemonStatus
 from cotenant.profiler.driver import process_info
-from tests.mps.conftest import Place, freeze
+from tests.mps.conftest import STUB, TIMEOUT_S, Place, freeze
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
@@ -245,6 +247,80 @@ def test_a_process_of_another_account_that_looks_like_our_daemon_is_none(
             assert keeper.look(in_use=True).daemon == first.daemon
             assert keeper.look(in_use=True).shares
             pretender.kill()
+
+
+USER, STRANGER = 54_321, 54_322
+
+
+def ask_as(uid: int, place: Place, command: str) -> str:
+    program = str(STUB / "bin" / CONTROL) if place.is_stub else place.program
+    try:
+        done = subprocess.run(
+            (program,),
+            input=f"{command}\n",
+            env={**place.environment, "PATH": "/usr/local/bin:/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            user=uid,
+            group=uid,
+            extra_groups=[],
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except PermissionError:
+        pytest.skip(f"another user may not enter the folder of {program}")
+    return done.stdout + done.stderr
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it asks as other users")
+def test_a_users_daemon_is_reached_by_that_user_alone_whatever_the_umask_is(either: Place) -> None:
+    either.base.chmod(0o711)
+    either.pipe = either.base / "run" / "mps" / "1"
+    umask = os.umask(0o077)
+    try:
+        owner = Owner(either, client_uid=USER)
+        assert owner.look().daemon is not None
+    finally:
+        os.umask(umask)
+    for command in (
+        "set_default_active_thread_percentage 10",
+        "set_default_device_pinned_mem_limit 0 1G",
+        f"start_server -uid {STRANGER}",
+    ):
+        assert "Cannot find MPS control daemon process" in ask_as(STRANGER, either, command)
+    assert ask_as(USER, either, "get_default_active_thread_percentage") == "60.0\n"
+    assert either.pipe.stat().st_uid == 0, "else its owner has root's daemon write through a link"
+    if not either.is_stub:  # The server, which has the user's rights, comes through and says so.
+        assert either.channel.ask(f"start_server -uid {USER}") == ""
+        until_s = time.monotonic() + TIMEOUT_S
+        while "Connecting to control daemon" not in (said := last_of(either)) and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert "Connecting to control daemon" in said
+    either.base.chmod(0o700)
+    assert process.end(identity(owner.look()), 10)
+    assert f"{either.base} is closed to uid {USER}" in owner.look().why_not
+    owner.daemon.release()
+
+
+def last_of(place: Place) -> str:
+    log = place.logs / "server.log"
+    return log.read_text() if log.exists() else ""
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: daemons for other users")
+@pytest.mark.parametrize(("client", "mode"), [(None, 0o755), (0, 0o700), (USER, 0o750)])
+def test_whom_a_pipe_directory_of_roots_lets_in(place: Place, client: int | None, mode: int) -> None:
+    place.base.chmod(0o711)
+    place.pipe.chmod(0o777)
+    owner = Owner(place, client_uid=client)
+    owner.look()
+    assert stat.S_IMODE(place.pipe.stat().st_mode) == mode
+    for uid in (USER, STRANGER):
+        enters = subprocess.run(("test", "-x", place.pipe), user=uid, group=uid, extra_groups=[], check=False)
+        assert (enters.returncode == 0) == (client in (None, uid))
+    owner.daemon.release()
 
 
 def test_only_its_owner_can_keep_others_from_asking_a_daemon(keeper: Owner, best: Place) -> None:
@@ -464,7 +540,7 @@ def test_questions_of_eight_processes_are_all_answered(best: Place) -> None:
     assert [asker.communicate()[0] for asker in askers] == ["[100.0, 100.0]\n"] * 8
 
 
-def test_who_never_gets_a_turn_is_told_so(keeper: Owner, best: Place) -> None:
+def test_who_never_gets_a_turn_is_told_so_once_with_who_holds_the_lock(keeper: Owner, best: Place) -> None:
     keeper.look()
     command = ("flock", str(lock_path(PurePosixPath(best.pipe))), "sh", "-c", "echo mine; exec sleep 1000")
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as holder:
@@ -473,8 +549,12 @@ def test_who_never_gets_a_turn_is_told_so(keeper: Owner, best: Place) -> None:
         waiting = ControlChannel(
             pipe_directory=PurePosixPath(best.pipe), program=best.program, lock_wait_s=0.05
         )
-        with pytest.raises(LockBusy):
+        with pytest.raises(LockBusy, match=f"held all the time .by pid {holder.pid}"):
             waiting.ask("get_server_list")
+        keeper.daemon._channel.lock_wait_s = 0.05
+        (note,) = keeper.look().said
+        assert f"{lock_path(PurePosixPath(best.pipe))} is held all the time (by pid {holder.pid}" in note
+        assert (keeper.look().said, keeper.look().shares) == ((), True)
         os.killpg(holder.pid, signal.SIGKILL)
     assert server_list(best.channel) == ()
 

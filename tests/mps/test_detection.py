@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from cotenant.mps import detection
 from cotenant.mps.detection import (
     CONTROL,
     DetectedDevice,
     DetectedHost,
     ask_version,
-    has_static_partitioning,
     look,
     verdict,
 )
@@ -63,13 +61,6 @@ def test_a_no_says_why(where: DetectedHost, what: DetectedDevice, reason: str) -
 def test_the_hosts_own_obstacles_show_without_a_device() -> None:
     assert not verdict(host(control_path=None)).usable
     assert verdict(host()).usable
-
-
-@pytest.mark.parametrize(
-    ("version", "has"), [((13, 1), True), ((14, 0), True), ((13, 0), False), (None, False)]
-)
-def test_static_partitioning_needs_a_known_version(version: tuple[int, int] | None, has: bool) -> None:
-    assert has_static_partitioning(host(version=version)) is has
 
 
 def control(folder: Path, script: str) -> str:
@@ -129,9 +120,3 @@ def test_the_stand_in_of_our_tests_cannot_pass_as_the_real_one(stub: str, tmp_pa
     found = look(PurePosixPath(tmp_path), search_path=str(Path(stub).parent))
     assert found.is_fake
     assert "stand-in" in verdict(found, HOPPER).reason
-
-
-def test_newer_interfaces_are_named_where_the_version_has_them() -> None:
-    assert detection.interfaces(host(version=(13, 0))) == "interface version 2"
-    assert detection.interfaces(host(version=(13, 1))).endswith(": static partitions (not used)")
-    assert detection.interfaces(host(version=(13, 4))).endswith("interface version 3 (not needed)")

@@ -34,13 +34,11 @@ def test_all_limits() -> None:
             MemoryLimit(device_uuid=OTHER, limit_mib=1500),
         ),
         active_thread_percentage=50,
-        priority=1,
     )
     assert client_environment(PIPE, limits) == {
         "CUDA_MPS_PIPE_DIRECTORY": str(PIPE),
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=12288M,1=1500M",
-        "CUDA_MPS_CLIENT_PRIORITY": "1",
     }
 
 
@@ -66,11 +64,6 @@ def test_a_pipe_directory_that_cannot_work_is_refused() -> None:
 def test_percentages_the_daemon_would_ignore_are_refused(percentage: float) -> None:
     with pytest.raises(ValueError, match="active_thread_percentage"):
         ClientLimits(active_thread_percentage=percentage)
-
-
-def test_other_priorities_are_refused() -> None:
-    with pytest.raises(ValueError, match="priority must be 0"):
-        ClientLimits(priority=2)
 
 
 @pytest.mark.parametrize("device", ["0", "GPU-1", "gpu-" + UUID[4:], UUID + "=", ""])

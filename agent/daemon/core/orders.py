@@ -28,13 +28,7 @@ from cotenant.agent.daemon.core.remembered import Attempt
 from cotenant.agent.ipc import MpsClient, Order, RankOrder, WatchRule
 from cotenant.controller.domain import Device, DeviceId, GangMember, HostId, StartAttempt
 from cotenant.controller.planning import ROUNDING, cores_of
-from cotenant.mps.environment import (
-    PRIORITY_BELOW_NORMAL,
-    PRIORITY_NORMAL,
-    MemoryLimit,
-    host_daemon,
-    pipe_directory,
-)
+from cotenant.mps.environment import MemoryLimit, host_daemon, pipe_directory
 
 NEVER_S: Final = 1e9
 """A shell may wait for its user as long as its time limit lets it."""
@@ -316,7 +310,6 @@ def _client(
         device_uuid=uuid,
         memory_limit_mib=process_limit_mib(command, processes_seen),
         active_thread_percentage=percentage if percentage < 100 else None,
-        priority=PRIORITY_BELOW_NORMAL if command.job_class == "spot" else PRIORITY_NORMAL,
     )
 
 

@@ -5,7 +5,8 @@ agent's own environment. A command that is started once, as it was typed, gets n
 could take it for a rank of a distributed run. What tells a worker its place (RANK, MASTER_ADDR, COTENANT_JOB,
 the devices) is ours and wins; what only helps (OMP_NUM_THREADS, HOME, the network interface, NCCL's settings,
 where the controller is) yields to the user's own. MPS variables come from the placement alone: a stale pipe
-directory in the submitter's shell would attach a job to a foreign daemon, or silently to none.
+directory in the submitter's shell would attach a job to a foreign daemon, or silently to none. A job that
+holds GPUs and is no client is kept out of /tmp/nvidia-mps; a job without GPUs gets no such variable.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ from cotenant.agent.supervisor.processes.launchers import (
 )
 from cotenant.agent.supervisor.processes.nccl import nccl_environment
 from cotenant.controller.wire import job as protocol
-from cotenant.mps.environment import ClientLimits, MemoryLimit, client_environment, drop_mps_variables
+from cotenant.mps.environment import (
+    NOT_A_CLIENT,
+    ClientLimits,
+    MemoryLimit,
+    client_environment,
+    drop_mps_variables,
+)
 
 STARTUP: Final = "cotenant/gradaccum/startup"
 """In the job-side folder: what every Python interpreter of a job runs first."""
@@ -149,7 +156,7 @@ def client_of(order: Order, rank: RankOrder) -> MpsClient | None:
 def _mps(order: Order, rank: RankOrder) -> dict[str, str]:
     client = client_of(order, rank)
     if client is None:
-        return {}
+        return NOT_A_CLIENT if rank.cuda_uuids else {}
     uuids = (client.device_uuid,) if client.device_uuid else rank.cuda_uuids
     limit_mib = client.memory_limit_mib
     numbered = zip_longest(uuids, client.device_numbers[: len(uuids)])
@@ -160,7 +167,6 @@ def _mps(order: Order, rank: RankOrder) -> dict[str, str]:
             if limit_mib is not None
         ),
         active_thread_percentage=client.active_thread_percentage,
-        priority=client.priority,
     )
     return client_environment(PurePosixPath(client.pipe_directory), limits)
 

@@ -43,8 +43,8 @@ class ClientTermination:
                 continue
             command = [*program, pipe, *map(str, pids), "--timeout-s", f"{timeout_s:g}"]
             try:
-                self._children[pipe] = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                self._children[pipe] = subprocess.Popen(  # Its complaints go into the supervisor's log.
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
                 )
             except OSError as error:
                 self.problem = f"cannot ask the MPS daemon: {error.strerror}"

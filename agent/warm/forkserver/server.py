@@ -97,6 +97,8 @@ def _prepare(wanted: dict[str, Any]) -> tuple[dict[str, str], safety.Packages]:
     late = frozenset(wanted["late"])
     late_prefixes = tuple(wanted["late_prefixes"])
     before = safety.Before(dict(wanted["env"]))
+    for name, value in wanted["fence"].items():  # Only C code sees it: an import may list `os.environ`.
+        os.putenv(name, value)
     with safety.watched_environment(late, late_prefixes) as seen:
         for name in wanted["modules"]:
             try:
@@ -105,6 +107,8 @@ def _prepare(wanted: dict[str, Any]) -> tuple[dict[str, str], safety.Packages]:
                 continue
             except BaseException as error:  # noqa: BLE001  # SystemExit, say.
                 raise safety.Unsafe("import-ends", f"{name}: {type(error).__name__}") from None
+    for name in wanted["fence"]:
+        os.unsetenv(name)
     added = before.changes(seen)
     packages = safety.Packages()
     _freeze()

@@ -29,6 +29,7 @@ DCGM_BINDINGS: Final = (
     "usr/local/dcgm/bindings/python3",
 )
 DCGM_OLD: Final = ("usr/bin/dcgmi", "usr/bin/nv-hostengine", "usr/lib/x86_64-linux-gnu/libdcgm.so.3")
+MPS_SOCKET: Final = "tmp/nvidia-mps/control"
 DEVICE_FILES: Final = re.compile(r"nvidia(ctl|-uvm|-modeset|\d+)")
 SUPER_USER_CAPABILITY: Final = 21
 """CAP_SYS_ADMIN, which the driver takes for an administrator."""
@@ -71,6 +72,8 @@ class HostFiles(msgspec.Struct, frozen=True, kw_only=True):
     """Something listens at DCGM's port on this machine."""
     exporter: bool = False
     """Something listens at dcgm-exporter's port on this machine."""
+    mps_left_by: str = ""
+    """Whose control socket is where CUDA looks by default, whether a daemon listens there or not."""
     memory_regions: int | None = None
     """GPUs whose memory the kernel can limit for a group of processes; None: the kernel cannot at all."""
     memory_delegated: bool = False
@@ -95,6 +98,7 @@ def look(root: Path = Path("/")) -> HostFiles:
         dcgm_old=any((root / name).exists() for name in DCGM_OLD),
         hostengine=_listens(DCGM_PORT),
         exporter=_listens(EXPORTER_PORT),
+        mps_left_by=next((_name(pwd.getpwuid, each.stat().st_uid) for each in root.glob(MPS_SOCKET)), ""),
         memory_regions=_memory_regions(root / "sys/fs/cgroup"),
         memory_delegated=device_memory.CONTROLLER in _own_controllers(root),
     )

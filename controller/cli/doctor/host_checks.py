@@ -8,6 +8,7 @@ co-tenants time-slice, and that is said: nothing else depends on it.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Final
 
@@ -15,11 +16,11 @@ from cotenant.controller.cli.doctor import enabling
 from cotenant.controller.cli.doctor.check import Check, CheckResult, DoctorFacts
 from cotenant.controller.cli.doctor.containers import QUEUES
 from cotenant.controller.cli.doctor.enabling import EnablingStep
-from cotenant.controller.cli.doctor.surroundings import Folder, SeenProcess, Torch, unit_of
+from cotenant.controller.cli.doctor.surroundings import DEFAULT_PIPES, Folder, SeenProcess, Torch, unit_of
 from cotenant.controller.domain import HostState
 from cotenant.controller.present.units import plural, size
 from cotenant.controller.system.paths import NETWORK_DISKS
-from cotenant.mps.detection import DetectedDevice, DetectedHost, has_static_partitioning, verdict
+from cotenant.mps.detection import DetectedDevice, verdict
 from cotenant.profiler.driver.facts import GpuFacts
 
 FREE_MIB_MIN: Final = 2048
@@ -35,7 +36,6 @@ VOLTA_LAST_CUDA: Final = 12
 TURING: Final = (7, 5)
 AGENTS_NAMED_MAX: Final = 4
 
-V3_SINCE: Final = (13, 4)
 UNTIL_THEN: Final = "until then co-tenants time-slice"
 PER_DEVICE: Final = (
     "one daemon per device (mps.mode = per-device): gangs are LOCAL_RANK 0, without NCCL's direct transports"
@@ -263,21 +263,26 @@ def container(facts: DoctorFacts) -> Check | None:
 
 
 def mps_neighbours(facts: DoctorFacts) -> Check | None:
-    """MPS daemons that are not ours: a GPU that they hold in EXCLUSIVE_PROCESS mode is closed to us."""
-    others = facts.around.mps_daemons
-    if not others or not facts.driver.gpus:
+    """MPS daemons that are not ours, and what one has left where CUDA looks by default. Our GPU jobs look
+    only where their agent says."""
+    others, left = facts.around.mps_daemons, facts.files.mps_left_by
+    if not facts.driver.gpus or not (others or left):
         return None
+    if not others:
+        found = f"{DEFAULT_PIPES} is left over from a daemon of {left}: none listens there"
+        return Check("other MPS", "ok", f"{found}, and no GPU job of ours looks there")
     words = ", ".join(f"pid {each.pid} of {each.user or 'somebody'} ({_pipes(each)})" for each in others)
     found = (
-        f"MPS daemons that are not ours: {words}: jobs under them and ours time-slice, and a GPU that they "
-        "hold in EXCLUSIVE_PROCESS mode is closed to us"
+        f"MPS daemons that are not ours: {words}: no GPU job of ours becomes their client, they take turns; "
+        f"other programs become one without asking ({DEFAULT_PIPES}); and a GPU that they hold in "
+        "EXCLUSIVE_PROCESS mode is closed to us"
     )
     step = enabling.quit_mps(others[0], facts.files)
     return Check("other MPS", "warn", found, step.todo, step.command)
 
 
 def _pipes(daemon: SeenProcess) -> str:
-    return daemon.pipes or "its pipe directory cannot be read"
+    return f"{daemon.pipes or 'its pipe directory cannot be read'}, since {daemon.since}"
 
 
 def dcgm_neighbours(facts: DoctorFacts) -> Check | None:
@@ -341,10 +346,14 @@ def mps(facts: DoctorFacts) -> Check | None:
     if len(refused) == len(alive):
         return Check("MPS", "warn", f"none: {refused[0][1]}", "co-tenants time-slice")
     choice = PER_DEVICE if mode == "per-device" else PER_HOST
-    words = f"{level(facts.mps)}; {choice}"
+    words = f"{found.reason}; {choice}"
     if refused:
         without = ", ".join(f"{gpu.index} ({reason.replace(gpu.uuid, 'it')})" for gpu, reason in refused)
         return Check("MPS", "warn", f"{words}; not on GPU {without}", "co-tenants time-slice there")
+    if facts.mps.closed:
+        words += f"; jobs of other accounts than root time-slice, since {facts.mps.closed} is closed to them"
+        command = f"chmod o+x {shlex.quote(facts.mps.closed)}"  # Only root is told.
+        return Check("MPS", "warn", words, "let them through, or set mps.runtime_dir", command)
     return Check("MPS", "ok", words)
 
 
@@ -366,20 +375,6 @@ def device_memory(facts: DoctorFacts) -> Check | None:
         found = f"{BY_CLIENTS}; the kernel could as well (dmem, {where}), and this group may not"
         return Check("memory limits", "warn", found, step.todo, step.command)
     return Check("memory limits", "ok", f"{BY_CLIENTS}, and by the kernel (dmem) on {where}")
-
-
-def level(host: DetectedHost) -> str:
-    """The interfaces that the program is known to offer. The daemon's own answers still decide."""
-    if host.version is None:
-        return "v2 (the program does not say its version)"
-    version = "CUDA {}.{}".format(*host.version)
-    if host.version >= V3_SINCE:
-        return f"v2, with static partitions (not used), and v3 ({version})"
-    return (
-        f"v2, with static partitions, not used ({version})"
-        if has_static_partitioning(host)
-        else f"v2 ({version})"
-    )
 
 
 def device(gpu: GpuFacts) -> DetectedDevice:

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -22,12 +23,12 @@ import msgspec
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import user_endpoint
 from cotenant.controller.system.settings import LoadedSettings
+from cotenant.mps.environment import PIPE_DIRECTORY
+from cotenant.mps.process import CONTROL as MPS_CONTROL
 
 SYSTEMCTL_S_MAX: Final = 5.0
 WORDS_MAX: Final = 16
-MPS_CONTROL: Final = "nvidia-cuda-mps-control"
 HOSTENGINE: Final = "nv-hostengine"
-PIPE_DIRECTORY: Final = "CUDA_MPS_PIPE_DIRECTORY"
 DEFAULT_PIPES: Final = "/tmp/nvidia-mps"
 
 
@@ -40,6 +41,8 @@ class SeenProcess(msgspec.Struct, frozen=True, kw_only=True):
     words: tuple[str, ...] = ()
     pipes: str | None = None
     """The pipe directory of an MPS daemon; None: its environment cannot be read."""
+    since: str = ""
+    """When it started, in local time."""
     parent: int = 0
     memory_mib: float = 0.0
     """Resident memory of a fork server, shared pages included."""
@@ -222,7 +225,7 @@ def running() -> list[SeenProcess]:
     import psutil
 
     found = []
-    for process in psutil.process_iter(["cmdline", "username", "uids", "ppid"]):
+    for process in psutil.process_iter(["cmdline", "username", "uids", "ppid", "create_time"]):
         words = tuple(process.info["cmdline"] or ())[:WORDS_MAX]
         each = SeenProcess(pid=process.pid, words=words)
         wanted = _is_agent(each) or _is_fork_server(each)
@@ -241,6 +244,7 @@ def running() -> list[SeenProcess]:
                 uid=-1 if uids is None else uids.real,
                 words=words,
                 pipes=pipes,
+                since=time.strftime("%F %H:%M", time.localtime(process.info["create_time"])),
                 parent=process.info["ppid"] or 0,
                 memory_mib=memory_mib,
             )

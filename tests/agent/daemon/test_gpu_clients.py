@@ -40,7 +40,7 @@ from cotenant.controller.domain import (
     SharingMode,
     StartAttempt,
 )
-from cotenant.mps.environment import host_daemon, pipe_directory
+from cotenant.mps.environment import NOT_A_CLIENT, host_daemon, pipe_directory
 from tests.agent.daemon import test_state
 from tests.agent.daemon.test_state import only, welcomed
 from tests.building import hosts
@@ -55,7 +55,6 @@ MPS_NAMES = {
     "pipe": "CUDA_MPS_PIPE_DIRECTORY",
     "percentage": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
     "limit": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-    "priority": "CUDA_MPS_CLIENT_PRIORITY",
 }
 
 
@@ -183,7 +182,7 @@ def test_an_attempt_is_wholly_a_client_or_says_why_not(
     sliced = [note for note in order.notes if note.startswith("time-slicing, not MPS: ")]
     assert len(sliced) == (1 if why else 0)
     assert all(why in note for note in sliced)
-    assert bool(mps_of(order)) == (not why)
+    assert (mps_of(order) == {"pipe": NOWHERE}) == bool(why), "what is no client is kept from /tmp/nvidia-mps"
 
 
 def test_one_daemon_for_the_host_serves_every_worker() -> None:
@@ -345,16 +344,12 @@ def test_what_the_tenants_of_a_device_may_take_together_is_never_more_than_it_ha
         assert mib <= device.memory_mib
 
 
-@pytest.mark.parametrize(("job_class", "priority"), [("spot", "1"), ("hp", None)])
-def test_spot_stands_back_behind_hp(job_class: Any, priority: str | None) -> None:
-    assert mps_of(order_of(start(job_class=job_class))).get("priority") == priority
-
-
 def test_the_percentage_is_the_settings() -> None:
     assert mps_of(order_of(start(), config(mps_percentage=62.5)))["percentage"] == "62.5"
     assert "percentage" not in mps_of(order_of(start()))
 
 
+NOWHERE = NOT_A_CLIENT["CUDA_MPS_PIPE_DIRECTORY"]
 LEAKS = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps", "CUDA_MPS_SM_PARTITION": "x", "KEPT": "1"}
 
 
@@ -363,7 +358,8 @@ def test_no_mps_variable_of_the_submitters_shell_gets_through(settings: AgentCon
     order = msgspec.structs.replace(order_of(start(env=LEAKS), settings), secrets=LEAKS)
     env = env_of(order)
     assert env["KEPT"] == "1"
-    assert {value for name, value in env.items() if name.startswith("CUDA_MPS_")} <= {PIPES[UUIDS[0]]}
+    pipe = PIPES[UUIDS[0]] if order.mps else NOWHERE
+    assert {value for name, value in env.items() if name.startswith("CUDA_MPS_")} == {pipe}
 
 
 def test_how_it_is_a_client_survives_on_disk(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
+from cotenant.agent import __main__ as agent
 from cotenant.agent.daemon.core import (
     AgentState,
     AnyAgentEvent,
@@ -47,7 +48,7 @@ from cotenant.controller.system.sections import MpsSettings
 from cotenant.controller.wire import ENV_SOCKET
 from cotenant.mps import process
 from cotenant.mps.detection import DetectedHost
-from cotenant.mps.environment import host_daemon, pipe_directory
+from cotenant.mps.environment import NOT_A_CLIENT, PIPE_DIRECTORY, host_daemon, pipe_directory
 from cotenant.profiler.driver.facts import GpuFacts
 from tests.agent.daemon import test_edge_parts, test_state
 from tests.building import hosts
@@ -103,6 +104,7 @@ def test_where_several_users_have_jobs_each_has_a_daemon_for_all_gpus() -> None:
     assert len({spec.pipe_directory for spec in (root, one, other)}) == 3
     assert len({spec.log_directory for spec in (root, one, other)}) == 3
     assert one.pipe_directory == pipe_directory(RUNTIME, host_daemon(1001, one_uid=False))
+    assert [spec.client_uid for spec in (root, one, other)] == [0, 1001, 1002]
 
 
 @pytest.mark.parametrize("one_uid", [True, False])
@@ -462,6 +464,7 @@ def test_each_users_daemon_is_there_before_a_first_job_of_theirs_and_goes_after_
     place: Place,
 ) -> None:
     scene = Scene(place, uuids=(A, B), one_uid=False)
+    place.base.chmod(0o711)
     theirs = scene.setup.spec_of_user(1001)
     assert theirs is not None
     scene.pipe = Path(theirs.pipe_directory)
@@ -581,6 +584,18 @@ def test_facts_name_what_runs_and_what_is_not_ours(place: Place) -> None:
     taken = (gpu_device(A, healthy=False, note="taken: in use by bob"),)
     assert mps_edge.held_gpus(taken) == frozenset()
     assert "another agent" in MpsWatch(scene.setup.specs).look(GpuUse()).why_not[A]
+
+
+def test_what_an_agent_starts_is_no_client_of_a_daemon_that_happens_to_be_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(PIPE_DIRECTORY, "/tmp/nvidia-mps")
+    umask = os.umask(0o022)
+    try:
+        assert agent.main(["--set", "no.such=1"]) == agent.USAGE
+    finally:
+        os.umask(umask)
+    assert os.environ[PIPE_DIRECTORY] == NOT_A_CLIENT[PIPE_DIRECTORY]
 
 
 def test_a_host_without_gpus_has_nothing_to_do_with_mps(tmp_path: Path) -> None:

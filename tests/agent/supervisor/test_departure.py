@@ -281,6 +281,14 @@ def test_an_answer_that_says_nothing_of_a_process_is_unclear(tmp_path: Path, bod
     assert outcomes_of(round_) == {1: "unclear"}
 
 
+def test_why_a_client_could_not_be_terminated_stands_in_the_supervisors_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tell = program(tmp_path, "sys.exit('MPS: the lock is held by pid 7')")
+    assert outcomes_of(ClientTermination({"/p": [1]}, 5.0, time.monotonic(), tell)) == {1: "unclear"}
+    assert "held by pid 7" in capfd.readouterr().err
+
+
 def test_a_program_that_hangs_is_killed_at_its_deadline_and_that_is_an_answer(tmp_path: Path) -> None:
     round_ = ClientTermination({"/p": [1]}, 0.0, time.monotonic(), program(tmp_path, "time.sleep(1000)"))
     [pid] = round_.pids

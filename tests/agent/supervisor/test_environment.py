@@ -166,6 +166,10 @@ def test_devices_are_named_by_uuid_and_a_job_without_any_sees_none() -> None:
     assert env_of(order_of(ranks=ranks))["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
     own = order_of(launch=launch("x", env={"CUDA_VISIBLE_DEVICES": "0,1,2,3"}))
     assert env_of(own)["CUDA_VISIBLE_DEVICES"] == "", "nobody chooses devices but the controller"
+    fenced = [
+        any(name.startswith("CUDA_MPS_") for name in env_of(each)) for each in (order_of(ranks=ranks), own)
+    ]
+    assert fenced == [True, False], "a job without devices has nothing to be kept from"
 
 
 def test_a_launcher_that_needs_numbers_gets_them_in_the_drivers_order() -> None:

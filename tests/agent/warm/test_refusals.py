@@ -24,6 +24,7 @@ from cotenant.agent.warm.refusals import (
 )
 from cotenant.agent.warm.spawn import ForkServer
 from cotenant.controller.domain import Container, Launch
+from cotenant.mps.environment import NOT_A_CLIENT, PIPE_DIRECTORY
 from tests.agent.warm.servers import Environment, bare_environment, packages_of, said
 from tests.building.orders import PLAIN, changed
 
@@ -130,6 +131,22 @@ def test_what_every_job_has_from_us_is_nobodys_code(tmp_path: Path) -> None:
     python = bare_environment(tmp_path / "venv", package="import cotenant")
     with Environment(tmp_path, str(python)).server("package") as server:
         assert said(server).m == "ready"
+
+
+def test_an_import_that_lists_all_variables_is_fine_and_its_c_code_is_kept_from_mps(tmp_path: Path) -> None:
+    """What the rank gets is its own: here nothing."""
+    getenv = "import ctypes\nget = ctypes.CDLL(None).getenv\nget.restype = ctypes.c_char_p\n"
+    python = bare_environment(
+        tmp_path / "venv",
+        package=f"import os\n{getenv}listed = dict(os.environ)\nfound = get(b'{PIPE_DIRECTORY}').decode()",
+    )
+    script = f"import package\nprint(package.found, '{PIPE_DIRECTORY}' in package.listed)"
+    (tmp_path / "script.py").write_text(f"{script}\nprint(package.get(b'{PIPE_DIRECTORY}'))")
+    environment = Environment(tmp_path, str(python))
+    with environment.server("package") as server:
+        assert said(server).m == "ready"
+        ended = environment.warm(server, (str(python), "script.py"), tmp_path)
+    assert ended.outputs == {0: f"{NOT_A_CLIENT[PIPE_DIRECTORY]} False\nNone\n"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a device file")

@@ -15,7 +15,7 @@ from cotenant.controller.cli.doctor import gpu_checks as of
 from cotenant.controller.cli.doctor.check import Check, DoctorFacts
 from cotenant.controller.cli.doctor.doctor import page
 from cotenant.controller.cli.doctor.gpu_host import DeviceFile
-from cotenant.controller.cli.doctor.host_checks import device_memory, level, mps
+from cotenant.controller.cli.doctor.host_checks import device_memory, mps
 from cotenant.profiler.driver.facts import GpuFacts, GpuLink
 from cotenant.profiler.driver.process_info import sees_host_processes
 from cotenant.profiler.indicators.device_process import Explanation
@@ -23,7 +23,6 @@ from tests.controller.cli.gpu_hosts import H100, MPS, UUID, V100, gpu, host, som
 
 Says = Callable[[DoctorFacts], Check | None]
 
-DIVIDES = dataclasses.replace(MPS, version=(13, 1))
 CLOSED = DeviceFile(path="/dev/nvidia0", mode=0o660, owner="root", group="video", ours=False)
 GPM = Explanation(chosen="gpm", why="gpm: 11 of 11 indicators")
 NO_GPM = Explanation(why="not gpm: no permission")
@@ -253,15 +252,8 @@ CASES: dict[str, tuple[Says, DoctorFacts, str, str, str]] = {
         "no peer access between 0-1",
         "",
     ),
-    "MPS": (mps, host(H100), "ok", "v2 (CUDA 13.0); one daemon for all devices", ""),
+    "MPS": (mps, host(H100), "ok", "(CUDA 13.0); one daemon for all devices", ""),
     "MPS per device": (mps, host(H100, mode="per-device"), "ok", "one daemon per device", ""),
-    "static partitions on offer": (
-        mps,
-        host(H100, mps=DIVIDES),
-        "ok",
-        "v2, with static partitions, not used (CUDA 13.1)",
-        "",
-    ),
     "a container with processes of its own": (
         of.process_numbers,
         host(H100, own_pids=True),
@@ -314,7 +306,7 @@ CASES: dict[str, tuple[Says, DoctorFacts, str, str, str]] = {
         "",
     ),
     "a GPU too old for MPS": (mps, host(gpu(capability=(6, 1))), "warn", "none: ", ""),
-    "MPS beside a GPU in MIG mode": (mps, host(H100, gpu(index=1, mig=True)), "ok", "v2", ""),
+    "MPS beside a GPU in MIG mode": (mps, host(H100, gpu(index=1, mig=True)), "ok", "one daemon", ""),
     "one of two too old for MPS": (mps, host(H100, gpu(index=1, capability=(6, 1))), "warn", "GPU 1 (it", ""),
 }
 
@@ -340,14 +332,6 @@ def test_what_is_unknown_is_not_judged(facts: DoctorFacts, lines: int) -> None:
     said = [found for check in (*of.GPU_CHECKS, mps, device_memory) if (found := check(facts)) is not None]
     assert len(said) <= lines
     assert all(found.verdict != "fail" for found in said)
-
-
-LEVELS = {None: "v2 (the", (12, 2): "v2 (CUDA", (13, 1): "static", (13, 4): "v3"}
-
-
-@pytest.mark.parametrize(("version", "word"), LEVELS.items())
-def test_the_level_of_mps(version: tuple[int, int] | None, word: str) -> None:
-    assert word in level(dataclasses.replace(MPS, version=version))
 
 
 def test_a_command_stands_on_one_line_in_a_narrow_terminal(terminal: Callable[[int], None]) -> None:
@@ -394,7 +378,10 @@ def test_looking_at_a_host_changes_nothing(tmp_path: Any) -> None:
     found = gpu_host.look(tmp_path)
     assert (found.memory_regions, found.memory_delegated) == (1, True)
     assert [file.path for file in found.device_files] == ["/dev/nvidia0"]
-    assert (found.module, found.pci_devices, found.container) == ("", None, False)
+    assert (found.module, found.pci_devices, found.container, found.mps_left_by) == ("", None, False, "")
+    (tmp_path / "tmp/nvidia-mps").mkdir(parents=True)
+    (tmp_path / "tmp/nvidia-mps/control").touch()
+    assert gpu_host.look(tmp_path).mps_left_by == (tmp_path / "dev").owner()
 
 
 def test_where_the_host_s_processes_can_be_seen_nothing_is_said_of_their_numbers(tmp_path: Path) -> None:

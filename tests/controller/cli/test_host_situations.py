@@ -63,7 +63,12 @@ JOURNAL: Final = msgspec.structs.replace(
     STATE, role="journal", setting="controller.state_dir", filesystem="nfs4"
 )
 DAEMON: Final = SeenProcess(
-    pid=4711, user="bob", uid=1001, words=("nvidia-cuda-mps-control", "-d"), pipes="/tmp/nvidia-mps"
+    pid=4711,
+    user="bob",
+    uid=1001,
+    words=("nvidia-cuda-mps-control", "-d"),
+    pipes="/tmp/nvidia-mps",
+    since="2026-11-30 09:12",
 )
 ENGINE: Final = SeenProcess(pid=50, user="root", words=("/usr/bin/nv-hostengine", "-n"))
 EXPORTER: Final = SeenProcess(pid=51, user="root", words=("/usr/bin/dcgm-exporter",))
@@ -161,9 +166,12 @@ SITUATIONS: Final[dict[str, Situation]] = {
         (*H100, "gpu 0 persistence 0"), {"is_debian": True},
     ),
     "somebody else's MPS daemon": S(
-        "other MPS", "warn", "pid 4711 of bob (/tmp/nvidia-mps)",
+        "other MPS", "warn", "pid 4711 of bob (/tmp/nvidia-mps, since 2026-11-30 09:12): no GPU job of ours",
         "echo quit | sudo -u bob env CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps nvidia-cuda-mps-control",
         around={"mps_daemons": (DAEMON,)},
+    ),
+    "what an MPS daemon has left behind": S(
+        "other MPS", "ok", "/tmp/nvidia-mps is left over from a daemon of bob", files={"mps_left_by": "bob"}
     ),
     "somebody else's MPS daemon, for root": S(
         "other MPS", "warn", "pid 4711 of bob",
@@ -172,6 +180,10 @@ SITUATIONS: Final[dict[str, Situation]] = {
     ),
     "MPS under WSL": S(
         "MPS", "ok", "none: this is WSL", around={"wsl": True}, mps={"control_path": None}
+    ),
+    "a way to MPS daemons that is closed to others": S(
+        "MPS", "warn", "other accounts than root time-slice, since /srv/x is closed", "chmod o+x /srv/x",
+        mps={"closed": "/srv/x"},
     ),
     "no MPS program": S(
         "MPS", "warn", "none: ", "", mps={"control_path": None}, todo="until then co-tenants time-slice",

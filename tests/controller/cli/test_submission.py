@@ -353,7 +353,13 @@ def test_what_looks_like_a_secret(name: str) -> None:
 
 
 def test_export_all_leaves_out_what_belongs_to_this_shell() -> None:
-    taken = record({"A": "1", "PWD": "/", "COTENANT_JOB": "3", "SLURM_JOB_ID": "1", "PATH": "/bin"}, ("ALL",))
+    ours = {
+        "PWD": "/",
+        "COTENANT_JOB": "3",
+        "SLURM_JOB_ID": "1",
+        "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
+    }
+    taken = record({"A": "1", **ours, "PATH": "/bin"}, ("ALL",))
     assert taken.open == {"A": "1", "PATH": "/bin"}
 
 
@@ -363,6 +369,13 @@ def test_export_none_takes_nothing_but_what_is_set() -> None:
 
 def test_a_variable_to_copy_must_exist(tmp_path: Path) -> None:
     assert "you have no variable NOPE" in refused(tmp_path, *PYTHON, env="NOPE")
+
+
+def test_whose_mps_client_a_job_is_nobody_says_but_its_host() -> None:
+    pipe = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps"}
+    for export, env in (((), tuple(pipe.items())), (tuple(pipe), ())):
+        with pytest.raises(BadSubmission, match="CUDA_MPS_PIPE_DIRECTORY: the agent of its host says"):
+            record(pipe, export, env)
 
 
 def test_too_many_variables_are_refused() -> None:
