@@ -13,15 +13,16 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from cotenant.mps import process
 from cotenant.mps.answers import control_version
-from cotenant.mps.environment import pipe_directory
+from cotenant.mps.environment import PIPE_DIRECTORY, pipe_directory
+from cotenant.mps.ownership import LOG_DIRECTORY
 from cotenant.mps.process import CONTROL as CONTROL
 
 CAPABILITY_MIN = (7, 0)
@@ -30,7 +31,6 @@ MACHINES = ("x86_64", "aarch64")
 VERSION_TIMEOUT_S = 5.0
 STATIC_PARTITIONING_SINCE = (13, 1)
 """Ampere."""
-VERSION_3_SINCE = (13, 4)
 
 COMPUTE_MODE_PROHIBITED = 2
 FAKE_MARK = "fake"
@@ -49,6 +49,8 @@ class DetectedHost:
     runtime: PurePosixPath
     runtime_writable: bool
     uid: int
+    driver: str = ""
+    """The version of the kernel's driver; empty where none is loaded."""
     allowed: bool = True
     is_fake: bool = False
     """The control program is a stand-in for tests, by its own word: no record made with it counts."""
@@ -88,21 +90,6 @@ def verdict(host: DetectedHost, device: DetectedDevice | None = None) -> MpsVerd
 def has_static_partitioning(host: DetectedHost) -> bool:
     """Whether the binary is known to offer `sm_partition`. The daemon's own answer still decides."""
     return host.version is not None and host.version >= STATIC_PARTITIONING_SINCE
-
-
-def has_version_3(host: DetectedHost) -> bool:
-    """Whether the binary is known to offer the version 3 interface. Every daemon of ours speaks version 2."""
-    return host.version is not None and host.version >= VERSION_3_SINCE
-
-
-def interfaces(host: DetectedHost) -> str:
-    """What the control program offers beside what is always used, for a person."""
-    known = (
-        ("static partitions (not used)", has_static_partitioning(host)),
-        ("interface version 3 (not needed)", has_version_3(host)),
-    )
-    offered = [name for name, has in known if has]
-    return f"interface version 2; also offered: {', '.join(offered)}" if offered else "interface version 2"
 
 
 def _host_obstacle(host: DetectedHost) -> str | None:
@@ -147,6 +134,7 @@ def look(runtime: PurePosixPath, *, allowed: bool = True, search_path: str | Non
         runtime=runtime,
         runtime_writable=_writable(runtime),
         uid=os.getuid(),
+        driver=_driver_version(),
         allowed=allowed,
         is_fake=FAKE_MARK in said,
     )
@@ -164,24 +152,20 @@ def _version_line(control_path: str, timeout_s: float = VERSION_TIMEOUT_S) -> st
     directory makes sure there is none to find.
     """
     with tempfile.TemporaryDirectory(prefix="mps-") as nowhere:
+        environment = {**os.environ, PIPE_DIRECTORY: nowhere, LOG_DIRECTORY: nowhere}
         try:
-            done = subprocess.run(
-                (control_path, "-v"),
-                env=_quiet_environment(os.environ, nowhere),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=timeout_s,
-                text=True,
-                errors="replace",
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
+            done = process.run((os.path.abspath(control_path), "-v"), environment, timeout_s=timeout_s)
+        except (OSError, TimeoutError):
             return ""
-    return done.stdout + done.stderr
+    return done.output + done.errors
 
 
-def _quiet_environment(environment: Mapping[str, str], directory: str) -> dict[str, str]:
-    return {**environment, "CUDA_MPS_PIPE_DIRECTORY": directory, "CUDA_MPS_LOG_DIRECTORY": directory}
+def _driver_version() -> str:
+    """Of the kernel's driver; empty where none is loaded."""
+    try:
+        return Path("/sys/module/nvidia/version").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _writable(directory: PurePosixPath) -> bool:

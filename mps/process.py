@@ -23,6 +23,9 @@ SERVER = "nvidia-cuda-mps-server"
 OWNER_MARK = "COTENANT_MPS_OWNER"
 """In the environment of every daemon we start, and inherited by its servers: whose they are, even where the
 record of it was lost."""
+DRIVER_MARK = "COTENANT_MPS_DRIVER"
+"""Beside it: the version of the driver that the daemon was started with."""
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 AS_DAEMON = ("-d", "-f", "--daemon", "--foreground")
 _PROC = Path("/proc")
 _KILLED_S = 1.0
@@ -47,6 +50,10 @@ class FoundProcess:
     """From its environment; None: another user's, whose environment we may not read."""
     owner: str = ""
     """Its owner mark; empty: not started by an agent of ours, or not readable."""
+    devices: tuple[str, ...] = ()
+    """That it was told to serve, in the order in which it numbers them."""
+    driver: str = ""
+    """The version of the driver that it was started with, as its owner noted it."""
 
     def __str__(self) -> str:
         return f"pid {self.identity.pid} of uid {self.uid}"
@@ -217,7 +224,8 @@ def run(
 def _find_process(pid: int) -> list[FoundProcess]:
     """The process with what is known of it, or nothing where it has ended since."""
     identity = identity_of(pid)
-    environment = environment_of(pid)
+    readable = environment_of(pid)
+    environment = readable or {}
     try:
         # Not the owner of /proc/PID, which is root for any process that wants that.
         lines = (_PROC / str(pid) / "status").read_text(errors="replace").split("\n")
@@ -229,8 +237,10 @@ def _find_process(pid: int) -> list[FoundProcess]:
         FoundProcess(
             identity=identity,
             uid=next(int(line.split("\t")[1]) for line in lines if line.startswith("Uid:\t")),
-            pipe_directory=None if environment is None else environment.get(PIPE_DIRECTORY, ""),
-            owner=(environment or {}).get(OWNER_MARK, ""),
+            pipe_directory=None if readable is None else environment.get(PIPE_DIRECTORY, ""),
+            owner=environment.get(OWNER_MARK, ""),
+            devices=tuple(filter(None, environment.get(VISIBLE_DEVICES, "").split(","))),
+            driver=environment.get(DRIVER_MARK, ""),
         )
     ]
 

@@ -27,7 +27,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.gpus.gpu_watch import TAKEN
+from cotenant.agent.ipc import Order
 from cotenant.controller.domain import Device
 from cotenant.controller.system.sections import MpsSettings
 from cotenant.mps import detection
@@ -35,14 +35,15 @@ from cotenant.mps.detection import DetectedHost, choose
 from cotenant.mps.environment import host_daemon, log_directory, pipe_directory
 from cotenant.mps.ownership import Spec
 from cotenant.mps.process import CONTROL
-from cotenant.profiler.driver.facts import GpuFacts
+from cotenant.profiler.driver.facts import COMPUTE_EXCLUSIVE_PROCESS, GpuFacts
 
 TENANTS = 2
 """Who share a device through MPS."""
-TAKEN_AT_START = (
-    "another agent held it when this one started, and one MPS daemon serves all devices of an agent: restart "
-    "this agent when it is free"
+EXCLUSIVE = (
+    "it is in compute mode EXCLUSIVE_PROCESS, and each user here has an MPS server, one of which would keep "
+    "all others out (an admin can change it: nvidia-smi -c DEFAULT)"
 )
+UNSERVED = "time-slicing, not MPS: the MPS daemon of its user does not serve all its devices now"
 NOT_SEEN = "its MPS daemon has not been seen to work yet"
 
 
@@ -70,9 +71,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
             return None
         pipe = pipe_directory(PurePosixPath(self.runtime), host_daemon(uid, one_uid=False))
         own = self.specs[0]
-        return dataclasses.replace(
-            own, pipe_directory=pipe, log_directory=own.log_directory.with_name(pipe.name)
-        )
+        logs = own.log_directory.with_name(pipe.name)
+        return dataclasses.replace(own, pipe_directory=pipe, log_directory=logs, client_uid=uid)
 
 
 def plan(
@@ -90,54 +90,42 @@ def plan(
     known = {gpu.uuid: gpu for gpu in gpus}
     cuda = [device for device in devices if device.kind == "cuda"]
     why_not = {device.local: device.sharing_note for device in cuda if device.parent}
+    each_user_has_one = settings.mode != "per-device" and not one_uid
     for device in cuda:
         if device.parent:
             continue
-        found = detection.verdict(host, _facts(device.local, known.get(device.local)))
+        facts = _facts(device.local, known.get(device.local))
+        found = detection.verdict(host, facts)
         if not found.usable:
             why_not[device.local] = found.reason
-        elif settings.mode != "per-device" and device.note.startswith(TAKEN):
-            why_not[device.local] = TAKEN_AT_START
+        elif each_user_has_one and facts.compute_mode == COMPUTE_EXCLUSIVE_PROCESS:
+            why_not[device.local] = EXCLUSIVE
     usable = [device.local for device in cuda if device.local not in why_not]
     choice = choose(settings.mode, usable, one_uid=one_uid)
     for uuid in usable if not choice.groups else ():
         why_not[uuid] = choice.reason
+
+    def spec(group: tuple[str, ...]) -> Spec:
+        name = host_daemon(host.uid, one_uid=one_uid) if choice.per_host else group[0]
+        return Spec(
+            pipe_directory=pipe_directory(host.runtime, name),
+            log_directory=log_directory(PurePosixPath(logs), name),
+            devices=group,
+            owner=owner,
+            client_uid=host.uid if choice.per_host and not one_uid else None,
+            percentage=settings.active_thread_percentage,
+            driver=host.driver,
+            program=host.control_path or CONTROL,
+        )
+
     return Setup(
         runtime=str(host.runtime) if choice.groups else "",
         host_devices=choice.groups[0] if choice.per_host else (),
         one_uid=one_uid,
-        specs=tuple(
-            _spec(
-                settings,
-                host,
-                host_daemon(host.uid, one_uid=one_uid) if choice.per_host else group[0],
-                group,
-                logs,
-                owner,
-            )
-            for group in choice.groups
-        ),
+        specs=tuple(map(spec, choice.groups)),
         why_not=why_not,
         tenants={device.local: device.max_tenants for device in cuda},
         reason=choice.reason if cuda else "",
-    )
-
-
-def _spec(
-    settings: MpsSettings,
-    host: DetectedHost,
-    name: str,
-    group: tuple[str, ...],
-    logs: Path,
-    owner: str,
-) -> Spec:
-    return Spec(
-        pipe_directory=pipe_directory(host.runtime, name),
-        log_directory=log_directory(PurePosixPath(logs), name),
-        devices=group,
-        owner=owner,
-        percentage=settings.active_thread_percentage,
-        program=host.control_path or CONTROL,
     )
 
 
@@ -187,6 +175,21 @@ def _mark_shared(
         divides=not why or device.limits_jobs,
         max_tenants=alone if why else max(TENANTS, alone),
     )
+
+
+def number_devices(order: Order, serving: Mapping[str, tuple[str, ...]], planned: tuple[str, ...]) -> Order:
+    """Returns the order with its devices numbered as its daemon numbers them, or without MPS where its daemon
+    lacks one. `serving`: by pipe directory, the devices of each daemon in its own order. `planned`: those of
+    a daemon that was not seen yet."""
+    if not order.mps or order.mps[0].device_uuid:
+        return order
+    (client,) = order.mps
+    served = serving.get(client.pipe_directory, planned)
+    uuids = order.ranks[0].cuda_uuids
+    if not set(uuids) <= set(served):
+        return msgspec.structs.replace(order, mps=(), notes=(*order.notes, UNSERVED))
+    numbers = tuple(served.index(uuid) for uuid in uuids)
+    return msgspec.structs.replace(order, mps=(msgspec.structs.replace(client, device_numbers=numbers),))
 
 
 # --- Whom a FAULT concerns -------------------------------------------------------------------------

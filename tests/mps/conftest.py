@@ -1,5 +1,5 @@
-"""Places where a control daemon can live for one test: the stub's, or the genuine one's where it is installed or
-`.ci/nvidia-mps` has unpacked it."""
+"""Places where a control daemon can live for one test: the stub's, or the genuine one's where it is installed
+or `.ci/nvidia-mps` has unpacked it."""
 
 from __future__ import annotations
 

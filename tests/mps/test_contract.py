@@ -133,6 +133,7 @@ def test_r6_a_priority_is_0_or_1(either: Place) -> None:
 
 
 def test_r7_a_server_without_a_gpu_is_started_in_silence_and_dies(either: Place) -> None:
+    either.tell(gpu=False)
     either.start()
     channel = either.channel
     assert raw(either, f"start_server -uid {os.getuid()}") == ""

@@ -26,10 +26,11 @@ from cotenant.mps.channel import (
     server_percentage,
     set_percentage,
 )
-from cotenant.mps.daemon import Daemon, sweep
+from cotenant.mps.daemon import Daemon
 from cotenant.mps.environment import PIPE_DIRECTORY
 from cotenant.mps.ownership import LOG_NAMES, SUFFIX, Owned, Spec, bound_logs
 from cotenant.mps.servers import DaemonStatus
+from cotenant.mps.sweep import sweep
 from cotenant.profiler.driver import process_info
 from tests.mps.conftest import Place, freeze
 

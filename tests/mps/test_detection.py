@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from cotenant.mps import detection
 from cotenant.mps.detection import (
     CONTROL,
     DetectedDevice,
@@ -129,9 +128,3 @@ def test_the_stand_in_of_our_tests_cannot_pass_as_the_real_one(stub: str, tmp_pa
     found = look(PurePosixPath(tmp_path), search_path=str(Path(stub).parent))
     assert found.is_fake
     assert "stand-in" in verdict(found, HOPPER).reason
-
-
-def test_newer_interfaces_are_named_where_the_version_has_them() -> None:
-    assert detection.interfaces(host(version=(13, 0))) == "interface version 2"
-    assert detection.interfaces(host(version=(13, 1))).endswith(": static partitions (not used)")
-    assert detection.interfaces(host(version=(13, 4))).endswith("interface version 3 (not needed)")

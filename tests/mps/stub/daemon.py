@@ -25,7 +25,7 @@ class World:
             with open(WORLD) as file:
                 told = json.load(file)
         self.driver = int(told.get("driver", 550))
-        self.gpu = bool(told.get("gpu", False))
+        self.gpu = bool(told.get("gpu", True))
         self.clients = [int(pid) for pid in told.get("clients", [])] + claimants(told.get("claims", ""), pipe)
         fault = told.get("fault", False)
         self.fault = pipe in fault if isinstance(fault, list) else bool(fault)
@@ -137,14 +137,18 @@ class Daemon:
         server = Server(uid, self.percentage, self.limits)
         self.servers[server.pid] = server
         self.log(f"Starting new server {server.pid} for user {uid}")
-        if not self.world.gpu:
-            self.log(f"Server {server.pid} encountered a fatal exception. Shutting down")  # R7.
+        if self.world.gpu:
+            self.log(f"NEW SERVER {server.pid}: Ready")  # R20.
+        else:
+            self.log("Server encountered a fatal exception. Shutting down")  # R7.
+            self.log("Failed to start : no CUDA-capable device is detected", "server", server.pid)
             os.kill(server.pid, signal.SIGKILL)
 
-    def log(self, text: str) -> None:
+    def log(self, text: str, name: str = "control", pid: int = 0) -> None:
+        who = f"{'Control' if name == 'control' else 'Other'} {pid or os.getpid():5}"
         try:
-            with open(f"{self.logs}/control.log", "a") as file:
-                file.write(f"[{time.strftime('%F %T')}.000 Control {os.getpid():5}] {text}\n")
+            with open(f"{self.logs}/{name}.log", "a") as file:
+                file.write(f"[{time.strftime('%F %T')}.000 {who}] {text}\n")
         except OSError:  # R12.
             pass
 
