@@ -239,8 +239,8 @@ def set_default_percentage(channel: ControlChannel, wanted: float) -> None:
 
 
 def default_memory_limits(channel: ControlChannel, devices: int) -> tuple[str, ...]:
-    """The limits that the next server gives each client on the first so many devices, as `DEVICE=VALUE`. Drivers
-    differ in how they say that there is none."""
+    """The limits that the next server gives each client on the first so many devices, as `DEVICE=VALUE`.
+    Drivers differ in how they say that there is none."""
     answers = [channel.ask(f"get_default_device_pinned_mem_limit {number}") for number in range(devices)]
     found = [re.fullmatch(r"\s*([0-9]+[GM])\s*", answer) for answer in answers]
     return tuple(f"{number}={limit[1]}" for number, limit in enumerate(found) if limit)

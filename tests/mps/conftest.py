@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -33,6 +34,7 @@ GENUINE = next(
     ),
     None,
 )
+HAS_DRIVER = Path("/sys/module/nvidia").exists()
 TIMEOUT_S = within_s(30.0)
 
 
@@ -102,6 +104,9 @@ class Place:
         for found in (*self.daemons(), *self.servers()):
             process.end(found.identity, TIMEOUT_S)
         shutil.rmtree(self.base, ignore_errors=True)
+        if not self.is_stub and not HAS_DRIVER:
+            with suppress(OSError):
+                os.unlink("/dev/nvidiactl")  # A server of root's makes it, also where no driver is.
 
 
 def freeze(identity: process.MpsProcessIdentity) -> None:

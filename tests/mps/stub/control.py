@@ -32,7 +32,7 @@ A test controls the world by a JSON file named in MPS_STUB_WORLD, read before ea
 or 535), `gpu` (true; false: servers die at once), `clients` (pids of processes that are its clients),
 `claims` (a folder: each file `ANY.PID.ANY` that says `M` and this pipe directory is a client while it
 lives), `fault` (true, or the pipe directories of those it is true for), `stuck` (FAULT stays without
-clients), `termination` (what success says), `stubborn` (terminated
+clients), `starts` (servers are INITIALIZING), `termination` (what success says), `stubborn` (terminated
 clients stay on the list), `version` (what `-v` says), `foreign` (to whatever is asked it says this:
 another control interface).
 """

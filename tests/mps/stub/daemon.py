@@ -30,6 +30,7 @@ class World:
         fault = told.get("fault", False)
         self.fault = pipe in fault if isinstance(fault, list) else bool(fault)
         self.stuck = bool(told.get("stuck", False))
+        self.starts = bool(told.get("starts", False))
         self.termination = str(told.get("termination", "0"))
         self.stubborn = bool(told.get("stubborn", False))
         self.foreign = str(told.get("foreign", ""))
@@ -210,6 +211,8 @@ class Daemon:
             return ["A server PID is required"]
         if int(pid) not in self.servers:
             return [f"Server {pid} not found"]
+        if self.world.starts:
+            return ["INITIALIZING"]
         in_fault = self.world.stuck or (self.world.fault and self.clients)  # R16.
         return ["FAULT" if in_fault else "ACTIVE"]
 
