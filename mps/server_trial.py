@@ -24,6 +24,7 @@ NOT_READY = "its MPS server does not become ready"
 NOT_STARTED = "its MPS server does not start"
 PAUSES_S = (0.02, 0.05, 0.1, 0.2, *repeat(0.5, 19))
 """Between looks at a server that starts, 10 s in all: it may have to wake every GPU."""
+END_LOOKS = 7
 AGAIN_S = 30.0
 AGAIN_S_MAX = 600.0
 _EXIT = re.compile(r"^(\[[^\]]*\]) Server (\d+) exited with status (\d+)", re.MULTILINE)
@@ -108,11 +109,15 @@ class ServerTrial:
         return not said or f"NEW SERVER {pid}: Ready" in said
 
     def _end(self, servers: list[int]) -> None:
-        """End servers as the daemon does when another user comes: not under a client."""
+        """End servers that have no client, and see them gone: until then they refuse newcomers."""
         for pid in servers:
             if not client_list(self._channel, pid):
                 self.expect_end(pid)
                 self._channel.ask(f"shutdown_server {pid}")
+        for pause_s in PAUSES_S[:END_LOOKS]:
+            if not self._ended & set(map(str, server_list(self._channel))):
+                return
+            self._pause(pause_s)
 
     def _list_exits(self) -> set[tuple[str, str, str]]:
         """When, pid and status."""
