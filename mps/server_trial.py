@@ -63,6 +63,7 @@ class ServerTrial:
         self._exits = exits
         if not self.why_not or now_s < self._again_at_s:
             return
+        self._again_at_s = now_s + self._again_s  # Also where the daemon does not say.
         self.why_not = self._try(in_use=in_use)
         if self.why_not:
             self._fail(self.why_not, now_s)
