@@ -397,6 +397,7 @@ def test_where_no_server_starts_it_is_not_shared_and_the_server_says_why(either:
     assert more == [True, False, False, True, False, True], "after a pause, which doubles"
     if either.is_stub:
         either.tell()
+        owner.now_s = 600.0
         assert owner.look().shares
     owner.daemon.release()
 
