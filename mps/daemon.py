@@ -146,7 +146,7 @@ class Daemon:
         if ours:
             with suppress(ChannelError, Incomplete, Rejected):  # What `quit` does not end, we do.
                 self._channel.quit(timeout_s)
-                process.outlasts(ours[0].identity, END_S)  # It listens no more, and cleans up.
+                process.end(ours[0].identity, END_S, 0)  # It listens no more, and cleans up.
         left = end([*ours, *self._orphans(look_around(), keep=None)])
         if not left:
             self._ownership.keep(daemon=None, socket=None)
@@ -213,7 +213,7 @@ class Daemon:
         self._why_not_started = "its MPS daemon has ended soon after it was started"
         again = "" if self._ownership.record.daemon is None else f" again, since {seen.value}"
         self._ownership.keep(daemon=found.identity, socket=socket_of(self.spec))
-        self._met, self._servers, self._silent = found, (), 0
+        self._met, self._servers, self._silent, self._limits = found, (), 0, ()
         self._trial = ServerTrial(self._channel, self.spec)
         self._said.append(f"MPS daemon started{again} ({found}) in {self.spec.pipe_directory}")
         self._said += [f"MPS daemon: {warning}"] if warning else []

@@ -78,6 +78,7 @@ def is_alive(identity: MpsProcessIdentity) -> bool:
 
 def end(identity: MpsProcessIdentity, timeout_s: float, number: int = signal.SIGKILL) -> bool:
     """Signal exactly this process and wait for it to go; False: it would not (in time), or we may not.
+    `number`: 0 sends nothing, and only waits.
 
     A stopped process takes SIGKILL too. We reap our own dead child: where we are process 1, nobody else
     does."""
@@ -97,21 +98,6 @@ def end(identity: MpsProcessIdentity, timeout_s: float, number: int = signal.SIG
         os.close(descriptor)
     reap(identity.pid)
     return not is_alive(identity)
-
-
-def outlasts(identity: MpsProcessIdentity, timeout_s: float) -> bool:
-    """Whether a process that is on its way out is still there after so long."""
-    try:
-        descriptor = os.pidfd_open(identity.pid)
-    except ProcessLookupError:
-        return False
-    try:
-        if is_alive(identity):
-            select.select([descriptor], [], [], timeout_s)
-    finally:
-        os.close(descriptor)
-    reap(identity.pid)
-    return is_alive(identity)
 
 
 def reap(pid: int) -> None:

@@ -63,6 +63,8 @@ class Mps(msgspec.Struct, frozen=True, kw_only=True):
     watch: MpsWatch
     devices: tuple[Device, ...]
     """With how each is shared."""
+    serving: Mapping[str, tuple[str, ...]] = {}
+    """As in `MpsWatchReport`."""
     said: tuple[str, ...] = ()
 
     @property
@@ -114,6 +116,7 @@ def prepare(
         setup=setup,
         watch=watch,
         devices=mark_shared(devices, setup, seen.why_not, plain=plain),
+        serving=seen.serving,
         said=(
             *swept,
             *((f"MPS: {detection.verdict(host).reason}", setup.reason) if setup.specs else ()),
@@ -150,8 +153,7 @@ class MpsEdge:
         self._proven: set[AttemptKey] = set()
         """Attempts about which that is settled."""
         self._reach = FaultReach()
-        self._serving: Mapping[str, tuple[str, ...]] = {}
-        """Devices of daemons that were seen to work in the last round, by pipe directory."""
+        self._serving = mps.serving
         self.wrong: Mapping[str, str] = {}
         """By UUID of each device that has a daemon: what is wrong with that, as it was last seen; empty if
         nothing is."""
@@ -197,8 +199,7 @@ class MpsEdge:
         seems well."""
         facts = msgspec.structs.replace(self.facts(), ask=ask)
         seen = await self._watch.round(facts)
-        self.wrong = seen.why_not
-        self._serving = {pipe: daemon.serves for pipe, daemon in seen.daemons.items() if daemon.shares}
+        self.wrong, self._serving = seen.why_not, seen.serving
         for line in seen.said:
             self._log(line)
         self._tell_faults(seen, facts)
@@ -213,12 +214,12 @@ class MpsEdge:
         return self._setup.spec_of_user(order.launch.uid) is None or wanted <= self._serving.keys()
 
     def number(self, order: Order) -> Order:
-        """Returns the order with its devices numbered as its daemon was last seen to number them."""
-        return number_devices(order, self._serving, self._setup.host_devices)
+        """Returns the order as it can be started now, with the numbers of the daemon that was last seen."""
+        self._orders[order.job_id, order.attempt] = order = number_devices(order, self._serving)
+        return order
 
     async def serve(self, order: Order) -> None:
-        """Returns when that daemon was seen to, or took too long: then its processes run all the same, and
-        time-slice."""
+        """Returns when that daemon was seen to, or took too long."""
         self._orders[order.job_id, order.attempt] = order
         with suppress(TimeoutError):
             await asyncio.wait_for(self.look(), SERVE_S)

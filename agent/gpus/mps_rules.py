@@ -152,44 +152,35 @@ def mark_shared(
     job which is no client of a daemon runs on: such a device goes on to time-slice until that job has ended,
     for a client beside it would.
     """
-    return tuple(
-        _mark_shared(device, setup, why_not, plain) if device.kind == "cuda" else device for device in devices
-    )
+
+    def marked(device: Device) -> Device:
+        uuid = device.local
+        why = setup.why_not.get(uuid) or why_not.get(uuid, NOT_SEEN)
+        if not why and device.sharing != "mps" and uuid in plain:
+            why = "a job that was started without MPS runs on it"
+        alone = setup.tenants.get(uuid, device.max_tenants)
+        return msgspec.structs.replace(
+            device,
+            sharing="time-slicing" if why else "mps",
+            sharing_note=why,
+            divides=not why or device.limits_jobs,
+            max_tenants=alone if why else max(TENANTS, alone),
+        )
+
+    return tuple(marked(device) if device.kind == "cuda" else device for device in devices)
 
 
-def _mark_shared(
-    device: Device,
-    setup: Setup,
-    why_not: Mapping[str, str],
-    plain: frozenset[str],
-) -> Device:
-    uuid = device.local
-    why = setup.why_not.get(uuid) or why_not.get(uuid, NOT_SEEN)
-    if not why and device.sharing != "mps" and uuid in plain:
-        why = "a job that was started without MPS runs on it"
-    alone = setup.tenants.get(uuid, device.max_tenants)
-    return msgspec.structs.replace(
-        device,
-        sharing="time-slicing" if why else "mps",
-        sharing_note=why,
-        divides=not why or device.limits_jobs,
-        max_tenants=alone if why else max(TENANTS, alone),
-    )
-
-
-def number_devices(order: Order, serving: Mapping[str, tuple[str, ...]], planned: tuple[str, ...]) -> Order:
-    """Returns the order with its devices numbered as its daemon numbers them, or without MPS where its daemon
-    lacks one. `serving`: by pipe directory, the devices of each daemon in its own order. `planned`: those of
-    a daemon that was not seen yet."""
-    if not order.mps or order.mps[0].device_uuid:
-        return order
-    (client,) = order.mps
-    served = serving.get(client.pipe_directory, planned)
-    uuids = order.ranks[0].cuda_uuids
-    if not set(uuids) <= set(served):
-        return msgspec.structs.replace(order, mps=(), notes=(*order.notes, UNSERVED))
-    numbers = tuple(served.index(uuid) for uuid in uuids)
-    return msgspec.structs.replace(order, mps=(msgspec.structs.replace(client, device_numbers=numbers),))
+def number_devices(order: Order, serving: Mapping[str, tuple[str, ...]]) -> Order:
+    """Returns the order as its daemons can serve it now: with its devices by their numbers, or without MPS.
+    `serving`: by pipe directory, the devices of each daemon in its own order."""
+    clients = []
+    for client in order.mps:
+        served = serving.get(client.pipe_directory, ())
+        uuids = (client.device_uuid,) if client.device_uuid else order.ranks[0].cuda_uuids
+        if not set(uuids) <= set(served):
+            return msgspec.structs.replace(order, mps=(), notes=(*order.notes, UNSERVED))
+        clients.append(msgspec.structs.replace(client, device_numbers=tuple(map(served.index, uuids))))
+    return msgspec.structs.replace(order, mps=tuple(clients))
 
 
 # --- Whom a FAULT concerns -------------------------------------------------------------------------

@@ -17,11 +17,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from concurrent.futures import Future
 from enum import Enum
 from pathlib import PurePosixPath
 from queue import SimpleQueue
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
@@ -144,6 +144,11 @@ class MpsWatchReport(msgspec.Struct, frozen=True, kw_only=True):
     said: tuple[str, ...] = ()
     attachments: Mapping[AttemptKey, FoundClient] = {}
 
+    @property
+    def serving(self) -> dict[str, tuple[str, ...]]:
+        """The devices of each daemon that new jobs can be clients of, as it numbers them, by pipe directory."""
+        return {pipe: daemon.serves for pipe, daemon in self.daemons.items() if daemon.shares}
+
 
 class MpsWatch:
     """Looks after the daemons of `specs`, one round at a time."""
@@ -170,31 +175,21 @@ class MpsWatch:
         return said
 
     async def _run_in_thread(self, work: Callable[[], Answer]) -> Answer:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Answer] = loop.create_future()
-
-        def give(result: Answer | None, error: Exception | None) -> None:
-            if answer.done():  # The caller has gone.
-                return
-            if error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(cast(Answer, result))
+        answer: Future[Answer] = Future()
 
         def do() -> None:
-            result, failed = None, None
+            if not answer.set_running_or_notify_cancel():
+                return  # The caller has gone.
             try:
-                result = work()
+                answer.set_result(work())
             except Exception as error:  # noqa: BLE001 - whatever it is, the loop has to know.
-                failed = error
-            with suppress(RuntimeError):  # The loop has been closed meanwhile.
-                loop.call_soon_threadsafe(give, result, failed)
+                answer.set_exception(error)
 
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="mps", daemon=True)
             self._thread.start()
         self._work.put(do)
-        return await answer
+        return await asyncio.wrap_future(answer)
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
