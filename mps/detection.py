@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Literal
 
 from cotenant.mps import process
@@ -134,7 +134,7 @@ def look(runtime: PurePosixPath, *, allowed: bool = True, search_path: str | Non
         runtime=runtime,
         runtime_writable=_writable(runtime),
         uid=os.getuid(),
-        driver=_driver_version(),
+        driver=process.driver_version(),
         allowed=allowed,
         is_fake=FAKE_MARK in said,
     )
@@ -158,14 +158,6 @@ def _version_line(control_path: str, timeout_s: float = VERSION_TIMEOUT_S) -> st
         except (OSError, TimeoutError):
             return ""
     return done.output + done.errors
-
-
-def _driver_version() -> str:
-    """Of the kernel's driver; empty where none is loaded."""
-    try:
-        return Path("/sys/module/nvidia/version").read_text().strip()
-    except OSError:
-        return ""
 
 
 def _writable(directory: PurePosixPath) -> bool:

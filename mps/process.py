@@ -72,6 +72,14 @@ def boot_id() -> str:
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
+def driver_version() -> str:
+    """Of the kernel's NVIDIA driver; empty where none is loaded."""
+    try:
+        return Path("/sys/module/nvidia/version").read_text().strip()
+    except OSError:
+        return ""
+
+
 def is_alive(identity: MpsProcessIdentity) -> bool:
     return identity_of(identity.pid) == identity
 

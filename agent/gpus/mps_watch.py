@@ -146,7 +146,7 @@ class MpsWatchReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def serving(self) -> dict[str, tuple[str, ...]]:
-        """The devices of each daemon that new jobs can be clients of, as it numbers them, by pipe directory."""
+        """By pipe directory: the devices of a daemon that new jobs can be clients of, as it numbers them."""
         return {pipe: daemon.serves for pipe, daemon in self.daemons.items() if daemon.shares}
 
 

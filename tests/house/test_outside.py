@@ -129,7 +129,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
         frozenset((".mkdir", ".open", ".write_bytes", "os.makedirs", "os.open", "os.truncate")),
     ),
     "mps/process.py": (KERNEL, frozenset((".read_bytes", ".read_text", "os.listdir"))),
-    "mps/daemon.py": (RUNTIME, frozenset((".glob", ".unlink"))),
+    "mps/sweep.py": (RUNTIME, frozenset((".glob", ".unlink"))),
     "profiler/driver/probe_client.py": (KERNEL, frozenset((".iterdir", ".read_text"))),
     "profiler/driver/process_info.py": (KERNEL, frozenset((".read_bytes", ".read_text"))),
     "profiler/indicators/cpu.py": (KERNEL, frozenset((".glob", ".read_text", "open", "os.listdir"))),

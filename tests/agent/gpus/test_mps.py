@@ -29,7 +29,7 @@ from cotenant.agent.daemon.core import (
 )
 from cotenant.agent.gpus import mps_edge, mps_rules
 from cotenant.agent.gpus.mps_edge import MpsEdge
-from cotenant.agent.gpus.mps_rules import Setup, mark_shared, plan
+from cotenant.agent.gpus.mps_rules import Setup, mark_shared, number_devices, plan
 from cotenant.agent.gpus.mps_watch import (
     LOOKS_MAX,
     Attachment,
@@ -548,9 +548,9 @@ def test_a_gpu_that_cannot_be_used_is_in_no_daemon_that_is_started_and_takes_non
         assert await look(without) == (f"{B},{C}", (turns, mps, mps))
         scene.run_job("8", (C,))
         assert await look(whole) == (f"{B},{C}", (turns, mps, mps)), "and by its own numbers"
-        numbered = scene.edge.number(order_on(scene, (C,)))
+        numbered = scene.edge.number(order_on(scene.pipe, (C,)))
         assert numbered.mps[0].device_numbers == (1,)
-        assert scene.edge.number(order_on(scene, (A,))).mps == ()
+        assert scene.edge.number(order_on(scene.pipe, (A,))).mps == ()
         scene.end_job("8")
         scene.edge._watch._daemons[scene.setup.specs[0]]._start_at_s = 0.0
         assert await look(whole) == (f"{A},{B},{C}", (mps, mps, mps))
@@ -561,9 +561,27 @@ def test_a_gpu_that_cannot_be_used_is_in_no_daemon_that_is_started_and_takes_non
         scene.clear()
 
 
-def order_on(scene: Scene, uuids: tuple[str, ...]) -> Order:
-    made = order(scene.place.base, scene.pipe, whole=True)
+def order_on(pipe: Path, uuids: tuple[str, ...]) -> Order:
+    made = order(pipe, pipe, whole=True)
     return msgspec.structs.replace(made, ranks=(RankOrder(rank=0, local_rank=0, cuda_uuids=uuids),))
+
+
+NUMBERS: dict[str, tuple[dict[str, tuple[str, ...]], tuple[int, ...] | None]] = {
+    "in the daemon's order": ({"/p": (C, A, B)}, (2, 0)),
+    "of one that began with less": ({"/p": (B, C)}, (0, 1)),
+    "a device that it lacks": ({"/p": (A, B)}, None),
+    "a daemon that does not work now": ({}, None),
+    "another user's": ({"/q": (A, B, C)}, None),
+}
+
+
+@pytest.mark.parametrize(("serving", "numbers"), NUMBERS.values(), ids=NUMBERS.keys())
+def test_an_order_has_the_numbers_of_the_daemon_that_runs_or_no_mps(
+    serving: dict[str, tuple[str, ...]], numbers: tuple[int, ...] | None
+) -> None:
+    numbered = number_devices(order_on(Path("/p"), (B, C)), serving)
+    assert [client.device_numbers for client in numbered.mps] == ([] if numbers is None else [numbers])
+    assert (mps_rules.UNSERVED in numbered.notes) == (numbers is None)
 
 
 def test_a_host_whose_servers_do_not_start_takes_turns_and_says_why(scene: Scene) -> None:
