@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import repeat
 
-from cotenant.mps.answers import Rejected, ServerState
-from cotenant.mps.channel import ControlChannel, client_list, server_list, server_status
+from cotenant.mps.answers import Incomplete, Rejected, ServerState
+from cotenant.mps.channel import ChannelError, ControlChannel, client_list, server_list, server_status
 from cotenant.mps.ownership import LOG_NAMES, Spec, log_end
 
 UNTRIED = "no server of its MPS daemon has been seen to work yet"
@@ -42,12 +42,14 @@ class ServerTrial:
         self._channel, self._spec, self._pause = channel, spec, pause
         self._exits = self._list_exits()
         """What control.log has of servers that exited, as far as that is known here."""
-        self._ended: set[str] = set()
+        self._tried: set[int] = set()
+        """Servers that were started here."""
+        self._ended: set[int] = set()
         self._again_at_s, self._again_s = 0.0, AGAIN_S
 
     def expect_end(self, server: int) -> None:
         """The end of this server is our doing, and says nothing of the next."""
-        self._ended.add(str(server))
+        self._ended.add(server)
 
     def look(self, now_s: float, *, in_use: bool) -> None:
         """Read what became of the servers, and start one where none has worked yet: blocks for up to 10 s.
@@ -58,7 +60,7 @@ class ServerTrial:
         """
         exits = self._list_exits()
         for _, pid, status in sorted(exits - self._exits):
-            if status != "0" and pid not in self._ended:
+            if status != "0" and int(pid) not in self._ended:
                 self._fail(f"its MPS server (pid {pid}) exited with status {status}", now_s)
         self._exits = exits
         if not self.why_not or now_s < self._again_at_s:
@@ -80,10 +82,12 @@ class ServerTrial:
         started = False
         for pause_s in PAUSES_S:
             states = self._states()
-            ready = [pid for pid, state in states.items() if self._is_ready(pid, state, started)]
+            self._tried |= states.keys() if started else set()
+            ready = {pid for pid, state in states.items() if self._is_ready(pid, state, started)}
             if ready:
-                if started and not in_use:
-                    self._end(ready)
+                if not in_use:
+                    with suppress(ChannelError, Incomplete, Rejected):
+                        self._end(ready & self._tried)
                 return ""
             if not states:
                 if started:
@@ -109,14 +113,14 @@ class ServerTrial:
         said = log_end(self._spec.log_directory, LOG_NAMES[0])  # Drivers up to 535 do not answer that.
         return not said or f"NEW SERVER {pid}: Ready" in said
 
-    def _end(self, servers: list[int]) -> None:
+    def _end(self, servers: set[int]) -> None:
         """End servers that have no client, and see them gone: until then they refuse newcomers."""
         for pid in servers:
             if not client_list(self._channel, pid):
                 self.expect_end(pid)
                 self._channel.ask(f"shutdown_server {pid}")
         for pause_s in PAUSES_S[:END_LOOKS]:
-            if not self._ended & set(map(str, server_list(self._channel))):
+            if self._ended.isdisjoint(server_list(self._channel)):
                 return
             self._pause(pause_s)
 

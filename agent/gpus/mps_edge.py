@@ -67,14 +67,6 @@ class Mps(msgspec.Struct, frozen=True, kw_only=True):
     """As in `MpsWatchReport`."""
     said: tuple[str, ...] = ()
 
-    @property
-    def specs(self) -> tuple[Spec, ...]:
-        return self.setup.specs
-
-    @property
-    def runtime(self) -> str:
-        return self.setup.runtime
-
 
 def prepare(
     settings: MpsSettings,

@@ -442,7 +442,7 @@ def test_a_server_that_does_not_become_ready_is_waited_for_and_no_longer(owner: 
     assert (trial.why_not, tuple(pauses)) == (NOT_READY, PAUSES_S)
     place.tell()
     trial.look(31.0, in_use=False)
-    assert trial.why_not == ""
+    assert (trial.why_not, server_list(place.channel)) == ("", ())
 
 
 # --- Servers ---------------------------------------------------------------------------------------

@@ -659,7 +659,7 @@ def test_facts_name_what_runs_and_what_is_not_ours(place: Place) -> None:
 def test_a_host_without_gpus_has_nothing_to_do_with_mps(tmp_path: Path) -> None:
     devices = (test_state.device(0),)
     mps = mps_edge.prepare(MpsSettings(), devices, (), state_dir=tmp_path, attempts=tmp_path, owner="t")
-    assert (mps.specs, mps.devices, mps.said) == ((), devices, ())
+    assert (mps.setup.specs, mps.devices, mps.said) == ((), devices, ())
 
 
 def test_an_agent_starts_with_working_daemons_and_says_what_it_does(place: Place, tmp_path: Path) -> None:
@@ -674,7 +674,7 @@ def test_an_agent_starts_with_working_daemons_and_says_what_it_does(place: Place
 
     mps = prepare(settings)
     assert [device.sharing for device in mps.devices] == ["mps", "mps"]
-    assert mps.runtime == str(place.base)
+    assert mps.setup.runtime == str(place.base)
     assert "stand-in for tests" in mps.said[0]
     assert "one daemon" in mps.said[1]
     assert "for all devices" in mps.said[1]
