@@ -16,6 +16,8 @@ __all__ = [
     "health",
     "ownership",
     "process",
+    "server_trial",
     "servers",
+    "sweep",
     "terminate",
 ]

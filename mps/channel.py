@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import stat
 import time
@@ -47,17 +48,6 @@ _FIRST_PAUSE_S = 0.005
 _PAUSE_S_MAX = 0.02
 _NO_DAEMON = "cannot find mps control daemon"
 _NOT_NOW = "cannot send command"
-
-__all__ = [
-    "ChannelError",
-    "ControlChannel",
-    "Incomplete",
-    "LockBusy",
-    "NoDaemon",
-    "Rejected",
-    "Wedged",
-    "lock_path",
-]
 
 
 class ChannelError(Exception):
@@ -246,6 +236,14 @@ def set_default_percentage(channel: ControlChannel, wanted: float) -> None:
     """Sets the percentage for the next server. Raises Rejected if another value stays in force."""
     echo = percentage(channel.ask(f"set_default_active_thread_percentage {percentage_text(wanted)}"))
     _check_percentage(wanted, echo)
+
+
+def default_memory_limits(channel: ControlChannel, devices: int) -> tuple[str, ...]:
+    """The limits that the next server gives each client on the first so many devices, as `DEVICE=VALUE`.
+    Drivers differ in how they say that there is none."""
+    answers = [channel.ask(f"get_default_device_pinned_mem_limit {number}") for number in range(devices)]
+    found = [re.fullmatch(r"\s*([0-9]+[GM])\s*", answer) for answer in answers]
+    return tuple(f"{number}={limit[1]}" for number, limit in enumerate(found) if limit)
 
 
 def server_percentage(channel: ControlChannel, server: int) -> float:

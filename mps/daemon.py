@@ -1,33 +1,29 @@
-"""The MPS control daemon of one device set, and its one owner; and an end for those that their owner has no
-use for any more (another mode, MPS switched off, a GPU gone).
+"""The MPS control daemon of one device set, and its one owner.
 
 Rule: only an owner starts, configures or ends a daemon, and it outlives its owner: jobs are on it. `look`
 is to be called every few seconds, from a thread: it sees what is wrong, does what `health.py` says about
-it, and never blocks longer than a start and a few questions take. It replaces a daemon that was lost and sets
-it up again; a setting counts only when it was read back.
-
-Every daemon that we ever started has an owner's file beside its pipe directory, so `sweep` finds them all. It
-is called when no job is on the host.
+it, and never blocks longer than a start of a daemon and of a server take. It replaces a daemon that was lost
+and sets it up again; a setting counts only when it was read back. What a daemon serves for its life is
+compared with what is offered now, at every look.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from dataclasses import replace
 
 from cotenant.mps import health, process, servers
-from cotenant.mps.answers import ServerState
+from cotenant.mps.answers import Incomplete, Rejected, ServerState
 from cotenant.mps.channel import (
     ChannelError,
     ControlChannel,
-    Incomplete,
     LockBusy,
     NoDaemon,
-    Rejected,
     Wedged,
     client_list,
+    default_memory_limits,
     server_list,
     server_status,
     set_default_percentage,
@@ -36,9 +32,7 @@ from cotenant.mps.channel import (
 from cotenant.mps.health import DaemonCondition, Remedy, Sight
 from cotenant.mps.ownership import (
     END_S,
-    SUFFIX,
     NotStarted,
-    Owned,
     Ownership,
     Spec,
     bound_logs,
@@ -47,7 +41,8 @@ from cotenant.mps.ownership import (
     socket_of,
     start,
 )
-from cotenant.mps.process import CONTROL, FoundProcess, MpsProcessIdentity, Running, look_around
+from cotenant.mps.process import FoundProcess, MpsProcessIdentity, Running, look_around
+from cotenant.mps.server_trial import ServerTrial
 from cotenant.mps.servers import DaemonStatus, Server
 
 ASK_EVERY_S = 10.0
@@ -86,9 +81,13 @@ class Daemon:
         self._silent = 0
         self._ask_at_s = 0.0
         self._start_at_s = 0.0
-        self._met: MpsProcessIdentity | None = None
+        self._met: FoundProcess | None = None
         """The daemon that was last said to be ours."""
         self._lock_is_held = False
+        self._trial = ServerTrial(self._channel, spec)
+        """Of its servers."""
+        self._limits: tuple[str, ...] = ()
+        """Memory limits that somebody has set in it."""
         self._said: list[str] = []
 
     # --- Looking -----------------------------------------------------------------------------------
@@ -97,25 +96,33 @@ class Daemon:
         """The next look asks the daemon, however well it seems: a job failed on its devices."""
         self._ask_at_s = 0.0
 
-    def look(self, running: Running | None = None, *, in_use: bool) -> DaemonStatus:
-        """Looks at the daemon and repairs it. `in_use`: jobs run as its clients."""
+    def look(
+        self, running: Running | None = None, *, in_use: bool, devices: tuple[str, ...] = ()
+    ) -> DaemonStatus:
+        """Looks at the daemon and repairs it. `in_use`: jobs run as its clients. `devices`: the UUIDs for a
+        daemon that is started now; empty: as before."""
+        self.spec = replace(self.spec, devices=devices or self.spec.devices)
         now = running if running is not None else look_around()
         ours = self._ours(now)
         strangers = [found for found in daemons_at(self.spec, now) if found.owner != self.spec.owner]
-        daemon = self._current(ours)
+        found = self._current(ours)
+        daemon = None if found is None else found.identity
         before = self._servers
         in_place = self._is_in_place(daemon)
         if not strangers and in_place:  # Else another daemon might answer.
-            self._ask(daemon)
+            self._ask(found)
         sight = Sight(
             stranger=bool(strangers),
             ours=len(ours),
             in_place=in_place,
             silent=self._silent,
+            outdated=found is not None and (found.driver != self.spec.driver or bool(self._limits)),
+            other_devices=found is not None and found.devices != self.spec.devices,
         )
         seen = health.condition(sight)
         todo = health.remedy(sight, in_use=in_use)
-        losses = tuple(servers.losses(before, _alive(before)))
+        known = [each for server in before for each in (server.identity, *server.clients)]
+        losses = tuple(servers.losses(before, filter(process.is_alive, known)))
         why = ""
         if todo is Remedy.REFUSE:
             why = f"{seen.value}: {strangers[0]}"
@@ -123,11 +130,12 @@ class Daemon:
             why = f"{seen.value}; {todo.value}"
         elif todo in (Remedy.START, Remedy.REPLACE):
             why = self._renew(seen, ours, now, in_use)
-            daemon = None if why else self._met
-        else:
-            self._meet(ours[0])
-            self._bound_logs()
-        return self._standing(daemon, why or self._obstacle(daemon, now, in_use), losses)
+            found = None if why else self._met
+        elif found is not None:
+            self._meet(found)
+            with suppress(OSError):  # A full disk: the daemon loses its lines, and goes on.
+                bound_logs(self.spec.log_directory)
+        return self._standing(found, why or self._obstacle(found, now, in_use), losses)
 
     def stop(self, timeout_s: float) -> str:
         """End the daemon and its servers, by force after `timeout_s`; why that failed, for a person.
@@ -139,7 +147,7 @@ class Daemon:
         if ours:
             with suppress(ChannelError, Incomplete, Rejected):  # What `quit` does not end, we do.
                 self._channel.quit(timeout_s)
-                process.outlasts(ours[0].identity, END_S)  # It listens no more, and cleans up.
+                process.end(ours[0].identity, END_S, 0)  # It listens no more, and cleans up.
         left = end([*ours, *self._orphans(look_around(), keep=None)])
         if not left:
             self._ownership.keep(daemon=None, socket=None)
@@ -159,13 +167,13 @@ class Daemon:
     def _ours(self, running: Running) -> list[FoundProcess]:
         return [found for found in daemons_at(self.spec, running) if found.owner == self.spec.owner]
 
-    def _current(self, ours: list[FoundProcess]) -> MpsProcessIdentity | None:
+    def _current(self, ours: list[FoundProcess]) -> FoundProcess | None:
         """The daemon to talk to: the one on record if it lives, else any that carries our mark."""
-        alive = [found.identity for found in ours]
         recorded = self._ownership.record.daemon
-        if recorded is not None and recorded not in alive:
+        known = [found for found in ours if found.identity == recorded]
+        if recorded is not None and not known:
             process.reap(recorded.pid)  # Where we are process 1, the kernel hands it to us.
-        return recorded if recorded in alive else (alive[0] if alive else None)
+        return next(iter(known or ours), None)
 
     def _is_in_place(self, daemon: MpsProcessIdentity | None) -> bool:
         """Whether the directory still holds the socket that this daemon made."""
@@ -177,9 +185,9 @@ class Daemon:
     def _meet(self, found: FoundProcess) -> None:
         """Takes on a daemon of ours that we did not know: from before our own start, or of an interrupted
         one."""
-        if self._met == found.identity or self._silent:
+        if self._met == found or self._silent:
             return
-        self._met = found.identity
+        self._met, self._trial = found, ServerTrial(self._channel, self.spec)
         if self._ownership.record.daemon != found.identity:
             self._ownership.keep(daemon=found.identity, socket=socket_of(self.spec))
         self._said.append(f"goes on with its MPS daemon ({found}) in {self.spec.pipe_directory}")
@@ -206,10 +214,11 @@ class Daemon:
         self._why_not_started = "its MPS daemon has ended soon after it was started"
         again = "" if self._ownership.record.daemon is None else f" again, since {seen.value}"
         self._ownership.keep(daemon=found.identity, socket=socket_of(self.spec))
-        self._met, self._servers, self._silent = found.identity, (), 0
+        self._met, self._servers, self._silent, self._limits = found, (), 0, ()
+        self._trial = ServerTrial(self._channel, self.spec)
         self._said.append(f"MPS daemon started{again} ({found}) in {self.spec.pipe_directory}")
         self._said += [f"MPS daemon: {warning}"] if warning else []
-        self._ask(found.identity)
+        self._ask(found)
         return ""
 
     def _orphans(self, running: Running, keep: MpsProcessIdentity | None) -> list[FoundProcess]:
@@ -223,20 +232,15 @@ class Daemon:
             and (keep is None or process.parent_of(found.identity.pid) != keep.pid)
         ]
 
-    def _bound_logs(self) -> None:
-        try:
-            bound_logs(self.spec.log_directory)
-        except OSError:
-            return  # A full disk: the daemon loses its lines, and goes on.
-
     # --- Asking ------------------------------------------------------------------------------------
 
-    def _ask(self, daemon: MpsProcessIdentity | None) -> None:
+    def _ask(self, found: FoundProcess | None) -> None:
         """Asks the daemon, which is the slow check: its servers and their clients, and our settings on new
         servers and clients."""
-        if daemon is None:
+        if found is None:
             self._servers, self._silent = (), 0
             return
+        daemon = found.identity
         known = {daemon, *(server.identity for server in self._servers)}
         news = not known <= self._settled or not all(map(process.is_alive, known))
         news |= any(server.state is ServerState.FAULT for server in self._servers)  # When is it over?
@@ -245,7 +249,7 @@ class Daemon:
         self._ask_at_s = self._clock() + ASK_EVERY_S
         try:
             self._servers = self._describe_servers()
-            self._settle(daemon)
+            self._settle(found)
             self._silent, self._lock_is_held = 0, False
         except (Wedged, NoDaemon):
             self._silent += 1
@@ -275,31 +279,36 @@ class Daemon:
             found.append(Server(identity=identity, state=state, clients=alive))
         return tuple(found)
 
-    def _settle(self, daemon: MpsProcessIdentity) -> None:
-        """Our settings into servers and clients that lack them.
+    def _settle(self, found: FoundProcess) -> None:
+        """Our settings into a daemon and servers that lack them, and what others have set there.
 
         Raises:
             Rejected: another value stays in force.
         """
-        everybody = frozenset((daemon, *(server.identity for server in self._servers)))
+        daemon = found.identity
+        servers = frozenset(server.identity for server in self._servers)
         try:
-            self._settle_percentage(daemon, everybody)
+            if daemon not in self._settled:
+                set_default_percentage(self._channel, self.spec.percentage)
+                self._limits = default_memory_limits(self._channel, len(found.devices))
+            for identity in servers - self._settled:
+                set_percentage(self._channel, identity.pid, self.spec.percentage)
         except Rejected as error:
             self._settled -= {daemon}
             self._why_not_settled = f"its MPS daemon does not take our settings: {error}"
             raise
-        self._settled, self._why_not_settled = everybody, ""
+        self._settled, self._why_not_settled = servers | {daemon}, ""
 
-    def _settle_percentage(
-        self, daemon: MpsProcessIdentity, everybody: frozenset[MpsProcessIdentity]
-    ) -> None:
-        if daemon not in self._settled:
-            set_default_percentage(self._channel, self.spec.percentage)
-        for identity in everybody - {daemon} - self._settled:
-            set_percentage(self._channel, identity.pid, self.spec.percentage)
+    def _try_server(self, in_use: bool) -> str:
+        try:
+            self._trial.look(self._clock(), in_use=in_use)
+        except (ChannelError, Incomplete, Rejected) as error:
+            return self._trial.why_not or str(error)
+        return self._trial.why_not
 
-    def _obstacle(self, daemon: MpsProcessIdentity | None, running: Running, in_use: bool) -> str:
+    def _obstacle(self, found: FoundProcess | None, running: Running, in_use: bool) -> str:
         """Why new jobs cannot be clients of a daemon that runs; empty if they can."""
+        daemon = None if found is None else found.identity
         orphans = self._orphans(running, keep=daemon)
         if orphans and in_use:
             return f"jobs may still be clients of an MPS server whose daemon is gone ({orphans[0]})"
@@ -312,63 +321,22 @@ class Daemon:
             self._said.append(
                 "its MPS server stays in FAULT without clients: ended; the next client gets another"
             )
+            self._trial.expect_end(in_fault[0].identity.pid)
             process.end(in_fault[0].identity, SERVER_END_S)
         if in_fault:
             return f"{servers.IN_FAULT}: every client has to end first"
         if daemon not in self._settled:
             return self._why_not_settled or "the settings of its MPS daemon were not read back yet"
-        return self._why_not_settled
+        return self._why_not_settled or self._try_server(in_use)
 
-    def _standing(
-        self, daemon: MpsProcessIdentity | None, why_not: str, losses: tuple[str, ...]
-    ) -> DaemonStatus:
+    def _standing(self, found: FoundProcess | None, why_not: str, losses: tuple[str, ...]) -> DaemonStatus:
         said, self._said = tuple(self._said), []
         return DaemonStatus(
-            shares=not why_not and daemon is not None,
+            shares=not why_not and found is not None,
             why_not=why_not,
-            daemon=daemon,
+            daemon=None if found is None else found.identity,
             servers=self._servers,
+            serves=() if found is None else found.devices,
             said=said,
             losses=losses,
         )
-
-
-def _alive(servers: tuple[Server, ...]) -> list[MpsProcessIdentity]:
-    """The processes of these servers and their clients that live."""
-    everybody = [each for server in servers for each in (server.identity, *server.clients)]
-    return [identity for identity in everybody if process.is_alive(identity)]
-
-
-# --- Those of no use any more ----------------------------------------------------------------------
-
-
-QUIT_S = 5.0
-_NONE = ("none",)
-
-
-def sweep(
-    folder: PurePosixPath,
-    owner: str,
-    keep: Collection[PurePosixPath],
-    program: str = CONTROL,
-) -> list[str]:
-    """End this owner's daemons in pipe directories of `folder` but those to keep; what was done, in lines."""
-    said = []
-    for path in sorted(Path(folder).glob(f"*{SUFFIX}")):
-        pipe = PurePosixPath(folder) / path.name.removesuffix(SUFFIX)
-        if pipe in keep:
-            continue
-        spec = Spec(pipe_directory=pipe, log_directory=pipe, devices=_NONE, owner=owner, program=program)
-        try:
-            daemon = Daemon(spec)
-        except Owned:  # By a live owner.
-            continue
-        try:
-            if daemon.was_ours:
-                left = daemon.stop(QUIT_S)
-                said.append(left or f"ended the MPS daemon of {pipe}: it is not needed any more")
-                if not left:
-                    path.unlink()
-        finally:
-            daemon.release()
-    return said

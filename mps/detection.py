@@ -13,16 +13,16 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
+from cotenant.mps import process
 from cotenant.mps.answers import control_version
-from cotenant.mps.environment import pipe_directory
-from cotenant.mps.ownership import closed_folder
+from cotenant.mps.environment import PIPE_DIRECTORY, pipe_directory
+from cotenant.mps.ownership import LOG_DIRECTORY, closed_folder
 from cotenant.mps.process import CONTROL as CONTROL
 
 CAPABILITY_MIN = (7, 0)
@@ -47,6 +47,8 @@ class DetectedHost:
     runtime: PurePosixPath
     runtime_writable: bool
     uid: int
+    driver: str = ""
+    """The version of the kernel's driver; empty where none is loaded."""
     allowed: bool = True
     closed: str = ""
     """For root, whose daemons serve others: the first folder on the way to `runtime` that only its owner may
@@ -128,6 +130,7 @@ def look(runtime: PurePosixPath, *, allowed: bool = True, search_path: str | Non
         runtime=runtime,
         runtime_writable=_writable(runtime),
         uid=os.getuid(),
+        driver=process.driver_version(),
         allowed=allowed,
         closed=closed_folder(runtime) if os.geteuid() == 0 else "",
         is_fake=FAKE_MARK in said,
@@ -146,24 +149,12 @@ def _version_line(control_path: str, timeout_s: float = VERSION_TIMEOUT_S) -> st
     directory makes sure there is none to find.
     """
     with tempfile.TemporaryDirectory(prefix="mps-") as nowhere:
+        environment = {**os.environ, PIPE_DIRECTORY: nowhere, LOG_DIRECTORY: nowhere}
         try:
-            done = subprocess.run(
-                (control_path, "-v"),
-                env=_quiet_environment(os.environ, nowhere),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=timeout_s,
-                text=True,
-                errors="replace",
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
+            done = process.run((os.path.abspath(control_path), "-v"), environment, timeout_s=timeout_s)
+        except (OSError, TimeoutError):
             return ""
-    return done.stdout + done.stderr
-
-
-def _quiet_environment(environment: Mapping[str, str], directory: str) -> dict[str, str]:
-    return {**environment, "CUDA_MPS_PIPE_DIRECTORY": directory, "CUDA_MPS_LOG_DIRECTORY": directory}
+    return done.output + done.errors
 
 
 def _writable(directory: PurePosixPath) -> bool:

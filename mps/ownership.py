@@ -23,7 +23,16 @@ from typing import Any
 
 from cotenant.mps import process
 from cotenant.mps.environment import PIPE_DIRECTORY, PROTOCOL_VERSION, check_directory, drop_mps_variables
-from cotenant.mps.process import CONTROL, OWNER_MARK, FoundProcess, MpsProcessIdentity, Running, look_around
+from cotenant.mps.process import (
+    CONTROL,
+    DRIVER_MARK,
+    OWNER_MARK,
+    VISIBLE_DEVICES,
+    FoundProcess,
+    MpsProcessIdentity,
+    Running,
+    look_around,
+)
 
 RECORD_VERSION = 1
 SUFFIX = ".owner"
@@ -102,7 +111,6 @@ class Ownership:
 
 
 LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
-VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 START_S = 20.0
 END_S = 5.0
 SOCKET = "control"
@@ -129,6 +137,8 @@ class Spec:
     """For root's daemon: the one account whose processes are its clients. None: every account's."""
     percentage: float = 100.0
     """Cap on each client's share of the multiprocessors, in (0, 100]."""
+    driver: str = ""
+    """The version of the kernel's driver now; empty where there is none."""
     program: str = CONTROL
 
     def __post_init__(self) -> None:
@@ -180,6 +190,7 @@ def daemon_environment(spec: Spec) -> dict[str, str]:
         VISIBLE_DEVICES: ",".join(spec.devices),
         PROTOCOL_VERSION: VERSION_SPOKEN,
         OWNER_MARK: spec.owner,
+        DRIVER_MARK: spec.driver,
     }
 
 
@@ -269,7 +280,7 @@ def _close_to_others(folder: Path, uid: int) -> None:
 LOG_NAMES = ("control.log", "server.log")
 LOG_BYTES_MAX = 8 * 1024 * 1024
 LOG_KEPT_BYTES = 512 * 1024
-LOG_TAIL_BYTES = 4096
+LOG_TAIL_BYTES = 32_768
 
 
 def bound_logs(directory: PurePosixPath, bytes_max: int = LOG_BYTES_MAX) -> None:
@@ -288,11 +299,17 @@ def bound_logs(directory: PurePosixPath, bytes_max: int = LOG_BYTES_MAX) -> None
 
 def last_lines(directory: PurePosixPath, count: int = 3) -> str:
     """The end of control.log, in one line: why a daemon did not start."""
+    lines = log_end(directory, LOG_NAMES[0]).splitlines()
+    return " / ".join(line.strip() for line in lines[-count:])
+
+
+def log_end(directory: PurePosixPath, name: str) -> str:
+    """The last lines of a log; empty where it cannot be read."""
+    path = Path(directory) / name
     try:
-        text = _end_of(Path(directory) / LOG_NAMES[0], LOG_TAIL_BYTES).decode(errors="replace")
+        return _end_of(path, LOG_TAIL_BYTES).decode(errors="replace") if path.is_file() else ""
     except OSError:
         return ""
-    return " / ".join(line.strip() for line in text.splitlines()[-count:])
 
 
 def _end_of(path: Path, size: int) -> bytes:

@@ -23,6 +23,9 @@ SERVER = "nvidia-cuda-mps-server"
 OWNER_MARK = "COTENANT_MPS_OWNER"
 """In the environment of every daemon we start, and inherited by its servers: whose they are, even where the
 record of it was lost."""
+DRIVER_MARK = "COTENANT_MPS_DRIVER"
+"""Beside it: the version of the driver that the daemon was started with."""
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 AS_DAEMON = ("-d", "-f", "--daemon", "--foreground")
 _PROC = Path("/proc")
 _KILLED_S = 1.0
@@ -47,6 +50,10 @@ class FoundProcess:
     """From its environment; None: another user's, whose environment we may not read."""
     owner: str = ""
     """Its owner mark; empty: not started by an agent of ours, or not readable."""
+    devices: tuple[str, ...] = ()
+    """That it was told to serve, in the order in which it numbers them."""
+    driver: str = ""
+    """The version of the driver that it was started with, as its owner noted it."""
 
     def __str__(self) -> str:
         return f"pid {self.identity.pid} of uid {self.uid}"
@@ -65,12 +72,21 @@ def boot_id() -> str:
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
+def driver_version() -> str:
+    """Of the kernel's NVIDIA driver; empty where none is loaded."""
+    try:
+        return Path("/sys/module/nvidia/version").read_text().strip()
+    except OSError:
+        return ""
+
+
 def is_alive(identity: MpsProcessIdentity) -> bool:
     return identity_of(identity.pid) == identity
 
 
 def end(identity: MpsProcessIdentity, timeout_s: float, number: int = signal.SIGKILL) -> bool:
     """Signal exactly this process and wait for it to go; False: it would not (in time), or we may not.
+    `number`: 0 sends nothing, and only waits.
 
     A stopped process takes SIGKILL too. We reap our own dead child: where we are process 1, nobody else
     does."""
@@ -90,21 +106,6 @@ def end(identity: MpsProcessIdentity, timeout_s: float, number: int = signal.SIG
         os.close(descriptor)
     reap(identity.pid)
     return not is_alive(identity)
-
-
-def outlasts(identity: MpsProcessIdentity, timeout_s: float) -> bool:
-    """Whether a process that is on its way out is still there after so long."""
-    try:
-        descriptor = os.pidfd_open(identity.pid)
-    except ProcessLookupError:
-        return False
-    try:
-        if is_alive(identity):
-            select.select([descriptor], [], [], timeout_s)
-    finally:
-        os.close(descriptor)
-    reap(identity.pid)
-    return is_alive(identity)
 
 
 def reap(pid: int) -> None:
@@ -222,7 +223,8 @@ def run(
 def _find_process(pid: int) -> list[FoundProcess]:
     """The process with what is known of it, or nothing where it has ended since."""
     identity = identity_of(pid)
-    environment = environment_of(pid)
+    readable = environment_of(pid)
+    environment = readable or {}
     try:
         # Not the owner of /proc/PID, which is root for any process that wants that.
         lines = (_PROC / str(pid) / "status").read_text(errors="replace").split("\n")
@@ -234,8 +236,10 @@ def _find_process(pid: int) -> list[FoundProcess]:
         FoundProcess(
             identity=identity,
             uid=next(int(line.split("\t")[1]) for line in lines if line.startswith("Uid:\t")),
-            pipe_directory=None if environment is None else environment.get(PIPE_DIRECTORY, ""),
-            owner=(environment or {}).get(OWNER_MARK, ""),
+            pipe_directory=None if readable is None else environment.get(PIPE_DIRECTORY, ""),
+            owner=environment.get(OWNER_MARK, ""),
+            devices=tuple(filter(None, environment.get(VISIBLE_DEVICES, "").split(","))),
+            driver=environment.get(DRIVER_MARK, ""),
         )
     ]
 

@@ -29,6 +29,8 @@ class DaemonStatus:
     why_not: str = ""
     daemon: MpsProcessIdentity | None = None
     servers: tuple[Server, ...] = ()
+    serves: tuple[str, ...] = ()
+    """UUIDs of its devices, by its own numbers."""
     said: tuple[str, ...] = ()
     """What was done or noticed, for the log; each once."""
     losses: tuple[str, ...] = ()

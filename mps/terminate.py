@@ -23,13 +23,11 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
 from cotenant.mps import process
-from cotenant.mps.answers import TerminationReply
+from cotenant.mps.answers import Incomplete, Rejected, TerminationReply
 from cotenant.mps.channel import (
     ChannelError,
     ControlChannel,
-    Incomplete,
     NoDaemon,
-    Rejected,
     client_list,
     server_list,
     terminate_client,

@@ -154,9 +154,9 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     )
     return AgentParts(
         config=config, memory=memory, spool=spool, locks=locks, attempts=attempts, endpoint=endpoint, key=key,
-        metrics=metrics, warnings=warnings, watch=watch, mps=mps if mps.specs else None, warm=_pool(settings),
-        first_word_s=settings.launch.first_word_s, user_share_mib=agent.user_share_mib, runtimes=runtimes,
-        trees_bytes_max=settings.snapshot.host_max_mib * 1024 * 1024,
+        metrics=metrics, warnings=warnings, watch=watch, mps=mps if mps.setup.specs else None,
+        warm=_pool(settings), first_word_s=settings.launch.first_word_s, runtimes=runtimes,
+        user_share_mib=agent.user_share_mib, trees_bytes_max=settings.snapshot.host_max_mib * 1024 * 1024,
     )  # fmt: skip
 
 
@@ -279,7 +279,7 @@ def _config(
         mps_percentage=settings.mps.active_thread_percentage,
         prune_after_s=agent.prune_after_days * _DAY_S,
         keep_checkpoints_s=settings.checkpoint.keep_days * _DAY_S,
-        mps_runtime=mps.runtime,
+        mps_runtime=mps.setup.runtime,
         mps_host_devices=mps.setup.host_devices,
         indicators=Wanted(
             source=settings.profiler.source,

@@ -353,6 +353,7 @@ class Runtime:
 
     def _start_now(self, order: Order) -> None:
         with contain_failure("starting its supervisor", partial(self._attempts.give_up, _key(order))):
+            order = order if self._mps is None else self._mps.number(order)
             self._attempts.start(self._warm.offer_server(self._shares.bound_logs(order)))
 
     def _lease_left_s(self) -> float | None:

@@ -26,7 +26,7 @@ from cotenant.agent.daemon.core import (
 )
 from cotenant.agent.gpus import mps_rules
 from cotenant.agent.gpus.gpu_watch import TAKEN
-from cotenant.agent.gpus.mps_rules import FaultReach, Setup, mark_shared
+from cotenant.agent.gpus.mps_rules import FaultReach, Setup, mark_shared, number_devices
 from cotenant.agent.gpus.mps_watch import (
     AttachedClient,
     FoundClient,
@@ -42,11 +42,11 @@ from cotenant.controller.domain import Device, DeviceId, sharing_in_words
 from cotenant.controller.system import paths
 from cotenant.controller.system.sections import MpsSettings
 from cotenant.mps import detection
-from cotenant.mps.daemon import sweep
 from cotenant.mps.environment import daemons_folder
 from cotenant.mps.ownership import Spec
 from cotenant.mps.process import CONTROL
 from cotenant.mps.servers import IN_FAULT
+from cotenant.mps.sweep import sweep
 from cotenant.profiler.driver.facts import GpuFacts
 
 PERIOD_S: Final = 2.0
@@ -63,15 +63,9 @@ class Mps(msgspec.Struct, frozen=True, kw_only=True):
     watch: MpsWatch
     devices: tuple[Device, ...]
     """With how each is shared."""
+    serving: Mapping[str, tuple[str, ...]] = {}
+    """As in `MpsWatchReport`."""
     said: tuple[str, ...] = ()
-
-    @property
-    def specs(self) -> tuple[Spec, ...]:
-        return self.setup.specs
-
-    @property
-    def runtime(self) -> str:
-        return self.setup.runtime
 
 
 def prepare(
@@ -105,16 +99,19 @@ def prepare(
         swept = sweep(daemons_folder(runtime), owner, needed, host.control_path or CONTROL)
     plain = _uuids(devices, [order for order in left if not _is_served(order, setup)])
     facts = GpuUse(
-        held=held_gpus(devices), clients=clients_in(devices, left), of_users=_specs_of_users(left, setup)
+        usable=usable_gpus(devices),
+        clients=clients_in(devices, left),
+        of_users=_specs_of_users(left, setup),
     )
     seen = watch.look(facts)
     return Mps(
         setup=setup,
         watch=watch,
         devices=mark_shared(devices, setup, seen.why_not, plain=plain),
+        serving=seen.serving,
         said=(
             *swept,
-            *(_words(host, setup) if setup.specs else ()),
+            *((f"MPS: {detection.verdict(host).reason}", setup.reason) if setup.specs else ()),
             *seen.said,
         ),
     )
@@ -124,9 +121,10 @@ def _words(host: detection.DetectedHost, setup: Setup) -> tuple[str, ...]:
     return f"MPS: {detection.verdict(host).reason}", setup.reason
 
 
-def held_gpus(devices: Sequence[Device]) -> frozenset[str]:
-    """GPUs that are ours, broken or not: no other agent has their locks."""
-    return frozenset(d.local for d in devices if d.kind == "cuda" and not d.note.startswith(TAKEN))
+def usable_gpus(devices: Sequence[Device]) -> frozenset[str]:
+    """GPUs that are ours, and neither lost nor in need of a reset, for which nothing may hold them open."""
+    ours = (d for d in devices if d.kind == "cuda" and not d.note.startswith(TAKEN))
+    return frozenset(d.local for d in ours if d.state not in ("lost", "draining"))
 
 
 class MpsEdge:
@@ -151,8 +149,7 @@ class MpsEdge:
         self._proven: set[AttemptKey] = set()
         """Attempts about which that is settled."""
         self._reach = FaultReach()
-        self._serving: frozenset[str] = frozenset()
-        """Pipe directories of daemons that were seen to work in the last round."""
+        self._serving = mps.serving
         self.wrong: Mapping[str, str] = {}
         """By UUID of each device that has a daemon: what is wrong with that, as it was last seen; empty if
         nothing is."""
@@ -210,11 +207,15 @@ class MpsEdge:
         """Whether the daemon that its processes are told to use runs, as far as that is known; that of a user
         who had no job here yet is still to be started."""
         wanted = {client.pipe_directory for client in order.mps}
-        return self._setup.spec_of_user(order.launch.uid) is None or wanted <= self._serving
+        return self._setup.spec_of_user(order.launch.uid) is None or wanted <= self._serving.keys()
+
+    def number(self, order: Order) -> Order:
+        """Returns the order as it can be started now, with the numbers of the daemon that was last seen."""
+        self._orders[order.job_id, order.attempt] = order = number_devices(order, self._serving)
+        return order
 
     async def serve(self, order: Order) -> None:
-        """Returns when that daemon was seen to, or took too long: then its processes run all the same, and
-        time-slice."""
+        """Returns when that daemon was seen to, or took too long."""
         self._orders[order.job_id, order.attempt] = order
         with suppress(TimeoutError):
             await asyncio.wait_for(self.look(), SERVE_S)
@@ -234,7 +235,7 @@ class MpsEdge:
         ]
         orders = [order for key in running if (order := self._order(key)) is not None]
         return GpuUse(
-            held=held_gpus(devices),
+            usable=usable_gpus(devices),
             clients=clients_in(devices, orders),
             of_users=_specs_of_users(orders, self._setup),
             unproven=tuple(waiting),
@@ -270,12 +271,14 @@ class MpsEdge:
     # --- What was seen -----------------------------------------------------------------------------
 
     def _tell_faults(self, seen: MpsWatchReport, facts: GpuUse) -> None:
-        for pipe, why in seen.losses:
+        for pipe, daemon in seen.daemons.items():
             gone = _all_of(facts.clients.get(pipe, ()))
-            self._post(GpuFault(uuids=gone, why=why, one_server=True))
+            for why in daemon.losses:
+                self._post(GpuFault(uuids=gone, why=why, one_server=True))
+        in_fault = [pipe for pipe, daemon in seen.daemons.items() if daemon.in_fault]
         faulted = self._state.list_faulted()
         known = _select_devices(self._devices, {device for each in faulted for device in each.devices})
-        for group in self._reach.look(seen.in_fault, facts.clients, known, decide=facts.ask):
+        for group in self._reach.look(in_fault, facts.clients, known, decide=facts.ask):
             by_xid = tuple(
                 each.key
                 for each in faulted

@@ -27,7 +27,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.gpus.gpu_watch import TAKEN
+from cotenant.agent.ipc import Order
 from cotenant.controller.domain import Device
 from cotenant.controller.system.sections import MpsSettings
 from cotenant.mps import detection
@@ -35,14 +35,15 @@ from cotenant.mps.detection import DetectedHost, choose
 from cotenant.mps.environment import host_daemon, log_directory, pipe_directory
 from cotenant.mps.ownership import Spec
 from cotenant.mps.process import CONTROL
-from cotenant.profiler.driver.facts import GpuFacts
+from cotenant.profiler.driver.facts import COMPUTE_EXCLUSIVE_PROCESS, GpuFacts
 
 TENANTS = 2
 """Who share a device through MPS."""
-TAKEN_AT_START = (
-    "another agent held it when this one started, and one MPS daemon serves all devices of an agent: restart "
-    "this agent when it is free"
+EXCLUSIVE = (
+    "it is in compute mode EXCLUSIVE_PROCESS, and each user here has an MPS server, one of which would keep "
+    "all others out (an admin can change it: nvidia-smi -c DEFAULT)"
 )
+UNSERVED = "time-slicing, not MPS: the MPS daemon of its user does not serve all its devices now"
 NOT_SEEN = "its MPS daemon has not been seen to work yet"
 
 
@@ -89,58 +90,42 @@ def plan(
     known = {gpu.uuid: gpu for gpu in gpus}
     cuda = [device for device in devices if device.kind == "cuda"]
     why_not = {device.local: device.sharing_note for device in cuda if device.sharing_note}
+    each_user_has_one = settings.mode != "per-device" and not one_uid
     for device in cuda:
         if device.sharing_note:
             continue
-        found = detection.verdict(host, _facts(device.local, known.get(device.local)))
+        facts = _facts(device.local, known.get(device.local))
+        found = detection.verdict(host, facts)
         if not found.usable:
             why_not[device.local] = found.reason
-        elif settings.mode != "per-device" and device.note.startswith(TAKEN):
-            why_not[device.local] = TAKEN_AT_START
+        elif each_user_has_one and facts.compute_mode == COMPUTE_EXCLUSIVE_PROCESS:
+            why_not[device.local] = EXCLUSIVE
     usable = [device.local for device in cuda if device.local not in why_not]
     choice = choose(settings.mode, usable, one_uid=one_uid)
     for uuid in usable if not choice.groups else ():
         why_not[uuid] = choice.reason
+
+    def spec(group: tuple[str, ...]) -> Spec:
+        name = host_daemon(host.uid, one_uid=one_uid) if choice.per_host else group[0]
+        return Spec(
+            pipe_directory=pipe_directory(host.runtime, name),
+            log_directory=log_directory(PurePosixPath(logs), name),
+            devices=group,
+            owner=owner,
+            client_uid=host.uid if choice.per_host and not one_uid else None,
+            percentage=settings.active_thread_percentage,
+            driver=host.driver,
+            program=host.control_path or CONTROL,
+        )
+
     return Setup(
         runtime=str(host.runtime) if choice.groups else "",
         host_devices=choice.groups[0] if choice.per_host else (),
         one_uid=one_uid,
-        specs=tuple(
-            _spec(
-                settings,
-                host,
-                host_daemon(host.uid, one_uid=one_uid) if choice.per_host else group[0],
-                group,
-                logs,
-                owner,
-                client_uid=host.uid if choice.per_host and not one_uid else None,
-            )
-            for group in choice.groups
-        ),
+        specs=tuple(map(spec, choice.groups)),
         why_not=why_not,
         tenants={device.local: device.max_tenants for device in cuda},
         reason=choice.reason if cuda else "",
-    )
-
-
-def _spec(
-    settings: MpsSettings,
-    host: DetectedHost,
-    name: str,
-    group: tuple[str, ...],
-    logs: Path,
-    owner: str,
-    *,
-    client_uid: int | None,
-) -> Spec:
-    return Spec(
-        pipe_directory=pipe_directory(host.runtime, name),
-        log_directory=log_directory(PurePosixPath(logs), name),
-        devices=group,
-        owner=owner,
-        client_uid=client_uid,
-        percentage=settings.active_thread_percentage,
-        program=host.control_path or CONTROL,
     )
 
 
@@ -167,29 +152,35 @@ def mark_shared(
     job which is no client of a daemon runs on: such a device goes on to time-slice until that job has ended,
     for a client beside it would.
     """
-    return tuple(
-        _mark_shared(device, setup, why_not, plain) if device.kind == "cuda" else device for device in devices
-    )
+
+    def marked(device: Device) -> Device:
+        uuid = device.local
+        why = setup.why_not.get(uuid) or why_not.get(uuid, NOT_SEEN)
+        if not why and device.sharing != "mps" and uuid in plain:
+            why = "a job that was started without MPS runs on it"
+        alone = setup.tenants.get(uuid, device.max_tenants)
+        return msgspec.structs.replace(
+            device,
+            sharing="time-slicing" if why else "mps",
+            sharing_note=why,
+            divides=not why or device.limits_jobs,
+            max_tenants=alone if why else max(TENANTS, alone),
+        )
+
+    return tuple(marked(device) if device.kind == "cuda" else device for device in devices)
 
 
-def _mark_shared(
-    device: Device,
-    setup: Setup,
-    why_not: Mapping[str, str],
-    plain: frozenset[str],
-) -> Device:
-    uuid = device.local
-    why = setup.why_not.get(uuid) or why_not.get(uuid, NOT_SEEN)
-    if not why and device.sharing != "mps" and uuid in plain:
-        why = "a job that was started without MPS runs on it"
-    alone = setup.tenants.get(uuid, device.max_tenants)
-    return msgspec.structs.replace(
-        device,
-        sharing="time-slicing" if why else "mps",
-        sharing_note=why,
-        divides=not why or device.limits_jobs,
-        max_tenants=alone if why else max(TENANTS, alone),
-    )
+def number_devices(order: Order, serving: Mapping[str, tuple[str, ...]]) -> Order:
+    """Returns the order as its daemons can serve it now: with its devices by their numbers, or without MPS.
+    `serving`: by pipe directory, the devices of each daemon in its own order."""
+    clients = []
+    for client in order.mps:
+        served = serving.get(client.pipe_directory, ())
+        uuids = (client.device_uuid,) if client.device_uuid else order.ranks[0].cuda_uuids
+        if not set(uuids) <= set(served):
+            return msgspec.structs.replace(order, mps=(), notes=(*order.notes, UNSERVED))
+        clients.append(msgspec.structs.replace(client, device_numbers=tuple(map(served.index, uuids))))
+    return msgspec.structs.replace(order, mps=tuple(clients))
 
 
 # --- Whom a FAULT concerns -------------------------------------------------------------------------

@@ -17,11 +17,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from concurrent.futures import Future
 from enum import Enum
 from pathlib import PurePosixPath
 from queue import SimpleQueue
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
@@ -29,7 +29,8 @@ from cotenant.agent.daemon.core import AttemptKey
 from cotenant.agent.ipc import Order
 from cotenant.controller.wire import ENV_SOCKET
 from cotenant.mps import process
-from cotenant.mps.channel import ChannelError, ControlChannel, Incomplete, Rejected, client_list, server_list
+from cotenant.mps.answers import Incomplete, Rejected
+from cotenant.mps.channel import ChannelError, ControlChannel, client_list, server_list
 from cotenant.mps.daemon import Daemon
 from cotenant.mps.ownership import Owned, Spec
 from cotenant.mps.process import CONTROL, Running, is_alive, look_around
@@ -37,6 +38,7 @@ from cotenant.mps.servers import DaemonStatus
 
 LOOKS_MAX = 5
 """After this many looks the verdict is final."""
+NOT_SERVED = "its MPS daemon was started without it, and is started anew when no job uses it"
 QUIT_S = 5.0
 AROUND_EVERY_S = 10.0
 
@@ -122,8 +124,8 @@ Answer = TypeVar("Answer")
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
     """What runs on this host's GPUs, by UUID."""
 
-    held: frozenset[str] = frozenset()
-    """Devices that are ours to use: another agent's daemon is left alone."""
+    usable: frozenset[str] = frozenset()
+    """Devices that a daemon can be started with: CUDA shows none of those behind one that it cannot find."""
     clients: Mapping[str, tuple[frozenset[str], ...]] = {}
     """By pipe directory: the devices of each job that is a client of its daemon."""
     of_users: tuple[Spec, ...] = ()
@@ -137,14 +139,15 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
 class MpsWatchReport(msgspec.Struct, frozen=True, kw_only=True):
     why_not: Mapping[str, str] = {}
     """By UUID: why the device is not shared through its daemon now; empty: it is."""
-    serving: frozenset[str] = frozenset()
-    """Pipe directories of daemons that new jobs can be clients of."""
-    in_fault: frozenset[str] = frozenset()
-    """Those whose server is in FAULT."""
-    losses: tuple[tuple[str, str], ...] = ()
-    """Pipe directories, and what happened to the clients of their daemon."""
+    daemons: Mapping[str, DaemonStatus] = {}
+    """By pipe directory."""
     said: tuple[str, ...] = ()
     attachments: Mapping[AttemptKey, FoundClient] = {}
+
+    @property
+    def serving(self) -> dict[str, tuple[str, ...]]:
+        """By pipe directory: the devices of a daemon that new jobs can be clients of, as it numbers them."""
+        return {pipe: daemon.serves for pipe, daemon in self.daemons.items() if daemon.shares}
 
 
 class MpsWatch:
@@ -172,31 +175,21 @@ class MpsWatch:
         return said
 
     async def _run_in_thread(self, work: Callable[[], Answer]) -> Answer:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Answer] = loop.create_future()
-
-        def give(result: Answer | None, error: Exception | None) -> None:
-            if answer.done():  # The caller has gone.
-                return
-            if error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(cast(Answer, result))
+        answer: Future[Answer] = Future()
 
         def do() -> None:
-            result, failed = None, None
+            if not answer.set_running_or_notify_cancel():
+                return  # The caller has gone.
             try:
-                result = work()
+                answer.set_result(work())
             except Exception as error:  # noqa: BLE001 - whatever it is, the loop has to know.
-                failed = error
-            with suppress(RuntimeError):  # The loop has been closed meanwhile.
-                loop.call_soon_threadsafe(give, result, failed)
+                answer.set_exception(error)
 
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="mps", daemon=True)
             self._thread.start()
         self._work.put(do)
-        return await answer
+        return await asyncio.wrap_future(answer)
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
@@ -210,23 +203,19 @@ class MpsWatch:
         why_not: dict[str, str] = {}
         specs = dict.fromkeys((*self._specs, *facts.of_users))
         said = self._end_unwanted(specs)
-        losses: list[tuple[str, str]] = []
-        serving, in_fault = set(), set()
+        daemons: dict[str, DaemonStatus] = {}
         for spec in specs:
-            standing, pipe = self._standing(spec, facts, running), str(spec.pipe_directory)
+            standing = self._standing(spec, facts, running)
+            daemons[str(spec.pipe_directory)] = standing
             for uuid in spec.devices:  # Of several daemons that serve it, all have to be well.
-                why_not[uuid] = why_not.get(uuid, "") or standing.why_not
+                without = "" if uuid in standing.serves else NOT_SERVED
+                why_not[uuid] = why_not.get(uuid, "") or standing.why_not or without
             said += standing.said
-            losses += [(pipe, loss) for loss in standing.losses]
-            serving |= {pipe} if standing.shares else set()
-            in_fault |= {pipe} if standing.in_fault else set()
             if standing.said or not standing.shares:
                 self._running = None  # Something was done, or is to be done: look again.
         return MpsWatchReport(
             why_not=why_not,
-            serving=frozenset(serving),
-            in_fault=frozenset(in_fault),
-            losses=tuple(losses),
+            daemons=daemons,
             said=tuple(said),
             attachments={each.key: look_for(each, self._program) for each in facts.unproven},
         )
@@ -268,14 +257,19 @@ class MpsWatch:
         return ""
 
     def _standing(self, spec: Spec, facts: GpuUse, running: Running) -> DaemonStatus:
-        if not facts.held.issuperset(spec.devices):
-            return DaemonStatus(shares=False, why_not="another agent holds a device of its MPS daemon")
+        usable = tuple(uuid for uuid in spec.devices if uuid in facts.usable)
         daemon = self._daemons.get(spec)
         if daemon is None:
+            if not usable:
+                return DaemonStatus(shares=False, why_not="no device of its MPS daemon can be used now")
             try:
                 daemon = self._daemons[spec] = Daemon(spec)
             except Owned as error:
                 return DaemonStatus(shares=False, why_not=str(error))
         if facts.ask:
             daemon.ask_next()
-        return daemon.look(running, in_use=bool(facts.clients.get(str(spec.pipe_directory))))
+        return daemon.look(
+            running,
+            in_use=bool(facts.clients.get(str(spec.pipe_directory))),
+            devices=usable,
+        )

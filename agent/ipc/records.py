@@ -95,7 +95,8 @@ class MpsClient(msgspec.Struct, frozen=True, kw_only=True):
     device_uuid: str
     """The device that this daemon serves; empty: all of the host's."""
     device_numbers: tuple[int, ...] = ()
-    """By which numbers a daemon for all of the host's devices knows those of a process, in their order."""
+    """By which numbers a daemon for all of the host's devices knows those of a process, in their order; they
+    are its own, so they are known when the attempt is started."""
     memory_limit_mib: int | None = None
     """Per device, of each client; None = no limit."""
     active_thread_percentage: float | None = None

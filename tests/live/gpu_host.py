@@ -26,7 +26,7 @@ from cotenant.mps.process import CONTROL, FoundProcess
 from tests.agent.mock_gpus import MockGpus, build
 from tests.building.limits import within_s
 from tests.live.gpu_job import living
-from tests.mps.conftest import GENUINE, stub_in
+from tests.mps.conftest import GENUINE, remove_device_node, stub_in
 
 UUIDS = tuple(f"GPU-{number}a2b3c4d-0000-0000-0000-000000000000" for number in (1, 2, 3, 4))
 IDLE_MIB = 600
@@ -271,6 +271,7 @@ class GpuHost:
         for found in self.daemons():
             process.end(found.identity, 10.0)
         shutil.rmtree(self.runtime, ignore_errors=True)
+        remove_device_node()
 
 
 def _pure(path: Path) -> PurePosixPath:

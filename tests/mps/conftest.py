@@ -1,4 +1,5 @@
-"""Places where a control daemon can live for one test: the stub's, or the genuine one's where installed."""
+"""Places where a control daemon can live for one test: the stub's, or the genuine one's where it is installed
+or `.ci/nvidia-mps` has unpacked it."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -23,9 +25,16 @@ from tests.building.limits import within_s
 
 STUB = Path(__file__).parent / "stub"
 """`stub/bin` can be put on PATH by hand; tests use `stub_in`, which starts faster."""
+UNPACKED = Path(__file__).parents[2] / ".nvidia-mps" / CONTROL
 GENUINE = next(
-    (path for path in (f"/usr/bin/{CONTROL}", shutil.which(CONTROL)) if path and os.path.exists(path)), None
+    (
+        str(path)
+        for path in (f"/usr/bin/{CONTROL}", shutil.which(CONTROL), UNPACKED)
+        if path and os.path.exists(path)
+    ),
+    None,
 )
+HAS_DRIVER = Path("/sys/module/nvidia").exists()
 TIMEOUT_S = within_s(30.0)
 
 
@@ -95,6 +104,14 @@ class Place:
         for found in (*self.daemons(), *self.servers()):
             process.end(found.identity, TIMEOUT_S)
         shutil.rmtree(self.base, ignore_errors=True)
+        remove_device_node()
+
+
+def remove_device_node() -> None:
+    """NVIDIA's server makes the node as root, also where no driver is; other tests would take it for one."""
+    if not HAS_DRIVER:
+        with suppress(OSError):
+            os.unlink("/dev/nvidiactl")
 
 
 def freeze(identity: process.MpsProcessIdentity) -> None:
@@ -147,7 +164,7 @@ def best(stub: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 def either(request: pytest.FixtureRequest, stub: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """The stub's, then the genuine program's. No GPU and no daemon but our own is touched."""
     if request.param == "genuine" and GENUINE is None:
-        pytest.skip(f"{CONTROL} is not installed (it comes with the driver)")
+        pytest.skip(f"{CONTROL} is not installed, and .ci/nvidia-mps .nvidia-mps has not fetched it")
     made = make_place(stub if request.param == "stub" else str(GENUINE))
     monkeypatch.setenv("MPS_STUB_WORLD", str(made.world))
     yield made

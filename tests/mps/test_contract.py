@@ -133,6 +133,7 @@ def test_r6_a_priority_is_0_or_1(either: Place) -> None:
 
 
 def test_r7_a_server_without_a_gpu_is_started_in_silence_and_dies(either: Place) -> None:
+    either.tell(gpu=False)
     either.start()
     channel = either.channel
     assert raw(either, f"start_server -uid {os.getuid()}") == ""
@@ -167,7 +168,7 @@ def test_r8_a_quit_that_got_lost_is_not_taken_for_done(either: Place) -> None:
             assert holder.stdin is not None
             holder.stdin.close()
             assert told.result()
-    assert not process.outlasts(daemon.identity, 30)
+    assert process.end(daemon.identity, 30, 0)
 
 
 def test_r8_parallel_questions_outside_the_channel_are_right_or_lost(either: Place) -> None:
@@ -218,7 +219,7 @@ def test_r13_quit_ends_it_and_leaves_its_sockets(either: Place) -> None:
     daemon = either.start()
     assert (either.pipe / "log").exists()
     assert either.channel.quit(2)
-    assert not process.outlasts(daemon.identity, 30)
+    assert process.end(daemon.identity, 30, 0)
     assert not (either.pipe / "log").exists()
     assert (either.pipe / "control").exists()
     with pytest.raises(NoDaemon):

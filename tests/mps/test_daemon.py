@@ -11,6 +11,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -27,15 +29,18 @@ from cotenant.mps.channel import (
     server_percentage,
     set_percentage,
 )
-from cotenant.mps.daemon import Daemon, sweep
+from cotenant.mps.daemon import Daemon
 from cotenant.mps.environment import PIPE_DIRECTORY
 from cotenant.mps.ownership import LOG_NAMES, SUFFIX, Owned, Spec, bound_logs
 from cotenant.mps.process import CONTROL
+from cotenant.mps.server_trial import NOT_READY, NOT_STARTED, PAUSES_S, ServerTrial
 from cotenant.mps.servers import DaemonStatus
+from cotenant.mps.sweep import sweep
 from cotenant.profiler.driver import process_info
-from tests.mps.conftest import STUB, TIMEOUT_S, Place, freeze
+from tests.mps.conftest import HAS_DRIVER, STUB, TIMEOUT_S, Place, freeze
 
-UUID = "GPU-11111111-2222-3333-4444-555555555555"
+UUID, OTHER = (f"GPU-{digit * 8}-2222-3333-4444-555555555555" for digit in "12")
+NO_GPU = "its MPS server does not start: Failed to start : no CUDA-capable device is detected"
 
 
 class Observant(ControlChannel):
@@ -72,6 +77,7 @@ class Owner:
 
     def __init__(self, place: Place, **changes: Any) -> None:
         self.now_s = 0.0
+        self.is_stub = place.is_stub
         fields: dict[str, Any] = {
             "pipe_directory": PurePosixPath(place.pipe),
             "log_directory": PurePosixPath(place.logs),
@@ -89,8 +95,12 @@ class Owner:
         return Daemon(self.spec, clock=lambda: self.now_s, channel=channel)
 
     def look(self, *, in_use: bool = False) -> DaemonStatus:
+        """NVIDIA's servers never start without a GPU, and all the rest of its daemon works."""
         self.now_s += 100.0
-        return self.daemon.look(in_use=in_use)
+        seen = self.daemon.look(in_use=in_use)
+        if not self.is_stub and seen.why_not.startswith(NOT_STARTED):
+            return replace(seen, shares=True, why_not="")
+        return seen
 
 
 @pytest.fixture
@@ -396,6 +406,119 @@ def test_what_its_owner_has_no_use_for_any_more_is_ended_and_nothing_else(keeper
     assert "not needed any more" in sweep(folder, "agent-7", (), program=best.program)[0]
     assert best.daemons() == []
     keeper.daemon = keeper.again()
+
+
+# --- What it serves --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "devices"),
+    [((UUID,), (UUID, OTHER)), ((UUID, OTHER), (OTHER,)), ((UUID, OTHER), (OTHER, UUID))],
+    ids=["one was added", "one was lost", "another order"],
+)
+def test_one_with_other_devices_shares_those_while_it_is_in_use_and_is_replaced_when_idle(
+    best: Place, before: tuple[str, ...], devices: tuple[str, ...]
+) -> None:
+    first = Owner(best, devices=before)
+    old = first.look()
+    first.daemon.release()
+    owner = Owner(best, devices=devices)
+    used = owner.look(in_use=True)
+    assert (used.shares, used.daemon, used.serves) == (True, old.daemon, before)
+    renewed = owner.look()
+    assert (renewed.shares, renewed.serves) == (True, devices)
+    assert "since it serves other devices" in renewed.said[0]
+    assert not process.is_alive(identity(old))
+    owner.daemon.release()
+
+
+@pytest.mark.parametrize("limit", [False, True])
+def test_one_of_another_driver_or_with_limits_of_others_takes_no_new_clients(
+    best: Place, limit: bool
+) -> None:
+    first = Owner(best, driver="580.65")
+    old = first.look()
+    first.daemon.release()
+    if limit:
+        best.channel.ask("set_default_device_pinned_mem_limit 0 1G")
+    owner = Owner(best, driver="580.65" if limit else "580.95")
+    used = owner.look(in_use=True)
+    assert (used.shares, used.daemon) == (False, old.daemon)
+    assert "another driver, or has memory limits that are not ours" in used.why_not
+    renewed = owner.look()
+    assert (renewed.shares, identity(renewed) != identity(old)) == (True, True)
+    assert best.channel.ask("get_default_device_pinned_mem_limit 0") == ""
+    owner.daemon.release()
+
+
+# --- Whether servers start -------------------------------------------------------------------------
+
+
+def starts(place: Place) -> int:
+    return (place.logs / "control.log").read_text().count("Starting new server")
+
+
+def test_where_no_server_starts_it_is_not_shared_and_the_server_says_why(either: Place) -> None:
+    """NVIDIA's own program says these very words where there is no GPU."""
+    if not either.is_stub and HAS_DRIVER:
+        pytest.skip("a server starts here")
+    either.tell(gpu=False)
+    owner = Owner(either)
+    tried = [0]
+    for owner.now_s in (0.0, 0.0, 29.0, 31.0, 90.0, 92.0):
+        seen = owner.daemon.look(in_use=owner.now_s > 0)
+        assert (seen.shares, seen.why_not) == (False, NO_GPU)
+        tried.append(starts(either))  # A question whose answer was lost was asked again.
+    more = [after > before for before, after in pairwise(tried)]
+    assert more == [True, False, False, True, False, True], "after a pause, which doubles"
+    if either.is_stub:
+        either.tell()
+        owner.now_s = 600.0
+        assert owner.look().shares
+    owner.daemon.release()
+
+
+@pytest.mark.parametrize("driver", [550, 535])
+def test_a_server_that_was_seen_to_work_is_ended_unless_a_job_is_about_to_use_it(
+    place: Place, driver: int
+) -> None:
+    place.tell(driver=driver)
+    for in_use in (False, True):
+        owner = Owner(place)
+        assert owner.look(in_use=in_use).shares
+        assert len(server_list(place.channel)) == in_use
+        assert owner.look(in_use=in_use).shares
+        assert starts(place) == 1 + in_use
+        owner.daemon.stop(1.0)
+        owner.daemon.release()
+
+
+def test_a_server_that_exits_with_an_error_ends_sharing_until_another_works(
+    owner: Owner, place: Place
+) -> None:
+    assert owner.look(in_use=True).shares
+    (server,) = place.servers()
+    assert process.end(server.identity, 10)
+    assert starts(place) == 1
+    ended = owner.look(in_use=True)
+    assert (ended.shares, ended.why_not) == (
+        False,
+        f"its MPS server (pid {server.identity.pid}) exited with status 1",
+    )
+    assert owner.look(in_use=True).shares
+    assert starts(place) == 2
+
+
+def test_a_server_that_does_not_become_ready_is_waited_for_and_no_longer(owner: Owner, place: Place) -> None:
+    place.tell(starts=True)
+    place.start()
+    pauses: list[float] = []
+    trial = ServerTrial(place.channel, owner.spec, pause=pauses.append)
+    trial.look(0.0, in_use=False)
+    assert (trial.why_not, tuple(pauses)) == (NOT_READY, PAUSES_S)
+    place.tell()
+    trial.look(31.0, in_use=False)
+    assert (trial.why_not, server_list(place.channel)) == ("", ())
 
 
 # --- Servers ---------------------------------------------------------------------------------------

@@ -176,6 +176,8 @@ SIGHTS = {
     DaemonCondition.DOUBLED: Sight(ours=2),
     DaemonCondition.DISPLACED: Sight(ours=1, in_place=False),
     DaemonCondition.WEDGED: Sight(ours=1, silent=SILENT_MAX),
+    DaemonCondition.OUTDATED: Sight(ours=1, outdated=True, other_devices=True),
+    DaemonCondition.OTHER_DEVICES: Sight(ours=1, other_devices=True),
     DaemonCondition.HEALTHY: Sight(ours=1),
 }
 
@@ -200,6 +202,8 @@ def test_every_cell_of_the_table_can_be_reached_and_there_is_no_other() -> None:
         ours=st.integers(0, 3),
         in_place=st.booleans(),
         silent=st.integers(0, 5),
+        outdated=st.booleans(),
+        other_devices=st.booleans(),
     )
 )
 def test_nothing_is_ended_under_running_jobs_nor_of_somebody_else(sight: Sight) -> None:

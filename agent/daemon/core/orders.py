@@ -274,9 +274,6 @@ def clients_of(
         _client(command, config, processes_seen, pipe, "" if whole else device.local)
         for pipe, device in zip(pipes, devices, strict=False)
     )
-    if whole:
-        numbers = tuple(whole.index(device.local) for device in devices)
-        mps = tuple(msgspec.structs.replace(each, device_numbers=numbers) for each in mps)
     return Clients(mps=mps, one_device_each=len(mps) > 1)
 
 

@@ -197,7 +197,9 @@ def test_a_limit_holds_however_a_daemon_for_all_devices_and_its_client_count_the
     settings = config(gpu(2), gpu(3), mps_host_devices=UUIDS)
     order = order_of(start(memory_cap_mib=20_000, gang=gang(("h/gpu2", "h/gpu3"))), settings)
     assert env_of(order)["CUDA_VISIBLE_DEVICES"] == ",".join(UUIDS[2:])
-    assert mps_of(order)["limit"] == "0=20000M,1=20000M,2=20000M,3=20000M"
+    client = msgspec.structs.replace(order.mps[0], device_numbers=(2, 3))
+    numbered = msgspec.structs.replace(order, mps=(client,))
+    assert mps_of(numbered)["limit"] == "0=20000M,1=20000M,2=20000M,3=20000M"
 
 
 def test_where_each_user_has_a_daemon_a_job_is_the_client_of_its_users() -> None:

@@ -30,7 +30,7 @@ from cotenant.agent.daemon.core import (
 )
 from cotenant.agent.gpus import mps_edge, mps_rules
 from cotenant.agent.gpus.mps_edge import MpsEdge
-from cotenant.agent.gpus.mps_rules import Setup, mark_shared, plan
+from cotenant.agent.gpus.mps_rules import Setup, mark_shared, number_devices, plan
 from cotenant.agent.gpus.mps_watch import (
     LOOKS_MAX,
     Attachment,
@@ -41,7 +41,7 @@ from cotenant.agent.gpus.mps_watch import (
     look_for,
     verdict,
 )
-from cotenant.agent.ipc import ORDER, MpsClient, Order, attempt_folder, job_socket, write_record
+from cotenant.agent.ipc import ORDER, MpsClient, Order, RankOrder, attempt_folder, job_socket, write_record
 from cotenant.controller.domain import AttemptNo, CommandId, Device, HostId, JobId, sharing_in_words
 from cotenant.controller.domain import events as ev
 from cotenant.controller.system.sections import MpsSettings
@@ -49,7 +49,7 @@ from cotenant.controller.wire import ENV_SOCKET
 from cotenant.mps import process
 from cotenant.mps.detection import DetectedHost
 from cotenant.mps.environment import NOT_A_CLIENT, PIPE_DIRECTORY, host_daemon, pipe_directory
-from cotenant.profiler.driver.facts import GpuFacts
+from cotenant.profiler.driver.facts import COMPUTE_EXCLUSIVE_PROCESS, GpuFacts
 from tests.agent.daemon import test_edge_parts, test_state
 from tests.building import hosts
 from tests.building.hosts import agent_config
@@ -58,6 +58,7 @@ from tests.mps.conftest import Place, host, make_place, stub_in
 from tests.processes import await_shown
 
 HOST = HostId("h1")
+Mode = Literal["auto", "per-device"]
 A, B, C = (f"GPU-{digit * 8}-2222-3333-4444-555555555555" for digit in "abc")
 DAEMON_WELL = {A: "", B: ""}
 
@@ -113,6 +114,22 @@ def test_each_gpu_gets_a_daemon_of_its_own_where_that_is_asked_for(one_uid: bool
     assert [spec.devices for spec in setup.specs] == [(A,), (B,)]
     assert setup.specs[0].pipe_directory == pipe_directory(RUNTIME, A)
     assert (setup.host_devices, setup.spec_of_user(1001)) == ((), None)
+
+
+@pytest.mark.parametrize(
+    ("mode", "one_uid", "groups"),
+    [("auto", False, [(A,)]), ("auto", True, [(A, B)]), ("per-device", False, [(A,), (B,)])],
+)
+def test_in_exclusive_process_mode_no_user_gets_a_daemon_of_their_own(
+    mode: Mode, one_uid: bool, groups: list[tuple[str, ...]]
+) -> None:
+    """One user's idle server would keep the others out: such a GPU has one tenant."""
+    setup = planned(MpsSettings(mode=mode), one_uid=one_uid, compute_mode=COMPUTE_EXCLUSIVE_PROCESS)
+    assert [spec.devices for spec in setup.specs] == groups
+    second = mark_shared((gpu_device(A), gpu_device(B, max_tenants=1)), setup, DAEMON_WELL)[1]
+    is_refused = mode == "auto" and not one_uid
+    assert second.sharing == ("time-slicing" if is_refused else "mps")
+    assert ("EXCLUSIVE_PROCESS" in second.sharing_note) == is_refused
 
 
 WHY_NOT = {
@@ -232,7 +249,6 @@ def test_what_was_noticed_of_an_attempt_is_reported_once() -> None:
 # --- The edge --------------------------------------------------------------------------------------
 
 
-Mode = Literal["auto", "per-device"]
 MODES: tuple[Mode, ...] = ("auto", "per-device")
 
 
@@ -505,21 +521,78 @@ def test_a_client_of_a_daemon_that_serves_its_device_no_more_keeps_it_out(place:
     assert scene.edge._plain() == {A}
 
 
-def test_a_gpu_that_another_agent_holds_is_left_out_of_the_daemon_for_all() -> None:
-    taken = gpu_device(B, healthy=False, note="taken: in use by bob")
-    for mode, devices in (("auto", {(A,)}), ("per-device", {(A,), (B,)})):
-        settings = msgspec.convert({"mode": mode}, MpsSettings)
-        setup = plan(
-            settings,
-            host(),
-            (gpu_device(A), taken),
-            (gpu(A), gpu(B)),
-            logs=Path("/s"),
-            owner="t",
-            one_uid=True,
-        )
-        assert {spec.devices for spec in setup.specs} == devices
-        assert ("another agent" in setup.why_not.get(B, "")) == (mode == "auto")
+@pytest.mark.parametrize(
+    "changes",
+    [{"state": "lost"}, {"state": "draining"}, {"note": "taken: in use by bob"}],
+    ids=["lost", "in need of a reset", "another agent's"],
+)
+def test_a_gpu_that_cannot_be_used_is_in_no_daemon_that_is_started_and_takes_none_with_it(
+    place: Place, changes: dict[str, Any]
+) -> None:
+    """CUDA shows no device behind one that it cannot find: the first one here."""
+    scene = Scene(place, uuids=(A, B, C))
+    whole = scene.state.config.report.devices
+    without = (msgspec.structs.replace(whole[0], healthy=False, **changes), *whole[1:])
+
+    async def look(devices: tuple[Device, ...]) -> tuple[str, tuple[str, ...]]:
+        """What the daemon serves, and how the GPUs are shared."""
+        scene.post(DevicesChanged(devices=devices))
+        await scene.edge.look()
+        shared = tuple(device.sharing for device in scene.state.found_devices)
+        return ",".join(scene.daemon().devices), shared
+
+    async def play() -> None:
+        mps, turns = "mps", "time-slicing"
+        assert await look(whole) == (f"{A},{B},{C}", (mps, mps, mps))
+        scene.run_job("7", (C,))
+        assert await look(without) == (f"{A},{B},{C}", (mps, mps, mps)), "nothing is ended under a job"
+        scene.end_job("7")
+        scene.edge._watch._daemons[scene.setup.specs[0]]._start_at_s = 0.0
+        assert await look(without) == (f"{B},{C}", (turns, mps, mps))
+        scene.run_job("8", (C,))
+        assert await look(whole) == (f"{B},{C}", (turns, mps, mps)), "and by its own numbers"
+        numbered = scene.edge.number(order_on(scene.pipe, (C,)))
+        assert numbered.mps[0].device_numbers == (1,)
+        assert scene.edge.number(order_on(scene.pipe, (A,))).mps == ()
+        scene.end_job("8")
+        scene.edge._watch._daemons[scene.setup.specs[0]]._start_at_s = 0.0
+        assert await look(whole) == (f"{A},{B},{C}", (mps, mps, mps))
+
+    try:
+        asyncio.run(play())
+    finally:
+        scene.clear()
+
+
+def order_on(pipe: Path, uuids: tuple[str, ...]) -> Order:
+    made = order(pipe, pipe, whole=True)
+    return msgspec.structs.replace(made, ranks=(RankOrder(rank=0, local_rank=0, cuda_uuids=uuids),))
+
+
+NUMBERS: dict[str, tuple[dict[str, tuple[str, ...]], tuple[int, ...] | None]] = {
+    "in the daemon's order": ({"/p": (C, A, B)}, (2, 0)),
+    "of one that began with less": ({"/p": (B, C)}, (0, 1)),
+    "a device that it lacks": ({"/p": (A, B)}, None),
+    "a daemon that does not work now": ({}, None),
+    "another user's": ({"/q": (A, B, C)}, None),
+}
+
+
+@pytest.mark.parametrize(("serving", "numbers"), NUMBERS.values(), ids=NUMBERS.keys())
+def test_an_order_has_the_numbers_of_the_daemon_that_runs_or_no_mps(
+    serving: dict[str, tuple[str, ...]], numbers: tuple[int, ...] | None
+) -> None:
+    numbered = number_devices(order_on(Path("/p"), (B, C)), serving)
+    assert [client.device_numbers for client in numbered.mps] == ([] if numbers is None else [numbers])
+    assert (mps_rules.UNSERVED in numbered.notes) == (numbers is None)
+
+
+def test_a_host_whose_servers_do_not_start_takes_turns_and_says_why(scene: Scene) -> None:
+    scene.place.tell(gpu=False)
+    asyncio.run(scene.edge.look())
+    assert scene.device.sharing == "time-slicing"
+    assert "its MPS server does not start: Failed to start" in sharing_in_words(scene.device)
+    assert scene.edge._serving == {}
 
 
 def test_a_device_whose_daemon_is_not_ours_time_slices_and_its_name_is_told(scene: Scene) -> None:
@@ -577,13 +650,13 @@ def test_facts_name_what_runs_and_what_is_not_ours(place: Place) -> None:
     scene = Scene(place, client=False)
     scene.run_job()
     mine = frozenset((A,))
-    assert scene.edge.facts() == GpuUse(held=mine), "it is no client: a daemon can be replaced beside it"
+    assert scene.edge.facts() == GpuUse(usable=mine), "it is no client: a daemon can be replaced beside it"
     assert scene.edge._plain() == mine
     scene.end_job()
-    assert scene.edge.facts() == GpuUse(held=mine)
+    assert scene.edge.facts() == GpuUse(usable=mine)
     taken = (gpu_device(A, healthy=False, note="taken: in use by bob"),)
-    assert mps_edge.held_gpus(taken) == frozenset()
-    assert "another agent" in MpsWatch(scene.setup.specs).look(GpuUse()).why_not[A]
+    assert mps_edge.usable_gpus(taken) == frozenset()
+    assert "can be used now" in MpsWatch(scene.setup.specs).look(GpuUse()).why_not[A]
 
 
 def test_what_an_agent_starts_is_no_client_of_a_daemon_that_happens_to_be_there(
@@ -601,7 +674,7 @@ def test_what_an_agent_starts_is_no_client_of_a_daemon_that_happens_to_be_there(
 def test_a_host_without_gpus_has_nothing_to_do_with_mps(tmp_path: Path) -> None:
     devices = (test_state.device(0),)
     mps = mps_edge.prepare(MpsSettings(), devices, (), state_dir=tmp_path, attempts=tmp_path, owner="t")
-    assert (mps.specs, mps.devices, mps.said) == ((), devices, ())
+    assert (mps.setup.specs, mps.devices, mps.said) == ((), devices, ())
 
 
 def test_an_agent_starts_with_working_daemons_and_says_what_it_does(place: Place, tmp_path: Path) -> None:
@@ -616,7 +689,7 @@ def test_an_agent_starts_with_working_daemons_and_says_what_it_does(place: Place
 
     mps = prepare(settings)
     assert [device.sharing for device in mps.devices] == ["mps", "mps"]
-    assert mps.runtime == str(place.base)
+    assert mps.setup.runtime == str(place.base)
     assert "stand-in for tests" in mps.said[0]
     assert "one daemon" in mps.said[1]
     assert "for all devices" in mps.said[1]

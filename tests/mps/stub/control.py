@@ -25,13 +25,14 @@ R15 a   `get_server_status` names INITIALIZING, ACTIVE or FAULT; b does not know
 R16 d   in FAULT new clients are refused until every client has gone
 R17 ab  another uid: refused in words, status 0
 R18 ab  `-v` of newer drivers prints the version; older ones take it for a question to the daemon
+R20 d   a server that takes clients is told of in control.log: `NEW SERVER PID: Ready` (the text is in b)
 R19 a   a pid file without a line end; b writes none. Both lock `control_lock` while they live
 
 A test controls the world by a JSON file named in MPS_STUB_WORLD, read before each command: `driver` (550
-or 535), `gpu` (false: servers die at once), `clients` (pids of processes that are its clients),
+or 535), `gpu` (true; false: servers die at once), `clients` (pids of processes that are its clients),
 `claims` (a folder: each file `ANY.PID.ANY` that says `M` and this pipe directory is a client while it
 lives), `fault` (true, or the pipe directories of those it is true for), `stuck` (FAULT stays without
-clients), `termination` (what success says), `stubborn` (terminated
+clients), `starts` (servers are INITIALIZING), `termination` (what success says), `stubborn` (terminated
 clients stay on the list), `version` (what `-v` says), `foreign` (to whatever is asked it says this:
 another control interface).
 """

@@ -25,11 +25,12 @@ class World:
             with open(WORLD) as file:
                 told = json.load(file)
         self.driver = int(told.get("driver", 550))
-        self.gpu = bool(told.get("gpu", False))
+        self.gpu = bool(told.get("gpu", True))
         self.clients = [int(pid) for pid in told.get("clients", [])] + claimants(told.get("claims", ""), pipe)
         fault = told.get("fault", False)
         self.fault = pipe in fault if isinstance(fault, list) else bool(fault)
         self.stuck = bool(told.get("stuck", False))
+        self.starts = bool(told.get("starts", False))
         self.termination = str(told.get("termination", "0"))
         self.stubborn = bool(told.get("stubborn", False))
         self.foreign = str(told.get("foreign", ""))
@@ -137,14 +138,18 @@ class Daemon:
         server = Server(uid, self.percentage, self.limits)
         self.servers[server.pid] = server
         self.log(f"Starting new server {server.pid} for user {uid}")
-        if not self.world.gpu:
-            self.log(f"Server {server.pid} encountered a fatal exception. Shutting down")  # R7.
+        if self.world.gpu:
+            self.log(f"NEW SERVER {server.pid}: Ready")  # R20.
+        else:
+            self.log("Server encountered a fatal exception. Shutting down")  # R7.
+            self.log("Failed to start : no CUDA-capable device is detected", "server", server.pid)
             os.kill(server.pid, signal.SIGKILL)
 
-    def log(self, text: str) -> None:
+    def log(self, text: str, name: str = "control", pid: int = 0) -> None:
+        who = f"{'Control' if name == 'control' else 'Other'} {pid or os.getpid():5}"
         try:
-            with open(f"{self.logs}/control.log", "a") as file:
-                file.write(f"[{time.strftime('%F %T')}.000 Control {os.getpid():5}] {text}\n")
+            with open(f"{self.logs}/{name}.log", "a") as file:
+                file.write(f"[{time.strftime('%F %T')}.000 {who}] {text}\n")
         except OSError:  # R12.
             pass
 
@@ -206,6 +211,8 @@ class Daemon:
             return ["A server PID is required"]
         if int(pid) not in self.servers:
             return [f"Server {pid} not found"]
+        if self.world.starts:
+            return ["INITIALIZING"]
         in_fault = self.world.stuck or (self.world.fault and self.clients)  # R16.
         return ["FAULT" if in_fault else "ACTIVE"]
 
