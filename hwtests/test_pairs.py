@@ -24,7 +24,7 @@ MODES: tuple[Mode, ...] = ("mps", "time-slicing")
 NOISE = 0.15
 """Two runs of one thing on a shared machine may differ by this share."""
 BOTH_S_MIN = 6.0
-"""With `--seconds` of at least so much, time-slicing is measured in both orders, too."""
+"""With `--seconds` of at least so much, a pair is measured in both orders."""
 
 
 class Measured:
@@ -119,14 +119,13 @@ def test_under_mps(pair: tuple[str, str], pairs: Measured, mps_problem: str, mea
     _measure(pair, pairs, "mps", measured)
 
 
-def orders(pair: tuple[str, str], mode: Mode, seconds: float) -> list[tuple[str, str]]:
-    """Who comes first. Both, one after the other; time-slicing in a hurry in the given order alone."""
-    once = mode == "time-slicing" and seconds < BOTH_S_MIN
-    return list(dict.fromkeys((pair,) if once else (pair, pair[::-1])))
+def orders(pair: tuple[str, str], seconds: float) -> list[tuple[str, str]]:
+    """Who comes first: in a hurry the first of the given order, else both, one after the other."""
+    return list(dict.fromkeys((pair,) if seconds < BOTH_S_MIN else (pair, pair[::-1])))
 
 
 def _measure(pair: tuple[str, str], pairs: Measured, mode: Mode, measured: Measure) -> None:
-    for first, second in orders(pair, mode, pairs.seconds):
+    for first, second in orders(pair, pairs.seconds):
         run = pairs.shared(first, second, mode)
         who = f"{first} then {second}, {mode}"
         measured(f"{who}: xi of {first}", run.first_xi)
