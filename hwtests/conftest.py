@@ -24,9 +24,6 @@ from hwtests.measuring import Measure, Value, in_words
 from hwtests.private_mps import PrivateMps, attach_problem
 from hwtests.rows import Keeper
 
-LAST = ("test_kill.py", "test_faults.py")
-"""These may leave a GPU that needs a reset."""
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("hardware suite")
@@ -49,11 +46,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Faults come last. Warnings are torch's and the driver's here: they are not ours to forbid."""
+    """Warnings are torch's and the driver's here: they are not ours to forbid."""
     for item in items:
         if item.path.is_relative_to(ROOT / "hwtests"):
             item.add_marker(pytest.mark.filterwarnings("default"))
-    items.sort(key=lambda item: LAST.index(item.path.name) if item.path.name in LAST else -1)
 
 
 @pytest.fixture

@@ -114,15 +114,15 @@ SLICES: Final = (
     slice_of("warm-start", "Does a forked rank open the GPU and train to the same bits?", "warm_start"),
     slice_of("numbers", "Are sums of parts exact, and counters right under known loads?",
              "accumulation", "indicators", rehearsed="fp64"),
-    slice_of("processes", "Who is on the GPU, who is held to its memory, what does a SIGKILL leave?",
-             "foreign", "torch_limits", "newer_limits", "mig", "cuda_checkpoint", "kill",
+    slice_of("processes", "Who is seen on the GPU, who is held to its memory, what can be suspended?",
+             "foreign", "torch_limits", "newer_limits", "mig", "cuda_checkpoint",
              find_obstacle=needs_gpu),
     slice_of("gangs", "What does an all-reduce cost without MPS, with one daemon, with one per GPU?", "gangs",
              rehearsed=None, find_obstacle=needs_two_gpus),
     slice_of("faults", "Whom does a fatal fault hit, and when does the GPU take work again?", "faults",
              rehearsed=None, find_obstacle=needs_leave),
 )  # fmt: skip
-"""Last what may leave a GPU that needs a reset."""
+"""Last the one that may leave a GPU that needs a reset."""
 
 
 def read_rows(folder: Path) -> list[Row]:
