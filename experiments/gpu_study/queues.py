@@ -37,7 +37,7 @@ SERVICE_S: Final = 360.0
 TRAINED_MIN: Final = 0.2
 """Of the service: where loads leave less for training, the queue would measure loads."""
 REHEARSED_JOBS: Final = 3
-REHEARSED_TRAINED_S: Final = 3.0
+REHEARSED_TRAINED_S: Final = 1.0
 """Training of a rehearsal, however long its jobs load."""
 
 
