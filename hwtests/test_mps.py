@@ -55,7 +55,7 @@ def test_a_process_becomes_a_client(mps_problem: str) -> None:
     assert not mps_problem, mps_problem
 
 
-def test_the_products_own_daemon_knows_its_clients_and_takes_one_off(
+def test_the_product_s_own_daemon_outlives_its_agent_knows_its_clients_and_takes_one_off(
     cuda: Device, mps_problem: str, measured: Measure
 ) -> None:
     host.skip_if(f"MPS does not work here: {mps_problem}" if mps_problem else "")
@@ -73,6 +73,10 @@ def test_the_products_own_daemon_knows_its_clients_and_takes_one_off(
                 one.ready(), two.ready()
                 known = _await_clients(daemon, one.pid, two.pid)
                 measured("its servers, with two clients", ", ".join(str(each.state) for each in known))
+                daemon.release()  # As an agent that died: the next one meets a daemon with clients.
+                daemon = Daemon(spec)
+                assert daemon.look(in_use=True).shares, "it goes on with the daemon"
+                _await_clients(daemon, one.pid, two.pid)
                 said = terminate(spec.pipe_directory, [one.pid], STOP_S)
                 measured("terminate_client, in our words", ", ".join(said.values()))
                 assert set(said.values()) <= {"done", "gone"}
