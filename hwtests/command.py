@@ -57,7 +57,7 @@ def run_command(
         print(f"{name}: {problem}. Or rehearse on the CPU: --device cpu --rehearse", file=sys.stderr)
         return 2
     device = host.take_device(options.device)
-    run = Run(options.out.resolve(), device, options.rehearse, say, options.words, faults)
+    run = Run(options.out.resolve(), device, options.rehearse, say, options.seconds, options.words, faults)
     machine = host.machine(device.kind) | {"short slices": "yes" if run.rehearse else "no"}
     if problem := keep_machine(run.folder / "machine.json", machine):
         print(f"{name}: {problem}", file=sys.stderr)
@@ -100,6 +100,7 @@ def parse(
         "--slice", default="", metavar="N|NAME,...", help="these (see --list); else all, in order"
     )
     parser.add_argument("--minutes", type=float, default=LIMIT_S / 60, help="of each slice at most (8)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement (3)")
     parser.add_argument("--rehearse", action="store_true", help="short slices: numbers mean nothing")
     parser.add_argument("--list", action="store_true", help="list the slices and leave")
     options, words = parser.parse_known_args(argv)

@@ -28,10 +28,8 @@ from hwtests.rows import Keeper
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("hardware suite")
     group.addoption("--keep", metavar="FILE", help="keep each test as it ends; go on behind what is kept")
-    group.addoption("--tables", metavar="FOLDER", help="write the tables of pairs here, beside what is there")
     group.addoption("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a dry run of the suite")
     group.addoption("--seconds", type=float, default=3.0, help="of each measurement (default 3)")
-    group.addoption("--pairs", default="", metavar="A+B,...", help="measure only these pairs of models")
     group.addoption(
         "--allow-faults", action="store_true", help="run what crashes the GPU's clients on purpose"
     )

@@ -45,6 +45,8 @@ class Run(NamedTuple):
     device: Device
     rehearse: bool
     say: Callable[[str], None]
+    seconds: float = 3.0
+    """Of each measurement."""
     words: tuple[str, ...] = ()
     """Further words of the command line of each pytest."""
     faults: tuple[type[Exception], ...] = FAULTS

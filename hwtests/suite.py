@@ -1,10 +1,10 @@
 """The hardware suite in slices of eight minutes at most, in the order of what they decide.
 
     python -m hwtests.suite [--slice N|NAME,...] [--out hwtests/report] [--device cuda|cpu] [--rehearse]
-                            [--minutes 8] [--list] [WORD ...]
+                            [--minutes 8] [--seconds 3] [--list] [WORD ...]
 
 Without `--slice` all run, each going on from where it was cut off. Each test is kept as it ends, each slice
-writes `FOLDER/page.md`. Words that are not known here go to pytest: `--allow-faults`, `--seconds 6`.
+writes `FOLDER/page.md`. Words that are not known here go to pytest: `--allow-faults`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from hwtests import host, summary
+from hwtests import host, pairs, summary
 from hwtests.command import run_command
 from hwtests.rows import OUTCOMES, Row, read
 from hwtests.slices import Outcome, Run, Slice, Unit, Values, find_no_obstacle
@@ -36,7 +36,7 @@ def run_tests(run: Run, name: str, files: Sequence[str], chosen: str) -> Values:
     kept, log = run.folder / TESTS / f"{name}.jsonl", run.folder / TESTS / f"{name}.log"
     kept.parent.mkdir(exist_ok=True)
     words = ["-q", "-p", "no:cacheprovider", "--device", run.device.kind]
-    words += [f"--keep={kept}", f"--tables={run.folder}", *run.words, *(("-k", chosen) if chosen else ())]
+    words += [f"--keep={kept}", f"--seconds={run.seconds}", *run.words, *(("-k", chosen) if chosen else ())]
     tests = [f"hwtests/test_{file}.py" for file in files]
     code = run_to_its_end([sys.executable, "-m", "pytest", *words, *tests], log)
     if code not in RAN:
@@ -75,14 +75,13 @@ def slice_of(
     question: str,
     *files: str,
     rehearsed: str | None = "",
-    chosen: str = "",
     find_obstacle: Callable[[Run], str] = find_no_obstacle,
 ) -> Slice:
-    """A slice of test files. `chosen`, and in a rehearsal `rehearsed`: pytest's `-k`; None: not rehearsed."""
+    """A slice of test files. `rehearsed`: pytest's `-k` in a rehearsal; None: it is left out there."""
 
     def list_units(run: Run) -> Mapping[str, Unit]:
         return {
-            "tests": partial(run_tests, run, name, files, rehearsed if run.rehearse and rehearsed else chosen)
+            "tests": partial(run_tests, run, name, files, rehearsed if run.rehearse and rehearsed else "")
         }
 
     def obstacle(run: Run) -> str:
@@ -107,10 +106,7 @@ SLICES: Final = (
     slice_of("mps", "Do processes become clients, do caps bite, is one taken off without harm to the other?",
              "mps", "mps_limits", find_obstacle=needs_gpu),
     slice_of("resume", "Does a preempted job go on to the same bits?", "resume", rehearsed="loss and fp32"),
-    slice_of("pairs-mps", "What do seven pairs cost each other under MPS?", "pairs",
-             chosen="alone or under_mps or table or drift", rehearsed=None, find_obstacle=needs_gpu),
-    slice_of("pairs-slices", "What do the same pairs cost each other by time slices?", "pairs",
-             chosen="time_slicing or table", rehearsed=None),
+    *pairs.SLICES,
     slice_of("warm-start", "Does a forked rank open the GPU and train to the same bits?", "warm_start"),
     slice_of("numbers", "Are sums of parts exact, and counters right under known loads?",
              "accumulation", "indicators", rehearsed="fp64"),
@@ -130,8 +126,10 @@ def read_rows(folder: Path) -> list[Row]:
     return [row for path in sorted((folder / TESTS).glob("*.jsonl")) for row in read(path)]
 
 
-def write_pages(run: Run, machine: Mapping[str, str], _: Mapping[str, Outcome]) -> None:
+def write_pages(run: Run, machine: Mapping[str, str], found: Mapping[str, Outcome]) -> None:
     text = summary.write_page(read_rows(run.folder), machine, summary.suite_parts())
+    text += "\n".join(["", *pairs.write_section(found)])
+    pairs.write_tables(run)
     (run.folder / "page.md").write_text(text, encoding="utf-8")
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from hwtests.rows import OUTCOMES, Row
 
-CELL_CHARS: Final = 300
+CELL_CHARS: Final = 500
 DEVICE: Final = "device"
 """The machine's property that tells a run on a GPU (`cuda`) from a dry run (`cpu`)."""
 
@@ -50,7 +50,7 @@ def write_page(rows: Sequence[Row], machine: Mapping[str, str], parts: Sequence[
         "",
         "| machine | |",
         "| --- | --- |",
-        *(f"| {_cell(name)} | {_cell(value)} |" for name, value in machine.items()),
+        *(row_of(name, value) for name, value in machine.items()),
     ]
     for part in dict.fromkeys(row.part for row in rows):
         lines += _part([row for row in rows if row.part == part])
@@ -60,19 +60,21 @@ def write_page(rows: Sequence[Row], machine: Mapping[str, str], parts: Sequence[
 def _part(rows: Sequence[Row]) -> list[str]:
     lines = ["", f"## {rows[0].part.replace('_', ' ')}", ""]
     lines += ["| test | outcome | s | why |", "| --- | --- | ---: | --- |"]
-    lines += [
-        f"| {_cell(row.test)} | {row.outcome} | {row.duration_s:.1f} | {_cell(row.reason)} |" for row in rows
-    ]
+    lines += [row_of(row.test, row.outcome, f"{row.duration_s:.1f}", row.reason) for row in rows]
     numbers = [pair for row in rows for pair in row.measured.items()]
     if numbers:
         lines += ["", "| measured | value |", "| --- | --- |"]
-        lines += [f"| {_cell(name)} | {_cell(value)} |" for name, value in numbers]
+        lines += [row_of(name, value) for name, value in numbers]
     return lines
 
 
-def _cell(text: str) -> str:
+def row_of(*cells: str) -> str:
     """One line of a table, whatever a program said."""
-    return " / ".join(text.split("\n")).replace("|", "\\|").strip()[:CELL_CHARS]
+    return f"| {' | '.join(map(_cell, cells))} |"
+
+
+def _cell(text: str) -> str:
+    return " / ".join(text.strip().split("\n")).replace("|", "\\|")[:CELL_CHARS]
 
 
 def suite_parts() -> list[str]:

@@ -9,14 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from experiments.gpu_study.claims import CLAIMS, Claim, Found
+from hwtests.pairs import write_section
 from hwtests.slices import Outcome
+from hwtests.summary import row_of
 
 REHEARSAL: Final = (
     "**A rehearsal on CPU slots: it shows that the study runs, and nothing about GPUs.** Numbers and "
     "verdicts below are those of stand-ins."
 )
 SHORT: Final = "**A rehearsal in short slices: it shows that the study runs.** No verdict below counts."
-CELL_CHARS: Final = 500
 
 
 def write_page(
@@ -39,7 +40,7 @@ def write_page(
         "",
         "Questions, figures and refutations were written before any GPU was seen: `preregistration.md`.",
     ]
-    lines += ["", *write_pairs(found)]
+    lines += ["", *write_section(found)]
     lines += ["## Slices", "", "| slice | outcome | s | units | why |", "| --- | --- | --: | --: | --- |"]
     lines += [describe_slice(name, found.get(name)) for name in names]
     lines += ["", "## Machine", "", "| | |", "| --- | --- |"]
@@ -60,27 +61,7 @@ def open_page(found: Found, names: Sequence[str], machine: Mapping[str, str], *,
     return f"On {machine.get('GPUs', 'a GPU')}, driver {machine.get('driver', 'unknown')}. {left}"
 
 
-def write_pairs(found: Found) -> list[str]:
-    """A row for each pair and mode; nothing where none was measured."""
-    modes = {"MPS": "pairs-mps", "time slices": "pairs-slices"}
-    rows = [
-        row_of(pair, mode, *(f"{run[key]:.2f}" for key in ("first_xi", "second_xi", "speed", "benefit")))
-        for mode, name in modes.items()
-        if name in found
-        for pair, run in found[name].units.items()
-    ]
-    if not rows:
-        return []
-    head = ["| pair | by | xi of the first | of the second | speed together | benefit |"]
-    return ["## Pairs", "", *head, "| --- | --- | --: | --: | --: | --: |", *sorted(rows), ""]
-
-
 def describe_slice(name: str, outcome: Outcome | None) -> str:
     if outcome is None:
         return row_of(name, "not run yet", "", "", "")
     return row_of(name, outcome.state, f"{outcome.took_s:.0f}", f"{len(outcome.units)}", outcome.why)
-
-
-def row_of(*cells: str) -> str:
-    """One line of a table, whatever a program said."""
-    return f"| {' | '.join(' '.join(cell.split()).replace('|', '/')[:CELL_CHARS] for cell in cells)} |"

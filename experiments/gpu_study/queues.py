@@ -20,13 +20,13 @@ import msgspec
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobSpec
 from cotenant.controller.wire import clients as wire
-from experiments.gpu_study.pairs import list_solos, read_solo
 from experiments.shared.live.run import JobRow, Play, job_row, no_job_left
 from experiments.shared.live.schedule import STEPS_MIN, Arrival, Kind, Pace, draw
 from hwtests import clusters
 from hwtests.jobs import JOBS
 from hwtests.pair_runs import agents
 from hwtests.pair_table import Solo
+from hwtests.pairs import list_solos, read_solo
 from hwtests.slices import Run, Unit, Values
 
 JOBS_IN_QUEUE: Final = 40

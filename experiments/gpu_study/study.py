@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from experiments.gpu_study import bounds, pairs, queues
+from experiments.gpu_study import bounds, queues
 from experiments.gpu_study.page import write_page
 from experiments.shared.live.run import WentWrong
-from hwtests import suite, summary
+from hwtests import pairs, suite, summary
 from hwtests.command import run_command
 from hwtests.slices import FAULTS, Outcome, Run, Slice
 
@@ -36,11 +36,7 @@ def stands_for(name: str) -> Callable[[Run], str]:
 OF_SUITE: Final = {each.name: each for each in suite.SLICES}
 SLICES: Final = (
     OF_SUITE["mps"],
-    Slice(pairs.SOLOS, "How fast is each job of the pairs alone?", pairs.list_solos),
-    Slice("pairs-mps", "What do six pairs cost each other under MPS?", partial(pairs.list_pairs, "mps"),
-          pairs.find_no_mps),
-    Slice("pairs-slices", "What do the same pairs cost by time slices?",
-          partial(pairs.list_pairs, "time-slicing"), pairs.find_no_slices),
+    *pairs.SLICES,
     OF_SUITE["resume"],
     OF_SUITE["warm-start"],
     Slice("bound-1.10", "Does a bound of 1.10 hold beside a guest?", partial(bounds.list_bounds, 1.10)),
@@ -62,6 +58,7 @@ SLICES: Final = (
 def write_pages(run: Run, machine: Mapping[str, str], found: Mapping[str, Outcome]) -> None:
     text = write_page(found, [each.name for each in SLICES], machine, is_short=run.rehearse)
     (run.folder / "page.md").write_text(text, encoding="utf-8")
+    pairs.write_tables(run)
     if rows := suite.read_rows(run.folder):
         text = summary.write_page(rows, machine, summary.suite_parts())
         (run.folder / "hardware.md").write_text(text, encoding="utf-8")

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from hwtests import rows, suite, summary
+from hwtests import pairs, rows, suite, summary
 from hwtests.command import SAME, keep_machine, parse, run_slices
 from hwtests.device import Device
+from hwtests.jobs import PAIRS
 from hwtests.slices import LIMIT_S, Outcome, Run, Slice, Unit, read_units, run_slice
 
 
@@ -93,11 +94,16 @@ def test_every_file_of_the_suite_is_in_a_slice_that_may_take_eight_minutes(tmp_p
     assert all(each.limit_s == LIMIT_S == 480.0 for each in suite.SLICES)
     files: Counter[str] = Counter()
     for each in suite.SLICES:
-        (unit,) = each.units(on_cpu(tmp_path)._replace(rehearse=False)).values()
-        assert isinstance(unit, partial)
-        files.update(unit.args[2])
-    assert files.pop("pairs") == 2 and set(files.values()) == {1}
-    assert {*files, "pairs"} == set(summary.suite_parts())
+        for unit in each.units(on_cpu(tmp_path)).values():
+            assert isinstance(unit, partial)
+            files.update(unit.args[2] if unit.func is suite.run_tests else ())
+    assert files == Counter(summary.suite_parts())
+
+
+def test_a_pair_is_measured_in_one_order_where_time_is_short(tmp_path: Path) -> None:
+    run = on_cpu(tmp_path)._replace(rehearse=False)
+    assert pairs.pairs_of(run) == PAIRS
+    assert set(pairs.pairs_of(run._replace(seconds=6.0))) == {*PAIRS, *(pair[::-1] for pair in PAIRS)}
 
 
 def test_what_needs_leave_or_a_second_gpu_is_not_begun_without(tmp_path: Path) -> None:
@@ -106,6 +112,18 @@ def test_what_needs_leave_or_a_second_gpu_is_not_begun_without(tmp_path: Path) -
     assert "two GPUs" in by_name["gangs"].find_obstacle(run)
     assert "--allow-faults" in by_name["faults"].find_obstacle(run)
     assert by_name["faults"].find_obstacle(run._replace(words=("--allow-faults",))) == ""
+
+
+def test_without_a_gpu_every_test_skips_and_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # Also on a machine that has one.
+    run = on_cpu(tmp_path)._replace(device=Device(kind="cuda", cores=(0,)))
+    said = suite.run_tests(run, "all", summary.suite_parts(), "")
+    assert not said["passed"] and not said["failed"] and not said["measured"]
+    kept = suite.read_rows(tmp_path)
+    assert {row.part for row in kept} == set(summary.suite_parts())
+    assert all(row.reason for row in kept)
 
 
 def test_pytest_that_cannot_run_fails_the_slice_and_names_its_log(tmp_path: Path) -> None:
