@@ -56,6 +56,8 @@ def test_the_rehearsal_makes_every_slice_once_and_writes_its_page(tmp_path: Path
     page = (tmp_path / "page.md").read_text()
     assert page.split("\n\n")[1].startswith("**A rehearsal on CPU slots: it shows that the study runs")
     assert "nothing about GPUs" in page and "| launches+launches | time-slicing |" in page
+    pairs = json.loads((tmp_path / "pairs-slices.json").read_text())["units"]
+    assert all(each["benefit"] > 0 and each["first_delay"] > 0 for each in pairs.values())
     header, row = (tmp_path / "pairs-time-slicing.csv").read_text().splitlines()
     assert header.startswith("gpu_type,sharing,model1") and row.startswith("cpu,time-slicing,launches")
     assert "test_the_loss_goes_on_where_it_was[fp32]" in (tmp_path / "hardware.md").read_text()
