@@ -24,17 +24,18 @@ MINUTES ?= 100000
 WIDE ?=
 
 # Where `make gpu-study` keeps what it measured, which slice runs (a number or a name; none: all, in order), and
-# further options: STUDY='--device cpu --rehearse', HWTESTS='--allow-faults'
+# further options: STUDY='--device cpu --rehearse', HWTESTS='--allow-faults', and of `make gpu-first` ASK='--allow-faults'
 OUT     ?= gpu-study
 SLICE   ?=
 STUDY   ?=
 HWTESTS ?=
+ASK     ?=
 
 # Those that are programs.
 BENCHES := $(shell grep -l __main__ bench/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit unchanged simulation live hwtests gpu-study gpu-kit wheel-test soak chaos bench \
+.PHONY: help setup demo test lint unit unchanged simulation live hwtests gpu-first gpu-study gpu-kit wheel-test soak chaos bench \
     results-default results-lazer results-castor results-patient results-cotenant results-gfs results-rltune \
     results-placement results-pcs results-elastic results-eta clean
 
@@ -72,10 +73,14 @@ live: $(READY) ## Real controller, agents, supervisors and jobs; the rehearsal o
 hwtests: $(READY) ## What only a CUDA machine can show, in slices of eight minutes that resume: make hwtests SLICE=1
 	@$(VENV)/bin/python -m hwtests.suite $(if $(SLICE),--slice $(SLICE)) $(HWTESTS)
 
+gpu-first: OUT = gpu-first
+gpu-first: $(READY) ## The first nine minutes on a GPU, most telling questions first; writes OUT/page.md: make gpu-first ASK=--allow-faults
+	@$(VENV)/bin/python -m hwtests.first.run --out $(OUT) $(ASK)
+
 gpu-study: $(READY) ## The pre-registered study of one GPU, in such slices; writes OUT/page.md: make gpu-study OUT=gpu-study SLICE=1
 	@$(VENV)/bin/python -m experiments.gpu_study.study --out $(OUT) $(if $(SLICE),--slice $(SLICE)) $(STUDY)
 
-gpu-kit: $(READY) ## dist/gpu-kit: the study to carry to a machine without network or root, under 60 MiB.
+gpu-kit: $(READY) ## dist/gpu-kit: gpu-first and the study to carry to a machine without network or root, under 60 MiB.
 	@$(VENV)/bin/python -m experiments.gpu_study.kit
 
 wheel-test: $(READY) ## Build the wheel; in a fresh environment: a job, and what is found or started by where we are.
