@@ -23,12 +23,13 @@ MINUTES ?= 100000
 # A trace of gangs as wide as its cluster, for `make results-patient`.
 WIDE ?=
 
-# Where `make gpu-study` keeps what it measured, and its options: STUDY='--device cpu --rehearse'
-OUT   ?= gpu-study
-STUDY ?=
-
-# Options of `make gpu-first`: ASK='--allow-faults'
-ASK ?=
+# Where `make gpu-study` keeps what it measured, which slice runs (a number or a name; none: all, in order), and
+# further options: STUDY='--device cpu --rehearse', HWTESTS='--allow-faults', and of `make gpu-first` ASK='--allow-faults'
+OUT     ?= gpu-study
+SLICE   ?=
+STUDY   ?=
+HWTESTS ?=
+ASK     ?=
 
 # Those that are programs.
 BENCHES := $(shell grep -l __main__ bench/*.py)
@@ -69,16 +70,15 @@ unchanged: $(READY) ## Every script that we have, by itself and as a job: what d
 live: $(READY) ## Real controller, agents, supervisors and jobs; the rehearsal of `gpu-study`.
 	@$(RUN) live rehearsal
 
-hwtests: $(READY) ## What only a CUDA machine can show; writes hwtests/report.xml and report.md.
-	@$(VENV)/bin/python -m pytest hwtests --junitxml=hwtests/report.xml --tables=hwtests; code=$$?; \
-	    $(VENV)/bin/python -m hwtests.summary hwtests/report.xml -o hwtests/report.md; exit $$code
+hwtests: $(READY) ## What only a CUDA machine can show, in slices of eight minutes that resume: make hwtests SLICE=1
+	@$(VENV)/bin/python -m hwtests.suite $(if $(SLICE),--slice $(SLICE)) $(HWTESTS)
 
 gpu-first: OUT = gpu-first
 gpu-first: $(READY) ## The first nine minutes on a GPU, most telling questions first; writes OUT/page.md: make gpu-first ASK=--allow-faults
 	@$(VENV)/bin/python -m hwtests.first.run --out $(OUT) $(ASK)
 
-gpu-study: $(READY) ## The pre-registered study of one GPU, in parts that resume; writes OUT/page.md: make gpu-study OUT=gpu-study
-	@$(VENV)/bin/python -m experiments.gpu_study.study --out $(OUT) $(STUDY)
+gpu-study: $(READY) ## The pre-registered study of one GPU, in such slices; writes OUT/page.md: make gpu-study OUT=gpu-study SLICE=1
+	@$(VENV)/bin/python -m experiments.gpu_study.study --out $(OUT) $(if $(SLICE),--slice $(SLICE)) $(STUDY)
 
 gpu-kit: $(READY) ## dist/gpu-kit: gpu-first and the study to carry to a machine without network or root, under 60 MiB.
 	@$(VENV)/bin/python -m experiments.gpu_study.kit

@@ -7,11 +7,11 @@ unproven.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -22,41 +22,32 @@ from hwtests.device import Device
 from hwtests.host import ROOT, skip_if
 from hwtests.measuring import Measure, Value, in_words
 from hwtests.private_mps import PrivateMps, attach_problem
-
-LAST = ("test_kill.py", "test_faults.py")
-"""These may leave a GPU that needs a reset."""
+from hwtests.rows import Keeper
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("hardware suite")
-    group.addoption("--tables", metavar="FOLDER", help="write the tables of pairs here, beside what is there")
+    group.addoption("--keep", metavar="FILE", help="keep each test as it ends; go on behind what is kept")
     group.addoption("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a dry run of the suite")
     group.addoption("--seconds", type=float, default=3.0, help="of each measurement (default 3)")
-    group.addoption("--pairs", default="", metavar="A+B,...", help="measure only these pairs of models")
     group.addoption(
         "--allow-faults", action="store_true", help="run what crashes the GPU's clients on purpose"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A time limit that ends us ends us in order: daemons and jobs are stopped, and the report is written."""
+    """A time limit that ends us ends us in order: daemons and jobs are stopped."""
     if not config.option.collectonly:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if kept := config.getoption("--keep"):
+        config.pluginmanager.register(Keeper(Path(kept)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Faults come last. Warnings are torch's and the driver's here: they are not ours to forbid."""
+    """Warnings are torch's and the driver's here: they are not ours to forbid."""
     for item in items:
         if item.path.is_relative_to(ROOT / "hwtests"):
             item.add_marker(pytest.mark.filterwarnings("default"))
-    items.sort(key=lambda item: LAST.index(item.path.name) if item.path.name in LAST else -1)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def machine(request: pytest.FixtureRequest, record_testsuite_property: Callable[[str, object], None]) -> None:
-    """Where it ran, once in the report."""
-    for name, value in host.machine(request.config.getoption("--device")).items():
-        record_testsuite_property(name, value)
 
 
 @pytest.fixture
@@ -78,13 +69,9 @@ def seconds(request: pytest.FixtureRequest) -> float:
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> Device:
     """What the jobs of this run train on: the first CUDA device, or one CPU slot in a dry run."""
-    if request.config.getoption("--device") == "cpu":
-        skip_if(host.lacks_torch())
-        return Device(kind="cpu", cores=(min(os.sched_getaffinity(0)),))
-    skip_if(host.lacks_cuda())
-    gpu = host.first_gpu()
-    assert gpu is not None
-    return Device(kind="cuda", uuid=gpu.uuid, name=gpu.name, cores=tuple(sorted(os.sched_getaffinity(0))))
+    kind: Literal["cuda", "cpu"] = request.config.getoption("--device")
+    skip_if(host.lacks_torch() if kind == "cpu" else host.lacks_cuda())
+    return host.take_device(kind)
 
 
 @pytest.fixture(scope="session")

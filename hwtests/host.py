@@ -15,7 +15,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, Literal
 
 import pytest
 
@@ -25,7 +25,7 @@ from cotenant.mps.detection import look, verdict
 from cotenant.mps.environment import PIPE_DIRECTORY, drop_mps_variables
 from cotenant.profiler.driver.facts import COMPUTE_DEFAULT, DriverFacts, GpuFacts
 from cotenant.profiler.driver.probe_client import driver_facts
-from hwtests.device import NO_DAEMON
+from hwtests.device import NO_DAEMON, Device
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CAPACITY: Final = Path("/sys/fs/cgroup") / device_memory.CAPACITY
@@ -50,6 +50,16 @@ def first_gpu() -> GpuFacts | None:
     wanted = visible.split(",")[0].strip()
     named = [gpu for gpu in usable if wanted and (str(gpu.index) == wanted or gpu.uuid.startswith(wanted))]
     return named[0] if named else None
+
+
+def take_device(kind: Literal["cuda", "cpu"]) -> Device:
+    """What jobs train on: the first CUDA device, or one CPU slot in a dry run."""
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    if kind == "cpu":
+        return Device(kind="cpu", cores=cores[:1])
+    gpu = first_gpu()
+    assert gpu is not None
+    return Device(kind="cuda", uuid=gpu.uuid, name=gpu.name, cores=cores)
 
 
 # --- What is missing: an empty string if nothing is ----------------------------------------------------

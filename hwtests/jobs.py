@@ -76,7 +76,6 @@ PAIRS: Final = (
     ("language", "launches"),
     ("activations", "launches"),
     ("input", "launches"),
-    ("convolution", "convolution"),
 )
 
 

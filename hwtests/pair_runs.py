@@ -83,7 +83,7 @@ def shared(first: Solo, second: Solo, device: Device, folder: Path, mode: Mode, 
             watcher.wait_until(all_run, DEADLINE_S)
         _let_settle(watcher, client, ids, seconds)
         one, two = (_seen(client, job_id) for job_id in ids)
-        now_s = client.ask(wire.GetStatus()).now_s
+        now_s = client.ask(wire.GetStatus()).wall_s  # As attempts have it.
         client.ask(wire.ChangeJobs(verb="cancel", job_ids=tuple(reversed(ids))))
         client.ask(wire.WaitJobs(job_ids=tuple(ids), timeout_s=DEADLINE_S))
     return together(one, two, now_s, (first, second), mode)

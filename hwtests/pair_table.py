@@ -138,18 +138,6 @@ def table(means: Sequence[PairMean], solos: Mapping[str, Solo], gpu_type: str) -
     return text.getvalue()
 
 
-def merged(before: str, after: str) -> str:
-    """Two tables as one: rows of the later one replace those of the same pair, GPU and sharing."""
-    tables = [list(csv.DictReader(io.StringIO(text))) for text in (before, after)]
-    names = dict.fromkeys(name for rows in tables for row in rows for name in row if name != "pair")
-    rows = {(row["pair"], row["gpu_type"], row["sharing"]): row for rows in tables for row in rows}
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*names, "pair"], restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(row for _, row in sorted(rows.items()))
-    return text.getvalue()
-
-
 def _row(mean: PairMean, solos: Mapping[str, Solo], gpu_type: str) -> dict[str, str]:
     row = {"gpu_type": gpu_type, "sharing": mean.mode, "pair": "+".join(mean.models)}
     for n, (model, ratio) in enumerate(zip(mean.models, mean.xi, strict=True), start=1):

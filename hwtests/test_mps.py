@@ -28,7 +28,7 @@ from hwtests.busy import Busy
 from hwtests.device import Device
 from hwtests.jobs import JOBS
 from hwtests.measuring import Measure
-from hwtests.private_mps import MpsFailed, PrivateMps, versions
+from hwtests.private_mps import PrivateMps, versions
 
 pytestmark = pytest.mark.gpu
 
@@ -36,7 +36,6 @@ QUERIES = 200
 ATTACH_S = 30.0
 STOP_S = 10.0
 NCCL_LOAD_S = 120.0
-PROBES = ("lspart", "sm_partition", "server list", "client list --all", "get_default_client_priority")
 
 
 def test_a_daemon_starts_answers_and_leaves_nothing(cuda: Device, mps: PrivateMps, measured: Measure) -> None:
@@ -56,7 +55,7 @@ def test_a_process_becomes_a_client(mps_problem: str) -> None:
     assert not mps_problem, mps_problem
 
 
-def test_the_products_own_daemon_knows_its_clients_and_takes_one_off(
+def test_the_product_s_own_daemon_outlives_its_agent_knows_its_clients_and_takes_one_off(
     cuda: Device, mps_problem: str, measured: Measure
 ) -> None:
     host.skip_if(f"MPS does not work here: {mps_problem}" if mps_problem else "")
@@ -74,6 +73,10 @@ def test_the_products_own_daemon_knows_its_clients_and_takes_one_off(
                 one.ready(), two.ready()
                 known = _await_clients(daemon, one.pid, two.pid)
                 measured("its servers, with two clients", ", ".join(str(each.state) for each in known))
+                daemon.release()  # As an agent that died: the next one meets a daemon with clients.
+                daemon = Daemon(spec)
+                assert daemon.look(in_use=True).shares, "it goes on with the daemon"
+                _await_clients(daemon, one.pid, two.pid)
                 said = terminate(spec.pipe_directory, [one.pid], STOP_S)
                 measured("terminate_client, in our words", ", ".join(said.values()))
                 assert set(said.values()) <= {"done", "gone"}
@@ -113,17 +116,6 @@ def test_two_clients_attach(cuda: Device, mps: PrivateMps, measured: Measure) ->
         assert answers.server_state(mps.ask(f"get_server_status {server}")) is answers.ServerState.ACTIVE
 
 
-def test_a_client_that_finds_no_daemon_runs_without_mps(
-    cuda: Device, mps: PrivateMps, tmp_path: Path, measured: Measure
-) -> None:
-    """Silently: hence the list of clients is asked after each launch."""
-    nowhere = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
-    with Busy("matmul", cuda, env=nowhere) as stray:
-        said = stray.ready()
-        measured("a client with a wrong pipe directory", said.get("error", "runs"))
-        assert stray.pid not in mps.clients()
-
-
 def test_queries_side_by_side(cuda: Device, mps: PrivateMps, measured: Measure) -> None:
     """How many bare queries fail, with a live server: the reason for one query at a time."""
     with Busy("idle", cuda, env=mps.environment()) as client:
@@ -155,32 +147,6 @@ def _ask_side_by_side(mps: PrivateMps, callers: int, wanted: str) -> Counter[str
     for thread in threads:
         thread.join()
     return outcomes
-
-
-def test_what_this_version_offers(mps: PrivateMps, measured: Measure) -> None:
-    """Recorded: some daemons are said to hang over a word that they half know."""
-    for command in PROBES:
-        try:
-            words = mps.ask(command) or "(empty)"
-        except MpsFailed as problem:
-            words = str(problem)
-        measured(f"`{command}`", words)
-
-
-def test_settings_are_read_back(cuda: Device, mps: PrivateMps, measured: Measure) -> None:
-    for value in ("50", "0", "120"):
-        echoed = mps.ask(f"set_default_active_thread_percentage {value}")
-        measured(f"set_default_active_thread_percentage {value}", echoed)
-        in_force = answers.percentage(mps.ask("get_default_active_thread_percentage"))
-        assert in_force == 50.0, "what is out of range changes nothing"
-        assert answers.percentage(echoed) == in_force
-    mps.ask(f"set_default_device_pinned_mem_limit {cuda.uuid} 2G")
-    by_uuid = mps.ask("get_default_device_pinned_mem_limit 0")
-    measured("get_default_device_pinned_mem_limit after 2G by UUID", by_uuid or "(empty)")
-    mps.ask("set_default_device_pinned_mem_limit 0 1500M")
-    measured(
-        "get_default_device_pinned_mem_limit after 1500M", mps.ask("get_default_device_pinned_mem_limit 0")
-    )
 
 
 def test_a_client_is_terminated_and_its_neighbour_goes_on(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.controller.wire import ENV_MEMORY_FRACTION
-from cotenant.mps.environment import PINNED_DEVICE_MEM_LIMIT, ClientLimits, MemoryLimit
+from cotenant.mps.environment import ClientLimits, MemoryLimit
 from hwtests.busy import Busy
 from hwtests.device import Device
 from hwtests.jobs import Job
@@ -61,17 +61,6 @@ def test_a_memory_limit_of_mps_is_met(cuda: Device, mps: PrivateMps, measured: M
     measured("mem_get_info, free at start", shown.get("free_mib"), "MiB", otherwise="not said")
     assert "out of memory" in held["error"].lower()
     assert LIMIT_MIB - CONTEXT_MIB_MAX <= held["held_mib"] <= LIMIT_MIB
-
-
-def test_a_memory_limit_by_uuid(cuda: Device, mps: PrivateMps, measured: Measure) -> None:
-    """Whether this driver takes that spelling. Recorded: nothing is built on it."""
-    env = {**mps.environment(), PINNED_DEVICE_MEM_LIMIT: f"{cuda.uuid}={LIMIT_MIB}M"}
-    with Busy("hold", cuda, "--most-mib", str(2 * LIMIT_MIB), env=env) as load:
-        load.ready()
-        mps.await_clients(load.pid)
-        held = load.until(lambda said: "held_mib" in said, timeout_s=60.0)
-    measured("limit by UUID", LIMIT_MIB, "MiB")
-    measured("taken with a limit by UUID", held["held_mib"], "MiB", held["error"] or "no allocation failed")
 
 
 def test_the_newcomer_meets_its_limit_and_the_incumbent_does_not_notice(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.agent.warm.refusals import SEEN_AT_START
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch
 from cotenant.controller.wire import clients as wire
@@ -27,8 +28,10 @@ pytestmark = pytest.mark.gpu
 
 ROUNDS = 5
 """On a GPU; a dry run, whose times mean nothing, makes one."""
-TRIES_MAX = 30
+TRIES_MAX = 12
 """Cold starts until the server is ready."""
+MAY_PASS = tuple(SEEN_AT_START[code] for code in ("first", "coming", "silent"))
+"""Reasons for a cold start that a later start may not meet; any other holds for all starts of this kind."""
 TIMEOUT_S = 180.0
 SCRIPT = """
 import hashlib, json, sys, time
@@ -86,18 +89,24 @@ def run(
     return shown.attempts[-1], said, said["first"] - before_s
 
 
+def await_server(client: Client, folder: Path) -> None:
+    """Start jobs until one is warm; skip at the first refusal that is final: nothing was measured then."""
+    why = ""
+    for number in range(TRIES_MAX):
+        attempt, _, _ = run(client, folder, f"try-{number}", warm=True)
+        if attempt.launch == "warm":
+            return
+        why = attempt.launch_why
+        if not why.startswith(MAY_PASS):
+            pytest.skip(f"jobs start cold here: {why}")
+        time.sleep(1.0)  # The server imports torch meanwhile.
+    pytest.fail(f"no job started warm, {TRIES_MAX} times: {why}")
+
+
 def test_a_warm_rank_opens_the_gpu_and_trains_to_the_same_bits(
     client: Client, device: Device, tmp_path: Path, measured: Measure
 ) -> None:
-    whys = []
-    for number in range(TRIES_MAX):
-        attempt, _, _ = run(client, tmp_path, f"try-{number}", warm=True)
-        if attempt.launch == "warm":
-            break
-        whys.append(attempt.launch_why)
-        time.sleep(1.0)  # The server imports torch meanwhile.
-    else:
-        pytest.fail(f"no job started warm: {whys}")
+    await_server(client, tmp_path)
     taken: dict[str, list[float]] = {"cold": [], "warm": []}
     sums = set()
     for number in range(ROUNDS if device.kind == "cuda" else 1):

@@ -13,11 +13,11 @@ from unittest.mock import patch
 
 from cotenant.controller.client.connection import Client
 from cotenant.controller.wire import clients as wire
-from experiments.gpu_study.parts import Study, Unit, Values
 from experiments.shared.live.beside import SETTINGS, Beside, Lengths, quantile, run_beside
 from experiments.shared.live.run import no_job_left
 from hwtests import clusters
 from hwtests.pair_runs import agents
+from hwtests.slices import Run, Unit, Values
 
 PAIRS: Final = ("compute:compute", "compute:loader", "memory:compute", "loader:memory")
 """Protected job : guest."""
@@ -27,22 +27,22 @@ LENGTHS: Final = Lengths(alone_s=12.0, settle_s=10.0, together_s=60.0)
 LENGTHS_REHEARSED: Final = Lengths(alone_s=2.0, settle_s=2.0, together_s=3.0)
 
 
-def list_bounds(bound: float, study: Study) -> Mapping[str, Unit]:
+def list_bounds(bound: float, run: Run) -> Mapping[str, Unit]:
     """`bound` 0: none."""
-    pairs = REHEARSED if study.rehearse else PAIRS
-    return {pair: partial(measure_bound, study, pair, bound) for pair in pairs}
+    pairs = REHEARSED if run.rehearse else PAIRS
+    return {pair: partial(measure_bound, run, pair, bound) for pair in pairs}
 
 
-def measure_bound(study: Study, pair: str, bound: float) -> Values:
+def measure_bound(run: Run, pair: str, bound: float) -> Values:
     """One run of a pair; ratios are to the protected job's own step times alone."""
     kind, guest_kind = pair.split(":")
-    lengths = LENGTHS_REHEARSED if study.rehearse else LENGTHS
-    memory_mib = MEMORY_MIB[study.device.kind]
+    lengths = LENGTHS_REHEARSED if run.rehearse else LENGTHS
+    memory_mib = MEMORY_MIB[run.device.kind]
     with (
         tempfile.TemporaryDirectory(prefix="gs-", ignore_cleanup_errors=True) as name,
         patch.dict(os.environ, SETTINGS),
-        agents("mps" if study.is_on_gpu else "time-slicing"),
-        clusters.cluster(Path(name) / "c", study.device) as cluster,
+        agents("mps" if run.is_on_gpu else "time-slicing"),
+        clusters.cluster(Path(name) / "c", run.device) as cluster,
         Client(cluster.endpoint) as client,
         no_job_left(client),
     ):

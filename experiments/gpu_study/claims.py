@@ -10,18 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import geometric_mean, median
 from typing import Any, Final, Literal, NamedTuple
 
-from experiments.gpu_study.parts import Outcome
+from hwtests.rows import NOT_BEGUN
+from hwtests.slices import Outcome
 
 Verdict = Literal["held", "refuted", "not measured"]
 Found = Mapping[str, Outcome]
-"""Outcomes by part."""
+"""Outcomes by slice."""
 PAIRS_MIN: Final = 4
 """Of six pairs: what must be faster under MPS."""
 NOISE: Final = 1.13
 """Two live runs of one policy on CPU slots differed by 12.7 % (experiments/results/live-castor.md)."""
-NOT_BEGUN: Final = "failed on setup"
-"""How pytest reports a test whose fixtures failed."""
-HARDWARE: Final = ("hw-numbers", "hw-mps", "hw-processes")
+HARDWARE: Final = ("mps", "numbers", "processes")
 
 
 class Judged(NamedTuple):
@@ -39,12 +38,12 @@ class Claim(NamedTuple):
     judge: Callable[[Found], Judged]
 
 
-def judge_units(found: Found, part: str, judge: Callable[[Mapping[str, Any]], Judged]) -> Judged:
-    """Judge what a part measured; a part without a unit is not measured, and says why."""
-    outcome = found.get(part)
+def judge_units(found: Found, name: str, judge: Callable[[Mapping[str, Any]], Judged]) -> Judged:
+    """Judge what a slice measured; a slice without a unit is not measured, and says why."""
+    outcome = found.get(name)
     if outcome is None or not outcome.units:
         why = "it did not run" if outcome is None else outcome.why or outcome.state
-        return Judged("not measured", f"{part}: {why}")
+        return Judged("not measured", f"{name}: {why}")
     judged = judge(outcome.units)
     if not outcome.problems:
         return judged
@@ -81,7 +80,7 @@ def judge_sharing(found: Found) -> Judged:
     return judge_units(found, "pairs-mps", judge)
 
 
-def judge_bound(part: str, bound: float) -> Callable[[Found], Judged]:
+def judge_bound(name: str, bound: float) -> Callable[[Found], Judged]:
     def judge(runs: Mapping[str, Any]) -> Judged:
         words = ", ".join(
             f"{pair} {run['p50']:.3f} (mean {run['mean']:.2f}, p99 {run['p99']:.2f})"
@@ -89,7 +88,7 @@ def judge_bound(part: str, bound: float) -> Callable[[Found], Judged]:
         )
         return Judged(say_verdict(any(run["p50"] > bound for run in runs.values())), words)
 
-    return lambda found: judge_units(found, part, judge)
+    return lambda found: judge_units(found, name, judge)
 
 
 def judge_guests(found: Found) -> Judged:
@@ -109,12 +108,15 @@ def judge_guests(found: Found) -> Judged:
 
 
 def judge_warm(found: Found) -> Judged:
+    """Refuted only by starts that were measured: where no job starts warm, nothing was."""
+
     def judge(units: Mapping[str, Any]) -> Judged:
-        suite = units["warm_start"]
-        if suite["failures"]:
-            return Judged(judge_failures(suite["failures"]), f"failed: {join(suite['failures'])}")
+        suite = units["tests"]
         if not {"cold start", "warm start"} <= suite["measured"].keys():
-            return Judged("not measured", join(suite["skips"]) or "the test said no times")
+            why = join(suite["failures"] | suite["skips"])
+            return Judged("not measured", why or "the test said no times")
+        if suite["failures"]:
+            return Judged("refuted", f"failed: {join(suite['failures'])}")
         cold_s, warm_s = (float(suite["measured"][f"{how} start"].split()[0]) for how in ("cold", "warm"))
         words = f"{warm_s:.2f} s warm, {cold_s:.2f} s cold, submission to first step; equal bits"
         return Judged(say_verdict(warm_s >= cold_s), words)
@@ -128,16 +130,16 @@ def judge_failures(failures: Mapping[str, str]) -> Verdict:
     return "refuted" if began else "not measured"
 
 
-def judge_suites(parts: Sequence[str]) -> Callable[[Found], Judged]:
-    """Refuted by one failed test; held only where every part ran."""
+def judge_suites(names: Sequence[str]) -> Callable[[Found], Judged]:
+    """Refuted by one failed test; held only where every slice ran."""
 
     def judge(found: Found) -> Judged:
-        files = [suite for part in parts if part in found for suite in found[part].units.values()]
+        files = [suite for name in names if name in found for suite in found[name].units.values()]
         passed, failed, skipped = (
             sum(suite[key] for suite in files) for key in ("passed", "failed", "skipped")
         )
-        absent = [f"{part}: {found[part].state}" for part in parts if part in found and not found[part].units]
-        absent += [f"{part}: it did not run" for part in parts if part not in found]
+        absent = [f"{name}: {found[name].state}" for name in names if name in found and not found[name].units]
+        absent += [f"{name}: it did not run" for name in names if name not in found]
         words = "; ".join([f"{passed} passed, {failed} failed, {skipped} skipped", *absent])
         if failed:
             failures = {name: why for suite in files for name, why in suite["failures"].items()}

@@ -9,27 +9,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from experiments.gpu_study.claims import CLAIMS, Claim, Found
-from experiments.gpu_study.parts import Outcome
+from hwtests.pairs import write_section
+from hwtests.slices import Outcome
+from hwtests.summary import row_of
 
 REHEARSAL: Final = (
     "**A rehearsal on CPU slots: it shows that the study runs, and nothing about GPUs.** Numbers and "
     "verdicts below are those of stand-ins."
 )
-SHORT: Final = "**A rehearsal in short parts: it shows that the study runs.** No verdict below counts."
-CELL_CHARS: Final = 500
+SHORT: Final = "**A rehearsal in short slices: it shows that the study runs.** No verdict below counts."
 
 
 def write_page(
     found: Found,
-    parts: Sequence[str],
+    names: Sequence[str],
     machine: Mapping[str, str],
     *,
     is_short: bool = False,
     claims: Iterable[Claim] = CLAIMS,
 ) -> str:
-    """`parts`: every part of the study, in its order."""
+    """`names`: every slice of the study, in its order."""
     judged = [(claim, claim.judge(found)) for claim in claims]
-    lines = ["# The study of one GPU", "", open_page(found, parts, machine, is_short=is_short), ""]
+    lines = ["# The study of one GPU", "", open_page(found, names, machine, is_short=is_short), ""]
     lines += ["| question | expected | refuted if | measured | verdict |", "| --- | --- | --- | --- | --- |"]
     lines += [
         row_of(claim.title, claim.figure, claim.refuted, one.measured, f"**{one.verdict}**")
@@ -39,48 +40,28 @@ def write_page(
         "",
         "Questions, figures and refutations were written before any GPU was seen: `preregistration.md`.",
     ]
-    lines += ["", *write_pairs(found)]
-    lines += ["## Parts", "", "| part | outcome | s | units | why |", "| --- | --- | --: | --: | --- |"]
-    lines += [describe_part(name, found.get(name)) for name in parts]
+    lines += ["", *write_section(found)]
+    lines += ["## Slices", "", "| slice | outcome | s | units | why |", "| --- | --- | --: | --: | --- |"]
+    lines += [describe_slice(name, found.get(name)) for name in names]
     lines += ["", "## Machine", "", "| | |", "| --- | --- |"]
     lines += [row_of(name, value) for name, value in machine.items()]
     return "\n".join(lines) + "\n"
 
 
-def open_page(found: Found, parts: Sequence[str], machine: Mapping[str, str], *, is_short: bool) -> str:
+def open_page(found: Found, names: Sequence[str], machine: Mapping[str, str], *, is_short: bool) -> str:
     """The page's first sentence."""
     if machine.get("device") != "cuda":
         return REHEARSAL
     if is_short:
         return SHORT
     missing = [
-        name for name in parts if name not in found or found[name].state not in ("done", "does not apply")
+        name for name in names if name not in found or found[name].state not in ("done", "does not apply")
     ]
-    left = f"Incomplete: {', '.join(missing)}." if missing else "Every part is over."
+    left = f"Incomplete: {', '.join(missing)}." if missing else "Every slice is over."
     return f"On {machine.get('GPUs', 'a GPU')}, driver {machine.get('driver', 'unknown')}. {left}"
 
 
-def write_pairs(found: Found) -> list[str]:
-    """A row for each pair and mode; nothing where none was measured."""
-    modes = {"MPS": "pairs-mps", "time slices": "pairs-slices"}
-    rows = [
-        row_of(pair, mode, *(f"{run[key]:.2f}" for key in ("first_xi", "second_xi", "speed", "benefit")))
-        for mode, part in modes.items()
-        if part in found
-        for pair, run in found[part].units.items()
-    ]
-    if not rows:
-        return []
-    head = ["| pair | by | xi of the first | of the second | speed together | benefit |"]
-    return ["## Pairs", "", *head, "| --- | --- | --: | --: | --: | --: |", *sorted(rows), ""]
-
-
-def describe_part(name: str, outcome: Outcome | None) -> str:
+def describe_slice(name: str, outcome: Outcome | None) -> str:
     if outcome is None:
         return row_of(name, "not run yet", "", "", "")
     return row_of(name, outcome.state, f"{outcome.took_s:.0f}", f"{len(outcome.units)}", outcome.why)
-
-
-def row_of(*cells: str) -> str:
-    """One line of a table, whatever a program said."""
-    return f"| {' | '.join(' '.join(cell.split()).replace('|', '/')[:CELL_CHARS] for cell in cells)} |"

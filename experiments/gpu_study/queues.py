@@ -1,7 +1,7 @@
 """A queue of real jobs on one device: the same arrivals under one policy after the other.
 
 Rule: what arrives is drawn from a seed before anything is measured. Lengths are stretched so that all jobs
-one after the other, loads included, take `SERVICE_S`: a part must end within its limit under every policy. A
+one after the other, loads included, take `SERVICE_S`: a slice must end within its limit under every policy. A
 queue that is cut off starts again, since half a queue says nothing.
 """
 
@@ -20,14 +20,14 @@ import msgspec
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobSpec
 from cotenant.controller.wire import clients as wire
-from experiments.gpu_study.pairs import list_solos, read_solo
-from experiments.gpu_study.parts import Study, Unit, Values
 from experiments.shared.live.run import JobRow, Play, job_row, no_job_left
 from experiments.shared.live.schedule import STEPS_MIN, Arrival, Kind, Pace, draw
 from hwtests import clusters
 from hwtests.jobs import JOBS
 from hwtests.pair_runs import agents
 from hwtests.pair_table import Solo
+from hwtests.pairs import list_solos, read_solo
+from hwtests.slices import Run, Unit, Values
 
 JOBS_IN_QUEUE: Final = 40
 SEED: Final = 11
@@ -37,20 +37,20 @@ SERVICE_S: Final = 360.0
 TRAINED_MIN: Final = 0.2
 """Of the service: where loads leave less for training, the queue would measure loads."""
 REHEARSED_JOBS: Final = 3
-REHEARSED_TRAINED_S: Final = 3.0
+REHEARSED_TRAINED_S: Final = 1.0
 """Training of a rehearsal, however long its jobs load."""
 
 
-def list_queue(policy: str, study: Study) -> Mapping[str, Unit]:
-    return {"run": partial(run_queue, study, policy)}
+def list_queue(policy: str, run: Run) -> Mapping[str, Unit]:
+    return {"run": partial(run_queue, run, policy)}
 
 
-def run_queue(study: Study, policy: str) -> Values:
+def run_queue(run: Run, policy: str) -> Values:
     """Every job of the schedule, to its end."""
-    solos = {name: read_solo(study, name) for name in list_solos(study)}
-    drawn = draw_queue(solos, REHEARSED_JOBS if study.rehearse else JOBS_IN_QUEUE)
-    train_s = REHEARSED_TRAINED_S if study.rehearse else find_training_time(drawn, solos)
-    schedule = stretch(drawn, train_s, REHEARSED_TRAINED_S if study.rehearse else SERVICE_S)
+    solos = {name: read_solo(run, name) for name in list_solos(run)}
+    drawn = draw_queue(solos, REHEARSED_JOBS if run.rehearse else JOBS_IN_QUEUE)
+    train_s = REHEARSED_TRAINED_S if run.rehearse else find_training_time(drawn, solos)
+    schedule = stretch(drawn, train_s, REHEARSED_TRAINED_S if run.rehearse else SERVICE_S)
     shown: list[wire.Shown] = []
 
     def row_of(one: wire.Shown, arrival: Arrival) -> JobRow:
@@ -60,13 +60,13 @@ def run_queue(study: Study, policy: str) -> Values:
 
     with (
         tempfile.TemporaryDirectory(prefix="gs-", ignore_cleanup_errors=True) as name,
-        agents("mps" if study.is_on_gpu else "time-slicing"),
-        clusters.cluster(Path(name) / "c", study.device) as cluster,
+        agents("mps" if run.is_on_gpu else "time-slicing"),
+        clusters.cluster(Path(name) / "c", run.device) as cluster,
         Client(cluster.endpoint) as client,
         no_job_left(client),
     ):
         client.ask(wire.SetPolicy(name=policy))
-        play = Play(client, Path(name), schedule, lambda one: spec_of(one, solos), row_of, study.say)
+        play = Play(client, Path(name), schedule, lambda one: spec_of(one, solos), row_of, run.say)
         play.play(lambda rows: None)
     return sum_up(policy, play.rows(), shown)
 

@@ -1,11 +1,9 @@
-"""The study of one GPU: its verdicts, its page, parts that go on where they stopped, and the kit's limits."""
+"""The study of one GPU: its verdicts, its page, and the kit's limits."""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +11,27 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
+
 from experiments.gpu_study import bounds, claims, kit, queues
 from experiments.gpu_study.page import REHEARSAL, write_page
-from experiments.gpu_study.parts import Outcome, Part, Study, Unit, read_units, run_part
-from experiments.gpu_study.study import PARTS, keep_machine
+from experiments.gpu_study.study import SLICES
 from experiments.shared.live.beside import Beside, Step, Stretch
-from hwtests.device import Device
 from hwtests.jobs import JOBS
+from hwtests.slices import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 BY_TITLE = {claim.title: claim for claim in claims.CLAIMS}
-NAMES = [part.name for part in PARTS]
+NAMES = [each.name for each in SLICES]
+NONE: Mapping[str, str] = {}
 CUDA = {"device": "cuda", "GPUs": "one", "driver": "1", "torch": "2", "commit": "abc"}
 
 
-def done(part: str, units: Mapping[str, Any]) -> Outcome:
-    return Outcome(part=part, state="done", units=dict(units))
+def done(name: str, units: Mapping[str, Any]) -> Outcome:
+    return Outcome(name=name, state="done", units=dict(units))
 
 
 def found(**units: Mapping[str, Any]) -> dict[str, Outcome]:
-    """Parts that are done, their names with `_` for what is no letter."""
+    """Slices that are done, their names with `_` for what is no letter."""
     names = {name.replace("-", "_").replace(".", "_"): name for name in NAMES}
     return {names[key]: done(names[key], each) for key, each in units.items()}
 
@@ -45,8 +44,7 @@ def bounded(p50: float, guest: float = 1.0) -> dict[str, Any]:
     return {"a:b": {"p50": p50, "mean": p50, "p99": 2.0, "guest_steps_per_s": guest}}
 
 
-def suite(passed: int = 1, failures: Mapping[str, str] | None = None, **measured: str) -> dict[str, Any]:
-    failures = failures or {}
+def suite(passed: int = 1, failures: Mapping[str, str] = NONE, **measured: str) -> dict[str, Any]:
     return {
         "passed": passed, "failed": len(failures), "skipped": 0, "failures": failures, "skips": {},
         "measured": {name.replace("_", " "): text for name, text in measured.items()},
@@ -72,16 +70,17 @@ VERDICTS: tuple[tuple[str, dict[str, Outcome], str], ...] = (
     ("A job with a bound of 1.05", {}, "not measured"),
     ("The guest", found(bound_1_10=bounded(1.0), bound_none=bounded(2.0)), "held"),
     ("The guest", found(bound_1_10=bounded(1.0, 0.0), bound_none=bounded(2.0)), "refuted"),
-    ("A warm start", found(warm_start={"warm_start": suite(cold_start="4.1 s", warm_start="1.2 s")}), "held"),
-    ("A warm start", found(warm_start={"warm_start": suite(cold_start="1 s", warm_start="1 s")}), "refuted"),
-    ("A warm start", found(warm_start={"warm_start": suite(0, {"t": "differ"})}), "refuted"),
-    ("A warm start", found(warm_start={"warm_start": suite(0, {"t": "failed on setup"})}), "not measured"),
+    ("A warm start", found(warm_start={"tests": suite(cold_start="4.1 s", warm_start="1.2 s")}), "held"),
+    ("A warm start", found(warm_start={"tests": suite(cold_start="1 s", warm_start="1 s")}), "refuted"),
+    ("A warm start", found(warm_start={"tests": suite(0, {"t": "no"}, cold_start="4 s", warm_start="1 s")}),
+     "refuted"),
+    ("A warm start", found(warm_start={"tests": suite(0, {"t": "no job started warm"})}), "not measured"),
     ("A preempted job", found(resume={"resume": suite(4)}), "held"),
     ("A preempted job", found(resume={"resume": suite(3, {"t": "differ"})}), "refuted"),
     ("A preempted job", found(resume={"resume": suite(0)}), "not measured"),
-    ("The hardware suite", found(hw_numbers={"a": suite()}), "not measured"),
+    ("The hardware suite", found(numbers={"a": suite()}), "not measured"),
     ("The hardware suite", {n: done(n, {"a": suite()}) for n in claims.HARDWARE}, "held"),
-    ("The hardware suite", found(hw_mps={"a": suite(9, {"t": "no"})}), "refuted"),
+    ("The hardware suite", found(mps={"a": suite(9, {"t": "no"})}), "refuted"),
     ("Castor's", found(queue_castor=queue(90.0), queue_fifo=queue(100.0)), "held"),
     ("Castor's", found(queue_castor=queue(101.0), queue_fifo=queue(100.0)), "refuted"),
     (NOT_ABOVE, found(queue_cotenant=queue(112.0), queue_castor=queue(100.0)), "held"),
@@ -109,10 +108,10 @@ def test_the_preregistration_has_every_claim_word_for_word() -> None:
 def test_the_page_says_first_whether_a_gpu_was_there() -> None:
     on_cpu = write_page({}, NAMES, {"device": "cpu"})
     assert on_cpu.split("\n\n")[1] == REHEARSAL
-    whole = {name: Outcome(part=name, state="done") for name in NAMES}
-    assert "Every part is over." in write_page(whole, NAMES, CUDA)
-    assert "Incomplete: solos, " in write_page({}, NAMES, CUDA)
-    assert "rehearsal in short parts" in write_page(whole, NAMES, CUDA, is_short=True)
+    whole = {name: Outcome(name=name, state="done") for name in NAMES}
+    assert "Every slice is over." in write_page(whole, NAMES, CUDA)
+    assert "Incomplete: mps, solos, " in write_page({}, NAMES, CUDA)
+    assert "rehearsal in short slices" in write_page(whole, NAMES, CUDA, is_short=True)
 
 
 def test_the_page_puts_the_figure_beside_what_was_measured() -> None:
@@ -121,51 +120,6 @@ def test_the_page_puts_the_figure_beside_what_was_measured() -> None:
     (row,) = (line for line in text.splitlines() if line.startswith(f"| {claim.title}"))
     assert claim.figure in row and "a:b 1.200" in row and row.endswith("| **refuted** |")
     assert text.count("**not measured**") == len(claims.CLAIMS) - 1
-
-
-def study(folder: Path) -> Study:
-    return Study(folder, Device(kind="cpu", cores=(0,)), True, lambda text: None)
-
-
-def test_a_part_goes_on_where_it_failed_and_is_made_once(tmp_path: Path) -> None:
-    calls: list[str] = []
-
-    def unit(name: str) -> dict[str, Any]:
-        calls.append(name)
-        if calls.count(name) == 1 and name == "second":
-            raise ValueError("not yet")
-        return {"name": name}
-
-    units: dict[str, Unit] = {name: partial(unit, name) for name in ("first", "second", "third")}
-    part = Part("solos", "", lambda _: units)
-    failed = run_part(part, study(tmp_path), 60.0)
-    assert (failed.state, sorted(failed.units)) == ("failed", ["first", "third"])
-    assert "not yet" in failed.why
-    for _ in range(2):
-        assert run_part(part, study(tmp_path), 60.0).state == "done"
-    assert calls == ["first", "second", "third", "second"]
-
-
-def test_a_part_that_is_cut_off_keeps_its_units(tmp_path: Path) -> None:
-    def wait() -> dict[str, Any]:
-        while True:
-            time.sleep(0.01)
-
-    quick: dict[str, Unit] = {"quick": lambda: {"x": 1}}
-    cut = run_part(Part("solos", "", lambda _: {**quick, "endless": wait}), study(tmp_path), 0.3)
-    assert cut.state == "cut off" and not (tmp_path / "solos.json").exists()
-    assert read_units(tmp_path, "solos") == {"quick": {"x": 1}}
-    with (tmp_path / "solos.jsonl").open("a") as file:
-        file.write('{"unit": "torn", "val')
-    over = run_part(Part("solos", "", lambda _: {**quick, "endless": lambda: {"x": 2}}), study(tmp_path), 9.0)
-    assert over.state == "done" and over.units == {"quick": {"x": 1}, "endless": {"x": 2}}
-
-
-def test_a_folder_belongs_to_one_machine(tmp_path: Path) -> None:
-    machine = {**CUDA, "short parts": "no"}
-    assert keep_machine(tmp_path / "machine.json", machine) == ""
-    assert keep_machine(tmp_path / "machine.json", machine) == ""
-    assert "driver was 1 and is 2" in keep_machine(tmp_path / "machine.json", {**machine, "driver": "2"})
 
 
 def test_steps_are_compared_within_their_stretches() -> None:
@@ -207,8 +161,3 @@ def test_the_kit_carries_what_the_study_runs_and_no_large_library() -> None:
     assert {"click", "numpy", "pyzmq", "pytest"} <= names and not names & kit.LEFT_OUT
     with pytest.raises(KeyError):
         kit.list_requirements('[project]\ndependencies = ["unpinned>=1"]', pins)
-
-
-def test_parts_have_names_and_limits() -> None:
-    assert len(set(NAMES)) == len(NAMES)
-    assert all(part.limit_s <= 480.0 for part in PARTS)

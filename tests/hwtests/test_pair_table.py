@@ -12,7 +12,7 @@ import pytest
 from cotenant.controller.performance import Indicators, IndicatorStats, Profile
 from cotenant.controller.training import pair_rows
 from hwtests.jobs import Job
-from hwtests.pair_table import PairMean, Seen, Solo, averaged, merged, table, together
+from hwtests.pair_table import PairMean, Seen, Solo, averaged, table, together
 
 
 def seen(name: str, launched_s: float, step: int, step_s: float) -> Seen:
@@ -67,11 +67,3 @@ def test_the_table_is_read_as_pairs_and_what_is_missing_is_empty() -> None:
     assert pairs.xi.tolist() == [[1.25, 1.6]]
     assert pairs.groups == ("a+b",)
     assert {"SMACT_mean", "mem_mib", "batch", "amp"} <= set(pairs.names)
-
-
-def test_a_later_table_replaces_the_rows_that_it_has_and_keeps_the_others() -> None:
-    before = "gpu_type,sharing,xi1,solo1,pair\nfake,mps,1.5,9,a+b\nfake,mps,2.5,8,c+d\n"
-    after = "gpu_type,sharing,xi1,solo2,pair\nfake,mps,1.25,7,a+b\n"
-    wanted = "gpu_type,sharing,xi1,solo1,solo2,pair\nfake,mps,1.25,,7,a+b\nfake,mps,2.5,8,,c+d\n"
-    assert merged(before, after) == wanted
-    assert merged(wanted, after) == wanted

@@ -20,7 +20,6 @@ from hwtests.device import Device
 from hwtests.jobs import JOBS, PAIRS, jobs
 from hwtests.private_mps import PrivateMps, attach_problem
 from hwtests.readings import dmon_means
-from hwtests.test_pairs import orders
 from tests.processes import IMPORT_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,13 +138,6 @@ def test_why_nobody_becomes_a_client_is_said_with_the_last_words_of_all() -> Non
     problem, control, *_ = said.split(" | ")
     assert "torch" in problem.lower() or "cuda" in problem.lower(), said
     assert "Start" in control and "Cmd:" not in control, said
-
-
-def test_time_slicing_is_measured_in_one_order_where_time_is_short() -> None:
-    assert orders(("a", "b"), "time-slicing", 3.0) == [("a", "b")]
-    assert orders(("a", "b"), "time-slicing", 6.0) == [("a", "b"), ("b", "a")]
-    assert orders(("a", "b"), "mps", 3.0) == [("a", "b"), ("b", "a")]
-    assert orders(("a", "a"), "mps", 6.0) == [("a", "a")]
 
 
 def test_what_is_missing_is_one_sentence() -> None:

@@ -1,25 +1,21 @@
-"""The page of the hardware suite, from JUnit files of pytest's own: none of its numbers was measured."""
+"""Rows and page of the hardware suite, from a made-up suite that pytest ran: it measured nothing."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from hwtests import summary
 from hwtests.measuring import in_words
-from hwtests.summary import Mismatch, Run
+from hwtests.rows import CUT_OFF, Keeper, Row, read
 
 pytest_plugins = ("pytester",)
 
 SUITE = """
 import pytest
-
-@pytest.fixture(scope="session", autouse=True)
-def machine(record_testsuite_property):
-    record_testsuite_property("device", DEVICE)
-    record_testsuite_property("commit", COMMIT)
 
 def test_passes(record_property):
     record_property("rate", "1.235 TFLOP/s")
@@ -29,72 +25,75 @@ def test_skips(mode):
     pytest.skip("no GPU | here")
 
 def test_fails():
-    assert not FAILS, "first line\\nsecond line"
-"""
-
+    assert False, "first line\\nsecond line"
 
 @pytest.fixture
-def ran(pytester: pytest.Pytester) -> summary.Run:
-    return run(pytester)
+def broken():
+    raise ValueError("no daemon")
+
+def test_never_begins(broken):
+    pass
+"""
+MACHINE = {"device": "cuda", "commit": "0000000"}
 
 
-def run(pytester: pytest.Pytester, fails: bool = True, device: str = "cuda", commit: str = "0000000") -> Run:
-    """A run of a made-up suite of one part."""
-    values = f"DEVICE, COMMIT, FAILS = {device!r}, {commit!r}, {fails!r}\n"
-    pytester.makepyfile(test_mps=values + SUITE)
-    pytester.runpytest_inprocess("--junitxml=report.xml", "-o", "junit_family=xunit1")
-    return summary.read((pytester.path / "report.xml").read_bytes())
+def run(pytester: pytest.Pytester, text: str = SUITE) -> tuple[Path, list[Row]]:
+    """A run of a made-up suite of one part, which goes on behind what was kept before."""
+    kept = pytester.path / "kept" / "one.jsonl"
+    pytester.makepyfile(test_mps=text)
+    pytester.runpytest_inprocess("-p", "no:cacheprovider", plugins=[Keeper(kept)], no_reraise_ctrlc=True)
+    return kept, read(kept)
 
 
-def test_outcomes_reasons_and_numbers_are_read_from_pytest_s_own_file(ran: Run) -> None:
-    rows = {test: (row.part, row.outcome, row.reason) for (_, test), row in ran.rows.items()}
-    assert rows["test_passes"] == ("mps", "passed", "")
-    assert rows["test_skips[b]"] == ("mps", "skipped", "no GPU | here")
-    assert rows["test_fails"] == ("mps", "failed", "AssertionError: first line")
-    assert ran.rows["mps", "test_passes"].measured == {"rate": "1.235 TFLOP/s"}
+def test_outcomes_reasons_and_numbers_are_kept_as_each_test_ends(pytester: pytest.Pytester) -> None:
+    _, rows = run(pytester)
+    found = {row.test: (row.part, row.outcome, row.reason) for row in rows}
+    assert found == {
+        "test_passes": ("mps", "passed", ""),
+        "test_skips[a]": ("mps", "skipped", "no GPU | here"),
+        "test_skips[b]": ("mps", "skipped", "no GPU | here"),
+        "test_fails": ("mps", "failed", "AssertionError: first line"),
+        "test_never_begins": ("mps", "failed", "failed on setup: ValueError: no daemon"),
+    }
+    assert rows[0].measured == {"rate": "1.235 TFLOP/s"}
 
 
-def test_the_page_begins_with_what_it_lacks(ran: Run) -> None:
-    lines = summary.page(ran, ["mps", "kill"]).splitlines()
+def test_a_run_goes_on_with_what_has_not_ended_and_gives_up_what_was_cut_off_twice(
+    pytester: pytest.Pytester,
+) -> None:
+    two = "def test_a():\n    {}\n\ndef test_b():\n    pass\n"
+    stopped = two.format("raise KeyboardInterrupt")
+    kept, rows = run(pytester, stopped)
+    assert [(row.test, row.outcome) for row in rows] == [("test_a", "cut off")]
+    with kept.open("ab") as file:
+        file.write(b'{"part": "mps", "te')
+    _, rows = run(pytester, stopped)
+    assert [(row.test, row.outcome) for row in rows] == [("test_a", "failed"), ("test_b", "passed")]
+    assert rows[0].reason == CUT_OFF
+    before = kept.read_bytes()
+    assert run(pytester, two.format("pass"))[0].read_bytes() == before, "nothing runs again"
+
+
+def test_the_page_begins_with_what_it_lacks(pytester: pytest.Pytester) -> None:
+    _, rows = run(pytester)
+    lines = summary.write_page(rows, MACHINE, ["mps", "kill"]).splitlines()
     assert lines[2] == (
-        "**Partial.** 1 of 4 tests failed; 2 of 4 tests were skipped; these parts did not run: kill."
+        "**Partial.** 2 of 5 tests failed; 2 of 5 tests were skipped; these parts did not run: kill."
     )
     assert "* 2 skipped: no GPU \\| here" in lines
     assert "| rate | 1.235 TFLOP/s |" in lines
     assert "| commit | 0000000 |" in lines
 
 
-def test_a_run_is_complete_only_on_a_gpu(pytester: pytest.Pytester) -> None:
-    found = run(pytester, fails=False)
-    passed = {key: row for key, row in found.rows.items() if row.outcome == "passed"}
-    whole = Run(machine=found.machine, rows=passed)
-    assert "**Complete**" in summary.page(whole, ["mps"])
-    dry = Run(machine={**found.machine, "device": "cpu"}, rows=passed)
-    assert summary.gaps(dry, ["mps"]) == [
+def test_a_run_is_complete_only_on_a_gpu() -> None:
+    passed = [Row(part="mps", test="test_a", outcome="passed")]
+    assert "**Complete**" in summary.write_page(passed, MACHINE, ["mps"])
+    assert summary.find_gaps(passed, "cpu", ["mps"]) == [
         "a dry run on cpu: it shows that the suite works, and nothing about a GPU"
     ]
-    assert summary.gaps(Run(machine=found.machine, rows={}), [])[-1] == "no test ran"
-
-
-def test_a_later_run_replaces_what_it_did_not_skip(pytester: pytest.Pytester) -> None:
-    first, later = run(pytester), run(pytester, fails=False)
-    joined = summary.join((first, later))
-    assert joined.rows["mps", "test_fails"].outcome == "passed"
-    assert summary.join((later, first)).rows["mps", "test_fails"].outcome == "failed"
-    skipped = {key: replace(row, outcome="skipped") for key, row in later.rows.items()}
-    joined = summary.join((later, Run(machine=first.machine, rows=skipped)))
-    assert joined.rows["mps", "test_fails"].outcome == "passed"
-
-
-def test_runs_of_different_commits_are_no_one_page(pytester: pytest.Pytester, ran: Run) -> None:
-    with pytest.raises(Mismatch, match=r"commit \(0000000 and 1111111\)"):
-        summary.join((ran, run(pytester, commit="1111111")))
-
-
-@pytest.mark.parametrize("text", [b"", b"<a/>", b"<testsuites><testsuite/></testsuites>"])
-def test_other_files_are_refused(text: bytes) -> None:
-    with pytest.raises(ValueError, match="not a JUnit file"):
-        summary.read(text)
+    cut = [msgspec.structs.replace(passed[0], outcome="cut off")]
+    assert summary.find_gaps(cut, "cuda", ["mps"]) == ["1 of 1 tests were cut off"]
+    assert summary.find_gaps([], "cuda", [])[-1] == "no test ran"
 
 
 def test_a_number_is_text_with_its_unit_and_a_missing_one_says_why() -> None:

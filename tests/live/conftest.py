@@ -16,7 +16,7 @@ TEST_S_MAX = within_s(450.0)
 """A test that hangs fails by itself, and not the whole part with it."""
 LONGEST_FIRST = (
     "test_workloads", "test_controller", "test_storm", "test_failover", "test_slurm_alloc",
-    "test_hardware_suite", "test_steer_slurm", "test_gang_over_hosts", "test_bad_storage", "test_gpu_chaos",
+    "test_steer_slurm", "test_gang_over_hosts", "test_bad_storage", "test_gpu_chaos",
     "test_agent", "test_tutorial", "test_unchanged_scripts", "test_supervisor", "test_bad_jobs",
     "test_hanging", "test_warm_cluster", "test_profile", "test_command_line", "test_python_api",
     "test_elastic", "test_classes", "test_lazer_live", "test_cotenant_live", "test_warm_start",

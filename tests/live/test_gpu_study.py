@@ -17,8 +17,8 @@ from tests.processes import IMPORT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 WARM = ("warm-start", "queue-cotenant")
-ON_CPU = {"solos", "pairs-slices", "bound-1.10", "warm-start", "resume", "hw-numbers", "queue-cotenant"}
-"""Parts of which a rehearsal on a CPU slot runs something."""
+ON_CPU = {"solos", "pairs-slices", "bound-1.10", "warm-start", "resume", "numbers", "queue-cotenant"}
+"""Slices of which a rehearsal on a CPU slot runs something."""
 
 
 def rehearse(folder: Path, *words: str, **environment: str) -> str:
@@ -39,22 +39,25 @@ def rehearse(folder: Path, *words: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_the_rehearsal_makes_every_part_once_and_writes_its_page(tmp_path: Path) -> None:
-    names = [line.split()[0] for line in rehearse(tmp_path, "--list").splitlines()]
+def test_the_rehearsal_makes_every_slice_once_and_writes_its_page(tmp_path: Path) -> None:
+    names = [line.split()[1] for line in rehearse(tmp_path, "--list").splitlines()]
     assert set(names) > ON_CPU
-    rehearse(tmp_path, "--only", ",".join(name for name in names if name not in WARM), PYTHONPATH=EAGER)
-    made = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
-    assert "solos: done before" in rehearse(tmp_path)
+    rehearse(tmp_path, "--slice", ",".join(name for name in names if name not in WARM), PYTHONPATH=EAGER)
+    made = {name: (tmp_path / f"{name}.json").read_bytes() for name in ON_CPU.difference(WARM)}
+    said = rehearse(tmp_path)
     for name in names:
         outcome = json.loads((tmp_path / f"{name}.json").read_text())
         assert outcome["state"] == ("done" if name in ON_CPU else "does not apply"), outcome
         assert bool(outcome["units"] if name in ON_CPU else outcome["why"]), outcome
         failures = [each["failures"] for each in outcome["units"].values() if each.get("failures")]
         assert failures == [], name
-    kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
-    assert {name: kept[name] for name in made} == made, "nothing is made again"
-    rehearse(tmp_path)
-    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")} == kept
+    assert {name: (tmp_path / f"{name}.json").read_bytes() for name in made} == made
+    assert all(f"{name}: done before" in said for name in made), "nothing is made again"
     page = (tmp_path / "page.md").read_text()
     assert page.split("\n\n")[1].startswith("**A rehearsal on CPU slots: it shows that the study runs")
-    assert "nothing about GPUs" in page and "| launches+launches | time slices |" in page
+    assert "nothing about GPUs" in page and "| launches+launches | time-slicing |" in page
+    pairs = json.loads((tmp_path / "pairs-slices.json").read_text())["units"]
+    assert all(each["benefit"] > 0 and each["first_delay"] > 0 for each in pairs.values())
+    header, row = (tmp_path / "pairs-time-slicing.csv").read_text().splitlines()
+    assert header.startswith("gpu_type,sharing,model1") and row.startswith("cpu,time-slicing,launches")
+    assert "test_the_loss_goes_on_where_it_was[fp32]" in (tmp_path / "hardware.md").read_text()

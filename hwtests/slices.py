@@ -1,7 +1,7 @@
-"""A part of the study: units that are measured one by one, each kept on disk as soon as it is done.
+"""A slice: units that are measured one by one within eight minutes, each kept on disk as soon as it is done.
 
-Rule: what was measured is never measured again. `PART.jsonl` has a line for each unit, so a part that is cut
-off or ended goes on at its next unit; `PART.json` appears whole when the part is over. A part that fails says
+Rule: what was measured is never measured again. `SLICE.jsonl` has a line for each unit, so a slice that is
+cut off goes on at its next unit; `SLICE.json` appears whole when the slice is over. A slice that fails says
 why and stops no other; only its failed units are tried again.
 """
 
@@ -21,17 +21,15 @@ import msgspec
 from cotenant.controller.cli.demo.cluster import ProcessStartFailed, TooSlow
 from cotenant.controller.cli.demo.measuring import NotMeasured
 from cotenant.controller.client.connection import Refusal, Unreachable
-from experiments.shared.live.given import write
-from experiments.shared.live.run import WentWrong
 from hwtests.device import Device
 from hwtests.pair_table import TooFew
 
 LIMIT_S: Final = 480.0
-FAULTS: Final = (
+FAULTS: Final[tuple[type[Exception], ...]] = (
     AssertionError, NotMeasured, OSError, ProcessStartFailed, Refusal, subprocess.SubprocessError, TooFew,
-    TooSlow, Unreachable, ValueError, WentWrong,
+    TooSlow, Unreachable, ValueError,
 )  # fmt: skip
-"""What a unit may end with. Anything else is a fault of the study and ends it."""
+"""What a unit may end with. Anything else is a fault of the suite and ends the run."""
 WHY_CHARS: Final = 600
 
 Values = dict[str, Any]
@@ -40,13 +38,18 @@ Unit = Callable[[], Values]
 State = Literal["done", "failed", "cut off", "does not apply"]
 
 
-class Study(NamedTuple):
-    """What every part is given."""
+class Run(NamedTuple):
+    """What every slice is given."""
 
     folder: Path
     device: Device
     rehearse: bool
     say: Callable[[str], None]
+    seconds: float = 3.0
+    """Of each measurement."""
+    words: tuple[str, ...] = ()
+    """Further words of the command line of each pytest."""
+    faults: tuple[type[Exception], ...] = FAULTS
 
     @property
     def is_on_gpu(self) -> bool:
@@ -54,35 +57,36 @@ class Study(NamedTuple):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a part."""
+    """What became of a slice."""
 
-    part: str
+    name: str
     state: State
     why: str = ""
     took_s: float = 0.0
-    """In the run of the study that ended it."""
+    """In the run that ended it."""
     units: dict[str, Values] = {}
     problems: dict[str, str] = {}
     """Units that failed, and why."""
 
 
-def find_no_obstacle(_: Study) -> str:
+def find_no_obstacle(_: Run) -> str:
     return ""
 
 
-class Part(NamedTuple):
-    """One row of the study's table."""
+class Slice(NamedTuple):
+    """One row of a table of slices, which run in the table's order."""
 
     name: str
-    about: str
-    units: Callable[[Study], Mapping[str, Unit]]
-    find_obstacle: Callable[[Study], str] = find_no_obstacle
-    """Why the part does not apply to this machine; empty if it does."""
+    question: str
+    """What it decides."""
+    units: Callable[[Run], Mapping[str, Unit]]
+    find_obstacle: Callable[[Run], str] = find_no_obstacle
+    """Why the slice does not apply to this machine; empty if it does."""
     limit_s: float = LIMIT_S
 
 
 class CutOff(BaseException):
-    """The part's time is over. No `Exception`: only `run_part` may catch it."""
+    """The slice's time is over. No `Exception`: only `run_slice` may catch it."""
 
 
 @contextmanager
@@ -101,16 +105,23 @@ def end_after(limit_s: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def read_units(folder: Path, part: str) -> dict[str, Values]:
+def write_whole(path: Path, value: object) -> None:
+    """As JSON; whole or not at all."""
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+    partial.replace(path)
+
+
+def read_units(folder: Path, name: str) -> dict[str, Values]:
     """The units that are kept. A last line that a crash cut in two is left out."""
-    path = folder / f"{part}.jsonl"
+    path = folder / f"{name}.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     kept = [json.loads(line) for line in lines if line.endswith("\n")]
     return {each["unit"]: each["values"] for each in kept}
 
 
-def keep_unit(folder: Path, part: str, unit: str, values: Values) -> None:
-    path = folder / f"{part}.jsonl"
+def keep_unit(folder: Path, name: str, unit: str, values: Values) -> None:
+    path = folder / f"{name}.jsonl"
     text = path.read_text() if path.exists() else ""
     whole = text[: text.rfind("\n") + 1] + json.dumps({"unit": unit, "values": values}) + "\n"
     partial = path.with_suffix(".lines")
@@ -118,60 +129,51 @@ def keep_unit(folder: Path, part: str, unit: str, values: Values) -> None:
     partial.replace(path)
 
 
-def read_outcome(folder: Path, part: str) -> Outcome | None:
-    path = folder / f"{part}.json"
+def read_outcome(folder: Path, name: str) -> Outcome | None:
+    path = folder / f"{name}.json"
     return msgspec.json.decode(path.read_bytes(), type=Outcome) if path.exists() else None
 
 
-def run_part(part: Part, study: Study, limit_s: float) -> Outcome:
-    """Measure what is missing of a part, and keep its outcome; one that is over is not made again."""
-    before = read_outcome(study.folder, part.name)
-    if before is not None and before.state in ("done", "does not apply"):
-        study.say(f"{part.name}: {before.state} before")
+def run_slice(chosen: Slice, run: Run, limit_s: float) -> Outcome:
+    """Measure what is missing of a slice, and keep its outcome; one that is done is not made again."""
+    before = read_outcome(run.folder, chosen.name)
+    if before is not None and before.state == "done":
+        run.say(f"{chosen.name}: done before")
         return before
-    if obstacle := part.find_obstacle(study):
-        outcome = Outcome(part=part.name, state="does not apply", why=obstacle)
+    if obstacle := chosen.find_obstacle(run):
+        outcome = Outcome(name=chosen.name, state="does not apply", why=obstacle)
     else:
-        outcome = _measure(part, study, min(part.limit_s, limit_s))
-    if outcome.state == "cut off":
-        (study.folder / f"{part.name}.json").unlink(missing_ok=True)
-    else:
-        write(study.folder / f"{part.name}.json", outcome)
-    study.say(f"{part.name}: {outcome.state}{f' ({outcome.why})' if outcome.why else ''}")
+        outcome = _measure(chosen, run, min(chosen.limit_s, limit_s))
+    write_whole(run.folder / f"{chosen.name}.json", outcome)
+    run.say(f"{chosen.name}: {outcome.state}{f' ({outcome.why})' if outcome.why else ''}")
     return outcome
 
 
-def _measure(part: Part, study: Study, limit_s: float) -> Outcome:
+def _measure(chosen: Slice, run: Run, limit_s: float) -> Outcome:
     began_s = time.monotonic()
-    kept = read_units(study.folder, part.name)
+    kept = read_units(run.folder, chosen.name)
     problems: dict[str, str] = {}
-    state, why = "done", ""
+    state: State = "done"
+    why = ""
     try:
         with end_after(limit_s):
-            units = part.units(study)
+            units = chosen.units(run)
             for number, (name, unit) in enumerate(units.items(), 1):
                 if name in kept:
                     continue
-                study.say(f"{part.name}: {name} ({number} of {len(units)})")
+                run.say(f"{chosen.name}: {name} ({number} of {len(units)})")
                 try:
                     kept[name] = unit()
-                except FAULTS as fault:
+                except run.faults as fault:
                     problems[name] = f"{type(fault).__name__}: {fault}"[:WHY_CHARS]
-                    study.say(f"{part.name}: {name}: {problems[name]}")
+                    run.say(f"{chosen.name}: {name}: {problems[name]}")
                 else:
-                    keep_unit(study.folder, part.name, name, kept[name])
-    except FAULTS as fault:
+                    keep_unit(run.folder, chosen.name, name, kept[name])
+    except run.faults as fault:
         state, why = "failed", f"{type(fault).__name__}: {fault}"[:WHY_CHARS]
     except CutOff:
         state, why = "cut off", f"after {limit_s:.0f} s, with {len(kept)} units; the next run goes on there"
     if problems and state == "done":
         state, why = "failed", "; ".join(f"{name}: {text}" for name, text in problems.items())[:WHY_CHARS]
     took_s = round(time.monotonic() - began_s, 1)
-    return Outcome(
-        part=part.name,
-        state=msgspec.convert(state, State),
-        why=why,
-        took_s=took_s,
-        units=kept,
-        problems=problems,
-    )
+    return Outcome(name=chosen.name, state=state, why=why, took_s=took_s, units=kept, problems=problems)
