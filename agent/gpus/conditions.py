@@ -83,6 +83,8 @@ class Gpu:
         self.is_away = past is not None and past.is_away
         """NVML said that it is lost or wants a reset."""
         self.record = past.record if past is not None else None
+        self.cuda_problem = ""
+        """Why CUDA does not initialise there; empty: it does, or nobody has asked."""
 
     def past(self, uuid: str) -> PastStates:
         return PastStates(
@@ -117,6 +119,8 @@ def condition_of(gpu: Gpu, *, foreign: Foreign, is_busy: bool) -> tuple[Gist, De
     if gpu.noted is not None:
         known = DeviceCondition(state=gpu.noted.state, note=f"{gpu.noted.state}: {gpu.noted.why}")
         return ("mark", known.note), known
+    if gpu.cuda_problem:
+        return ("cuda", gpu.cuda_problem), DeviceCondition(state="suspect", note=f"suspect: {gpu.cuda_problem}")
     if gpu.probe is None:
         unsure = is_busy and foreign == "avoid"
         return ("unseen", unsure), DeviceCondition(note="who uses it is not known yet" if unsure else "")

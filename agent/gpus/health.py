@@ -173,6 +173,12 @@ class Health:
                 gpu.was_silent = True
                 self._change_state(gpu, uuid, "hung", why, now_s)
 
+    def note_cuda(self, uuid: str, why: str, now_s: float) -> None:
+        """What a CUDA probe of a device found. `why`: CUDA does not work there, and why; empty: it works."""
+        gpu = self._gpus.get(uuid)
+        if gpu is not None:
+            gpu.cuda_problem = why
+
     def not_given_back(self, key: AttemptKey, holders: Mapping[str, str], now_s: float) -> None:
         """An attempt has ended, and long after it these devices still do not have their memory back."""
         for uuid, who in holders.items():

@@ -259,6 +259,16 @@ def test_a_suspect_that_does_not_answer_stays_one() -> None:
     assert host.probe() == DeviceCondition(), "it answers, and it has been quiet for long"
 
 
+def test_a_device_where_cuda_does_not_initialise_is_out_until_it_does() -> None:
+    host = Host()
+    host.probe()
+    host.health.note_cuda(ONE, "CUDA does not initialise: 802 system not yet initialized", host.now_s)
+    host.now_s += 10 * QUIET_S["suspect"]
+    assert host.probe().note == "suspect: CUDA does not initialise: 802 system not yet initialized"
+    host.health.note_cuda(ONE, "", host.now_s)
+    assert host.probe() == DeviceCondition()
+
+
 def test_a_person_is_trusted_about_suspects_and_draining_devices_and_not_about_lost_ones() -> None:
     for xid, after in ((9999, "ok"), (48, "ok"), (79, "lost")):
         host = Host()
