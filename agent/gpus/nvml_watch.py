@@ -50,9 +50,9 @@ from cotenant.profiler.driver.library import (
     handle_of,
     is_divided,
     memory_mib,
+    named_processes,
     open_library,
     place_of,
-    processes,
     recovery_action,
     remapping,
 )
@@ -65,6 +65,8 @@ NO_INSTANCE: Final = 0xFFFF_FFFF
 """So says an event that is not about one GPU instance."""
 NOW_DIVIDED: Final = "it is in MIG mode now: restart the agent, which then offers its instances"
 INSTANCE_GONE: Final = "the MIG instance is gone: restart the agent, which then offers those that are there"
+LISTEN_AGAIN_S: Final = 60.0
+"""After NVML has refused to wait for events; one lost GPU may have it refuse for all."""
 SAME_XID_S: Final = 2.0
 """Both sources tell of an Xid; within this it is one."""
 _RECORD_BYTES: Final = 8192
@@ -104,11 +106,13 @@ class NvmlWatch:
             else:
                 self._handles[uuid] = handle
                 self._buses[uuid] = bus_address(bus_id(nvml, self._places[uuid].gpu))
+        self._listen_again_s = 0.0
         self._events = self._register()
         say(Began(events=self._events is not None, kernel_log=log.is_open, missed=log.has_missed(uuids)))
 
     def _register(self) -> Any:
-        """An event set for Xids; None where the driver or our rights do not give one."""
+        """An event set for Xids; None where the driver or our rights do not give one, until the next try."""
+        self._listen_again_s = time.monotonic() + LISTEN_AGAIN_S
         events = self._nvml.maybe("nvmlEventSetCreate")
         if events is None:
             return None
@@ -160,10 +164,10 @@ class NvmlWatch:
             if not is_mig_instance(uuid) and is_divided(nvml, handle):
                 return ProbeResult(uuid=uuid, code=NOT_SUPPORTED, problem=NOW_DIVIDED)
             taken_mib = memory_mib(nvml, handle).taken_mib
-            everybody = processes(nvml, handle)
         except NvmlError as error:
             return _failed(uuid, error)
         remapped = remapping(nvml, gpu)
+        everybody, unlisted = named_processes(nvml, handle)
         return ProbeResult(
             uuid=uuid,
             used_mib=taken_mib,
@@ -177,6 +181,7 @@ class NvmlWatch:
                 )
                 for each in everybody
             ),
+            unlisted=unlisted,
             ecc_uncorrected=ecc_uncorrected(nvml, gpu),
             remap_pending=bool(remapped.pending),
             remap_failed=bool(remapped.failed),
@@ -187,6 +192,9 @@ class NvmlWatch:
 
     def _listen(self, wait_s: float) -> None:
         self._read_log()
+        if self._events is None and time.monotonic() >= self._listen_again_s:
+            self._events = self._register()
+            say(ProbeBegins(uuid=""))
         if self._events is None:
             select.select([self._ask] if self._ask >= 0 else [], [], [], wait_s)
         else:
@@ -199,8 +207,9 @@ class NvmlWatch:
         try:
             data = self._nvml.ask("nvmlEventSetWait_v2", self._events, max(1, round(wait_s * 1000)))
         except NvmlError as error:
-            if error.code != TIMEOUT:
-                raise
+            if error.code != TIMEOUT:  # What that means for a GPU, its own probe tells.
+                self._nvml.maybe("nvmlEventSetFree", self._events)
+                self._events, self._listen_again_s = None, time.monotonic() + LISTEN_AGAIN_S
             return False
         self._read_log()  # It was written before the event came, and it names the process.
         xid, instance = int(data.eventData), int(data.gpuInstanceId)

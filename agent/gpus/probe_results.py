@@ -1,7 +1,7 @@
 """What the watcher says about the GPUs, one JSON line each.
 
 Rule: facts only, by UUID. What NVML did not say is None, never 0; what a fact means for a device is decided
-in `health.py`.
+in `causes.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import msgspec
 
 from cotenant.agent.daemon.core import AttemptKey
 from cotenant.controller.domain import AttemptNo, JobId
+from cotenant.profiler.driver.facts import DeviceUse
 
 OwnerKind = Literal["attempt", "mps", "foreign", "hidden"]
 """attempt: of a job that this agent started, now or before. mps: a server of our own MPS daemons. hidden: no
@@ -91,6 +92,8 @@ class ProbeResult(WatchLine, frozen=True, kw_only=True, tag="look"):
     used_mib: int = 0
     """All of it: processes, driver, and what has no visible owner."""
     processes: tuple[Process, ...] = ()
+    unlisted: tuple[DeviceUse, ...] = ()
+    """Kinds of use for which the driver lists no processes."""
     ecc_uncorrected: int | None = None
     """Since the driver was loaded."""
     remap_pending: bool = False

@@ -233,11 +233,6 @@ def recovery_action(nvml: Library, handle: Any) -> int | None:
 # --- Processes -------------------------------------------------------------------------------------
 
 
-def processes(nvml: Library, handle: Any) -> list[GpuProcess]:
-    """Everybody, each once, by pid. Raises NvmlError: one of the lists cannot be had."""
-    return _each_once(listed(nvml, handle) for listed in LISTS.values())
-
-
 def named_processes(nvml: Library, handle: Any) -> tuple[list[GpuProcess], tuple[DeviceUse, ...]]:
     """Everybody the driver names, and the lists that cannot be had."""
     lists, unlisted = [], []

@@ -1,0 +1,271 @@
+"""Every cause that keeps work from a GPU, as one table: what detects it, what it means, what ends it. Pure.
+
+    ok        nothing is wrong with the device; somebody or something is in the way
+    suspect   something happened to it: no new work until it has proven itself
+    draining  what runs there may go on, nothing new comes; it wants a reset
+    lost      it does not work any more: what ran there is ended
+
+Rule: a new cause is a new row of `CAUSES`. A cause that nothing has to end counts while it is detected. Every
+other cause is noted, on disk as well, and ends by a proof that its row names, never because the agent was
+restarted: a device gets worse by itself and better only by proof.
+
+    quiet    NVML answers, those whom it concerned are gone, no memory is held, and it was long enough ago
+    cuda     a probe of CUDA works there
+    person   `nodes resume`: a person may know better, except of a device that is lost
+    reset    the device has begun anew: a boot of the host, or two signs of a reset
+
+A device is as bad as the worst of its causes. A note names a process or a cause that a person can act on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, Literal
+
+import msgspec
+
+from cotenant.agent.daemon.core import AttemptKey
+from cotenant.agent.gpus.device_file import Mark, Past
+from cotenant.agent.gpus.held_memory import Held, who_holds
+from cotenant.agent.gpus.probe_results import ProbeResult, Process
+from cotenant.agent.gpus.xid import RESET, Bucket, Xid
+from cotenant.controller.domain import FOREIGN, DeviceState
+from cotenant.profiler.driver.facts import LOST, NOT_SUPPORTED, RESET_REQUIRED
+
+Proof = Literal["quiet", "cuda", "person", "reset"]
+HELD_LOOKS: Final = 2
+"""So many probes in a row must see memory held: it goes a little later than its process."""
+HIDDEN_LOOKS: Final = 2
+"""Likewise: a process that cannot be seen may just have ended."""
+LEAVE_GRACE_S: Final = 3.0
+"""NVML's answer so soon after a job has left may be older."""
+PROCESSES_SHOWN: Final = 3
+
+
+class News(msgspec.Struct, frozen=True, kw_only=True):
+    """What has just been learned of one device."""
+
+    probe: ProbeResult | None = None
+    xid: Xid | None = None
+    """None as well where the error stays in the process that made it."""
+    server_fault: str = ""
+    """Of an MPS server that serves it."""
+    silence: str = ""
+    """Why a question about it was not answered."""
+    held: str = ""
+    """Who still holds its memory long after a job."""
+    cuda: str = ""
+    """Why CUDA does not work there."""
+
+
+class Gpu:
+    """All that is known of one."""
+
+    def __init__(
+        self,
+        reserve_mib: int | None,
+        past: Past,
+        marks: Iterable[Mark],
+        *,
+        avoids_strangers: bool = True,
+        is_busy: bool = False,
+    ) -> None:
+        """`reserve_mib`: the driver's part of its memory; None: NVML cannot list all who use the memory.
+        `is_busy`: a process computed there when the agent started."""
+        self.reserve_mib = reserve_mib
+        self.avoids_strangers, self.is_busy = avoids_strangers, is_busy
+        self.past = past
+        self.before = past.counters
+        """The counters before the last answer."""
+        self.marks = {mark.cause: mark for mark in marks if mark.cause in CAUSES}
+        self.news = News()
+        self.probe: ProbeResult | None = None
+        self.probed_s = 0.0
+        self.was_silent = False
+        """It did not answer when it was last asked. That proves nothing: its watcher may have been killed."""
+        self.live: frozenset[AttemptKey] = frozenset()
+        """Attempts that hold it."""
+        self.elsewhere: dict[AttemptKey, str] = {}
+        """Attempts that hold others, and the names of those."""
+        self.came_s: dict[AttemptKey, float] = {}
+        self.left_s = -LEAVE_GRACE_S
+        """When a job of ours left it last."""
+        self.hidden: dict[int, int] = {}
+        """Processes that cannot be seen from here -> in how many probes in a row."""
+        self.held_probes = 0
+
+    @property
+    def processes(self) -> tuple[Process, ...]:
+        return self.probe.processes if self.probe is not None else ()
+
+    @property
+    def attempts(self) -> frozenset[AttemptKey]:
+        """Attempts that have a process there."""
+        return frozenset(each.owner.key for each in self.processes if each.owner.kind == "attempt")
+
+    @property
+    def lists_all(self) -> bool:
+        """Whether the last probe lists everybody who computes there."""
+        return self.probe is not None and not self.probe.code and "computing" not in self.probe.unlisted
+
+    @property
+    def newcomers(self) -> frozenset[AttemptKey]:
+        """Attempts that came after the last probe: what is older is not theirs. There are none in an
+        agent's new life before its first probe, for none can have started while there was no agent."""
+        if self.probe is None:
+            return frozenset()
+        return frozenset(key for key in self.live if self.came_s.get(key, 0.0) > self.probed_s)
+
+    @property
+    def held(self) -> Held | None:
+        """Who holds memory that should be free, as the last probe has it."""
+        if self.probe is None:
+            return None
+        return who_holds(self.probe, self.reserve_mib, self.live, self.elsewhere)
+
+    @property
+    def strangers(self) -> list[Process]:
+        """Processes that compute there and are not ours. Where processes cannot be matched (another PID
+        namespace) one that cannot be seen is taken for ours as long as a job of ours is there."""
+        return [
+            process
+            for process in self.processes
+            if process.computes
+            and (
+                process.owner.kind == "foreign"
+                or (self.hidden.get(process.pid, 0) >= HIDDEN_LOOKS and not self.live)
+            )
+        ]
+
+    @property
+    def intruders(self) -> dict[AttemptKey, str]:
+        """Attempts that run there and hold other devices, with the names of those."""
+        return {key: where for key, where in self.elsewhere.items() if key in self.attempts}
+
+    @property
+    def remains(self) -> list[Process]:
+        """Processes of attempts that hold no device any more."""
+        if self.probed_s < self.left_s + LEAVE_GRACE_S:
+            return []
+        ours = (process for process in self.processes if process.owner.kind == "attempt")
+        return [p for p in ours if p.owner.key not in self.live and p.owner.key not in self.elsewhere]
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    state: DeviceState = "ok"
+    """What it means."""
+    detects: Callable[[Gpu], str]
+    """Its note; empty: it is not there."""
+    ended_by: frozenset[Proof] = frozenset()
+    """Any of these; none: it ends when it is not detected any more."""
+    quiet_s: float = 0.0
+    """How long ago it must be."""
+    holds_memory: bool = False
+    """Memory is in use there without a right to it."""
+
+
+# --- What detects them -----------------------------------------------------------------------------
+
+
+def _find_loss(gpu: Gpu) -> str:
+    return _refuses(gpu, LOST) or _errs(gpu, "lost")
+
+
+def _find_need_of_reset(gpu: Gpu) -> str:
+    probe = gpu.news.probe
+    if probe is None or probe.code:
+        return _refuses(gpu, RESET_REQUIRED) or _errs(gpu, "drain")
+    if probe.remap_failed and not gpu.past.is_pardoned:
+        return "its memory has no spare rows left"
+    if probe.remap_pending and not gpu.past.is_pardoned:
+        return f"rows of its memory are to be replaced: {RESET}"
+    if gpu.before.has_more_errors(gpu.past.counters):
+        return f"uncorrectable memory errors: {RESET}"
+    return ""
+
+
+def _find_oddity(gpu: Gpu) -> str:
+    probe = gpu.news.probe
+    is_known = probe is None or probe.code in (0, LOST, RESET_REQUIRED, NOT_SUPPORTED)
+    return _errs(gpu, "suspect") if is_known or probe is None else probe.problem
+
+
+def _refuses(gpu: Gpu, code: int) -> str:
+    probe = gpu.news.probe
+    return probe.problem if probe is not None and probe.code == code else ""
+
+
+def _errs(gpu: Gpu, bucket: Bucket) -> str:
+    return gpu.news.xid.told if gpu.news.xid is not None and gpu.news.xid.bucket == bucket else ""
+
+
+def _find_ignorance(gpu: Gpu) -> str:
+    unsure = gpu.probe is None and gpu.is_busy and gpu.avoids_strangers
+    return "who uses it is not known yet" if unsure else ""
+
+
+def _find_strangers(gpu: Gpu) -> str:
+    theirs = gpu.strangers if gpu.avoids_strangers else []
+    return f"{FOREIGN}{_list_processes(theirs)}" if theirs else ""
+
+
+def _find_intruders(gpu: Gpu) -> str:
+    found = gpu.intruders.items() if gpu.avoids_strangers else ()
+    return ", ".join(f"job {key[0]} uses it and holds {where}" for key, where in found)
+
+
+def _find_remains(gpu: Gpu) -> str:
+    found = gpu.remains
+    return f"not free yet: {_list_processes(found)}, of a job that has ended" if found else ""
+
+
+def _find_held_memory(gpu: Gpu) -> str:
+    is_settled = gpu.probed_s >= gpu.left_s + LEAVE_GRACE_S
+    held = gpu.held if gpu.held_probes >= HELD_LOOKS and is_settled else None
+    return held.text if held is not None else ""
+
+
+def _list_processes(processes: list[Process]) -> str:
+    told = []
+    for process in processes[:PROCESSES_SHOWN]:
+        owner = process.owner
+        facts = [owner.command or "not visible here"]
+        facts += [f"{process.used_mib} MiB"] if process.used_mib is not None else []
+        facts += [f"since {owner.since}"] if owner.since else []
+        of = f" of {owner.user}" if owner.user else ""
+        told.append(f"pid {process.pid}{of} ({', '.join(facts)})")
+    if len(processes) > PROCESSES_SHOWN:
+        told.append(f"{len(processes) - PROCESSES_SHOWN} more")
+    return ", ".join(told)
+
+
+# --- The table -------------------------------------------------------------------------------------
+
+_PROVES: Final[frozenset[Proof]] = frozenset({"quiet", "person", "reset"})
+_RESTS: Final[frozenset[Proof]] = frozenset({"person", "reset"})
+CAUSES: Final[dict[str, Cause]] = {
+    "lost": Cause(state="lost", detects=_find_loss, ended_by=frozenset({"reset"})),
+    "reset": Cause(state="draining", detects=_find_need_of_reset, ended_by=_RESTS),
+    "odd": Cause(state="suspect", detects=_find_oddity, ended_by=_PROVES, quiet_s=600.0),
+    "silent": Cause(
+        state="suspect", detects=lambda gpu: gpu.news.silence, ended_by=_PROVES, quiet_s=300.0
+    ),
+    # A program's error that hits all clients of an MPS server.
+    "program": Cause(state="suspect", detects=lambda gpu: _errs(gpu, "restart"), ended_by=_PROVES),
+    "server": Cause(state="suspect", detects=lambda gpu: gpu.news.server_fault, ended_by=_PROVES),
+    "kept": Cause(state="suspect", detects=lambda gpu: gpu.news.held, ended_by=_PROVES),
+    # MIG was turned on, or the instance is gone: it passes when NVML answers again.
+    "mode": Cause(
+        state="suspect", detects=lambda gpu: _refuses(gpu, NOT_SUPPORTED), ended_by=_PROVES
+    ),
+    "renewed": Cause(state="suspect", detects=lambda gpu: "", ended_by=_PROVES, quiet_s=60.0),
+    "cuda": Cause(
+        state="suspect", detects=lambda gpu: gpu.news.cuda, ended_by=frozenset({"cuda", "person"})
+    ),
+    "unknown": Cause(detects=_find_ignorance),
+    "foreign": Cause(detects=_find_strangers),
+    "intruder": Cause(detects=_find_intruders),
+    "remains": Cause(detects=_find_remains, holds_memory=True),
+    "held": Cause(detects=_find_held_memory, holds_memory=True),
+}
+"""By name, the worst first: of two causes that mean the same, a device shows the first."""
