@@ -116,6 +116,9 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """It does not answer, and why."""
     problem_code: int = NOT_NVMLS
     memory_mib: int | None = None
+    shared_memory: bool = False
+    """Its memory is the host's (GB10, Jetson): the driver counts none of its own."""
+    multiprocessors: int | None = None
     taken_mib: int | None = None
     """All that is in use: by processes, by the driver, and by nobody whom NVML names."""
     used_mib: int | None = None
