@@ -44,7 +44,7 @@ from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
 from cotenant.controller.system.metrics import Endpoint, MetricsProblem, open_endpoint
 from cotenant.controller.system.sections import AgentSettings, Settings
 from cotenant.profiler.driver.facts import GpuFacts
-from cotenant.profiler.driver.process_info import sees_host_processes
+from cotenant.profiler.driver.process_info import sees_host_processes, unlisted_users
 from cotenant.profiler.indicators.sources import Wanted
 
 T = TypeVar("T")
@@ -297,6 +297,7 @@ def _watch(
         log=warnings.append,
         foreign=settings.agent.foreign,
         busy=inventory.busy,
+        unlisted=unlisted_users(inventory.gpus),
     )
 
 

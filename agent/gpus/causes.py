@@ -10,7 +10,6 @@ other cause is noted, on disk as well, and ends by a proof that its row names, n
 restarted: a device gets worse by itself and better only by proof.
 
     quiet    NVML answers, those whom it concerned are gone, no memory is held, and it was long enough ago
-    cuda     a probe of CUDA works there
     person   `nodes resume`: a person may know better, except of a device that is lost
     reset    the device has begun anew: a boot of the host, or two signs of a reset
 
@@ -32,7 +31,7 @@ from cotenant.agent.gpus.xid import RESET, Bucket, Xid
 from cotenant.controller.domain import FOREIGN, DeviceState
 from cotenant.profiler.driver.facts import LOST, NOT_SUPPORTED, RESET_REQUIRED
 
-Proof = Literal["quiet", "cuda", "person", "reset"]
+Proof = Literal["quiet", "person", "reset"]
 HELD_LOOKS: Final = 2
 """So many probes in a row must see memory held: it goes a little later than its process."""
 HIDDEN_LOOKS: Final = 2
@@ -54,8 +53,6 @@ class News(msgspec.Struct, frozen=True, kw_only=True):
     """Why a question about it was not answered."""
     held: str = ""
     """Who still holds its memory long after a job."""
-    cuda: str = ""
-    """Why CUDA does not work there."""
 
 
 class Gpu:
@@ -93,6 +90,8 @@ class Gpu:
         self.hidden: dict[int, int] = {}
         """Processes that cannot be seen from here -> in how many probes in a row."""
         self.held_probes = 0
+        self.cuda_problem = ""
+        """Why CUDA does not work there, as the agent's last try has it."""
 
     @property
     def processes(self) -> tuple[Process, ...]:
@@ -247,21 +246,15 @@ CAUSES: Final[dict[str, Cause]] = {
     "lost": Cause(state="lost", detects=_find_loss, ended_by=frozenset({"reset"})),
     "reset": Cause(state="draining", detects=_find_need_of_reset, ended_by=_RESTS),
     "odd": Cause(state="suspect", detects=_find_oddity, ended_by=_PROVES, quiet_s=600.0),
-    "silent": Cause(
-        state="suspect", detects=lambda gpu: gpu.news.silence, ended_by=_PROVES, quiet_s=300.0
-    ),
+    "silent": Cause(state="suspect", detects=lambda gpu: gpu.news.silence, ended_by=_PROVES, quiet_s=300.0),
     # A program's error that hits all clients of an MPS server.
     "program": Cause(state="suspect", detects=lambda gpu: _errs(gpu, "restart"), ended_by=_PROVES),
     "server": Cause(state="suspect", detects=lambda gpu: gpu.news.server_fault, ended_by=_PROVES),
     "kept": Cause(state="suspect", detects=lambda gpu: gpu.news.held, ended_by=_PROVES),
     # MIG was turned on, or the instance is gone: it passes when NVML answers again.
-    "mode": Cause(
-        state="suspect", detects=lambda gpu: _refuses(gpu, NOT_SUPPORTED), ended_by=_PROVES
-    ),
+    "mode": Cause(state="suspect", detects=lambda gpu: _refuses(gpu, NOT_SUPPORTED), ended_by=_PROVES),
     "renewed": Cause(state="suspect", detects=lambda gpu: "", ended_by=_PROVES, quiet_s=60.0),
-    "cuda": Cause(
-        state="suspect", detects=lambda gpu: gpu.news.cuda, ended_by=frozenset({"cuda", "person"})
-    ),
+    "cuda": Cause(state="suspect", detects=lambda gpu: gpu.cuda_problem),
     "unknown": Cause(detects=_find_ignorance),
     "foreign": Cause(detects=_find_strangers),
     "intruder": Cause(detects=_find_intruders),

@@ -115,9 +115,7 @@ def recall(kept: DeviceFile | None, boot_id: str, now_s: float) -> DeviceFile:
         return DeviceFile(boot_id=boot_id, marks=tuple(marks), pasts=kept.pasts)
     grave = sorted(kept.marks, key=lambda mark: GRAVITY.index(mark.state))
     worst = {mark.uuid: mark for mark in grave if mark.state in ("draining", "lost")}
-    renewed = (
-        renew(uuid, f"the host was booted after: {mark.why}", now_s) for uuid, mark in worst.items()
-    )
+    renewed = (renew(uuid, f"the host was booted after: {mark.why}", now_s) for uuid, mark in worst.items())
     return DeviceFile(boot_id=boot_id, marks=tuple(renewed))
 
 

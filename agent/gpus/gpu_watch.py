@@ -1,7 +1,7 @@
 """The GPUs of this host, watched: what the watchers say becomes faults for the state machine and an offer.
 
-Rule: `health.py` and `conditions.py` decide everything; this class alone carries their inputs to them, their
-answers away, and the noted states to disk. It writes each before it reports it; an error counts as read only
+Rule: `health.py` decides everything, by the table in `causes.py`; this class alone carries its inputs to it,
+its answers away, and what it notes to disk. It writes each before it reports it; an error counts as read only
 after all its consequences were reported. So an agent that is killed in between finds it in the kernel's log
 again, and a second report changes nothing.
 
@@ -21,10 +21,18 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core import AgentConfig, Attempt, AttemptKey, EnergyRead, GpuFault
-from cotenant.agent.gpus.conditions import PATIENCE_S, DeviceCondition, Foreign, Waits
-from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState, recall
-from cotenant.agent.gpus.health import Health
+from cotenant.agent.daemon.core import (
+    AgentConfig,
+    Attempt,
+    AttemptKey,
+    EnergyRead,
+    GpuFault,
+    TroubleNoticed,
+    UnusedGpus,
+)
+from cotenant.agent.gpus.device_file import DeviceFile, Mark, recall
+from cotenant.agent.gpus.health import DeviceCondition, Foreign, Health
+from cotenant.agent.gpus.held_memory import PATIENCE_S, Waits
 from cotenant.agent.gpus.probe_results import AnyWatchLine, Began, ProbeResult, XidSeen
 from cotenant.agent.gpus.watchers import Timing, Watchers
 from cotenant.agent.gpus.xid import KERNEL_LOG
@@ -41,6 +49,7 @@ FRESH_S: Final = 600.0
 _TURN_S: Final = 0.01
 
 Log = Callable[[str], None]
+Post = Callable[[GpuFault | EnergyRead | TroubleNoticed | UnusedGpus], None]
 TENANTS_BY_MPS: Final = 2
 TAKEN: Final = "taken: "
 """How the note of a device begins that another agent holds, in contrast to one that is broken."""
@@ -56,23 +65,32 @@ class GpuWatch:
         log: Log,
         foreign: Foreign = "avoid",
         busy: Sequence[str] = (),
+        unlisted: Mapping[str, str] | None = None,
         timing: Timing | None = None,
         patience_s: float = PATIENCE_S,
         kernel_log: str = KERNEL_LOG,
     ) -> None:
         """Loads the states that were kept of the devices. `devices`: those of the host; GPUs that could not
-        be found, and those that are divided into MIG instances, are not watched."""
+        be found, and those that are divided into MIG instances, are not watched. `unlisted`: by UUID, who
+        uses a device's memory and is in none of NVML's lists."""
         self._path = state_dir / MARKS
         self._log = log
-        watched = {d.local: d.reserve_mib for d in devices if is_watched(d)}
-        kept = self._load()
-        self.health = Health(watched, foreign=foreign, states=kept.states, pasts=kept.pasts, busy=busy)
+        unlisted = unlisted if unlisted is not None else {}
+        watched = {d.local: None if d.local in unlisted else d.reserve_mib for d in devices if is_watched(d)}
+        self._names = {d.local: d.device_id for d in devices}
+        for uuid in watched:
+            if uuid in unlisted:
+                log(f"{self._names[uuid]}: {unlisted[uuid]}")
+        kept = recall(read_or_put_aside(self._path, DeviceFile, log), boot_id(), now_s())
+        short = {uuid: name.rpartition("/")[2] for uuid, name in self._names.items()}
+        self.health = Health(
+            watched, names=short, foreign=foreign, marks=kept.marks, pasts=kept.pasts, busy=busy
+        )
         self._others = kept.drop(watched)
         """Of devices that are not watched now (broken, in another mode, not asked for): kept as they were."""
-        self._written = _lasting(self.health.states)
+        self._written = _lasting(self.health.marks)
         self._stale_s = 0.0
         """When the file is written again, whatever has happened."""
-        self._names = {d.local: d.device_id for d in devices}
         self._instances = frozenset(d.local for d in devices if d.parent)
         """Of MIG: what their GPU's energy counter says is not theirs alone."""
         self._waits = Waits(patience_s)
@@ -82,6 +100,8 @@ class GpuWatch:
         self._kernel_log = kernel_log
         self._timing = timing if timing is not None else Timing()
         self._told: dict[str, DeviceCondition] = {}
+        self._complaints: frozenset[tuple[AttemptKey, str]] = frozenset()
+        self._unused: frozenset[AttemptKey] = frozenset()
         self._watchers = Watchers(
             self._command,
             heard=self._heard,
@@ -89,14 +109,14 @@ class GpuWatch:
             log=lambda text: self._log(text),
             timing=self._timing,
         )
-        self._post: Callable[[GpuFault | EnergyRead], None] = lambda event: None
+        self._post: Post = lambda event: None
         self._changed: Callable[[], None] = lambda: None
         self._look_around: Callable[[], tuple[AgentConfig, Sequence[Attempt]]] | None = None
 
     def start(
         self,
         *,
-        post: Callable[[GpuFault | EnergyRead], None],
+        post: Post,
         changed: Callable[[], None],
         look_around: Callable[[], tuple[AgentConfig, Sequence[Attempt]]],
         log: Log,
@@ -201,7 +221,7 @@ class GpuWatch:
         match line:
             case ProbeResult(uuid=uuid) if uuid in self.health.uuids:
                 faults = self.health.note_probe(line, now_s())
-                self._waits.update(line, self.health.reserve_mib(uuid), self.health.live_on(uuid))
+                self.health.update_waits(line, self._waits)
                 if line.energy_mj is not None and uuid not in self._instances:
                     self._post(EnergyRead(uuid=uuid, counter_mj=line.energy_mj))
             case XidSeen(uuid=uuid, xid=xid, pid=pid):
@@ -222,6 +242,7 @@ class GpuWatch:
         self._tell()
         for fault in faults:
             self._post(fault)
+        self._complain()
         if isinstance(line, XidSeen):
             self.health.dealt_with(line)
             self._write()
@@ -239,6 +260,15 @@ class GpuWatch:
             self._told = conditions
             self._changed()
 
+    def _complain(self) -> None:
+        """Tells jobs what they do on GPUs that they were not given, or do not do on those they hold."""
+        before, self._complaints = self._complaints, self.health.complaints(now_s())
+        for (job_id, attempt), what in sorted(self._complaints - before):
+            self._post(TroubleNoticed(job_id=job_id, attempt=attempt, what=what))
+        if (unused := self.health.unused(now_s())) != self._unused:
+            self._unused = unused
+            self._post(UnusedGpus(attempts=tuple(sorted(unused))))
+
     def _refresh(self) -> None:
         """Tell `health` who is where."""
         if self._look_around is None:
@@ -254,28 +284,28 @@ class GpuWatch:
                     if attempt.mps:  # Also where its daemon is in trouble by now: its server need not be.
                         mps.add(local[device_id])
         here = {uuid: frozenset(keys) for uuid, keys in live.items()}
-        self.health.surroundings(here, frozenset(mps), now_s())
+        stepping = [each.key for each in running if each.first_step and not each.mps]
+        self.health.surroundings(here, frozenset(mps), now_s(), stepping)
 
     # --- The disk ----------------------------------------------------------------------------------
 
-    def _load(self) -> DeviceStateStore:
-        return recall(read_or_put_aside(self._path, DeviceStateStore, self._log), boot_id(), now_s())
-
     def _store(self) -> None:
-        if _lasting(self.health.states) != self._written or now_s() >= self._stale_s:
+        if _lasting(self.health.marks) != self._written or now_s() >= self._stale_s:
             self._write()
 
     def _write(self) -> None:
-        states, others = self.health.states, self._others
-        pasts = (*self.health.pasts, *others.pasts)
+        marks, others = self.health.marks, self._others
+        file = DeviceFile(
+            boot_id=boot_id(),
+            marks=(*marks, *others.marks),
+            pasts=(*self.health.pasts, *others.pasts),
+        )
         try:
-            write_record(
-                self._path, DeviceStateStore(boot_id=boot_id(), states=(*states, *others.states), pasts=pasts)
-            )
+            write_record(self._path, file)
         except OSError as error:  # It is known until the agent ends; the next change tries again.
             self._log(f"cannot write {self._path}: {error.strerror}")
         else:
-            self._written, self._stale_s = _lasting(states), now_s() + FRESH_S
+            self._written, self._stale_s = _lasting(marks), now_s() + FRESH_S
 
 
 def is_watched(device: Device) -> bool:
@@ -283,9 +313,9 @@ def is_watched(device: Device) -> bool:
     return device.kind == "cuda" and device.healthy
 
 
-def _lasting(states: Sequence[NotedState]) -> tuple[object, ...]:
+def _lasting(marks: Sequence[Mark]) -> tuple[object, ...]:
     """What makes it worth writing them again."""
-    return tuple((noted.uuid, noted.state, noted.why, noted.concerned) for noted in states)
+    return tuple((mark.uuid, mark.cause, mark.why, mark.concerned) for mark in marks)
 
 
 def offer_devices(

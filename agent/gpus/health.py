@@ -28,12 +28,13 @@ PIDS_KEPT: Final = 256
 USE_AFTER_S: Final = 60.0
 """So long after its first step a job that uses its GPUs has been seen there."""
 NOT_GIVEN: Final = (
-    "it uses {}, which it was not given: it holds {}; a script must not set CUDA_VISIBLE_DEVICES, nor number "
+    "this job uses {}, which it was not given: it holds {}; a script must not set CUDA_VISIBLE_DEVICES, nor number "
     "devices as the host does"
 )
 INTRUDER: Final = "job {} uses {} as well without holding it: what that costs this job is no fault of its own"
 UNUSED: Final = (
-    "it holds {} and computes on no GPU: see why it takes the CPU (torch.cuda.is_available()), or ask for no GPU"
+    "this job holds {} and computes on no GPU: see why it takes the CPU (torch.cuda.is_available()), or ask for "
+    "no GPU"
 )
 _AMOUNT: Final = re.compile(r"\d+(?= MiB)")
 
@@ -208,8 +209,7 @@ class Health:
     def note_cuda(self, uuid: str, why: str, now_s: float) -> None:
         """What a CUDA probe of a device found. `why`: CUDA does not work there, and why; empty: it works."""
         for gpu in self._known([uuid]):
-            gpu.marks.pop("cuda", None)
-            self._learn(gpu, News(cuda=why), now_s)
+            gpu.cuda_problem = why
 
     def trust(self, now_s: float) -> None:
         """A person says that all is well."""
@@ -277,6 +277,10 @@ class Health:
         gpu = self._gpus[probe.uuid]
         waits.update(probe, gpu.reserve_mib, gpu.live, gpu.elsewhere)
 
+    def is_used(self, uuid: str) -> bool:
+        """Whether any process computes there, as the last probe has it."""
+        return any(process.computes for process in self._gpus[uuid].processes)
+
     def used_mib(self) -> dict[str, int]:
         """All that is in use of each device, as the last probe that was answered has it."""
         probes = [gpu.probe for gpu in self._gpus.values() if gpu.probe is not None]
@@ -313,7 +317,10 @@ class Health:
     def _computes_nowhere(self, key: AttemptKey) -> bool:
         own = [gpu for gpu in self._gpus.values() if key in gpu.live]
         may_be_its = (
-            process.owner.kind in ("foreign", "hidden") for gpu in own for process in gpu.processes if process.computes
+            process.owner.kind in ("foreign", "hidden")
+            for gpu in own
+            for process in gpu.processes
+            if process.computes
         )
         return (
             len(own) == len(self._where[key])
@@ -342,7 +349,8 @@ def _condition_of(gpu: Gpu) -> DeviceCondition:
         if (mark := gpu.marks.get(name)) is not None:
             return DeviceCondition(state=mark.state, note=f"{mark.state}: {mark.why}")
         if not cause.ended_by and (note := cause.detects(gpu)):
-            return DeviceCondition(note=note, held=cause.holds_memory)
+            prefix = f"{cause.state}: " if cause.state != "ok" else ""
+            return DeviceCondition(state=cause.state, note=prefix + note, held=cause.holds_memory)
     return DeviceCondition()
 
 

@@ -68,6 +68,8 @@ class Owners:
         found = found or self._find_by_leader({session, *_ancestors(pid)}, start_ticks)
         if found is not None:
             return ProcessOwner(kind="attempt", user=user, command=command, job_id=found[0], attempt=found[1])
+        if (stat := stat_of(pid)) is not None and stat.parent == os.getppid():
+            return ProcessOwner(kind="agent", user=user, command=command)
         if _MPS_SERVER in command and self._is_our_mps(environment):
             return ProcessOwner(kind="mps", user=user, command=command)
         return ProcessOwner(kind="foreign", user=user, command=command, since=began_at(start_ticks))

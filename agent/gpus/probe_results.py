@@ -14,9 +14,10 @@ from cotenant.agent.daemon.core import AttemptKey
 from cotenant.controller.domain import AttemptNo, JobId
 from cotenant.profiler.driver.facts import DeviceUse
 
-OwnerKind = Literal["attempt", "mps", "foreign", "hidden"]
-"""attempt: of a job that this agent started, now or before. mps: a server of our own MPS daemons. hidden: no
-process of this number can be seen from here (another PID namespace, or it has just ended)."""
+OwnerKind = Literal["attempt", "mps", "agent", "foreign", "hidden"]
+"""attempt: of a job that this agent started, now or before. mps: a server of our own MPS daemons. agent: a
+child of the agent itself, which tries CUDA. hidden: no process of this number can be seen from here (another
+PID namespace, or it has just ended)."""
 
 
 class ProcessOwner(msgspec.Struct, frozen=True, kw_only=True):

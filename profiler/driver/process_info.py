@@ -8,12 +8,24 @@ for with a time limit asks here.
 from __future__ import annotations
 
 import pwd
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from cotenant.profiler.driver.facts import GpuFacts
+
 HOST_NAMESPACE: Final = 0xEFFFFFFC
 """The inode of the first PID namespace, the same on every Linux (PROC_PID_INIT_INO in its proc_ns.h)."""
+
+BY_WINDOWS: Final = (
+    "under WSL2 Windows uses this GPU as well, and NVML names none of the processes: memory in use after a job does "
+    "not count as held, and agent.foreign=ignore offers the GPU in spite of processes that cannot be seen"
+)
+BY_KERNEL: Final = (
+    "the kernel has pages in this GPU's memory, which no list names: memory in use after a job does not count as "
+    "held; the driver's option NVreg_CoherentGPUMemoryMode=driver keeps them out"
+)
 
 
 def sees_host_processes(root: Path = Path("/")) -> bool:
@@ -22,6 +34,21 @@ def sees_host_processes(root: Path = Path("/")) -> bool:
         return (root / "proc/self/ns/pid").stat().st_ino == HOST_NAMESPACE
     except OSError:
         return True
+
+
+def unlisted_users(gpus: Iterable[GpuFacts], root: Path = Path("/")) -> dict[str, str]:
+    """Who uses the memory of GPUs and is in none of NVML's lists, by UUID, for a person.
+
+    Under WSL2 it is Windows; where a GPU's memory is a NUMA node of the host (numa_status of NVIDIA's kernel
+    module: GH200, GB200), the kernel.
+    """
+    is_wsl = "microsoft" in _read(root / "proc/sys/kernel/osrelease").lower()
+    found = {}
+    for gpu in gpus:
+        place = f"proc/driver/nvidia/gpus/{gpu.bus.lower()[-len('0000:00:00.0') :]}/numa_status"
+        why = BY_WINDOWS if is_wsl else BY_KERNEL if "online" in _read(root / place).lower().split() else ""
+        found |= {each.uuid: why for each in (gpu, *gpu.instances) if why}
+    return found
 
 
 def user(pid: int) -> str:
@@ -68,3 +95,10 @@ def environment(pid: int) -> dict[str, str]:
         return {}
     pairs = (entry.partition("=") for entry in data.decode(errors="replace").split("\0"))
     return {variable: value for variable, equals, value in pairs if equals}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

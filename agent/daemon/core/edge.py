@@ -198,6 +198,12 @@ class EnergyRead(AgentEvent, frozen=True, kw_only=True):
     counter_mj: int
 
 
+class UnusedGpus(AgentEvent, frozen=True, kw_only=True):
+    """Which attempts make steps now and have no process on any GPU, though they hold some."""
+
+    attempts: tuple[AttemptKey, ...]
+
+
 class GpuFault(AgentEvent, frozen=True, kw_only=True):
     """A fatal fault on devices: an Xid that ends what runs there, or an MPS server in FAULT.
 
@@ -254,6 +260,7 @@ AnyAgentEvent = (
     | IndicatorsRead
     | EnergyRead
     | GpuFault
+    | UnusedGpus
     | MemoryFree
     | MemoryHeld
     | TroubleNoticed

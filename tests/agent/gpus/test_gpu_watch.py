@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from cotenant.agent.daemon.core import Attempt, AttemptKey, EnergyRead, GpuFault
-from cotenant.agent.gpus.conditions import UNASKED, DeviceCondition
-from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState, PastStates
+from cotenant.agent.gpus.device_file import DeviceFile, Mark, Past
 from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch, offer_devices
+from cotenant.agent.gpus.health import DeviceCondition
+from cotenant.agent.gpus.held_memory import UNASKED
 from cotenant.agent.gpus.owners import Owners
 from cotenant.agent.gpus.probe_results import AnyWatchLine, ProbeResult, XidSeen
 from cotenant.agent.gpus.watchers import Timing, Watchers
@@ -496,12 +497,12 @@ def test_an_error_that_nobody_heard_is_read_in_the_kernels_log_and_one_that_was_
 
 
 def test_what_is_known_of_a_device_that_is_not_watched_now_is_kept(gpus: MockGpus, tmp_path: Path) -> None:
-    other = NotedState(uuid="GPU-other", state="draining", why="Xid 48", since_s=1.0)
-    (tmp_path / MARKS).write_bytes(msgspec.json.encode(DeviceStateStore(boot_id=boot_id(), states=(other,))))
+    other = Mark(uuid="GPU-other", state="draining", why="Xid 48", since_s=1.0)
+    (tmp_path / MARKS).write_bytes(msgspec.json.encode(DeviceFile(boot_id=boot_id(), marks=(other,))))
     agent = Agent(tmp_path)
     agent.watch.close()
-    kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceStateStore)
-    assert [(noted.uuid, noted.state) for noted in kept.states] == [("GPU-other", "draining")]
+    kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceFile)
+    assert [(noted.uuid, noted.state) for noted in kept.marks] == [("GPU-other", "draining")]
 
 
 def test_a_lost_gpu_is_waited_for_until_its_watcher_has_spoken_in_this_life(
@@ -510,8 +511,8 @@ def test_a_lost_gpu_is_waited_for_until_its_watcher_has_spoken_in_this_life(
     """The agent before may have been killed between the mark and the news: they are read again."""
     log = tmp_path / "kmsg"
     log.write_text("6,1,1,-;booting\n" + xid_line(2, 79))
-    noted = NotedState(uuid=ONE, state="lost", why="Xid 79", since_s=1.0)
-    states = DeviceStateStore(boot_id=boot_id(), states=(noted,), pasts=(PastStates(uuid=ONE, record=1),))
+    noted = Mark(uuid=ONE, state="lost", why="Xid 79", since_s=1.0)
+    states = DeviceFile(boot_id=boot_id(), marks=(noted,), pasts=(Past(uuid=ONE, record=1),))
     (tmp_path / MARKS).write_bytes(msgspec.json.encode(states))
 
     async def story() -> None:
@@ -555,8 +556,8 @@ def test_what_an_agent_had_heard_and_not_written_when_it_was_killed_is_read_agai
         with log.open("a") as kernel:
             kernel.write(xid_line(2, 48))
         assert killed.wait(within_s(60)) == -9
-    kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceStateStore)
-    assert kept.states == ()
+    kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceFile)
+    assert kept.marks == ()
 
     async def story() -> None:
         again = Agent(tmp_path, log=log)
@@ -595,10 +596,8 @@ def test_an_agent_that_dies_between_the_mark_and_the_news_tells_it_again(
         with pytest.raises(Killed):
             agent.watch._heard(seen)
         agent.watch._watchers.close()
-        kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceStateStore)
-        assert [noted.state for noted in kept.states] == ["draining"], (
-            "the device is out before anybody hears"
-        )
+        kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceFile)
+        assert [noted.state for noted in kept.marks] == ["draining"], "the device is out before anybody hears"
         assert [past.record for past in kept.pasts] == [past.record for past in before], "and not dealt with"
         log.write_text("6,1,1,-;booting\n" + xid_line(2, 95))
         again = Agent(tmp_path, log=log)

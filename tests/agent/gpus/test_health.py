@@ -10,14 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core import AttemptKey, GpuFault
-from cotenant.agent.gpus.conditions import LEAVE_GRACE_S, DeviceCondition
-from cotenant.agent.gpus.device_states import QUIET_S, DeviceStateStore, recall
-from cotenant.agent.gpus.health import Health
+from cotenant.agent.gpus.causes import CAUSES, LEAVE_GRACE_S
+from cotenant.agent.gpus.device_file import DeviceFile, recall
+from cotenant.agent.gpus.health import DeviceCondition, Health
 from cotenant.agent.gpus.probe_results import ProbeResult, Process, ProcessOwner, XidSeen
 from cotenant.agent.gpus.xid import ROWS, meaning
 from cotenant.controller.domain import AttemptNo, JobId
 
 ONE, TWO = "GPU-1", "GPU-2"
+QUIET_S = {
+    "suspect": CAUSES["odd"].quiet_s,
+    "hung": CAUSES["silent"].quiet_s,
+    "renewed": CAUSES["renewed"].quiet_s,
+}
 JOB: AttemptKey = (JobId("7"), AttemptNo(1))
 OTHER: AttemptKey = (JobId("8"), AttemptNo(2))
 
@@ -291,17 +296,28 @@ def test_more_uncorrectable_errors_drain_a_device_without_any_xid() -> None:
     assert host.probe(ecc_uncorrected=3).state == "draining"
 
 
-def test_a_reset_brings_a_lost_or_draining_device_back_as_a_suspect() -> None:
-    for xid in (79, 48):
-        for reset in ({"energy_mj": 5}, {"ecc_uncorrected": 0}):
-            host = Host()
-            host.probe(energy_mj=1000, ecc_uncorrected=7)
-            host.xid(xid)
-            assert host.probe(energy_mj=1500, ecc_uncorrected=7).state != "suspect"
-            facts: dict[str, Any] = {"energy_mj": 2000, "ecc_uncorrected": 7, **reset}
-            assert host.probe(**facts).state == "suspect"
-            host.now_s += QUIET_S["renewed"]
-            assert host.probe() == DeviceCondition()
+RESETS: list[tuple[dict[str, Any], bool]] = [
+    ({"energy_mj": 5, "ecc_uncorrected": 0}, True),
+    ({"energy_mj": 5, "remap_pending": False}, True),
+    ({"ecc_uncorrected": 0, "remap_pending": False}, True),
+    ({"energy_mj": 999_999}, False),  # Without persistence mode it begins anew by itself.
+    ({"ecc_uncorrected": 0}, False),
+]
+
+
+@pytest.mark.parametrize(("signs", "is_believed"), RESETS)
+@pytest.mark.parametrize("xid", [48, 79])
+def test_a_reset_is_believed_by_two_signs_and_its_device_is_a_suspect_first(
+    xid: int, signs: dict[str, Any], is_believed: bool
+) -> None:
+    host = Host()
+    before: dict[str, Any] = {"energy_mj": 1_000_000, "ecc_uncorrected": 7, "remap_pending": True}
+    host.probe(**before)
+    bad = host.xid(xid).state
+    assert host.probe(**before).state == bad
+    assert host.probe(**before | signs).state == ("suspect" if is_believed else bad)
+    host.now_s += QUIET_S["renewed"]
+    assert (host.probe() == DeviceCondition()) == is_believed
 
 
 def test_a_lost_device_that_answers_again_has_begun_anew() -> None:
@@ -340,11 +356,9 @@ def test_held_memory_waits_for_itself_alone_and_does_not_end_another_trouble() -
 
 def restarted(host: Host, *, boot_id: str = "b") -> Host:
     """What the next agent knows, by way of the file."""
-    written = msgspec.json.encode(
-        DeviceStateStore(boot_id="b", states=host.health.states, pasts=host.health.pasts)
-    )
-    kept = recall(msgspec.json.decode(written, type=DeviceStateStore), boot_id, host.now_s)
-    again = Host(states=kept.states, pasts=kept.pasts)
+    written = msgspec.json.encode(DeviceFile(boot_id="b", marks=host.health.marks, pasts=host.health.pasts))
+    kept = recall(msgspec.json.decode(written, type=DeviceFile), boot_id, host.now_s)
+    again = Host(marks=kept.marks, pasts=kept.pasts)
     again.now_s, again.live, again.mps = host.now_s, host.live, host.mps
     return again
 
@@ -373,13 +387,11 @@ def test_those_whom_a_fault_concerned_are_waited_for_by_the_next_agent_as_well()
     assert again.probe() == DeviceCondition()
 
 
-@pytest.mark.parametrize("reset", [{"energy_mj": 5}, {"energy_mj": 2000, "ecc_uncorrected": 0}])
 @pytest.mark.parametrize("xid", [48, 79])
-def test_a_reset_while_no_agent_was_there_is_seen_by_the_next_one(xid: int, reset: dict[str, int]) -> None:
+def test_a_reset_while_no_agent_was_there_is_seen_by_the_next_one(xid: int) -> None:
     again = restarted(struck(xid))
     again.live = {}
-    facts: dict[str, Any] = {"ecc_uncorrected": 7, **reset}
-    assert again.probe(**facts).state == "suspect"
+    assert again.probe(energy_mj=5, ecc_uncorrected=0).state == "suspect"
     again.now_s += QUIET_S["renewed"]
     assert again.probe() == DeviceCondition()
 
@@ -400,11 +412,11 @@ def test_a_device_that_was_gone_and_answers_the_next_agent_has_begun_anew() -> N
 
 def test_a_persons_word_is_kept_until_the_device_was_reset() -> None:
     host = Host()
-    host.probe(remap_pending=True, energy_mj=1000)
+    host.probe(remap_pending=True, energy_mj=1000, ecc_uncorrected=7)
     host.health.trust(host.now_s)
     again = restarted(host)
     assert again.probe(remap_pending=True, energy_mj=1001) == DeviceCondition()
-    again.probe(remap_pending=True, energy_mj=5)
+    again.probe(remap_pending=True, energy_mj=5, ecc_uncorrected=0)
     assert again.probe(remap_pending=True, energy_mj=6).state == "draining"
 
 
