@@ -38,6 +38,7 @@ HIDDEN_LOOKS: Final = 2
 """Likewise: a process that cannot be seen may just have ended."""
 LEAVE_GRACE_S: Final = 3.0
 """NVML's answer so soon after a job has left may be older."""
+UNASKED: Final = "its memory is unknown: NVML gave no answer"
 PROCESSES_SHOWN: Final = 3
 
 
@@ -121,6 +122,16 @@ class Gpu:
         if self.probe is None:
             return None
         return who_holds(self.probe, self.reserve_mib, self.live, self.elsewhere)
+
+    def why_not_free(self, since_s: float, ended: frozenset[AttemptKey]) -> str:
+        """Why its memory is not back, by a probe that was begun at `since_s` or later; empty: it is.
+        `ended`: attempts that wait for it and count as gone."""
+        if self.probe is None or self.probe.at_s < since_s:
+            return UNASKED
+        if self.probe.code:
+            return f"its memory cannot be asked for: {self.probe.problem}"
+        held = who_holds(self.probe, self.reserve_mib, self.live - ended, self.elsewhere.keys() - ended)
+        return held.text if held is not None else ""
 
     @property
     def strangers(self) -> list[Process]:

@@ -1,4 +1,4 @@
-"""The file that keeps what is known of devices, and what of it counts for an agent that is started anew. Pure.
+"""The file that keeps what is known of devices, and what of it counts for the next agent. Pure.
 
 Rule: a cause that was noted ends by its proof, never because the agent was restarted. So the file keeps what
 the proof is made of beside it: whom the trouble concerned, the counters that fall when a GPU begins anew, up

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +33,6 @@ from cotenant.agent.daemon.core import (
 )
 from cotenant.agent.gpus.device_file import DeviceFile, Mark, recall
 from cotenant.agent.gpus.health import DeviceCondition, Foreign, Health
-from cotenant.agent.gpus.held_memory import PATIENCE_S, Waits
 from cotenant.agent.gpus.probe_results import AnyWatchLine, Began, ProbeResult, XidSeen
 from cotenant.agent.gpus.watchers import Timing, Watchers
 from cotenant.agent.gpus.xid import KERNEL_LOG
@@ -46,7 +46,8 @@ from cotenant.controller.domain import Device, DeviceId
 MARKS: Final = "devices.json"
 FRESH_S: Final = 600.0
 """At least so often it writes the counters that reveal a reset in the agent's absence."""
-_TURN_S: Final = 0.01
+PATIENCE_S: Final = 60.0
+"""Tearing a large context down takes seconds; a minute is a fault."""
 
 Log = Callable[[str], None]
 Post = Callable[[GpuFault | EnergyRead | TroubleNoticed | UnusedGpus], None]
@@ -93,9 +94,11 @@ class GpuWatch:
         """When the file is written again, whatever has happened."""
         self._instances = frozenset(d.local for d in devices if d.parent)
         """Of MIG: what their GPU's energy counter says is not theirs alone."""
-        self._waits = Waits(patience_s)
-        self._waiting: dict[AttemptKey, asyncio.Future[dict[str, str]]] = {}
-
+        self._patience_s = patience_s
+        self._ended: set[AttemptKey] = set()
+        """Attempts that wait for the memory of their devices."""
+        self._news = asyncio.Event()
+        """Set, and replaced, when something was heard."""
         self._attempts = attempts
         self._kernel_log = kernel_log
         self._timing = timing if timing is not None else Timing()
@@ -106,7 +109,6 @@ class GpuWatch:
             self._command,
             heard=self._heard,
             unanswered=self._note_silence,
-            log=lambda text: self._log(text),
             timing=self._timing,
         )
         self._post: Post = lambda event: None
@@ -128,22 +130,16 @@ class GpuWatch:
         if self.health.uuids:
             self._watchers.start(self.health.uuids)
 
-    def _command(self, uuids: Sequence[str]) -> list[str]:
+    def _command(self, uuid: str) -> list[str]:
         assert self._look_around is not None
         mps_runtime = self._look_around()[0].mps_runtime
-        read = {past.uuid: past.record for past in self.health.pasts}
+        read = self.health.record(uuid)
         return [
-            *(sys.executable, "-m", "cotenant.agent.gpus.nvml_watch"),
+            *(sys.executable, "-m", "cotenant.agent.gpus.nvml_watch", "--gpu", uuid),
             *("--attempts", str(self._attempts), "--period-s", str(self._timing.probe_s)),
             *("--kernel-log", self._kernel_log),
             *(("--mps-runtime", mps_runtime) if mps_runtime else ()),
-            *(word for uuid in uuids for word in ("--gpu", uuid)),
-            *(
-                word
-                for uuid in uuids
-                if read[uuid] is not None
-                for word in ("--read", f"{uuid}={read[uuid]}")
-            ),
+            *(("--read", str(read)) if read is not None else ()),
         ]
 
     def close(self) -> None:
@@ -188,30 +184,28 @@ class GpuWatch:
         known = [uuid for uuid in uuids if uuid in self.health.uuids]
         if not known:
             return {}
-        answer: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
-        self._waiting[key] = answer
-        until_s = self._waits.add(key, known, since_s=now_s())
+        since_s = now_s()
+        until_s = since_s + self._patience_s
+        self._ended.add(key)
         self._watchers.probe_now()
         try:
-            self._answer()
-            while not answer.done():
-                await asyncio.wait([answer], timeout=max(until_s - now_s(), _TURN_S))
-                self._answer()
-            return answer.result()
+            while left := self.health.not_free(known, since_s, self._ended):
+                wait_s = until_s - now_s()
+                if wait_s <= 0.0:
+                    self._refresh()
+                    self.health.not_given_back(key, left, now_s())
+                    self._tell()
+                    break
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), wait_s)
+            return left
         finally:
-            self._waiting.pop(key, None)
+            self._ended.discard(key)
 
     def _answer(self) -> None:
-        """Answers the waits that are over; after the faults of what was heard last."""
-        self._waits.give_up(self.health.lost)
-        for key, held in self._waits.take_ended(now_s()).items():
-            if held:
-                self._refresh()
-                self.health.not_given_back(key, held, now_s())
-                self._tell()
-            answer = self._waiting.get(key)
-            if answer is not None and not answer.done():
-                answer.set_result(held)
+        """Has those who wait look again; after the faults of what was heard last."""
+        self._news.set()
+        self._news = asyncio.Event()
 
     # --- From the watchers -------------------------------------------------------------------------
 
@@ -221,20 +215,14 @@ class GpuWatch:
         match line:
             case ProbeResult(uuid=uuid) if uuid in self.health.uuids:
                 faults = self.health.note_probe(line, now_s())
-                self.health.update_waits(line, self._waits)
                 if line.energy_mj is not None and uuid not in self._instances:
                     self._post(EnergyRead(uuid=uuid, counter_mj=line.energy_mj))
             case XidSeen(uuid=uuid, xid=xid, pid=pid):
                 process = f" (process {pid})" if pid is not None else ""
                 self._log(f"{self._names.get(uuid, uuid)}: Xid {xid}{process}")
                 faults = self.health.xid(line, now_s())
-            case Began(events=events, kernel_log=kernel_log, missed=missed):
-                if not events and not kernel_log:
-                    self._log("neither NVML nor the kernel's log tells of Xids here: counters are watched")
-                if missed:
-                    self._log(
-                        "the kernel's log does not reach back to where it was read: Xids may be missing"
-                    )
+            case Began():
+                self._note_beginning(line)
             case _:
                 pass
         # Take the device out before reporting the end of its jobs, so that no new job is placed there
@@ -248,9 +236,19 @@ class GpuWatch:
             self._write()
         self._answer()
 
-    def _note_silence(self, uuids: tuple[str, ...], why: str) -> None:
+    def _note_beginning(self, line: Began) -> None:
+        name = self._names.get(line.uuid, line.uuid)
+        if not line.events and not line.kernel_log:
+            self._log(f"{name}: neither NVML nor the kernel's log tells of Xids: its counters are watched")
+        if line.missed:
+            self._log(
+                f"{name}: the kernel's log does not reach back to where it was read: Xids may be missing"
+            )
+
+    def _note_silence(self, uuid: str, why: str) -> None:
+        self._log(f"{self._names[uuid]}: {why}")
         self._refresh()
-        self.health.note_silence(uuids, why, now_s())
+        self.health.note_silence(uuid, why, now_s())
         self._tell()
         self._answer()
 

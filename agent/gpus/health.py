@@ -17,7 +17,6 @@ import msgspec
 from cotenant.agent.daemon.core import AttemptKey, GpuFault
 from cotenant.agent.gpus.causes import CAUSES, Gpu, News, Proof
 from cotenant.agent.gpus.device_file import RENEWED, Mark, Past, renew
-from cotenant.agent.gpus.held_memory import Waits
 from cotenant.agent.gpus.probe_results import ProbeResult, XidSeen
 from cotenant.agent.gpus.xid import meaning
 from cotenant.controller.domain import DeviceState
@@ -28,13 +27,13 @@ PIDS_KEPT: Final = 256
 USE_AFTER_S: Final = 60.0
 """So long after its first step a job that uses its GPUs has been seen there."""
 NOT_GIVEN: Final = (
-    "this job uses {}, which it was not given: it holds {}; a script must not set CUDA_VISIBLE_DEVICES, nor number "
-    "devices as the host does"
+    "this job uses {}, which it was not given: it holds {}; a script must not set CUDA_VISIBLE_DEVICES, nor "
+    "number devices as the host does"
 )
-INTRUDER: Final = "job {} uses {} as well without holding it: what that costs this job is no fault of its own"
+INTRUDER: Final = "job {} uses {} as well without holding it: what that costs this job is not its own fault"
 UNUSED: Final = (
-    "this job holds {} and computes on no GPU: see why it takes the CPU (torch.cuda.is_available()), or ask for "
-    "no GPU"
+    "this job holds {} and computes on no GPU: see why it takes the CPU (torch.cuda.is_available()), or ask "
+    "for no GPU"
 )
 _AMOUNT: Final = re.compile(r"\d+(?= MiB)")
 
@@ -195,9 +194,9 @@ class Health:
         found = {self._owners[pid] for pid in fault.culprit_pids if pid in self._owners}
         return msgspec.structs.replace(fault, culprits=tuple(sorted({*fault.culprits, *found})))
 
-    def note_silence(self, uuids: Iterable[str], why: str, now_s: float) -> None:
-        """A question about these was not answered."""
-        for gpu in self._known(uuids):
+    def note_silence(self, uuid: str, why: str, now_s: float) -> None:
+        """A question about it was not answered."""
+        for gpu in self._known([uuid]):
             gpu.was_silent = True
             self._learn(gpu, News(silence=why), now_s)
 
@@ -273,9 +272,12 @@ class Health:
             if "lost" in gpu.marks and (gpu.probe is not None or gpu.was_silent)
         )
 
-    def update_waits(self, probe: ProbeResult, waits: Waits) -> None:
-        gpu = self._gpus[probe.uuid]
-        waits.update(probe, gpu.reserve_mib, gpu.live, gpu.elsewhere)
+    def not_free(self, uuids: Iterable[str], since_s: float, ended: Collection[AttemptKey]) -> dict[str, str]:
+        """By UUID why devices that ended attempts had do not have their memory back, by probes begun at
+        `since_s` or later. A lost GPU is not waited for: it is not given out anyway."""
+        gone, lost = frozenset(ended), self.lost
+        waited = {uuid: self._gpus[uuid].why_not_free(since_s, gone) for uuid in uuids if uuid not in lost}
+        return {uuid: why for uuid, why in waited.items() if why}
 
     def is_used(self, uuid: str) -> bool:
         """Whether any process computes there, as the last probe has it."""
@@ -293,6 +295,10 @@ class Health:
     @property
     def pasts(self) -> tuple[Past, ...]:
         return tuple(gpu.past for gpu in self._gpus.values())
+
+    def record(self, uuid: str) -> int | None:
+        """The last record of the kernel's log that was dealt with for a device."""
+        return self._gpus[uuid].past.record
 
     def conditions(self) -> dict[str, DeviceCondition]:
         """Returns the conditions of the GPUs by UUID, as of the last `settle`. A note keeps its words while

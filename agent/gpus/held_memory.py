@@ -1,4 +1,4 @@
-"""Memory of a device that should be free: who holds it, and the waits of ended attempts for it. Pure.
+"""Memory of a device that should be free, and who holds it. Pure.
 
 A device goes back into the ledger only when its memory does, and only after its watcher has probed it anew: a
 probe comes after all errors that the watcher knew of by then, so an end that has waited for one is told in
@@ -10,7 +10,7 @@ that should be gone is proof.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -20,9 +20,6 @@ from cotenant.agent.gpus.probe_results import ProbeResult, Process
 from cotenant.controller.domain import HELD_MIB_MIN
 
 HOLDERS_NAMED: Final = 3
-PATIENCE_S: Final = 60.0
-"""Tearing a large context down takes seconds; a minute is a fault."""
-UNASKED: Final = "its memory is unknown: NVML gave no answer"
 _DEAD: Final = {"Z": "a zombie, its context still open", "X": "dead, its context still open"}
 """By the letter of a process's state."""
 
@@ -83,60 +80,3 @@ def _why_gone(process: Process, here: Collection[AttemptKey], *, may_hide: bool)
 
 def _name(process: Process) -> str:
     return f" ({process.owner.command})" if process.owner.command else ""
-
-
-class MemoryWait:
-    """The wait for the memory of one ended attempt's devices."""
-
-    def __init__(self, uuids: Iterable[str], since_s: float, until_s: float) -> None:
-        self.since_s, self.until_s = since_s, until_s
-        self.left = dict.fromkeys(uuids, UNASKED)
-        """Devices that are not known to be free -> why."""
-
-
-class Waits:
-    """Attempts that have ended, and the devices whose memory they wait for."""
-
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        self._patience_s = patience_s
-        self._waits: dict[AttemptKey, MemoryWait] = {}
-
-    def add(self, key: AttemptKey, uuids: Iterable[str], *, since_s: float) -> float:
-        """Only probes that were begun at `since_s` or later count. Returns when the wait ends at last."""
-        wait = self._waits[key] = MemoryWait(uuids, since_s, since_s + self._patience_s)
-        return wait.until_s
-
-    def update(
-        self,
-        probe: ProbeResult,
-        reserve_mib: int | None,
-        live: Collection[AttemptKey],
-        elsewhere: Collection[AttemptKey] = (),
-    ) -> None:
-        """Updates the waits for a GPU by a probe of it; the other arguments are those of `who_holds`.
-        Attempts that wait here have ended, and count in neither."""
-        stay, others = ({key for key in keys if key not in self._waits} for keys in (live, elsewhere))
-        for wait in self._waits.values():
-            if probe.uuid not in wait.left or probe.at_s < wait.since_s:
-                continue
-            if probe.code:
-                wait.left[probe.uuid] = f"its memory cannot be asked for: {probe.problem}"
-            elif (held := who_holds(probe, reserve_mib, stay, others)) is not None:
-                wait.left[probe.uuid] = held.text
-            else:
-                del wait.left[probe.uuid]
-
-    def give_up(self, uuids: Collection[str]) -> None:
-        """The memory of a lost GPU is not waited for: it is not given out anyway."""
-        for wait in self._waits.values():
-            for uuid in uuids:
-                wait.left.pop(uuid, None)
-
-    def take_ended(self, now_s: float) -> dict[AttemptKey, dict[str, str]]:
-        """Waits that have ended, each returned once: by UUID who holds a device; empty: they are all free."""
-        found = {
-            key: wait.left for key, wait in self._waits.items() if not wait.left or now_s >= wait.until_s
-        }
-        for key in found:
-            del self._waits[key]
-        return found

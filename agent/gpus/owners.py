@@ -43,11 +43,11 @@ _ANCESTORS_MAX: Final = 64
 class Owners:
     """Remembers what it found out: a process keeps its owner, and asking costs time."""
 
-    def __init__(self, attempts: Path, mps_runtime: str = "") -> None:
+    def __init__(self, attempts: Path, mps_runtime: str = "", agent_pid: int | None = None) -> None:
         """Prepares to tell whose processes are. `mps_runtime`: below it live our MPS daemons; empty = we have
-        none."""
+        none. `agent_pid`: our agent's, a child of which that is no job's tries CUDA."""
         self._attempts = attempts
-        self._mps_runtime = mps_runtime
+        self._mps_runtime, self._agent_pid = mps_runtime, agent_pid
         self._known: dict[tuple[int, int], ProcessOwner] = {}
 
     def owner(self, pid: int) -> ProcessOwner:
@@ -68,7 +68,7 @@ class Owners:
         found = found or self._find_by_leader({session, *_ancestors(pid)}, start_ticks)
         if found is not None:
             return ProcessOwner(kind="attempt", user=user, command=command, job_id=found[0], attempt=found[1])
-        if (stat := stat_of(pid)) is not None and stat.parent == os.getppid():
+        if (stat := stat_of(pid)) is not None and stat.parent == self._agent_pid:
             return ProcessOwner(kind="agent", user=user, command=command)
         if _MPS_SERVER in command and self._is_our_mps(environment):
             return ProcessOwner(kind="mps", user=user, command=command)

@@ -57,12 +57,13 @@ class WatchLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="w"):
 class Began(WatchLine, frozen=True, kw_only=True, tag="began"):
     """Says that NVML answers; from now on events are heard."""
 
+    uuid: str
     events: bool
     """Xid events come from NVML."""
     kernel_log: bool
     """And from the kernel's log, which names the process as well."""
     missed: bool = False
-    """That log does not reach back to the last record that was known of one of the GPUs."""
+    """That log does not reach back to the last record that was known of the GPU."""
 
 
 class ProbeFailed(WatchLine, frozen=True, kw_only=True, tag="failed"):
@@ -70,12 +71,6 @@ class ProbeFailed(WatchLine, frozen=True, kw_only=True, tag="failed"):
 
     code: int
     problem: str
-
-
-class ProbeBegins(WatchLine, frozen=True, kw_only=True, tag="asking"):
-    """The next calls are about this GPU: if nothing follows, it is the one that hangs. Empty: about none."""
-
-    uuid: str
 
 
 class ProbeResult(WatchLine, frozen=True, kw_only=True, tag="look"):
@@ -122,4 +117,4 @@ class XidSeen(WatchLine, frozen=True, kw_only=True, tag="xid"):
     """It was there before its watcher began, and was never reported."""
 
 
-AnyWatchLine = Began | ProbeFailed | ProbeBegins | ProbeResult | XidSeen
+AnyWatchLine = Began | ProbeFailed | ProbeResult | XidSeen

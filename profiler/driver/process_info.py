@@ -19,12 +19,12 @@ HOST_NAMESPACE: Final = 0xEFFFFFFC
 """The inode of the first PID namespace, the same on every Linux (PROC_PID_INIT_INO in its proc_ns.h)."""
 
 BY_WINDOWS: Final = (
-    "under WSL2 Windows uses this GPU as well, and NVML names none of the processes: memory in use after a job does "
-    "not count as held, and agent.foreign=ignore offers the GPU in spite of processes that cannot be seen"
+    "under WSL2 Windows uses this GPU as well, and NVML does not say whose a process is: memory in use after "
+    "a job does not count as held, and agent.foreign=ignore offers the GPU whoever computes there"
 )
 BY_KERNEL: Final = (
-    "the kernel has pages in this GPU's memory, which no list names: memory in use after a job does not count as "
-    "held; the driver's option NVreg_CoherentGPUMemoryMode=driver keeps them out"
+    "the kernel has pages of its own in this GPU's memory: memory in use after a job does not count as held; "
+    "with the driver's option NVreg_CoherentGPUMemoryMode=driver it would have none"
 )
 
 
@@ -43,7 +43,7 @@ def unlisted_users(gpus: Iterable[GpuFacts], root: Path = Path("/")) -> dict[str
     module: GH200, GB200), the kernel.
     """
     is_wsl = "microsoft" in _read(root / "proc/sys/kernel/osrelease").lower()
-    found = {}
+    found: dict[str, str] = {}
     for gpu in gpus:
         place = f"proc/driver/nvidia/gpus/{gpu.bus.lower()[-len('0000:00:00.0') :]}/numa_status"
         why = BY_WINDOWS if is_wsl else BY_KERNEL if "online" in _read(root / place).lower().split() else ""

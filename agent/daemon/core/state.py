@@ -43,8 +43,8 @@ from cotenant.agent.daemon.core.edge import (
     StatusCame,
     SupervisorGone,
     TroubleNoticed,
-    UnusedGpus,
     Trust,
+    UnusedGpus,
 )
 from cotenant.agent.daemon.core.following import Following
 from cotenant.agent.daemon.core.memory import AgentMemory

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.daemon.core import Attempt, AttemptKey, EnergyRead, GpuFault
+from cotenant.agent.daemon.core import Attempt, AttemptKey, EnergyRead, GpuFault, TroubleNoticed, UnusedGpus
+from cotenant.agent.gpus.causes import UNASKED
 from cotenant.agent.gpus.device_file import DeviceFile, Mark, Past
 from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch, offer_devices
 from cotenant.agent.gpus.health import DeviceCondition
-from cotenant.agent.gpus.held_memory import UNASKED
 from cotenant.agent.gpus.owners import Owners
 from cotenant.agent.gpus.probe_results import AnyWatchLine, ProbeResult, XidSeen
 from cotenant.agent.gpus.watchers import Timing, Watchers
@@ -54,22 +54,19 @@ class Ears:
     def __init__(self, tmp_path: Path, *, log: str = "/dev/null", program: Sequence[str] = ()) -> None:
         self._program = program
         self.lines: list[AnyWatchLine] = []
-        self.unanswered: list[tuple[tuple[str, ...], str]] = []
-        self.said: list[str] = []
+        self.unanswered: list[tuple[str, str]] = []
         self._options = ["--period-s", "0.1", "--attempts", str(tmp_path / "none"), "--kernel-log", log]
         self.watchers = Watchers(
             self.command,
             heard=self.lines.append,
-            unanswered=lambda uuids, why: self.unanswered.append((uuids, why)),
-            log=self.said.append,
+            unanswered=lambda uuid, why: self.unanswered.append((uuid, why)),
             timing=QUICK,
         )
 
-    def command(self, uuids: Any) -> list[str]:
+    def command(self, uuid: str) -> list[str]:
         if self._program:
             return list(self._program)
-        named = [word for uuid in uuids for word in ("--gpu", uuid)]
-        return [sys.executable, "-m", "cotenant.agent.gpus.nvml_watch", *self._options, *named]
+        return [sys.executable, "-m", "cotenant.agent.gpus.nvml_watch", *self._options, "--gpu", uuid]
 
     def probes(self, uuid: str) -> list[ProbeResult]:
         return [line for line in self.lines if isinstance(line, ProbeResult) and line.uuid == uuid]
@@ -84,8 +81,8 @@ class Ears:
 def test_a_watcher_tells_of_memory_processes_and_xids(gpus: MockGpus, tmp_path: Path) -> None:
     """From NVML's events, and from the kernel's log, which knows the process."""
     log = tmp_path / "kmsg"
-    os.mkfifo(log)
-    writer = os.open(log, os.O_RDWR)
+    log.touch()
+    writer = os.open(log, os.O_WRONLY | os.O_APPEND)
 
     async def story() -> None:
         ears = Ears(tmp_path, log=str(log))
@@ -119,8 +116,8 @@ def test_a_watcher_tells_of_memory_processes_and_xids(gpus: MockGpus, tmp_path: 
 
 def test_of_a_mig_instance_memory_is_its_own_and_errors_are_its_gpus(gpus: MockGpus, tmp_path: Path) -> None:
     log = tmp_path / "kmsg"
-    os.mkfifo(log)
-    writer = os.open(log, os.O_RDWR)
+    log.touch()
+    writer = os.open(log, os.O_WRONLY | os.O_APPEND)
     gpus.say("gpu 1 mig 1", "gpu 1 instance MIG-77aa part", "gpu 1 instance MIG-78aa part", "gpu 1 ecc 3")
     (tmp_path / "claims").mkdir()
     (tmp_path / "claims" / f"MIG-78aa.{os.getpid()}.4000").write_text("C")
@@ -170,8 +167,7 @@ def test_a_gpu_that_hangs_takes_nobody_with_it(gpus: MockGpus, tmp_path: Path) -
         ears.watchers.start((ONE, TWO))
         await until(lambda: ears.probes(ONE) and ears.probes(TWO))
         gpus.say("hang nvmlDeviceGetMemoryInfo 1")
-        # On a busy machine a watcher of both may have been called silent before.
-        await until(lambda: ((TWO,), "NVML does not answer when it is asked about it") in ears.unanswered)
+        await until(lambda: (TWO, "NVML does not answer when it is asked about it") in ears.unanswered)
         seen = len(ears.probes(ONE))
         await until(lambda: len(ears.probes(ONE)) > seen + 2)
         gpus.unsay("hang")
@@ -218,7 +214,7 @@ def test_a_watcher_that_talks_nonsense_is_ended(tmp_path: Path) -> None:
         ears = Ears(tmp_path, program=("/bin/sh", "-c", "echo hello; exec sleep 1000"))
         ears.watchers.start((ONE,))
         await until(lambda: ears.unanswered)
-        assert ears.unanswered[0] == ((ONE,), "its watcher talks nonsense")
+        assert ears.unanswered[0] == (ONE, "its watcher talks nonsense")
         ears.watchers.close()
 
     asyncio.run(story())
@@ -294,6 +290,7 @@ class Agent:
     ) -> None:
         self.faults: list[GpuFault] = []
         self.counters: dict[str, int] = {}
+        self.troubles: list[tuple[str, str]] = []
         self.said: list[str] = []
         self.running: list[Attempt] = []
         found = [
@@ -321,10 +318,12 @@ class Agent:
             log=self.said.append,
         )
 
-    def _take(self, said: GpuFault | EnergyRead) -> None:
+    def _take(self, said: GpuFault | EnergyRead | TroubleNoticed | UnusedGpus) -> None:
         if isinstance(said, GpuFault):
             self.faults.append(said)
-        else:
+        elif isinstance(said, TroubleNoticed):
+            self.troubles.append((said.job_id, said.what))
+        elif isinstance(said, EnergyRead):
             self.counters[said.uuid] = said.counter_mj
 
     def probed(self, uuid: str) -> bool:
@@ -587,7 +586,7 @@ def test_an_agent_that_dies_between_the_mark_and_the_news_tells_it_again(
         await until(lambda: agent.probed(ONE))
         agent.watch._write()
 
-        def die(said: GpuFault | EnergyRead) -> None:
+        def die(said: object) -> None:
             raise Killed
 
         agent.watch._post = die

@@ -258,7 +258,7 @@ def test_a_suspect_comes_back_when_it_has_been_quiet() -> None:
 def test_a_suspect_that_does_not_answer_stays_one() -> None:
     host = Host()
     host.probe()
-    host.health.note_silence([ONE], "it hangs", host.now_s)
+    host.health.note_silence(ONE, "it hangs", host.now_s)
     host.now_s += 10 * QUIET_S["hung"]
     assert host.condition() == DeviceCondition(state="suspect", note="suspect: it hangs")
     assert host.probe() == DeviceCondition(), "it answers, and it has been quiet for long"
@@ -297,7 +297,7 @@ def test_more_uncorrectable_errors_drain_a_device_without_any_xid() -> None:
 
 
 RESETS: list[tuple[dict[str, Any], bool]] = [
-    ({"energy_mj": 5, "ecc_uncorrected": 0}, True),
+    ({"energy_mj": 5, "ecc_uncorrected": 0, "remap_pending": False}, True),
     ({"energy_mj": 5, "remap_pending": False}, True),
     ({"ecc_uncorrected": 0, "remap_pending": False}, True),
     ({"energy_mj": 999_999}, False),  # Without persistence mode it begins anew by itself.
@@ -331,7 +331,7 @@ def test_a_watcher_that_was_killed_is_no_proof_of_a_reset() -> None:
     host = Host()
     host.probe(energy_mj=1000)
     host.xid(48)
-    host.health.note_silence([ONE], "its watcher ended", host.now_s)
+    host.health.note_silence(ONE, "its watcher ended", host.now_s)
     assert host.probe(energy_mj=1100).state == "draining"
 
 
@@ -501,7 +501,7 @@ def test_a_device_that_is_not_ok_is_not_offered_and_one_that_is_lost_stays_so_wh
             assert before != "lost" or host.condition().state == "lost" or was_silent
         elif kind == "hang":
             silent = True
-            host.health.note_silence([ONE], "hangs", host.now_s)
+            host.health.note_silence(ONE, "hangs", host.now_s)
         elif kind == "restart":
             known = host.condition()
             host = restarted(host)
