@@ -133,7 +133,7 @@ def test_of_a_mig_instance_memory_is_its_own_and_errors_are_its_gpus(gpus: MockG
         gpus.say("xid 1 31 2")
         await until(lambda: ears.xids() == [("MIG-78aa", 31, None)])
         gpus.say("xid 1 48")
-        await until(lambda: ears.xids()[1:] == [("MIG-77aa", 48, None), ("MIG-78aa", 48, None)])
+        await until(lambda: sorted(ears.xids()[1:]) == [("MIG-77aa", 48, None), ("MIG-78aa", 48, None)])
         os.write(writer, b"4,1,2,-;NVRM: Xid (PCI:0000:02:00 GPU-I:01 GPU-CI:00): 13, pid=77, name=python\n")
         await until(lambda: ears.xids()[3:] == [("MIG-77aa", 13, 77)])
         gpus.unsay("gpu 1 instance MIG-77aa")  # The other one moves to its place.
@@ -190,6 +190,38 @@ def test_a_gpu_that_is_lost_is_let_go_and_asked_anew(gpus: MockGpus, tmp_path: P
         await until(lambda: ears.probes(TWO)[-1].code == 0)
         seen = len(ears.probes(ONE))
         await until(lambda: len(ears.probes(ONE)) > seen)
+        ears.watchers.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("code", [3, 15, 999])
+def test_where_nvml_refuses_to_wait_for_events_each_gpu_is_looked_at_all_the_same(
+    gpus: MockGpus, tmp_path: Path, code: int
+) -> None:
+    """As it does for all of them where one is lost."""
+
+    async def story() -> None:
+        ears = Ears(tmp_path)
+        gpus.say(f"fail nvmlEventSetWait_v2 {code}", "gpu 1 rc 15")
+        ears.watchers.start((ONE, TWO))
+        await until(lambda: len(ears.probes(ONE)) > 3 and ears.probes(TWO))
+        assert {probe.code for probe in ears.probes(ONE)} == {0}
+        assert {probe.code for probe in ears.probes(TWO)} == {15}
+        assert ears.unanswered == []
+        ears.watchers.close()
+
+    asyncio.run(story())
+
+
+def test_a_list_that_the_driver_does_not_have_is_missing_and_no_fault(gpus: MockGpus, tmp_path: Path) -> None:
+    async def story() -> None:
+        ears = Ears(tmp_path)
+        gpus.say("fail nvmlDeviceGetGraphicsRunningProcesses_v3 3", f"process 0 {os.getpid()} 4000 C")
+        ears.watchers.start((ONE,))
+        await until(lambda: len(ears.probes(ONE)) > 2)
+        for probe in ears.probes(ONE):
+            assert (probe.code, probe.unlisted, len(probe.processes)) == (0, ("drawing",), 1)
         ears.watchers.close()
 
     asyncio.run(story())
@@ -447,6 +479,34 @@ def test_a_watcher_that_hangs_bounds_the_wait_and_a_lost_gpu_ends_it(gpus: MockG
         assert await agent.watch.given_back(KEY, (TWO,)) in ({}, {TWO: UNASKED})
         await until(lambda: agent.watch.conditions()[TWO].state == "lost")
         assert await agent.watch.given_back(KEY, (TWO,)) == {}, "nobody waits for what is lost"
+        agent.watch.close()
+
+    asyncio.run(story())
+
+
+def test_a_job_on_another_gpu_than_its_own_is_told_so_once_and_so_is_its_neighbour(
+    gpus: MockGpus, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        agent = Agent(tmp_path)
+        agent.running = [
+            Attempt(
+                job_id=JobId(job), attempt=AttemptNo(1), command_id=CommandId(1), devices=(gpu.device_id,)
+            )
+            for job, gpu in zip("78", agent.devices, strict=True)
+        ]
+        agent.start()
+        await until(lambda: agent.probed(ONE))
+        gpus.say(f"process 1 {os.getpid()} 20000 C", "gpu 1 used 20600")
+        (folder := attempt_folder(tmp_path, "7", 1)).mkdir()
+        leader = msgspec.structs.replace(own_identity(), pid=os.getsid(0), start_ticks=0)
+        (folder / SUPERVISOR).write_bytes(msgspec.json.encode(leader))
+        name = agent.devices[0].device_id.rpartition("/")[2]
+        await until(lambda: agent.note(TWO) == f"job 7 uses it and holds {name}")
+        seen = agent.watch.health._gpus[TWO].probed_s
+        await until(lambda: agent.watch.health._gpus[TWO].probed_s > seen)
+        assert sorted(job for job, _ in agent.troubles) == ["7", "8"]
+        assert agent.watch.conditions()[TWO].state == "ok"
         agent.watch.close()
 
     asyncio.run(story())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cotenant.agent.daemon.core import AttemptKey, GpuFault
 from cotenant.agent.gpus.causes import CAUSES, LEAVE_GRACE_S
 from cotenant.agent.gpus.device_file import DeviceFile, recall
-from cotenant.agent.gpus.health import DeviceCondition, Health
+from cotenant.agent.gpus.health import USE_AFTER_S, DeviceCondition, Health
 from cotenant.agent.gpus.probe_results import ProbeResult, Process, ProcessOwner, XidSeen
 from cotenant.agent.gpus.xid import ROWS, meaning
 from cotenant.controller.domain import AttemptNo, JobId
@@ -39,7 +39,9 @@ class Host:
     """Two GPUs and a clock."""
 
     def __init__(self, **options: Any) -> None:
+        options = {"names": {ONE: "gpu-1", TWO: "gpu-2"}} | options
         self.health = Health({ONE: 600, TWO: 600}, **options)
+        self.stepping: tuple[AttemptKey, ...] = ()
         self.now_s = 1000.0
         self.faults: list[GpuFault] = []
         self.live: dict[str, frozenset[AttemptKey]] = {}
@@ -47,7 +49,7 @@ class Host:
 
     def probe(self, *processes: Process, uuid: str = ONE, **facts: Any) -> DeviceCondition:
         self.now_s += 2.0
-        self.health.surroundings(self.live, self.mps, self.now_s)
+        self.health.surroundings(self.live, self.mps, self.now_s, self.stepping)
         used = 600 + sum(p.used_mib or 0 for p in processes)
         plain = ProbeResult(uuid=uuid, used_mib=used, processes=processes)
         self.faults = self.health.note_probe(msgspec.structs.replace(plain, **facts), self.now_s)
@@ -58,6 +60,10 @@ class Host:
         self.health.surroundings(self.live, self.mps, self.now_s)
         self.faults = self.health.xid(XidSeen(uuid=ONE, xid=number, pid=pid, recovery=recovery), self.now_s)
         return self.condition()
+
+    def complaints(self) -> dict[str, str]:
+        """By job."""
+        return {key[0]: what for key, what in self.health.complaints(self.now_s)}
 
     def condition(self, uuid: str = ONE) -> DeviceCondition:
         self.health.settle(self.now_s)
@@ -139,6 +145,69 @@ def test_memory_that_nobody_owns_up_to_is_held_until_it_is_free() -> None:
     note = "9000 MiB are still held by no process that can be seen here"
     assert host.probe(used_mib=9600) == DeviceCondition(note=note, held=True)
     assert host.probe() == DeviceCondition()
+
+
+# --- Jobs on GPUs that are not theirs, and jobs on none --------------------------------------------
+
+
+def test_a_job_on_a_gpu_that_it_was_not_given_is_named_and_no_neighbour_pays() -> None:
+    host = Host()
+    host.live = {TWO: frozenset({JOB}), ONE: frozenset({OTHER})}
+    note = "job 7 uses it and holds gpu-2"
+    looks = [host.probe(process(1, 20_000, of=JOB), process(2, of=OTHER)) for _ in range(4)]
+    assert looks == [DeviceCondition(note=note)] * 4, (
+        "nobody is put beside it, nothing is wrong with the device"
+    )
+    assert host.probe(uuid=TWO) == DeviceCondition()
+    assert host.complaints()["7"].startswith("this job uses gpu-1, which it was not given: it holds gpu-2")
+    assert host.complaints()["8"].startswith("job 7 uses gpu-1 as well without holding it")
+    host.xid(31, pid=1)
+    assert host.faults[0].culprits == (JOB,), "what breaks there by that process is that job's"
+    host.xid(31)
+    assert host.faults[0].strangers, "and where nobody knows whose it was, its co-tenant was not alone"
+    assert host.health.not_free([ONE], 0.0, {OTHER}) == {ONE: HELD_BY_TWO}, (
+        "its own, not the other's 20000 MiB"
+    )
+    host.live = {ONE: frozenset({OTHER})}
+    host.now_s += LEAVE_GRACE_S
+    assert host.probe(process(1, 20_000, of=JOB)).note.endswith("of a job that has ended")
+    assert host.complaints() == {}
+
+
+HELD_BY_TWO = "1000 MiB are still held by process 2 (python x.py), of a job that has ended"
+
+
+def test_strangers_are_ignored_and_so_is_a_job_that_was_given_another_gpu() -> None:
+    host = Host(foreign="ignore")
+    host.live = {TWO: frozenset({JOB})}
+    assert host.probe(process(1, of=JOB)) == DeviceCondition()
+    assert host.complaints().keys() == {"7"}, "it is told all the same"
+
+
+def test_a_job_that_makes_steps_and_computes_on_no_gpu_is_told_and_counts_as_not_using_them() -> None:
+    host = Host()
+    host.live, host.stepping = {ONE: frozenset({JOB})}, (JOB,)
+    host.probe()
+    assert host.health.unused(host.now_s) == set(), "it may be about to"
+    host.now_s += USE_AFTER_S
+    host.probe()
+    assert host.health.unused(host.now_s) == {JOB}
+    assert host.complaints()["7"].startswith("this job holds gpu-1 and computes on no GPU")
+    may_use_it: list[dict[str, Any]] = [
+        {"processes": (process(1, of=JOB),)},
+        {"processes": (process(9, kind="hidden"),)},  # Another PID namespace.
+        {"processes": (process(9),)},  # A container that a daemon has started.
+        {"unlisted": ("computing",)},
+        {"code": 999, "problem": "no"},
+    ]
+    for facts in may_use_it:
+        host.probe(**facts)
+        assert host.health.unused(host.now_s) == set(), facts
+    host.probe(process(2, of=OTHER), msgspec.structs.replace(process(3), computes=False))
+    host.live |= {TWO: frozenset({OTHER})}
+    host.probe()
+    host.probe(process(1, of=JOB), uuid=TWO)
+    assert host.health.unused(host.now_s) == set(), "it computes, if in the wrong place"
 
 
 # --- Faults ----------------------------------------------------------------------------------------
@@ -418,6 +487,19 @@ def test_a_persons_word_is_kept_until_the_device_was_reset() -> None:
     assert again.probe(remap_pending=True, energy_mj=1001) == DeviceCondition()
     again.probe(remap_pending=True, energy_mj=5, ecc_uncorrected=0)
     assert again.probe(remap_pending=True, energy_mj=6).state == "draining"
+
+
+def test_a_file_that_has_one_state_of_a_device_and_no_cause_is_read() -> None:
+    old = {
+        "version": 1,
+        "boot_id": "b",
+        "marks": [{"uuid": ONE, "state": "draining", "why": "Xid 48", "since_s": 1.0, "quiet_s": 0.0}],
+        "pasts": [{"uuid": ONE, "counters": {"energy_mj": 5, "ecc_uncorrected": None}, "record": 7}],
+    }
+    kept = recall(msgspec.json.decode(msgspec.json.encode(old), type=DeviceFile), "b", 1000.0)
+    host = Host(marks=kept.marks, pasts=kept.pasts)
+    assert host.probe().note == "draining: Xid 48"
+    assert host.health.record(ONE) == 7
 
 
 def test_a_boot_forgets_suspects_and_has_the_others_show_that_they_work() -> None:
