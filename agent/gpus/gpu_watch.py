@@ -34,7 +34,7 @@ from cotenant.agent.daemon.core import (
 from cotenant.agent.gpus.device_file import DeviceFile, Mark, recall
 from cotenant.agent.gpus.health import DeviceCondition, Foreign, Health
 from cotenant.agent.gpus.probe_results import AnyWatchLine, Began, ProbeResult, XidSeen
-from cotenant.agent.gpus.watchers import Timing, Watchers
+from cotenant.agent.gpus.watchers import GpuWatcher, Timing
 from cotenant.agent.gpus.xid import KERNEL_LOG
 from cotenant.agent.host.devices import lock_names
 from cotenant.agent.host.facts import now_s
@@ -105,12 +105,7 @@ class GpuWatch:
         self._told: dict[str, DeviceCondition] = {}
         self._complaints: frozenset[tuple[AttemptKey, str]] = frozenset()
         self._unused: frozenset[AttemptKey] = frozenset()
-        self._watchers = Watchers(
-            self._command,
-            heard=self._heard,
-            unanswered=self._note_silence,
-            timing=self._timing,
-        )
+        self._watchers: list[GpuWatcher] = []
         self._post: Post = lambda event: None
         self._changed: Callable[[], None] = lambda: None
         self._look_around: Callable[[], tuple[AgentConfig, Sequence[Attempt]]] | None = None
@@ -127,8 +122,15 @@ class GpuWatch:
         device's condition has changed; `look_around` gives the agent's configuration and its running
         attempts."""
         self._post, self._changed, self._look_around, self._log = post, changed, look_around, log
-        if self.health.uuids:
-            self._watchers.start(self.health.uuids)
+        for uuid in self.health.uuids:
+            watcher = GpuWatcher(
+                uuid,
+                self._command,
+                timing=self._timing,
+                heard=self._heard,
+                unanswered=self._note_silence,
+            )
+            self._watchers.append(watcher)
 
     def _command(self, uuid: str) -> list[str]:
         assert self._look_around is not None
@@ -143,7 +145,10 @@ class GpuWatch:
         ]
 
     def close(self) -> None:
-        self._watchers.close()
+        for watcher in self._watchers:
+            watcher.close()
+        for watcher in self._watchers:
+            watcher.wait()
         if self.health.uuids:
             self._write()
 
@@ -187,7 +192,8 @@ class GpuWatch:
         since_s = now_s()
         until_s = since_s + self._patience_s
         self._ended.add(key)
-        self._watchers.probe_now()
+        for watcher in self._watchers:
+            watcher.probe_now()
         try:
             while left := self.health.not_free(known, since_s, self._ended):
                 wait_s = until_s - now_s()
@@ -274,16 +280,12 @@ class GpuWatch:
         config, running = self._look_around()
         local = {d.device_id: d.local for d in config.report.devices}
         mps = {d.local for d in config.report.devices if d.sharing == "mps"}
-        live: dict[str, set[AttemptKey]] = {}
+        held = {each.key: [local[d] for d in each.devices if d in local] for each in running}
         for attempt in running:
-            for device_id in attempt.devices:
-                if device_id in local:
-                    live.setdefault(local[device_id], set()).add(attempt.key)
-                    if attempt.mps:  # Also where its daemon is in trouble by now: its server need not be.
-                        mps.add(local[device_id])
-        here = {uuid: frozenset(keys) for uuid, keys in live.items()}
+            if attempt.mps:  # Also where its daemon is in trouble by now: its server need not be.
+                mps |= {*held[attempt.key]}
         stepping = [each.key for each in running if each.first_step and not each.mps]
-        self.health.surroundings(here, frozenset(mps), now_s(), stepping)
+        self.health.surroundings(held, mps, now_s(), stepping)
 
     # --- The disk ----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ longer than this process lives.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -78,9 +78,8 @@ class Health:
         self._conditions = dict.fromkeys(self._gpus, DeviceCondition())
         self._owners: dict[int, AttemptKey] = {}
         """Processes of our jobs that were seen on a GPU, the newest last."""
-        self._mps: frozenset[str] = frozenset()
-        self._where: dict[AttemptKey, list[str]] = {}
-        """The devices of each attempt that holds any."""
+        self._mps: Collection[str] = ()
+        self._held: Mapping[AttemptKey, Sequence[str]] = {}
         self._stepping_s: dict[AttemptKey, float] = {}
         """Since when attempts are known to make steps."""
 
@@ -88,24 +87,21 @@ class Health:
 
     def surroundings(
         self,
-        live: Mapping[str, frozenset[AttemptKey]],
-        mps: frozenset[str],
+        held: Mapping[AttemptKey, Sequence[str]],
+        mps: Collection[str],
         now_s: float,
         stepping: Collection[AttemptKey] = (),
     ) -> None:
-        """Which attempts hold which device, which devices are shared by way of MPS, and which attempts make
+        """Which devices each attempt holds, which devices are shared by way of MPS, and which attempts make
         steps and are no clients of MPS."""
-        self._where = {}
-        for uuid, keys in live.items():
-            for key in keys:
-                self._where.setdefault(key, []).append(uuid)
+        self._held = held
         for uuid, gpu in self._gpus.items():
-            now_live = live.get(uuid, frozenset())
+            now_live = frozenset(key for key, uuids in held.items() if uuid in uuids)
             if gpu.live - now_live:
                 gpu.left_s = now_s
             gpu.live = now_live
             gpu.came_s = {key: gpu.came_s.get(key, now_s) for key in now_live}
-            gpu.elsewhere = {key: self._names_of(key) for key in self._where if key not in now_live}
+            gpu.elsewhere = {key: self._names_of(key) for key in held if key not in now_live}
         self._mps = mps
         self._stepping_s = {key: self._stepping_s.get(key, now_s) for key in stepping}
 
@@ -329,7 +325,7 @@ class Health:
             if process.computes
         )
         return (
-            len(own) == len(self._where[key])
+            len(own) == len(self._held[key])
             and all(gpu.lists_all for gpu in own)
             and not any(may_be_its)
             and key not in {key for gpu in self._gpus.values() for key in gpu.attempts}
@@ -346,7 +342,7 @@ class Health:
         return frozenset(found)
 
     def _names_of(self, key: AttemptKey) -> str:
-        return ", ".join(self._names.get(uuid, uuid) for uuid in self._where.get(key, ()))
+        return ", ".join(self._names.get(uuid, uuid) for uuid in self._held.get(key, ()))
 
 
 def _condition_of(gpu: Gpu) -> DeviceCondition:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Final
 
@@ -53,6 +53,7 @@ class GpuWatcher:
         heard: Callable[[AnyWatchLine], None],
         unanswered: Callable[[str, str], None],
     ) -> None:
+        """`command(uuid)`: the program. `unanswered(uuid, why)`: a question about it was not answered."""
         self._uuid, self._command, self._timing = uuid, command, timing
         self._heard, self._unanswered = heard, unanswered
         self._loop = asyncio.get_running_loop()
@@ -84,15 +85,15 @@ class GpuWatcher:
             self._process.kill()
 
     def wait(self) -> None:
+        """Waits a moment for a child that was killed."""
         with suppress(subprocess.TimeoutExpired):
             if self._process is not None:
                 self._process.wait(self._timing.reap_s)
 
     @property
     def stuck(self) -> int | None:
-        """The child that was killed and is not gone."""
-        process = self._process
-        return None if process is None or process.poll() is not None else process.pid
+        """The child, if it is not gone."""
+        return None if self._process is None or self._process.poll() is not None else self._process.pid
 
     def _start(self) -> None:
         if self.stuck is not None:
@@ -157,44 +158,3 @@ class GpuWatcher:
         wait_s = min(self._timing.retry_s * 2**self._failures, self._timing.retry_s_max)
         self._failures = min(self._failures + 1, 16)
         self._alarm = self._loop.call_later(wait_s, self._start)
-
-
-class Watchers:
-    def __init__(
-        self,
-        command: Callable[[str], list[str]],
-        *,
-        heard: Callable[[AnyWatchLine], None],
-        unanswered: Callable[[str, str], None],
-        timing: Timing | None = None,
-    ) -> None:
-        """`command(uuid)`: the program that watches a GPU. `unanswered(uuid, why)`: a question about it was
-        not answered."""
-        self._command, self._heard, self._unanswered = command, heard, unanswered
-        self._timing = timing if timing is not None else Timing()
-        self._watchers: list[GpuWatcher] = []
-
-    def start(self, uuids: Iterable[str]) -> None:
-        self._watchers += [
-            GpuWatcher(
-                uuid, self._command, timing=self._timing, heard=self._heard, unanswered=self._unanswered
-            )
-            for uuid in uuids
-        ]
-
-    def probe_now(self) -> None:
-        """Do not wait for the next round of probes. A GPU without a watcher just now is probed later."""
-        for watcher in self._watchers:
-            watcher.probe_now()
-
-    def close(self) -> None:
-        """Kills all children of the watch."""
-        for watcher in self._watchers:
-            watcher.close()
-        for watcher in self._watchers:
-            watcher.wait()
-
-    @property
-    def stuck(self) -> tuple[int, ...]:
-        """Children that were killed and are not gone."""
-        return tuple(pid for watcher in self._watchers if (pid := watcher.stuck) is not None)

@@ -100,21 +100,11 @@ _TABLE: Final[tuple[tuple[str, Iterable[int], str], ...]] = (
     ("engine", (60, 68, 83, 84, 88, 89, 96, 97, 98), "video decoder error"),
     ("engine", (82, *range(99, 106)), "image decoder error"),
     ("engine", (86, 139), "optical flow engine error"),
-    ("note", (14, 106, 107), "a test message"),
-    ("note", (37, 38, 44, 66, 67), "an error that the driver's firmware has dealt with"),
-    # What is left of a process that was killed, or that another error has ended.
-    ("note", (45,), "clean-up after a process"),
-    ("note", (92, 121), "many corrected errors"),
-    ("note", (93,), "its information store was not written"),
-    # A program that reaches for a peer's memory in the wrong way gets an error of its own.
-    ("note", (108, 137), "a refused access over NVLink"),
-    ("note", (141,), "CUDA fast path error"),
-    ("note", (152, 153), "an error of an engine that data centre GPUs do not have"),
-    ("note", (157,), "a part of it could not be retired"),
-    ("note", (160, 161), "a memory channel is to be retired"),
-    ("note", (162, 163, 164, 165), "a change in its power smoothing"),
-    # Which memory Xid 48 was about.
-    ("note", (171, 172), "details of an uncorrectable memory error"),
+    # Test messages, errors that the firmware has dealt with (37 to 67), clean-up after a killed process (45),
+    # many corrected errors (92, 121), refused accesses over NVLink (108, 137), which fail in their program,
+    # retirements to come (157 to 161), power smoothing (162 to 165), details of Xid 48 (171, 172).
+    ("note", (14, 37, 38, 44, 45, 66, 67, 92, 93, 106, 107, 108, 121, 137, 141, 152, 153, 157), "a record"),
+    ("note", (*range(160, 166), 171, 172), "a record"),
     ("drain, all", (46,), "GPU stopped processing, and stays so"),
     ("drain, all", (48,), "uncorrectable memory error"),
     ("drain, all", (62,), "an internal controller has halted"),

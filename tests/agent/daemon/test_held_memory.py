@@ -152,8 +152,8 @@ def test_an_end_waits_for_what_the_job_left_behind_and_for_nobody_else(
     why: str,
 ) -> None:  # fmt: skip
     health = Health({"GPU-a": RESERVE_MIB, "GPU-b": RESERVE_MIB})
-    here = {"GPU-a": frozenset(live), "GPU-b": frozenset(elsewhere)}
-    health.surroundings(here, frozenset(), 99.0)
+    here, there = {key: ["GPU-a"] for key in live}, {key: ["GPU-b"] for key in elsewhere}
+    health.surroundings(here | there, (), 99.0)
     health.note_probe(seen, 103.0)
     assert health.not_free(["GPU-a"], 100.0, ended) == ({"GPU-a": why} if why else {}), name
 

@@ -20,7 +20,7 @@ from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch, offer_devices
 from cotenant.agent.gpus.health import DeviceCondition
 from cotenant.agent.gpus.owners import Owners
 from cotenant.agent.gpus.probe_results import AnyWatchLine, ProbeResult, XidSeen
-from cotenant.agent.gpus.watchers import Timing, Watchers
+from cotenant.agent.gpus.watchers import GpuWatcher, Timing
 from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.devices import cuda_devices
 from cotenant.agent.host.locks import DeviceLocks, LockFolders
@@ -56,12 +56,25 @@ class Ears:
         self.lines: list[AnyWatchLine] = []
         self.unanswered: list[tuple[str, str]] = []
         self._options = ["--period-s", "0.1", "--attempts", str(tmp_path / "none"), "--kernel-log", log]
-        self.watchers = Watchers(
-            self.command,
-            heard=self.lines.append,
-            unanswered=lambda uuid, why: self.unanswered.append((uuid, why)),
-            timing=QUICK,
-        )
+        self.watchers: list[GpuWatcher] = []
+
+    def start(self, *uuids: str) -> None:
+        self.watchers = [
+            GpuWatcher(
+                uuid,
+                self.command,
+                heard=self.lines.append,
+                unanswered=lambda uuid, why: self.unanswered.append((uuid, why)),
+                timing=QUICK,
+            )
+            for uuid in uuids
+        ]
+
+    def close(self) -> None:
+        for watcher in self.watchers:
+            watcher.close()
+            watcher.wait()
+        assert [watcher.stuck for watcher in self.watchers] == [None] * len(self.watchers)
 
     def command(self, uuid: str) -> list[str]:
         if self._program:
@@ -86,7 +99,7 @@ def test_a_watcher_tells_of_memory_processes_and_xids(gpus: MockGpus, tmp_path: 
 
     async def story() -> None:
         ears = Ears(tmp_path, log=str(log))
-        ears.watchers.start((ONE, TWO))
+        ears.start(ONE, TWO)
         await until(lambda: ears.probes(ONE) and ears.probes(TWO))
         gpus.say("gpu 0 used 5000", f"process 0 {os.getpid()} 4000 C", "gpu 1 ecc 3", "gpu 1 remap 0 0 1 0")
         await until(lambda: ears.probes(ONE)[-1].processes and ears.probes(TWO)[-1].remap_pending)
@@ -108,7 +121,7 @@ def test_a_watcher_tells_of_memory_processes_and_xids(gpus: MockGpus, tmp_path: 
         said = b"Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x1 (PF FLR) to 0x0 (None)"
         os.write(writer, b"4,2,3,-;NVRM: " + said + b"\n")
         await until(lambda: ears.recoveries()[1:] == [(ONE, 0)])
-        ears.watchers.close()
+        ears.close()
 
     asyncio.run(story())
     os.close(writer)
@@ -125,7 +138,7 @@ def test_of_a_mig_instance_memory_is_its_own_and_errors_are_its_gpus(gpus: MockG
 
     async def story() -> None:
         ears = Ears(tmp_path, log=str(log))
-        ears.watchers.start(("MIG-77aa", "MIG-78aa"))
+        ears.start("MIG-77aa", "MIG-78aa")
         await until(lambda: ears.probes("MIG-77aa") and ears.probes("MIG-78aa"))
         one, two = ears.probes("MIG-77aa")[-1], ears.probes("MIG-78aa")[-1]
         assert (one.used_mib, one.processes, one.ecc_uncorrected) == (20, (), 3)
@@ -139,7 +152,7 @@ def test_of_a_mig_instance_memory_is_its_own_and_errors_are_its_gpus(gpus: MockG
         gpus.unsay("gpu 1 instance MIG-77aa")  # The other one moves to its place.
         await until(lambda: ears.probes("MIG-77aa")[-1].code)
         assert ears.probes("MIG-77aa")[-1].problem.startswith("the MIG instance is gone: restart the agent")
-        ears.watchers.close()
+        ears.close()
 
     asyncio.run(story())
     os.close(writer)
@@ -148,7 +161,7 @@ def test_of_a_mig_instance_memory_is_its_own_and_errors_are_its_gpus(gpus: MockG
 def test_a_gpu_that_is_divided_while_it_is_watched_says_so(gpus: MockGpus, tmp_path: Path) -> None:
     async def story() -> None:
         ears = Ears(tmp_path)
-        ears.watchers.start((ONE, TWO))
+        ears.start(ONE, TWO)
         await until(lambda: ears.probes(TWO))
         gpus.say("gpu 1 mig 1")
         await until(lambda: ears.probes(TWO)[-1].code)
@@ -156,7 +169,7 @@ def test_a_gpu_that_is_divided_while_it_is_watched_says_so(gpus: MockGpus, tmp_p
         seen = len(ears.probes(ONE))
         await until(lambda: len(ears.probes(ONE)) > seen)
         assert not ears.probes(ONE)[-1].code
-        ears.watchers.close()
+        ears.close()
 
     asyncio.run(story())
 
@@ -164,7 +177,7 @@ def test_a_gpu_that_is_divided_while_it_is_watched_says_so(gpus: MockGpus, tmp_p
 def test_a_gpu_that_hangs_takes_nobody_with_it(gpus: MockGpus, tmp_path: Path) -> None:
     async def story() -> None:
         ears = Ears(tmp_path)
-        ears.watchers.start((ONE, TWO))
+        ears.start(ONE, TWO)
         await until(lambda: ears.probes(ONE) and ears.probes(TWO))
         gpus.say("hang nvmlDeviceGetMemoryInfo 1")
         await until(lambda: (TWO, "NVML does not answer when it is asked about it") in ears.unanswered)
@@ -173,8 +186,7 @@ def test_a_gpu_that_hangs_takes_nobody_with_it(gpus: MockGpus, tmp_path: Path) -
         gpus.unsay("hang")
         seen = len(ears.probes(TWO))
         await until(lambda: len(ears.probes(TWO)) > seen)
-        ears.watchers.close()
-        await until(lambda: ears.watchers.stuck == ())
+        ears.close()
 
     asyncio.run(story())
 
@@ -182,7 +194,7 @@ def test_a_gpu_that_hangs_takes_nobody_with_it(gpus: MockGpus, tmp_path: Path) -
 def test_a_gpu_that_is_lost_is_let_go_and_asked_anew(gpus: MockGpus, tmp_path: Path) -> None:
     async def story() -> None:
         ears = Ears(tmp_path)
-        ears.watchers.start((ONE, TWO))
+        ears.start(ONE, TWO)
         await until(lambda: ears.probes(ONE) and ears.probes(TWO))
         gpus.say("gpu 1 rc 15")
         await until(lambda: any(probe.code == 15 for probe in ears.probes(TWO)))
@@ -190,7 +202,7 @@ def test_a_gpu_that_is_lost_is_let_go_and_asked_anew(gpus: MockGpus, tmp_path: P
         await until(lambda: ears.probes(TWO)[-1].code == 0)
         seen = len(ears.probes(ONE))
         await until(lambda: len(ears.probes(ONE)) > seen)
-        ears.watchers.close()
+        ears.close()
 
     asyncio.run(story())
 
@@ -204,12 +216,12 @@ def test_where_nvml_refuses_to_wait_for_events_each_gpu_is_looked_at_all_the_sam
     async def story() -> None:
         ears = Ears(tmp_path)
         gpus.say(f"fail nvmlEventSetWait_v2 {code}", "gpu 1 rc 15")
-        ears.watchers.start((ONE, TWO))
+        ears.start(ONE, TWO)
         await until(lambda: len(ears.probes(ONE)) > 3 and ears.probes(TWO))
         assert {probe.code for probe in ears.probes(ONE)} == {0}
         assert {probe.code for probe in ears.probes(TWO)} == {15}
         assert ears.unanswered == []
-        ears.watchers.close()
+        ears.close()
 
     asyncio.run(story())
 
@@ -218,11 +230,11 @@ def test_a_list_that_the_driver_does_not_have_is_missing_and_no_fault(gpus: Mock
     async def story() -> None:
         ears = Ears(tmp_path)
         gpus.say("fail nvmlDeviceGetGraphicsRunningProcesses_v3 3", f"process 0 {os.getpid()} 4000 C")
-        ears.watchers.start((ONE,))
+        ears.start(ONE)
         await until(lambda: len(ears.probes(ONE)) > 2)
         for probe in ears.probes(ONE):
             assert (probe.code, probe.unlisted, len(probe.processes)) == (0, ("drawing",), 1)
-        ears.watchers.close()
+        ears.close()
 
     asyncio.run(story())
 
@@ -231,12 +243,12 @@ def test_a_driver_that_is_unloaded_is_a_reason_and_may_come_back(gpus: MockGpus,
     async def story() -> None:
         ears = Ears(tmp_path)
         gpus.say("init 9")
-        ears.watchers.start((ONE,))
+        ears.start(ONE)
         await until(lambda: ears.unanswered)
         assert "the NVIDIA driver is not loaded" in ears.unanswered[0][1]
         gpus.unsay("init")
         await until(lambda: ears.probes(ONE))
-        ears.watchers.close()
+        ears.close()
 
     asyncio.run(story())
 
@@ -244,10 +256,10 @@ def test_a_driver_that_is_unloaded_is_a_reason_and_may_come_back(gpus: MockGpus,
 def test_a_watcher_that_talks_nonsense_is_ended(tmp_path: Path) -> None:
     async def story() -> None:
         ears = Ears(tmp_path, program=("/bin/sh", "-c", "echo hello; exec sleep 1000"))
-        ears.watchers.start((ONE,))
+        ears.start(ONE)
         await until(lambda: ears.unanswered)
         assert ears.unanswered[0] == (ONE, "its watcher talks nonsense")
-        ears.watchers.close()
+        ears.close()
 
     asyncio.run(story())
 
@@ -435,7 +447,7 @@ def test_an_ended_attempt_asks_the_watcher_and_hears_of_errors_before_its_answer
         await until(lambda: agent.faults)
         assert not waits.done(), "the memory is still held"
         gpus.say("gpu 0 used 600")
-        agent.watch._watchers.probe_now()
+        agent.watch._watchers[0].probe_now()
         assert await waits == {}
         assert await agent.watch.given_back(KEY, ("GPU-unwatched",)) == {}
         agent.watch.close()
@@ -654,7 +666,9 @@ def test_an_agent_that_dies_between_the_mark_and_the_news_tells_it_again(
         seen = XidSeen(uuid=ONE, xid=95, record=2)
         with pytest.raises(Killed):
             agent.watch._heard(seen)
-        agent.watch._watchers.close()
+        for watcher in agent.watch._watchers:
+            watcher.close()
+            watcher.wait()
         kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceFile)
         assert [noted.state for noted in kept.marks] == ["draining"], "the device is out before anybody hears"
         assert [past.record for past in kept.pasts] == [past.record for past in before], "and not dealt with"

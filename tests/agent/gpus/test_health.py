@@ -49,15 +49,20 @@ class Host:
 
     def probe(self, *processes: Process, uuid: str = ONE, **facts: Any) -> DeviceCondition:
         self.now_s += 2.0
-        self.health.surroundings(self.live, self.mps, self.now_s, self.stepping)
+        self.health.surroundings(self.held, self.mps, self.now_s, self.stepping)
         used = 600 + sum(p.used_mib or 0 for p in processes)
         plain = ProbeResult(uuid=uuid, used_mib=used, processes=processes)
         self.faults = self.health.note_probe(msgspec.structs.replace(plain, **facts), self.now_s)
         return self.condition(uuid)
 
+    @property
+    def held(self) -> dict[AttemptKey, list[str]]:
+        keys = {key for keys in self.live.values() for key in keys}
+        return {key: [uuid for uuid in self.live if key in self.live[uuid]] for key in keys}
+
     def xid(self, number: int, pid: int | None = None, recovery: int | None = None) -> DeviceCondition:
         self.now_s += 1.0
-        self.health.surroundings(self.live, self.mps, self.now_s)
+        self.health.surroundings(self.held, self.mps, self.now_s)
         self.faults = self.health.xid(XidSeen(uuid=ONE, xid=number, pid=pid, recovery=recovery), self.now_s)
         return self.condition()
 
@@ -531,7 +536,7 @@ def test_an_error_that_is_read_late_is_not_that_of_who_came_since_the_last_look(
     host.probe()
     host.now_s += 1.0
     host.live = {ONE: frozenset({JOB, OTHER})}
-    host.health.surroundings(host.live, host.mps, host.now_s)
+    host.health.surroundings(host.held, host.mps, host.now_s)
     [fault] = host.health.xid(XidSeen(uuid=ONE, xid=31, record=9, is_late=True), host.now_s)
     assert fault.spared == (OTHER,)
     host.live = {ONE: frozenset({OTHER})}
@@ -542,7 +547,7 @@ def test_an_error_that_is_read_late_is_not_that_of_who_came_since_the_last_look(
 
 def test_after_a_restart_nobody_can_have_come_in_between() -> None:
     again = restarted(struck(31))
-    again.health.surroundings(again.live, again.mps, again.now_s)
+    again.health.surroundings(again.held, again.mps, again.now_s)
     [fault] = again.health.xid(XidSeen(uuid=ONE, xid=31, record=9, is_late=True), again.now_s)
     assert fault.spared == ()
 
