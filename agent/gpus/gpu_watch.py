@@ -135,7 +135,7 @@ class GpuWatch:
     def _command(self, uuid: str) -> list[str]:
         assert self._look_around is not None
         mps_runtime = self._look_around()[0].mps_runtime
-        read = self.health.record(uuid)
+        read = self.health.gpus[uuid].past.record
         return [
             *(sys.executable, "-m", "cotenant.agent.gpus.nvml_watch", "--gpu", uuid),
             *("--attempts", str(self._attempts), "--period-s", str(self._timing.probe_s)),
@@ -161,20 +161,19 @@ class GpuWatch:
 
     def memory_used_mib(self) -> dict[DeviceId, float]:
         """What is in use of each device that was probed, whoever uses it."""
-        return {self._names[uuid]: float(mib) for uuid, mib in self.health.used_mib().items()}
+        probes = (gpu.probe for gpu in self.health.gpus.values() if gpu.probe is not None)
+        return {self._names[each.uuid]: float(each.used_mib) for each in probes if not each.code}
 
     @property
     def held(self) -> frozenset[str]:
         """Devices, by UUID, last reported because memory is held there without a job's right to it."""
         return frozenset(uuid for uuid, condition in self._told.items() if condition.held)
 
-    def attribute(self, fault: GpuFault) -> GpuFault:
-        """A fault that was found elsewhere, with what is known here of its processes; its devices wait until
-        those who were on them are gone."""
+    def note_fault(self, fault: GpuFault) -> None:
+        """A fault was found elsewhere: its devices wait until those who were on them are gone."""
         self._refresh()
-        known = self.health.note_fault(fault, now_s())
+        self.health.note_fault(fault, now_s())
         self._tell()
-        return known
 
     def trust(self) -> None:
         """A person says that all is well."""

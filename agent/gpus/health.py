@@ -64,7 +64,7 @@ class Health:
         device's memory, by UUID; None: NVML cannot list all who use it. `names`: of all devices, for a
         person. `busy`: devices on which any process computes."""
         known, kept = {past.uuid: past for past in pasts}, list(marks)
-        self._gpus = {
+        self.gpus = {
             uuid: Gpu(
                 reserve_mib,
                 known.get(uuid, Past(uuid=uuid)),
@@ -75,7 +75,7 @@ class Health:
             for uuid, reserve_mib in reserves_mib.items()
         }
         self._names = names if names is not None else {}
-        self._conditions = dict.fromkeys(self._gpus, DeviceCondition())
+        self._conditions = dict.fromkeys(self.gpus, DeviceCondition())
         self._owners: dict[int, AttemptKey] = {}
         """Processes of our jobs that were seen on a GPU, the newest last."""
         self._mps: Collection[str] = ()
@@ -95,7 +95,7 @@ class Health:
         """Which devices each attempt holds, which devices are shared by way of MPS, and which attempts make
         steps and are no clients of MPS."""
         self._held = held
-        for uuid, gpu in self._gpus.items():
+        for uuid, gpu in self.gpus.items():
             now_live = frozenset(key for key, uuids in held.items() if uuid in uuids)
             if gpu.live - now_live:
                 gpu.left_s = now_s
@@ -106,7 +106,7 @@ class Health:
         self._stepping_s = {key: self._stepping_s.get(key, now_s) for key in stepping}
 
     def note_probe(self, probe: ProbeResult, now_s: float) -> list[GpuFault]:
-        gpu = self._gpus.get(probe.uuid)
+        gpu = self.gpus.get(probe.uuid)
         if gpu is None:
             return []
         gpu.probe, gpu.probed_s = probe, now_s
@@ -142,7 +142,7 @@ class Health:
 
     def xid(self, seen: XidSeen, now_s: float) -> list[GpuFault]:
         """What an Xid means for its device, and whom it ends. It stays open until `dealt_with` closes it."""
-        gpu = self._gpus.get(seen.uuid)
+        gpu = self.gpus.get(seen.uuid)
         row = meaning(seen.xid, seen.recovery)
         if gpu is None or row.bucket == "note":
             return []
@@ -157,7 +157,6 @@ class Health:
             uuids=(seen.uuid,),
             why=str(row),
             xid=seen.xid,
-            culprit_pids=(seen.pid,) if seen.pid is not None else (),
             culprits=(culprit,) if culprit is not None else (),
             device_failed=not row.by_program,
             ends=row.ends == "everybody" or shared,
@@ -178,17 +177,15 @@ class Health:
 
     def dealt_with(self, seen: XidSeen) -> None:
         """All consequences of an Xid were reported: no need to read it again."""
-        gpu = self._gpus.get(seen.uuid)
+        gpu = self.gpus.get(seen.uuid)
         if gpu is not None:
             self._keep(gpu, record=_newest(gpu.past.record, seen.record))
 
-    def note_fault(self, fault: GpuFault, now_s: float) -> GpuFault:
-        """A fault found elsewhere (an MPS server in FAULT): the devices wait until those who
-        were on them are gone. Returns it with what is known of the processes that caused it."""
+    def note_fault(self, fault: GpuFault, now_s: float) -> None:
+        """A fault found elsewhere (an MPS server in FAULT): its devices wait until those who were on them
+        are gone."""
         for gpu in self._known(fault.uuids):
             self._learn(gpu, News(server_fault=fault.why), now_s)
-        found = {self._owners[pid] for pid in fault.culprit_pids if pid in self._owners}
-        return msgspec.structs.replace(fault, culprits=tuple(sorted({*fault.culprits, *found})))
 
     def note_silence(self, uuid: str, why: str, now_s: float) -> None:
         """A question about it was not answered."""
@@ -208,13 +205,13 @@ class Health:
 
     def trust(self, now_s: float) -> None:
         """A person says that all is well."""
-        for gpu in self._gpus.values():
+        for gpu in self.gpus.values():
             if gpu.marks:
                 self._keep(gpu, is_pardoned=True)
                 gpu.marks = {name: mark for name, mark in gpu.marks.items() if not _ends(mark, "person")}
 
     def _known(self, uuids: Iterable[str]) -> list[Gpu]:
-        return [self._gpus[uuid] for uuid in uuids if uuid in self._gpus]
+        return [self.gpus[uuid] for uuid in uuids if uuid in self.gpus]
 
     def _keep(self, gpu: Gpu, **changes: object) -> None:
         gpu.past = msgspec.structs.replace(gpu.past, **changes)
@@ -244,7 +241,7 @@ class Health:
 
     def settle(self, now_s: float) -> None:
         """Suspects that have proven themselves are suspects no more."""
-        for gpu in self._gpus.values():
+        for gpu in self.gpus.values():
             if gpu.probe is None or gpu.probe.code or gpu.was_silent or gpu.held is not None:
                 continue
             for name, mark in list(gpu.marks.items()):
@@ -257,14 +254,14 @@ class Health:
 
     @property
     def uuids(self) -> tuple[str, ...]:
-        return tuple(self._gpus)
+        return tuple(self.gpus)
 
     @property
     def lost(self) -> tuple[str, ...]:
         """Devices that are lost, and of which all that was known in an earlier life has been told."""
         return tuple(
             uuid
-            for uuid, gpu in self._gpus.items()
+            for uuid, gpu in self.gpus.items()
             if "lost" in gpu.marks and (gpu.probe is not None or gpu.was_silent)
         )
 
@@ -272,34 +269,25 @@ class Health:
         """By UUID why devices that ended attempts had do not have their memory back, by probes begun at
         `since_s` or later. A lost GPU is not waited for: it is not given out anyway."""
         gone, lost = frozenset(ended), self.lost
-        waited = {uuid: self._gpus[uuid].why_not_free(since_s, gone) for uuid in uuids if uuid not in lost}
+        waited = {uuid: self.gpus[uuid].why_not_free(since_s, gone) for uuid in uuids if uuid not in lost}
         return {uuid: why for uuid, why in waited.items() if why}
 
     def is_used(self, uuid: str) -> bool:
         """Whether any process computes there, as the last probe has it."""
-        return any(process.computes for process in self._gpus[uuid].processes)
-
-    def used_mib(self) -> dict[str, int]:
-        """All that is in use of each device, as the last probe that was answered has it."""
-        probes = [gpu.probe for gpu in self._gpus.values() if gpu.probe is not None]
-        return {probe.uuid: probe.used_mib for probe in probes if not probe.code}
+        return any(process.computes for process in self.gpus[uuid].processes)
 
     @property
     def marks(self) -> tuple[Mark, ...]:
-        return tuple(mark for gpu in self._gpus.values() for mark in gpu.marks.values())
+        return tuple(mark for gpu in self.gpus.values() for mark in gpu.marks.values())
 
     @property
     def pasts(self) -> tuple[Past, ...]:
-        return tuple(gpu.past for gpu in self._gpus.values())
-
-    def record(self, uuid: str) -> int | None:
-        """The last record of the kernel's log that was dealt with for a device."""
-        return self._gpus[uuid].past.record
+        return tuple(gpu.past for gpu in self.gpus.values())
 
     def conditions(self) -> dict[str, DeviceCondition]:
         """Returns the conditions of the GPUs by UUID, as of the last `settle`. A note keeps its words while
         nothing but amounts has changed, and those by less than half: the agent reports each new one."""
-        for uuid, gpu in self._gpus.items():
+        for uuid, gpu in self.gpus.items():
             found, before = _condition_of(gpu), self._conditions[uuid]
             if _gist(found.note) != _gist(before.note) or found.state != before.state:
                 self._conditions[uuid] = found
@@ -317,7 +305,7 @@ class Health:
         )
 
     def _computes_nowhere(self, key: AttemptKey) -> bool:
-        own = [gpu for gpu in self._gpus.values() if key in gpu.live]
+        own = [gpu for gpu in self.gpus.values() if key in gpu.live]
         may_be_its = (
             process.owner.kind in ("foreign", "hidden")
             for gpu in own
@@ -328,13 +316,13 @@ class Health:
             len(own) == len(self._held[key])
             and all(gpu.lists_all for gpu in own)
             and not any(may_be_its)
-            and key not in {key for gpu in self._gpus.values() for key in gpu.attempts}
+            and key not in {key for gpu in self.gpus.values() for key in gpu.attempts}
         )
 
     def complaints(self, now_s: float) -> frozenset[tuple[AttemptKey, str]]:
         """What the users of attempts should be told now."""
         found = {(key, UNUSED.format(self._names_of(key))) for key in self.unused(now_s)}
-        for uuid, gpu in self._gpus.items():
+        for uuid, gpu in self.gpus.items():
             name = self._names.get(uuid, uuid)
             for key, where in gpu.intruders.items():
                 found.add((key, NOT_GIVEN.format(name, where)))

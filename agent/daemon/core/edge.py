@@ -214,10 +214,8 @@ class GpuFault(AgentEvent, frozen=True, kw_only=True):
     why: str
     """One line: "Xid 31 (GPU memory page fault)", "its MPS server is in FAULT"."""
     xid: int | None = None
-    culprit_pids: tuple[int, ...] = ()
-    """Processes that are known to have caused it; empty: unknown."""
     culprits: tuple[AttemptKey, ...] = ()
-    """Attempts that these belong to, as far as that is known."""
+    """Attempts whose processes are known to have caused it."""
     device_failed: bool = False
     """The device itself: no program is to blame."""
     ends: bool = True

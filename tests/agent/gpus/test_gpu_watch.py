@@ -371,7 +371,7 @@ class Agent:
             self.counters[said.uuid] = said.counter_mj
 
     def probed(self, uuid: str) -> bool:
-        return self.watch.health._gpus[uuid].probe is not None
+        return self.watch.health.gpus[uuid].probe is not None
 
     def note(self, uuid: str) -> str:
         return self.watch.conditions()[uuid].note
@@ -515,8 +515,8 @@ def test_a_job_on_another_gpu_than_its_own_is_told_so_once_and_so_is_its_neighbo
         (folder / SUPERVISOR).write_bytes(msgspec.json.encode(leader))
         name = agent.devices[0].device_id.rpartition("/")[2]
         await until(lambda: agent.note(TWO) == f"job 7 uses it and holds {name}")
-        seen = agent.watch.health._gpus[TWO].probed_s
-        await until(lambda: agent.watch.health._gpus[TWO].probed_s > seen)
+        seen = agent.watch.health.gpus[TWO].probed_s
+        await until(lambda: agent.watch.health.gpus[TWO].probed_s > seen)
         assert sorted(job for job, _ in agent.troubles) == ["7", "8"]
         assert agent.watch.conditions()[TWO].state == "ok"
         agent.watch.close()

@@ -235,7 +235,7 @@ def test_under_mps_it_hits_all_and_the_device_waits_until_they_are_gone() -> Non
         state="suspect", note="suspect: Xid 31 (GPU memory page fault)"
     )
     [fault] = host.faults
-    assert (fault.ends, fault.culprits, fault.culprit_pids) == (True, (JOB,), (1,))
+    assert (fault.ends, fault.culprits) == (True, (JOB,))
     host.live = {ONE: frozenset({OTHER})}
     assert host.probe(process(2, of=OTHER)).state == "suspect"
     host.live = {}
@@ -251,13 +251,14 @@ def test_a_process_that_is_not_ours_makes_nobody_a_culprit() -> None:
     assert (fault.culprits, fault.strangers) == ((), True)
 
 
-def test_the_processes_of_an_mps_servers_fault_are_found() -> None:
+def test_a_fault_of_an_mps_server_waits_for_its_clients() -> None:
     host = Host()
     host.live = {ONE: frozenset({JOB})}
     host.probe(process(1, of=JOB))
-    known = host.health.note_fault(GpuFault(uuids=(ONE,), why="FAULT", culprit_pids=(1,)), host.now_s)
-    assert known.culprits == (JOB,)
-    assert host.condition().state == "suspect"
+    host.health.note_fault(GpuFault(uuids=(ONE,), why="FAULT"), host.now_s)
+    assert host.probe(process(1, of=JOB)).note == "suspect: FAULT"
+    host.live = {}
+    assert host.probe() == DeviceCondition()
 
 
 @pytest.mark.parametrize(("xid", "state", "ends"), [(48, "draining", True), (63, "draining", None),
@@ -504,7 +505,7 @@ def test_a_file_that_has_one_state_of_a_device_and_no_cause_is_read() -> None:
     kept = recall(msgspec.json.decode(msgspec.json.encode(old), type=DeviceFile), "b", 1000.0)
     host = Host(marks=kept.marks, pasts=kept.pasts)
     assert host.probe().note == "draining: Xid 48"
-    assert host.health.record(ONE) == 7
+    assert host.health.gpus[ONE].past.record == 7
 
 
 def test_a_boot_forgets_suspects_and_has_the_others_show_that_they_work() -> None:
