@@ -50,9 +50,12 @@ def who_holds(
 
     reserve_mib: the driver's own part; None: others use memory whom NVML cannot list (Windows, the kernel).
     live: attempts that still have the device. elsewhere: attempts that run on others. A process that cannot
-    be seen from here (another PID namespace) is taken for theirs while there are any.
+    be seen from here (another PID namespace) is taken for theirs while there are any; so is all memory where
+    NVML lists none of theirs at all.
     """
     is_listed = reserve_mib is not None and "computing" not in probe.unlisted
+    may_be_theirs = (p.owner.kind != "attempt" or p.owner.key in live for p in probe.processes)
+    is_listed = is_listed and (not live or any(may_be_theirs))
     here = {*live, *elsewhere}
     gone = {
         process.pid: (process, why)

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from cotenant.agent.daemon.core.notes import Aged, Obeyed
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.gpus.device_file import DeviceFile, Mark
-from cotenant.agent.gpus.probe_results import ProbeBegins
+from cotenant.agent.gpus.probe_results import ProbeFailed
 from cotenant.agent.gpus.watchers import WatchLineCodec
 from cotenant.agent.host import folders
 from cotenant.agent.ipc.channel import Deframer, frame_message
@@ -195,7 +195,7 @@ KINDS: dict[str, Kind] = {
         in_file("gpu.owner", mps_record_in),
     ),
     "a watcher's line": Kind(
-        msgspec.json.encode(ProbeBegins(uuid="GPU-1")),
+        msgspec.json.encode(ProbeFailed(code=9, problem="not loaded")),
         lambda data, _: WatchLineCodec.decode(data),
         (BadMessage,),
     ),

@@ -281,3 +281,27 @@ def test_who_hangs_is_found_out_one_by_one(
     found = one_by_one(asked)
     assert (found and [gpu.uuid for gpu in found.gpus]) == told
     assert found is None or [gpu.index for gpu in found.gpus if gpu.problem] == sorted(hung)
+
+
+@pytest.mark.parametrize(
+    ("release", "status", "who"),
+    [
+        ("6.6.87.2-microsoft-standard-WSL2", None, "Windows"),
+        ("6.8.0-1021-nvidia-64k", "Node: 2\nStatus: online\n", "the kernel"),
+        ("6.8.0-1021-nvidia-64k", "Node: 2\nStatus: offline\n", ""),
+        ("6.8.0-60-generic", None, ""),
+    ],
+)
+def test_who_uses_the_memory_of_a_gpu_and_is_in_no_list(
+    tmp_path: Path, release: str, status: str | None, who: str
+) -> None:
+    """Windows under WSL2; the kernel where the memory is a NUMA node of the host (GH200, GB200)."""
+    files = {"proc/sys/kernel/osrelease": release, "proc/driver/nvidia/gpus/0009:01:00.0/numa_status": status}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    gpu = GpuFacts(index=0, uuid="GPU-1", bus="00000009:01:00.0")
+    found = process_info.unlisted_users([gpu], tmp_path)
+    assert found.keys() == ({"GPU-1"} if who else set())
+    assert who in found.get("GPU-1", "")

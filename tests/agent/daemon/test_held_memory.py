@@ -82,6 +82,7 @@ HELD: list[tuple[str, ProbeResult, set[AttemptKey], str]] = [
     ("one in the kernel's", probe(9_600, process(7, 9_000, "D", of=MINE)), set(), "stuck in the kernel"),
     ("a job's that has ended", probe(9_600, process(7, 9_000, of=MINE)), {BESIDE}, "of a job that has ended"),
     ("a co-tenant's that waits for a disk", probe(9_600, process(7, 9_000, "D", of=BESIDE)), {BESIDE}, ""),
+    ("a job's of which nobody is listed", probe(9_600), {BESIDE}, ""),
     ("one we cannot see", probe(9_600, process(7, 9_000, "", kind="hidden")), set(), "not visible from here"),
     ("one we cannot see's, beside a job", probe(9_600, process(7, 9_000, "", kind="hidden")), {BESIDE}, ""),
     ("the driver does not say whose", probe(9_600, process(7, None)), set(), ""),
