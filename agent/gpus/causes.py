@@ -24,7 +24,7 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.agent.daemon.core import AttemptKey
-from cotenant.agent.gpus.device_file import Mark, Past
+from cotenant.agent.gpus.device_states import NotedCause, PastStates
 from cotenant.agent.gpus.held_memory import Held, who_holds
 from cotenant.agent.gpus.probe_results import ProbeResult, Process
 from cotenant.agent.gpus.xid import RESET, Bucket, Xid
@@ -42,7 +42,7 @@ UNASKED: Final = "its memory is unknown: NVML gave no answer"
 PROCESSES_SHOWN: Final = 3
 
 
-class News(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceNews(msgspec.Struct, frozen=True, kw_only=True):
     """What has just been learned of one device."""
 
     probe: ProbeResult | None = None
@@ -62,8 +62,8 @@ class Gpu:
     def __init__(
         self,
         reserve_mib: int | None,
-        past: Past,
-        marks: Iterable[Mark],
+        past: PastStates,
+        marks: Iterable[NotedCause],
         *,
         avoids_strangers: bool = True,
         is_busy: bool = False,
@@ -76,7 +76,7 @@ class Gpu:
         self.before = past.counters
         """The counters before the last answer."""
         self.marks = {mark.cause: mark for mark in marks if mark.cause in CAUSES}
-        self.news = News()
+        self.news = DeviceNews()
         self.probe: ProbeResult | None = None
         self.probed_s = 0.0
         self.was_silent = False
@@ -106,7 +106,7 @@ class Gpu:
     @property
     def lists_all(self) -> bool:
         """Whether the last probe lists everybody who computes there."""
-        return self.probe is not None and not self.probe.code and "computing" not in self.probe.unlisted
+        return self.probe is not None and not self.probe.code and self.probe.lists_computing
 
     @property
     def newcomers(self) -> frozenset[AttemptKey]:
@@ -161,7 +161,7 @@ class Gpu:
         return [p for p in ours if p.owner.key not in self.live and p.owner.key not in self.elsewhere]
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceCause(msgspec.Struct, frozen=True, kw_only=True):
     state: DeviceState = "ok"
     """What it means."""
     detects: Callable[[Gpu], str]
@@ -253,23 +253,25 @@ def _list_processes(processes: list[Process]) -> str:
 
 _PROVES: Final[frozenset[Proof]] = frozenset({"quiet", "person", "reset"})
 _RESTS: Final[frozenset[Proof]] = frozenset({"person", "reset"})
-CAUSES: Final[dict[str, Cause]] = {
-    "lost": Cause(state="lost", detects=_find_loss, ended_by=frozenset({"reset"})),
-    "reset": Cause(state="draining", detects=_find_need_of_reset, ended_by=_RESTS),
-    "odd": Cause(state="suspect", detects=_find_oddity, ended_by=_PROVES, quiet_s=600.0),
-    "silent": Cause(state="suspect", detects=lambda gpu: gpu.news.silence, ended_by=_PROVES, quiet_s=300.0),
+CAUSES: Final[dict[str, DeviceCause]] = {
+    "lost": DeviceCause(state="lost", detects=_find_loss, ended_by=frozenset({"reset"})),
+    "reset": DeviceCause(state="draining", detects=_find_need_of_reset, ended_by=_RESTS),
+    "odd": DeviceCause(state="suspect", detects=_find_oddity, ended_by=_PROVES, quiet_s=600.0),
+    "silent": DeviceCause(
+        state="suspect", detects=lambda gpu: gpu.news.silence, ended_by=_PROVES, quiet_s=300.0
+    ),
     # A program's error that hits all clients of an MPS server.
-    "program": Cause(state="suspect", detects=lambda gpu: _errs(gpu, "restart"), ended_by=_PROVES),
-    "server": Cause(state="suspect", detects=lambda gpu: gpu.news.server_fault, ended_by=_PROVES),
-    "kept": Cause(state="suspect", detects=lambda gpu: gpu.news.held, ended_by=_PROVES),
+    "program": DeviceCause(state="suspect", detects=lambda gpu: _errs(gpu, "restart"), ended_by=_PROVES),
+    "server": DeviceCause(state="suspect", detects=lambda gpu: gpu.news.server_fault, ended_by=_PROVES),
+    "kept": DeviceCause(state="suspect", detects=lambda gpu: gpu.news.held, ended_by=_PROVES),
     # MIG was turned on, or the instance is gone: it passes when NVML answers again.
-    "mode": Cause(state="suspect", detects=lambda gpu: _refuses(gpu, NOT_SUPPORTED), ended_by=_PROVES),
-    "renewed": Cause(state="suspect", detects=lambda gpu: "", ended_by=_PROVES, quiet_s=60.0),
-    "cuda": Cause(state="suspect", detects=lambda gpu: gpu.cuda_problem),
-    "unknown": Cause(detects=_find_ignorance),
-    "foreign": Cause(detects=_find_strangers),
-    "intruder": Cause(detects=_find_intruders),
-    "remains": Cause(detects=_find_remains, holds_memory=True),
-    "held": Cause(detects=_find_held_memory, holds_memory=True),
+    "mode": DeviceCause(state="suspect", detects=lambda gpu: _refuses(gpu, NOT_SUPPORTED), ended_by=_PROVES),
+    "renewed": DeviceCause(state="suspect", detects=lambda gpu: "", ended_by=_PROVES, quiet_s=60.0),
+    "cuda": DeviceCause(state="suspect", detects=lambda gpu: gpu.cuda_problem),
+    "unknown": DeviceCause(detects=_find_ignorance),
+    "foreign": DeviceCause(detects=_find_strangers),
+    "intruder": DeviceCause(detects=_find_intruders),
+    "remains": DeviceCause(detects=_find_remains, holds_memory=True),
+    "held": DeviceCause(detects=_find_held_memory, holds_memory=True),
 }
 """By name, the worst first: of two causes that mean the same, a device shows the first."""

@@ -31,7 +31,7 @@ from cotenant.agent.daemon.core import (
     TroubleNoticed,
     UnusedGpus,
 )
-from cotenant.agent.gpus.device_file import DeviceFile, Mark, recall
+from cotenant.agent.gpus.device_states import DeviceStateStore, NotedCause, recall
 from cotenant.agent.gpus.health import DeviceCondition, Foreign, Health
 from cotenant.agent.gpus.probe_results import AnyWatchLine, Began, ProbeResult, XidSeen
 from cotenant.agent.gpus.watchers import GpuWatcher, Timing
@@ -50,7 +50,7 @@ PATIENCE_S: Final = 60.0
 """Tearing a large context down takes seconds; a minute is a fault."""
 
 Log = Callable[[str], None]
-Post = Callable[[GpuFault | EnergyRead | TroubleNoticed | UnusedGpus], None]
+GpuPost = Callable[[GpuFault | EnergyRead | TroubleNoticed | UnusedGpus], None]
 TENANTS_BY_MPS: Final = 2
 TAKEN: Final = "taken: "
 """How the note of a device begins that another agent holds, in contrast to one that is broken."""
@@ -82,7 +82,7 @@ class GpuWatch:
         for uuid in watched:
             if uuid in unlisted:
                 log(f"{self._names[uuid]}: {unlisted[uuid]}")
-        kept = recall(read_or_put_aside(self._path, DeviceFile, log), boot_id(), now_s())
+        kept = recall(read_or_put_aside(self._path, DeviceStateStore, log), boot_id(), now_s())
         short = {uuid: name.rpartition("/")[2] for uuid, name in self._names.items()}
         self.health = Health(
             watched, names=short, foreign=foreign, marks=kept.marks, pasts=kept.pasts, busy=busy
@@ -106,14 +106,14 @@ class GpuWatch:
         self._complaints: frozenset[tuple[AttemptKey, str]] = frozenset()
         self._unused: frozenset[AttemptKey] = frozenset()
         self._watchers: list[GpuWatcher] = []
-        self._post: Post = lambda event: None
+        self._post: GpuPost = lambda event: None
         self._changed: Callable[[], None] = lambda: None
         self._look_around: Callable[[], tuple[AgentConfig, Sequence[Attempt]]] | None = None
 
     def start(
         self,
         *,
-        post: Post,
+        post: GpuPost,
         changed: Callable[[], None],
         look_around: Callable[[], tuple[AgentConfig, Sequence[Attempt]]],
         log: Log,
@@ -268,7 +268,7 @@ class GpuWatch:
         before, self._complaints = self._complaints, self.health.complaints(now_s())
         for (job_id, attempt), what in sorted(self._complaints - before):
             self._post(TroubleNoticed(job_id=job_id, attempt=attempt, what=what))
-        if (unused := self.health.unused(now_s())) != self._unused:
+        if (unused := self.health.attempts_on_no_gpu(now_s())) != self._unused:
             self._unused = unused
             self._post(UnusedGpus(attempts=tuple(sorted(unused))))
 
@@ -294,7 +294,7 @@ class GpuWatch:
 
     def _write(self) -> None:
         marks, others = self.health.marks, self._others
-        file = DeviceFile(
+        file = DeviceStateStore(
             boot_id=boot_id(),
             marks=(*marks, *others.marks),
             pasts=(*self.health.pasts, *others.pasts),
@@ -312,7 +312,7 @@ def is_watched(device: Device) -> bool:
     return device.kind == "cuda" and device.healthy
 
 
-def _lasting(marks: Sequence[Mark]) -> tuple[object, ...]:
+def _lasting(marks: Sequence[NotedCause]) -> tuple[object, ...]:
     """What makes it worth writing them again."""
     return tuple((mark.uuid, mark.cause, mark.why, mark.concerned) for mark in marks)
 

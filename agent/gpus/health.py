@@ -2,7 +2,7 @@
 
 Rule: `Health` takes in what the watchers say, holds it against the table of causes (`causes.py`), and answers
 which devices may get work and why not. It ends no attempt: a fault goes to the agent's state machine as a
-`GpuFault`. `device_file.py` has what survives a restart of the agent; nothing else in here may matter for
+`GpuFault`. `device_states.py` has what survives a restart of the agent; nothing else in here may matter for
 longer than this process lives.
 """
 
@@ -15,8 +15,8 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.agent.daemon.core import AttemptKey, GpuFault
-from cotenant.agent.gpus.causes import CAUSES, Gpu, News, Proof
-from cotenant.agent.gpus.device_file import RENEWED, Mark, Past, renew
+from cotenant.agent.gpus.causes import CAUSES, DeviceNews, Gpu, Proof
+from cotenant.agent.gpus.device_states import RENEWED, NotedCause, PastStates, renew
 from cotenant.agent.gpus.probe_results import ProbeResult, XidSeen
 from cotenant.agent.gpus.xid import meaning
 from cotenant.controller.domain import DeviceState
@@ -56,8 +56,8 @@ class Health:
         *,
         names: Mapping[str, str] | None = None,
         foreign: Foreign = "avoid",
-        marks: Iterable[Mark] = (),
-        pasts: Iterable[Past] = (),
+        marks: Iterable[NotedCause] = (),
+        pasts: Iterable[PastStates] = (),
         busy: Collection[str] = (),
     ) -> None:
         """Sets up the watched GPUs with what is known of them. `reserves_mib`: the driver's part of each
@@ -67,7 +67,7 @@ class Health:
         self.gpus = {
             uuid: Gpu(
                 reserve_mib,
-                known.get(uuid, Past(uuid=uuid)),
+                known.get(uuid, PastStates(uuid=uuid)),
                 (mark for mark in kept if mark.uuid == uuid),
                 avoids_strangers=foreign == "avoid",
                 is_busy=uuid in busy,
@@ -124,7 +124,7 @@ class Health:
             self._keep(gpu, is_away=probe.code in (LOST, RESET_REQUIRED))
         else:
             self._note_answer(gpu, probe, now_s)
-        self._learn(gpu, News(probe=probe), now_s)
+        self._learn(gpu, DeviceNews(probe=probe), now_s)
         if probe.code == LOST and not was_lost:
             return [GpuFault(uuids=(probe.uuid,), why="the GPU is lost", device_failed=True)]
         return []
@@ -149,7 +149,7 @@ class Health:
         shared = seen.uuid in self._mps
         spared = gpu.newcomers if seen.is_late else frozenset()
         if row.bucket != "restart" or shared:
-            self._learn(gpu, News(xid=row), now_s, gpu.live - spared)
+            self._learn(gpu, DeviceNews(xid=row), now_s, gpu.live - spared)
         if row.ends == "nobody":
             return []
         culprit = self._culprit(seen) if row.by_program else None
@@ -185,18 +185,18 @@ class Health:
         """A fault found elsewhere (an MPS server in FAULT): its devices wait until those who were on them
         are gone."""
         for gpu in self._known(fault.uuids):
-            self._learn(gpu, News(server_fault=fault.why), now_s)
+            self._learn(gpu, DeviceNews(server_fault=fault.why), now_s)
 
     def note_silence(self, uuid: str, why: str, now_s: float) -> None:
         """A question about it was not answered."""
         for gpu in self._known([uuid]):
             gpu.was_silent = True
-            self._learn(gpu, News(silence=why), now_s)
+            self._learn(gpu, DeviceNews(silence=why), now_s)
 
     def not_given_back(self, key: AttemptKey, holders: Mapping[str, str], now_s: float) -> None:
         """An attempt has ended, and long after it these devices still do not have their memory back."""
         for gpu in self._known(holders):
-            self._learn(gpu, News(held=holders[gpu.past.uuid]), now_s, frozenset((key,)))
+            self._learn(gpu, DeviceNews(held=holders[gpu.past.uuid]), now_s, frozenset((key,)))
 
     def note_cuda(self, uuid: str, why: str, now_s: float) -> None:
         """What a CUDA probe of a device found. `why`: CUDA does not work there, and why; empty: it works."""
@@ -217,7 +217,7 @@ class Health:
         gpu.past = msgspec.structs.replace(gpu.past, **changes)
 
     def _learn(
-        self, gpu: Gpu, news: News, now_s: float, concerned: frozenset[AttemptKey] | None = None
+        self, gpu: Gpu, news: DeviceNews, now_s: float, concerned: frozenset[AttemptKey] | None = None
     ) -> None:
         """Notes the causes that news show. `concerned`: attempts that have to be gone before it can be over;
         None: all on the device."""
@@ -229,7 +229,7 @@ class Health:
                 continue
             whom = set(gpu.live if concerned is None else concerned)
             whom |= gpu.live.intersection(old.concerned if old is not None else ())
-            gpu.marks[name] = Mark(
+            gpu.marks[name] = NotedCause(
                 uuid=gpu.past.uuid,
                 cause=name,
                 state=cause.state,
@@ -237,7 +237,7 @@ class Health:
                 since_s=now_s,
                 concerned=tuple(sorted(whom)),
             )
-        gpu.news = News()
+        gpu.news = DeviceNews()
 
     def settle(self, now_s: float) -> None:
         """Suspects that have proven themselves are suspects no more."""
@@ -277,11 +277,11 @@ class Health:
         return any(process.computes for process in self.gpus[uuid].processes)
 
     @property
-    def marks(self) -> tuple[Mark, ...]:
+    def marks(self) -> tuple[NotedCause, ...]:
         return tuple(mark for gpu in self.gpus.values() for mark in gpu.marks.values())
 
     @property
-    def pasts(self) -> tuple[Past, ...]:
+    def pasts(self) -> tuple[PastStates, ...]:
         return tuple(gpu.past for gpu in self.gpus.values())
 
     def conditions(self) -> dict[str, DeviceCondition]:
@@ -295,7 +295,7 @@ class Health:
 
     # --- Jobs that use what they do not hold, or do not use what they hold ---------------------------
 
-    def unused(self, now_s: float) -> frozenset[AttemptKey]:
+    def attempts_on_no_gpu(self, now_s: float) -> frozenset[AttemptKey]:
         """Attempts that make steps, have no process on any GPU, and hold GPUs on which nobody computes who
         could be theirs."""
         return frozenset(
@@ -321,7 +321,7 @@ class Health:
 
     def complaints(self, now_s: float) -> frozenset[tuple[AttemptKey, str]]:
         """What the users of attempts should be told now."""
-        found = {(key, UNUSED.format(self._names_of(key))) for key in self.unused(now_s)}
+        found = {(key, UNUSED.format(self._names_of(key))) for key in self.attempts_on_no_gpu(now_s)}
         for uuid, gpu in self.gpus.items():
             name = self._names.get(uuid, uuid)
             for key, where in gpu.intruders.items():
@@ -349,7 +349,7 @@ def _gist(note: str) -> str:
     return _AMOUNT.sub(lambda amount: str(int(amount[0]).bit_length()), note)
 
 
-def _ends(mark: Mark, proof: Proof) -> bool:
+def _ends(mark: NotedCause, proof: Proof) -> bool:
     return proof in CAUSES[mark.cause].ended_by
 
 

@@ -53,7 +53,7 @@ def who_holds(
     be seen from here (another PID namespace) is taken for theirs while there are any; so is all memory where
     NVML lists none of theirs at all.
     """
-    is_listed = reserve_mib is not None and "computing" not in probe.unlisted
+    is_listed = reserve_mib is not None and probe.lists_computing
     may_be_theirs = (p.owner.kind != "attempt" or p.owner.key in live for p in probe.processes)
     is_listed = is_listed and (not live or any(may_be_theirs))
     here = {*live, *elsewhere}

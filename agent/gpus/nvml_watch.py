@@ -158,7 +158,7 @@ class NvmlWatch:
                 )
                 for each in everybody
             ),
-            unlisted=tuple(unlisted),
+            lists_computing="computing" not in unlisted,
             ecc_uncorrected=ecc_uncorrected(nvml, gpu),
             remap_pending=bool(remapped.pending),
             remap_failed=bool(remapped.failed),

@@ -12,7 +12,6 @@ import msgspec
 
 from cotenant.agent.daemon.core import AttemptKey
 from cotenant.controller.domain import AttemptNo, JobId
-from cotenant.profiler.driver.facts import DeviceUse
 
 OwnerKind = Literal["attempt", "mps", "agent", "foreign", "hidden"]
 """attempt: of a job that this agent started, now or before. mps: a server of our own MPS daemons. agent: a
@@ -88,8 +87,8 @@ class ProbeResult(WatchLine, frozen=True, kw_only=True, tag="look"):
     used_mib: int = 0
     """All of it: processes, driver, and what has no visible owner."""
     processes: tuple[Process, ...] = ()
-    unlisted: tuple[DeviceUse, ...] = ()
-    """Kinds of use for which the driver lists no processes."""
+    lists_computing: bool = True
+    """Whether the driver has a list of those who compute there."""
     ecc_uncorrected: int | None = None
     """Since the driver was loaded."""
     remap_pending: bool = False

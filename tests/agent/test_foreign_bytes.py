@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core.notes import Aged, Obeyed
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
-from cotenant.agent.gpus.device_file import DeviceFile, Mark
+from cotenant.agent.gpus.device_states import DeviceStateStore, NotedCause
 from cotenant.agent.gpus.probe_results import ProbeFailed
 from cotenant.agent.gpus.watchers import WatchLineCodec
 from cotenant.agent.host import folders
@@ -57,10 +57,12 @@ from tests.building.results import result
 KEY: dict[str, Any] = {"job_id": JobId("7"), "attempt": AttemptNo(1)}
 RESULT = result(detail="größer", durable=(Durable(step=9, name="a1-s9", exact=True),))
 STATUS = Status(**KEY, started=True, step=4, loss=0.5, note="ü", failed=("save: No space left on device",))
-MARKS = DeviceFile(
+MARKS = DeviceStateStore(
     boot_id="b",
     marks=(
-        Mark(uuid="GPU-1", state="suspect", why="ß", since_s=3.5, concerned=((JobId("7"), AttemptNo(1)),)),
+        NotedCause(
+            uuid="GPU-1", state="suspect", why="ß", since_s=3.5, concerned=((JobId("7"), AttemptNo(1)),)
+        ),
     ),
 )
 STOP = stop("7", 1, 7, host="a", reason=because("preempted-for", "9", 1.5, 900.0))

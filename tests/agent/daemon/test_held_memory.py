@@ -20,9 +20,7 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.remembered import AttemptKey
-from cotenant.agent.gpus import OwnerKind, ProbeResult, Process, ProcessOwner, who_holds
-from cotenant.agent.gpus.causes import UNASKED
-from cotenant.agent.gpus.health import Health
+from cotenant.agent.gpus import UNASKED, Health, OwnerKind, ProbeResult, Process, ProcessOwner, who_holds
 from cotenant.controller.domain import HELD_MIB_MIN, AttemptNo, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import Hello, Welcome
@@ -104,7 +102,7 @@ HELD: list[tuple[str, ProbeResult, set[AttemptKey], str]] = [
 )
 def test_where_others_use_the_memory_unlisted_only_a_process_is_proof(seen: ProbeResult, says: str) -> None:
     """Windows under WSL2, the kernel's own pages (GH200); also where a driver has no list at all."""
-    unlisted = msgspec.structs.replace(seen, unlisted=("computing",))
+    unlisted = msgspec.structs.replace(seen, lists_computing=False)
     for held in (who_holds(seen, None, ()), who_holds(unlisted, RESERVE_MIB, ())):
         assert (held is None) == (says == "")
         assert held is None or says in held.text

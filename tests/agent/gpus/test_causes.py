@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from cotenant.agent.gpus.causes import CAUSES, Proof
-from cotenant.agent.gpus.device_file import GRAVITY
+from cotenant.agent.gpus.device_states import GRAVITY
 from cotenant.agent.gpus.xid import ROWS, Bucket, bus_address, meaning, xid_in
 
 # fmt: off

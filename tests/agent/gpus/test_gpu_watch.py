@@ -15,7 +15,7 @@ import pytest
 
 from cotenant.agent.daemon.core import Attempt, AttemptKey, EnergyRead, GpuFault, TroubleNoticed, UnusedGpus
 from cotenant.agent.gpus.causes import UNASKED
-from cotenant.agent.gpus.device_file import DeviceFile, Mark, Past
+from cotenant.agent.gpus.device_states import DeviceStateStore, NotedCause, PastStates
 from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch, offer_devices
 from cotenant.agent.gpus.health import DeviceCondition
 from cotenant.agent.gpus.owners import Owners
@@ -226,14 +226,18 @@ def test_where_nvml_refuses_to_wait_for_events_each_gpu_is_looked_at_all_the_sam
     asyncio.run(story())
 
 
-def test_a_list_that_the_driver_does_not_have_is_missing_and_no_fault(gpus: MockGpus, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["Graphics", "Compute"])
+def test_a_list_that_the_driver_does_not_have_is_missing_and_no_fault(
+    gpus: MockGpus, tmp_path: Path, kind: str
+) -> None:
     async def story() -> None:
         ears = Ears(tmp_path)
-        gpus.say("fail nvmlDeviceGetGraphicsRunningProcesses_v3 3", f"process 0 {os.getpid()} 4000 C")
+        gpus.say(f"fail nvmlDeviceGet{kind}RunningProcesses_v3 3", f"process 0 {os.getpid()} 4000 C")
         ears.start(ONE)
         await until(lambda: len(ears.probes(ONE)) > 2)
         for probe in ears.probes(ONE):
-            assert (probe.code, probe.unlisted, len(probe.processes)) == (0, ("drawing",), 1)
+            assert (probe.code, probe.lists_computing) == (0, kind == "Graphics")
+            assert len(probe.processes) == (kind == "Graphics")
         ears.close()
 
     asyncio.run(story())
@@ -568,11 +572,11 @@ def test_an_error_that_nobody_heard_is_read_in_the_kernels_log_and_one_that_was_
 
 
 def test_what_is_known_of_a_device_that_is_not_watched_now_is_kept(gpus: MockGpus, tmp_path: Path) -> None:
-    other = Mark(uuid="GPU-other", state="draining", why="Xid 48", since_s=1.0)
-    (tmp_path / MARKS).write_bytes(msgspec.json.encode(DeviceFile(boot_id=boot_id(), marks=(other,))))
+    other = NotedCause(uuid="GPU-other", state="draining", why="Xid 48", since_s=1.0)
+    (tmp_path / MARKS).write_bytes(msgspec.json.encode(DeviceStateStore(boot_id=boot_id(), marks=(other,))))
     agent = Agent(tmp_path)
     agent.watch.close()
-    kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceFile)
+    kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceStateStore)
     assert [(noted.uuid, noted.state) for noted in kept.marks] == [("GPU-other", "draining")]
 
 
@@ -582,8 +586,8 @@ def test_a_lost_gpu_is_waited_for_until_its_watcher_has_spoken_in_this_life(
     """The agent before may have been killed between the mark and the news: they are read again."""
     log = tmp_path / "kmsg"
     log.write_text("6,1,1,-;booting\n" + xid_line(2, 79))
-    noted = Mark(uuid=ONE, state="lost", why="Xid 79", since_s=1.0)
-    states = DeviceFile(boot_id=boot_id(), marks=(noted,), pasts=(Past(uuid=ONE, record=1),))
+    noted = NotedCause(uuid=ONE, state="lost", why="Xid 79", since_s=1.0)
+    states = DeviceStateStore(boot_id=boot_id(), marks=(noted,), pasts=(PastStates(uuid=ONE, record=1),))
     (tmp_path / MARKS).write_bytes(msgspec.json.encode(states))
 
     async def story() -> None:
@@ -627,7 +631,7 @@ def test_what_an_agent_had_heard_and_not_written_when_it_was_killed_is_read_agai
         with log.open("a") as kernel:
             kernel.write(xid_line(2, 48))
         assert killed.wait(within_s(60)) == -9
-    kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceFile)
+    kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceStateStore)
     assert kept.marks == ()
 
     async def story() -> None:
@@ -669,7 +673,7 @@ def test_an_agent_that_dies_between_the_mark_and_the_news_tells_it_again(
         for watcher in agent.watch._watchers:
             watcher.close()
             watcher.wait()
-        kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceFile)
+        kept = msgspec.json.decode((tmp_path / MARKS).read_bytes(), type=DeviceStateStore)
         assert [noted.state for noted in kept.marks] == ["draining"], "the device is out before anybody hears"
         assert [past.record for past in kept.pasts] == [past.record for past in before], "and not dealt with"
         log.write_text("6,1,1,-;booting\n" + xid_line(2, 95))

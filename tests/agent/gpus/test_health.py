@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core import AttemptKey, GpuFault
 from cotenant.agent.gpus.causes import CAUSES, LEAVE_GRACE_S
-from cotenant.agent.gpus.device_file import DeviceFile, recall
+from cotenant.agent.gpus.device_states import DeviceStateStore, recall
 from cotenant.agent.gpus.health import USE_AFTER_S, DeviceCondition, Health
 from cotenant.agent.gpus.probe_results import ProbeResult, Process, ProcessOwner, XidSeen
 from cotenant.agent.gpus.xid import ROWS, meaning
@@ -193,26 +193,26 @@ def test_a_job_that_makes_steps_and_computes_on_no_gpu_is_told_and_counts_as_not
     host = Host()
     host.live, host.stepping = {ONE: frozenset({JOB})}, (JOB,)
     host.probe()
-    assert host.health.unused(host.now_s) == set(), "it may be about to"
+    assert host.health.attempts_on_no_gpu(host.now_s) == set(), "it may be about to"
     host.now_s += USE_AFTER_S
     host.probe()
-    assert host.health.unused(host.now_s) == {JOB}
+    assert host.health.attempts_on_no_gpu(host.now_s) == {JOB}
     assert host.complaints()["7"].startswith("this job holds gpu-1 and computes on no GPU")
     may_use_it: list[dict[str, Any]] = [
         {"processes": (process(1, of=JOB),)},
         {"processes": (process(9, kind="hidden"),)},  # Another PID namespace.
         {"processes": (process(9),)},  # A container that a daemon has started.
-        {"unlisted": ("computing",)},
+        {"lists_computing": False},
         {"code": 999, "problem": "no"},
     ]
     for facts in may_use_it:
         host.probe(**facts)
-        assert host.health.unused(host.now_s) == set(), facts
+        assert host.health.attempts_on_no_gpu(host.now_s) == set(), facts
     host.probe(process(2, of=OTHER), msgspec.structs.replace(process(3), computes=False))
     host.live |= {TWO: frozenset({OTHER})}
     host.probe()
     host.probe(process(1, of=JOB), uuid=TWO)
-    assert host.health.unused(host.now_s) == set(), "it computes, if in the wrong place"
+    assert host.health.attempts_on_no_gpu(host.now_s) == set(), "it computes, if in the wrong place"
 
 
 # --- Faults ----------------------------------------------------------------------------------------
@@ -431,8 +431,10 @@ def test_held_memory_waits_for_itself_alone_and_does_not_end_another_trouble() -
 
 def restarted(host: Host, *, boot_id: str = "b") -> Host:
     """What the next agent knows, by way of the file."""
-    written = msgspec.json.encode(DeviceFile(boot_id="b", marks=host.health.marks, pasts=host.health.pasts))
-    kept = recall(msgspec.json.decode(written, type=DeviceFile), boot_id, host.now_s)
+    written = msgspec.json.encode(
+        DeviceStateStore(boot_id="b", marks=host.health.marks, pasts=host.health.pasts)
+    )
+    kept = recall(msgspec.json.decode(written, type=DeviceStateStore), boot_id, host.now_s)
     again = Host(marks=kept.marks, pasts=kept.pasts)
     again.now_s, again.live, again.mps = host.now_s, host.live, host.mps
     return again
@@ -502,7 +504,7 @@ def test_a_file_that_has_one_state_of_a_device_and_no_cause_is_read() -> None:
         "marks": [{"uuid": ONE, "state": "draining", "why": "Xid 48", "since_s": 1.0, "quiet_s": 0.0}],
         "pasts": [{"uuid": ONE, "counters": {"energy_mj": 5, "ecc_uncorrected": None}, "record": 7}],
     }
-    kept = recall(msgspec.json.decode(msgspec.json.encode(old), type=DeviceFile), "b", 1000.0)
+    kept = recall(msgspec.json.decode(msgspec.json.encode(old), type=DeviceStateStore), "b", 1000.0)
     host = Host(marks=kept.marks, pasts=kept.pasts)
     assert host.probe().note == "draining: Xid 48"
     assert host.health.gpus[ONE].past.record == 7

@@ -24,7 +24,7 @@ GRAVITY: Final[tuple[DeviceState, ...]] = ("ok", "suspect", "draining", "lost")
 _BY_STATE: Final[dict[DeviceState, str]] = {"suspect": "odd", "draining": "reset", "lost": "lost"}
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class NotedCause(msgspec.Struct, frozen=True, kw_only=True):
     """A cause that was noted of a device."""
 
     uuid: str
@@ -38,7 +38,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     """Whom it concerned: they must be gone before it counts as over."""
 
 
-class Counters(msgspec.Struct, frozen=True, kw_only=True):
+class ResetSigns(msgspec.Struct, frozen=True, kw_only=True):
     """What tells that a GPU has begun anew; None where it is not known."""
 
     energy_mj: int | None = None
@@ -47,16 +47,16 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     remap_pending: bool = False
     """Rows of its memory wait for a reset."""
 
-    def merge(self, probe: ProbeResult) -> Counters:
+    def merge(self, probe: ProbeResult) -> ResetSigns:
         """What a probe does not say is as it was."""
         energy_mj, errors = probe.energy_mj, probe.ecc_uncorrected
-        return Counters(
+        return ResetSigns(
             energy_mj=energy_mj if energy_mj is not None else self.energy_mj,
             ecc_uncorrected=errors if errors is not None else self.ecc_uncorrected,
             remap_pending=probe.remap_pending,
         )
 
-    def began_anew(self, now: Counters) -> bool:
+    def began_anew(self, now: ResetSigns) -> bool:
         """Whether the driver was loaded again, or the GPU reset, between this and `now`. One sign is not
         enough: without persistence mode the energy counter of an idle GPU may begin anew alone."""
         signs = (
@@ -66,7 +66,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
         )
         return sum(signs) > 1
 
-    def has_more_errors(self, now: Counters) -> bool:
+    def has_more_errors(self, now: ResetSigns) -> bool:
         return _is_less(self.ecc_uncorrected, now.ecc_uncorrected)
 
 
@@ -74,11 +74,11 @@ def _is_less(one: int | None, other: int | None) -> bool:
     return one is not None and other is not None and one < other
 
 
-class Past(msgspec.Struct, frozen=True, kw_only=True):
+class PastStates(msgspec.Struct, frozen=True, kw_only=True):
     """What else was known of a device when it was last written down."""
 
     uuid: str
-    counters: Counters = Counters()
+    counters: ResetSigns = ResetSigns()
     is_away: bool = False
     """NVML said that it is lost or wants a reset: an answer means that it began anew."""
     is_pardoned: bool = False
@@ -87,37 +87,37 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     """Of the kernel's log: everything up to here was dealt with."""
 
 
-class DeviceFile(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceStateStore(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the file."""
 
     version: int = VERSION
     boot_id: str
-    marks: tuple[Mark, ...] = ()
-    pasts: tuple[Past, ...] = ()
+    marks: tuple[NotedCause, ...] = ()
+    pasts: tuple[PastStates, ...] = ()
 
-    def drop(self, uuids: Collection[str]) -> DeviceFile:
-        return DeviceFile(
+    def drop(self, uuids: Collection[str]) -> DeviceStateStore:
+        return DeviceStateStore(
             boot_id=self.boot_id,
             marks=tuple(mark for mark in self.marks if mark.uuid not in uuids),
             pasts=tuple(past for past in self.pasts if past.uuid not in uuids),
         )
 
 
-def recall(kept: DeviceFile | None, boot_id: str, now_s: float) -> DeviceFile:
+def recall(kept: DeviceStateStore | None, boot_id: str, now_s: float) -> DeviceStateStore:
     """What of a file still counts now. Quiet while no agent watched proves nothing."""
     if kept is None:
-        return DeviceFile(boot_id=boot_id)
+        return DeviceStateStore(boot_id=boot_id)
     if kept.boot_id == boot_id:
         marks = (
             msgspec.structs.replace(mark, cause=mark.cause or _BY_STATE.get(mark.state, "odd"), since_s=now_s)
             for mark in kept.marks
         )
-        return DeviceFile(boot_id=boot_id, marks=tuple(marks), pasts=kept.pasts)
+        return DeviceStateStore(boot_id=boot_id, marks=tuple(marks), pasts=kept.pasts)
     grave = sorted(kept.marks, key=lambda mark: GRAVITY.index(mark.state))
     worst = {mark.uuid: mark for mark in grave if mark.state in ("draining", "lost")}
     renewed = (renew(uuid, f"the host was booted after: {mark.why}", now_s) for uuid, mark in worst.items())
-    return DeviceFile(boot_id=boot_id, marks=tuple(renewed))
+    return DeviceStateStore(boot_id=boot_id, marks=tuple(renewed))
 
 
-def renew(uuid: str, why: str, now_s: float) -> Mark:
-    return Mark(uuid=uuid, cause=RENEWED, state="suspect", why=why, since_s=now_s)
+def renew(uuid: str, why: str, now_s: float) -> NotedCause:
+    return NotedCause(uuid=uuid, cause=RENEWED, state="suspect", why=why, since_s=now_s)
