@@ -24,10 +24,10 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.agent.daemon.core import AttemptKey
-from cotenant.agent.gpus.device_states import NotedCause, PastStates
+from cotenant.agent.gpus.device_states import RENEWED, NotedCause, PastStates
 from cotenant.agent.gpus.held_memory import Held, who_holds
 from cotenant.agent.gpus.probe_results import ProbeResult, Process
-from cotenant.agent.gpus.xid import RESET, Bucket, Xid
+from cotenant.agent.gpus.xid import RESET, Bucket
 from cotenant.controller.domain import FOREIGN, DeviceState
 from cotenant.profiler.driver.facts import LOST, NOT_SUPPORTED, RESET_REQUIRED
 
@@ -40,20 +40,6 @@ LEAVE_GRACE_S: Final = 3.0
 """NVML's answer so soon after a job has left may be older."""
 UNASKED: Final = "its memory is unknown: NVML gave no answer"
 PROCESSES_SHOWN: Final = 3
-
-
-class DeviceNews(msgspec.Struct, frozen=True, kw_only=True):
-    """What has just been learned of one device."""
-
-    probe: ProbeResult | None = None
-    xid: Xid | None = None
-    """None as well where the error stays in the process that made it."""
-    server_fault: str = ""
-    """Of an MPS server that serves it."""
-    silence: str = ""
-    """Why a question about it was not answered."""
-    held: str = ""
-    """Who still holds its memory long after a job."""
 
 
 class Gpu:
@@ -76,7 +62,6 @@ class Gpu:
         self.before = past.counters
         """The counters before the last answer."""
         self.marks = {mark.cause: mark for mark in marks if mark.cause in CAUSES}
-        self.news = DeviceNews()
         self.probe: ProbeResult | None = None
         self.probed_s = 0.0
         self.was_silent = False
@@ -164,8 +149,10 @@ class Gpu:
 class DeviceCause(msgspec.Struct, frozen=True, kw_only=True):
     state: DeviceState = "ok"
     """What it means."""
-    detects: Callable[[Gpu], str]
-    """Its note; empty: it is not there."""
+    detects: Callable[[Gpu], str] = lambda gpu: ""
+    """Its note; empty: it is not there, or it cannot be seen in a probe and is told."""
+    bucket: Bucket | None = None
+    """The Xids that tell it."""
     ended_by: frozenset[Proof] = frozenset()
     """Any of these; none: it ends when it is not detected any more."""
     quiet_s: float = 0.0
@@ -177,14 +164,15 @@ class DeviceCause(msgspec.Struct, frozen=True, kw_only=True):
 # --- What detects them -----------------------------------------------------------------------------
 
 
-def _find_loss(gpu: Gpu) -> str:
-    return _refuses(gpu, LOST) or _errs(gpu, "lost")
+def _refuses(code: int) -> Callable[[Gpu], str]:
+    """NVML answers with this code."""
+    return lambda gpu: gpu.probe.problem if gpu.probe is not None and gpu.probe.code == code else ""
 
 
 def _find_need_of_reset(gpu: Gpu) -> str:
-    probe = gpu.news.probe
+    probe = gpu.probe
     if probe is None or probe.code:
-        return _refuses(gpu, RESET_REQUIRED) or _errs(gpu, "drain")
+        return _refuses(RESET_REQUIRED)(gpu)
     if probe.remap_failed and not gpu.past.is_pardoned:
         return "its memory has no spare rows left"
     if probe.remap_pending and not gpu.past.is_pardoned:
@@ -195,18 +183,8 @@ def _find_need_of_reset(gpu: Gpu) -> str:
 
 
 def _find_oddity(gpu: Gpu) -> str:
-    probe = gpu.news.probe
-    is_known = probe is None or probe.code in (0, LOST, RESET_REQUIRED, NOT_SUPPORTED)
-    return _errs(gpu, "suspect") if is_known or probe is None else probe.problem
-
-
-def _refuses(gpu: Gpu, code: int) -> str:
-    probe = gpu.news.probe
-    return probe.problem if probe is not None and probe.code == code else ""
-
-
-def _errs(gpu: Gpu, bucket: Bucket) -> str:
-    return gpu.news.xid.told if gpu.news.xid is not None and gpu.news.xid.bucket == bucket else ""
+    has_row = gpu.probe is None or gpu.probe.code in (0, LOST, RESET_REQUIRED, NOT_SUPPORTED)
+    return "" if gpu.probe is None or has_row else gpu.probe.problem
 
 
 def _find_ignorance(gpu: Gpu) -> str:
@@ -251,27 +229,35 @@ def _list_processes(processes: list[Process]) -> str:
 
 # --- The table -------------------------------------------------------------------------------------
 
-_PROVES: Final[frozenset[Proof]] = frozenset({"quiet", "person", "reset"})
-_RESTS: Final[frozenset[Proof]] = frozenset({"person", "reset"})
+_SUSPECT: Final[frozenset[Proof]] = frozenset({"quiet", "person", "reset"})
+_DRAINING: Final[frozenset[Proof]] = frozenset({"person", "reset"})
+_LOST: Final[frozenset[Proof]] = frozenset({"reset"})
 CAUSES: Final[dict[str, DeviceCause]] = {
-    "lost": DeviceCause(state="lost", detects=_find_loss, ended_by=frozenset({"reset"})),
-    "reset": DeviceCause(state="draining", detects=_find_need_of_reset, ended_by=_RESTS),
-    "odd": DeviceCause(state="suspect", detects=_find_oddity, ended_by=_PROVES, quiet_s=600.0),
-    "silent": DeviceCause(
-        state="suspect", detects=lambda gpu: gpu.news.silence, ended_by=_PROVES, quiet_s=300.0
+    "lost": DeviceCause(state="lost", detects=_refuses(LOST), bucket="lost", ended_by=_LOST),
+    # The driver wants it reset, its memory is broken, or an error of the device asks for it.
+    "reset": DeviceCause(state="draining", detects=_find_need_of_reset, bucket="drain", ended_by=_DRAINING),
+    "odd": DeviceCause(
+        state="suspect", detects=_find_oddity, bucket="suspect", ended_by=_SUSPECT, quiet_s=600.0
     ),
+    # A question about it was not answered.
+    "silent": DeviceCause(state="suspect", ended_by=_SUSPECT, quiet_s=300.0),
     # A program's error that hits all clients of an MPS server.
-    "program": DeviceCause(state="suspect", detects=lambda gpu: _errs(gpu, "restart"), ended_by=_PROVES),
-    "server": DeviceCause(state="suspect", detects=lambda gpu: gpu.news.server_fault, ended_by=_PROVES),
-    "kept": DeviceCause(state="suspect", detects=lambda gpu: gpu.news.held, ended_by=_PROVES),
+    "program": DeviceCause(state="suspect", bucket="restart", ended_by=_SUSPECT),
+    # An MPS server that serves it is in FAULT.
+    "server": DeviceCause(state="suspect", ended_by=_SUSPECT),
+    # A job has ended long ago, and its memory is not back.
+    "kept": DeviceCause(state="suspect", ended_by=_SUSPECT),
     # MIG was turned on, or the instance is gone: it passes when NVML answers again.
-    "mode": DeviceCause(state="suspect", detects=lambda gpu: _refuses(gpu, NOT_SUPPORTED), ended_by=_PROVES),
-    "renewed": DeviceCause(state="suspect", detects=lambda gpu: "", ended_by=_PROVES, quiet_s=60.0),
+    "mode": DeviceCause(state="suspect", detects=_refuses(NOT_SUPPORTED), ended_by=_SUSPECT),
+    # It has begun anew, and must show that it works.
+    RENEWED: DeviceCause(state="suspect", ended_by=_SUSPECT, quiet_s=60.0),
     "cuda": DeviceCause(state="suspect", detects=lambda gpu: gpu.cuda_problem),
     "unknown": DeviceCause(detects=_find_ignorance),
     "foreign": DeviceCause(detects=_find_strangers),
+    # A running job that was given another device.
     "intruder": DeviceCause(detects=_find_intruders),
     "remains": DeviceCause(detects=_find_remains, holds_memory=True),
     "held": DeviceCause(detects=_find_held_memory, holds_memory=True),
 }
 """By name, the worst first: of two causes that mean the same, a device shows the first."""
+BY_BUCKET: Final = {row.bucket: name for name, row in CAUSES.items() if row.bucket is not None}

@@ -20,7 +20,6 @@ from cotenant.controller.domain import DeviceState
 VERSION: Final = 1
 RENEWED: Final = "renewed"
 """The cause of a device that has begun anew and must show that it works."""
-GRAVITY: Final[tuple[DeviceState, ...]] = ("ok", "suspect", "draining", "lost")
 _BY_STATE: Final[dict[DeviceState, str]] = {"suspect": "odd", "draining": "reset", "lost": "lost"}
 
 
@@ -113,11 +112,16 @@ def recall(kept: DeviceStateStore | None, boot_id: str, now_s: float) -> DeviceS
             for mark in kept.marks
         )
         return DeviceStateStore(boot_id=boot_id, marks=tuple(marks), pasts=kept.pasts)
-    grave = sorted(kept.marks, key=lambda mark: GRAVITY.index(mark.state))
-    worst = {mark.uuid: mark for mark in grave if mark.state in ("draining", "lost")}
-    renewed = (renew(uuid, f"the host was booted after: {mark.why}", now_s) for uuid, mark in worst.items())
-    return DeviceStateStore(boot_id=boot_id, marks=tuple(renewed))
-
-
-def renew(uuid: str, why: str, now_s: float) -> NotedCause:
-    return NotedCause(uuid=uuid, cause=RENEWED, state="suspect", why=why, since_s=now_s)
+    renewed = {
+        mark.uuid: msgspec.structs.replace(
+            mark,
+            cause=RENEWED,
+            state="suspect",
+            why=f"the host was booted after: {mark.why}",
+            since_s=now_s,
+            concerned=(),
+        )
+        for mark in kept.marks
+        if mark.state in ("draining", "lost")
+    }
+    return DeviceStateStore(boot_id=boot_id, marks=tuple(renewed.values()))

@@ -15,8 +15,8 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.agent.daemon.core import AttemptKey, GpuFault
-from cotenant.agent.gpus.causes import CAUSES, DeviceNews, Gpu, Proof
-from cotenant.agent.gpus.device_states import RENEWED, NotedCause, PastStates, renew
+from cotenant.agent.gpus.causes import BY_BUCKET, CAUSES, Gpu, Proof
+from cotenant.agent.gpus.device_states import RENEWED, NotedCause, PastStates
 from cotenant.agent.gpus.probe_results import ProbeResult, XidSeen
 from cotenant.agent.gpus.xid import meaning
 from cotenant.controller.domain import DeviceState
@@ -124,7 +124,9 @@ class Health:
             self._keep(gpu, is_away=probe.code in (LOST, RESET_REQUIRED))
         else:
             self._note_answer(gpu, probe, now_s)
-        self._learn(gpu, DeviceNews(probe=probe), now_s)
+        for name, cause in CAUSES.items():
+            if cause.ended_by and (why := cause.detects(gpu)):
+                self._note(gpu, name, why, now_s)
         if probe.code == LOST and not was_lost:
             return [GpuFault(uuids=(probe.uuid,), why="the GPU is lost", device_failed=True)]
         return []
@@ -136,7 +138,7 @@ class Health:
             self._keep(gpu, is_away=False, is_pardoned=False)
             if any(mark.state != "suspect" for mark in gpu.marks.values()):
                 gpu.marks = {name: mark for name, mark in gpu.marks.items() if not _ends(mark, "reset")}
-                gpu.marks[RENEWED] = renew(probe.uuid, "it was reset, or came back", now_s)
+                self._note(gpu, RENEWED, "it was reset, or came back", now_s, ())
         self._keep(gpu, counters=counters)
         gpu.held_probes = gpu.held_probes + 1 if gpu.held is not None else 0
 
@@ -149,7 +151,7 @@ class Health:
         shared = seen.uuid in self._mps
         spared = gpu.newcomers if seen.is_late else frozenset()
         if row.bucket != "restart" or shared:
-            self._learn(gpu, DeviceNews(xid=row), now_s, gpu.live - spared)
+            self._note(gpu, BY_BUCKET[row.bucket], row.advice, now_s, gpu.live - spared)
         if row.ends == "nobody":
             return []
         culprit = self._culprit(seen) if row.by_program else None
@@ -185,18 +187,18 @@ class Health:
         """A fault found elsewhere (an MPS server in FAULT): its devices wait until those who were on them
         are gone."""
         for gpu in self._known(fault.uuids):
-            self._learn(gpu, DeviceNews(server_fault=fault.why), now_s)
+            self._note(gpu, "server", fault.why, now_s)
 
     def note_silence(self, uuid: str, why: str, now_s: float) -> None:
         """A question about it was not answered."""
         for gpu in self._known([uuid]):
             gpu.was_silent = True
-            self._learn(gpu, DeviceNews(silence=why), now_s)
+            self._note(gpu, "silent", why, now_s)
 
     def not_given_back(self, key: AttemptKey, holders: Mapping[str, str], now_s: float) -> None:
         """An attempt has ended, and long after it these devices still do not have their memory back."""
         for gpu in self._known(holders):
-            self._learn(gpu, DeviceNews(held=holders[gpu.past.uuid]), now_s, frozenset((key,)))
+            self._note(gpu, "kept", holders[gpu.past.uuid], now_s, (key,))
 
     def note_cuda(self, uuid: str, why: str, now_s: float) -> None:
         """What a CUDA probe of a device found. `why`: CUDA does not work there, and why; empty: it works."""
@@ -216,28 +218,24 @@ class Health:
     def _keep(self, gpu: Gpu, **changes: object) -> None:
         gpu.past = msgspec.structs.replace(gpu.past, **changes)
 
-    def _learn(
-        self, gpu: Gpu, news: DeviceNews, now_s: float, concerned: frozenset[AttemptKey] | None = None
+    def _note(
+        self, gpu: Gpu, name: str, why: str, now_s: float, concerned: Collection[AttemptKey] | None = None
     ) -> None:
-        """Notes the causes that news show. `concerned`: attempts that have to be gone before it can be over;
-        None: all on the device."""
-        gpu.news = news
-        for name, cause in CAUSES.items():
-            why = cause.detects(gpu) if cause.ended_by else ""
-            old = gpu.marks.get(name)
-            if not why or (old is not None and cause.state != "suspect"):
-                continue
-            whom = set(gpu.live if concerned is None else concerned)
-            whom |= gpu.live.intersection(old.concerned if old is not None else ())
-            gpu.marks[name] = NotedCause(
-                uuid=gpu.past.uuid,
-                cause=name,
-                state=cause.state,
-                why=why,
-                since_s=now_s,
-                concerned=tuple(sorted(whom)),
-            )
-        gpu.news = DeviceNews()
+        """Notes a cause. `concerned`: attempts that have to be gone before it can be over; None: all on the
+        device."""
+        state, old = CAUSES[name].state, gpu.marks.get(name)
+        if old is not None and state != "suspect":
+            return
+        whom = set(gpu.live if concerned is None else concerned)
+        whom |= gpu.live.intersection(old.concerned if old is not None else ())
+        gpu.marks[name] = NotedCause(
+            uuid=gpu.past.uuid,
+            cause=name,
+            state=state,
+            why=why,
+            since_s=now_s,
+            concerned=tuple(sorted(whom)),
+        )
 
     def settle(self, now_s: float) -> None:
         """Suspects that have proven themselves are suspects no more."""

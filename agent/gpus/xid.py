@@ -59,7 +59,7 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True):
         return f"Xid {self.number} ({self.name})"
 
     @property
-    def told(self) -> str:
+    def advice(self) -> str:
         """Its number and name, and what a person does about the device."""
         return f"{self}: {self.action}" if self.action else str(self)
 

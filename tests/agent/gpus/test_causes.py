@@ -6,9 +6,9 @@ from typing import get_args
 
 import pytest
 
-from cotenant.agent.gpus.causes import CAUSES, Proof
-from cotenant.agent.gpus.device_states import GRAVITY
+from cotenant.agent.gpus.causes import BY_BUCKET, CAUSES, Proof
 from cotenant.agent.gpus.xid import ROWS, Bucket, bus_address, meaning, xid_in
+from cotenant.controller.domain import DeviceState
 
 # fmt: off
 WANTED = {  # What it means, what ends it, and after how many seconds of quiet.
@@ -36,7 +36,8 @@ def test_every_row() -> None:
 
 
 def test_the_worst_is_told_first_and_the_worse_a_device_is_the_fewer_proofs_bring_it_back() -> None:
-    gravity = [GRAVITY.index(row.state) for row in CAUSES.values()]
+    states = get_args(DeviceState)
+    gravity = [states.index(row.state) for row in CAUSES.values()]
     assert gravity == sorted(gravity, reverse=True)
     assert {proof for row in CAUSES.values() for proof in row.ended_by} == set(get_args(Proof))
     for row in CAUSES.values():
@@ -51,7 +52,7 @@ def test_the_worst_is_told_first_and_the_worse_a_device_is_the_fewer_proofs_brin
 def test_each_xid_has_one_row_and_a_bucket_that_leads_somewhere() -> None:
     numbers = [row.number for row in ROWS]
     assert len(numbers) == len(set(numbers))
-    assert {row.bucket for row in ROWS} == set(get_args(Bucket))
+    assert {row.bucket for row in ROWS} == {*BY_BUCKET, "note"} == set(get_args(Bucket))
     for row in ROWS:
         assert not (row.by_program and row.bucket != "restart"), "a program breaks no device"
         assert row.bucket not in ("drain", "lost") or row.action, f"{row}: what is to be done?"
