@@ -23,7 +23,6 @@ from cotenant.controller.domain import DeviceState
 from cotenant.profiler.driver.facts import LOST, RESET_REQUIRED
 
 Foreign = Literal["avoid", "ignore"]
-PIDS_KEPT: Final = 256
 USE_AFTER_S: Final = 60.0
 """So long after its first step a job that uses its GPUs has been seen there."""
 NOT_GIVEN: Final = (
@@ -76,8 +75,6 @@ class Health:
         }
         self._names = names if names is not None else {}
         self._conditions = dict.fromkeys(self.gpus, DeviceCondition())
-        self._owners: dict[int, AttemptKey] = {}
-        """Processes of our jobs that were seen on a GPU, the newest last."""
         self._mps: Collection[str] = ()
         self._held: Mapping[AttemptKey, Sequence[str]] = {}
         self._stepping_s: dict[AttemptKey, float] = {}
@@ -113,12 +110,6 @@ class Health:
         self._keep(gpu, record=_newest(gpu.past.record, probe.record))
         hidden = [process.pid for process in probe.processes if process.owner.kind == "hidden"]
         gpu.hidden = {pid: gpu.hidden.get(pid, 0) + 1 for pid in hidden}
-        for process in probe.processes:
-            if process.owner.kind == "attempt":
-                self._owners.pop(process.pid, None)
-                self._owners[process.pid] = process.owner.key
-        while len(self._owners) > PIDS_KEPT:
-            del self._owners[next(iter(self._owners))]
         gpu.was_silent, was_lost = bool(probe.code), "lost" in gpu.marks
         if probe.code:
             self._keep(gpu, is_away=probe.code in (LOST, RESET_REQUIRED))
@@ -154,28 +145,18 @@ class Health:
             self._note(gpu, BY_BUCKET[row.bucket], row.advice, now_s, gpu.live - spared)
         if row.ends == "nobody":
             return []
-        culprit = self._culprit(seen) if row.by_program else None
+        owner = seen.owner if row.by_program else None
         fault = GpuFault(
             uuids=(seen.uuid,),
             why=str(row),
             xid=seen.xid,
-            culprits=(culprit,) if culprit is not None else (),
+            culprits=(owner.key,) if owner is not None and owner.kind == "attempt" else (),
             device_failed=not row.by_program,
             ends=row.ends == "everybody" or shared,
             strangers=bool(gpu.strangers or gpu.intruders),
             spared=tuple(sorted(spared)),
         )
         return [fault]
-
-    def _culprit(self, seen: XidSeen) -> AttemptKey | None:
-        """The attempt of the process that the kernel's log names: as it was seen on a GPU, else as the
-        watcher found it (after a restart nothing was seen yet)."""
-        if seen.pid is None:
-            return None
-        found = seen.owner
-        return self._owners.get(seen.pid) or (
-            found.key if found is not None and found.kind == "attempt" else None
-        )
 
     def dealt_with(self, seen: XidSeen) -> None:
         """All consequences of an Xid were reported: no need to read it again."""

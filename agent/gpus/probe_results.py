@@ -109,7 +109,7 @@ class XidSeen(WatchLine, frozen=True, kw_only=True, tag="xid"):
     recovery: int | None = None
     """Of Xid 154: what the driver wants done, as NVML numbers it; None: it was not said."""
     owner: ProcessOwner | None = None
-    """Whose that is, if it was still there to be asked about."""
+    """Whose that is or was, if this watcher has ever seen it."""
     record: int | None = None
     """Its number in the kernel's log; None: it came from NVML."""
     is_late: bool = False

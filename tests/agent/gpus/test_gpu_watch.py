@@ -317,6 +317,7 @@ def test_processes_are_known_by_their_socket_or_their_session(tmp_path: Path) ->
                 process.kill()
                 await process.wait()
         assert Owners(tmp_path).owner(started[0].pid).kind == "hidden"
+        assert owners.owner(started[0].pid) == mine, "an error may name a process that it has ended"
 
     asyncio.run(story())
 

@@ -60,10 +60,13 @@ class Host:
         keys = {key for keys in self.live.values() for key in keys}
         return {key: [uuid for uuid in self.live if key in self.live[uuid]] for key in keys}
 
-    def xid(self, number: int, pid: int | None = None, recovery: int | None = None) -> DeviceCondition:
+    def xid(self, number: int, of: Process | None = None, recovery: int | None = None) -> DeviceCondition:
+        """`of`: the process that the kernel's log names."""
         self.now_s += 1.0
         self.health.surroundings(self.held, self.mps, self.now_s)
-        self.faults = self.health.xid(XidSeen(uuid=ONE, xid=number, pid=pid, recovery=recovery), self.now_s)
+        self.faults = self.health.xid(
+            XidSeen(uuid=ONE, xid=number, owner=of.owner if of else None, recovery=recovery), self.now_s
+        )
         return self.condition()
 
     def complaints(self) -> dict[str, str]:
@@ -166,7 +169,7 @@ def test_a_job_on_a_gpu_that_it_was_not_given_is_named_and_no_neighbour_pays() -
     assert host.probe(uuid=TWO) == DeviceCondition()
     assert host.complaints()["7"].startswith("this job uses gpu-1, which it was not given: it holds gpu-2")
     assert host.complaints()["8"].startswith("job 7 uses gpu-1 as well without holding it")
-    host.xid(31, pid=1)
+    host.xid(31, of=process(1, of=JOB))
     assert host.faults[0].culprits == (JOB,), "what breaks there by that process is that job's"
     host.xid(31)
     assert host.faults[0].strangers, "and where nobody knows whose it was, its co-tenant was not alone"
@@ -231,7 +234,7 @@ def test_under_mps_it_hits_all_and_the_device_waits_until_they_are_gone() -> Non
     host = Host()
     host.live, host.mps = {ONE: frozenset({JOB, OTHER})}, frozenset({ONE})
     host.probe(process(1, of=JOB), process(2, of=OTHER))
-    assert host.xid(31, pid=1) == DeviceCondition(
+    assert host.xid(31, of=process(1, of=JOB)) == DeviceCondition(
         state="suspect", note="suspect: Xid 31 (GPU memory page fault)"
     )
     [fault] = host.faults
@@ -246,7 +249,7 @@ def test_a_process_that_is_not_ours_makes_nobody_a_culprit() -> None:
     host = Host(foreign="ignore")
     host.live, host.mps = {ONE: frozenset({JOB})}, frozenset({ONE})
     host.probe(process(1, of=JOB), process(5))
-    host.xid(31, pid=5)
+    host.xid(31, of=process(5))
     [fault] = host.faults
     assert (fault.culprits, fault.strangers) == ((), True)
 
@@ -553,14 +556,6 @@ def test_after_a_restart_nobody_can_have_come_in_between() -> None:
     again.health.surroundings(again.held, again.mps, again.now_s)
     [fault] = again.health.xid(XidSeen(uuid=ONE, xid=31, record=9, is_late=True), again.now_s)
     assert fault.spared == ()
-
-
-def test_a_process_that_was_not_seen_on_the_gpu_yet_is_known_by_its_owner() -> None:
-    host = Host()
-    host.live, host.mps = {ONE: frozenset({JOB, OTHER})}, frozenset({ONE})
-    owner = ProcessOwner(kind="attempt", job_id=OTHER[0], attempt=OTHER[1])
-    [fault] = host.health.xid(XidSeen(uuid=ONE, xid=31, pid=9, owner=owner), host.now_s)
-    assert fault.culprits == (OTHER,)
 
 
 # --- Whatever happens ------------------------------------------------------------------------------
