@@ -28,7 +28,7 @@ from cotenant.agent.gpus.device_states import RENEWED, NotedCause, PastStates
 from cotenant.agent.gpus.held_memory import Held, who_holds
 from cotenant.agent.gpus.probe_results import ProbeResult, Process
 from cotenant.agent.gpus.xid import RESET, Bucket
-from cotenant.controller.domain import FOREIGN, DeviceState
+from cotenant.controller.domain import FOREIGN, HELD_MIB_MIN, DeviceState
 from cotenant.profiler.driver.facts import LOST, NOT_SUPPORTED, RESET_REQUIRED
 
 Proof = Literal["quiet", "person", "reset"]
@@ -89,9 +89,16 @@ class Gpu:
         return frozenset(each.owner.key for each in self.processes if each.owner.kind == "attempt")
 
     @property
-    def lists_all(self) -> bool:
-        """Whether the last probe lists everybody who computes there."""
-        return self.probe is not None and not self.probe.code and self.probe.lists_computing
+    def names_all(self) -> bool:
+        """Whether it is known of everybody who computes there, as the last probe has it, whose process that
+        is: also in a container where NVML lists nobody."""
+        probe = self.probe
+        if probe is None or probe.code or not probe.lists_computing or self.reserve_mib is None:
+            return False
+        if any(each.computes and each.owner.kind in ("foreign", "hidden") for each in probe.processes):
+            return False
+        named_mib = sum(each.used_mib or 0 for each in probe.processes)
+        return probe.used_mib - self.reserve_mib - named_mib < HELD_MIB_MIN
 
     @property
     def newcomers(self) -> frozenset[AttemptKey]:

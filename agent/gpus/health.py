@@ -275,27 +275,15 @@ class Health:
     # --- Jobs that use what they do not hold, or do not use what they hold ---------------------------
 
     def attempts_on_no_gpu(self, now_s: float) -> frozenset[AttemptKey]:
-        """Attempts that make steps, have no process on any GPU, and hold GPUs on which nobody computes who
-        could be theirs."""
+        """Attempts that make steps and have no process on any GPU, though they hold some."""
+        seen = {key for gpu in self.gpus.values() for key in gpu.attempts}
         return frozenset(
             key
             for key, since_s in self._stepping_s.items()
-            if now_s >= since_s + USE_AFTER_S and self._computes_nowhere(key)
-        )
-
-    def _computes_nowhere(self, key: AttemptKey) -> bool:
-        own = [gpu for gpu in self.gpus.values() if key in gpu.live]
-        may_be_its = (
-            process.owner.kind in ("foreign", "hidden")
-            for gpu in own
-            for process in gpu.processes
-            if process.computes
-        )
-        return (
-            len(own) == len(self._held[key])
-            and all(gpu.lists_all for gpu in own)
-            and not any(may_be_its)
-            and key not in {key for gpu in self.gpus.values() for key in gpu.attempts}
+            if now_s >= since_s + USE_AFTER_S
+            and key not in seen
+            and self._held[key]
+            and all(uuid in self.gpus and self.gpus[uuid].names_all for uuid in self._held[key])
         )
 
     def complaints(self, now_s: float) -> frozenset[tuple[AttemptKey, str]]:
