@@ -77,7 +77,9 @@ class GpuWatch:
         self._path = state_dir / MARKS
         self._log = log
         unlisted = unlisted if unlisted is not None else {}
-        watched = {d.local: None if d.local in unlisted else d.reserve_mib for d in devices if is_watched(d)}
+        # What the other GPUs have will not pass by itself.
+        gpus = [device for device in devices if device.kind == "cuda" and device.healthy]
+        watched = {gpu.local: None if gpu.local in unlisted else gpu.reserve_mib for gpu in gpus}
         self._names = {d.local: d.device_id for d in devices}
         for uuid in watched:
             if uuid in unlisted:
@@ -226,8 +228,8 @@ class GpuWatch:
                 process = f" (process {pid})" if pid is not None else ""
                 self._log(f"{self._names.get(uuid, uuid)}: Xid {xid}{process}")
                 faults = self.health.xid(line, now_s())
-            case Began():
-                self._note_beginning(line)
+            case Began(events=False, kernel_log=False):
+                self._log(f"{self._names[line.uuid]}: nothing tells of Xids, its counters are watched")
             case _:
                 pass
         # Take the device out before reporting the end of its jobs, so that no new job is placed there
@@ -240,15 +242,6 @@ class GpuWatch:
             self.health.dealt_with(line)
             self._write()
         self._answer()
-
-    def _note_beginning(self, line: Began) -> None:
-        name = self._names.get(line.uuid, line.uuid)
-        if not line.events and not line.kernel_log:
-            self._log(f"{name}: neither NVML nor the kernel's log tells of Xids: its counters are watched")
-        if line.missed:
-            self._log(
-                f"{name}: the kernel's log does not reach back to where it was read: Xids may be missing"
-            )
 
     def _note_silence(self, uuid: str, why: str) -> None:
         self._log(f"{self._names[uuid]}: {why}")
@@ -305,11 +298,6 @@ class GpuWatch:
             self._log(f"cannot write {self._path}: {error.strerror}")
         else:
             self._written, self._stale_s = _lasting(marks), now_s() + FRESH_S
-
-
-def is_watched(device: Device) -> bool:
-    """GPUs that work, as far as was known at the start; what the others have will not pass by itself."""
-    return device.kind == "cuda" and device.healthy
 
 
 def _lasting(marks: Sequence[NotedCause]) -> tuple[object, ...]:

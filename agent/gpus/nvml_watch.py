@@ -95,7 +95,7 @@ class NvmlWatch:
         """Lines here ask for a probe; -1: closed."""
         self._listen_again_s = 0.0
         self._events = self._register()
-        say(Began(uuid=uuid, events=self._events is not None, kernel_log=log.is_open, missed=log.has_missed))
+        say(Began(uuid=uuid, events=self._events is not None, kernel_log=log.is_open))
 
     def _register(self) -> Any:
         """An event set for Xids; None where the driver or our rights do not give one, until the next try."""
@@ -242,7 +242,6 @@ class KernelLog:
         self._descriptor: int | None = None
         self.newest: int | None = None
         """The newest record that was read."""
-        self._oldest: int | None = None
         with suppress(OSError):  # Not allowed: the common case for users.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         # All that is there, though none of it may be news: by it a later start knows where we began.
@@ -254,11 +253,6 @@ class KernelLog:
     @property
     def is_open(self) -> bool:
         return self._descriptor is not None
-
-    @property
-    def has_missed(self) -> bool:
-        """Whether records have been overwritten since the last one that was dealt with."""
-        return self._oldest is not None and self._read is not None and self._read + 1 < self._oldest
 
     def is_past(self, record: int | None) -> bool:
         """Whether a record was there when we began."""
@@ -288,7 +282,6 @@ class KernelLog:
                 record = record_of(line)
                 if record is not None:
                     self.newest = record
-                    self._oldest = record if self._oldest is None else self._oldest
                 if XID in line:
                     found.append((record, line))
         return found

@@ -98,7 +98,7 @@ class Owners:
 
     def _find_by_cgroup(self, pid: int) -> tuple[str, int] | None:
         """The attempt in whose cgroup it is."""
-        for match in _GROUP.finditer(_text(Path(f"/proc/{pid}/cgroup"))):
+        for match in _GROUP.finditer(process_info.read_proc(Path(f"/proc/{pid}/cgroup"))):
             job_id, attempt = match["job"], int(match["attempt"])
             if match["tag"] == group_tag(attempt_folder(self._attempts, job_id, attempt)):
                 return job_id, attempt
@@ -126,10 +126,3 @@ def _ancestors(process: ProcessStat) -> set[int]:
         found.add(stat.parent)
         stat = stat_of(stat.parent)
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -61,8 +61,6 @@ class Began(WatchLine, frozen=True, kw_only=True, tag="began"):
     """Xid events come from NVML."""
     kernel_log: bool
     """And from the kernel's log, which names the process as well."""
-    missed: bool = False
-    """That log does not reach back to the last record that was known of the GPU."""
 
 
 class ProbeFailed(WatchLine, frozen=True, kw_only=True, tag="failed"):

@@ -42,11 +42,13 @@ def unlisted_users(gpus: Iterable[GpuFacts], root: Path = Path("/")) -> dict[str
     Under WSL2 it is Windows; where a GPU's memory is a NUMA node of the host (numa_status of NVIDIA's kernel
     module: GH200, GB200), the kernel.
     """
-    is_wsl = "microsoft" in _read(root / "proc/sys/kernel/osrelease").lower()
+    is_wsl = "microsoft" in read_proc(root / "proc/sys/kernel/osrelease").lower()
     found: dict[str, str] = {}
     for gpu in gpus:
         place = f"proc/driver/nvidia/gpus/{gpu.bus.lower()[-len('0000:00:00.0') :]}/numa_status"
-        why = BY_WINDOWS if is_wsl else BY_KERNEL if "online" in _read(root / place).lower().split() else ""
+        why = (
+            BY_WINDOWS if is_wsl else BY_KERNEL if "online" in read_proc(root / place).lower().split() else ""
+        )
         found |= {each.uuid: why for each in (gpu, *gpu.instances) if why}
     return found
 
@@ -54,10 +56,7 @@ def unlisted_users(gpus: Iterable[GpuFacts], root: Path = Path("/")) -> dict[str
 def user(pid: int) -> str:
     """Whose it is. Not by the owner of /proc/PID, which is root for any process that wants that; and lines
     end with a line feed alone: a process may name itself with any other byte."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").split("\n")
-    except OSError:
-        return ""
+    lines = read_proc(Path(f"/proc/{pid}/status")).split("\n")
     return next((_name_of(int(line.split("\t")[1])) for line in lines if line.startswith("Uid:\t")), "")
 
 
@@ -71,10 +70,7 @@ def _name_of(uid: int) -> str:
 
 def name(pid: int) -> str:
     """The name that the kernel gives a process: at most 15 characters, and a zombie has one as well."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
-    except OSError:
-        return ""
+    return read_proc(Path(f"/proc/{pid}/comm")).strip()
 
 
 def command(pid: int, characters_max: int) -> str:
@@ -97,7 +93,8 @@ def environment(pid: int) -> dict[str, str]:
     return {variable: value for variable, equals, value in pairs if equals}
 
 
-def _read(path: Path) -> str:
+def read_proc(path: Path) -> str:
+    """The text of a file below /proc; empty where it is not there, or not for us."""
     try:
         return path.read_text(errors="replace")
     except OSError:

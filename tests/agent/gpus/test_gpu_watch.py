@@ -687,26 +687,6 @@ def test_an_agent_that_dies_between_the_mark_and_the_news_tells_it_again(
     asyncio.run(story())
 
 
-def test_records_that_were_overwritten_meanwhile_are_missed_and_it_is_said(
-    gpus: MockGpus, tmp_path: Path
-) -> None:
-    log = tmp_path / "kmsg"
-    log.write_text("6,1,1,-;booting\n")
-
-    async def story() -> None:
-        agent = Agent(tmp_path, log=log)
-        agent.start()
-        await until(lambda: agent.probed(ONE))
-        agent.watch.close()
-        log.write_text("6,900,1,-;something else\n")
-        again = Agent(tmp_path, log=log)
-        again.start()
-        await until(lambda: any("does not reach back" in line for line in again.said))
-        again.watch.close()
-
-    asyncio.run(story())
-
-
 def test_the_condition_of_a_gpu_counts_more_than_its_locks_and_passes(tmp_path: Path) -> None:
     locks = DeviceLocks(LockFolders(shared=tmp_path, is_root=False))
     found = GpuFacts(index=0, uuid=ONE, memory_mib=80_000, taken_mib=600, compute_mode=3)
