@@ -190,8 +190,8 @@ def _find_need_of_reset(gpu: Gpu) -> str:
 
 
 def _find_oddity(gpu: Gpu) -> str:
-    has_row = gpu.probe is None or gpu.probe.code in (0, LOST, RESET_REQUIRED, NOT_SUPPORTED)
-    return "" if gpu.probe is None or has_row else gpu.probe.problem
+    has_row = (0, LOST, RESET_REQUIRED, NOT_SUPPORTED)
+    return gpu.probe.problem if gpu.probe is not None and gpu.probe.code not in has_row else ""
 
 
 def _find_ignorance(gpu: Gpu) -> str:

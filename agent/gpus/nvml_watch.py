@@ -247,8 +247,9 @@ class KernelLog:
         # All that is there, though none of it may be news: by it a later start knows where we began.
         past = self._next_lines(_RECORDS_KEPT_MAX)
         self._began_at: int | None = self.newest
-        self._read: int | None = read if read is not None else self.newest
-        self._past = [line for line in past if line[0] is None or self._read is None or line[0] > self._read]
+        if read is None:
+            read = self.newest
+        self._past = [line for line in past if line[0] is None or read is None or line[0] > read]
 
     @property
     def is_open(self) -> bool:

@@ -46,9 +46,8 @@ def unlisted_users(gpus: Iterable[GpuFacts], root: Path = Path("/")) -> dict[str
     found: dict[str, str] = {}
     for gpu in gpus:
         place = f"proc/driver/nvidia/gpus/{gpu.bus.lower()[-len('0000:00:00.0') :]}/numa_status"
-        why = (
-            BY_WINDOWS if is_wsl else BY_KERNEL if "online" in read_proc(root / place).lower().split() else ""
-        )
+        is_node = "online" in read_proc(root / place).lower().split()
+        why = BY_WINDOWS if is_wsl else BY_KERNEL if is_node else ""
         found |= {each.uuid: why for each in (gpu, *gpu.instances) if why}
     return found
 

@@ -414,7 +414,7 @@ def test_foreign_processes_and_lost_gpus_come_and_go_and_marks_stay(gpus: MockGp
         gpus.say("gpu 0 used 9600")
         await until(lambda: agent.watch.held == {ONE})
         gpus.say("gpu 0 used 600")
-        await until(lambda: not agent.watch.held)
+        await until(lambda: not agent.watch.held and agent.probed(TWO))
         gpus.say("xid 1 79")
         await until(lambda: agent.faults)
         [fault] = agent.faults
