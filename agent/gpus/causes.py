@@ -117,7 +117,10 @@ class Gpu:
 
     def why_not_free(self, since_s: float, ended: frozenset[AttemptKey]) -> str:
         """Why its memory is not back, by a probe that was begun at `since_s` or later; empty: it is.
-        `ended`: attempts that wait for it and count as gone."""
+        `ended`: attempts that wait for it and count as gone. A lost GPU is not waited for, since it is not
+        given out anyway, once all that was known of it in an earlier life has been told."""
+        if "lost" in self.marks and (self.probe is not None or self.was_silent):
+            return ""
         if self.probe is None or self.probe.at_s < since_s:
             return UNASKED
         if self.probe.code:

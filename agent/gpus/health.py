@@ -235,20 +235,10 @@ class Health:
     def uuids(self) -> tuple[str, ...]:
         return tuple(self.gpus)
 
-    @property
-    def lost(self) -> tuple[str, ...]:
-        """Devices that are lost, and of which all that was known in an earlier life has been told."""
-        return tuple(
-            uuid
-            for uuid, gpu in self.gpus.items()
-            if "lost" in gpu.marks and (gpu.probe is not None or gpu.was_silent)
-        )
-
     def not_free(self, uuids: Iterable[str], since_s: float, ended: Collection[AttemptKey]) -> dict[str, str]:
         """By UUID why devices that ended attempts had do not have their memory back, by probes begun at
-        `since_s` or later. A lost GPU is not waited for: it is not given out anyway."""
-        gone, lost = frozenset(ended), self.lost
-        waited = {uuid: self.gpus[uuid].why_not_free(since_s, gone) for uuid in uuids if uuid not in lost}
+        `since_s` or later."""
+        waited = {uuid: self.gpus[uuid].why_not_free(since_s, frozenset(ended)) for uuid in uuids}
         return {uuid: why for uuid, why in waited.items() if why}
 
     def is_used(self, uuid: str) -> bool:
