@@ -1,6 +1,6 @@
 """MPS at the agent's edge: daemons at the start, news of them to the state machine, their end.
 
-Rule: daemons outlive the agent while jobs live, and go when it leaves a host without jobs. DeviceNews of them
+Rule: daemons outlive the agent while jobs live, and go when it leaves a host without jobs. News of them
 reaches the state machine as events like any other: a device that changed how it is shared, a fault that ended
 what ran on it, an attempt that is not the client it should be.
 """
