@@ -47,7 +47,7 @@ from cotenant.controller.system.sections import AgentSettings, Settings
 from cotenant.profiler.driver.cdi import why_no_names
 from cotenant.profiler.driver.facts import GpuFacts
 from cotenant.profiler.driver.probe_client import driver_facts
-from cotenant.profiler.driver.process_info import runs_in_container, sees_host_processes
+from cotenant.profiler.driver.process_info import runs_in_container, sees_host_processes, unlisted_users
 from cotenant.profiler.indicators.sources import Wanted
 
 T = TypeVar("T")
@@ -308,6 +308,7 @@ def _watch(
         log=warnings.append,
         foreign=settings.agent.foreign,
         busy=inventory.busy,
+        unlisted=unlisted_users(inventory.gpus),
         timing=Timing(probe_s=settings.agent.probe_s),
         tries_cuda=True,
     )

@@ -250,7 +250,7 @@ class Runtime:
     def post(self, event: AnyAgentEvent) -> None:
         """Handle an event now, or right after the one that is being handled."""
         if isinstance(event, GpuFault) and self._watch is not None:
-            event = self._watch.attribute(event)
+            self._watch.note_fault(event)
         self._take(event)
 
     def _take(self, event: AnyAgentEvent) -> None:

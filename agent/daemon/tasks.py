@@ -6,8 +6,8 @@ lost. A task works for one job or one answer, often on a user's bytes, so an exc
 and is logged, whatever it is; only `BadState` goes to the loop's handler, which ends the agent. Everything is
 bounded, and nothing here blocks the loop.
 
-GPUs that an attempt has left: this is the edge's side of `conditions.Waits`. The answer comes after a probe
-of each of its devices that began when the attempt had gone, and so after all errors that their watchers knew
+GPUs that an attempt has left: `GpuWatch.given_back` waits for their memory. The answer comes after a probe of
+each of its devices that began when the attempt had gone, and so after all errors that their watchers knew
 of then. The cause of an attempt's failure may be an error that is not reported yet: it waits a moment longer,
 and for a round of the MPS daemons as well.
 

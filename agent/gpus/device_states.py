@@ -1,131 +1,75 @@
-"""The states of a device, as a table, and what an agent that is started anew must still know of them. Pure.
+"""The file that keeps what is known of devices, and what of it counts for the next agent. Pure.
 
-    ok        work may come
-    suspect   something happened to it: no new work until it has proven itself
-    draining  what runs may go on, nothing new comes; it wants a reset
-    lost      it does not work any more: what ran there is ended
-
-Rule: a device gets worse by itself and better only by proof. From suspect it comes back when NVML answers,
-those whom the trouble concerned are gone and it has been quiet for long enough, or when a person says
-`nodes resume`. From draining a person may bring it back too, who knows better; from lost nobody but the
-device: it must have begun anew (a boot of the host, a reset), and then it proves itself like a suspect.
-
-A noted state ends by that proof, never because the agent was restarted. So the file keeps what the proof is
-made of beside it: whom the trouble concerned, the counters that fall when a GPU begins anew, up to where the
-kernel's log was read, and whether a person has vouched for the device. A boot begins all of them anew: a
-device that was draining or lost has to show that it works, everything else is forgotten.
+Rule: a cause that was noted ends by its proof, never because the agent was restarted. So the file keeps what
+the proof is made of beside it: whom the trouble concerned, the counters that fall when a GPU begins anew, up
+to where the kernel's log was read, and whether a person has vouched for the device. A boot begins all of them
+anew: a device that was draining or lost has to show that it works, everything else is forgotten.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from cotenant.agent.daemon.core import AttemptKey
 from cotenant.agent.gpus.probe_results import ProbeResult
-from cotenant.agent.gpus.xid import Bucket
 from cotenant.controller.domain import DeviceState
 
-DeviceHappening = Literal["restart", "suspect", "drain", "lost", "hung", "proven", "trusted", "renewed"]
-"""hung: a question about it was never answered. proven: it answers, and all that is asked of a suspect is
-true. trusted: a person said so. renewed: it was reset, or the host was booted."""
-
-TABLE: Final[dict[tuple[DeviceState, DeviceHappening], DeviceState]] = {
-    ("ok", "restart"): "suspect",
-    ("ok", "suspect"): "suspect",
-    ("ok", "drain"): "draining",
-    ("ok", "lost"): "lost",
-    ("ok", "hung"): "suspect",
-    ("ok", "proven"): "ok",
-    ("ok", "trusted"): "ok",
-    ("ok", "renewed"): "ok",
-    ("suspect", "restart"): "suspect",
-    ("suspect", "suspect"): "suspect",
-    ("suspect", "drain"): "draining",
-    ("suspect", "lost"): "lost",
-    ("suspect", "hung"): "suspect",
-    ("suspect", "proven"): "ok",
-    ("suspect", "trusted"): "ok",
-    ("suspect", "renewed"): "suspect",
-    ("draining", "restart"): "draining",
-    ("draining", "suspect"): "draining",
-    ("draining", "drain"): "draining",
-    ("draining", "lost"): "lost",
-    ("draining", "hung"): "draining",
-    ("draining", "proven"): "draining",
-    ("draining", "trusted"): "ok",
-    ("draining", "renewed"): "suspect",
-    ("lost", "restart"): "lost",
-    ("lost", "suspect"): "lost",
-    ("lost", "drain"): "lost",
-    ("lost", "lost"): "lost",
-    ("lost", "hung"): "lost",
-    ("lost", "proven"): "lost",
-    ("lost", "trusted"): "lost",
-    ("lost", "renewed"): "suspect",
-}
-
-QUIET_S: Final[dict[DeviceHappening, float]] = {
-    "restart": 0.0,
-    "suspect": 600.0,
-    "hung": 300.0,
-    "renewed": 60.0,
-}
-"""How long a suspect must be without trouble, by what made it one."""
-
-BY_BUCKET: Final[dict[Bucket, DeviceHappening | None]] = {
-    "restart": "restart",
-    "suspect": "suspect",
-    "drain": "drain",
-    "lost": "lost",
-    "note": None,
-}
 VERSION: Final = 1
+RENEWED: Final = "renewed"
+"""The cause of a device that has begun anew and must show that it works."""
+_BY_STATE: Final[dict[DeviceState, str]] = {"suspect": "odd", "draining": "reset", "lost": "lost"}
 
 
-def next_state(state: DeviceState, happening: DeviceHappening) -> DeviceState:
-    return TABLE[state, happening]
-
-
-class NotedState(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a device is not ok."""
+class NotedCause(msgspec.Struct, frozen=True, kw_only=True):
+    """A cause that was noted of a device."""
 
     uuid: str
+    cause: str = ""
+    """The name of its row in `CAUSES`; empty: written by an agent that kept one state of a device."""
     state: DeviceState
     why: str
     since_s: float
     """Seconds since the boot."""
-    quiet_s: float = 0.0
-    """How long it must be without trouble, while it is suspect."""
     concerned: tuple[AttemptKey, ...] = ()
-    """Whom the trouble concerned: they must be gone before it counts as over."""
+    """Whom it concerned: they must be gone before it counts as over."""
 
 
-class RisingCounters(msgspec.Struct, frozen=True, kw_only=True):
-    """What only grows while a driver lives; None where it is not known."""
+class ResetSigns(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells that a GPU has begun anew; None where it is not known."""
 
     energy_mj: int | None = None
     ecc_uncorrected: int | None = None
+    """Both only grow while a driver lives."""
+    remap_pending: bool = False
+    """Rows of its memory wait for a reset."""
 
-    def merge(self, probe: ProbeResult) -> RisingCounters:
+    def merge(self, probe: ProbeResult) -> ResetSigns:
         """What a probe does not say is as it was."""
         energy_mj, errors = probe.energy_mj, probe.ecc_uncorrected
-        return RisingCounters(
+        return ResetSigns(
             energy_mj=energy_mj if energy_mj is not None else self.energy_mj,
             ecc_uncorrected=errors if errors is not None else self.ecc_uncorrected,
+            remap_pending=probe.remap_pending,
         )
 
-    def began_anew(self, now: RisingCounters) -> bool:
-        """Whether the driver was loaded again, or the GPU reset, between this and `now`."""
-        return _less(now.energy_mj, self.energy_mj) or _less(now.ecc_uncorrected, self.ecc_uncorrected)
+    def began_anew(self, now: ResetSigns) -> bool:
+        """Whether the driver was loaded again, or the GPU reset, between this and `now`. One sign is not
+        enough: without persistence mode the energy counter of an idle GPU may begin anew alone."""
+        signs = (
+            _is_less(now.energy_mj, self.energy_mj),
+            _is_less(now.ecc_uncorrected, self.ecc_uncorrected),
+            self.remap_pending and not now.remap_pending,
+        )
+        return sum(signs) > 1
 
-    def has_more_errors(self, now: RisingCounters) -> bool:
-        return _less(self.ecc_uncorrected, now.ecc_uncorrected)
+    def has_more_errors(self, now: ResetSigns) -> bool:
+        return _is_less(self.ecc_uncorrected, now.ecc_uncorrected)
 
 
-def _less(one: int | None, other: int | None) -> bool:
+def _is_less(one: int | None, other: int | None) -> bool:
     return one is not None and other is not None and one < other
 
 
@@ -133,7 +77,7 @@ class PastStates(msgspec.Struct, frozen=True, kw_only=True):
     """What else was known of a device when it was last written down."""
 
     uuid: str
-    counters: RisingCounters = RisingCounters()
+    counters: ResetSigns = ResetSigns()
     is_away: bool = False
     """NVML said that it is lost or wants a reset: an answer means that it began anew."""
     is_pardoned: bool = False
@@ -143,38 +87,41 @@ class PastStates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceStateStore(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the file that keeps device states."""
+    """The content of the file."""
 
     version: int = VERSION
     boot_id: str
-    states: tuple[NotedState, ...] = msgspec.field(default=(), name="marks")
+    marks: tuple[NotedCause, ...] = ()
     pasts: tuple[PastStates, ...] = ()
 
     def drop(self, uuids: Collection[str]) -> DeviceStateStore:
         return DeviceStateStore(
             boot_id=self.boot_id,
-            states=tuple(noted for noted in self.states if noted.uuid not in uuids),
+            marks=tuple(mark for mark in self.marks if mark.uuid not in uuids),
             pasts=tuple(past for past in self.pasts if past.uuid not in uuids),
         )
 
 
 def recall(kept: DeviceStateStore | None, boot_id: str, now_s: float) -> DeviceStateStore:
-    """What of a file still counts now."""
+    """What of a file still counts now. Quiet while no agent watched proves nothing."""
     if kept is None:
         return DeviceStateStore(boot_id=boot_id)
     if kept.boot_id == boot_id:
-        # Quiet while no agent watched proves nothing.
-        states = tuple(msgspec.structs.replace(noted, since_s=now_s) for noted in kept.states)
-        return DeviceStateStore(boot_id=boot_id, states=states, pasts=kept.pasts)
-    renewed = tuple(
-        NotedState(
-            uuid=noted.uuid,
-            state=next_state(noted.state, "renewed"),
-            why=f"the host was booted after: {noted.why}",
-            since_s=now_s,
-            quiet_s=QUIET_S["renewed"],
+        marks = (
+            msgspec.structs.replace(mark, cause=mark.cause or _BY_STATE.get(mark.state, "odd"), since_s=now_s)
+            for mark in kept.marks
         )
-        for noted in kept.states
-        if noted.state in ("draining", "lost")
-    )
-    return DeviceStateStore(boot_id=boot_id, states=renewed)
+        return DeviceStateStore(boot_id=boot_id, marks=tuple(marks), pasts=kept.pasts)
+    renewed = {
+        mark.uuid: msgspec.structs.replace(
+            mark,
+            cause=RENEWED,
+            state="suspect",
+            why=f"the host was booted after: {mark.why}",
+            since_s=now_s,
+            concerned=(),
+        )
+        for mark in kept.marks
+        if mark.state in ("draining", "lost")
+    }
+    return DeviceStateStore(boot_id=boot_id, marks=tuple(renewed.values()))

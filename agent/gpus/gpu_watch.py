@@ -1,7 +1,7 @@
 """The GPUs of this host, watched: what the watchers say becomes faults for the state machine and an offer.
 
-Rule: `health.py` and `conditions.py` decide everything; this class alone carries their inputs to them, their
-answers away, and the noted states to disk. It writes each before it reports it; an error counts as read only
+Rule: `health.py` decides everything, by the table in `causes.py`; this class alone carries its inputs to it,
+its answers away, and what it notes to disk. It writes each before it reports it; an error counts as read only
 after all its consequences were reported. So an agent that is killed in between finds it in the kernel's log
 again, and a second report changes nothing.
 
@@ -16,18 +16,26 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core import AgentConfig, Attempt, AttemptKey, EnergyRead, GpuFault
-from cotenant.agent.gpus.conditions import PATIENCE_S, DeviceCondition, Foreign, Waits
+from cotenant.agent.daemon.core import (
+    AgentConfig,
+    Attempt,
+    AttemptKey,
+    EnergyRead,
+    GpuFault,
+    TroubleNoticed,
+    UnusedGpus,
+)
 from cotenant.agent.gpus.cuda_check import UNTRIED, CudaCheck
-from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState, recall
-from cotenant.agent.gpus.health import Health
+from cotenant.agent.gpus.device_states import DeviceStateStore, NotedCause, recall
+from cotenant.agent.gpus.health import DeviceCondition, Foreign, Health
 from cotenant.agent.gpus.probe_results import AnyWatchLine, Began, ProbeResult, XidSeen
-from cotenant.agent.gpus.watchers import Timing, Watchers
+from cotenant.agent.gpus.watchers import GpuWatcher, Timing
 from cotenant.agent.gpus.xid import KERNEL_LOG
 from cotenant.agent.host.devices import lock_names
 from cotenant.agent.host.facts import now_s
@@ -39,9 +47,11 @@ from cotenant.controller.domain import Device, DeviceId
 MARKS: Final = "devices.json"
 FRESH_S: Final = 600.0
 """At least so often it writes the counters that reveal a reset in the agent's absence."""
-_TURN_S: Final = 0.01
+PATIENCE_S: Final = 60.0
+"""Tearing a large context down takes seconds; a minute is a fault."""
 
 Log = Callable[[str], None]
+GpuPost = Callable[[GpuFault | EnergyRead | TroubleNoticed | UnusedGpus], None]
 TENANTS_BY_MPS: Final = 2
 TAKEN: Final = "taken: "
 """How the note of a device begins that another agent holds, in contrast to one that is broken."""
@@ -57,54 +67,63 @@ class GpuWatch:
         log: Log,
         foreign: Foreign = "avoid",
         busy: Sequence[str] = (),
+        unlisted: Mapping[str, str] | None = None,
         timing: Timing | None = None,
         patience_s: float = PATIENCE_S,
         kernel_log: str = KERNEL_LOG,
         tries_cuda: bool = False,
     ) -> None:
         """Loads the states that were kept of the devices. `devices`: those of the host; GPUs that could not
-        be found, and those that are divided into MIG instances, are not watched. `tries_cuda`: CUDA has
+        be found, and those that are divided into MIG instances, are not watched. `unlisted`: by UUID, who
+        uses a device's memory and is in none of NVML's lists. `tries_cuda`: CUDA has
         to work on a device before it is offered; where it is `busy`, it does."""
         self._path = state_dir / MARKS
         self._log = log
-        watched = {d.local: d.reserve_mib for d in devices if is_watched(d)}
-        kept = self._load()
-        self.health = Health(watched, foreign=foreign, states=kept.states, pasts=kept.pasts, busy=busy)
+        unlisted = unlisted if unlisted is not None else {}
+        # What the other GPUs have will not pass by itself.
+        gpus = [device for device in devices if device.kind == "cuda" and device.healthy]
+        watched = {gpu.local: None if gpu.local in unlisted else gpu.reserve_mib for gpu in gpus}
+        self._names = {d.local: d.device_id for d in devices}
+        for uuid in watched:
+            if uuid in unlisted:
+                log(f"{self._names[uuid]}: {unlisted[uuid]}")
+        kept = recall(read_or_put_aside(self._path, DeviceStateStore, log), boot_id(), now_s())
+        short = {uuid: name.rpartition("/")[2] for uuid, name in self._names.items()}
+        self.health = Health(
+            watched, names=short, foreign=foreign, marks=kept.marks, pasts=kept.pasts, busy=busy
+        )
         self._others = kept.drop(watched)
         """Of devices that are not watched now (broken, in another mode, not asked for): kept as they were."""
-        self._written = _lasting(self.health.states)
+        self._written = _lasting(self.health.marks)
         self._stale_s = 0.0
         """When the file is written again, whatever has happened."""
-        self._names = {d.local: d.device_id for d in devices}
         self._instances = frozenset(d.local for d in devices if d.parent)
         """Of MIG: what their GPU's energy counter says is not theirs alone."""
-        self._waits = Waits(patience_s)
-        self._waiting: dict[AttemptKey, asyncio.Future[dict[str, str]]] = {}
-
+        self._patience_s = patience_s
+        self._ended: set[AttemptKey] = set()
+        """Attempts that wait for the memory of their devices."""
+        self._news = asyncio.Event()
+        """Set, and replaced, when something was heard."""
         self._attempts = attempts
         self._kernel_log = kernel_log
         self._timing = timing if timing is not None else Timing()
         self._told: dict[str, DeviceCondition] = {}
-        self._watchers = Watchers(
-            self._command,
-            heard=self._heard,
-            unanswered=self._note_silence,
-            log=lambda text: self._log(text),
-            timing=self._timing,
-        )
+        self._complaints: frozenset[tuple[AttemptKey, str]] = frozenset()
+        self._unused: frozenset[AttemptKey] = frozenset()
+        self._watchers: list[GpuWatcher] = []
         tried = self.health.uuids if tries_cuda else ()
         self.cuda = CudaCheck(tried, is_used=self.health.is_used, found=self._tried, timing=self._timing)
         self._untried = self.cuda.uuids.difference(busy)
         self._keep_back(self._untried)
-        self._noted = {each.uuid for each in self.health.states}
-        self._post: Callable[[GpuFault | EnergyRead], None] = lambda event: None
+        self._noted = {mark.uuid for mark in self.health.marks}
+        self._post: GpuPost = lambda event: None
         self._changed: Callable[[], None] = lambda: None
         self._look_around: Callable[[], tuple[AgentConfig, Sequence[Attempt]]] | None = None
 
     def start(
         self,
         *,
-        post: Callable[[GpuFault | EnergyRead], None],
+        post: GpuPost,
         changed: Callable[[], None],
         look_around: Callable[[], tuple[AgentConfig, Sequence[Attempt]]],
         log: Log,
@@ -113,30 +132,34 @@ class GpuWatch:
         device's condition has changed; `look_around` gives the agent's configuration and its running
         attempts."""
         self._post, self._changed, self._look_around, self._log = post, changed, look_around, log
-        if self.health.uuids:
-            self._watchers.start(self.health.uuids)
+        for uuid in self.health.uuids:
+            watcher = GpuWatcher(
+                uuid,
+                self._command,
+                timing=self._timing,
+                heard=self._heard,
+                unanswered=self._note_silence,
+            )
+            self._watchers.append(watcher)
         self.cuda.start(self._untried)
 
-    def _command(self, uuids: Sequence[str]) -> list[str]:
+    def _command(self, uuid: str) -> list[str]:
         assert self._look_around is not None
         mps_runtime = self._look_around()[0].mps_runtime
-        read = {past.uuid: past.record for past in self.health.pasts}
+        read = self.health.gpus[uuid].past.record
         return [
-            *(sys.executable, "-m", "cotenant.agent.gpus.nvml_watch"),
+            *(sys.executable, "-m", "cotenant.agent.gpus.nvml_watch", "--gpu", uuid),
             *("--attempts", str(self._attempts), "--period-s", str(self._timing.probe_s)),
             *("--kernel-log", self._kernel_log),
             *(("--mps-runtime", mps_runtime) if mps_runtime else ()),
-            *(word for uuid in uuids for word in ("--gpu", uuid)),
-            *(
-                word
-                for uuid in uuids
-                if read[uuid] is not None
-                for word in ("--read", f"{uuid}={read[uuid]}")
-            ),
+            *(("--read", str(read)) if read is not None else ()),
         ]
 
     def close(self) -> None:
-        self._watchers.close()
+        for watcher in self._watchers:
+            watcher.close()
+        for watcher in self._watchers:
+            watcher.wait()
         self.cuda.close()
         if self.health.uuids:
             self._write()
@@ -145,7 +168,7 @@ class GpuWatch:
         """Returns the conditions of every watched device now, by UUID."""
         self._refresh()
         self.health.settle(now_s())
-        noted, self._noted = self._noted, {each.uuid for each in self.health.states}
+        noted, self._noted = self._noted, {mark.uuid for mark in self.health.marks}
         back = self.cuda.uuids & (noted - self._noted)
         self._keep_back(back)
         self.cuda.start(back)
@@ -165,20 +188,19 @@ class GpuWatch:
 
     def memory_used_mib(self) -> dict[DeviceId, float]:
         """What is in use of each device that was probed, whoever uses it."""
-        return {self._names[uuid]: float(mib) for uuid, mib in self.health.used_mib().items()}
+        probes = (gpu.probe for gpu in self.health.gpus.values() if gpu.probe is not None)
+        return {self._names[each.uuid]: float(each.used_mib) for each in probes if not each.code}
 
     @property
     def held(self) -> frozenset[str]:
         """Devices, by UUID, last reported because memory is held there without a job's right to it."""
         return frozenset(uuid for uuid, condition in self._told.items() if condition.held)
 
-    def attribute(self, fault: GpuFault) -> GpuFault:
-        """A fault that was found elsewhere, with what is known here of its processes; its devices wait until
-        those who were on them are gone."""
+    def note_fault(self, fault: GpuFault) -> None:
+        """A fault was found elsewhere: its devices wait until those who were on them are gone."""
         self._refresh()
-        known = self.health.note_fault(fault, now_s())
+        self.health.note_fault(fault, now_s())
         self._tell()
-        return known
 
     def trust(self) -> None:
         """A person says that all is well."""
@@ -194,30 +216,29 @@ class GpuWatch:
         known = [uuid for uuid in uuids if uuid in self.health.uuids]
         if not known:
             return {}
-        answer: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
-        self._waiting[key] = answer
-        until_s = self._waits.add(key, known, since_s=now_s())
-        self._watchers.probe_now()
+        since_s = now_s()
+        until_s = since_s + self._patience_s
+        self._ended.add(key)
+        for watcher in self._watchers:
+            watcher.probe_now()
         try:
-            self._answer()
-            while not answer.done():
-                await asyncio.wait([answer], timeout=max(until_s - now_s(), _TURN_S))
-                self._answer()
-            return answer.result()
+            while left := self.health.not_free(known, since_s, self._ended):
+                wait_s = until_s - now_s()
+                if wait_s <= 0.0:
+                    self._refresh()
+                    self.health.not_given_back(key, left, now_s())
+                    self._tell()
+                    break
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), wait_s)
+            return left
         finally:
-            self._waiting.pop(key, None)
+            self._ended.discard(key)
 
     def _answer(self) -> None:
-        """Answers the waits that are over; after the faults of what was heard last."""
-        self._waits.give_up(self.health.lost)
-        for key, held in self._waits.take_ended(now_s()).items():
-            if held:
-                self._refresh()
-                self.health.not_given_back(key, held, now_s())
-                self._tell()
-            answer = self._waiting.get(key)
-            if answer is not None and not answer.done():
-                answer.set_result(held)
+        """Has those who wait look again; after the faults of what was heard last."""
+        self._news.set()
+        self._news = asyncio.Event()
 
     # --- From the watchers -------------------------------------------------------------------------
 
@@ -227,20 +248,14 @@ class GpuWatch:
         match line:
             case ProbeResult(uuid=uuid) if uuid in self.health.uuids:
                 faults = self.health.note_probe(line, now_s())
-                self._waits.update(line, self.health.reserve_mib(uuid), self.health.live_on(uuid))
                 if line.energy_mj is not None and uuid not in self._instances:
                     self._post(EnergyRead(uuid=uuid, counter_mj=line.energy_mj))
             case XidSeen(uuid=uuid, xid=xid, pid=pid):
                 process = f" (process {pid})" if pid is not None else ""
                 self._log(f"{self._names.get(uuid, uuid)}: Xid {xid}{process}")
                 faults = self.health.xid(line, now_s())
-            case Began(events=events, kernel_log=kernel_log, missed=missed):
-                if not events and not kernel_log:
-                    self._log("neither NVML nor the kernel's log tells of Xids here: counters are watched")
-                if missed:
-                    self._log(
-                        "the kernel's log does not reach back to where it was read: Xids may be missing"
-                    )
+            case Began(events=False, kernel_log=False):
+                self._log(f"{self._names[line.uuid]}: nothing tells of Xids, its counters are watched")
             case _:
                 pass
         # Take the device out before reporting the end of its jobs, so that no new job is placed there
@@ -248,14 +263,16 @@ class GpuWatch:
         self._tell()
         for fault in faults:
             self._post(fault)
+        self._complain()
         if isinstance(line, XidSeen):
             self.health.dealt_with(line)
             self._write()
         self._answer()
 
-    def _note_silence(self, uuids: tuple[str, ...], why: str) -> None:
+    def _note_silence(self, uuid: str, why: str) -> None:
+        self._log(f"{self._names[uuid]}: {why}")
         self._refresh()
-        self.health.note_silence(uuids, why, now_s())
+        self.health.note_silence(uuid, why, now_s())
         self._tell()
         self._answer()
 
@@ -265,6 +282,15 @@ class GpuWatch:
             self._told = conditions
             self._changed()
 
+    def _complain(self) -> None:
+        """Tells jobs what they do on GPUs that they were not given, or do not do on those they hold."""
+        before, self._complaints = self._complaints, self.health.complaints(now_s())
+        for (job_id, attempt), what in sorted(self._complaints - before):
+            self._post(TroubleNoticed(job_id=job_id, attempt=attempt, what=what))
+        if (unused := self.health.attempts_on_no_gpu(now_s())) != self._unused:
+            self._unused = unused
+            self._post(UnusedGpus(attempts=tuple(sorted(unused))))
+
     def _refresh(self) -> None:
         """Tell `health` who is where."""
         if self._look_around is None:
@@ -272,46 +298,37 @@ class GpuWatch:
         config, running = self._look_around()
         local = {d.device_id: d.local for d in config.report.devices}
         mps = {d.local for d in config.report.devices if d.sharing == "mps"}
-        live: dict[str, set[AttemptKey]] = {}
+        held = {each.key: [local[d] for d in each.devices if d in local] for each in running}
         for attempt in running:
-            for device_id in attempt.devices:
-                if device_id in local:
-                    live.setdefault(local[device_id], set()).add(attempt.key)
-                    if attempt.mps:  # Also where its daemon is in trouble by now: its server need not be.
-                        mps.add(local[device_id])
-        here = {uuid: frozenset(keys) for uuid, keys in live.items()}
-        self.health.surroundings(here, frozenset(mps), now_s())
+            if attempt.mps:  # Also where its daemon is in trouble by now: its server need not be.
+                mps |= {*held[attempt.key]}
+        stepping = [each.key for each in running if each.first_step and not each.mps]
+        self.health.surroundings(held, mps, now_s(), stepping)
 
     # --- The disk ----------------------------------------------------------------------------------
 
-    def _load(self) -> DeviceStateStore:
-        return recall(read_or_put_aside(self._path, DeviceStateStore, self._log), boot_id(), now_s())
-
     def _store(self) -> None:
-        if _lasting(self.health.states) != self._written or now_s() >= self._stale_s:
+        if _lasting(self.health.marks) != self._written or now_s() >= self._stale_s:
             self._write()
 
     def _write(self) -> None:
-        states, others = self.health.states, self._others
-        pasts = (*self.health.pasts, *others.pasts)
+        marks, others = self.health.marks, self._others
+        file = DeviceStateStore(
+            boot_id=boot_id(),
+            marks=(*marks, *others.marks),
+            pasts=(*self.health.pasts, *others.pasts),
+        )
         try:
-            write_record(
-                self._path, DeviceStateStore(boot_id=boot_id(), states=(*states, *others.states), pasts=pasts)
-            )
+            write_record(self._path, file)
         except OSError as error:  # It is known until the agent ends; the next change tries again.
             self._log(f"cannot write {self._path}: {error.strerror}")
         else:
-            self._written, self._stale_s = _lasting(states), now_s() + FRESH_S
+            self._written, self._stale_s = _lasting(marks), now_s() + FRESH_S
 
 
-def is_watched(device: Device) -> bool:
-    """GPUs that work, as far as was known at the start; what the others have will not pass by itself."""
-    return device.kind == "cuda" and device.healthy
-
-
-def _lasting(states: Sequence[NotedState]) -> tuple[object, ...]:
+def _lasting(marks: Sequence[NotedCause]) -> tuple[object, ...]:
     """What makes it worth writing them again."""
-    return tuple((noted.uuid, noted.state, noted.why, noted.concerned) for noted in states)
+    return tuple((mark.uuid, mark.cause, mark.why, mark.concerned) for mark in marks)
 
 
 def offer_devices(

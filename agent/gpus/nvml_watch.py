@@ -1,7 +1,6 @@
-"""Watch GPUs through NVML, as a process of its own: `python -m cotenant.agent.gpus.nvml_watch`.
+"""Watch a GPU through NVML, as a process of its own: `python -m cotenant.agent.gpus.nvml_watch`.
 
-Rule: it may hang in any call, and be killed at any moment: it keeps nothing that matters, and says which GPU
-it is about to ask before it asks, so that whoever waits knows which one hangs. One JSON line
+Rule: it may hang in any call, and be killed at any moment: it keeps nothing that matters. One JSON line
 (`probe_results.py`) per fact; it reports an error that it can know of before any probe that begins after it.
 A line on its standard input has it probe at once. It ends by itself when nobody reads any more.
 """
@@ -9,12 +8,11 @@ A line on its standard input has it probe at once. It ends by itself when nobody
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import select
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +23,6 @@ from cotenant.agent.gpus.owners import Owners
 from cotenant.agent.gpus.probe_results import (
     AnyWatchLine,
     Began,
-    ProbeBegins,
     ProbeFailed,
     ProbeResult,
     Process,
@@ -43,7 +40,6 @@ from cotenant.profiler.driver.facts import (
     is_mig_instance,
 )
 from cotenant.profiler.driver.library import (
-    DevicePlace,
     Library,
     bus_id,
     ecc_uncorrected,
@@ -65,6 +61,8 @@ NO_INSTANCE: Final = 0xFFFF_FFFF
 """So says an event that is not about one GPU instance."""
 NOW_DIVIDED: Final = "it is in MIG mode now: restart the agent, which then offers its instances"
 INSTANCE_GONE: Final = "the MIG instance is gone: restart the agent, which then offers those that are there"
+LISTEN_AGAIN_S: Final = 60.0
+"""After NVML has refused to wait for events; one lost GPU may have it refuse for all."""
 SAME_XID_S: Final = 2.0
 """Both sources tell of an Xid; within this it is one."""
 _RECORD_BYTES: Final = 8192
@@ -80,58 +78,41 @@ def say(line: AnyWatchLine) -> None:
 
 
 class NvmlWatch:
-    """The GPUs that were asked for, in one NVML session. Of a MIG instance NVML knows memory and processes;
-    errors, their counters and energy are those of its GPU."""
+    """One GPU or MIG instance, in an NVML session. Of an instance NVML knows memory and processes; errors,
+    their counters and energy are those of its GPU."""
 
-    def __init__(self, nvml: Library, uuids: Sequence[str], owners: Owners, log: KernelLog) -> None:
-        self._nvml = nvml
+    def __init__(self, nvml: Library, uuid: str, owners: Owners, log: KernelLog) -> None:
+        """Raises NvmlError: there is no such device, or it is lost."""
+        self._nvml, self._uuid = nvml, uuid
         self._owners = owners
         self._log = log
-        self._handles: dict[str, Any] = {}
-        self._places: dict[str, DevicePlace] = {}
-        self._buses: dict[str, str] = {}
-        self._told: dict[tuple[str, int], tuple[float, int | None, int | None]] = {}
-        """(UUID, Xid) -> when it was said, with which process and which recovery action."""
+        self._handle = handle_of(nvml, uuid)
+        self._place = place_of(nvml, uuid, self._handle)
+        self._bus = bus_address(bus_id(nvml, self._place.gpu))
+        self._told: dict[int, tuple[float, int | None, int | None]] = {}
+        """Xid -> when it was said, with which process and which recovery action."""
         self._ask = sys.stdin.fileno() if sys.stdin is not None else -1
         """Lines here ask for a probe; -1: closed."""
-        for uuid in uuids:
-            say(ProbeBegins(uuid=uuid))
-            try:
-                handle = handle_of(nvml, uuid)
-                self._places[uuid] = place_of(nvml, uuid, handle)
-            except NvmlError as error:
-                say(_failed(uuid, error))
-            else:
-                self._handles[uuid] = handle
-                self._buses[uuid] = bus_address(bus_id(nvml, self._places[uuid].gpu))
+        self._listen_again_s = 0.0
         self._events = self._register()
-        say(Began(events=self._events is not None, kernel_log=log.is_open, missed=log.has_missed(uuids)))
+        say(Began(uuid=uuid, events=self._events is not None, kernel_log=log.is_open))
 
     def _register(self) -> Any:
-        """An event set for Xids; None where the driver or our rights do not give one."""
+        """An event set for Xids; None where the driver or our rights do not give one, until the next try."""
+        self._listen_again_s = time.monotonic() + LISTEN_AGAIN_S
         events = self._nvml.maybe("nvmlEventSetCreate")
-        if events is None:
+        try:
+            self._nvml.ask("nvmlDeviceRegisterEvents", self._place.gpu, XID_EVENT, events)
+        except NvmlError:  # Its counters are looked at all the same.
             return None
-        registered = 0
-        for uuid, place in self._places.items():
-            say(ProbeBegins(uuid=uuid))
-            try:
-                self._nvml.ask("nvmlDeviceRegisterEvents", place.gpu, XID_EVENT, events)
-                registered += 1
-            except NvmlError:  # This GPU has none; its counters are looked at all the same.
-                continue
-        return events if registered else None
+        return events
 
     def run(self, period_s: float) -> None:
-        """Look at every GPU each period, and in between listen. Ends when NVML as a whole stops working."""
+        """Look at the GPU each period, and in between listen."""
         while True:
-            due_s = time.monotonic() + period_s
-            for uuid in list(self._handles):
-                say(ProbeBegins(uuid=uuid))
-                at_s = now_s()
-                self._tell_errors()
-                say(msgspec.structs.replace(self._probe(uuid), at_s=at_s, record=self._log.newest))
-            say(ProbeBegins(uuid=""))
+            due_s, at_s = time.monotonic() + period_s, now_s()
+            self._tell_errors()
+            say(msgspec.structs.replace(self._probe(), at_s=at_s, record=self._log.newest))
             while (left_s := due_s - time.monotonic()) > 0 and not self._is_asked():
                 self._listen(min(left_s, EVENT_WAIT_S))
 
@@ -151,8 +132,8 @@ class NvmlWatch:
             if not self._next_event(0.0):
                 return
 
-    def _probe(self, uuid: str) -> ProbeResult:
-        nvml, handle, gpu = self._nvml, self._handles[uuid], self._places[uuid].gpu
+    def _probe(self) -> ProbeResult:
+        nvml, uuid, handle, gpu = self._nvml, self._uuid, self._handle, self._place.gpu
         try:
             # A layout that was changed may have given the handle to another instance.
             if is_mig_instance(uuid) and nvml.ask("nvmlDeviceGetUUID", handle) != uuid:
@@ -160,10 +141,10 @@ class NvmlWatch:
             if not is_mig_instance(uuid) and is_divided(nvml, handle):
                 return ProbeResult(uuid=uuid, code=NOT_SUPPORTED, problem=NOW_DIVIDED)
             taken_mib = memory_mib(nvml, handle).taken_mib
-            everybody, _ = named_processes(nvml, handle)
         except NvmlError as error:
             return _failed(uuid, error)
         remapped = remapping(nvml, gpu)
+        everybody, unlisted = named_processes(nvml, handle)
         return ProbeResult(
             uuid=uuid,
             used_mib=taken_mib,
@@ -177,6 +158,7 @@ class NvmlWatch:
                 )
                 for each in everybody
             ),
+            lists_computing="computing" not in unlisted,
             ecc_uncorrected=ecc_uncorrected(nvml, gpu),
             remap_pending=bool(remapped.pending),
             remap_failed=bool(remapped.failed),
@@ -187,6 +169,8 @@ class NvmlWatch:
 
     def _listen(self, wait_s: float) -> None:
         self._read_log()
+        if self._events is None and time.monotonic() >= self._listen_again_s:
+            self._events = self._register()
         if self._events is None:
             select.select([self._ask] if self._ask >= 0 else [], [], [], wait_s)
         else:
@@ -199,51 +183,44 @@ class NvmlWatch:
         try:
             data = self._nvml.ask("nvmlEventSetWait_v2", self._events, max(1, round(wait_s * 1000)))
         except NvmlError as error:
-            if error.code != TIMEOUT:
-                raise
+            if error.code != TIMEOUT:  # What that means for the GPU, a probe tells.
+                self._nvml.maybe("nvmlEventSetFree", self._events)
+                self._events, self._listen_again_s = None, time.monotonic() + LISTEN_AGAIN_S
             return False
         self._read_log()  # It was written before the event came, and it names the process.
         xid, instance = int(data.eventData), int(data.gpuInstanceId)
-        for uuid in self._whose(data.device, None if instance == NO_INSTANCE else instance):
-            gpu = self._places[uuid].gpu
-            recovery = recovery_action(self._nvml, gpu) if xid == RECOVERY_CHANGED else None
-            self._tell(uuid, XidLine(pci="", xid=xid, pid=None, recovery=recovery), None)
+        if self._is_about(None if instance == NO_INSTANCE else instance):
+            recovery = recovery_action(self._nvml, self._place.gpu) if xid == RECOVERY_CHANGED else None
+            self._tell(XidLine(pci="", xid=xid, pid=None, recovery=recovery), None)
         return True
 
-    def _whose(self, device: Any, instance: int | None) -> list[str]:
-        """The UUIDs that an event is about: by the GPU's handle, else as NVML says it, which a lost GPU's may
-        not."""
-        known = [uuid for uuid, place in self._places.items() if _address(place.gpu) == _address(device)]
-        found = known or [self._nvml.maybe("nvmlDeviceGetUUID", device)]
-        return [uuid for uuid in found if uuid in self._places and self._is_about(uuid, instance)]
-
-    def _is_about(self, uuid: str, instance: int | None) -> bool:
-        """Whether an error of that GPU instance (None: of the whole GPU) concerns a device of the GPU."""
-        return instance is None or self._places[uuid].instance in (None, instance)
+    def _is_about(self, instance: int | None) -> bool:
+        """Whether an error of that GPU instance (None: of the whole GPU) concerns the device."""
+        return instance is None or self._place.instance in (None, instance)
 
     def _read_log(self) -> None:
         for record, line in self._log.lines():
             found = xid_in(line)
-            if found is None:
-                continue
-            for uuid, bus in self._buses.items():
-                is_about = bus == found.pci and self._is_about(uuid, found.instance)
-                if is_about and self._log.is_news(uuid, record):
-                    self._tell(uuid, found, record)
+            if found is not None and found.pci == self._bus and self._is_about(found.instance):
+                self._tell(found, record)
 
-    def _tell(self, uuid: str, line: XidLine, record: int | None) -> None:
+    def _tell(self, line: XidLine, record: int | None) -> None:
         """Once per Xid, from the first source that reports it; again if now the process or the recovery
         action is known."""
         xid, pid, recovery = line.xid, line.pid, line.recovery
-        at_s, key = time.monotonic(), (uuid, xid)
-        told_s, told_pid, told_recovery = self._told.get(key, (-SAME_XID_S, None, None))
+        at_s = time.monotonic()
+        told_s, told_pid, told_recovery = self._told.get(xid, (-SAME_XID_S, None, None))
         says_nothing_new = pid in (None, told_pid) and recovery in (None, told_recovery)
         if at_s - told_s < SAME_XID_S and says_nothing_new:
             return
-        self._told[key] = (at_s, pid, recovery)
+        self._told[xid] = (at_s, pid, recovery)
         owner = self._owners.owner(pid) if pid is not None else None
         late = self._log.is_past(record)
-        say(XidSeen(uuid=uuid, xid=xid, pid=pid, recovery=recovery, owner=owner, record=record, is_late=late))
+        say(
+            XidSeen(
+                uuid=self._uuid, xid=xid, pid=pid, recovery=recovery, owner=owner, record=record, is_late=late
+            )
+        )
 
 
 def _failed(uuid: str, error: NvmlError) -> ProbeResult:
@@ -257,44 +234,30 @@ def _state(pid: int) -> str:
     return stat.state if stat is not None else ""
 
 
-def _address(handle: Any) -> int | None:
-    return ctypes.cast(handle, ctypes.c_void_p).value
-
-
 class KernelLog:
     """What the kernel says, where we may read it: from where it was read to before, else from now on."""
 
-    def __init__(self, path: str, read: Mapping[str, int]) -> None:
-        """Opens the kernel's log and reads what it holds. `read`: by UUID, the last record that was dealt
-        with for a GPU."""
+    def __init__(self, path: str, read: int | None) -> None:
+        """Opens the kernel's log and reads what it holds. `read`: the last record that was dealt with."""
         self._descriptor: int | None = None
-        self._read = read
         self.newest: int | None = None
         """The newest record that was read."""
-        self._oldest: int | None = None
         with suppress(OSError):  # Not allowed: the common case for users.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         # All that is there, though none of it may be news: by it a later start knows where we began.
-        self._past = self._next_lines(_RECORDS_KEPT_MAX)
+        past = self._next_lines(_RECORDS_KEPT_MAX)
         self._began_at: int | None = self.newest
+        if read is None:
+            read = self.newest
+        self._past = [line for line in past if line[0] is None or read is None or line[0] > read]
 
     @property
     def is_open(self) -> bool:
         return self._descriptor is not None
 
-    def has_missed(self, uuids: Sequence[str]) -> bool:
-        """Whether records have been overwritten since the last one that was dealt with for one of these."""
-        oldest = self._oldest
-        return oldest is not None and any(self._read.get(uuid, oldest) + 1 < oldest for uuid in uuids)
-
     def is_past(self, record: int | None) -> bool:
         """Whether a record was there when we began."""
         return record is not None and self._began_at is not None and record <= self._began_at
-
-    def is_news(self, uuid: str, record: int | None) -> bool:
-        """Whether a record has not been dealt with for this GPU. Those without a number are always new."""
-        before = self._read.get(uuid, self._began_at)
-        return record is None or before is None or record > before
 
     def lines(self) -> list[tuple[int | None, str]]:
         """The lines about Xids that have come since, with the numbers of their records."""
@@ -320,7 +283,6 @@ class KernelLog:
                 record = record_of(line)
                 if record is not None:
                     self.newest = record
-                    self._oldest = record if self._oldest is None else self._oldest
                 if XID in line:
                     found.append((record, line))
         return found
@@ -328,14 +290,8 @@ class KernelLog:
 
 def parser() -> argparse.ArgumentParser:
     known = argparse.ArgumentParser(prog="python -m cotenant.agent.gpus.nvml_watch", description=__doc__)
-    known.add_argument("--gpu", metavar="UUID", action="append", default=[], help="watch this one")
-    known.add_argument(
-        "--read",
-        metavar="UUID=N",
-        action="append",
-        default=[],
-        help="the kernel's log was read up to record N",
-    )
+    known.add_argument("--gpu", metavar="UUID", required=True, help="watch this one")
+    known.add_argument("--read", metavar="N", type=int, help="the kernel's log was read up to record N")
     known.add_argument("--period-s", type=float, default=2.0, help="between two probes")
     known.add_argument("--attempts", type=Path, required=True, help="folder of our attempts")
     known.add_argument("--mps-runtime", default="", help="folder below which our MPS daemons live")
@@ -343,17 +299,18 @@ def parser() -> argparse.ArgumentParser:
     return known
 
 
-def _records(words: Sequence[str]) -> dict[str, int]:
-    pairs = (word.rpartition("=") for word in words)
-    return {uuid: int(number) for uuid, _, number in pairs}
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
-    owners = Owners(options.attempts, options.mps_runtime)
+    owners = Owners(options.attempts, options.mps_runtime, os.getppid())
     try:
-        log = KernelLog(options.kernel_log, _records(options.read))
-        NvmlWatch(open_library(), options.gpu, owners, log).run(options.period_s)
+        log = KernelLog(options.kernel_log, options.read)
+        nvml = open_library()
+        try:
+            watch = NvmlWatch(nvml, options.gpu, owners, log)
+        except NvmlError as error:
+            say(_failed(options.gpu, error))
+            return 1
+        watch.run(options.period_s)
     except NvmlError as error:
         say(ProbeFailed(code=error.code, problem=str(error)))
         return 1

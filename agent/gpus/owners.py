@@ -19,7 +19,7 @@ from typing import Final
 
 from cotenant.agent.gpus.probe_results import ProcessOwner
 from cotenant.agent.host.cgroups import group_tag
-from cotenant.agent.host.process_identity import began_at, boot_id, stat_of
+from cotenant.agent.host.process_identity import ProcessStat, began_at, boot_id, stat_of
 from cotenant.agent.ipc import (
     FOLDER_NAME,
     SUPERVISOR,
@@ -43,34 +43,38 @@ _ANCESTORS_MAX: Final = 64
 class Owners:
     """Remembers what it found out: a process keeps its owner, and asking costs time."""
 
-    def __init__(self, attempts: Path, mps_runtime: str = "") -> None:
+    def __init__(self, attempts: Path, mps_runtime: str = "", agent_pid: int | None = None) -> None:
         """Prepares to tell whose processes are. `mps_runtime`: below it live our MPS daemons; empty = we have
-        none."""
+        none. `agent_pid`: our agent's, a child of which that is no job's tries CUDA."""
         self._attempts = attempts
-        self._mps_runtime = mps_runtime
-        self._known: dict[tuple[int, int], ProcessOwner] = {}
+        self._mps_runtime, self._agent_pid = mps_runtime, agent_pid
+        self._known: dict[int, tuple[int, ProcessOwner]] = {}
+        """By process number: when it began, in ticks, and whose it is or was."""
 
     def owner(self, pid: int) -> ProcessOwner:
+        """Whose a process is, or was if it has ended and its number is free."""
         stat = stat_of(pid)
-        if stat is None:
-            return ProcessOwner(kind="hidden")
-        identity = (pid, stat.start_ticks)
-        if identity not in self._known:
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-            self._known[identity] = self._find_out(pid, stat.session, stat.start_ticks)
-        return self._known[identity]
+        start_ticks, owner = self._known.get(pid, (None, ProcessOwner(kind="hidden")))
+        if stat is None or stat.start_ticks == start_ticks:
+            return owner
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        owner = self._find_out(pid, stat)
+        self._known[pid] = (stat.start_ticks, owner)
+        return owner
 
-    def _find_out(self, pid: int, session: int, start_ticks: int) -> ProcessOwner:
+    def _find_out(self, pid: int, stat: ProcessStat) -> ProcessOwner:
         user, command = process_info.user(pid), process_info.command(pid, COMMAND_CHARS)
         environment = process_info.environment(pid)
         found = self._listens(environment.get(ENV_SOCKET, "")) or self._find_by_cgroup(pid)
-        found = found or self._find_by_leader({session, *_ancestors(pid)}, start_ticks)
+        found = found or self._find_by_leader({stat.session, *_ancestors(stat)}, stat.start_ticks)
         if found is not None:
             return ProcessOwner(kind="attempt", user=user, command=command, job_id=found[0], attempt=found[1])
+        if stat.parent == self._agent_pid:
+            return ProcessOwner(kind="agent", user=user, command=command)
         if _MPS_SERVER in command and self._is_our_mps(environment):
             return ProcessOwner(kind="mps", user=user, command=command)
-        return ProcessOwner(kind="foreign", user=user, command=command, since=began_at(start_ticks))
+        return ProcessOwner(kind="foreign", user=user, command=command, since=began_at(stat.start_ticks))
 
     def _is_our_mps(self, environment: dict[str, str]) -> bool:
         pipe = environment.get(_MPS_PIPE, "")
@@ -94,7 +98,7 @@ class Owners:
 
     def _find_by_cgroup(self, pid: int) -> tuple[str, int] | None:
         """The attempt in whose cgroup it is."""
-        for match in _GROUP.finditer(_text(Path(f"/proc/{pid}/cgroup"))):
+        for match in _GROUP.finditer(process_info.read_proc(Path(f"/proc/{pid}/cgroup"))):
             job_id, attempt = match["job"], int(match["attempt"])
             if match["tag"] == group_tag(attempt_folder(self._attempts, job_id, attempt)):
                 return job_id, attempt
@@ -115,17 +119,10 @@ class Owners:
         return None
 
 
-def _ancestors(pid: int) -> set[int]:
+def _ancestors(process: ProcessStat) -> set[int]:
     found: set[int] = set()
-    stat = stat_of(pid)
+    stat: ProcessStat | None = process
     while stat is not None and stat.parent > 1 and stat.parent not in found and len(found) < _ANCESTORS_MAX:
         found.add(stat.parent)
         stat = stat_of(stat.parent)
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -1,7 +1,7 @@
 """What the watcher says about the GPUs, one JSON line each.
 
 Rule: facts only, by UUID. What NVML did not say is None, never 0; what a fact means for a device is decided
-in `health.py`.
+in `causes.py`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import msgspec
 from cotenant.agent.daemon.core import AttemptKey
 from cotenant.controller.domain import AttemptNo, JobId
 
-OwnerKind = Literal["attempt", "mps", "foreign", "hidden"]
-"""attempt: of a job that this agent started, now or before. mps: a server of our own MPS daemons. hidden: no
-process of this number can be seen from here (another PID namespace, or it has just ended)."""
+OwnerKind = Literal["attempt", "mps", "agent", "foreign", "hidden"]
+"""attempt: of a job that this agent started, now or before. mps: a server of our own MPS daemons. agent: a
+child of the agent itself, which tries CUDA. hidden: no process of this number can be seen from here (another
+PID namespace, or it has just ended)."""
 
 
 class ProcessOwner(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,12 +56,11 @@ class WatchLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="w"):
 class Began(WatchLine, frozen=True, kw_only=True, tag="began"):
     """Says that NVML answers; from now on events are heard."""
 
+    uuid: str
     events: bool
     """Xid events come from NVML."""
     kernel_log: bool
     """And from the kernel's log, which names the process as well."""
-    missed: bool = False
-    """That log does not reach back to the last record that was known of one of the GPUs."""
 
 
 class ProbeFailed(WatchLine, frozen=True, kw_only=True, tag="failed"):
@@ -68,12 +68,6 @@ class ProbeFailed(WatchLine, frozen=True, kw_only=True, tag="failed"):
 
     code: int
     problem: str
-
-
-class ProbeBegins(WatchLine, frozen=True, kw_only=True, tag="asking"):
-    """The next calls are about this GPU: if nothing follows, it is the one that hangs. Empty: about none."""
-
-    uuid: str
 
 
 class ProbeResult(WatchLine, frozen=True, kw_only=True, tag="look"):
@@ -91,6 +85,8 @@ class ProbeResult(WatchLine, frozen=True, kw_only=True, tag="look"):
     used_mib: int = 0
     """All of it: processes, driver, and what has no visible owner."""
     processes: tuple[Process, ...] = ()
+    lists_computing: bool = True
+    """Whether the driver has a list of those who compute there."""
     ecc_uncorrected: int | None = None
     """Since the driver was loaded."""
     remap_pending: bool = False
@@ -111,11 +107,11 @@ class XidSeen(WatchLine, frozen=True, kw_only=True, tag="xid"):
     recovery: int | None = None
     """Of Xid 154: what the driver wants done, as NVML numbers it; None: it was not said."""
     owner: ProcessOwner | None = None
-    """Whose that is, if it was still there to be asked about."""
+    """Whose that is or was, if this watcher has ever seen it."""
     record: int | None = None
     """Its number in the kernel's log; None: it came from NVML."""
     is_late: bool = False
     """It was there before its watcher began, and was never reported."""
 
 
-AnyWatchLine = Began | ProbeFailed | ProbeBegins | ProbeResult | XidSeen
+AnyWatchLine = Began | ProbeFailed | ProbeResult | XidSeen

@@ -46,8 +46,8 @@ Ends = Literal["nobody", "clients", "everybody"]
 
 
 class Xid(msgspec.Struct, frozen=True, kw_only=True):
-    number: int
-    name: str
+    number: int = 0
+    name: str = ""
     bucket: Bucket
     ends: Ends = "nobody"
     by_program: bool = False
@@ -58,121 +58,95 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         return f"Xid {self.number} ({self.name})"
 
+    @property
+    def advice(self) -> str:
+        """Its number and name, and what a person does about the device."""
+        return f"{self}: {self.action}" if self.action else str(self)
 
-RESET: Final = "reset it when it is idle (`nvidia-smi --gpu-reset`), or reboot the host"
+
+RESET: Final = (
+    "reset it when it is idle (`nvidia-smi --gpu-reset`) and say `cotenant nodes resume`, or reboot the host"
+)
 REBOOT: Final = "reboot the host; if it comes back, have the GPU looked at"
 NO_PEERS: Final = "end every process that uses peer-to-peer, then look at `nvidia-smi -q` again"
 RECOVERY_CHANGED: Final = 154
 """Its text carries what is to be done; NVML has it as a field."""
 
 
-def _programs(numbers: Iterable[int], name: str) -> tuple[Xid, ...]:
-    """RESTART_APP, and the catalog looks for the cause in the program."""
-    return tuple(
-        Xid(number=number, name=name, bucket="restart", ends="clients", by_program=True) for number in numbers
-    )
-
-
-def _engines(numbers: Iterable[int], name: str) -> tuple[Xid, ...]:
-    """RESTART_APP, and the catalog sends one to NVIDIA: no program is blamed."""
-    return tuple(Xid(number=number, name=name, bucket="restart", ends="clients") for number in numbers)
-
-
-def _notes(numbers: Iterable[int], name: str) -> tuple[Xid, ...]:
-    return tuple(Xid(number=number, name=name, bucket="note") for number in numbers)
-
-
-def _resets(numbers: Iterable[int], name: str, ends: Ends = "nobody", action: str = RESET) -> tuple[Xid, ...]:
-    return tuple(
-        Xid(number=number, name=name, bucket="drain", ends=ends, action=action) for number in numbers
-    )
-
-
-def _retired_xids(numbers: Iterable[int], name: str) -> tuple[Xid, ...]:
-    return tuple(
-        Xid(number=number, name=name, bucket="lost", ends="everybody", action=REBOOT) for number in numbers
-    )
-
-
-def _links(numbers: Iterable[int], name: str) -> tuple[Xid, ...]:
-    return tuple(Xid(number=number, name=name, bucket="suspect") for number in numbers)
-
-
-ROWS: Final[tuple[Xid, ...]] = (
-    *_programs((8,), "GPU stopped processing"),
-    *_programs((11, 25), "invalid commands in a program's stream"),
-    *_programs((13,), "graphics engine exception"),
-    *_programs((31,), "GPU memory page fault"),
-    *_programs((43,), "a channel was reset"),
-    *_programs((69,), "graphics engine class error"),
-    *_programs((80,), "corrupted commands"),
+_KINDS: Final[dict[str, Xid]] = {
+    # The catalog says RESTART_APP, and looks for the cause in the program.
+    "program": Xid(bucket="restart", ends="clients", by_program=True),
+    # RESTART_APP as well, but it sends one to NVIDIA: no program is blamed.
+    "engine": Xid(bucket="restart", ends="clients"),
+    "note": Xid(bucket="note"),
+    "link": Xid(bucket="suspect"),
+    "drain": Xid(bucket="drain", action=RESET),
+    "drain, clients": Xid(bucket="drain", ends="clients", action=RESET),
+    "drain, all": Xid(bucket="drain", ends="everybody", action=RESET),
+    "drain, guest": Xid(bucket="drain", action="restart the virtual machine"),
+    "lost": Xid(bucket="lost", ends="everybody", action=REBOOT),
+}
+_TABLE: Final[tuple[tuple[str, Iterable[int], str], ...]] = (
+    ("program", (8,), "GPU stopped processing"),
+    ("program", (11, 25), "invalid commands in a program's stream"),
+    ("program", (13,), "graphics engine exception"),
+    ("program", (31,), "GPU memory page fault"),
+    ("program", (43,), "a channel was reset"),
+    ("program", (69,), "graphics engine class error"),
+    ("program", (80,), "corrupted commands"),
     # The catalog: mostly the quality of the PCI link, and generally no doing of a program.
-    *_engines((32,), "corrupted command stream"),
-    *_engines((39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)), "copy engine error"),
-    *_engines((60, 68, 83, 84, 88, 89, 96, 97, 98), "video decoder error"),
-    *_engines((82, *range(99, 106)), "image decoder error"),
-    *_engines((86, 139), "optical flow engine error"),
-    *_notes((14, 106, 107), "a test message"),
-    *_notes((37, 38, 44, 66, 67), "an error that the driver's firmware has dealt with"),
-    # What is left of a process that was killed, or that another error has ended.
-    *_notes((45,), "clean-up after a process"),
-    *_notes((92, 121), "many corrected errors"),
-    *_notes((93,), "its information store was not written"),
-    # A program that reaches for a peer's memory in the wrong way gets an error of its own.
-    *_notes((108, 137), "a refused access over NVLink"),
-    *_notes((141,), "CUDA fast path error"),
-    *_notes((152, 153), "an error of an engine that data centre GPUs do not have"),
-    *_notes((157,), "a part of it could not be retired"),
-    *_notes((160, 161), "a memory channel is to be retired"),
-    *_notes((162, 163, 164, 165), "a change in its power smoothing"),
-    # Which memory Xid 48 was about.
-    *_notes((171, 172), "details of an uncorrectable memory error"),
-    *_resets((46,), "GPU stopped processing, and stays so", "everybody"),
-    *_resets((48,), "uncorrectable memory error", "everybody"),
-    *_resets((62,), "an internal controller has halted", "everybody"),
-    *_resets((63,), "a memory row is to be replaced"),
-    *_resets((64,), "a memory row could not be replaced"),
-    *_resets((74,), "NVLink error"),
-    *_resets((94,), "contained memory error", "clients"),
-    *_resets((95,), "uncontained memory error", "everybody"),
-    *_resets((109,), "context switch timeout", "clients"),
-    *_resets((110,), "security fault", "everybody"),
-    *_resets((136,), "link training failed"),
-    *_resets((140,), "uncorrectable memory error that was not put on record", "everybody"),
-    *_resets((143,), "it could not be initialised", "everybody"),
-    *_resets((151,), "key rotation failed", action="restart the virtual machine"),
-    *_resets((155,), "NVLink went down"),
-    *_resets((156,), "a part of it is to be retired"),
-    *_resets((158,), "fatal timeout", "everybody"),
-    *_retired_xids((79,), "fallen off the bus"),
-    *_retired_xids((119,), "its firmware does not answer"),
-    *_retired_xids((120,), "its firmware has failed"),
-    *_links(range(144, 151), "NVLink error"),
+    ("engine", (32,), "corrupted command stream"),
+    ("engine", (39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)), "copy engine error"),
+    ("engine", (60, 68, 83, 84, 88, 89, 96, 97, 98), "video decoder error"),
+    ("engine", (82, *range(99, 106)), "image decoder error"),
+    ("engine", (86, 139), "optical flow engine error"),
+    # Test messages, errors that the firmware has dealt with (37 to 67), clean-up after a killed process (45),
+    # many corrected errors (92, 121), refused accesses over NVLink (108, 137), which fail in their program,
+    # retirements to come (157 to 161), power smoothing (162 to 165), details of Xid 48 (171, 172).
+    ("note", (14, 37, 38, 44, 45, 66, 67, 92, 93, 106, 107, 108, 121, 137, 141, 152, 153, 157), "a record"),
+    ("note", (*range(160, 166), 171, 172), "a record"),
+    ("drain, all", (46,), "GPU stopped processing, and stays so"),
+    ("drain, all", (48,), "uncorrectable memory error"),
+    ("drain, all", (62,), "an internal controller has halted"),
+    ("drain", (63,), "a memory row is to be replaced"),
+    ("drain", (64,), "a memory row could not be replaced"),
+    ("drain", (74,), "NVLink error"),
+    ("drain, clients", (94,), "contained memory error"),
+    ("drain, all", (95,), "uncontained memory error"),
+    ("drain, clients", (109,), "context switch timeout"),
+    ("drain, all", (110,), "security fault"),
+    ("drain", (136,), "link training failed"),
+    ("drain, all", (140,), "uncorrectable memory error that was not put on record"),
+    ("drain, all", (143,), "it could not be initialised"),
+    ("drain, guest", (151,), "key rotation failed"),
+    ("drain", (155,), "NVLink went down"),
+    ("drain", (156,), "a part of it is to be retired"),
+    ("drain, all", (158,), "fatal timeout"),
+    ("lost", (79,), "fallen off the bus"),
+    ("lost", (119,), "its firmware does not answer"),
+    ("lost", (120,), "its firmware has failed"),
+    ("link", range(144, 151), "NVLink error"),
+)
+ROWS: Final = tuple(
+    msgspec.structs.replace(_KINDS[kind], number=number, name=name)
+    for kind, numbers, name in _TABLE
+    for number in numbers
 )
 _BY_NUMBER: Final = {row.number: row for row in ROWS}
 
-_RECOVERY: Final[dict[int, Xid]] = {
-    action: Xid(number=RECOVERY_CHANGED, name=name, bucket="note" if not action else "drain", action=what)
-    for action, name, what in (
-        (0, "the driver wants nothing done", ""),
-        (1, "the driver wants it reset", RESET),
-        (2, "the driver wants the host rebooted", REBOOT),
-        (3, "the driver wants peer-to-peer drained", NO_PEERS),
-        (4, "the driver wants it drained and reset", RESET),
-        (
-            5,
-            "the driver wants its IMEX domain recovered",
-            "recover the IMEX domain (its service), then reset it",
-        ),
-        (6, "the driver wants its bus reset", REBOOT),
-        (7, "the driver wants the system rebooted", REBOOT),
-    )
+_RECOVERY: Final = {
+    0: ("the driver wants nothing done", ""),
+    1: ("the driver wants it reset", RESET),
+    2: ("the driver wants the host rebooted", REBOOT),
+    3: ("the driver wants peer-to-peer drained", NO_PEERS),
+    4: ("the driver wants it drained and reset", RESET),
+    5: ("the driver wants its IMEX domain recovered", "recover the IMEX domain (its service), then reset it"),
+    6: ("the driver wants its bus reset", REBOOT),
+    7: ("the driver wants the system rebooted", REBOOT),
 }
-"""By what the driver wants done (NVML's nvmlDeviceGpuRecoveryAction_t). The Xid that it sums up has ended the
-attempts concerned, so none of these ends another."""
-_ANY_RECOVERY: Final = Xid(
-    number=RECOVERY_CHANGED, name="the driver wants it recovered", bucket="drain", action=RESET
-)
+"""By what the driver wants done (NVML's nvmlDeviceGpuRecoveryAction_t): the name, and what a person does. The
+Xid that it sums up has ended the attempts concerned, so none of these ends another."""
+_ANY_RECOVERY: Final = ("the driver wants it recovered", RESET)
 
 
 def meaning(number: int, recovery: int | None = None) -> Xid:
@@ -181,7 +155,8 @@ def meaning(number: int, recovery: int | None = None) -> Xid:
     recovery: of Xid 154, what the driver wants done; None: it was not said, and may be anything.
     """
     if number == RECOVERY_CHANGED:
-        return _ANY_RECOVERY if recovery is None else _RECOVERY.get(recovery, _ANY_RECOVERY)
+        name, action = _ANY_RECOVERY if recovery is None else _RECOVERY.get(recovery, _ANY_RECOVERY)
+        return Xid(number=number, name=name, bucket="drain" if action else "note", action=action)
     known = _BY_NUMBER.get(number)
     return known if known is not None else Xid(number=number, name="not in our table", bucket="suspect")
 

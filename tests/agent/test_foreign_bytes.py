@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core.notes import Aged, Obeyed
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
-from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState
-from cotenant.agent.gpus.probe_results import ProbeBegins
+from cotenant.agent.gpus.device_states import DeviceStateStore, NotedCause
+from cotenant.agent.gpus.probe_results import ProbeFailed
 from cotenant.agent.gpus.watchers import WatchLineCodec
 from cotenant.agent.host import folders
 from cotenant.agent.ipc.channel import Deframer, frame_message
@@ -59,8 +59,8 @@ RESULT = result(detail="größer", durable=(Durable(step=9, name="a1-s9", exact=
 STATUS = Status(**KEY, started=True, step=4, loss=0.5, note="ü", failed=("save: No space left on device",))
 MARKS = DeviceStateStore(
     boot_id="b",
-    states=(
-        NotedState(
+    marks=(
+        NotedCause(
             uuid="GPU-1", state="suspect", why="ß", since_s=3.5, concerned=((JobId("7"), AttemptNo(1)),)
         ),
     ),
@@ -197,7 +197,7 @@ KINDS: dict[str, Kind] = {
         in_file("gpu.owner", mps_record_in),
     ),
     "a watcher's line": Kind(
-        msgspec.json.encode(ProbeBegins(uuid="GPU-1")),
+        msgspec.json.encode(ProbeFailed(code=9, problem="not loaded")),
         lambda data, _: WatchLineCodec.decode(data),
         (BadMessage,),
     ),

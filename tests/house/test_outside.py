@@ -63,7 +63,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     "agent/ipc/channel.py": (STATE, frozenset((".open_unix_connection", "os.open"))),
     "agent/gpus/mps_edge.py": (STATE, frozenset((".iterdir",))),
     "agent/gpus/nvml_watch.py": (KERNEL, frozenset(("os.open",))),
-    "agent/gpus/owners.py": (f"{KERNEL}; {STATE}", frozenset((".read_text", "os.listdir"))),
+    "agent/gpus/owners.py": (f"{KERNEL}; {STATE}", frozenset(("os.listdir",))),
     "agent/host/cgroups.py": (CGROUP, frozenset((".glob", ".mkdir", ".read_text", ".rmdir", ".write_text"))),
     "agent/host/cgroup_mounts.py": (CGROUP, frozenset((".mkdir", ".read_text", ".rmdir", ".write_text"))),
     "agent/host/checkpoint_root.py": (

@@ -13,10 +13,12 @@ import sys
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from cotenant.agent import __main__ as agent
 from cotenant.agent.daemon import assembly, runtime
 from cotenant.agent.daemon.tasks import GpuRelease
-from cotenant.agent.gpus import QUIET_S, GpuWatch, MpsEdge, Timing, conditions, mps_watch
+from cotenant.agent.gpus import GpuWatch, MpsEdge, Timing, causes, mps_watch
 from cotenant.mps import daemon
 from cotenant.profiler.driver.probe_client import driver_facts
 
@@ -25,7 +27,8 @@ TIMING = Timing(probe_s=0.3, start_s=20.0, silent_s=4.0, retry_s=0.3, retry_s_ma
 
 def main() -> int:
     faulthandler.register(signal.SIGUSR2)
-    QUIET_S.update({"suspect": 1.0, "hung": 0.5, "renewed": 0.5})
+    for cause, quiet_s in {"odd": 1.0, "silent": 0.5, "renewed": 0.5}.items():
+        causes.CAUSES[cause] = msgspec.structs.replace(causes.CAUSES[cause], quiet_s=quiet_s)
     log = os.environ["CHAOS_KERNEL_LOG"]
     short: dict[Any, dict[str, Any]] = {
         assembly: {
@@ -38,7 +41,7 @@ def main() -> int:
             "GpuRelease": partial(GpuRelease, daemons_s=5.0),
             "OFFER_PERIOD_S": 1.0,
         },
-        conditions: {"LEAVE_GRACE_S": 0.8},
+        causes: {"LEAVE_GRACE_S": 0.8},
         mps_watch: {"AROUND_EVERY_S": 1.0},
         daemon: {"ASK_EVERY_S": 1.0, "STARTS_APART_S": 0.5, "START_AGAIN_S": 1.0},
     }

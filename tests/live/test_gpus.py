@@ -90,6 +90,17 @@ def test_foreign_processes_are_scheduled_around_and_a_lost_gpu_takes_nothing_wit
     gpus.say("gpu 1 energy 7200000000")
     person.until("1", lambda job: (job["energy_kwh"] or 0.0) > 1.9)
 
+    # A script that numbers devices as the host does: job 1 runs on the GPU of job 2.
+    gpus.say(f"process 0 {pids(person)[0]} 3000 C", "gpu 0 used 3600")
+    when(lambda: devices(person)[0]["note"] == "job 1 uses it and holds gpu-2a2b3c")
+    assert devices(person)[0]["state"] == "ok"
+    when(lambda: "this job uses gpu-1a2b3c, which it was not given" in person("explain", "1").out)
+    when(lambda: "job 1 uses gpu-1a2b3c as well without holding it" in person("explain", "2").out)
+    when(lambda: person("logs", "1").out.count("this job uses gpu-1a2b3c, which it was not given") == 1)
+    gpus.unsay("process 0")
+    gpus.say("gpu 0 used 600")
+    when(lambda: devices(person)[0]["healthy"])
+
     gpus.say("xid 0 79")
     when(lambda: devices(person)[0]["state"] == "lost")
     gone = person.until("2", lambda job: job["attempt"] == 2 or job["state"] in ("queued", "blocked"))

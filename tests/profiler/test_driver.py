@@ -20,6 +20,7 @@ from cotenant.profiler.driver.facts import (
     NO_WORD,
     NOT_NVMLS,
     DriverFacts,
+    GpuFacts,
     GpuLink,
     GpuProcess,
     NvmlError,
@@ -348,3 +349,27 @@ def test_the_first_session_stays_open_while_another_child_asks(tmp_path: Path) -
         within_s(60.0), words=python(ASKS_BEHIND.format(folder=str(tmp_path))), one_gpu_s=0.5
     )
     assert (found.driver, len(found.gpus)) == ("the first one is in state S", 1)
+
+
+@pytest.mark.parametrize(
+    ("release", "status", "who"),
+    [
+        ("6.6.87.2-microsoft-standard-WSL2", None, "Windows"),
+        ("6.8.0-1021-nvidia-64k", "Node: 2\nStatus: online\n", "the kernel"),
+        ("6.8.0-1021-nvidia-64k", "Node: 2\nStatus: offline\n", ""),
+        ("6.8.0-60-generic", None, ""),
+    ],
+)
+def test_who_uses_the_memory_of_a_gpu_and_is_in_no_list(
+    tmp_path: Path, release: str, status: str | None, who: str
+) -> None:
+    """Windows under WSL2; the kernel where the memory is a NUMA node of the host (GH200, GB200)."""
+    files = {"proc/sys/kernel/osrelease": release, "proc/driver/nvidia/gpus/0009:01:00.0/numa_status": status}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    gpu = GpuFacts(index=0, uuid="GPU-1", bus="00000009:01:00.0")
+    found = process_info.unlisted_users([gpu], tmp_path)
+    assert found.keys() == ({"GPU-1"} if who else set())
+    assert who in found.get("GPU-1", "")

@@ -8,7 +8,7 @@ from cotenant.agent.daemon.core.edge import (
     EnergyRead, FoundAttempt, GangMessageCame, GpuFault, Halt, IndicatorsRead, Keep, LinkChanged, MemoryFree,
     MemoryHeld,
     Reconnect, RemoveAttempt, RemoveCheckpoints, Say, Send, ShareExceeded, StartFailed, StartSupervisor,
-    StatusCame, SupervisorGone, Tell, TroubleNoticed, Trust,
+    StatusCame, SupervisorGone, Tell, TroubleNoticed, Trust, UnusedGpus,
 )
 from cotenant.agent.daemon.core.memory import (AgentMemory)
 from cotenant.agent.daemon.core.notes import (AnyNote)
@@ -25,6 +25,7 @@ __all__ = [
     "GangMessageCame", "GpuFault", "Halt", "IndicatorsRead", "Keep", "AttemptKey", "LinkChanged", "Live",
     "MemoryFree", "MemoryHeld", "Reconnect", "RemoveAttempt", "RemoveCheckpoints", "Say", "Send",
     "StartFailed", "StartSupervisor", "StatusCame", "SupervisorGone", "Tell", "TroubleNoticed", "Trust",
+    "UnusedGpus",
     "from_result", "from_status", "share_of",
 ]
 # fmt: on

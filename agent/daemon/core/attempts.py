@@ -256,9 +256,10 @@ class Attempts:
             self._out.report(lost, self._memory.attempts[job_id, number])
 
     def trouble(self, key: AttemptKey, what: str) -> None:
-        """The agent noticed it, not the attempt's supervisor."""
+        """The agent noticed it, not the attempt's supervisor: that has the line in the job's log from us."""
         if key in self._live:
             for event, attempt in reporting.troubles(self._memory.attempts[key], (what,), self.host_id):
+                self._tenants.tell(key, TellNow(text=what))
                 self._out.report(event, attempt)
                 self._out.say(f"{name_of(key)}: {what}", bad=True)
 
@@ -268,8 +269,7 @@ class Attempts:
             return
         if ends:
             self._stop(live, attempt, StopAsked(save=False, deadline_s=0.0, reason=what), now_s)
-        elif what not in attempt.troubles:
-            self._tenants.tell(key, TellNow(text=what))
+        else:
             self.trouble(key, what)
 
     def clients_counted(self, key: AttemptKey, processes: int) -> None:

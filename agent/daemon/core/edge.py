@@ -202,6 +202,12 @@ class EnergyRead(AgentEvent, frozen=True, kw_only=True):
     counter_mj: int
 
 
+class UnusedGpus(AgentEvent, frozen=True, kw_only=True):
+    """Which attempts make steps now and have no process on any GPU, though they hold some."""
+
+    attempts: tuple[AttemptKey, ...]
+
+
 class GpuFault(AgentEvent, frozen=True, kw_only=True):
     """A fatal fault on devices: an Xid that ends what runs there, or an MPS server in FAULT.
 
@@ -212,10 +218,8 @@ class GpuFault(AgentEvent, frozen=True, kw_only=True):
     why: str
     """One line: "Xid 31 (GPU memory page fault)", "its MPS server is in FAULT"."""
     xid: int | None = None
-    culprit_pids: tuple[int, ...] = ()
-    """Processes that are known to have caused it; empty: unknown."""
     culprits: tuple[AttemptKey, ...] = ()
-    """Attempts that these belong to, as far as that is known."""
+    """Attempts whose processes are known to have caused it."""
     device_failed: bool = False
     """The device itself: no program is to blame."""
     ends: bool = True
@@ -263,6 +267,7 @@ AnyAgentEvent = (
     | IndicatorsRead
     | EnergyRead
     | GpuFault
+    | UnusedGpus
     | MemoryFree
     | MemoryHeld
     | TroubleNoticed

@@ -170,6 +170,8 @@ class FaultWitnesses:
             if not where:
                 continue
             if not self._reaches(fault, key, where, live):
+                if fault.culprits and key not in fault.culprits:
+                    continue
                 role: GpuFaultRole = "device" if fault.device_failed else "suspect"
                 self._happened_near(key, word(fault, role, ", ".join(where)), now_s)
                 continue

@@ -9,6 +9,7 @@ leaving. What is not known, and what we ourselves hold back, neither counts as i
     a GPU is busy that others use as well                        (whose kernels they are, cannot be told)
     it is paced for a co-tenant, or somebody has stopped it      (SIGSTOP, a debugger)
 
+A job that has no process on the GPUs it holds uses none of them, whatever steps it makes on the CPU.
 On CPU slots what its processes use stands for kernels. An agent that starts anew knows of no activity before:
 what it says then ends no idle time that the controller knows of.
 """

@@ -44,6 +44,7 @@ from cotenant.agent.daemon.core.edge import (
     SupervisorGone,
     TroubleNoticed,
     Trust,
+    UnusedGpus,
 )
 from cotenant.agent.daemon.core.following import Following
 from cotenant.agent.daemon.core.memory import AgentMemory
@@ -169,6 +170,8 @@ class AgentState:
             case IndicatorsRead(readings=readings):
                 self._readings, self._read_s = self._tenants.kernels.take(readings, now_s), now_s
                 self._tenants.look_at_idleness(now_s)
+            case UnusedGpus(attempts=attempts):
+                self._tenants.unused = frozenset(attempts)
             case EnergyRead():
                 self._tenants.read_energy(event, now_s)
             case Booted(found=found):

@@ -121,6 +121,8 @@ class Tenants:
         self._lease = lease
         self._pacing = Pacing()
         self.kernels = Kernels()
+        self.unused: frozenset[AttemptKey] = frozenset()
+        """Attempts that make steps and use none of the GPUs that they hold."""
         self._energy = EnergyMeter(outbox.memory.metered)
 
     @property
@@ -259,6 +261,8 @@ class Tenants:
                 is_busy=not has_begun or status.saving or attempt.stop is not None,
                 is_held=status.held_up or live.pace_told != FREE,
             )
+            if key in self.unused:  # Whatever it does, and whoever else is there, its GPUs are idle.
+                sight = AttemptSight(None, 0, has_kernels=False, is_busy=attempt.stop is not None)
             live.idle.look(sight, now_s)
 
     # --- Energy ------------------------------------------------------------------------------------

@@ -267,6 +267,13 @@ def test_what_stays_in_one_process_ends_nobody_and_names_who_dies_of_it() -> Non
     assert (later.gpu_fault, later.verdict.detail) == ("", CRASH["detail"]), "another error, long after"
 
 
+def test_what_stays_in_the_process_of_a_job_from_another_device_says_nothing_of_who_holds_this_one() -> None:
+    agent = sharing(sharing="time-slicing")
+    agent.say(msgspec.structs.replace(XID, ends=False, culprits=((JobId("9"), AttemptNo(1)),)))
+    dead = end(agent, "7", **CRASH)
+    assert (dead.gpu_fault, dead.verdict.detail) == ("", CRASH["detail"])
+
+
 def test_who_dies_of_memory_that_broke_in_its_own_process_is_not_failed_for_it() -> None:
     agent = sharing(sharing="time-slicing")
     broken = GpuFault(

@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core.edge import (
     AgentTicked,
@@ -22,7 +20,7 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.remembered import AttemptKey
-from cotenant.agent.gpus import UNASKED, OwnerKind, ProbeResult, Process, ProcessOwner, Waits, who_holds
+from cotenant.agent.gpus import UNASKED, Health, OwnerKind, ProbeResult, Process, ProcessOwner, who_holds
 from cotenant.controller.domain import HELD_MIB_MIN, AttemptNo, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import Hello, Welcome
@@ -82,6 +80,7 @@ HELD: list[tuple[str, ProbeResult, set[AttemptKey], str]] = [
     ("one in the kernel's", probe(9_600, process(7, 9_000, "D", of=MINE)), set(), "stuck in the kernel"),
     ("a job's that has ended", probe(9_600, process(7, 9_000, of=MINE)), {BESIDE}, "of a job that has ended"),
     ("a co-tenant's that waits for a disk", probe(9_600, process(7, 9_000, "D", of=BESIDE)), {BESIDE}, ""),
+    ("a job's of which nobody is listed", probe(9_600), {BESIDE}, ""),
     ("one we cannot see", probe(9_600, process(7, 9_000, "", kind="hidden")), set(), "not visible from here"),
     ("one we cannot see's, beside a job", probe(9_600, process(7, 9_000, "", kind="hidden")), {BESIDE}, ""),
     ("the driver does not say whose", probe(9_600, process(7, None)), set(), ""),
@@ -90,6 +89,23 @@ HELD: list[tuple[str, ProbeResult, set[AttemptKey], str]] = [
     ("a zombie that holds nothing", probe(600, process(7, 0, "Z")), set(), ""),
 ]
 # fmt: on
+
+
+@pytest.mark.parametrize(
+    ("seen", "says"),
+    [
+        (probe(20_600), ""),
+        (probe(20_600, process(33, None, "", kind="hidden")), ""),
+        (probe(20_600, process(8, None, "Z")), "memory is still held by process 8"),
+    ],
+    ids=("nobody's", "one we cannot see", "a zombie's"),
+)
+def test_where_others_use_the_memory_unlisted_only_a_process_is_proof(seen: ProbeResult, says: str) -> None:
+    """Windows under WSL2, the kernel's own pages (GH200); also where a driver has no list at all."""
+    unlisted = msgspec.structs.replace(seen, lists_computing=False)
+    for held in (who_holds(seen, None, ()), who_holds(unlisted, RESERVE_MIB, ())):
+        assert (held is None) == (says == "")
+        assert held is None or says in held.text
 
 
 @pytest.mark.parametrize(("name", "seen", "live", "says"), HELD, ids=[row[0] for row in HELD])
@@ -105,63 +121,40 @@ def test_many_holders_are_counted() -> None:
     assert "process 12" in held.text and "process 13" not in held.text and held.text.endswith("and 3 more")
 
 
-# --- Waits -----------------------------------------------------------------------------------------
+# --- After an end ------------------------------------------------------------------------------------
 
 
-def waiting(*uuids: str) -> Waits:
-    waits = Waits(60.0)
-    assert waits.add(MINE, uuids or ("GPU-a",), since_s=100.0) == 160.0
-    return waits
+HIS = process(7, 9_000, of=BESIDE)
+# fmt: off
+WAITS: list[tuple[str, ProbeResult, set[AttemptKey], set[AttemptKey], set[AttemptKey], str]] = [
+    # name, probe, who holds GPU-a, who of them has ended, who holds GPU-b alone, why it is not free
+    ("a look before the end", probe(600, at_s=99.9), {MINE}, {MINE}, set(), UNASKED),
+    ("a look that began at the end", probe(600, at_s=100.0), {MINE}, {MINE}, set(), ""),
+    ("its own process", probe(9_600, process(7, 9_000, of=MINE), at_s=101.0), {MINE}, {MINE}, set(),
+     "9000 MiB are still held by process 7 (python), of a job that has ended"),
+    ("a co-tenant's process", probe(9_600, HIS, at_s=101.0), {MINE, BESIDE}, {MINE}, set(), ""),
+    ("a co-tenant's that has ended too", probe(9_600, HIS, at_s=101.0), {MINE, BESIDE}, {MINE, BESIDE}, set(),
+     "9000 MiB are still held by process 7 (python), of a job that has ended"),
+    ("that of a job that was given another GPU", probe(9_600, HIS, at_s=101.0), {MINE}, {MINE}, {BESIDE}, ""),
+    ("no answer", probe(0, code=999, problem="it has a problem", at_s=102.0), {MINE}, {MINE}, set(),
+     "its memory cannot be asked for: it has a problem"),
+    ("it is lost", probe(0, code=15, problem="gone", at_s=102.0), {MINE}, {MINE}, set(), ""),
+]
+# fmt: on
 
 
-def test_only_a_look_that_began_after_the_end_counts() -> None:
-    waits = waiting()
-    waits.update(probe(600, at_s=99.9), RESERVE_MIB, {MINE})
-    assert waits.take_ended(101.0) == {}
-    waits.update(probe(600, at_s=100.0), RESERVE_MIB, {MINE})
-    assert waits.take_ended(101.0) == {MINE: {}}
-    assert waits.take_ended(101.0) == {}, "told once"
-
-
-def test_every_device_has_to_be_looked_at() -> None:
-    waits = waiting("GPU-a", "GPU-b")
-    waits.update(probe(600, at_s=101.0), RESERVE_MIB, {MINE})
-    assert waits.take_ended(102.0) == {}
-    assert waits.take_ended(160.0) == {MINE: {"GPU-b": UNASKED}}
-
-
-def test_what_waits_has_ended_and_its_processes_should_be_gone() -> None:
-    waits = waiting()
-    waits.add(BESIDE, ("GPU-a",), since_s=101.0)
-    waits.update(probe(9_600, process(7, 9_000, of=BESIDE), at_s=102.0), RESERVE_MIB, {MINE, BESIDE})
-    assert waits.take_ended(103.0) == {}
-    held = waits.take_ended(161.0)
-    assert "process 7 (python), of a job that has ended" in held[MINE]["GPU-a"]
-    assert held.keys() == {MINE, BESIDE}
-
-
-def test_one_that_cannot_be_asked_is_not_free_and_one_that_is_lost_is_not_waited_for() -> None:
-    waits = waiting()
-    waits.update(probe(0, code=999, problem="it has a problem", at_s=102.0), RESERVE_MIB, {MINE})
-    assert waits.take_ended(160.0) == {MINE: {"GPU-a": "its memory cannot be asked for: it has a problem"}}
-    waits = waiting()
-    waits.give_up(["GPU-a"])
-    assert waits.take_ended(102.0) == {MINE: {}}
-
-
-@given(st.lists(st.tuples(st.sampled_from([600, 9_600]), st.floats(90.0, 170.0)), max_size=8))
-def test_a_wait_ends_with_the_first_free_look_or_with_its_patience(probes: list[tuple[int, float]]) -> None:
-    waits = waiting()
-    expected: dict[str, str] | None = None
-    for used_mib, at_s in sorted(probes, key=lambda each: each[1]):
-        waits.update(probe(used_mib, at_s=at_s), RESERVE_MIB, {MINE})
-        ended = waits.take_ended(at_s).get(MINE)
-        assert ended is None or expected is None, "told once"
-        if ended is not None:
-            expected = ended
-            assert (ended == {}) == (used_mib == 600 and at_s >= 100.0)
-            assert ended == {} or at_s >= 160.0
-    assert expected is not None or not any(used == 600 and at_s >= 100.0 for used, at_s in probes)
+@pytest.mark.parametrize(
+    ("name", "seen", "live", "ended", "elsewhere", "why"), WAITS, ids=[r[0] for r in WAITS]
+)
+def test_an_end_waits_for_what_the_job_left_behind_and_for_nobody_else(
+    name: str, seen: ProbeResult, live: set[AttemptKey], ended: set[AttemptKey], elsewhere: set[AttemptKey],
+    why: str,
+) -> None:  # fmt: skip
+    health = Health({"GPU-a": RESERVE_MIB, "GPU-b": RESERVE_MIB})
+    here, there = {key: ["GPU-a"] for key in live}, {key: ["GPU-b"] for key in elsewhere}
+    health.surroundings(here | there, (), 99.0)
+    health.note_probe(seen, 103.0)
+    assert health.not_free(["GPU-a"], 100.0, ended) == ({"GPU-a": why} if why else {}), name
 
 
 # --- The agent ---------------------------------------------------------------------------------------

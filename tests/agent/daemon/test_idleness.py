@@ -16,7 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.agent.daemon.core.edge import AgentTicked, Connected, IndicatorsRead, StatusCame
+from cotenant.agent.daemon.core.edge import (
+    AgentTicked,
+    Connected,
+    IndicatorsRead,
+    StatusCame,
+    TroubleNoticed,
+    UnusedGpus,
+)
 from cotenant.agent.daemon.core.idleness import GAP_S, OLD_S, AttemptSight, IdleWatch, Kernels
 from cotenant.agent.ipc import TellNow
 from cotenant.agent.supervisor.core import (
@@ -233,6 +240,22 @@ def test_heartbeats_say_how_long_a_job_on_a_gpu_has_been_idle() -> None:
     assert worked is not None and worked.idle_s <= 1.0 and worked.active_ago_s is not None
     stopped = [progress(agent, first_step=1, step=1, activity=0, held_up=True).idle_for for _ in range(20)]
     assert all(each is not None and each.idle_s <= 1.0 for each in stopped)
+
+
+def test_a_job_that_trains_on_the_cpu_leaves_the_gpu_idle_that_it_holds_and_its_log_says_so_once() -> None:
+    agent = welcomed(report=REPORT)
+    agent.obey(start(gang=ON_GPU))
+    agent.say(Connected(**KEY))
+    idle = None
+    agent.say(UnusedGpus(attempts=((KEY["job_id"], KEY["attempt"]),)))
+    for step in range(1, 30):
+        idle = progress(agent, first_step=1, step=step, activity=step).idle_for
+    assert idle is not None and idle.idle_s >= 20.0
+    words = told(TellNow, agent.say(*[TroubleNoticed(**KEY, what="it computes on no GPU")] * 2))
+    assert words == [TellNow(text="it computes on no GPU")]
+    agent.say(UnusedGpus(attempts=()))
+    idle = progress(agent, first_step=1, step=40, activity=40).idle_for
+    assert idle is not None and idle.idle_s <= 1.0
 
 
 def test_a_word_from_the_controller_goes_to_the_supervisor() -> None:

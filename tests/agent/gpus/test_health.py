@@ -10,14 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core import AttemptKey, GpuFault
-from cotenant.agent.gpus.conditions import LEAVE_GRACE_S, DeviceCondition
-from cotenant.agent.gpus.device_states import QUIET_S, DeviceStateStore, recall
-from cotenant.agent.gpus.health import Health
+from cotenant.agent.gpus.causes import CAUSES, LEAVE_GRACE_S
+from cotenant.agent.gpus.device_states import DeviceStateStore, recall
+from cotenant.agent.gpus.health import USE_AFTER_S, DeviceCondition, Health
 from cotenant.agent.gpus.probe_results import ProbeResult, Process, ProcessOwner, XidSeen
 from cotenant.agent.gpus.xid import ROWS, meaning
 from cotenant.controller.domain import AttemptNo, JobId
 
 ONE, TWO = "GPU-1", "GPU-2"
+QUIET_S = {
+    "suspect": CAUSES["odd"].quiet_s,
+    "hung": CAUSES["silent"].quiet_s,
+    "renewed": CAUSES["renewed"].quiet_s,
+}
 JOB: AttemptKey = (JobId("7"), AttemptNo(1))
 OTHER: AttemptKey = (JobId("8"), AttemptNo(2))
 
@@ -34,7 +39,9 @@ class Host:
     """Two GPUs and a clock."""
 
     def __init__(self, **options: Any) -> None:
+        options = {"names": {ONE: "gpu-1", TWO: "gpu-2"}} | options
         self.health = Health({ONE: 600, TWO: 600}, **options)
+        self.stepping: tuple[AttemptKey, ...] = ()
         self.now_s = 1000.0
         self.faults: list[GpuFault] = []
         self.live: dict[str, frozenset[AttemptKey]] = {}
@@ -42,17 +49,29 @@ class Host:
 
     def probe(self, *processes: Process, uuid: str = ONE, **facts: Any) -> DeviceCondition:
         self.now_s += 2.0
-        self.health.surroundings(self.live, self.mps, self.now_s)
+        self.health.surroundings(self.held, self.mps, self.now_s, self.stepping)
         used = 600 + sum(p.used_mib or 0 for p in processes)
         plain = ProbeResult(uuid=uuid, used_mib=used, processes=processes)
         self.faults = self.health.note_probe(msgspec.structs.replace(plain, **facts), self.now_s)
         return self.condition(uuid)
 
-    def xid(self, number: int, pid: int | None = None, recovery: int | None = None) -> DeviceCondition:
+    @property
+    def held(self) -> dict[AttemptKey, list[str]]:
+        keys = {key for keys in self.live.values() for key in keys}
+        return {key: [uuid for uuid in self.live if key in self.live[uuid]] for key in keys}
+
+    def xid(self, number: int, of: Process | None = None, recovery: int | None = None) -> DeviceCondition:
+        """`of`: the process that the kernel's log names."""
         self.now_s += 1.0
-        self.health.surroundings(self.live, self.mps, self.now_s)
-        self.faults = self.health.xid(XidSeen(uuid=ONE, xid=number, pid=pid, recovery=recovery), self.now_s)
+        self.health.surroundings(self.held, self.mps, self.now_s)
+        self.faults = self.health.xid(
+            XidSeen(uuid=ONE, xid=number, owner=of.owner if of else None, recovery=recovery), self.now_s
+        )
         return self.condition()
+
+    def complaints(self) -> dict[str, str]:
+        """By job."""
+        return {key[0]: what for key, what in self.health.complaints(self.now_s)}
 
     def condition(self, uuid: str = ONE) -> DeviceCondition:
         self.health.settle(self.now_s)
@@ -136,6 +155,70 @@ def test_memory_that_nobody_owns_up_to_is_held_until_it_is_free() -> None:
     assert host.probe() == DeviceCondition()
 
 
+# --- Jobs on GPUs that are not theirs, and jobs on none --------------------------------------------
+
+
+def test_a_job_on_a_gpu_that_it_was_not_given_is_named_and_no_neighbour_pays() -> None:
+    host = Host()
+    host.live = {TWO: frozenset({JOB}), ONE: frozenset({OTHER})}
+    note = "job 7 uses it and holds gpu-2"
+    looks = [host.probe(process(1, 20_000, of=JOB), process(2, of=OTHER)) for _ in range(4)]
+    assert looks == [DeviceCondition(note=note)] * 4, (
+        "nobody is put beside it, nothing is wrong with the device"
+    )
+    assert host.probe(uuid=TWO) == DeviceCondition()
+    assert host.complaints()["7"].startswith("this job uses gpu-1, which it was not given: it holds gpu-2")
+    assert host.complaints()["8"].startswith("job 7 uses gpu-1 as well without holding it")
+    host.xid(31, of=process(1, of=JOB))
+    assert host.faults[0].culprits == (JOB,), "what breaks there by that process is that job's"
+    host.xid(31)
+    assert host.faults[0].strangers, "and where nobody knows whose it was, its co-tenant was not alone"
+    assert host.health.not_free([ONE], 0.0, {OTHER}) == {ONE: HELD_BY_TWO}, (
+        "its own, not the other's 20000 MiB"
+    )
+    host.live = {ONE: frozenset({OTHER})}
+    host.now_s += LEAVE_GRACE_S
+    assert host.probe(process(1, 20_000, of=JOB)).note.endswith("of a job that has ended")
+    assert host.complaints() == {}
+
+
+HELD_BY_TWO = "1000 MiB are still held by process 2 (python x.py), of a job that has ended"
+
+
+def test_strangers_are_ignored_and_so_is_a_job_that_was_given_another_gpu() -> None:
+    host = Host(foreign="ignore")
+    host.live = {TWO: frozenset({JOB})}
+    assert host.probe(process(1, of=JOB)) == DeviceCondition()
+    assert host.complaints().keys() == {"7"}, "it is told all the same"
+
+
+def test_a_job_that_makes_steps_and_computes_on_no_gpu_is_told_and_counts_as_not_using_them() -> None:
+    host = Host()
+    host.live, host.stepping = {ONE: frozenset({JOB})}, (JOB,)
+    host.probe()
+    assert host.health.attempts_on_no_gpu(host.now_s) == set(), "it may be about to"
+    host.now_s += USE_AFTER_S
+    host.probe()
+    assert host.health.attempts_on_no_gpu(host.now_s) == {JOB}
+    assert host.complaints()["7"].startswith("this job holds gpu-1 and computes on no GPU")
+    may_use_it: list[dict[str, Any]] = [
+        {"processes": (process(1, of=JOB),)},
+        {"processes": (process(9, kind="hidden"),)},  # Another PID namespace.
+        {"processes": (process(9),)},  # A container that a daemon has started.
+        {"lists_computing": False},
+        {"used_mib": 20_600},  # NVML lists nobody in some containers.
+        {"code": 999, "problem": "no"},
+    ]
+    for facts in may_use_it:
+        host.probe(**facts)
+        assert host.health.attempts_on_no_gpu(host.now_s) == set(), facts
+    host.probe(process(2, of=OTHER), msgspec.structs.replace(process(3), computes=False))
+    host.live |= {TWO: frozenset({OTHER})}
+    host.probe()
+    host.probe(process(1, of=JOB), uuid=TWO)
+    assert host.health.attempts_on_no_gpu(host.now_s) == set(), "it computes, if in the wrong place"
+
+
 # --- Faults ----------------------------------------------------------------------------------------
 
 
@@ -152,11 +235,11 @@ def test_under_mps_it_hits_all_and_the_device_waits_until_they_are_gone() -> Non
     host = Host()
     host.live, host.mps = {ONE: frozenset({JOB, OTHER})}, frozenset({ONE})
     host.probe(process(1, of=JOB), process(2, of=OTHER))
-    assert host.xid(31, pid=1) == DeviceCondition(
+    assert host.xid(31, of=process(1, of=JOB)) == DeviceCondition(
         state="suspect", note="suspect: Xid 31 (GPU memory page fault)"
     )
     [fault] = host.faults
-    assert (fault.ends, fault.culprits, fault.culprit_pids) == (True, (JOB,), (1,))
+    assert (fault.ends, fault.culprits) == (True, (JOB,))
     host.live = {ONE: frozenset({OTHER})}
     assert host.probe(process(2, of=OTHER)).state == "suspect"
     host.live = {}
@@ -167,18 +250,19 @@ def test_a_process_that_is_not_ours_makes_nobody_a_culprit() -> None:
     host = Host(foreign="ignore")
     host.live, host.mps = {ONE: frozenset({JOB})}, frozenset({ONE})
     host.probe(process(1, of=JOB), process(5))
-    host.xid(31, pid=5)
+    host.xid(31, of=process(5))
     [fault] = host.faults
     assert (fault.culprits, fault.strangers) == ((), True)
 
 
-def test_the_processes_of_an_mps_servers_fault_are_found() -> None:
+def test_a_fault_of_an_mps_server_waits_for_its_clients() -> None:
     host = Host()
     host.live = {ONE: frozenset({JOB})}
     host.probe(process(1, of=JOB))
-    known = host.health.note_fault(GpuFault(uuids=(ONE,), why="FAULT", culprit_pids=(1,)), host.now_s)
-    assert known.culprits == (JOB,)
-    assert host.condition().state == "suspect"
+    host.health.note_fault(GpuFault(uuids=(ONE,), why="FAULT"), host.now_s)
+    assert host.probe(process(1, of=JOB)).note == "suspect: FAULT"
+    host.live = {}
+    assert host.probe() == DeviceCondition()
 
 
 @pytest.mark.parametrize(("xid", "state", "ends"), [(48, "draining", True), (63, "draining", None),
@@ -253,7 +337,7 @@ def test_a_suspect_comes_back_when_it_has_been_quiet() -> None:
 def test_a_suspect_that_does_not_answer_stays_one() -> None:
     host = Host()
     host.probe()
-    host.health.note_silence([ONE], "it hangs", host.now_s)
+    host.health.note_silence(ONE, "it hangs", host.now_s)
     host.now_s += 10 * QUIET_S["hung"]
     assert host.condition() == DeviceCondition(state="suspect", note="suspect: it hangs")
     assert host.probe() == DeviceCondition(), "it answers, and it has been quiet for long"
@@ -291,17 +375,28 @@ def test_more_uncorrectable_errors_drain_a_device_without_any_xid() -> None:
     assert host.probe(ecc_uncorrected=3).state == "draining"
 
 
-def test_a_reset_brings_a_lost_or_draining_device_back_as_a_suspect() -> None:
-    for xid in (79, 48):
-        for reset in ({"energy_mj": 5}, {"ecc_uncorrected": 0}):
-            host = Host()
-            host.probe(energy_mj=1000, ecc_uncorrected=7)
-            host.xid(xid)
-            assert host.probe(energy_mj=1500, ecc_uncorrected=7).state != "suspect"
-            facts: dict[str, Any] = {"energy_mj": 2000, "ecc_uncorrected": 7, **reset}
-            assert host.probe(**facts).state == "suspect"
-            host.now_s += QUIET_S["renewed"]
-            assert host.probe() == DeviceCondition()
+RESETS: list[tuple[dict[str, Any], bool]] = [
+    ({"energy_mj": 5, "ecc_uncorrected": 0, "remap_pending": False}, True),
+    ({"energy_mj": 5, "remap_pending": False}, True),
+    ({"ecc_uncorrected": 0, "remap_pending": False}, True),
+    ({"energy_mj": 999_999}, False),  # Without persistence mode it begins anew by itself.
+    ({"ecc_uncorrected": 0}, False),
+]
+
+
+@pytest.mark.parametrize(("signs", "is_believed"), RESETS)
+@pytest.mark.parametrize("xid", [48, 79])
+def test_a_reset_is_believed_by_two_signs_and_its_device_is_a_suspect_first(
+    xid: int, signs: dict[str, Any], is_believed: bool
+) -> None:
+    host = Host()
+    before: dict[str, Any] = {"energy_mj": 1_000_000, "ecc_uncorrected": 7, "remap_pending": True}
+    host.probe(**before)
+    bad = host.xid(xid).state
+    assert host.probe(**before).state == bad
+    assert host.probe(**before | signs).state == ("suspect" if is_believed else bad)
+    host.now_s += QUIET_S["renewed"]
+    assert (host.probe() == DeviceCondition()) == is_believed
 
 
 def test_a_lost_device_that_answers_again_has_begun_anew() -> None:
@@ -315,7 +410,7 @@ def test_a_watcher_that_was_killed_is_no_proof_of_a_reset() -> None:
     host = Host()
     host.probe(energy_mj=1000)
     host.xid(48)
-    host.health.note_silence([ONE], "its watcher ended", host.now_s)
+    host.health.note_silence(ONE, "its watcher ended", host.now_s)
     assert host.probe(energy_mj=1100).state == "draining"
 
 
@@ -341,10 +436,10 @@ def test_held_memory_waits_for_itself_alone_and_does_not_end_another_trouble() -
 def restarted(host: Host, *, boot_id: str = "b") -> Host:
     """What the next agent knows, by way of the file."""
     written = msgspec.json.encode(
-        DeviceStateStore(boot_id="b", states=host.health.states, pasts=host.health.pasts)
+        DeviceStateStore(boot_id="b", marks=host.health.marks, pasts=host.health.pasts)
     )
     kept = recall(msgspec.json.decode(written, type=DeviceStateStore), boot_id, host.now_s)
-    again = Host(states=kept.states, pasts=kept.pasts)
+    again = Host(marks=kept.marks, pasts=kept.pasts)
     again.now_s, again.live, again.mps = host.now_s, host.live, host.mps
     return again
 
@@ -373,13 +468,11 @@ def test_those_whom_a_fault_concerned_are_waited_for_by_the_next_agent_as_well()
     assert again.probe() == DeviceCondition()
 
 
-@pytest.mark.parametrize("reset", [{"energy_mj": 5}, {"energy_mj": 2000, "ecc_uncorrected": 0}])
 @pytest.mark.parametrize("xid", [48, 79])
-def test_a_reset_while_no_agent_was_there_is_seen_by_the_next_one(xid: int, reset: dict[str, int]) -> None:
+def test_a_reset_while_no_agent_was_there_is_seen_by_the_next_one(xid: int) -> None:
     again = restarted(struck(xid))
     again.live = {}
-    facts: dict[str, Any] = {"ecc_uncorrected": 7, **reset}
-    assert again.probe(**facts).state == "suspect"
+    assert again.probe(energy_mj=5, ecc_uncorrected=0).state == "suspect"
     again.now_s += QUIET_S["renewed"]
     assert again.probe() == DeviceCondition()
 
@@ -400,12 +493,25 @@ def test_a_device_that_was_gone_and_answers_the_next_agent_has_begun_anew() -> N
 
 def test_a_persons_word_is_kept_until_the_device_was_reset() -> None:
     host = Host()
-    host.probe(remap_pending=True, energy_mj=1000)
+    host.probe(remap_pending=True, energy_mj=1000, ecc_uncorrected=7)
     host.health.trust(host.now_s)
     again = restarted(host)
     assert again.probe(remap_pending=True, energy_mj=1001) == DeviceCondition()
-    again.probe(remap_pending=True, energy_mj=5)
+    again.probe(remap_pending=True, energy_mj=5, ecc_uncorrected=0)
     assert again.probe(remap_pending=True, energy_mj=6).state == "draining"
+
+
+def test_a_file_that_has_one_state_of_a_device_and_no_cause_is_read() -> None:
+    old = {
+        "version": 1,
+        "boot_id": "b",
+        "marks": [{"uuid": ONE, "state": "draining", "why": "Xid 48", "since_s": 1.0, "quiet_s": 0.0}],
+        "pasts": [{"uuid": ONE, "counters": {"energy_mj": 5, "ecc_uncorrected": None}, "record": 7}],
+    }
+    kept = recall(msgspec.json.decode(msgspec.json.encode(old), type=DeviceStateStore), "b", 1000.0)
+    host = Host(marks=kept.marks, pasts=kept.pasts)
+    assert host.probe().note == "draining: Xid 48"
+    assert host.health.gpus[ONE].past.record == 7
 
 
 def test_a_boot_forgets_suspects_and_has_the_others_show_that_they_work() -> None:
@@ -437,7 +543,7 @@ def test_an_error_that_is_read_late_is_not_that_of_who_came_since_the_last_look(
     host.probe()
     host.now_s += 1.0
     host.live = {ONE: frozenset({JOB, OTHER})}
-    host.health.surroundings(host.live, host.mps, host.now_s)
+    host.health.surroundings(host.held, host.mps, host.now_s)
     [fault] = host.health.xid(XidSeen(uuid=ONE, xid=31, record=9, is_late=True), host.now_s)
     assert fault.spared == (OTHER,)
     host.live = {ONE: frozenset({OTHER})}
@@ -448,17 +554,9 @@ def test_an_error_that_is_read_late_is_not_that_of_who_came_since_the_last_look(
 
 def test_after_a_restart_nobody_can_have_come_in_between() -> None:
     again = restarted(struck(31))
-    again.health.surroundings(again.live, again.mps, again.now_s)
+    again.health.surroundings(again.held, again.mps, again.now_s)
     [fault] = again.health.xid(XidSeen(uuid=ONE, xid=31, record=9, is_late=True), again.now_s)
     assert fault.spared == ()
-
-
-def test_a_process_that_was_not_seen_on_the_gpu_yet_is_known_by_its_owner() -> None:
-    host = Host()
-    host.live, host.mps = {ONE: frozenset({JOB, OTHER})}, frozenset({ONE})
-    owner = ProcessOwner(kind="attempt", job_id=OTHER[0], attempt=OTHER[1])
-    [fault] = host.health.xid(XidSeen(uuid=ONE, xid=31, pid=9, owner=owner), host.now_s)
-    assert fault.culprits == (OTHER,)
 
 
 # --- Whatever happens ------------------------------------------------------------------------------
@@ -489,7 +587,7 @@ def test_a_device_that_is_not_ok_is_not_offered_and_one_that_is_lost_stays_so_wh
             assert before != "lost" or host.condition().state == "lost" or was_silent
         elif kind == "hang":
             silent = True
-            host.health.note_silence([ONE], "hangs", host.now_s)
+            host.health.note_silence(ONE, "hangs", host.now_s)
         elif kind == "restart":
             known = host.condition()
             host = restarted(host)

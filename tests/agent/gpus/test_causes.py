@@ -1,4 +1,4 @@
-"""The table of device states, cell by cell, and that of Xids."""
+"""The table of causes, row by row, and that of Xids."""
 
 from __future__ import annotations
 
@@ -6,39 +6,44 @@ from typing import get_args
 
 import pytest
 
-from cotenant.agent.gpus.device_states import BY_BUCKET, TABLE, DeviceHappening, next_state
+from cotenant.agent.gpus.causes import BY_BUCKET, CAUSES, Proof
 from cotenant.agent.gpus.xid import ROWS, Bucket, bus_address, meaning, xid_in
 from cotenant.controller.domain import DeviceState
 
-STATES: tuple[DeviceState, ...] = get_args(DeviceState)
-HAPPENINGS: tuple[DeviceHappening, ...] = get_args(DeviceHappening)
-WORSE: dict[DeviceState, int] = {"ok": 0, "suspect": 1, "draining": 2, "lost": 3}
-GOOD = {"proven", "trusted", "renewed"}
-
 # fmt: off
-CELLS = {  # restart     suspect     drain       lost    hung        proven      trusted  renewed
-    "ok":       ("suspect", "suspect", "draining", "lost", "suspect", "ok", "ok", "ok"),
-    "suspect":  ("suspect", "suspect", "draining", "lost", "suspect", "ok", "ok", "suspect"),
-    "draining": ("draining", "draining", "draining", "lost", "draining", "draining", "ok", "suspect"),
-    "lost":     ("lost", "lost", "lost", "lost", "lost", "lost", "lost", "suspect"),
+WANTED = {  # What it means, what ends it, and after how many seconds of quiet.
+    "lost":     ("lost", {"reset"}, 0),
+    "reset":    ("draining", {"person", "reset"}, 0),
+    "odd":      ("suspect", {"quiet", "person", "reset"}, 600),
+    "silent":   ("suspect", {"quiet", "person", "reset"}, 300),
+    "program":  ("suspect", {"quiet", "person", "reset"}, 0),
+    "server":   ("suspect", {"quiet", "person", "reset"}, 0),
+    "kept":     ("suspect", {"quiet", "person", "reset"}, 0),
+    "mode":     ("suspect", {"quiet", "person", "reset"}, 0),
+    "renewed":  ("suspect", {"quiet", "person", "reset"}, 60),
+    "cuda":     ("suspect", set(), 0),
+    "unknown":  ("ok", set(), 0),
+    "foreign":  ("ok", set(), 0),
+    "intruder": ("ok", set(), 0),
+    "remains":  ("ok", set(), 0),
+    "held":     ("ok", set(), 0),
 }
 # fmt: on
 
 
-@pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("happening", HAPPENINGS)
-def test_every_cell(state: DeviceState, happening: DeviceHappening) -> None:
-    assert next_state(state, happening) == CELLS[state][HAPPENINGS.index(happening)]
+def test_every_row() -> None:
+    assert {name: (row.state, set(row.ended_by), row.quiet_s) for name, row in CAUSES.items()} == WANTED
 
 
-def test_the_table_has_no_other_cells() -> None:
-    assert set(TABLE) == {(state, happening) for state in STATES for happening in HAPPENINGS}
-
-
-def test_no_trouble_makes_a_device_better_and_nothing_but_itself_brings_a_lost_one_back() -> None:
-    for (state, happening), then in TABLE.items():
-        assert happening in GOOD or WORSE[then] >= WORSE[state], (state, happening)
-        assert state != "lost" or then == "lost" or happening == "renewed"
+def test_the_worst_is_told_first_and_the_worse_a_device_is_the_fewer_proofs_bring_it_back() -> None:
+    states = get_args(DeviceState)
+    gravity = [states.index(row.state) for row in CAUSES.values()]
+    assert gravity == sorted(gravity, reverse=True)
+    assert {proof for row in CAUSES.values() for proof in row.ended_by} == set(get_args(Proof))
+    for row in CAUSES.values():
+        assert row.state != "lost" or row.ended_by == {"reset"}, "nobody but the device itself"
+        assert not row.quiet_s or "quiet" in row.ended_by
+        assert row.state != "draining" or "quiet" not in row.ended_by
 
 
 # --- Xids ------------------------------------------------------------------------------------------
@@ -47,7 +52,7 @@ def test_no_trouble_makes_a_device_better_and_nothing_but_itself_brings_a_lost_o
 def test_each_xid_has_one_row_and_a_bucket_that_leads_somewhere() -> None:
     numbers = [row.number for row in ROWS]
     assert len(numbers) == len(set(numbers))
-    assert {row.bucket for row in ROWS} <= set(BY_BUCKET) == set(get_args(Bucket))
+    assert {row.bucket for row in ROWS} == {*BY_BUCKET, "note"} == set(get_args(Bucket))
     for row in ROWS:
         assert not (row.by_program and row.bucket != "restart"), "a program breaks no device"
         assert row.bucket not in ("drain", "lost") or row.action, f"{row}: what is to be done?"
@@ -60,7 +65,7 @@ def test_an_unknown_xid_fails_safe() -> None:
 
 
 def test_an_xid_that_follows_from_a_kill_has_no_consequence() -> None:
-    assert BY_BUCKET[meaning(45).bucket] is None
+    assert meaning(45).bucket == "note"
 
 
 LINES = {
