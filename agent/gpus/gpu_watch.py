@@ -75,8 +75,8 @@ class GpuWatch:
     ) -> None:
         """Loads the states that were kept of the devices. `devices`: those of the host; GPUs that could not
         be found, and those that are divided into MIG instances, are not watched. `unlisted`: by UUID, who
-        uses a device's memory and is in none of NVML's lists. `tries_cuda`: CUDA has
-        to work on a device before it is offered; where it is `busy`, it does."""
+        uses a device's memory and is in none of NVML's lists. `tries_cuda`: CUDA has to work on a device
+        before it is offered; where it is `busy`, it does."""
         self._path = state_dir / MARKS
         self._log = log
         unlisted = unlisted if unlisted is not None else {}
@@ -99,13 +99,11 @@ class GpuWatch:
         """When the file is written again, whatever has happened."""
         self._instances = frozenset(d.local for d in devices if d.parent)
         """Of MIG: what their GPU's energy counter says is not theirs alone."""
-        self._patience_s = patience_s
+        self._patience_s, self._attempts, self._kernel_log = patience_s, attempts, kernel_log
         self._ended: set[AttemptKey] = set()
         """Attempts that wait for the memory of their devices."""
         self._news = asyncio.Event()
         """Set, and replaced, when something was heard."""
-        self._attempts = attempts
-        self._kernel_log = kernel_log
         self._timing = timing if timing is not None else Timing()
         self._told: dict[str, DeviceCondition] = {}
         self._complaints: frozenset[tuple[AttemptKey, str]] = frozenset()

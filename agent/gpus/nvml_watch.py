@@ -28,7 +28,16 @@ from cotenant.agent.gpus.probe_results import (
     Process,
     XidSeen,
 )
-from cotenant.agent.gpus.xid import KERNEL_LOG, RECOVERY_CHANGED, XID, XidLine, bus_address, record_of, xid_in
+from cotenant.agent.gpus.xid import (
+    ABOUT_GPUS,
+    BEGINS,
+    KERNEL_LOG,
+    RECOVERY_CHANGED,
+    XidLine,
+    bus_address,
+    record_of,
+    xid_in,
+)
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.process_identity import stat_of
 from cotenant.profiler.driver.facts import (
@@ -191,7 +200,7 @@ class NvmlWatch:
         xid, instance = int(data.eventData), int(data.gpuInstanceId)
         if self._is_about(None if instance == NO_INSTANCE else instance):
             recovery = recovery_action(self._nvml, self._place.gpu) if xid == RECOVERY_CHANGED else None
-            self._tell(XidLine(pci="", xid=xid, pid=None, recovery=recovery), None)
+            self._tell(XidLine(pci=self._bus, xid=xid, recovery=recovery), None)
         return True
 
     def _is_about(self, instance: int | None) -> bool:
@@ -201,7 +210,7 @@ class NvmlWatch:
     def _read_log(self) -> None:
         for record, line in self._log.lines():
             found = xid_in(line)
-            if found is not None and found.pci == self._bus and self._is_about(found.instance):
+            if found is not None and found.pci in ("", self._bus) and self._is_about(found.instance):
                 self._tell(found, record)
 
     def _tell(self, line: XidLine, record: int | None) -> None:
@@ -242,6 +251,8 @@ class KernelLog:
         self._descriptor: int | None = None
         self.newest: int | None = None
         """The newest record that was read."""
+        self._begun = ""
+        """The record before, if it has named the GPU of the next."""
         with suppress(OSError):  # Not allowed: the common case for users.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         # All that is there, though none of it may be news: by it a later start knows where we began.
@@ -260,7 +271,7 @@ class KernelLog:
         return record is not None and self._began_at is not None and record <= self._began_at
 
     def lines(self) -> list[tuple[int | None, str]]:
-        """The lines about Xids that have come since, with the numbers of their records."""
+        """The lines about GPUs that have come since, with the numbers of their records."""
         past, self._past = self._past, []
         return past + self._next_lines(_RECORDS_MAX)
 
@@ -283,8 +294,9 @@ class KernelLog:
                 record = record_of(line)
                 if record is not None:
                     self.newest = record
-                if XID in line:
-                    found.append((record, line))
+                if ABOUT_GPUS.search(line):
+                    found.append((record, self._begun + line))
+                    self._begun = line if BEGINS.search(line) else ""
         return found
 
 

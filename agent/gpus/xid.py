@@ -56,7 +56,7 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True):
     """What a person does about the device."""
 
     def __str__(self) -> str:
-        return f"Xid {self.number} ({self.name})"
+        return f"Xid {self.number} ({self.name})" if self.number > 0 else self.name
 
     @property
     def advice(self) -> str:
@@ -71,6 +71,8 @@ REBOOT: Final = "reboot the host; if it comes back, have the GPU looked at"
 NO_PEERS: Final = "end every process that uses peer-to-peer, then look at `nvidia-smi -q` again"
 RECOVERY_CHANGED: Final = 154
 """Its text carries what is to be done; NVML has it as a field."""
+OFF_THE_BUS, NOT_INITIALISED, SWITCH_FAILED = 0, -1, -2
+"""Errors to which the driver gives no Xid."""
 
 
 _KINDS: Final[dict[str, Xid]] = {
@@ -126,6 +128,9 @@ _TABLE: Final[tuple[tuple[str, Iterable[int], str], ...]] = (
     ("lost", (119,), "its firmware does not answer"),
     ("lost", (120,), "its firmware has failed"),
     ("link", range(144, 151), "NVLink error"),
+    ("lost", (OFF_THE_BUS,), "fallen off the bus, without an Xid"),
+    ("link", (NOT_INITIALISED,), "the driver could not initialise it"),
+    ("link", (SWITCH_FAILED,), "a fatal error of an NVSwitch (SXid)"),
 )
 ROWS: Final = tuple(
     msgspec.structs.replace(_KINDS[kind], number=number, name=name)
@@ -162,12 +167,19 @@ def meaning(number: int, recovery: int | None = None) -> Xid:
 
 
 KERNEL_LOG: Final = "/dev/kmsg"
-XID: Final = "NVRM: Xid"
+ABOUT_GPUS: Final = re.compile(r"NVRM: (?:Xid|GPU |The NVIDIA GPU |\(PCI ID)|nvidia-nvswitch\d+: SXid")
+BEGINS: Final = re.compile(r"NVRM: The NVIDIA GPU [0-9A-Fa-f:.]+\s*$")
+"""A record that says of which GPU the next one tells."""
 _RECORD: Final = re.compile(r"\d+,(\d+),[^;]*;")
 _LINE: Final = re.compile(
     r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9A-Fa-f:.]+)(?: GPU-I:(?P<instance>\d+))?(?: GPU-CI:\d+)?\): "
     r"(?P<xid>\d+)(?:, pid=(?P<pid>\d+))?"
 )
+_WITHOUT_XID: Final = re.compile(
+    r"NVRM: (?:The NVIDIA )?GPU (?P<pci>[0-9A-Fa-f:]+)\.\d\b.*?"
+    r"(?P<what>fallen off the bus|RmInitAdapter failed)"
+)
+_SWITCH: Final = re.compile(r"nvidia-nvswitch\d+: SXid \([^)]*\): \d+, Fatal")
 _SUMMED_UP: Final = re.compile(r"\bto 0x([0-9A-Fa-f]{1,4})\b")
 """Xid 154: `GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)`. The number is NVML's;
 the words in brackets differ between drivers."""
@@ -175,9 +187,9 @@ the words in brackets differ between drivers."""
 
 class XidLine(msgspec.Struct, frozen=True, kw_only=True):
     pci: str
-    """As `bus_address` writes it."""
+    """As `bus_address` writes it; empty: it is about all GPUs."""
     xid: int
-    pid: int | None
+    pid: int | None = None
     recovery: int | None = None
     """Of Xid 154: what the driver wants done now, as NVML numbers it."""
     instance: int | None = None
@@ -185,9 +197,10 @@ class XidLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def xid_in(line: str) -> XidLine | None:
+    """The error that a line tells of; of those that have no Xid as `OFF_THE_BUS` and its like number them."""
     match = _LINE.search(line)
     if match is None:
-        return None
+        return _without_xid(line)
     pid = int(match["pid"]) if match["pid"] else None
     xid = int(match["xid"])
     action = _SUMMED_UP.search(line, match.end()) if xid == RECOVERY_CHANGED else None
@@ -195,6 +208,16 @@ def xid_in(line: str) -> XidLine | None:
     instance = int(match["instance"]) if match["instance"] else None
     pci = bus_address(match["pci"])
     return XidLine(pci=pci, xid=xid, pid=pid or None, recovery=recovery, instance=instance)
+
+
+def _without_xid(line: str) -> XidLine | None:
+    if _SWITCH.search(line):
+        return XidLine(pci="", xid=SWITCH_FAILED)
+    match = _WITHOUT_XID.search(line)
+    if match is None:
+        return None
+    xid = NOT_INITIALISED if match["what"].startswith("Rm") else OFF_THE_BUS
+    return XidLine(pci=bus_address(match["pci"]), xid=xid)
 
 
 def record_of(line: str) -> int | None:
