@@ -436,6 +436,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "not-offered": "device {0} is not offered: {1}",
     "trouble": "{0}",
     "holds-alone": "alone on its devices",
+    "holds-part": "holds a part ({0}) of its device, whose other parts are free",
+    "holds-part-beside": "holds a part ({0}) of its device, beside {1}",
     "holds-beside": "shares its devices with {0}",
     "holds-beside-measured": "shares its devices with {0}: a step takes {1} times as long as alone, as "
     "measured",

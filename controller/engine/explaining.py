@@ -97,7 +97,8 @@ class Explaining:
             case Phase.QUEUED:
                 return self._behind(job) or self.explain(job)[0]
             case Phase.LOADING | Phase.RUNNING if job.placement is not None:
-                return holds(ledger.holdings.partners(job)) if said == job.placement.reason else said
+                here = ledger.holdings.neighbours(job)
+                return holds(here, job.placement.fraction) if said == job.placement.reason else said
             case Phase.RESERVED if job.waits_for:
                 return because("waits-for-victims", " and ".join(f"job {each}" for each in job.waits_for))
             case Phase.BLOCKED if said.code in COUNTED_DOWN:
@@ -209,7 +210,9 @@ class Explaining:
         return [because("not-offered", device_id, note) for device_id, note in out[:NOT_OFFERED_SHOWN]]
 
 
-def holds(partners: Sequence[JobId]) -> Reason:
-    """With whom a job on devices is there now."""
-    others = " and ".join(f"job {each}" for each in partners)
+def holds(neighbours: Sequence[JobId], fraction: float) -> Reason:
+    """With whom a job on devices is there now. `fraction`: the part of its device that is its own."""
+    others = " and ".join(f"job {each}" for each in neighbours)
+    if fraction < 1.0:
+        return because("holds-part-beside", fraction, others) if others else because("holds-part", fraction)
     return because("holds-beside", others) if others else because("holds-alone")

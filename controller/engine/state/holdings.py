@@ -135,9 +135,13 @@ class Holdings:
     def partners(self, job: Job) -> tuple[JobId, ...]:
         """Jobs that share one of its devices at this moment, in device order; who holds another part of it
         does not."""
-        if not self.shared_count or job.placement is None or job.phase not in ON_DEVICES:
-            return ()
-        if job.placement.fraction < 1.0:
+        is_part = job.placement is not None and job.placement.fraction < 1.0
+        return () if is_part or not self.shared_count else self.neighbours(job)
+
+    def neighbours(self, job: Job) -> tuple[JobId, ...]:
+        """Jobs on one of its devices at this moment, in device order, those with other parts of it
+        included."""
+        if job.placement is None or job.phase not in ON_DEVICES:
             return ()
         seen = {
             other: None

@@ -51,6 +51,18 @@ def test_two_halves_run_on_one_device_at_once(policy: str) -> None:
     assert placed(desk) == {"2": ("a/cpu0",), "3": ("a/cpu0",)}
 
 
+def test_who_has_a_part_is_told_who_has_the_others() -> None:
+    desk = Desk("fifo", slots())
+    told = []
+    for job_id in (1, 2):
+        desk.run(job_id, gpu_fraction=0.5)
+        told.append(str(desk.engine.explaining(desk.now_s).reason_now(desk.job(1))))
+    assert told == [
+        "holds a part (0.50) of its device, whose other parts are free",
+        "holds a part (0.50) of its device, beside job 2",
+    ]
+
+
 def test_a_part_is_not_moved_to_a_host_without_the_cores_for_it() -> None:
     """It was asked about again, at the same moment and for ever."""
     hosts = [msgspec.structs.replace(report(name, 1, device=DIVIDES), cpus=8) for name in "ab"]
