@@ -88,7 +88,10 @@ _AFTER_NETWORK: Final = (
     "Wants=network-online.target",
     "After=network-online.target remote-fs.target nss-user-lookup.target",
 )
-_AFTER_CUDA: Final = "After=nvidia-persistenced.service nvidia-fabricmanager.service nvidia-imex.service"
+_AFTER_CUDA: Final = (
+    "After=nvidia-persistenced.service nvidia-fabricmanager.service nvidia-imex.service "
+    "nvidia-cdi-refresh.service"
+)
 """Where they are installed. NVML answers before they are up, and on hosts with NVSwitches CUDA does not."""
 _BODIES: Final[dict[DaemonName, str]] = {
     "controller": """\
