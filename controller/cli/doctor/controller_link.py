@@ -79,15 +79,11 @@ def ask_as_agent(settings: Settings, timeout_s: float = ANSWER_S_MAX) -> AgentAn
     except BadEndpoint as error:
         return AgentAnswer(endpoint=endpoint, why=str(error), todo="set agent.controller to tcp://HOST:PORT")
     if not given.keys_dir:
-        if (
-            not given.controller
-        ):  # Only the commands' endpoint is set; an agent elsewhere has its own settings.
+        if not given.controller:  # Only the commands' endpoint is set: an agent elsewhere has its own.
             return None
         why = f"{endpoint} needs a key, and agent.keys_dir is not set"
-        todo = (
-            f"an admin makes its key with `cotenant init --host {host}`; set agent.keys_dir to the file here"
-        )
-        return AgentAnswer(endpoint=endpoint, why=why, todo=todo)
+        todo = f"an admin makes its key with `cotenant init --host {host}`; set agent.keys_dir to the file"
+        return AgentAnswer(endpoint=endpoint, why=why, todo=f"{todo} here")
     try:
         key = find_key(Path(given.keys_dir).expanduser(), host=host)
     except (PermissionError, KeyProblem) as error:

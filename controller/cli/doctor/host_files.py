@@ -214,17 +214,16 @@ def _folder(role: str, setting: str, path: Path, mounts: str) -> Folder:
     path = path.absolute()
     existing = next(each for each in (path, *path.parents) if _exists(each))
     found = Folder(role=role, setting=setting, path=str(path), exists=str(existing))
-    try:
+    with suppress(OSError):
         space = os.statvfs(existing)
-    except OSError:
-        return found
-    return msgspec.structs.replace(
-        found,
-        writable=existing.is_dir() and os.access(existing, os.W_OK | os.X_OK),
-        filesystem=paths.mount_of(os.path.realpath(existing), mounts)[1],
-        free_mib=space.f_bavail * space.f_frsize // 2**20,
-        free_files=space.f_favail if space.f_files else None,
-    )
+        return msgspec.structs.replace(
+            found,
+            writable=existing.is_dir() and os.access(existing, os.W_OK | os.X_OK),
+            filesystem=paths.mount_of(os.path.realpath(existing), mounts)[1],
+            free_mib=space.f_bavail * space.f_frsize // 2**20,
+            free_files=space.f_favail if space.f_files else None,
+        )
+    return found
 
 
 def _exists(path: Path) -> bool:

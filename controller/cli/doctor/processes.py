@@ -75,26 +75,21 @@ def running() -> list[SeenProcess]:
 
     found = []
     for process in psutil.process_iter(["cmdline", "username", "uids", "ppid", "create_time"]):
-        words = tuple(process.info["cmdline"] or ())[:WORDS_MAX]
-        each = SeenProcess(pid=process.pid, words=words)
+        info = process.info
+        each = SeenProcess(
+            pid=process.pid,
+            user=info["username"] or "",
+            uid=-1 if info["uids"] is None else info["uids"].real,
+            words=tuple(info["cmdline"] or ())[:WORDS_MAX],
+            since=time.strftime("%F %H:%M", time.localtime(info["create_time"])),
+            parent=info["ppid"] or 0,
+        )
         if not (each.is_agent or each.is_fork_server or each.runs(MPS_CONTROL, *ENGINES)):
             continue
-        uids, pipes, memory_mib = process.info["uids"], None, 0.0
         with suppress(psutil.Error, OSError):
-            memory_mib = process.memory_info().rss / 2**20
-            pipes = process.environ().get(PIPE_DIRECTORY, DEFAULT_PIPES)
-        found.append(
-            SeenProcess(
-                pid=process.pid,
-                user=process.info["username"] or "",
-                uid=-1 if uids is None else uids.real,
-                words=words,
-                pipes=pipes,
-                since=time.strftime("%F %H:%M", time.localtime(process.info["create_time"])),
-                parent=process.info["ppid"] or 0,
-                memory_mib=memory_mib,
-            )
-        )
+            each = msgspec.structs.replace(each, memory_mib=process.memory_info().rss / 2**20)
+            each = msgspec.structs.replace(each, pipes=process.environ().get(PIPE_DIRECTORY, DEFAULT_PIPES))
+        found.append(each)
     return found
 
 
