@@ -212,7 +212,8 @@ def folders(loaded: LoadedSettings, mounts: str) -> Iterable[Folder]:
 
 def _folder(role: str, setting: str, path: Path, mounts: str) -> Folder:
     path = path.absolute()
-    existing = next(each for each in (path, *path.parents) if _exists(each))
+    # `exists` of a Path raises where a folder on the way is closed to us.
+    existing = next(each for each in (path, *path.parents) if os.path.exists(each))
     found = Folder(role=role, setting=setting, path=str(path), exists=str(existing))
     with suppress(OSError):
         space = os.statvfs(existing)
@@ -224,10 +225,3 @@ def _folder(role: str, setting: str, path: Path, mounts: str) -> Folder:
             free_files=space.f_favail if space.f_files else None,
         )
     return found
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # A folder on the way is closed to us, or its server is gone.
-        return False

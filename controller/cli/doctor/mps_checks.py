@@ -24,10 +24,12 @@ BY_CLIENTS: Final = "by MPS, or by torch where jobs time-slice"
 PER_HOST: Final = "one daemon for all devices, of each user: LOCAL_RANK and NCCL as without MPS (mps.mode)"
 
 
-@check("MPS", needs="whole")  # One in MIG mode is not offered at all: `MIG` has said so.
+@check("MPS")
 def mps(facts: Facts) -> Finding | None:
+    """None on a host without GPUs, which has its runtime folder looked at as well: what is wrong with it is
+    an error of the settings. A GPU in MIG mode is not offered at all: `MIG` has said so."""
     host, mode = facts.mps, facts.loaded.settings.mps.mode
-    if host is None:
+    if host is None or not facts.whole:
         return None
     if mode == "off":
         return ok("switched off (mps.mode = off): co-tenants time-slice")

@@ -43,6 +43,17 @@ def said(found: Check | None) -> Check:
     return found
 
 
+def test_a_fact_is_found_once_and_when_it_is_asked_for(tmp_path: Path) -> None:
+    given = Facts(settings.load({}, files=[], environ={}), root=tmp_path)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "os-release").write_text("ID=debian\n")
+    assert given.is_debian
+    (tmp_path / "etc" / "os-release").unlink()
+    assert given.is_debian
+    with pytest.raises(AssertionError, match="debian"):
+        made_up({}, debian=True)
+
+
 def test_every_check_runs_here_and_says_what_to_do(at_home: Path) -> None:
     found = run_all(facts({}))
     assert len({check.name for check in found}) == len(found)
