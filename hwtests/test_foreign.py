@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from cotenant.controller.cli.doctor.check import DoctorFacts
+from cotenant.controller.cli.doctor.facts import Facts
 from cotenant.controller.cli.doctor.gpu_checks import held_mib, tenants
 from cotenant.controller.system import settings
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
@@ -31,7 +31,7 @@ def now(device: Device) -> tuple[DriverFacts, GpuFacts]:
 
 def said_of_tenants(facts: DriverFacts) -> str:
     loaded = settings.load({}, files=[], environ={})
-    check = tenants(DoctorFacts(loaded=loaded, status=None, nodes=None, why_unreachable=None, driver=facts))
+    check = tenants(Facts(loaded, driver=facts))
     return "" if check is None else f"{check.verdict}: {check.found}"
 
 

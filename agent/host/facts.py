@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import time
 from pathlib import Path
 from typing import Final
 
 from cotenant.controller.domain import HostId
+from cotenant.controller.system.endpoint import this_host
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _CGROUP_LIMITS: Final = (
@@ -33,7 +33,7 @@ def host_name(wanted: str) -> HostId:
     Raises:
         BadHostName: it has characters that names here must not have.
     """
-    name = wanted or socket.gethostname().partition(".")[0]
+    name = this_host(wanted)
     if not _NAME.fullmatch(name):
         raise BadHostName(f"{name!r} cannot be a host's name: letters, digits, '.', '_' and '-', 64 at most")
     return HostId(name)

@@ -29,7 +29,7 @@ from cotenant.controller.store.reserve import DISK_BYTES_MIN, Reserve
 from cotenant.controller.store.schema import SCHEMA
 from cotenant.controller.system.files import sync_folder
 from cotenant.controller.system.locks import Lock, LockTaken
-from cotenant.controller.system.paths import JOURNAL_NAME, NETWORK_DISKS
+from cotenant.controller.system.paths import JOURNAL_NAME, NETWORK_DISKS, mount_of
 
 LOCK_NAME: Final = "controller.lock"
 ROOM_BYTES_MIN: Final = 32 * 1024 * 1024
@@ -245,16 +245,8 @@ def check_local(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> None:
     Raises:
         JournalError: the folder lies on a network file system.
     """
-    where = os.path.realpath(folder)
-    best, kind = "", ""
-    # Users name the folders that they mount on: in any bytes, but blanks and newlines are escaped.
-    for line in mounts.read_text(errors="replace").split("\n") if mounts.exists() else ():
-        fields = line.split(" ")
-        if len(fields) < 3:
-            continue
-        point = fields[1].encode().decode("unicode_escape", errors="replace")
-        if (where == point or where.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
-            best, kind = point, fields[2]
+    text = mounts.read_text(errors="replace") if mounts.exists() else ""
+    best, kind = mount_of(os.path.realpath(folder), text)
     if kind in NETWORK_DISKS:
         raise JournalError(
             f"{folder} lies on a network file system ({kind} at {best}): set controller.state_dir to a "

@@ -59,6 +59,13 @@ def host_of(endpoint: str) -> str:
     return endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
 
 
+def this_host(wanted: str) -> str:
+    """What an agent calls its host: as its settings want, else the first part of the machine's own name."""
+    import socket
+
+    return wanted or socket.gethostname().partition(".")[0]
+
+
 def has_name(endpoint: str) -> bool:
     """Whether the host of a `tcp` endpoint is given by name, not by address."""
     from ipaddress import ip_address

@@ -201,3 +201,18 @@ NETWORK_DISKS: Final = frozenset(
         "afs",
     )
 )
+
+
+def mount_of(path: str, mounts: str) -> tuple[str, str]:
+    """Where the file system that holds a path is mounted, and its kind, from the text of /proc/self/mounts;
+    both are empty if it does not say."""
+    best, kind = "", ""
+    # Users name the folders that they mount on: in any bytes, but blanks and newlines are escaped.
+    for line in mounts.split("\n"):
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = fields[1].encode().decode("unicode_escape", errors="replace")
+        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return best, kind

@@ -5,4 +5,4 @@ Reading order: `sources.py` (names, windows and summaries), `gpm.py`, `dcgm.py`,
 process that reads them, for a call into a driver may hang).
 """
 
-__all__ = ["counters", "cpu", "device_process", "gpm", "gpu", "sources"]
+__all__ = ["counters", "cpu", "dcgm", "device_process", "gpm", "gpu", "sources"]

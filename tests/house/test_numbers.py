@@ -20,7 +20,7 @@ OURS = {
     "controller/domain/texts.py": "the question itself",
     "controller/system/locks.py": "the number of a process, in a file of our own",
     "controller/cli/doctor/host_checks.py": "the version of the kernel",
-    "controller/cli/doctor/surroundings.py": "/proc/meminfo",
+    "controller/cli/doctor/host_files.py": "/proc/PID/limits",
     "controller/papers/gfs/forecast/model.py": "which error a document of another version gets",
     "controller/models/interference/model_file.py": "which error a document of another version gets",
 }

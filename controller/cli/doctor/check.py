@@ -1,26 +1,19 @@
-"""What a check of `doctor` gets, what it returns, and how it words several GPUs at once.
+"""What a check of `doctor` is, what it may say, and how it words several things at once.
 
-Rule: a check looks at `DoctorFacts` and changes nothing. One that does not apply here says nothing (None).
+Rule: a check is a function of `Facts`, changes nothing, and says what it found and, unless that is well, what
+to do. One that does not apply here says nothing (None). What is unknown is left out, and never guessed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from cotenant.controller.cli.doctor.agent_link import AgentAnswer
-from cotenant.controller.cli.doctor.containers import TriedContainer
-from cotenant.controller.cli.doctor.enabling import EnablingStep
-from cotenant.controller.cli.doctor.gpu_host import HostFiles
-from cotenant.controller.cli.doctor.surroundings import Surroundings
-from cotenant.controller.present.problem import Problem
-from cotenant.controller.system.settings import LoadedSettings
-from cotenant.controller.wire import clients as wire
-from cotenant.mps.detection import DetectedHost
-from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
-from cotenant.profiler.indicators.device_process import Explanation
+from cotenant.controller.cli.doctor.facts import Facts
+from cotenant.profiler.driver.facts import GpuFacts
 
 CheckResult = Literal["ok", "warn", "fail"]
 
@@ -34,63 +27,50 @@ class Check(msgspec.Struct, frozen=True):
     """One line to paste that does it."""
 
 
-class DoctorFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What several checks need, asked for once."""
+class Finding(NamedTuple):
+    """A check without its name."""
 
-    loaded: LoadedSettings
-    status: wire.ControllerStatus | None
-    nodes: wire.Nodes | None
-    why_unreachable: Problem | None
-    controllers: wire.ControllersView | None = None
-    """Who leads and who follows; None: a controller has not said."""
-    ways: dict[str, str] = {}
-    """What came of the last message by each of the controller's ways; empty: it has none, or has not said."""
-    driver: DriverFacts = DriverFacts()
-    files: HostFiles = HostFiles()
-    mps: DetectedHost | None = None
-    """What was found of MPS; None: nobody has looked."""
-    indicators: Explanation | None = None
-    """The sources that were tried for the GPUs; None: there are none."""
-    around: Surroundings = Surroundings()
-    link: AgentAnswer | None = None
-    """Whether the controller accepts this host's agent; None: they use the user's own socket."""
-    host: str = ""
-    """What an agent here is called."""
-    container: TriedContainer | None = None
-    """None: this host has no program for containers."""
-    no_names: str = ""
-    """Why podman gives containers no GPUs."""
-
-    @property
-    def here(self) -> wire.NodeView | None:
-        """The node that is this machine, as the controller knows it; None: it does not, or did not answer."""
-        nodes = self.nodes.nodes if self.nodes is not None else ()
-        return next((node for node in nodes if node.host == self.host), None)
+    verdict: CheckResult
+    found: str
+    todo: str = ""
+    command: str = ""
 
 
-def answering(facts: DoctorFacts) -> list[GpuFacts]:
-    return [gpu for gpu in facts.driver.gpus if not gpu.problem]
+CheckFunction = Callable[[Facts], Check | None]
 
 
-def uuids_of(some: Sequence[GpuFacts]) -> tuple[str, ...]:
-    return tuple(gpu.uuid for gpu in some)
+def check(name: str, needs: str = "") -> Callable[[Callable[[Facts], Finding | None]], CheckFunction]:
+    """Makes a check of a function. `needs`: the fact that must not be empty for it to apply."""
+
+    def decorate(look: Callable[[Facts], Finding | None]) -> CheckFunction:
+        @wraps(look)
+        def say(facts: Facts) -> Check | None:
+            applies = not needs or getattr(facts, needs)
+            found = look(facts) if applies else None
+            return None if found is None else Check(name, *found)
+
+        return say
+
+    return decorate
 
 
-def gpu_indices(some: Sequence[GpuFacts]) -> str:
-    """`0`, `0 to 7`, or `0, 2, 5`: the indices of a group."""
-    indices = [gpu.index for gpu in some]
-    if len(indices) > 2 and indices == list(range(indices[0], indices[-1] + 1)):
-        return f"{indices[0]} to {indices[-1]}"
-    return ", ".join(map(str, indices))
+def ok(found: str) -> Finding:
+    return Finding("ok", found)
 
 
-def numbers(some: Sequence[GpuFacts]) -> str:
+def warn(found: str, todo: str, command: str = "") -> Finding:
+    return Finding("warn", found, todo, command)
+
+
+def fail(found: str, todo: str, command: str = "") -> Finding:
+    return Finding("fail", found, todo, command)
+
+
+def name_some(words: Sequence[str], named_max: int = 4, sep: str = ", ", unit: str = "") -> str:
+    """`a, b, c, d and 3 more`: the first ones, and how many there are beside them."""
+    more = len(words) - named_max
+    return sep.join(words[:named_max]) + (f" and {more} more{unit}" if more > 0 else "")
+
+
+def name_gpus(some: Iterable[GpuFacts]) -> str:
     return "GPU " + ", ".join(str(gpu.index) for gpu in some)
-
-
-def all_of(some: Sequence[GpuFacts]) -> str:
-    return "this GPU" if len(some) == 1 else f"all {len(some)} GPUs"
-
-
-def check_with_step(name: str, verdict: CheckResult, found: str, step: EnablingStep) -> Check:
-    return Check(name, verdict, found, step.todo, step.command)

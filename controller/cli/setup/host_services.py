@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cotenant.controller.cli.doctor.agent_link import host_name
 from cotenant.controller.cli.setup.units import DAEMONS, DaemonName, UnitContext
 from cotenant.controller.cli.setup.web import cannot_serve
 from cotenant.controller.present.problem import Problem
@@ -25,6 +24,7 @@ from cotenant.controller.system.endpoint import (
     is_of_this_machine,
     is_system_socket,
     socket_path,
+    this_host,
 )
 from cotenant.controller.system.keys import KeyProblem, find_key
 from cotenant.controller.system.local_users import EVERYBODY
@@ -85,7 +85,7 @@ def plan_services(
         tuple(each for each in DAEMONS if each in daemons),
         context,
         paths.client_endpoint(loaded.settings),
-        host_name(loaded.settings),
+        this_host(loaded.settings.agent.host),
         text,
         paths.keys_dir(loaded.settings) if needs_keys else None,
         tuple(notes),
@@ -155,7 +155,7 @@ def _derive_daemons(
     try:
         endpoint = paths.agent_endpoints(loaded.settings)[0]
         if socket_path(endpoint) is None:
-            given, host = loaded.settings.agent.keys_dir, host_name(loaded.settings)
+            given, host = loaded.settings.agent.keys_dir, this_host(loaded.settings.agent.host)
             if not given:
                 raise KeyProblem(
                     f"it needs a key (`cotenant init --host {host}`), and agent.keys_dir is not set"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.cli.doctor.agent_link import AgentAnswer, ask_as_agent
-from cotenant.controller.cli.doctor.check import DoctorFacts
+from cotenant.controller.cli.doctor.controller_link import AgentAnswer, ask_as_agent
 from cotenant.controller.cli.doctor.host_checks import agent
 from cotenant.controller.system import keys, settings
+from tests.controller.cli.gpu_hosts import made_up
 
 
 def asked(**given: str) -> AgentAnswer | None:
@@ -67,14 +67,6 @@ def test_a_controller_that_is_not_there_names_its_port_and_the_firewall(key: Pat
 
 
 def test_what_could_not_be_asked_is_no_failure() -> None:
-    loaded = settings.load({}, files=[], environ={})
-    facts = DoctorFacts(
-        loaded=loaded,
-        status=None,
-        nodes=None,
-        why_unreachable=None,
-        link=AgentAnswer(
-            endpoint="tcp://head:7070", why="not for you to read", todo="ask as root", sure=False
-        ),
-    )
-    assert agent(facts).verdict == "warn"
+    link = AgentAnswer(endpoint="tcp://head:7070", why="not for you to read", todo="ask as root", sure=False)
+    found = agent(made_up({}, link=link))
+    assert found is not None and found.verdict == "warn"

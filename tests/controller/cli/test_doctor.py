@@ -8,36 +8,50 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
-from cotenant.controller.cli.doctor import doctor as checks
-from cotenant.controller.cli.doctor.check import Check, DoctorFacts
+from cotenant.controller.cli.doctor import controller_checks as checks
+from cotenant.controller.cli.doctor.check import Check
 from cotenant.controller.cli.doctor.containers import TriedContainer, try_container
+from cotenant.controller.cli.doctor.controller_link import ControllerAnswers, ask_controller
 from cotenant.controller.cli.doctor.doctor import run_all
-from cotenant.controller.cli.doctor.host_checks import container, folders, survival
-from cotenant.controller.cli.doctor.surroundings import Agent, Surroundings, look_around
+from cotenant.controller.cli.doctor.facts import Facts
+from cotenant.controller.cli.doctor.host_checks import account, container, folders, survival
+from cotenant.controller.cli.doctor.processes import Agent
 from cotenant.controller.domain import HostState
-from cotenant.controller.present.problem import Problem
 from cotenant.controller.system import settings
 from cotenant.controller.wire import clients as wire
 from cotenant.profiler.driver.cdi import NO_NAMES
+from tests.controller.cli.gpu_hosts import NOBODY, made_up
 
 if TYPE_CHECKING:
     from tests.controller.cli.conftest import Cotenant, StandIn
 
 
 def facts(
-    flags: dict[str, object], status: wire.ControllerStatus | None = None, nodes: wire.Nodes | None = None
-) -> DoctorFacts:
-    why = None if status else Problem("unreachable", "no controller", "start one")
-    loaded = settings.load(flags, files=[], environ={})
-    return DoctorFacts(loaded=loaded, status=status, nodes=nodes, why_unreachable=why)
+    flags: dict[str, object],
+    status: wire.ControllerStatus | None = None,
+    nodes: wire.Nodes | None = None,
+    **known: object,
+) -> Facts:
+    answers = ControllerAnswers(status=status, nodes=nodes) if status else NOBODY
+    return made_up(flags, **{"answers": answers, **known})
 
 
 def said(found: Check | None) -> Check:
     assert found is not None
     return found
+
+
+def test_a_fact_is_found_once_and_when_it_is_asked_for(tmp_path: Path) -> None:
+    given = Facts(settings.load({}, files=[], environ={}), root=tmp_path)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "os-release").write_text("ID=debian\n")
+    assert given.is_debian
+    (tmp_path / "etc" / "os-release").unlink()
+    assert given.is_debian
+    with pytest.raises(AssertionError, match="debian"):
+        made_up({}, debian=True)
 
 
 def test_every_check_runs_here_and_says_what_to_do(at_home: Path) -> None:
@@ -50,24 +64,19 @@ def test_every_check_runs_here_and_says_what_to_do(at_home: Path) -> None:
 def test_an_open_socket_fails(controller: StandIn, at_home: Path) -> None:
     given = facts({"controller.endpoint": controller.endpoint})
     (at_home / "c.sock").chmod(0o666)
-    assert checks.socket(given).verdict == "fail"
+    assert said(checks.socket(given)).verdict == "fail"
     (at_home / "c.sock").chmod(0o600)
-    assert checks.socket(given).verdict == "ok"
+    assert said(checks.socket(given)).verdict == "ok"
 
 
 def test_a_bad_endpoint_fails(at_home: Path) -> None:
-    assert checks.socket(facts({"controller.endpoint": "http://x"})).verdict == "fail"
+    assert said(checks.socket(facts({"controller.endpoint": "http://x"}))).verdict == "fail"
 
 
 def test_a_checkpoint_root_that_cannot_be_written_fails(at_home: Path) -> None:
     def said(root: Path) -> Check:
-        given = facts({"checkpoint.root": str(root)})
-        around = look_around(given.loaded, seen=())
-        return next(
-            each
-            for each in folders(msgspec.structs.replace(given, around=around))
-            if each.name == "checkpoints"
-        )
+        loaded = settings.load({"checkpoint.root": str(root)}, files=[], environ={})
+        return next(each for each in folders(Facts(loaded)) if each.name == "checkpoints")
 
     (at_home / "file").write_text("")
     found = said(at_home / "file" / "below")
@@ -77,13 +86,15 @@ def test_a_checkpoint_root_that_cannot_be_written_fails(at_home: Path) -> None:
 
 
 def test_a_shared_account_is_called_unsafe() -> None:
-    assert "Unsafe" in checks.account(facts({"agent.shared_account": True})).found
-    assert checks.account(facts({})).verdict == "ok"
+    assert "Unsafe" in said(account(facts({"agent.shared_account": True}))).found
+    assert said(account(facts({}))).verdict == "ok"
 
 
 def test_a_clock_that_is_off(replies: ModuleType) -> None:
-    assert checks.clock(facts({}, replies.status())).verdict == "warn", "the reply's clock is years behind"
-    assert checks.clock(facts({})).verdict == "ok"
+    assert said(checks.clock(facts({}, replies.status()))).verdict == "warn", (
+        "the reply's clock is years behind"
+    )
+    assert said(checks.clock(facts({}))).verdict == "ok"
 
 
 def test_dropped_messages_are_counted(replies: ModuleType) -> None:
@@ -95,7 +106,7 @@ def test_dropped_messages_are_counted(replies: ModuleType) -> None:
 
 
 def test_another_version(replies: ModuleType) -> None:
-    assert "this is" in checks.controller(facts({}, replies.status(version="9.9"))).found
+    assert "this is" in said(checks.controller(facts({}, replies.status(version="9.9")))).found
 
 
 def test_a_gpu_whose_mig_instances_are_offered_is_no_trouble(replies: ModuleType) -> None:
@@ -140,8 +151,7 @@ UNITS = {
 @pytest.mark.parametrize(("group", "mode", "verdict"), UNITS.values(), ids=UNITS.keys())
 def test_whether_jobs_survive_their_agent(group: str, mode: str, verdict: str) -> None:
     agent = Agent(pid=7, user="root", uid=0, cgroup=group, kill_mode=mode)
-    given = msgspec.structs.replace(facts({}), around=Surroundings(agent=agent))
-    assert survival(given).verdict == verdict
+    assert said(survival(facts({}, agent=agent))).verdict == verdict
 
 
 def test_doctor_without_a_controller(at_home: Path, cotenant: Cotenant) -> None:
@@ -163,7 +173,7 @@ def test_doctor_fails_where_something_fails(
 def test_a_standby_that_could_take_over_is_ok_and_none_or_one_far_behind_is_not(replies: ModuleType) -> None:
     def found(*standbys: wire.StandbyView, **more: object) -> Check | None:
         controllers = replies.controllers(*standbys, **more)
-        return checks.standby(msgspec.structs.replace(facts({}), controllers=controllers))
+        return checks.standby(facts({}, answers=ControllerAnswers(controllers=controllers)))
 
     assert checks.standby(facts({})) is None and found(term=0) is None, "the journal is a file"
     near, far = replies.standby(), replies.standby(behind_entries=5_000, behind_s=40.0)
@@ -182,10 +192,10 @@ def test_a_controller_that_knows_no_standbys_is_asked_all_the_same(
     controller.says(wire.GetStatus, replies.status())
     controller.says(wire.ListNodes, replies.nodes())
     controller.says(wire.GetControllers, wire.Failure(request_id=0, code="version", message="unknown"))
-    found = checks._answers(loaded, controller.endpoint)
+    found = ask_controller(loaded, controller.endpoint)
     assert found.status is not None and found.controllers is None
     controller.says(wire.GetControllers, replies.controllers())
-    assert checks._answers(loaded, controller.endpoint).controllers is not None
+    assert ask_controller(loaded, controller.endpoint).controllers is not None
 
 
 # --- Containers -------------------------------------------------------------------------------------
@@ -208,9 +218,9 @@ def tried(folder: Path, code: int, err: str) -> tuple[TriedContainer | None, lis
 def test_a_container_is_tried_as_jobs_have_them(tmp_path: Path) -> None:
     found, (words,) = tried(tmp_path, 0, "")
     assert {"--ipc=host", "--pid=host", "--network=host", "--userns=keep-id"} < {*words}
-    check = said(container(msgspec.structs.replace(facts({}), container=found)))
+    check = said(container(facts({}, tried_container=found)))
     assert (check.verdict, check.found) == ("ok", "podman starts a container")
-    without = msgspec.structs.replace(facts({}), container=found, no_names=NO_NAMES)
+    without = facts({}, tried_container=found, no_names=NO_NAMES)
     check = said(container(without))
     assert (check.verdict, check.found) == (
         "warn", "podman gives containers no GPUs: /etc/cdi has no names by UUID",
@@ -239,6 +249,6 @@ QUEUES = "Error: statfs /dev/mqueue: no such file or directory"
 def test_what_the_program_says_is_said_with_what_to_do(
     tmp_path: Path, code: int, err: str, found: str, todo: str
 ) -> None:
-    check = said(container(msgspec.structs.replace(facts({}), container=tried(tmp_path, code, err)[0])))
+    check = said(container(facts({}, tried_container=tried(tmp_path, code, err)[0])))
     assert (check.verdict, check.found) == ("warn", f"podman starts none: {found}")
     assert todo in check.todo

@@ -10,18 +10,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.cli.doctor import gpu_checks, gpu_host
+from cotenant.controller.cli.doctor import gpu_checks, host_files
 from cotenant.controller.cli.doctor import gpu_checks as of
-from cotenant.controller.cli.doctor.check import Check, DoctorFacts
+from cotenant.controller.cli.doctor.check import Check
 from cotenant.controller.cli.doctor.doctor import page
-from cotenant.controller.cli.doctor.gpu_host import DeviceFile
-from cotenant.controller.cli.doctor.host_checks import device_memory, mps
+from cotenant.controller.cli.doctor.facts import Facts
+from cotenant.controller.cli.doctor.host_files import DeviceFile
+from cotenant.controller.cli.doctor.mps_checks import device_memory, mps
+from cotenant.controller.system import settings
 from cotenant.profiler.driver.facts import GpuFacts, GpuLink
 from cotenant.profiler.driver.process_info import sees_host_processes
 from cotenant.profiler.indicators.device_process import Explanation
 from tests.controller.cli.gpu_hosts import H100, MPS, UUID, V100, gpu, host, somebody
 
-Says = Callable[[DoctorFacts], Check | None]
+Says = Callable[[Facts], Check | None]
 
 CLOSED = DeviceFile(path="/dev/nvidia0", mode=0o660, owner="root", group="video", ours=False)
 GPM = Explanation(chosen="gpm", why="gpm: 11 of 11 indicators")
@@ -37,7 +39,7 @@ GIVE_DMEM = (
 )
 BARE: dict[str, Any] = {"module": "", "pci_devices": 0, "device_files": ()}
 
-CASES: dict[str, tuple[Says, DoctorFacts, str, str, str]] = {
+CASES: dict[str, tuple[Says, Facts, str, str, str]] = {
     "one GPU": (of.gpus, host(H100), "ok", "0: fake H100, 79.6G, compute capability 9.0", ""),
     "a laptop": (of.gpus, host(problem="Not Found", code=12, **BARE), "warn", "none (Not Found)", ""),
     "a GPU without a driver": (
@@ -312,7 +314,7 @@ CASES: dict[str, tuple[Says, DoctorFacts, str, str, str]] = {
 
 
 @pytest.mark.parametrize(("says", "facts", "verdict", "words", "command"), CASES.values(), ids=CASES.keys())
-def test_what_is_said_of(says: Says, facts: DoctorFacts, verdict: str, words: str, command: str) -> None:
+def test_what_is_said_of(says: Says, facts: Facts, verdict: str, words: str, command: str) -> None:
     found = says(facts)
     assert found is not None
     assert (found.verdict, found.command) == (verdict, command), found
@@ -327,7 +329,7 @@ SILENT = {
 
 
 @pytest.mark.parametrize(("facts", "lines"), SILENT.values(), ids=SILENT.keys())
-def test_what_is_unknown_is_not_judged(facts: DoctorFacts, lines: int) -> None:
+def test_what_is_unknown_is_not_judged(facts: Facts, lines: int) -> None:
     """The one line about the GPUs; of a silent one also driver, counters, files, tenants, memory and MPS."""
     said = [found for check in (*of.GPU_CHECKS, mps, device_memory) if (found := check(facts)) is not None]
     assert len(said) <= lines
@@ -345,43 +347,47 @@ def test_a_command_stands_on_one_line_in_a_narrow_terminal(terminal: Callable[[i
 
 
 def test_debian_is_known_by_its_own_name_alone() -> None:
-    assert gpu_host.is_debian('ID="debian"\nVERSION_ID="12"')
-    assert not gpu_host.is_debian("ID=ubuntu\nID_LIKE=debian")
-    assert not gpu_host.is_debian("")
+    assert host_files.is_debian('ID="debian"\nVERSION_ID="12"')
+    assert not host_files.is_debian("ID=ubuntu\nID_LIKE=debian")
+    assert not host_files.is_debian("")
 
 
 def test_what_the_driver_s_files_mean() -> None:
     version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build"
-    assert gpu_host.module_version(version) == "580.95.05"
-    assert gpu_host.module_version("") == ""
-    assert gpu_host.profiling_for_admins("A: 1\nRmProfilingAdminOnly: 1\n") is True
-    assert gpu_host.profiling_for_admins("RmProfilingAdminOnly: 0") is False
-    assert gpu_host.profiling_for_admins("") is None
-    assert gpu_host.is_administrator("CapEff:\t000001ffffffffff") is True
-    assert gpu_host.is_administrator("CapEff:\t0000000000000000") is False
+    assert host_files.module_version(version) == "580.95.05"
+    assert host_files.module_version("") == ""
+    assert host_files.profiling_for_admins("A: 1\nRmProfilingAdminOnly: 1\n") is True
+    assert host_files.profiling_for_admins("RmProfilingAdminOnly: 0") is False
+    assert host_files.profiling_for_admins("") is None
+    assert host_files.is_administrator("CapEff:\t000001ffffffffff") is True
+    assert host_files.is_administrator("CapEff:\t0000000000000000") is False
+
+
+def looked_at(root: Path) -> Facts:
+    return Facts(settings.load({}, files=[], environ={}), root=root)
 
 
 def test_looking_at_a_host_changes_nothing(tmp_path: Any) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidia0").write_bytes(b"")
     (tmp_path / "dev" / "nvidia-caps").mkdir()
-    assert gpu_host.look(tmp_path).memory_regions is None
+    assert looked_at(tmp_path).memory_regions is None
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     regions = "nvidia/00000000:02:00.0/vidmem 1024\ndrm/0000:03:00.0/vram0 1024\n"
     (tmp_path / "sys/fs/cgroup/dmem.capacity").write_text(regions)
-    assert not gpu_host.look(tmp_path).memory_delegated
+    assert not looked_at(tmp_path).memory_delegated
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("1:cpu:/x\n0::/user.slice\n")
     for folder in ("sys/fs/cgroup", "sys/fs/cgroup/user.slice"):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "cgroup.controllers").write_text("cpu memory dmem\n")
-    found = gpu_host.look(tmp_path)
+    found = looked_at(tmp_path)
     assert (found.memory_regions, found.memory_delegated) == (1, True)
     assert [file.path for file in found.device_files] == ["/dev/nvidia0"]
     assert (found.module, found.pci_devices, found.container, found.mps_left_by) == ("", None, False, "")
     (tmp_path / "tmp/nvidia-mps").mkdir(parents=True)
     (tmp_path / "tmp/nvidia-mps/control").touch()
-    assert gpu_host.look(tmp_path).mps_left_by == (tmp_path / "dev").owner()
+    assert looked_at(tmp_path).mps_left_by == (tmp_path / "dev").owner()
 
 
 def test_where_the_host_s_processes_can_be_seen_nothing_is_said_of_their_numbers(tmp_path: Path) -> None:

@@ -18,29 +18,25 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pytest
 
-from cotenant.controller.cli.doctor import gpu_host
-from cotenant.controller.cli.doctor.agent_link import AgentAnswer
-from cotenant.controller.cli.doctor.check import Check, DoctorFacts
+from cotenant.controller.cli.doctor.check import Check
+from cotenant.controller.cli.doctor.controller_link import AgentAnswer
 from cotenant.controller.cli.doctor.doctor import page, run_all
-from cotenant.controller.cli.doctor.gpu_host import DeviceFile, HostFiles
-from cotenant.controller.cli.doctor.surroundings import (
-    Agent,
+from cotenant.controller.cli.doctor.facts import Facts
+from cotenant.controller.cli.doctor.host_files import (
     Cgroup,
+    DeviceFile,
     Folder,
     InheritedLimits,
-    SeenProcess,
     SettingsFile,
-    Surroundings,
     Torch,
-    look_around,
 )
+from cotenant.controller.cli.doctor.processes import Agent, SeenProcess
 from cotenant.controller.domain import HostState
-from cotenant.controller.present.problem import Problem
 from cotenant.controller.system import settings
 from cotenant.profiler.driver.facts import DriverFacts
 from tests.agent.mock_gpus import ONE, TWO, build
 from tests.building.limits import within_s
-from tests.controller.cli.gpu_hosts import FILES, MPS
+from tests.controller.cli.gpu_hosts import FILES, MPS, NOBODY, made_up
 
 CONTAINER: Final[Mapping[str, Any]] = {"container": True, "user": "root", "device_files": ()}
 H100: Final = (
@@ -337,11 +333,11 @@ SITUATIONS: Final[dict[str, Situation]] = {
     "settings that anybody may write": S(
         "settings", "fail", "others may write /etc/cotenant/agent.toml",
         "sudo chmod go-w /etc/cotenant/agent.toml",
-        around={"settings": (SettingsFile(path="/etc/cotenant/agent.toml", open_to_others=True),)},
+        around={"settings_files": (SettingsFile(path="/etc/cotenant/agent.toml", open_to_others=True),)},
     ),
     "settings that one may not read": S(
         "settings", "warn", "you may not read /etc/cotenant/agent.toml", "",
-        around={"settings": (SettingsFile(path="/etc/cotenant/agent.toml", readable=False),)},
+        around={"settings_files": (SettingsFile(path="/etc/cotenant/agent.toml", readable=False),)},
     ),
     "no agent on a server": S(
         "agent", "fail", "none runs here, and tcp://head:7070 would accept it",
@@ -393,25 +389,18 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...
     return known.__getitem__
 
 
-def facts_of(situation: Situation, driver: Callable[[tuple[str, ...]], DriverFacts]) -> DoctorFacts:
-    loaded = settings.load({"mps.mode": "auto", **situation.settings}, files=[], environ={})
-    files = {"pci_devices": 0, **situation.files}
-    return DoctorFacts(
-        loaded=loaded,
-        status=None,
-        nodes=None,
-        why_unreachable=Problem("unreachable", "no controller", "start one"),
-        driver=driver(situation.nvml),
-        files=msgspec.structs.replace(FILES, **files),
-        mps=_replaced(MPS, situation.mps),
-        around=msgspec.structs.replace(
-            Surroundings(
-                limits=InheritedLimits(open_files=65536), cgroup=Cgroup(version=2, path="/a", ours=True)
-            ),
-            **situation.around,
-        ),
-        link=situation.link,
-    )
+def facts_of(situation: Situation, driver: Callable[[tuple[str, ...]], DriverFacts]) -> Facts:
+    known = {
+        "answers": NOBODY,
+        "driver": driver(situation.nvml),
+        "mps": _replaced(MPS, situation.mps),
+        "link": situation.link,
+        "limits": InheritedLimits(open_files=65536),
+        "cgroup": Cgroup(version=2, path="/a", ours=True),
+        "pci_devices": 0,
+    }
+    flags = {"mps.mode": "auto", **situation.settings}
+    return made_up(flags, **{**FILES, **known, **situation.files, **situation.around})
 
 
 def _replaced(value: Any, changes: Mapping[str, Any]) -> Any:
@@ -456,6 +445,17 @@ def test_root_is_not_told_to_use_sudo(driver: Callable[[tuple[str, ...]], Driver
 # --- Files, as they are read ------------------------------------------------------------------------
 
 
+def looked_around(
+    loaded: settings.LoadedSettings,
+    root: Path,
+    seen: tuple[SeenProcess, ...],
+    knows_us: bool | None = None,
+    **known: Any,
+) -> Facts:
+    """What surrounds an agent, by a tree of files and the processes of its machine."""
+    return Facts(loaded, root=root, processes=seen, knows_us=knows_us, **known)
+
+
 def test_surroundings_are_read_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = {
         "proc/sys/kernel/osrelease": "5.15.153.1-microsoft-standard-WSL2\n",
@@ -484,7 +484,7 @@ def test_surroundings_are_read_from_files(tmp_path: Path, monkeypatch: pytest.Mo
         ENGINE,
     )
     loaded = settings.load({"mps.runtime_dir": str(tmp_path / "own")}, files=[], environ={})
-    found = look_around(loaded, tmp_path, seen, uid=1000, knows_us=True)
+    found = looked_around(loaded, tmp_path, seen, uid=1000, knows_us=True)
     assert found.wsl and found.peer_memory and found.infiniband == ("mlx5_0",)
     assert found.agent is not None and (found.agent.pid, found.agent.user) == (7, "root")
     assert found.limits == InheritedLimits(open_files=1024, locked_kib=8192)
@@ -498,14 +498,14 @@ def test_settings_files_are_looked_at(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text("")
     (tmp_path / "own.toml").chmod(0o664)
     loaded = settings.load({}, files=[tmp_path / "own.toml"], environ={})
-    found = look_around(loaded, tmp_path, ())
-    assert found.settings == (SettingsFile(path=str(tmp_path / "own.toml"), open_to_others=True),)
+    found = looked_around(loaded, tmp_path, ())
+    assert found.settings_files == (SettingsFile(path=str(tmp_path / "own.toml"), open_to_others=True),)
 
 
 def test_another_user_s_agent_is_not_taken_for_this_host_s(tmp_path: Path) -> None:
     loaded = settings.load({}, files=[], environ={})
     theirs = SeenProcess(pid=7, user="bob", uid=1001, words=("python", "-m", "cotenant.agent"))
-    found = look_around(loaded, tmp_path, (theirs,), uid=1000)
+    found = looked_around(loaded, tmp_path, (theirs,), uid=1000)
     assert (found.agent, found.other_agents) == (None, (theirs,))
 
 
@@ -523,12 +523,12 @@ def test_of_several_agents_the_one_of_our_controller_is_ours(tmp_path: Path) -> 
     roots = agent_of(7, 0)
     mine = agent_of(8, 1000, "--set", "agent.controller=ipc:///run/me/c.sock")
     bobs = agent_of(9, 1001)
-    found = look_around(loaded, tmp_path, (of_a_test, elsewhere, roots, mine, bobs), uid=1000)
+    found = looked_around(loaded, tmp_path, (of_a_test, elsewhere, roots, mine, bobs), uid=1000)
     assert found.agent is not None and found.agent.pid == 8
     assert found.other_agents == (of_a_test, elsewhere, roots, bobs)
-    without = look_around(loaded, tmp_path, (elsewhere, roots, bobs), uid=1000)
+    without = looked_around(loaded, tmp_path, (elsewhere, roots, bobs), uid=1000)
     assert without.agent is not None and without.agent.pid == 7, "root's serves everybody"
-    elsewhere_too = look_around(loaded, tmp_path, (elsewhere, roots, bobs), uid=1000, knows_us=False)
+    elsewhere_too = looked_around(loaded, tmp_path, (elsewhere, roots, bobs), uid=1000, knows_us=False)
     assert elsewhere_too.agent is None, "but not where our controller has no such host"
     assert elsewhere_too.other_agents == (elsewhere, roots, bobs)
 
@@ -557,12 +557,10 @@ def test_the_controller_says_how_it_has_this_machine(
     replies: ModuleType, state: HostState, name: str, verdict: str, found: str
 ) -> None:
     root = Agent(pid=8, user="root", uid=0)
-    given = DoctorFacts(
-        loaded=settings.load({}, files=[], environ={}),
-        status=None,
-        nodes=replies.nodes(replies.node(name, state=state)),
-        why_unreachable=Problem("unreachable", "no controller"),
-        around=Surroundings(agent=root if state is HostState.OK and name == "vm" else None),
+    given = made_up(
+        {},
+        answers=msgspec.structs.replace(NOBODY, nodes=replies.nodes(replies.node(name, state=state))),
+        agent=root if state is HostState.OK and name == "vm" else None,
         host="vm",
     )
     check = next(each for each in run_all(given) if each.name == "agent")
@@ -571,12 +569,10 @@ def test_the_controller_says_how_it_has_this_machine(
 
 def test_an_agent_that_never_joins_is_not_well(replies: ModuleType) -> None:
     """It ends and is started again by its service: its process is there, and no host."""
-    given = DoctorFacts(
-        loaded=settings.load({}, files=[], environ={}),
-        status=None,
-        nodes=replies.nodes(),
-        why_unreachable=Problem("unreachable", "no controller"),
-        around=Surroundings(agent=Agent(pid=8, user="root", uid=0)),
+    given = made_up(
+        {},
+        answers=msgspec.structs.replace(NOBODY, nodes=replies.nodes()),
+        agent=Agent(pid=8, user="root", uid=0),
         host="vm",
     )
     check = next(each for each in run_all(given) if each.name == "agent")
@@ -591,17 +587,17 @@ def test_roots_agent_is_not_mine_where_my_socket_is_mine_alone(
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     roots = SeenProcess(pid=7, user="root", uid=0, words=("python", "-m", "cotenant.agent"))
-    found = look_around(settings.load({}, files=[], environ={}), tmp_path, (roots,), uid=1000)
+    found = looked_around(settings.load({}, files=[], environ={}), tmp_path, (roots,), uid=1000)
     assert (found.agent, found.other_agents) == (None, (roots,))
 
 
 def test_agents_of_others_are_told_apart() -> None:
-    around = Surroundings(
-        agent=Agent(pid=8, user="ada", uid=1000), other_agents=(SeenProcess(pid=9, user="bob", uid=1001),)
+    given = made_up(
+        {},
+        answers=NOBODY,
+        agent=Agent(pid=8, user="ada", uid=1000),
+        other_agents=(SeenProcess(pid=9, user="bob", uid=1001),),
     )
-    loaded = settings.load({}, files=[], environ={})
-    nobody = Problem("unreachable", "no controller")
-    given = DoctorFacts(loaded=loaded, status=None, nodes=None, why_unreachable=nobody, around=around)
     said = {check.name: check.found for check in run_all(given)}
     assert said["agent"] == "process 8 of ada"
     assert said["others' agents"] == "process 9 of bob: for controllers of their own, with their devices"
@@ -610,9 +606,13 @@ def test_agents_of_others_are_told_apart() -> None:
 def test_an_empty_tree_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
-    found = look_around(settings.load({}, files=[], environ={}), tmp_path, ())
-    assert msgspec.structs.replace(found, folders=()) == Surroundings()
-    assert gpu_host.look(tmp_path).is_debian is False
+    found = looked_around(settings.load({}, files=[], environ={}), tmp_path, ())
+    names = (
+        "wsl", "agent", "other_agents", "lingers", "settings_files", "torch", "mps_daemons", "hostengines",
+        "fork_servers", "infiniband", "peer_memory", "is_debian",
+    )  # fmt: skip
+    assert [name for name in names if getattr(found, name)] == []
+    assert (found.limits, found.cgroup) == (InheritedLimits(), Cgroup())
 
 
 def test_the_page_in_the_docs_is_what_such_a_host_gets(
@@ -642,4 +642,3 @@ def test_the_page_in_the_docs_is_what_such_a_host_gets(
 
 def test_a_check_says_so_much_at_most() -> None:
     assert set(Check.__struct_fields__) == {"name", "verdict", "found", "todo", "command"}, "docs/cli.md"
-    assert isinstance(HostFiles(), msgspec.Struct)
