@@ -29,7 +29,7 @@ from cotenant.mps.channel import (
     set_default_percentage,
     set_percentage,
 )
-from cotenant.mps.health import DaemonCondition, Remedy, Sight
+from cotenant.mps.health import DaemonCondition, Remedy
 from cotenant.mps.ownership import (
     END_S,
     NotStarted,
@@ -111,16 +111,19 @@ class Daemon:
         in_place = self._is_in_place(daemon)
         if not strangers and in_place:  # Else another daemon might answer.
             self._ask(found)
-        sight = Sight(
-            stranger=bool(strangers),
-            ours=len(ours),
-            in_place=in_place,
-            silent=self._silent,
-            outdated=found is not None and (found.driver != self.spec.driver or bool(self._limits)),
-            other_devices=found is not None and found.devices != self.spec.devices,
+        seen = health.condition(
+            {
+                DaemonCondition.STRANGER: bool(strangers),
+                DaemonCondition.ABSENT: found is None,
+                DaemonCondition.DOUBLED: len(ours) > 1,
+                DaemonCondition.DISPLACED: not in_place,
+                DaemonCondition.WEDGED: self._silent >= health.SILENT_MAX,
+                DaemonCondition.OUTDATED: found is not None
+                and (found.driver != self.spec.driver or bool(self._limits)),
+                DaemonCondition.OTHER_DEVICES: found is not None and found.devices != self.spec.devices,
+            }
         )
-        seen = health.condition(sight)
-        todo = health.remedy(sight, in_use=in_use)
+        todo = health.TABLE[seen][in_use]
         known = [each for server in before for each in (server.identity, *server.clients)]
         losses = tuple(servers.losses(before, filter(process.is_alive, known)))
         why = ""

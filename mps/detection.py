@@ -121,7 +121,7 @@ def _device_obstacle(host: DetectedHost, device: DetectedDevice) -> str | None:
 def look(runtime: PurePosixPath, *, allowed: bool = True, search_path: str | None = None) -> DetectedHost:
     """Facts about this host. Starts the control program once, with `-v`, away from any daemon."""
     control_path = shutil.which(CONTROL, path=search_path)
-    said = "" if control_path is None else _version_line(control_path)
+    said = "" if control_path is None else version_line(control_path)
     return DetectedHost(
         system=platform.system(),
         machine=platform.machine(),
@@ -137,12 +137,7 @@ def look(runtime: PurePosixPath, *, allowed: bool = True, search_path: str | Non
     )
 
 
-def ask_version(control_path: str, timeout_s: float = VERSION_TIMEOUT_S) -> tuple[int, int] | None:
-    """None where the program is too old for `-v`, does not run, or does not answer in time."""
-    return control_version(_version_line(control_path, timeout_s))
-
-
-def _version_line(control_path: str, timeout_s: float = VERSION_TIMEOUT_S) -> str:
+def version_line(control_path: str, timeout_s: float = VERSION_TIMEOUT_S) -> str:
     """The line that `-v` prints; empty where the program does not run, or does not answer in time.
 
     An old program takes `-v` for a query to a daemon, which may be wedged or another's: an empty pipe
@@ -154,7 +149,7 @@ def _version_line(control_path: str, timeout_s: float = VERSION_TIMEOUT_S) -> st
             done = process.run((os.path.abspath(control_path), "-v"), environment, timeout_s=timeout_s)
         except (OSError, TimeoutError):
             return ""
-    return done.output + done.errors
+    return done.stdout + done.stderr
 
 
 def _writable(directory: PurePosixPath) -> bool:

@@ -69,7 +69,7 @@ class AsksOnce(ControlChannel):
 
     def _ask_until(self, command: str, deadline_s: float) -> str:
         sentinel = "end-of-answer-0000"
-        return answer_before_sentinel(self._front_end(query(command, sentinel), deadline_s).output, sentinel)
+        return answer_before_sentinel(self._front_end(query(command, sentinel), deadline_s).stdout, sentinel)
 
 
 class Owner:

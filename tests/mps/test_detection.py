@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from cotenant.mps.answers import control_version
 from cotenant.mps.detection import (
     CONTROL,
     DetectedDevice,
     DetectedHost,
-    ask_version,
     look,
     verdict,
+    version_line,
 )
 from tests.mps.conftest import host
 
@@ -88,25 +89,25 @@ def test_looking_where_there_is_none(tmp_path: Path) -> None:
 
 def test_an_old_program_says_no_version(tmp_path: Path) -> None:
     path = control(tmp_path, 'echo "Cannot find MPS control daemon process" >&2; exit 1')
-    assert ask_version(path) is None
+    assert control_version(version_line(path)) is None
 
 
 def test_a_program_that_does_not_start_says_no_version(tmp_path: Path) -> None:
     broken = tmp_path / CONTROL
     broken.write_bytes(b"\x7fELF")
     broken.chmod(0o700)
-    assert ask_version(str(broken)) is None
+    assert version_line(str(broken)) == ""
 
 
 def test_a_wedged_program_is_given_up(tmp_path: Path) -> None:
     """`exec`, so that the process that is ended is the one that hangs."""
-    assert ask_version(control(tmp_path, "exec sleep 30"), timeout_s=0.05) is None
+    assert version_line(control(tmp_path, "exec sleep 30"), timeout_s=0.05) == ""
 
 
 def test_the_question_never_reaches_a_live_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/run/someone-elses-daemon")
     seen = tmp_path / "seen"
-    ask_version(control(tmp_path, f'printf %s "$CUDA_MPS_PIPE_DIRECTORY" > {seen}'))
+    version_line(control(tmp_path, f'printf %s "$CUDA_MPS_PIPE_DIRECTORY" > {seen}'))
     assert seen.read_text() not in ("", "/run/someone-elses-daemon")
     assert not Path(seen.read_text()).exists(), "and its folder is gone afterwards"
 
