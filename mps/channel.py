@@ -20,7 +20,7 @@ import stat
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -100,7 +100,7 @@ class ControlChannel:
         with self._turn():
             deadline_s = time.monotonic() + seconds + self.answer_s
             was_graceful: bool | None = None
-            for pause_s in _pauses():
+            for _ in _pauses(deadline_s):
                 try:
                     done = self._front_end(f"quit -t {seconds}\n", deadline_s)
                 except NoDaemon:
@@ -113,10 +113,8 @@ class ControlChannel:
                     was_graceful = done.returncode == 0
                     if self._nobody_listens(deadline_s):
                         return was_graceful
-                if time.monotonic() + pause_s >= deadline_s:
-                    raise Wedged(f"the MPS daemon of {self.pipe_directory} was told to quit and still runs")
-                time.sleep(pause_s)  # Another front end, outside the lock, is connected: `quit` got lost.
-        raise AssertionError("pauses never end")
+                # Another front end, outside the lock, is connected: `quit` got lost.
+        raise Wedged(f"the MPS daemon of {self.pipe_directory} was told to quit and still runs")
 
     def _nobody_listens(self, deadline_s: float) -> bool:
         try:
@@ -127,7 +125,7 @@ class ControlChannel:
 
     def _ask_until(self, command: str, deadline_s: float) -> str:
         lost: Incomplete | None = None
-        for pause_s in _pauses():
+        for _ in _pauses(deadline_s):
             sentinel = f"end-of-answer-{secrets.token_hex(4)}"
             try:
                 done = self._front_end(query(command, sentinel), deadline_s)
@@ -137,11 +135,9 @@ class ControlChannel:
                     raise lost from None
                 raise
             except Incomplete as error:
-                if time.monotonic() + pause_s >= deadline_s:
-                    raise
                 lost = error
-            time.sleep(pause_s)
-        raise AssertionError("pauses never end")
+        assert lost is not None
+        raise lost
 
     def _front_end(self, text: str, deadline_s: float) -> subprocess.CompletedProcess[str]:
         environment = {**drop_mps_variables(os.environ), PIPE_DIRECTORY: str(self.pipe_directory)}
@@ -189,19 +185,19 @@ def _open(path: PurePosixPath) -> int:
 
 
 def _lock(file: int, path: PurePosixPath, deadline_s: float) -> None:
-    for pause_s in _pauses():
-        try:
+    for _ in _pauses(deadline_s):
+        with suppress(BlockingIOError):
             return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() + pause_s > deadline_s:
-                raise LockBusy(f"{path} is held all the time ({process.lock_holders(file)})") from None
-        time.sleep(pause_s)
+    raise LockBusy(f"{path} is held all the time ({process.lock_holders(file)})")
 
 
-def _pauses() -> Iterator[float]:
+def _pauses(deadline_s: float) -> Iterator[None]:
+    """Tries, the first at once, with a pause before each other while the deadline leaves room for it."""
     pause_s = _FIRST_PAUSE_S
-    while True:
-        yield pause_s
+    yield
+    while time.monotonic() + pause_s < deadline_s:
+        time.sleep(pause_s)
+        yield
         pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
 

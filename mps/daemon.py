@@ -104,7 +104,7 @@ class Daemon:
         self.spec = replace(self.spec, devices=devices or self.spec.devices)
         now = running if running is not None else look_around()
         ours = self._ours(now)
-        strangers = [found for found in daemons_at(self.spec, now) if found.owner != self.spec.owner]
+        strangers = [found for found in daemons_at(self.spec, now) if found not in ours]
         found = self._current(ours)
         daemon = None if found is None else found.identity
         before = self._servers
@@ -302,13 +302,6 @@ class Daemon:
             raise
         self._settled, self._why_not_settled = servers | {daemon}, ""
 
-    def _try_server(self, in_use: bool) -> str:
-        try:
-            self._trial.look(self._clock(), in_use=in_use)
-        except (ChannelError, Incomplete, Rejected) as error:
-            return self._trial.why_not or str(error)
-        return self._trial.why_not
-
     def _obstacle(self, found: FoundProcess | None, running: Running, in_use: bool) -> str:
         """Why new jobs cannot be clients of a daemon that runs; empty if they can."""
         daemon = None if found is None else found.identity
@@ -330,7 +323,7 @@ class Daemon:
             return f"{servers.IN_FAULT}: every client has to end first"
         if daemon not in self._settled:
             return self._why_not_settled or "the settings of its MPS daemon were not read back yet"
-        return self._why_not_settled or self._try_server(in_use)
+        return self._why_not_settled or self._trial.look(self._clock(), in_use=in_use)
 
     def _standing(self, found: FoundProcess | None, why_not: str, losses: tuple[str, ...]) -> DaemonStatus:
         said, self._said = tuple(self._said), []
