@@ -19,7 +19,7 @@ import pytest
 from cotenant.mps import answers
 from cotenant.mps.daemon import Daemon
 from cotenant.mps.detection import look
-from cotenant.mps.environment import ClientLimits, client_environment
+from cotenant.mps.environment import client_environment
 from cotenant.mps.ownership import Spec
 from cotenant.mps.servers import Server
 from cotenant.mps.terminate import terminate
@@ -68,7 +68,7 @@ def test_the_product_s_own_daemon_outlives_its_agent_knows_its_clients_and_takes
         try:
             standing = daemon.look(in_use=False)
             assert standing.shares, standing.why_not
-            env = client_environment(spec.pipe_directory, ClientLimits())
+            env = client_environment(spec.pipe_directory)
             with Busy("matmul", cuda, env=env) as one, Busy("matmul", cuda, env=env) as two:
                 one.ready(), two.ready()
                 known = _await_clients(daemon, one.pid, two.pid)

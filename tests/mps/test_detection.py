@@ -12,20 +12,20 @@ import pytest
 from cotenant.mps.answers import control_version
 from cotenant.mps.detection import (
     CONTROL,
-    DetectedDevice,
     DetectedHost,
     look,
     verdict,
     version_line,
 )
+from cotenant.profiler.driver.facts import GpuFacts
 from tests.mps.conftest import host
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
-HOPPER = DetectedDevice(uuid=UUID, compute_capability=(9, 0), compute_mode=0, mig_enabled=False)
+HOPPER = GpuFacts(index=0, uuid=UUID, capability=(9, 0), compute_mode=0, mig=False)
 
 
-def device(**changes: Any) -> DetectedDevice:
-    return DetectedDevice(**{"uuid": UUID, "compute_capability": (9, 0), **changes})
+def device(**changes: Any) -> GpuFacts:
+    return GpuFacts(**{"index": 0, "uuid": UUID, "capability": (9, 0), **changes})
 
 
 def test_a_hopper_with_a_driver_is_fine() -> None:
@@ -44,16 +44,16 @@ NO = {
     "a 32-bit machine": (host(machine="armv7l"), HOPPER, "on armv7l"),
     "no driver": (host(control_path=None, version=None), HOPPER, "is not on PATH"),
     "no place for the daemon": (host(runtime_writable=False), HOPPER, "not writable for user 1000"),
-    "an unknown device": (host(), device(compute_capability=None), "unknown"),
-    "a device before Volta": (host(), device(compute_capability=(6, 1)), "6.1, and client limits need 7.0"),
-    "MIG": (host(), device(mig_enabled=True), "split by MIG"),
+    "an unknown device": (host(), device(capability=None), "unknown"),
+    "a device before Volta": (host(), device(capability=(6, 1)), "6.1, and client limits need 7.0"),
+    "MIG": (host(), device(mig=True), "split by MIG"),
     "a prohibited device": (host(), device(compute_mode=2), "PROHIBITED"),
     "a runtime folder that is too deep": (host(runtime=PurePosixPath("/" + "x" * 80)), HOPPER, "at most 87"),
 }
 
 
 @pytest.mark.parametrize(("where", "what", "reason"), NO.values(), ids=NO.keys())
-def test_a_no_says_why(where: DetectedHost, what: DetectedDevice, reason: str) -> None:
+def test_a_no_says_why(where: DetectedHost, what: GpuFacts, reason: str) -> None:
     found = verdict(where, what)
     assert not found.usable
     assert reason in found.reason

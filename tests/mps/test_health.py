@@ -225,4 +225,3 @@ def test_the_choice(
     choice = choose(mode, uuids, one_uid=one_uid)
     assert choice.groups == groups
     assert why in choice.reason
-    assert choice.per_host is (len(groups) == 1 and len(uuids) == 2)

@@ -20,8 +20,7 @@ from cotenant.controller.cli.doctor.surroundings import DEFAULT_PIPES, Folder, S
 from cotenant.controller.domain import HostState
 from cotenant.controller.present.units import plural, size
 from cotenant.controller.system.paths import NETWORK_DISKS
-from cotenant.mps.detection import DetectedDevice, verdict
-from cotenant.profiler.driver.facts import GpuFacts
+from cotenant.mps.detection import verdict
 
 FREE_MIB_MIN: Final = 2048
 """Room for a checkpoint of a small model; below 32 MiB the controller refuses work."""
@@ -340,9 +339,7 @@ def mps(facts: DoctorFacts) -> Check | None:
             step = enabling.install("mps", facts.files)
             return Check("MPS", "warn", f"none: {found.reason}", f"{step.todo}; {UNTIL_THEN}", step.command)
         return Check("MPS", "warn", f"none: {found.reason}", UNTIL_THEN)
-    refused = [
-        (gpu, answer.reason) for gpu in alive if not (answer := verdict(facts.mps, device(gpu))).usable
-    ]
+    refused = [(gpu, answer.reason) for gpu in alive if not (answer := verdict(facts.mps, gpu)).usable]
     if len(refused) == len(alive):
         return Check("MPS", "warn", f"none: {refused[0][1]}", "co-tenants time-slice")
     choice = PER_DEVICE if mode == "per-device" else PER_HOST
@@ -375,12 +372,3 @@ def device_memory(facts: DoctorFacts) -> Check | None:
         found = f"{BY_CLIENTS}; the kernel could as well (dmem, {where}), and this group may not"
         return Check("memory limits", "warn", found, step.todo, step.command)
     return Check("memory limits", "ok", f"{BY_CLIENTS}, and by the kernel (dmem) on {where}")
-
-
-def device(gpu: GpuFacts) -> DetectedDevice:
-    return DetectedDevice(
-        uuid=gpu.uuid,
-        compute_capability=gpu.capability,
-        compute_mode=gpu.compute_mode,
-        mig_enabled=gpu.mig,
-    )
