@@ -164,31 +164,22 @@ def _writable(directory: PurePosixPath) -> bool:
 Mode = Literal["auto", "off", "per-device", "per-host"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MpsChoice:
-    groups: tuple[tuple[str, ...], ...]
-    """The device UUIDs of each daemon; empty: no daemon at all."""
-    reason: str
-    """Why so, for `doctor` and the log."""
-
-
-def choose(mode: Mode, uuids: Sequence[str], *, one_uid: bool) -> MpsChoice:
-    """Chooses the daemons of a host. `uuids`: the devices that can be shared through MPS. `one_uid`: all jobs
+def choose(mode: Mode, uuids: Sequence[str], *, one_uid: bool) -> tuple[tuple[tuple[str, ...], ...], str]:
+    """Chooses the daemons of a host: the UUIDs of each one's devices, none if there is to be no daemon, and
+    why so, for `doctor` and the log. `uuids`: the devices that can be shared through MPS. `one_uid`: all jobs
     of this host have one uid."""
     if mode == "off":
-        return MpsChoice(groups=(), reason="MPS is switched off (mps.mode = off)")
+        return (), "MPS is switched off (mps.mode = off)"
     if not uuids:
-        return MpsChoice(groups=(), reason="no device here can be shared through MPS")
+        return (), "no device here can be shared through MPS"
     if mode == "per-device":
-        return MpsChoice(
-            groups=tuple((uuid,) for uuid in uuids),
-            reason="one daemon per device (mps.mode = per-device): a fault reaches one device only; each "
-            "worker sees one device, is LOCAL_RANK 0 and does without NCCL's direct transports",
+        return tuple((uuid,) for uuid in uuids), (
+            "one daemon per device (mps.mode = per-device): a fault reaches one device only; each worker "
+            "sees one device, is LOCAL_RANK 0 and does without NCCL's direct transports"
         )
     whose = "one daemon" if one_uid else "one daemon for each user with jobs here,"
-    return MpsChoice(
-        groups=(tuple(uuids),),
-        reason=f"{whose} for all devices: gangs have their true LOCAL_RANK and NCCL's direct transports; a "
-        "fault on one device keeps new clients off all of them until it is over"
-        + ("" if mode == "per-host" else " (the default; mps.mode = per-device changes it)"),
+    return (tuple(uuids),), (
+        f"{whose} for all devices: gangs have their true LOCAL_RANK and NCCL's direct transports; a fault on "
+        "one device keeps new clients off all of them until it is over"
+        + ("" if mode == "per-host" else " (the default; mps.mode = per-device changes it)")
     )

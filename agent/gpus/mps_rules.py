@@ -101,9 +101,8 @@ def plan(
         elif is_per_host and not one_uid and facts.compute_mode == COMPUTE_EXCLUSIVE_PROCESS:
             why_not[device.local] = EXCLUSIVE
     usable = [device.local for device in cuda if device.local not in why_not]
-    choice = choose(settings.mode, usable, one_uid=one_uid)
-    for uuid in usable if not choice.groups else ():
-        why_not[uuid] = choice.reason
+    groups, reason = choose(settings.mode, usable, one_uid=one_uid)
+    why_not |= {} if groups else dict.fromkeys(usable, reason)
 
     def spec(group: tuple[str, ...]) -> Spec:
         name = host_daemon(host.uid, one_uid=one_uid) if is_per_host else group[0]
@@ -119,13 +118,13 @@ def plan(
         )
 
     return Setup(
-        runtime=str(host.runtime) if choice.groups else "",
-        host_devices=choice.groups[0] if choice.groups and is_per_host else (),
+        runtime=str(host.runtime) if groups else "",
+        host_devices=groups[0] if groups and is_per_host else (),
         one_uid=one_uid,
-        specs=tuple(map(spec, choice.groups)),
+        specs=tuple(map(spec, groups)),
         why_not=why_not,
         tenants={device.local: device.max_tenants for device in cuda},
-        reason=choice.reason if cuda else "",
+        reason=reason if cuda else "",
     )
 
 
