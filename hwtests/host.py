@@ -19,7 +19,6 @@ from typing import Final, Literal
 
 import pytest
 
-from cotenant.controller.cli.doctor import mps_checks
 from cotenant.mps import device_memory
 from cotenant.mps.detection import look, verdict
 from cotenant.mps.environment import PIPE_DIRECTORY, drop_mps_variables
@@ -130,7 +129,7 @@ def lacks_dcgm() -> str:
 def lacks_mps() -> str:
     """Whether a daemon of our own can be started, and this GPU be served by it."""
     gpu = first_gpu()
-    found = verdict(look(PurePosixPath("/tmp")), None if gpu is None else mps_checks.device(gpu))
+    found = verdict(look(PurePosixPath("/tmp")), gpu)
     return "" if found.usable else f"no MPS here: {found.reason}"
 
 

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Final
@@ -21,7 +22,7 @@ from typing import Final
 from cotenant.mps import answers
 from cotenant.mps.channel import ChannelError, ControlChannel
 from cotenant.mps.detection import CONTROL
-from cotenant.mps.environment import ClientLimits, client_environment, drop_mps_variables
+from cotenant.mps.environment import MemoryLimit, client_environment, drop_mps_variables
 from hwtests.busy import Busy, LoadFailed
 from hwtests.device import Device
 
@@ -150,9 +151,11 @@ class PrivateMps:
             paths.append(self.logs / "foreground.log")
         return "".join(path.read_text(errors="replace") for path in paths if path.exists())
 
-    def environment(self, limits: ClientLimits | None = None) -> dict[str, str]:
+    def environment(
+        self, memory: Sequence[MemoryLimit] = (), percentage: float | None = None
+    ) -> dict[str, str]:
         """What a client has beyond the device's own environment."""
-        return client_environment(PurePosixPath(self.pipes), limits or ClientLimits())
+        return client_environment(PurePosixPath(self.pipes), memory, percentage)
 
     # Its life.
 

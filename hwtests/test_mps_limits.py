@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.controller.wire import ENV_MEMORY_FRACTION
-from cotenant.mps.environment import ClientLimits, MemoryLimit
+from cotenant.mps.environment import MemoryLimit
 from hwtests.busy import Busy
 from hwtests.device import Device
 from hwtests.jobs import Job
@@ -32,8 +32,7 @@ def test_a_percentage_caps_the_arithmetic(
     """FP32 without tensor cores: bound by multiprocessors, and least by power."""
     rates: dict[int, float] = {}
     for percentage in (100, 50, 25):
-        limits = ClientLimits(active_thread_percentage=percentage)
-        with Busy("fp32", cuda, env=mps.environment(limits)) as load:
+        with Busy("fp32", cuda, env=mps.environment(percentage=percentage)) as load:
             said = load.ready()
             mps.await_clients(load.pid)
             rates[percentage] = load.rate(seconds)
@@ -49,7 +48,7 @@ def test_a_percentage_caps_the_arithmetic(
 
 def test_a_memory_limit_of_mps_is_met(cuda: Device, mps: PrivateMps, measured: Measure) -> None:
     """As the product writes it: by the number of the device."""
-    limits = ClientLimits(memory=(MemoryLimit(device_uuid=cuda.uuid, limit_mib=LIMIT_MIB),))
+    limits = (MemoryLimit(device_uuid=cuda.uuid, limit_mib=LIMIT_MIB),)
     with Busy("hold", cuda, env=mps.environment(limits)) as load:
         shown = load.ready()
         mps.await_clients(load.pid)
@@ -66,7 +65,7 @@ def test_a_memory_limit_of_mps_is_met(cuda: Device, mps: PrivateMps, measured: M
 def test_the_newcomer_meets_its_limit_and_the_incumbent_does_not_notice(
     cuda: Device, mps: PrivateMps, seconds: float, measured: Measure
 ) -> None:
-    limits = ClientLimits(memory=(MemoryLimit(device_uuid=cuda.uuid, limit_mib=LIMIT_MIB),))
+    limits = (MemoryLimit(device_uuid=cuda.uuid, limit_mib=LIMIT_MIB),)
     with Busy("matmul", cuda, env=mps.environment()) as incumbent:
         incumbent.ready()
         with Busy("hold", cuda, env=mps.environment(limits)) as newcomer:
@@ -88,7 +87,7 @@ def test_torch_s_fraction_is_met_without_mps(cuda: Device, tmp_path: Path, measu
 
 def test_priority_of_clients(cuda: Device, mps: PrivateMps, seconds: float, measured: Measure) -> None:
     """A hint to the hardware: recorded, not asserted."""
-    low = {**mps.environment(ClientLimits()), "CUDA_MPS_CLIENT_PRIORITY": "1"}
+    low = {**mps.environment(), "CUDA_MPS_CLIENT_PRIORITY": "1"}
     with Busy("matmul", cuda, env=mps.environment()) as normal, Busy("matmul", cuda, env=low) as below:
         normal.ready(), below.ready()
         mps.await_clients(normal.pid, below.pid)

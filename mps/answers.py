@@ -41,13 +41,6 @@ class ServerState(Enum):
     """A word this version of ours does not know. Treat as not ready."""
 
 
-class TerminationReply(Enum):
-    DONE = "done"
-    REFUSED = "refused"
-    UNCLEAR = "unclear"
-    """Neither a known success nor a known error: look at the client list before any signal."""
-
-
 def query(command: str, sentinel: str) -> str:
     """Standard input for the front end. One command a query: answers carry no mark of what they answer."""
     if not _SENTINEL.fullmatch(sentinel):
@@ -97,16 +90,13 @@ def percentage(answer: str) -> float:
     return value
 
 
-def termination(answer: str) -> TerminationReply:
-    """The outcome in an answer to `terminate_client SERVER CLIENT`. Success is taken to be a last line of 0
-    or with CUDA_SUCCESS."""
+def refuses_termination(answer: str) -> bool:
+    """Whether an answer to `terminate_client SERVER CLIENT` is a no: an error, or another last line than 0 of
+    digits. Anything else is no proof of success: look at the client list before any signal."""
     lines = [line.strip() for line in answer.splitlines() if line.strip()]
-    if any(_ERROR.match(line) for line in lines):
-        return TerminationReply.REFUSED
-    last = lines[-1] if lines else ""
-    if last == "0" or "CUDA_SUCCESS" in last:
-        return TerminationReply.DONE
-    return TerminationReply.REFUSED if last.isdigit() else TerminationReply.UNCLEAR
+    return any(_ERROR.match(line) for line in lines) or (
+        bool(lines) and lines[-1].isdigit() and lines[-1] != "0"
+    )
 
 
 def control_version(output: str) -> tuple[int, int] | None:

@@ -17,9 +17,10 @@ import os
 import re
 import secrets
 import stat
+import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -28,13 +29,12 @@ from cotenant.mps.answers import (
     Incomplete,
     Rejected,
     ServerState,
-    TerminationReply,
     answer_before_sentinel,
     percentage,
     pids,
     query,
+    refuses_termination,
     server_state,
-    termination,
     unknown_command,
 )
 from cotenant.mps.environment import PIPE_DIRECTORY, drop_mps_variables, percentage_text
@@ -100,23 +100,21 @@ class ControlChannel:
         with self._turn():
             deadline_s = time.monotonic() + seconds + self.answer_s
             was_graceful: bool | None = None
-            for pause_s in _pauses():
+            for _ in _pauses(deadline_s):
                 try:
                     done = self._front_end(f"quit -t {seconds}\n", deadline_s)
                 except NoDaemon:
                     if was_graceful is None:
                         raise
                     return was_graceful  # A moment ago it was still on its way out.
-                if "privilege" in done.output.lower():
-                    raise Rejected(done.output.strip()[:200])
-                if not (done.status and _NOT_NOW in done.errors.lower()):
-                    was_graceful = done.status == 0
+                if "privilege" in done.stdout.lower():
+                    raise Rejected(done.stdout.strip()[:200])
+                if not (done.returncode and _NOT_NOW in done.stderr.lower()):
+                    was_graceful = done.returncode == 0
                     if self._nobody_listens(deadline_s):
                         return was_graceful
-                if time.monotonic() + pause_s >= deadline_s:
-                    raise Wedged(f"the MPS daemon of {self.pipe_directory} was told to quit and still runs")
-                time.sleep(pause_s)  # Another front end, outside the lock, is connected: `quit` got lost.
-        raise AssertionError("pauses never end")
+                # Another front end, outside the lock, is connected: `quit` got lost.
+        raise Wedged(f"the MPS daemon of {self.pipe_directory} was told to quit and still runs")
 
     def _nobody_listens(self, deadline_s: float) -> bool:
         try:
@@ -127,23 +125,21 @@ class ControlChannel:
 
     def _ask_until(self, command: str, deadline_s: float) -> str:
         lost: Incomplete | None = None
-        for pause_s in _pauses():
+        for _ in _pauses(deadline_s):
             sentinel = f"end-of-answer-{secrets.token_hex(4)}"
             try:
                 done = self._front_end(query(command, sentinel), deadline_s)
-                return answer_before_sentinel(done.output, sentinel)
+                return answer_before_sentinel(done.stdout, sentinel)
             except Wedged:
                 if lost is not None:  # It did answer, just not in time again.
                     raise lost from None
                 raise
             except Incomplete as error:
-                if time.monotonic() + pause_s >= deadline_s:
-                    raise
                 lost = error
-            time.sleep(pause_s)
-        raise AssertionError("pauses never end")
+        assert lost is not None
+        raise lost
 
-    def _front_end(self, text: str, deadline_s: float) -> process.ProgramEnd:
+    def _front_end(self, text: str, deadline_s: float) -> subprocess.CompletedProcess[str]:
         environment = {**drop_mps_variables(os.environ), PIPE_DIRECTORY: str(self.pipe_directory)}
         left_s = deadline_s - time.monotonic()
         try:
@@ -152,7 +148,7 @@ class ControlChannel:
             raise Wedged(f"the MPS daemon of {self.pipe_directory} does not answer") from None
         except OSError as error:
             raise NoDaemon(f"cannot run {self.program}: {error.strerror}") from None
-        if done.status and _NO_DAEMON in done.errors.lower():
+        if done.returncode and _NO_DAEMON in done.stderr.lower():
             raise NoDaemon(f"no MPS daemon listens in {self.pipe_directory}")
         return done
 
@@ -189,19 +185,19 @@ def _open(path: PurePosixPath) -> int:
 
 
 def _lock(file: int, path: PurePosixPath, deadline_s: float) -> None:
-    for pause_s in _pauses():
-        try:
+    for _ in _pauses(deadline_s):
+        with suppress(BlockingIOError):
             return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() + pause_s > deadline_s:
-                raise LockBusy(f"{path} is held all the time ({process.lock_holders(file)})") from None
-        time.sleep(pause_s)
+    raise LockBusy(f"{path} is held all the time ({process.lock_holders(file)})")
 
 
-def _pauses() -> Iterator[float]:
+def _pauses(deadline_s: float) -> Iterator[None]:
+    """Tries, the first at once, with a pause before each other while the deadline leaves room for it."""
     pause_s = _FIRST_PAUSE_S
-    while True:
-        yield pause_s
+    yield
+    while time.monotonic() + pause_s < deadline_s:
+        time.sleep(pause_s)
+        yield
         pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
 
@@ -257,9 +253,10 @@ def set_percentage(channel: ControlChannel, server: int, wanted: float) -> None:
     _check_percentage(wanted, server_percentage(channel, server))
 
 
-def terminate_client(channel: ControlChannel, server: int, client: int) -> TerminationReply:
-    """End a client's work on the GPU. Its process lives on, without a usable CUDA context (error 810)."""
-    return termination(channel.ask(f"terminate_client {server} {client}"))
+def terminate_client(channel: ControlChannel, server: int, client: int) -> bool:
+    """End a client's work on the GPU; False: the daemon says no. Its process lives on, without a usable CUDA
+    context (error 810)."""
+    return not refuses_termination(channel.ask(f"terminate_client {server} {client}"))
 
 
 def _check_percentage(wanted: float, in_force: float) -> None:

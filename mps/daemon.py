@@ -29,7 +29,7 @@ from cotenant.mps.channel import (
     set_default_percentage,
     set_percentage,
 )
-from cotenant.mps.health import DaemonCondition, Remedy, Sight
+from cotenant.mps.health import DaemonCondition, Remedy
 from cotenant.mps.ownership import (
     END_S,
     NotStarted,
@@ -104,23 +104,26 @@ class Daemon:
         self.spec = replace(self.spec, devices=devices or self.spec.devices)
         now = running if running is not None else look_around()
         ours = self._ours(now)
-        strangers = [found for found in daemons_at(self.spec, now) if found.owner != self.spec.owner]
+        strangers = [found for found in daemons_at(self.spec, now) if found not in ours]
         found = self._current(ours)
         daemon = None if found is None else found.identity
         before = self._servers
         in_place = self._is_in_place(daemon)
         if not strangers and in_place:  # Else another daemon might answer.
             self._ask(found)
-        sight = Sight(
-            stranger=bool(strangers),
-            ours=len(ours),
-            in_place=in_place,
-            silent=self._silent,
-            outdated=found is not None and (found.driver != self.spec.driver or bool(self._limits)),
-            other_devices=found is not None and found.devices != self.spec.devices,
+        seen = health.condition(
+            {
+                DaemonCondition.STRANGER: bool(strangers),
+                DaemonCondition.ABSENT: found is None,
+                DaemonCondition.DOUBLED: len(ours) > 1,
+                DaemonCondition.DISPLACED: not in_place,
+                DaemonCondition.WEDGED: self._silent >= health.SILENT_MAX,
+                DaemonCondition.OUTDATED: found is not None
+                and (found.driver != self.spec.driver or bool(self._limits)),
+                DaemonCondition.OTHER_DEVICES: found is not None and found.devices != self.spec.devices,
+            }
         )
-        seen = health.condition(sight)
-        todo = health.remedy(sight, in_use=in_use)
+        todo = health.TABLE[seen][in_use]
         known = [each for server in before for each in (server.identity, *server.clients)]
         losses = tuple(servers.losses(before, filter(process.is_alive, known)))
         why = ""
@@ -299,13 +302,6 @@ class Daemon:
             raise
         self._settled, self._why_not_settled = servers | {daemon}, ""
 
-    def _try_server(self, in_use: bool) -> str:
-        try:
-            self._trial.look(self._clock(), in_use=in_use)
-        except (ChannelError, Incomplete, Rejected) as error:
-            return self._trial.why_not or str(error)
-        return self._trial.why_not
-
     def _obstacle(self, found: FoundProcess | None, running: Running, in_use: bool) -> str:
         """Why new jobs cannot be clients of a daemon that runs; empty if they can."""
         daemon = None if found is None else found.identity
@@ -327,7 +323,7 @@ class Daemon:
             return f"{servers.IN_FAULT}: every client has to end first"
         if daemon not in self._settled:
             return self._why_not_settled or "the settings of its MPS daemon were not read back yet"
-        return self._why_not_settled or self._try_server(in_use)
+        return self._why_not_settled or self._trial.look(self._clock(), in_use=in_use)
 
     def _standing(self, found: FoundProcess | None, why_not: str, losses: tuple[str, ...]) -> DaemonStatus:
         said, self._said = tuple(self._said), []

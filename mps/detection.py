@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import Literal, Protocol
 
 from cotenant.mps import process
 from cotenant.mps.answers import control_version
@@ -57,14 +57,17 @@ class DetectedHost:
     """The control program is a stand-in for tests, by its own word: no record made with it counts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectedDevice:
+class DetectedDevice(Protocol):
     """What NVML says about a device. None is unknown, and unknown is never taken for good."""
 
-    uuid: str
-    compute_capability: tuple[int, int] | None
-    compute_mode: int | None = None
-    mig_enabled: bool | None = None
+    @property
+    def uuid(self) -> str: ...
+    @property
+    def capability(self) -> tuple[int, int] | None: ...
+    @property
+    def compute_mode(self) -> int | None: ...
+    @property
+    def mig(self) -> bool | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +104,13 @@ def _host_obstacle(host: DetectedHost) -> str | None:
 
 
 def _device_obstacle(host: DetectedHost, device: DetectedDevice) -> str | None:
-    if device.compute_capability is None:
+    if device.capability is None:
         return f"the compute capability of {device.uuid} is unknown"
-    if device.compute_capability < CAPABILITY_MIN:
+    if device.capability < CAPABILITY_MIN:
         return "{} has compute capability {}.{}, and client limits need {}.{} (Volta)".format(
-            device.uuid, *device.compute_capability, *CAPABILITY_MIN
+            device.uuid, *device.capability, *CAPABILITY_MIN
         )
-    if device.mig_enabled:
+    if device.mig:
         return f"{device.uuid} is split by MIG; its instances are devices of their own"
     if device.compute_mode == COMPUTE_MODE_PROHIBITED:
         return f"{device.uuid} is in compute mode PROHIBITED (an admin can change it: nvidia-smi -c DEFAULT)"
@@ -121,7 +124,7 @@ def _device_obstacle(host: DetectedHost, device: DetectedDevice) -> str | None:
 def look(runtime: PurePosixPath, *, allowed: bool = True, search_path: str | None = None) -> DetectedHost:
     """Facts about this host. Starts the control program once, with `-v`, away from any daemon."""
     control_path = shutil.which(CONTROL, path=search_path)
-    said = "" if control_path is None else _version_line(control_path)
+    said = "" if control_path is None else version_line(control_path)
     return DetectedHost(
         system=platform.system(),
         machine=platform.machine(),
@@ -137,12 +140,7 @@ def look(runtime: PurePosixPath, *, allowed: bool = True, search_path: str | Non
     )
 
 
-def ask_version(control_path: str, timeout_s: float = VERSION_TIMEOUT_S) -> tuple[int, int] | None:
-    """None where the program is too old for `-v`, does not run, or does not answer in time."""
-    return control_version(_version_line(control_path, timeout_s))
-
-
-def _version_line(control_path: str, timeout_s: float = VERSION_TIMEOUT_S) -> str:
+def version_line(control_path: str, timeout_s: float = VERSION_TIMEOUT_S) -> str:
     """The line that `-v` prints; empty where the program does not run, or does not answer in time.
 
     An old program takes `-v` for a query to a daemon, which may be wedged or another's: an empty pipe
@@ -154,7 +152,7 @@ def _version_line(control_path: str, timeout_s: float = VERSION_TIMEOUT_S) -> st
             done = process.run((os.path.abspath(control_path), "-v"), environment, timeout_s=timeout_s)
         except (OSError, TimeoutError):
             return ""
-    return done.output + done.errors
+    return done.stdout + done.stderr
 
 
 def _writable(directory: PurePosixPath) -> bool:
@@ -166,34 +164,22 @@ def _writable(directory: PurePosixPath) -> bool:
 Mode = Literal["auto", "off", "per-device", "per-host"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MpsChoice:
-    groups: tuple[tuple[str, ...], ...]
-    """The device UUIDs of each daemon; empty: no daemon at all."""
-    per_host: bool
-    reason: str
-    """Why so, for `doctor` and the log."""
-
-
-def choose(mode: Mode, uuids: Sequence[str], *, one_uid: bool) -> MpsChoice:
-    """Chooses the daemons of a host. `uuids`: the devices that can be shared through MPS. `one_uid`: all jobs
+def choose(mode: Mode, uuids: Sequence[str], *, one_uid: bool) -> tuple[tuple[tuple[str, ...], ...], str]:
+    """Chooses the daemons of a host: the UUIDs of each one's devices, none if there is to be no daemon, and
+    why so, for `doctor` and the log. `uuids`: the devices that can be shared through MPS. `one_uid`: all jobs
     of this host have one uid."""
     if mode == "off":
-        return MpsChoice(groups=(), per_host=False, reason="MPS is switched off (mps.mode = off)")
+        return (), "MPS is switched off (mps.mode = off)"
     if not uuids:
-        return MpsChoice(groups=(), per_host=False, reason="no device here can be shared through MPS")
+        return (), "no device here can be shared through MPS"
     if mode == "per-device":
-        return MpsChoice(
-            groups=tuple((uuid,) for uuid in uuids),
-            per_host=False,
-            reason="one daemon per device (mps.mode = per-device): a fault reaches one device only; each "
-            "worker sees one device, is LOCAL_RANK 0 and does without NCCL's direct transports",
+        return tuple((uuid,) for uuid in uuids), (
+            "one daemon per device (mps.mode = per-device): a fault reaches one device only; each worker "
+            "sees one device, is LOCAL_RANK 0 and does without NCCL's direct transports"
         )
     whose = "one daemon" if one_uid else "one daemon for each user with jobs here,"
-    return MpsChoice(
-        groups=(tuple(uuids),),
-        per_host=True,
-        reason=f"{whose} for all devices: gangs have their true LOCAL_RANK and NCCL's direct transports; a "
-        "fault on one device keeps new clients off all of them until it is over"
-        + ("" if mode == "per-host" else " (the default; mps.mode = per-device changes it)"),
+    return (tuple(uuids),), (
+        f"{whose} for all devices: gangs have their true LOCAL_RANK and NCCL's direct transports; a fault on "
+        "one device keeps new clients off all of them until it is over"
+        + ("" if mode == "per-host" else " (the default; mps.mode = per-device changes it)")
     )

@@ -58,36 +58,32 @@ class MemoryLimit:
         return {seen_as} if self.daemon_number is None else {seen_as, self.daemon_number}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientLimits:
-    """The limits that bound one client. All of them are read when the CUDA context is created and fixed from
-    then on."""
+def client_environment(
+    pipe_directory: PurePosixPath,
+    memory: Sequence[MemoryLimit] = (),
+    active_thread_percentage: float | None = None,
+) -> dict[str, str]:
+    """The variables of a client. They do not prove that it attached: ask the daemon for its clients. Limits
+    are read when the CUDA context is created and fixed from then on.
 
-    memory: tuple[MemoryLimit, ...] = ()
-    """Of every device that the client sees, in the order of its CUDA_VISIBLE_DEVICES: what it counts as its
-    device 0 comes first."""
-    active_thread_percentage: float | None = None
-    """A cap on the share of multiprocessors, not a reservation; can only lower what the server gives."""
-
-    def __post_init__(self) -> None:
-        percentage = self.active_thread_percentage
-        if percentage is not None and not 0 < percentage <= 100:
+    memory: of every device that the client sees, in the order of its CUDA_VISIBLE_DEVICES: what it counts as
+    its device 0 comes first. active_thread_percentage: a cap on the share of multiprocessors, not a
+    reservation; can only lower what the server gives.
+    """
+    environment = {PIPE_DIRECTORY: str(check_directory(pipe_directory))}
+    percentage = active_thread_percentage
+    if percentage is not None:
+        if not 0 < percentage <= 100:
             raise ValueError(
                 f"active_thread_percentage must be in (0, 100], got {percentage}; MPS ignores others"
             )
-        uuids = [limit.device_uuid for limit in self.memory]
-        if len(set(uuids)) < len(uuids):
-            raise ValueError(f"two memory limits for one device: {', '.join(sorted(uuids))}")
-
-
-def client_environment(pipe_directory: PurePosixPath, limits: ClientLimits) -> dict[str, str]:
-    """The variables of a client. They do not prove that it attached: ask the daemon for its clients."""
-    environment = {PIPE_DIRECTORY: str(check_directory(pipe_directory))}
-    if limits.active_thread_percentage is not None:
-        environment[ACTIVE_THREAD_PERCENTAGE] = percentage_text(limits.active_thread_percentage)
-    if limits.memory:
+        environment[ACTIVE_THREAD_PERCENTAGE] = percentage_text(percentage)
+    uuids = [limit.device_uuid for limit in memory]
+    if len(set(uuids)) < len(uuids):
+        raise ValueError(f"two memory limits for one device: {', '.join(sorted(uuids))}")
+    if memory:
         environment[PINNED_DEVICE_MEM_LIMIT] = ",".join(
-            f"{number}={limit_mib}M" for number, limit_mib in sorted(_limits_by_number(limits.memory).items())
+            f"{number}={limit_mib}M" for number, limit_mib in sorted(_limits_by_number(memory).items())
         )
     return environment
 
@@ -126,10 +122,6 @@ DEVICE_NAME_BYTES = 4
 """Hashed to 8 hexadecimal digits: enough to tell a host's devices apart, and short."""
 
 
-class PathTooLong(ValueError):
-    """A pipe directory that the control daemon could not open its socket in."""
-
-
 def device_name(device_uuid: str) -> str:
     """A short, stable folder name for a device. The full UUID would take nearly half of the room."""
     return hashlib.blake2s(device_uuid.encode(), digest_size=DEVICE_NAME_BYTES).hexdigest()
@@ -151,14 +143,15 @@ def log_directory(state: PurePosixPath, device_uuid: str) -> PurePosixPath:
 
 
 def check_directory(directory: PurePosixPath) -> PurePosixPath:
-    """Returns the same directory, or raises an error that says what to change."""
+    """Returns the same directory, or raises a ValueError that says what to change: the control daemon could
+    not open its socket there."""
     if not directory.is_absolute():
         raise ValueError(
             f"{directory}: the MPS pipe directory must be absolute; daemon and jobs start elsewhere"
         )
     length = len(bytes(directory))
     if length > PIPE_DIRECTORY_BYTES_MAX:
-        raise PathTooLong(
+        raise ValueError(
             f"{directory}: {length} bytes, and MPS takes at most {PIPE_DIRECTORY_BYTES_MAX}; "
             "set mps.runtime_dir to a shorter folder"
         )

@@ -9,7 +9,7 @@ is the documentation; a test walks every cell.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from enum import Enum
 
 SILENT_MAX = 2
@@ -37,62 +37,19 @@ class Remedy(Enum):
     REFUSE = "leave it alone, and no sharing here"
 
 
-TABLE: dict[tuple[DaemonCondition, bool], Remedy] = {
-    # (condition, jobs run on its devices)
-    (DaemonCondition.STRANGER, False): Remedy.REFUSE,
-    (DaemonCondition.STRANGER, True): Remedy.REFUSE,
-    (DaemonCondition.ABSENT, False): Remedy.START,
-    (DaemonCondition.ABSENT, True): Remedy.START,  # New clients need one; the old ones keep their server.
-    (DaemonCondition.DOUBLED, False): Remedy.REPLACE,
-    (DaemonCondition.DOUBLED, True): Remedy.WAIT,
-    (DaemonCondition.DISPLACED, False): Remedy.REPLACE,
-    (DaemonCondition.DISPLACED, True): Remedy.WAIT,
-    (DaemonCondition.WEDGED, False): Remedy.REPLACE,
-    (DaemonCondition.WEDGED, True): Remedy.WAIT,
-    (DaemonCondition.OUTDATED, False): Remedy.REPLACE,
-    (DaemonCondition.OUTDATED, True): Remedy.WAIT,
-    (DaemonCondition.OTHER_DEVICES, False): Remedy.REPLACE,
-    (DaemonCondition.OTHER_DEVICES, True): Remedy.SERVE_THOSE,
-    (DaemonCondition.HEALTHY, False): Remedy.NOTHING,
-    (DaemonCondition.HEALTHY, True): Remedy.NOTHING,
+TABLE: dict[DaemonCondition, tuple[Remedy, Remedy]] = {
+    # While no jobs run on its devices, and while some do.
+    DaemonCondition.STRANGER: (Remedy.REFUSE, Remedy.REFUSE),
+    DaemonCondition.ABSENT: (Remedy.START, Remedy.START),  # New clients need one; old ones keep their server.
+    DaemonCondition.DOUBLED: (Remedy.REPLACE, Remedy.WAIT),
+    DaemonCondition.DISPLACED: (Remedy.REPLACE, Remedy.WAIT),
+    DaemonCondition.WEDGED: (Remedy.REPLACE, Remedy.WAIT),
+    DaemonCondition.OUTDATED: (Remedy.REPLACE, Remedy.WAIT),
+    DaemonCondition.OTHER_DEVICES: (Remedy.REPLACE, Remedy.SERVE_THOSE),
+    DaemonCondition.HEALTHY: (Remedy.NOTHING, Remedy.NOTHING),
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
-    """What the owner sees of one daemon."""
-
-    stranger: bool = False
-    """A live daemon names this pipe directory and does not carry our mark."""
-    ours: int = 0
-    """Live daemons that carry our mark and name this pipe directory."""
-    in_place: bool = True
-    """The control socket that it made is the one in the directory."""
-    silent: int = 0
-    """Questions in a row without an answer in time."""
-    outdated: bool = False
-    """It has not the driver, or the memory limits, that a daemon has which is started now."""
-    other_devices: bool = False
-    """Its list of devices is not that of a daemon which is started now; the order counts."""
-
-
-def condition(sight: Sight) -> DaemonCondition:
-    if sight.stranger:
-        return DaemonCondition.STRANGER
-    if not sight.ours:
-        return DaemonCondition.ABSENT
-    if sight.ours > 1:
-        return DaemonCondition.DOUBLED
-    if not sight.in_place:
-        return DaemonCondition.DISPLACED
-    if sight.silent >= SILENT_MAX:
-        return DaemonCondition.WEDGED
-    if sight.outdated:
-        return DaemonCondition.OUTDATED
-    if sight.other_devices:
-        return DaemonCondition.OTHER_DEVICES
-    return DaemonCondition.HEALTHY
-
-
-def remedy(sight: Sight, *, in_use: bool) -> Remedy:
-    return TABLE[condition(sight), in_use]
+def condition(applies: Mapping[DaemonCondition, bool]) -> DaemonCondition:
+    """The first that applies; one that is not given does not."""
+    return next((each for each in DaemonCondition if applies.get(each)), DaemonCondition.HEALTHY)

@@ -17,7 +17,7 @@ import os
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
@@ -80,10 +80,8 @@ class Ownership:
 
     def keep(self, **changes: Any) -> None:
         """Write the changed record durably; the caller acts on it only afterwards."""
-        now = {name: getattr(self.record, name) for name in ("daemon", "socket")}
-        self.record = OwnershipRecord(
-            owner=self._owner, holder=f"pid {os.getpid()} of uid {os.getuid()}", **{**now, **changes}
-        )
+        holder = f"pid {os.getpid()} of uid {os.getuid()}"
+        self.record = replace(self.record, owner=self._owner, holder=holder, **changes)
         data = json.dumps({"version": RECORD_VERSION, **asdict(self.record)}).encode()
         os.pwrite(self._file, data, 0)
         os.ftruncate(self._file, len(data))
@@ -98,8 +96,7 @@ class Ownership:
             told = json.loads(os.pread(self._file, _BYTES_MAX, 0))
             if told["version"] > RECORD_VERSION:
                 return OwnershipRecord()
-            daemon = told["daemon"]
-            socket = told["socket"]
+            daemon, socket = told["daemon"], told["socket"]
             return OwnershipRecord(
                 owner=str(told["owner"]),
                 holder=str(told["holder"]),
@@ -170,10 +167,10 @@ def start(spec: Spec) -> tuple[FoundProcess, str]:
         raise NotStarted(f"{spec.program} -d did not come back within {START_S:.0f} s") from None
     except OSError as error:
         raise NotStarted(f"cannot run {spec.program}: {error.strerror}") from None
-    said = " / ".join((done.output + done.errors).split("\n")).strip(" /")[:300]
+    said = " / ".join((done.stdout + done.stderr).split("\n")).strip(" /")[:300]
     ours = [found for found in daemons_at(spec, look_around()) if found.owner == spec.owner]
     if not ours:
-        why = said or last_lines(spec.log_directory) or f"exit status {done.status}, and no output"
+        why = said or last_lines(spec.log_directory) or f"exit status {done.returncode}, and no output"
         raise NotStarted(f"the MPS daemon of {spec.pipe_directory} did not start: {why}")
     return ours[0], "; ".join(part for part in (warning, said) if part)
 

@@ -11,7 +11,7 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,12 +135,7 @@ def lock_holders(file: int) -> str:
 
 def names_inside(pid: int) -> tuple[int, ...]:
     """The pids that a process has in its namespaces, outermost (ours) first."""
-    try:
-        lines = (_PROC / str(pid) / "status").read_text(errors="replace").splitlines()
-    except OSError:
-        return (pid,)
-    inner = next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])
-    return tuple(dict.fromkeys((pid, *map(int, inner))))
+    return tuple(dict.fromkeys((pid, *_status(pid, "NSpid"))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +150,8 @@ def look_around() -> Running:
     """Reads the arguments of every process of this machine: not to be done all the time."""
     daemons: list[FoundProcess] = []
     servers: list[FoundProcess] = []
-    for pid in _pids():
-        arguments = _arguments(pid)
+    for pid in map(int, filter(str.isdigit, os.listdir(_PROC))):
+        arguments = (_read(pid, "cmdline") or b"").decode(errors="replace").split("\0")  # Open to everybody.
         if _is(arguments, CONTROL, AS_DAEMON):  # Front ends have the same name, and neither.
             daemons += _find_process(pid)
         elif _is(arguments, SERVER, ()):
@@ -166,26 +161,15 @@ def look_around() -> Running:
 
 def environment_of(pid: int) -> dict[str, str] | None:
     """The environment as it was when the process started; None: gone, or not ours to read."""
-    try:
-        data = (_PROC / str(pid) / "environ").read_bytes()
-    except OSError:
+    if (data := _read(pid, "environ")) is None:
         return None
     pairs = (entry.partition(b"=") for entry in data.split(b"\0") if b"=" in entry)
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramEnd:
-    """How a program ended."""
-
-    status: int
-    output: str
-    errors: str
-
-
 def run(
     command: Sequence[str], environment: Mapping[str, str], *, text: str = "", timeout_s: float
-) -> ProgramEnd:
+) -> subprocess.CompletedProcess[str]:
     """Run a program and read what it says; it is killed when the time is over.
 
     Returns in time even where the kernel does not let go of it; such a process is reaped later. It
@@ -207,35 +191,30 @@ def run(
     )
     try:
         output, errors = process.communicate(text, max(0.05, timeout_s))
-        return ProgramEnd(status=process.returncode, output=output, errors=errors)
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)
     except subprocess.TimeoutExpired:
         process.kill()
         with suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=_KILLED_S)
         raise TimeoutError(f"{command[0]} did not end within {timeout_s:.1f} s") from None
     finally:
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream is not None:
-                with suppress(OSError):
-                    stream.close()
+        for stream in filter(None, (process.stdin, process.stdout, process.stderr)):
+            with suppress(OSError):
+                stream.close()
 
 
 def _find_process(pid: int) -> list[FoundProcess]:
     """The process with what is known of it, or nothing where it has ended since."""
-    identity = identity_of(pid)
-    readable = environment_of(pid)
+    readable, identity = environment_of(pid), identity_of(pid)
     environment = readable or {}
-    try:
-        # Not the owner of /proc/PID, which is root for any process that wants that.
-        lines = (_PROC / str(pid) / "status").read_text(errors="replace").split("\n")
-    except OSError:
-        return []
-    if identity is None:
+    # Not the owner of /proc/PID, which is root for any process that wants that.
+    uids = _status(pid, "Uid")
+    if identity is None or not uids:
         return []
     return [
         FoundProcess(
             identity=identity,
-            uid=next(int(line.split("\t")[1]) for line in lines if line.startswith("Uid:\t")),
+            uid=uids[0],
             pipe_directory=None if readable is None else environment.get(PIPE_DIRECTORY, ""),
             owner=environment.get(OWNER_MARK, ""),
             devices=tuple(filter(None, environment.get(VISIBLE_DEVICES, "").split(","))),
@@ -244,12 +223,20 @@ def _find_process(pid: int) -> list[FoundProcess]:
     ]
 
 
-def _arguments(pid: int) -> list[str]:
-    """Every user may read them."""
+def _read(pid: int, name: str) -> bytes | None:
+    """A file of /proc/PID; None: the process is gone, or the file is not ours to read."""
     try:
-        return (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        return (_PROC / str(pid) / name).read_bytes()
     except OSError:
-        return []
+        return None
+
+
+def _status(pid: int, name: str) -> list[int]:
+    """The numbers of a line of /proc/PID/status; empty where there is none. Lines end with a line feed alone:
+    a process may name itself with any other byte."""
+    lines = (_read(pid, "status") or b"").split(b"\n")
+    found = (line.split()[1:] for line in lines if line.startswith(f"{name}:\t".encode()))
+    return [int(each) for each in next(found, [])]
 
 
 def _is(arguments: Sequence[str], program: str, one_of: tuple[str, ...]) -> bool:
@@ -262,12 +249,7 @@ def _is(arguments: Sequence[str], program: str, one_of: tuple[str, ...]) -> bool
 
 def _stat(pid: int) -> list[str] | None:
     """The fields of /proc/PID/stat behind the name, which may hold spaces and parentheses."""
-    try:
-        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
+    if (data := _read(pid, "stat")) is None:
         return None
+    text = data.decode(errors="replace")
     return text[text.rfind(")") + 2 :].split()
-
-
-def _pids() -> Iterator[int]:
-    return (int(name) for name in os.listdir(_PROC) if name.isdigit())

@@ -51,25 +51,23 @@ class ServerTrial:
         """The end of this server is our doing, and says nothing of the next."""
         self._ended.add(server)
 
-    def look(self, now_s: float, *, in_use: bool) -> None:
+    def look(self, now_s: float, *, in_use: bool) -> str:
         """Read what became of the servers, and start one where none has worked yet: blocks for up to 10 s.
-        `in_use`: jobs are its clients, or are about to be.
-
-        Raises:
-            ChannelError, Incomplete, Rejected: the daemon does not say.
-        """
+        `in_use`: jobs are its clients, or are about to be. Returns `why_not`."""
         exits = self._list_exits()
         for _, pid, status in sorted(exits - self._exits):
             if status != "0" and int(pid) not in self._ended:
                 self._fail(f"its MPS server (pid {pid}) exited with status {status}", now_s)
         self._exits = exits
         if not self.why_not or now_s < self._again_at_s:
-            return
-        self._again_at_s = now_s + self._again_s  # Also where the daemon does not say.
-        self.why_not = self._try(in_use=in_use)
-        if self.why_not:
-            self._fail(self.why_not, now_s)
-            self._exits = self._list_exits()
+            return self.why_not
+        self._again_at_s = now_s + self._again_s
+        with suppress(ChannelError, Incomplete, Rejected):  # The daemon does not say: it is as it was.
+            self.why_not = self._try(in_use=in_use)
+            if self.why_not:
+                self._fail(self.why_not, now_s)
+                self._exits = self._list_exits()
+        return self.why_not
 
     def _fail(self, why: str, now_s: float) -> None:
         lines = log_end(self._spec.log_directory, LOG_NAMES[1]).splitlines()

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
 from cotenant.mps import process
-from cotenant.mps.answers import Incomplete, Rejected, TerminationReply
+from cotenant.mps.answers import Incomplete, Rejected
 from cotenant.mps.channel import (
     ChannelError,
     ControlChannel,
@@ -73,10 +73,10 @@ def terminate(
             if seat is None:
                 outcome[pid] = GONE
                 continue
-            answer = terminate_client(channel(), *seat)
-            outcome[pid] = REFUSED if answer is TerminationReply.REFUSED else UNCLEAR
-            if answer is not TerminationReply.REFUSED:
+            if terminate_client(channel(), *seat):
                 told[pid] = seat
+            else:
+                outcome[pid] = REFUSED
         while told and clock() < deadline_s:
             now = _clients(channel)
             for pid in [pid for pid, seat in told.items() if now.get(seat[1]) != seat]:

@@ -130,15 +130,11 @@ class GpuWatch:
         device's condition has changed; `look_around` gives the agent's configuration and its running
         attempts."""
         self._post, self._changed, self._look_around, self._log = post, changed, look_around, log
-        for uuid in self.health.uuids:
-            watcher = GpuWatcher(
-                uuid,
-                self._command,
-                timing=self._timing,
-                heard=self._heard,
-                unanswered=self._note_silence,
-            )
-            self._watchers.append(watcher)
+        timing, heard, unanswered = self._timing, self._heard, self._note_silence
+        self._watchers = [
+            GpuWatcher(uuid, self._command, timing=timing, heard=heard, unanswered=unanswered)
+            for uuid in self.health.uuids
+        ]
         self.cuda.start(self._untried)
 
     def _command(self, uuid: str) -> list[str]:

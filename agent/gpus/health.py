@@ -160,8 +160,7 @@ class Health:
 
     def dealt_with(self, seen: XidSeen) -> None:
         """All consequences of an Xid were reported: no need to read it again."""
-        gpu = self.gpus.get(seen.uuid)
-        if gpu is not None:
+        for gpu in self._known([seen.uuid]):
             self._keep(gpu, record=_newest(gpu.past.record, seen.record))
 
     def note_fault(self, fault: GpuFault, now_s: float) -> None:

@@ -28,8 +28,6 @@ from cotenant.agent.gpus import mps_rules
 from cotenant.agent.gpus.gpu_watch import TAKEN
 from cotenant.agent.gpus.mps_rules import FaultReach, Setup, mark_shared, number_devices
 from cotenant.agent.gpus.mps_watch import (
-    AttachedClient,
-    FoundClient,
     GpuUse,
     MpsWatch,
     MpsWatchReport,
@@ -43,7 +41,6 @@ from cotenant.controller.system import paths
 from cotenant.controller.system.sections import MpsSettings
 from cotenant.mps import detection
 from cotenant.mps.environment import daemons_folder
-from cotenant.mps.ownership import Spec
 from cotenant.mps.process import CONTROL
 from cotenant.mps.servers import IN_FAULT
 from cotenant.mps.sweep import sweep
@@ -98,12 +95,7 @@ def prepare(
         needed = {spec.pipe_directory for spec in setup.specs}
         swept = sweep(daemons_folder(runtime), owner, needed, host.control_path or CONTROL)
     plain = _uuids(devices, [order for order in left if not _is_served(order, setup)])
-    facts = GpuUse(
-        usable=usable_gpus(devices),
-        clients=clients_in(devices, left),
-        of_users=_specs_of_users(left, setup),
-    )
-    seen = watch.look(facts)
+    seen = watch.look(_use_of(devices, left, setup))
     return Mps(
         setup=setup,
         watch=watch,
@@ -115,10 +107,6 @@ def prepare(
             *seen.said,
         ),
     )
-
-
-def _words(host: detection.DetectedHost, setup: Setup) -> tuple[str, ...]:
-    return f"MPS: {detection.verdict(host).reason}", setup.reason
 
 
 def usable_gpus(devices: Sequence[Device]) -> frozenset[str]:
@@ -200,8 +188,8 @@ class MpsEdge:
             self._log(line)
         self._tell_faults(seen, facts)
         self._tell_devices(seen)
-        for key, found in seen.attachments.items():
-            self._tell_attachment(key, found)
+        for key, processes in seen.attachments.items():
+            self._tell_attachment(key, processes)
 
     def serves(self, order: Order) -> bool:
         """Whether the daemon that its processes are told to use runs, as far as that is known; that of a user
@@ -227,19 +215,14 @@ class MpsEdge:
         self._orders = {key: order for key, order in self._orders.items() if key in running}
         self._looks = {key: looks for key, looks in self._looks.items() if key in running}
         self._proven &= running.keys()
-        devices = self._devices
-        waiting = [
-            client
-            for key, attempt in running.items()
-            if attempt.first_step and key not in self._proven and (client := self._client(key)) is not None
-        ]
-        orders = [order for key in running if (order := self._order(key)) is not None]
-        return GpuUse(
-            usable=usable_gpus(devices),
-            clients=clients_in(devices, orders),
-            of_users=_specs_of_users(orders, self._setup),
-            unproven=tuple(waiting),
+        orders = {key: order for key in running if (order := self._order(key)) is not None}
+        waiting = (
+            client_of(order, str(job_socket(self._folder(*key))))
+            for key, order in orders.items()
+            if running[key].first_step and key not in self._proven
         )
+        use = _use_of(self._state.found_devices, tuple(orders.values()), self._setup)
+        return msgspec.structs.replace(use, unproven=tuple(filter(None, waiting)))
 
     def _plain(self) -> frozenset[str]:
         """Devices with jobs on them that were not told to be clients of the daemons that serve them now."""
@@ -249,11 +232,7 @@ class MpsEdge:
             if (order := self._order(attempt.key)) is None or not _is_served(order, self._setup)
             for device in attempt.devices
         }
-        return _select_devices(self._devices, used)
-
-    def _client(self, key: AttemptKey) -> AttachedClient | None:
-        order = self._order(key)
-        return None if order is None else client_of(order, str(job_socket(self._folder(*key))))
+        return _select_devices(self._state.found_devices, used)
 
     def _order(self, key: AttemptKey) -> Order | None:
         """Returns the order of an attempt. None: the order is not written yet, or cannot be read."""
@@ -264,33 +243,31 @@ class MpsEdge:
                     self._orders[key] = order
         return self._orders.get(key)
 
-    @property
-    def _devices(self) -> tuple[Device, ...]:
-        return self._state.found_devices
-
     # --- What was seen -----------------------------------------------------------------------------
 
     def _tell_faults(self, seen: MpsWatchReport, facts: GpuUse) -> None:
         for pipe, daemon in seen.daemons.items():
-            gone = _all_of(facts.clients.get(pipe, ()))
+            gone = tuple(sorted(frozenset().union(*facts.clients.get(pipe, ()))))
             for why in daemon.losses:
                 self._post(GpuFault(uuids=gone, why=why, one_server=True))
         in_fault = [pipe for pipe, daemon in seen.daemons.items() if daemon.in_fault]
         faulted = self._state.list_faulted()
-        known = _select_devices(self._devices, {device for each in faulted for device in each.devices})
+        known = _select_devices(
+            self._state.found_devices, {device for each in faulted for device in each.devices}
+        )
         for group in self._reach.look(in_fault, facts.clients, known, decide=facts.ask):
             by_xid = tuple(
                 each.key
                 for each in faulted
                 if each.fault is not None
                 and each.fault.is_by_xid
-                and not group.isdisjoint(_select_devices(self._devices, {*each.devices}))
+                and not group.isdisjoint(_select_devices(self._state.found_devices, {*each.devices}))
             )  # They already know what they did, or who did it to them.
             uuids = tuple(sorted(group))
             self._post(GpuFault(uuids=uuids, why=IN_FAULT, culprits=by_xid, spared=by_xid, one_server=True))
 
     def _tell_devices(self, seen: MpsWatchReport) -> None:
-        before = self._devices
+        before = self._state.found_devices
         after = mark_shared(before, self._setup, seen.why_not, plain=self._plain())
         if after == before:
             return
@@ -299,16 +276,16 @@ class MpsEdge:
                 self._log(f"{new.device_id}: {sharing_in_words(new)}")
         self._post(DevicesChanged(devices=after))
 
-    def _tell_attachment(self, key: AttemptKey, found: FoundClient) -> None:
+    def _tell_attachment(self, key: AttemptKey, processes: int | None) -> None:
         self._looks[key] = self._looks.get(key, 0) + 1
-        said = verdict(self._looks[key], found.attachment)
+        said = verdict(self._looks[key], processes)
         if said is None:
             return
         self._proven.add(key)
         if said:
             self._post(TroubleNoticed(job_id=key[0], attempt=key[1], what=said))
-        if found.processes > 1:
-            self._post(ClientsCounted(job_id=key[0], attempt=key[1], processes=found.processes))
+        if processes is not None and processes > 1:
+            self._post(ClientsCounted(job_id=key[0], attempt=key[1], processes=processes))
 
 
 def clients_in(devices: Sequence[Device], orders: Sequence[Order]) -> dict[str, tuple[frozenset[str], ...]]:
@@ -321,14 +298,11 @@ def clients_in(devices: Sequence[Device], orders: Sequence[Order]) -> dict[str, 
     return found
 
 
-def _all_of(groups: Sequence[frozenset[str]]) -> tuple[str, ...]:
-    return tuple(sorted(frozenset().union(*groups)))
-
-
-def _specs_of_users(orders: Sequence[Order], setup: Setup) -> tuple[Spec, ...]:
-    """Returns the daemons of the users who have clients here, in a fixed order."""
+def _use_of(devices: Sequence[Device], orders: Sequence[Order], setup: Setup) -> GpuUse:
+    """What these orders use, with the daemons of the users who have clients here in a fixed order."""
     uids = sorted({order.launch.uid for order in orders if order.mps})
-    return tuple(spec for uid in uids if (spec := setup.spec_of_user(uid)) is not None)
+    of_users = tuple(filter(None, map(setup.spec_of_user, uids)))
+    return GpuUse(usable=usable_gpus(devices), clients=clients_in(devices, orders), of_users=of_users)
 
 
 def _is_served(order: Order, setup: Setup) -> bool:

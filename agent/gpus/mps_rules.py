@@ -90,52 +90,41 @@ def plan(
     known = {gpu.uuid: gpu for gpu in gpus}
     cuda = [device for device in devices if device.kind == "cuda"]
     why_not = {device.local: device.sharing_note for device in cuda if device.sharing_note}
-    each_user_has_one = settings.mode != "per-device" and not one_uid
+    is_per_host = settings.mode != "per-device"
     for device in cuda:
         if device.sharing_note:
             continue
-        facts = _facts(device.local, known.get(device.local))
+        facts = known.get(device.local) or GpuFacts(index=0, uuid=device.local)
         found = detection.verdict(host, facts)
         if not found.usable:
             why_not[device.local] = found.reason
-        elif each_user_has_one and facts.compute_mode == COMPUTE_EXCLUSIVE_PROCESS:
+        elif is_per_host and not one_uid and facts.compute_mode == COMPUTE_EXCLUSIVE_PROCESS:
             why_not[device.local] = EXCLUSIVE
     usable = [device.local for device in cuda if device.local not in why_not]
-    choice = choose(settings.mode, usable, one_uid=one_uid)
-    for uuid in usable if not choice.groups else ():
-        why_not[uuid] = choice.reason
+    groups, reason = choose(settings.mode, usable, one_uid=one_uid)
+    why_not |= {} if groups else dict.fromkeys(usable, reason)
 
     def spec(group: tuple[str, ...]) -> Spec:
-        name = host_daemon(host.uid, one_uid=one_uid) if choice.per_host else group[0]
+        name = host_daemon(host.uid, one_uid=one_uid) if is_per_host else group[0]
         return Spec(
             pipe_directory=pipe_directory(host.runtime, name),
             log_directory=log_directory(PurePosixPath(logs), name),
             devices=group,
             owner=owner,
-            client_uid=host.uid if choice.per_host and not one_uid else None,
+            client_uid=host.uid if is_per_host and not one_uid else None,
             percentage=settings.active_thread_percentage,
             driver=host.driver,
             program=host.control_path or CONTROL,
         )
 
     return Setup(
-        runtime=str(host.runtime) if choice.groups else "",
-        host_devices=choice.groups[0] if choice.per_host else (),
+        runtime=str(host.runtime) if groups else "",
+        host_devices=groups[0] if groups and is_per_host else (),
         one_uid=one_uid,
-        specs=tuple(map(spec, choice.groups)),
+        specs=tuple(map(spec, groups)),
         why_not=why_not,
         tenants={device.local: device.max_tenants for device in cuda},
-        reason=choice.reason if cuda else "",
-    )
-
-
-def _facts(uuid: str, gpu: GpuFacts | None) -> detection.DetectedDevice:
-    """Returns what NVML said of a device; what it did not say is unknown, and never taken for good."""
-    return detection.DetectedDevice(
-        uuid=uuid,
-        compute_capability=None if gpu is None else gpu.capability,
-        compute_mode=None if gpu is None else gpu.compute_mode,
-        mig_enabled=None if gpu is None else gpu.mig,
+        reason=reason if cuda else "",
     )
 
 

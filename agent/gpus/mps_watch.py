@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from enum import Enum
 from pathlib import PurePosixPath
 from queue import SimpleQueue
 from typing import TypeVar
@@ -39,14 +38,13 @@ from cotenant.mps.servers import DaemonStatus
 LOOKS_MAX = 5
 """After this many looks the verdict is final."""
 NOT_SERVED = "its MPS daemon was started without it, and is started anew when no job uses it"
+ELSEWHERE = (
+    "MPS: it was told to attach to the MPS daemon of its device and did not, so it time-slices with whoever "
+    "shares the device, without the limits of a client"
+)
+UNKNOWN = "MPS: whether it attached to the MPS daemon of its device could not be found out"
 QUIT_S = 5.0
 AROUND_EVERY_S = 10.0
-
-
-class Attachment(Enum):
-    ATTACHED = "attached"
-    ELSEWHERE = "a daemon that it was told to use does not have it as a client"
-    UNKNOWN = "a daemon that it was told to use could not be asked"
 
 
 class AttachedClient(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,14 +56,6 @@ class AttachedClient(msgspec.Struct, frozen=True, kw_only=True):
     pipe_directories: tuple[str, ...]
     workers: int = 1
     """How many of its workers each of these daemons serves."""
-
-
-class FoundClient(msgspec.Struct, frozen=True, kw_only=True):
-    """What the daemons said of an attempt."""
-
-    attachment: Attachment
-    processes: int = 0
-    """With how many processes a worker is a client (the most that a daemon says); 0: not attached."""
 
 
 def client_of(order: Order, socket: str) -> AttachedClient | None:
@@ -82,29 +72,25 @@ def client_of(order: Order, socket: str) -> AttachedClient | None:
     )
 
 
-def look_for(client: AttachedClient, program: str = CONTROL) -> FoundClient:
-    """Asks each daemon of a client whether it is attached; blocks for a few questions' time."""
+def look_for(client: AttachedClient, program: str = CONTROL) -> int | None:
+    """Asks each daemon of a client with how many processes a worker is attached, and returns the most that
+    one says; 0: one does not have it as a client; None: one could not be asked. Blocks for a few questions'
+    time."""
     try:
         listed = [_sockets(directory, program)[client.socket] for directory in client.pipe_directories]
     except (ChannelError, Incomplete, Rejected):
-        return FoundClient(attachment=Attachment.UNKNOWN)
-    if not all(listed):
-        return FoundClient(attachment=Attachment.ELSEWHERE)
-    return FoundClient(attachment=Attachment.ATTACHED, processes=math.ceil(max(listed) / client.workers))
+        return None
+    return math.ceil(max(listed) / client.workers) if all(listed) else 0
 
 
-def verdict(looks: int, seen: Attachment) -> str | None:
-    """The note for the user after so many looks; empty: it is attached; None: look again."""
-    if seen is Attachment.ATTACHED:
+def verdict(looks: int, processes: int | None) -> str | None:
+    """The note for the user after so many looks, by what the last found; empty: it is attached; None: look
+    again."""
+    if processes:
         return ""
     if looks < LOOKS_MAX:
         return None
-    if seen is Attachment.ELSEWHERE:
-        return (
-            "MPS: it was told to attach to the MPS daemon of its device and did not, so it time-slices with "
-            "whoever shares the device, without the limits of a client"
-        )
-    return "MPS: whether it attached to the MPS daemon of its device could not be found out"
+    return UNKNOWN if processes is None else ELSEWHERE
 
 
 def _sockets(pipe_directory: str, program: str) -> Counter[str]:
@@ -142,7 +128,8 @@ class MpsWatchReport(msgspec.Struct, frozen=True, kw_only=True):
     daemons: Mapping[str, DaemonStatus] = {}
     """By pipe directory."""
     said: tuple[str, ...] = ()
-    attachments: Mapping[AttemptKey, FoundClient] = {}
+    attachments: Mapping[AttemptKey, int | None] = {}
+    """As `look_for` has found them."""
 
     @property
     def serving(self) -> dict[str, tuple[str, ...]]:

@@ -324,7 +324,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
         watch.run(options.period_s)
     except NvmlError as error:
-        say(ProbeFailed(code=error.code, problem=str(error)))
+        say(ProbeFailed(problem=str(error)))
         return 1
     except (BrokenPipeError, KeyboardInterrupt):  # The reader has gone.
         pass

@@ -66,7 +66,6 @@ class Began(WatchLine, frozen=True, kw_only=True, tag="began"):
 class ProbeFailed(WatchLine, frozen=True, kw_only=True, tag="failed"):
     """NVML as a whole does not work; the watcher ends."""
 
-    code: int
     problem: str
 
 

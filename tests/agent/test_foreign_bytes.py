@@ -197,7 +197,7 @@ KINDS: dict[str, Kind] = {
         in_file("gpu.owner", mps_record_in),
     ),
     "a watcher's line": Kind(
-        msgspec.json.encode(ProbeFailed(code=9, problem="not loaded")),
+        msgspec.json.encode(ProbeFailed(problem="not loaded")),
         lambda data, _: WatchLineCodec.decode(data),
         (BadMessage,),
     ),

@@ -9,22 +9,23 @@ from typing import Any
 
 import pytest
 
+from cotenant.mps.answers import control_version
 from cotenant.mps.detection import (
     CONTROL,
-    DetectedDevice,
     DetectedHost,
-    ask_version,
     look,
     verdict,
+    version_line,
 )
+from cotenant.profiler.driver.facts import GpuFacts
 from tests.mps.conftest import host
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
-HOPPER = DetectedDevice(uuid=UUID, compute_capability=(9, 0), compute_mode=0, mig_enabled=False)
+HOPPER = GpuFacts(index=0, uuid=UUID, capability=(9, 0), compute_mode=0, mig=False)
 
 
-def device(**changes: Any) -> DetectedDevice:
-    return DetectedDevice(**{"uuid": UUID, "compute_capability": (9, 0), **changes})
+def device(**changes: Any) -> GpuFacts:
+    return GpuFacts(**{"index": 0, "uuid": UUID, "capability": (9, 0), **changes})
 
 
 def test_a_hopper_with_a_driver_is_fine() -> None:
@@ -43,16 +44,16 @@ NO = {
     "a 32-bit machine": (host(machine="armv7l"), HOPPER, "on armv7l"),
     "no driver": (host(control_path=None, version=None), HOPPER, "is not on PATH"),
     "no place for the daemon": (host(runtime_writable=False), HOPPER, "not writable for user 1000"),
-    "an unknown device": (host(), device(compute_capability=None), "unknown"),
-    "a device before Volta": (host(), device(compute_capability=(6, 1)), "6.1, and client limits need 7.0"),
-    "MIG": (host(), device(mig_enabled=True), "split by MIG"),
+    "an unknown device": (host(), device(capability=None), "unknown"),
+    "a device before Volta": (host(), device(capability=(6, 1)), "6.1, and client limits need 7.0"),
+    "MIG": (host(), device(mig=True), "split by MIG"),
     "a prohibited device": (host(), device(compute_mode=2), "PROHIBITED"),
     "a runtime folder that is too deep": (host(runtime=PurePosixPath("/" + "x" * 80)), HOPPER, "at most 87"),
 }
 
 
 @pytest.mark.parametrize(("where", "what", "reason"), NO.values(), ids=NO.keys())
-def test_a_no_says_why(where: DetectedHost, what: DetectedDevice, reason: str) -> None:
+def test_a_no_says_why(where: DetectedHost, what: GpuFacts, reason: str) -> None:
     found = verdict(where, what)
     assert not found.usable
     assert reason in found.reason
@@ -88,25 +89,25 @@ def test_looking_where_there_is_none(tmp_path: Path) -> None:
 
 def test_an_old_program_says_no_version(tmp_path: Path) -> None:
     path = control(tmp_path, 'echo "Cannot find MPS control daemon process" >&2; exit 1')
-    assert ask_version(path) is None
+    assert control_version(version_line(path)) is None
 
 
 def test_a_program_that_does_not_start_says_no_version(tmp_path: Path) -> None:
     broken = tmp_path / CONTROL
     broken.write_bytes(b"\x7fELF")
     broken.chmod(0o700)
-    assert ask_version(str(broken)) is None
+    assert version_line(str(broken)) == ""
 
 
 def test_a_wedged_program_is_given_up(tmp_path: Path) -> None:
     """`exec`, so that the process that is ended is the one that hangs."""
-    assert ask_version(control(tmp_path, "exec sleep 30"), timeout_s=0.05) is None
+    assert version_line(control(tmp_path, "exec sleep 30"), timeout_s=0.05) == ""
 
 
 def test_the_question_never_reaches_a_live_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/run/someone-elses-daemon")
     seen = tmp_path / "seen"
-    ask_version(control(tmp_path, f'printf %s "$CUDA_MPS_PIPE_DIRECTORY" > {seen}'))
+    version_line(control(tmp_path, f'printf %s "$CUDA_MPS_PIPE_DIRECTORY" > {seen}'))
     assert seen.read_text() not in ("", "/run/someone-elses-daemon")
     assert not Path(seen.read_text()).exists(), "and its folder is gone afterwards"
 

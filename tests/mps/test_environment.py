@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.mps.environment import (
-    ClientLimits,
     MemoryLimit,
-    PathTooLong,
     client_environment,
     drop_mps_variables,
     percentage_text,
@@ -24,18 +22,15 @@ OTHER = "GPU-66666666-2222-3333-4444-555555555555"
 
 
 def test_without_limits_only_the_pipe_directory_is_set() -> None:
-    assert client_environment(PIPE, ClientLimits()) == {"CUDA_MPS_PIPE_DIRECTORY": str(PIPE)}
+    assert client_environment(PIPE) == {"CUDA_MPS_PIPE_DIRECTORY": str(PIPE)}
 
 
 def test_all_limits() -> None:
-    limits = ClientLimits(
-        memory=(
-            MemoryLimit(device_uuid=UUID, limit_mib=12288),
-            MemoryLimit(device_uuid=OTHER, limit_mib=1500),
-        ),
-        active_thread_percentage=50,
+    memory = (
+        MemoryLimit(device_uuid=UUID, limit_mib=12288),
+        MemoryLimit(device_uuid=OTHER, limit_mib=1500),
     )
-    assert client_environment(PIPE, limits) == {
+    assert client_environment(PIPE, memory, 50) == {
         "CUDA_MPS_PIPE_DIRECTORY": str(PIPE),
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=12288M,1=1500M",
@@ -48,7 +43,7 @@ def test_a_device_that_a_daemon_counts_otherwise_is_limited_under_both_numbers()
             MemoryLimit(device_uuid=uuid, limit_mib=mib, daemon_number=number)
             for uuid, mib, number in zip((UUID, OTHER), (200, 100), numbers, strict=True)
         )
-        return client_environment(PIPE, ClientLimits(memory=memory))["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
+        return client_environment(PIPE, memory)["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
 
     assert limits(2, 7) == "0=200M,1=100M,2=200M,7=100M"
     assert limits(0, 1) == "0=200M,1=100M"
@@ -56,14 +51,14 @@ def test_a_device_that_a_daemon_counts_otherwise_is_limited_under_both_numbers()
 
 
 def test_a_pipe_directory_that_cannot_work_is_refused() -> None:
-    with pytest.raises(PathTooLong):
-        client_environment(PurePosixPath("/" + "x" * 87), ClientLimits())
+    with pytest.raises(ValueError, match="at most 87"):
+        client_environment(PurePosixPath("/" + "x" * 87))
 
 
 @pytest.mark.parametrize("percentage", [0, -1, 100.1, float("nan")])
 def test_percentages_the_daemon_would_ignore_are_refused(percentage: float) -> None:
     with pytest.raises(ValueError, match="active_thread_percentage"):
-        ClientLimits(active_thread_percentage=percentage)
+        client_environment(PIPE, active_thread_percentage=percentage)
 
 
 @pytest.mark.parametrize("device", ["0", "GPU-1", "gpu-" + UUID[4:], UUID + "=", ""])
@@ -80,7 +75,7 @@ def test_a_memory_limit_of_nothing_is_refused() -> None:
 def test_two_limits_for_one_device_are_refused() -> None:
     twice = (MemoryLimit(device_uuid=UUID, limit_mib=1), MemoryLimit(device_uuid=UUID, limit_mib=2))
     with pytest.raises(ValueError, match="two memory limits"):
-        ClientLimits(memory=twice)
+        client_environment(PIPE, twice)
 
 
 def test_the_submitters_mps_variables_are_dropped() -> None:

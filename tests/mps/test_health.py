@@ -5,7 +5,6 @@ the pure half of looking after a daemon: what is wrong, what to do, what happene
 from __future__ import annotations
 
 import contextlib
-import itertools
 
 import pytest
 from hypothesis import given
@@ -15,17 +14,16 @@ from cotenant.mps.answers import (
     Incomplete,
     Rejected,
     ServerState,
-    TerminationReply,
     answer_before_sentinel,
     control_version,
     percentage,
     pids,
     query,
+    refuses_termination,
     server_state,
-    termination,
 )
 from cotenant.mps.detection import Mode, choose
-from cotenant.mps.health import SILENT_MAX, TABLE, DaemonCondition, Remedy, Sight, condition, remedy
+from cotenant.mps.health import TABLE, DaemonCondition, Remedy, condition
 from cotenant.mps.process import MpsProcessIdentity
 from cotenant.mps.servers import DaemonStatus, Server, losses
 
@@ -93,7 +91,7 @@ def test_an_error_is_never_taken_for_a_value(text: str) -> None:
     for parse in (pids, percentage, server_state):
         with pytest.raises(Rejected, match=text.split("(")[0][:20]):
             parse(text + "\n")
-    assert termination(f"{text}\n") is TerminationReply.REFUSED
+    assert refuses_termination(f"{text}\n")
 
 
 @given(st.lists(PIDS, max_size=20))
@@ -130,18 +128,18 @@ def test_the_percentage_is_the_value_in_force() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "outcome"),
+    ("text", "refuses"),
     [
-        ("0", TerminationReply.DONE),
-        ("CUDA_SUCCESS\n", TerminationReply.DONE),
-        ("Server 7 not found\nServer 7 not found\n1\n", TerminationReply.REFUSED),
-        ("1", TerminationReply.REFUSED),
-        ("", TerminationReply.UNCLEAR),
-        ("client is leaving", TerminationReply.UNCLEAR),
+        ("0", False),
+        ("CUDA_SUCCESS\n", False),
+        ("Server 7 not found\nServer 7 not found\n1\n", True),
+        ("1", True),
+        ("", False),
+        ("client is leaving", False),
     ],
 )
-def test_termination(text: str, outcome: TerminationReply) -> None:
-    assert termination(text) is outcome
+def test_a_termination_that_is_refused(text: str, refuses: bool) -> None:
+    assert refuses_termination(text) is refuses
 
 
 @pytest.mark.parametrize(
@@ -163,57 +161,29 @@ def test_no_text_whatsoever_breaks_a_parser(text: str) -> None:
     for parse in (pids, percentage, server_state):
         with contextlib.suppress(Rejected):
             parse(text)
-    assert termination(text) in TerminationReply
+    refuses_termination(text)
     assert control_version(text) is None or "version" in text
 
 
 # --- Daemons ---------------------------------------------------------------------------------------
 
 
-SIGHTS = {
-    DaemonCondition.STRANGER: Sight(stranger=True, ours=1),
-    DaemonCondition.ABSENT: Sight(ours=0),
-    DaemonCondition.DOUBLED: Sight(ours=2),
-    DaemonCondition.DISPLACED: Sight(ours=1, in_place=False),
-    DaemonCondition.WEDGED: Sight(ours=1, silent=SILENT_MAX),
-    DaemonCondition.OUTDATED: Sight(ours=1, outdated=True, other_devices=True),
-    DaemonCondition.OTHER_DEVICES: Sight(ours=1, other_devices=True),
-    DaemonCondition.HEALTHY: Sight(ours=1),
-}
-
-
 def identity(pid: int) -> MpsProcessIdentity:
     return MpsProcessIdentity(pid=pid, start_ticks=1, boot_id="b")
 
 
-def test_every_cell_of_the_table_can_be_reached_and_there_is_no_other() -> None:
-    assert {condition(sight) for sight in SIGHTS.values()} == set(DaemonCondition)
-    assert set(TABLE) == set(itertools.product(DaemonCondition, (False, True)))
-    for wanted, sight in SIGHTS.items():
-        for in_use in (False, True):
-            assert condition(sight) is wanted
-            assert remedy(sight, in_use=in_use) is TABLE[wanted, in_use]
+def test_the_worst_that_applies_counts_and_each_has_a_remedy() -> None:
+    order = list(DaemonCondition)
+    assert set(TABLE) == set(order)
+    assert condition({}) is DaemonCondition.HEALTHY
+    for number, wanted in enumerate(order):
+        assert condition(dict.fromkeys(order[number:], True)) is wanted
+        assert condition({**dict.fromkeys(order, False), wanted: True}) is wanted
 
 
-@given(
-    st.builds(
-        Sight,
-        stranger=st.booleans(),
-        ours=st.integers(0, 3),
-        in_place=st.booleans(),
-        silent=st.integers(0, 5),
-        outdated=st.booleans(),
-        other_devices=st.booleans(),
-    )
-)
-def test_nothing_is_ended_under_running_jobs_nor_of_somebody_else(sight: Sight) -> None:
-    assert remedy(sight, in_use=True) is not Remedy.REPLACE
-    if sight.stranger:
-        assert remedy(sight, in_use=False) is Remedy.REFUSE
-
-
-def test_one_silence_is_no_proof() -> None:
-    assert condition(Sight(ours=1, silent=SILENT_MAX - 1)) is DaemonCondition.HEALTHY
+def test_nothing_is_ended_under_running_jobs_nor_of_somebody_else() -> None:
+    assert Remedy.REPLACE not in {in_use for _, in_use in TABLE.values()}
+    assert set(TABLE[DaemonCondition.STRANGER]) == {Remedy.REFUSE}
 
 
 # --- Faults ----------------------------------------------------------------------------------------
@@ -252,7 +222,6 @@ CHOICES: dict[str, tuple[Mode, tuple[str, ...], bool, tuple[tuple[str, ...], ...
 def test_the_choice(
     mode: Mode, uuids: tuple[str, ...], one_uid: bool, groups: tuple[tuple[str, ...], ...], why: str
 ) -> None:
-    choice = choose(mode, uuids, one_uid=one_uid)
-    assert choice.groups == groups
-    assert why in choice.reason
-    assert choice.per_host is (len(groups) == 1 and len(uuids) == 2)
+    chosen, reason = choose(mode, uuids, one_uid=one_uid)
+    assert chosen == groups
+    assert why in reason

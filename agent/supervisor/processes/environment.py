@@ -28,7 +28,6 @@ from cotenant.agent.supervisor.processes.nccl import nccl_environment
 from cotenant.controller.wire import job as protocol
 from cotenant.mps.environment import (
     NOT_A_CLIENT,
-    ClientLimits,
     MemoryLimit,
     client_environment,
     drop_mps_variables,
@@ -160,15 +159,12 @@ def _mps(order: Order, rank: RankOrder) -> dict[str, str]:
     uuids = (client.device_uuid,) if client.device_uuid else rank.cuda_uuids
     limit_mib = client.memory_limit_mib
     numbered = zip_longest(uuids, client.device_numbers[: len(uuids)])
-    limits = ClientLimits(
-        memory=tuple(
-            MemoryLimit(device_uuid=uuid, limit_mib=limit_mib, daemon_number=number)
-            for uuid, number in numbered
-            if limit_mib is not None
-        ),
-        active_thread_percentage=client.active_thread_percentage,
+    memory = tuple(
+        MemoryLimit(device_uuid=uuid, limit_mib=limit_mib, daemon_number=number)
+        for uuid, number in numbered
+        if limit_mib is not None
     )
-    return client_environment(PurePosixPath(client.pipe_directory), limits)
+    return client_environment(PurePosixPath(client.pipe_directory), memory, client.active_thread_percentage)
 
 
 def _place(order: Order, rank: RankOrder) -> dict[str, str]:

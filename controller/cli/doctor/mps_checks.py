@@ -13,8 +13,7 @@ from cotenant.controller.cli.doctor.check import Finding, check, ok, warn
 from cotenant.controller.cli.doctor.facts import Facts
 from cotenant.controller.cli.doctor.fixes import Fix, fix
 from cotenant.controller.cli.doctor.processes import DEFAULT_PIPES, SeenProcess
-from cotenant.mps.detection import DetectedDevice, DetectedHost, verdict
-from cotenant.profiler.driver.facts import GpuFacts
+from cotenant.mps.detection import DetectedHost, verdict
 
 UNTIL_THEN: Final = "until then co-tenants time-slice"
 PER_DEVICE: Final = (
@@ -36,7 +35,7 @@ def mps(facts: Facts) -> Finding | None:
     found = verdict(host)
     if not found.usable:
         return _no_mps(facts, host, found.reason)
-    answers = [(gpu, verdict(host, device(gpu))) for gpu in facts.whole]
+    answers = [(gpu, verdict(host, gpu)) for gpu in facts.whole]
     refused = [(gpu, answer.reason) for gpu, answer in answers if not answer.usable]
     if len(refused) == len(answers):
         return warn(f"none: {refused[0][1]}", "co-tenants time-slice")
@@ -59,15 +58,6 @@ def _no_mps(facts: Facts, host: DetectedHost, reason: str) -> Finding:
         return ok(f"none: this is WSL, whose driver is Windows's and brings none; {todo}")
     todo, command = fix("MPS", facts)
     return warn(f"none: {reason}", f"{todo}; {UNTIL_THEN}", command)
-
-
-def device(gpu: GpuFacts) -> DetectedDevice:
-    return DetectedDevice(
-        uuid=gpu.uuid,
-        compute_capability=gpu.capability,
-        compute_mode=gpu.compute_mode,
-        mig_enabled=gpu.mig,
-    )
 
 
 @check("memory limits", needs="answering")

@@ -32,9 +32,8 @@ from cotenant.agent.gpus import mps_edge, mps_rules
 from cotenant.agent.gpus.mps_edge import MpsEdge
 from cotenant.agent.gpus.mps_rules import Setup, mark_shared, number_devices, plan
 from cotenant.agent.gpus.mps_watch import (
+    ELSEWHERE,
     LOOKS_MAX,
-    Attachment,
-    FoundClient,
     GpuUse,
     MpsWatch,
     client_of,
@@ -218,18 +217,18 @@ def test_a_client_is_known_by_its_own_socket(place: Place, worker: subprocess.Po
     others = client_of(order(place.base, place.pipe), "/a/c/cotenant.sock")
     assert mine is not None
     assert others is not None
-    assert look_for(mine) == FoundClient(attachment=Attachment.ATTACHED, processes=1)
-    assert look_for(others) == FoundClient(attachment=Attachment.ELSEWHERE)
+    assert look_for(mine) == 1
+    assert look_for(others) == 0
     nowhere = msgspec.structs.replace(mine, pipe_directories=(str(place.pipe), "/nowhere/x"))
-    assert look_for(nowhere) == FoundClient(attachment=Attachment.UNKNOWN)
+    assert look_for(nowhere) is None
     assert client_of(order(place.base, None), "/a/b/cotenant.sock") is None
 
 
 def test_one_look_is_no_proof_and_the_last_one_is_said() -> None:
-    assert verdict(1, Attachment.ATTACHED) == ""
-    assert verdict(LOOKS_MAX - 1, Attachment.ELSEWHERE) is None
-    assert "time-slices" in (verdict(LOOKS_MAX, Attachment.ELSEWHERE) or "")
-    assert "could not be found out" in (verdict(LOOKS_MAX, Attachment.UNKNOWN) or "")
+    assert verdict(1, 1) == ""
+    assert verdict(LOOKS_MAX - 1, 0) is None
+    assert "time-slices" in (verdict(LOOKS_MAX, 0) or "")
+    assert "could not be found out" in (verdict(LOOKS_MAX, None) or "")
 
 
 def test_what_was_noticed_of_an_attempt_is_reported_once() -> None:
@@ -614,9 +613,7 @@ def test_a_job_that_did_not_attach_is_said_to_time_slice_once(scene: Scene) -> N
             await scene.edge.look()
 
     asyncio.run(play())
-    assert [event.what for event in scene.events if isinstance(event, TroubleNoticed)] == [
-        verdict(LOOKS_MAX, Attachment.ELSEWHERE)
-    ]
+    assert [event.what for event in scene.events if isinstance(event, TroubleNoticed)] == [ELSEWHERE]
     assert scene.edge.facts().unproven == ()
 
 
