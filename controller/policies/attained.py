@@ -23,7 +23,7 @@ import msgspec
 from cotenant.controller.domain import NOTHING, Decision, Job, Phase, Reason, Wake, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View, why_waiting
-from cotenant.controller.policies.base import Parameters, Traits, is_quiet
+from cotenant.controller.policies.base import Parameters, PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.entries import FIRST, PREEMPT, PolicyEntry
 from cotenant.controller.policies.toolkit import (
     WakeUp,
@@ -46,7 +46,7 @@ PRESETS: dict[str, str] = {
 """Thresholds in GPU-seconds. The first and `three-queues` come from the published simulator."""
 
 
-class TiresiasParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TiresiasParameters(PolicyParameters, frozen=True, kw_only=True):
     """Where one queue ends and the next begins."""
 
     thresholds_gpu_s: str = "3250"
@@ -73,9 +73,6 @@ class TiresiasParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     def parse(cls, parameters: Parameters) -> TiresiasParameters:
         """Raises ValueError for a wrong name, type or range."""
         return msgspec.convert({name: str(value) for name, value in parameters.items()}, cls)
-
-    def as_parameters(self) -> Parameters:
-        return {"thresholds_gpu_s": self.thresholds_gpu_s}
 
 
 NOBODY: Final[Iterator[Job]] = iter(())

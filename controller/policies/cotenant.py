@@ -159,7 +159,7 @@ NO_DEVICES = ("gains-nothing", "first-no-devices", "behind-no-devices", "fragmen
 """Reasons for waiting because nothing is free and no job is to be preempted."""
 
 
-class CotenantParameters(PatientParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CotenantParameters(PatientParameters, frozen=True, kw_only=True):
     """The parameters of `patient`, and those of policies that share."""
 
     lookahead: int = 16

@@ -19,14 +19,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final, Literal, Self
-
-import msgspec
+from typing import Final, Literal
 
 from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, Reason, Wake, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View, why_waiting
-from cotenant.controller.policies.base import Parameters, Traits, is_quiet
+from cotenant.controller.policies.base import PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.classic import UNKNOWN_S
 from cotenant.controller.policies.entries import FIRST, PolicyEntry
 from cotenant.controller.policies.sharing import ExpectedReleases, Together
@@ -47,7 +45,7 @@ from cotenant.controller.policies.toolkit import (
 )
 
 
-class PatientParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PatientParameters(PolicyParameters, frozen=True, kw_only=True):
     """The defaults are what experiments/results/patient.md found best; the others are for comparison."""
 
     gang: Literal["wait", "each"] = "wait"
@@ -61,14 +59,6 @@ class PatientParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def __post_init__(self) -> None:
         if not 0.0 <= self.width_power <= 2.0:
             raise ValueError(f"patient: width_power must be from 0 to 2, got {self.width_power}")
-
-    @classmethod
-    def parse(cls, parameters: Parameters) -> Self:
-        """Raises ValueError for a wrong name, type or range."""
-        return msgspec.convert(parameters, cls, strict=False)
-
-    def as_parameters(self) -> Parameters:
-        return msgspec.structs.asdict(self)
 
     def service_s(self, job: Job) -> float:
         """Service of a waiting job, so it does not change; `UNKNOWN_S` if the job's length is unknown."""

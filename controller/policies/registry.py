@@ -13,6 +13,8 @@ import importlib.util
 from functools import cache
 from typing import Final, cast
 
+import msgspec
+
 from cotenant.controller.domain import NOTHING, Decision, Job, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import View
@@ -178,7 +180,7 @@ def defaults(name: str) -> Parameters:
     placement: Parameters = {PLACEMENT: BEST_FIT}
     if is_ours(name):
         parse = find(name).parse
-        return (parse({}).as_parameters() if parse else {}) | placement
+        return (msgspec.structs.asdict(parse({})) if parse else {}) | placement
     try:
         return placement | dict(plugins.find(name).defaults)
     except ValueError:

@@ -36,7 +36,7 @@ from cotenant.controller.policies.sharing import (
 )
 
 
-class LucidParameters(ColocationParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LucidParameters(ColocationParameters, frozen=True, kw_only=True):
     """The named options of the policy; the defaults are Lucid's, but for `part`."""
 
     gpus_max: int = 8

@@ -17,12 +17,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-import msgspec
-
 from cotenant.controller.domain import NOTHING, Decision, Job, Reason, Wake, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View, why_waiting
-from cotenant.controller.policies.base import Parameters, Stateless, Traits, is_quiet
+from cotenant.controller.policies.base import PolicyParameters, Stateless, Traits, is_quiet
 from cotenant.controller.policies.classic import remaining_key
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.toolkit import (
@@ -93,7 +91,7 @@ class SrtfFull(Stateless):
         return why_none_longer(view, job, self.name)
 
 
-class IntervalParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class IntervalParameters(PolicyParameters, frozen=True, kw_only=True):
     """How often the queue is looked at."""
 
     interval_s: float = 360.0
@@ -102,14 +100,6 @@ class IntervalParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     def __post_init__(self) -> None:
         if not 1.0 <= self.interval_s <= 1e6:
             raise ValueError(f"interval: interval_s must be from 1 to 1000000, got {self.interval_s}")
-
-    @classmethod
-    def parse(cls, parameters: Parameters) -> IntervalParameters:
-        """Raises ValueError for a wrong name, type or range."""
-        return msgspec.convert(parameters, cls, strict=False)
-
-    def as_parameters(self) -> Parameters:
-        return {"interval_s": self.interval_s}
 
 
 class IntervalPolicy:

@@ -113,7 +113,7 @@ KEYS_MAX = 20_000
 SEEN_MAX = 1_000
 
 
-class QssfParameters(OrderParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class QssfParameters(OrderParameters, frozen=True, kw_only=True):
     """lambda, and how fast the past fades."""
 
     history: float = 0.5

@@ -44,7 +44,7 @@ import msgspec
 from cotenant.controller.domain import Decision, DeviceId, HostId, Job, Reason, Wake, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View
-from cotenant.controller.policies.base import Parameters, Traits, is_quiet
+from cotenant.controller.policies.base import PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.classic import remaining_key
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.toolkit import (
@@ -194,21 +194,13 @@ NEARLY_S = 1e-6
 """Wake-up times may be rounded by this much."""
 
 
-class ChronusParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ChronusParameters(PolicyParameters, frozen=True, kw_only=True):
     spot_lease_s: float = 300.0
     """Of hp jobs (20 minutes) every lease is renewed, so its length changes nothing."""
 
     def __post_init__(self) -> None:
         if not 10.0 <= self.spot_lease_s <= 1e6:
             raise ValueError("chronus: spot_lease_s must be 10 to 1000000 seconds")
-
-    @classmethod
-    def parse(cls, parameters: Parameters) -> ChronusParameters:
-        """Raises ValueError for a wrong name, type or range."""
-        return msgspec.convert(parameters, cls, strict=False)
-
-    def as_parameters(self) -> Parameters:
-        return msgspec.structs.asdict(self)
 
 
 class Chronus(TwoClasses):

@@ -29,7 +29,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.pcs.standing import Standing, is_preemptible_now, placed_jobs, size_gpu_s
 from cotenant.controller.papers.pcs.wfq import WfqConfig
 from cotenant.controller.planning import Plan, View, first_aged, is_possible, why_impossible
-from cotenant.controller.policies.base import Parameters, Traits, is_quiet
+from cotenant.controller.policies.base import Parameters, PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.toolkit import WakeUp, Why, find_room, take_room
 
 CREDIT_S_MAX: Final = 86_400.0
@@ -37,7 +37,7 @@ CREDIT_S_MAX: Final = 86_400.0
 ROUNDING: Final = 1e-6
 
 
-class PcsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PcsParameters(PolicyParameters, frozen=True, kw_only=True):
     """A configuration (`cotenant pcs front` finds some), and the shortest turn."""
 
     thresholds_gpu_s: str = "3600,86400"
@@ -78,9 +78,6 @@ class PcsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         for name in {"thresholds_gpu_s", "weights"} & given.keys():
             given[name] = str(given[name])
         return msgspec.convert(given, cls, strict=False)
-
-    def as_parameters(self) -> Parameters:
-        return msgspec.structs.asdict(self)
 
     def lease_s(self, job: Job) -> float:
         return max(self.min_lease_s, self.lease_factor * (job.estimate.load_s + job.estimate.pause_s))

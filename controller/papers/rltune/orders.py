@@ -119,7 +119,7 @@ def _fragmentation(plan: Plan) -> float:
 BASES = {"sjf": remaining_key, "ssf": service_key}
 
 
-class LearnedParameters(PassingParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LearnedParameters(PassingParameters, frozen=True, kw_only=True):
     """The options that say where the model is."""
 
     model: str = BUNDLED

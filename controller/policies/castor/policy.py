@@ -41,7 +41,7 @@ Offers = Sequence[ShareableSlot]
 """Slots in which sharing pays, best pair completion time first."""
 
 
-class CastorParameters(ColocationParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CastorParameters(ColocationParameters, frozen=True, kw_only=True):
     """The options of `castor`, by name; the defaults are the paper's, but for `part`."""
 
     shared_first: bool = False

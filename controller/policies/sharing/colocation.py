@@ -30,16 +30,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
-from typing import NamedTuple, Self
-
-import msgspec
+from typing import NamedTuple
 
 from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, Preempt, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.knowledge import OBSERVATIONS, is_beyond, loses
 from cotenant.controller.performance import Interference, shared_ends
 from cotenant.controller.planning import Plan, View, why_alone, why_waiting
-from cotenant.controller.policies.base import QUIET, Parameters, Stateless, Traits
+from cotenant.controller.policies.base import QUIET, PolicyParameters, Stateless, Traits
 from cotenant.controller.policies.sharing.shareable_slots import ShareableSlots
 from cotenant.controller.policies.toolkit import Spares, late_waiting, place_in_order, spare_nobody
 
@@ -174,7 +172,7 @@ class CoTenant(NamedTuple):
     reason: Reason
 
 
-class ColocationParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ColocationParameters(PolicyParameters, frozen=True, kw_only=True):
     """Named options of every policy that shares."""
 
     lookahead: int = 64
@@ -189,14 +187,6 @@ class ColocationParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
         for name, value in (("lookahead", self.lookahead), ("observations", self.observations)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-
-    @classmethod
-    def parse(cls, parameters: Parameters) -> Self:
-        """Raises ValueError for a wrong name, type or range."""
-        return msgspec.convert(parameters, cls, strict=False)
-
-    def as_parameters(self) -> Parameters:
-        return msgspec.structs.asdict(self)
 
 
 class Colocation(Stateless, ABC):

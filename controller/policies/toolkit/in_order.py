@@ -13,13 +13,11 @@ nobody passes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, Self
-
-import msgspec
+from typing import Literal
 
 from cotenant.controller.domain import DeviceId, Job, Reason, because
 from cotenant.controller.planning import Plan, SchedulingClass, is_possible
-from cotenant.controller.policies.base import Parameters
+from cotenant.controller.policies.base import PolicyParameters
 from cotenant.controller.policies.toolkit.candidates import Candidates
 from cotenant.controller.policies.toolkit.late import KeptForLate
 from cotenant.controller.policies.toolkit.reservations import end_if_started, reserve
@@ -129,23 +127,15 @@ def _fill_behind(plan: Plan, head: Job, waiting: Iterator[Job], order: str) -> N
             return
 
 
-class OrderParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OrderParameters(PolicyParameters, frozen=True, kw_only=True):
     """Named options of an order."""
 
     backfill: Backfill = "none"
     """Who may start ahead of a job that does not fit. `none`: nobody. `easy`: whoever does not delay the
     first such job, by the expected times. `any`: whoever fits."""
 
-    @classmethod
-    def parse(cls, parameters: Parameters) -> Self:
-        """Raises ValueError for a wrong name, type or value."""
-        return msgspec.convert(parameters, cls)
 
-    def as_parameters(self) -> Parameters:
-        return {name: getattr(self, name) for name in self.__struct_fields__}
-
-
-class PassingParameters(OrderParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PassingParameters(OrderParameters, frozen=True, kw_only=True):
     """The options of an order that lets whoever fits pass."""
 
     backfill: Backfill = "any"

@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-import msgspec
-
 from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View, is_possible, why_waiting
-from cotenant.controller.policies.base import Parameters, Stateless, Traits, is_quiet
+from cotenant.controller.policies.base import PolicyParameters, Stateless, Traits, is_quiet
 from cotenant.controller.policies.toolkit.candidates import Candidates
 from cotenant.controller.policies.toolkit.victims import FreedDevices
 
@@ -28,19 +26,11 @@ def preemptible_jobs(view: View) -> Iterator[Job]:
                 yield job
 
 
-class ClassParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClassParameters(PolicyParameters, frozen=True, kw_only=True):
     """Named options of an order within each class."""
 
     backfill: Literal["none", "any"] = "any"
     """Who may start ahead of a job of its class that does not fit: nobody, or whoever fits."""
-
-    @classmethod
-    def parse(cls, parameters: Parameters) -> ClassParameters:
-        """Raises ValueError for a wrong name, type or value."""
-        return msgspec.convert(parameters, cls)
-
-    def as_parameters(self) -> Parameters:
-        return {"backfill": self.backfill}
 
 
 class TwoClasses(Stateless):

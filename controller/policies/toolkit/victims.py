@@ -21,7 +21,7 @@ import msgspec
 
 from cotenant.controller.domain import RESERVED, DeviceId, HostId, Job, asks_hosts
 from cotenant.controller.planning import Plan, SchedulingClass, View
-from cotenant.controller.policies.base import Parameters
+from cotenant.controller.policies.base import PolicyParameters
 
 
 def longest_first(view: View) -> Iterator[tuple[float, Job]]:
@@ -191,18 +191,10 @@ def is_kept_together(view: View, scheduling_class: SchedulingClass) -> bool:
 NewcomerRule = Literal["first", "every"]
 
 
-class NewcomerParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NewcomerParameters(PolicyParameters, frozen=True, kw_only=True):
     """The options of `srtf` and `srsf`."""
 
     newcomers: NewcomerRule = "first"
-
-    @classmethod
-    def parse(cls, parameters: Parameters) -> NewcomerParameters:
-        """Raises ValueError for a wrong name or value."""
-        return msgspec.convert(parameters, cls, strict=False)
-
-    def as_parameters(self) -> Parameters:
-        return {"newcomers": self.newcomers}
 
 
 def newcomers(arrived: Sequence[Job], rule: NewcomerRule) -> Sequence[Job]:

@@ -15,8 +15,6 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-import msgspec
-
 from cotenant.controller.domain import (
     LOADING,
     NOTHING,
@@ -40,14 +38,14 @@ from cotenant.controller.papers.literature.elastic.division import (
     themis,
 )
 from cotenant.controller.planning import Plan, View, first_aged, is_possible, why_impossible
-from cotenant.controller.policies.base import Parameters, Traits, is_quiet
+from cotenant.controller.policies.base import PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.entries import ELASTIC, PolicyEntry
 from cotenant.controller.policies.toolkit import WakeUp
 
 PLACED: Final = (RUNNING, LOADING)
 
 
-class ElasticParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ElasticParameters(PolicyParameters, frozen=True, kw_only=True):
     min_lease_s: float = 300.0
     """A job keeps its devices at least so long (`policy.resize_lease_s` holds as well)."""
     lease_factor: float = 5.0
@@ -59,14 +57,6 @@ class ElasticParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 "min_lease_s must be from 1 to 1000000 and lease_factor from 0 to 1000, "
                 f"got {self.min_lease_s} and {self.lease_factor}"
             )
-
-    @classmethod
-    def parse(cls, parameters: Parameters) -> ElasticParameters:
-        """Raises ValueError for a wrong name, type or range."""
-        return msgspec.convert(parameters, cls, strict=False)
-
-    def as_parameters(self) -> Parameters:
-        return msgspec.structs.asdict(self)
 
 
 class Elastic(ABC):
