@@ -30,7 +30,7 @@ _HOMES: Final = {
     ),
     "why": (
         "first_aged", "is_aged_waiting", "is_possible", "why_impossible", "why_no_host_room",
-        "why_too_large", "why_waiting",
+        "why_too_large", "why_waiting", "LACK_DEVICES",
     ),
 }
 # fmt: on

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from cotenant.controller.domain import CONTAINERS, Job, Reason, because, room_left
 from cotenant.controller.planning.plan import Plan
 from cotenant.controller.planning.view import SchedulingClass, View, scheduling_class_of
+
+LACK_DEVICES: Final = frozenset(("first-no-devices", "behind-no-devices", "fragmented"))
+"""Reasons of a job for which too few devices are free: what it may do about others' devices comes after."""
 
 
 def why_waiting(view: View, job: Job, order: str, first: Job | None = None) -> Reason:

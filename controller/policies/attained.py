@@ -22,18 +22,19 @@ import msgspec
 
 from cotenant.controller.domain import NOTHING, Decision, Job, Phase, Reason, Wake, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.planning import Plan, View, why_waiting
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import Parameters, PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.entries import FIRST, PREEMPT, PolicyEntry
 from cotenant.controller.policies.toolkit import (
-    WakeUp,
+    QueueOrder,
+    RemembersWakeUp,
     Why,
-    find_room,
     is_anybody_left,
     list_reserved,
+    may_give_way,
     rearrange,
-    take_room,
     whom_to_ask,
+    why_outranks_nobody,
 )
 
 PRESETS: dict[str, str] = {
@@ -137,7 +138,7 @@ class Queues:
         return None if at_s == float("inf") else at_s
 
 
-class AttainedService:
+class AttainedService(QueueOrder):
     """The order of discretised 2D-LAS at one moment."""
 
     name = "tiresias"
@@ -161,39 +162,23 @@ class AttainedService:
         if not later:
             return NOBODY
         later.sort(reverse=True)
-        return (
-            other
-            for _, _, other in later
-            if other.preemptible
-            and not other.aged
-            and other.spec.priority <= job.spec.priority
-            and not plan.is_leaving(other.spec.job_id)
-        )
+        return (other for _, _, other in later if may_give_way(plan, other, job))
 
-    def is_last(self, job: Job) -> bool:
-        return True
-
-    def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
-        room = find_room(plan, job, behind)
-        if room is not None:
-            take_room(plan, job, room, self.name, self._why(job, room.victims))
-        return room is not None
-
-    def _why(self, newcomer: Job, victims: Sequence[Job]) -> Why:
-        now_s = self._view.now_s
-        queue = self._queues.queue_of(newcomer, now_s) + 1
+    def why(self, view: View, job: Job, victims: Sequence[Job]) -> Why:
+        now_s = view.now_s
+        queue = self._queues.queue_of(job, now_s) + 1
         queues = {victim.job_id: self._queues.queue_of(victim, now_s) + 1 for victim in victims}
         gpu_s = {victim.job_id: attained_gpu_s(victim, now_s) for victim in victims}
         return Why(
             because("preempts-attained", queue, min(queues.values(), default=0), ", ".join(queues)),
             {
-                job_id: because("preempted-attained", newcomer.job_id, queue, queues[job_id], gpu_s[job_id])
+                job_id: because("preempted-attained", job.job_id, queue, queues[job_id], gpu_s[job_id])
                 for job_id in queues
             },
         )
 
 
-class Tiresias:
+class Tiresias(RemembersWakeUp):
     """The policy Tiresias: two-dimensional least attained service, with discrete queues.
 
     While a job waits, the policy asks to be woken at the next demotion of a running job; it remembers that
@@ -204,9 +189,9 @@ class Tiresias:
     traits = Traits(preempts=True, orders_by_size=True)
 
     def __init__(self, parameters: TiresiasParameters | None = None) -> None:
+        super().__init__()
         self.parameters = parameters if parameters is not None else TiresiasParameters()
         self._queues = Queues(self.parameters.limits())
-        self._demotion = WakeUp()
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return (float(self._queues.queue_of(job, job.phase_since_s)),)
@@ -220,13 +205,13 @@ class Tiresias:
             rearrange(plan, AttainedService(self._queues, view), waiting)
         if is_anybody_left(plan):
             self._ask_again(plan, event)
-        return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
+        return plan.decision()
 
     def _ask_again(self, plan: Plan, event: ev.AnyEvent) -> None:
         """Ask to be woken at the next demotion, unless that has been asked for. A demotion nearer than the
         one asked for can only be that of a job that got going since, or while nothing waited."""
         view = plan.view
-        is_set = self._demotion.is_set(view.now_s)
+        is_set = self._wake_up.is_set(view.now_s)
         if (
             is_set
             and not isinstance(event, ev.FirstStepDone)
@@ -235,27 +220,14 @@ class Tiresias:
             return
         at_s = self._queues.next_demotion_s(view)
         if at_s is not None and not (
-            is_set and self._demotion.at_s is not None and self._demotion.at_s <= at_s
+            is_set and self._wake_up.at_s is not None and self._wake_up.at_s <= at_s
         ):
             plan.actions.append(Wake(at_s=at_s, reason=because("next-demotion")))
 
-    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
-        self._demotion.observe(view.now_s, decision)
-
     def explain(self, view: View, job: Job) -> Reason:
-        reason = why_waiting(view, job, self.name)
-        if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
-            return reason
+        nobody = because("outranks-nobody", self._queues.queue_of(job, view.now_s) + 1)
         order = AttainedService(self._queues, view)
-        if next(order.list_victims(Plan(view), job), None) is not None or not view.running.jobs_by_end():
-            return reason
-        return because("outranks-nobody", self._queues.queue_of(job, view.now_s) + 1)
-
-    def save(self) -> bytes:
-        return self._demotion.save()
-
-    def load(self, state: bytes) -> None:
-        self._demotion.load(state)
+        return why_outranks_nobody(view, job, self.name, order.list_victims, nobody)
 
 
 TIRESIAS: Final = PolicyEntry(

@@ -36,12 +36,12 @@ from cotenant.controller.policies.entries import (
 CORE: Final = {
     name: f"cotenant.controller.policies.{place}"
     for name, place in {
-        "fifo": "classic:FIFO",
-        "sjf": "classic:SJF",
-        "srtf": "preemptive:SRTF",
-        "ssf": "service:SSF",
+        "fifo": "ordered:FIFO",
+        "sjf": "ordered:SJF",
+        "srtf": "ordered:SRTF",
+        "ssf": "ordered:SSF",
         "slurm-multifactor": "multifactor:SLURM_MULTIFACTOR",
-        "srsf": "service:SRSF",
+        "srsf": "ordered:SRSF",
         "tiresias": "attained:TIRESIAS",
         "las": "attained:LAS",
         "patient": "patient:PATIENT",

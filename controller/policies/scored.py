@@ -14,7 +14,7 @@ from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Reason,
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View, is_aged_waiting, is_possible, why_waiting
 from cotenant.controller.policies.base import Stateless, is_quiet
-from cotenant.controller.policies.classic import UNKNOWN_S
+from cotenant.controller.policies.ordered import UNKNOWN_S
 from cotenant.controller.policies.toolkit import OrderParameters, place_ordered
 
 

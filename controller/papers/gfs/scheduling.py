@@ -28,7 +28,7 @@ from cotenant.controller.papers.gfs.evictions import Evictions
 from cotenant.controller.papers.gfs.parameters import GfsParameters
 from cotenant.controller.planning import Plan, View, why_waiting
 from cotenant.controller.policies.base import Stateless, is_quiet
-from cotenant.controller.policies.service import service_key
+from cotenant.controller.policies.ordered import service_key
 from cotenant.controller.policies.toolkit import (
     Candidates,
     FreedDevices,

@@ -25,7 +25,7 @@ from cotenant.controller.domain import Job, Reason, because
 from cotenant.controller.performance import Interference, XiSource
 from cotenant.controller.planning import Plan, View, peak_mib
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
-from cotenant.controller.policies.service import service_key
+from cotenant.controller.policies.ordered import service_key
 from cotenant.controller.policies.sharing import (
     Colocation,
     ColocationParameters,

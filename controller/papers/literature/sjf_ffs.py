@@ -17,8 +17,8 @@ from cotenant.controller.domain import DeviceId, Job, Reason, because
 from cotenant.controller.planning import Plan
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import no_memory
-from cotenant.controller.policies.classic import remaining_key
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
+from cotenant.controller.policies.ordered import remaining_key
 from cotenant.controller.policies.sharing import (
     Colocation,
     ColocationParameters,

@@ -36,10 +36,9 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.rltune.model import BUNDLED, Floats, OrderModel, arrays, forward, read_model
 from cotenant.controller.planning import Plan, SchedulingClass, View, is_possible, why_waiting
 from cotenant.controller.policies.base import Stateless, is_quiet
-from cotenant.controller.policies.classic import UNKNOWN_S, remaining_key
 from cotenant.controller.policies.entries import ORDER, PolicyEntry
+from cotenant.controller.policies.ordered import UNKNOWN_S, remaining_key, service_key
 from cotenant.controller.policies.scored import Scored, waited_s
-from cotenant.controller.policies.service import service_key
 from cotenant.controller.policies.toolkit import PassingParameters, place_ordered
 
 ACTOR: Final = (

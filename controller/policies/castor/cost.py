@@ -33,8 +33,8 @@ from cotenant.controller.policies.castor.sharing import (
     no_memory,
     why_unknown,
 )
-from cotenant.controller.policies.classic import remaining_key
 from cotenant.controller.policies.entries import SHARE, PolicyEntry
+from cotenant.controller.policies.ordered import remaining_key
 from cotenant.controller.policies.sharing import (
     NEVER,
     Colocation,

@@ -24,8 +24,8 @@ from cotenant.controller.policies.castor.sharing import (
     rank_slots,
     share_with_all,
 )
-from cotenant.controller.policies.classic import remaining_key
 from cotenant.controller.policies.entries import FIRST, PolicyEntry
+from cotenant.controller.policies.ordered import remaining_key
 from cotenant.controller.policies.sharing import (
     Colocation,
     ColocationParameters,

@@ -36,7 +36,7 @@ from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, 
 from cotenant.controller.domain import events as ev
 from cotenant.controller.knowledge import OBSERVATIONS, is_beyond, loses
 from cotenant.controller.performance import Interference, shared_ends
-from cotenant.controller.planning import Plan, View, why_alone, why_waiting
+from cotenant.controller.planning import LACK_DEVICES, Plan, View, why_alone, why_waiting
 from cotenant.controller.policies.base import QUIET, PolicyParameters, Stateless, Traits
 from cotenant.controller.policies.sharing.shareable_slots import ShareableSlots
 from cotenant.controller.policies.toolkit import Spares, late_waiting, place_in_order, spare_nobody
@@ -265,7 +265,7 @@ class Colocation(Stateless, ABC):
 
     def explain(self, view: View, job: Job) -> Reason:
         reason = why_waiting(view, job, self.name)
-        if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
+        if reason.code not in LACK_DEVICES:
             return reason
         plan = Plan(view)
         slots = self.slots(plan)

@@ -67,22 +67,27 @@ def _loading_and_paced(view: View, now_s: float) -> Iterator[tuple[float, int, J
     return iter([(-less_s, number, job) for less_s, number, job in found])
 
 
+def may_give_way(plan: Plan, job: Job, newcomer: Job) -> bool:
+    """Whether a job may be preempted for another: it can resume, has never aged, has no higher priority, and
+    is not leaving already."""
+    return (
+        job.preemptible
+        and not job.aged
+        and job.spec.priority <= newcomer.spec.priority
+        and not plan.is_leaving(job.spec.job_id)
+    )
+
+
 def worth_preempting(plan: Plan, newcomer: Job) -> Iterator[Job]:
     """Jobs that may be preempted and have more remaining time than the newcomer, longest first; none of a
     higher priority."""
-    mine_s, leaving, priority = newcomer.estimate.remaining_s, plan.leaving, newcomer.spec.priority
+    mine_s = newcomer.estimate.remaining_s
     if mine_s is None:
         return
     for left_s, job in longest_first(plan.view):
         if left_s <= mine_s:
             return
-        # A job that has once aged is never preempted.
-        if (
-            job.preemptible
-            and not job.aged
-            and job.spec.priority <= priority
-            and job.spec.job_id not in leaving
-        ):
+        if may_give_way(plan, job, newcomer):
             yield job
 
 

@@ -11,9 +11,10 @@ queue.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -23,16 +24,15 @@ from cotenant.controller.domain import (
     RUNNING,
     Decision,
     Job,
-    JobId,
     Phase,
     Place,
-    Reason,
     Wake,
     because,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View, is_aged_waiting, is_possible
 from cotenant.controller.policies.toolkit.candidates import Candidates
+from cotenant.controller.policies.toolkit.compared import Why
 from cotenant.controller.policies.toolkit.late import (
     KeptForLate,
     Spared,
@@ -42,28 +42,38 @@ from cotenant.controller.policies.toolkit.late import (
 from cotenant.controller.policies.toolkit.victims import FreedDevices, enough_of, room_of, victims_for
 
 
-class Why(NamedTuple):
-    """The reasons of one preemption: the newcomer's, and each victim's."""
-
-    newcomer: Reason
-    victims: dict[JobId, Reason]
-
-
-class QueueOrder(Protocol):
+class QueueOrder(ABC):
     """Who stands before whom, among jobs that wait and jobs that have devices."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
 
-    def is_last(self, job: Job) -> bool:
-        """Whether no job after this one has anybody behind it, now that this one has nobody."""
-
+    @abstractmethod
     def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Jobs that may lose their devices, or their reservation, to a waiting job; last in the order
         first."""
 
+    @abstractmethod
+    def why(self, view: View, job: Job, victims: Sequence[Job]) -> Why:
+        """Compares a waiting job with those that it preempts."""
+
+    def is_last(self, job: Job) -> bool:
+        """Whether no job after this one has anybody behind it, now that this one has nobody."""
+        return True
+
+    def room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> FreedDevices | None:
+        """Devices for a job that found nothing free, and those of the jobs behind it that leave them."""
+        return find_room(plan, job, behind)
+
+    def settle(self, plan: Plan, job: Job, room: FreedDevices) -> None:
+        """Carries out a preemption."""
+        take_room(plan, job, room, self.name, self.why(plan.view, job, room.victims))
+
     def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
         """Decide about a job that found nothing free; False if nothing can be done for it now."""
+        room = self.room(plan, job, behind)
+        if room is not None:
+            self.settle(plan, job, room)
+        return room is not None
 
 
 class QueueScope(Protocol):
@@ -233,3 +243,20 @@ class WakeUp:
 
     def load(self, state: bytes) -> None:
         self.at_s = msgspec.msgpack.decode(state, type=float | None) if state else None
+
+
+class RemembersWakeUp:
+    """The base of policies that remember only the time for which they asked to be woken."""
+
+    def __init__(self) -> None:
+        self._wake_up = WakeUp()
+
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
+        """Learns for which time it has asked."""
+        self._wake_up.observe(view.now_s, decision)
+
+    def save(self) -> bytes:
+        return self._wake_up.save()
+
+    def load(self, state: bytes) -> None:
+        self._wake_up.load(state)

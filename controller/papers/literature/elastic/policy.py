@@ -40,7 +40,7 @@ from cotenant.controller.papers.literature.elastic.division import (
 from cotenant.controller.planning import Plan, View, first_aged, is_possible, why_impossible
 from cotenant.controller.policies.base import PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.entries import ELASTIC, PolicyEntry
-from cotenant.controller.policies.toolkit import WakeUp
+from cotenant.controller.policies.toolkit import RemembersWakeUp
 
 PLACED: Final = (RUNNING, LOADING)
 
@@ -59,15 +59,15 @@ class ElasticParameters(PolicyParameters, frozen=True, kw_only=True):
             )
 
 
-class Elastic(ABC):
+class Elastic(RemembersWakeUp, ABC):
     """A policy with a division, and the time for which it last asked to be woken."""
 
     name = ""
     traits = Traits(resizes=True)
 
     def __init__(self, parameters: ElasticParameters | None = None) -> None:
+        super().__init__()
         self.parameters = parameters if parameters is not None else ElasticParameters()
-        self._look = WakeUp()
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return ()
@@ -101,12 +101,11 @@ class Elastic(ABC):
         round_ = ElasticRound(self, view)
         round_.serve()
         plan, at_s = round_.plan, round_.look_again_s()
-        if at_s is not None and not (self._look.is_set(view.now_s) and (self._look.at_s or 0.0) <= at_s):
+        if at_s is not None and not (
+            self._wake_up.is_set(view.now_s) and (self._wake_up.at_s or 0.0) <= at_s
+        ):
             plan.actions.append(Wake(at_s=at_s, reason=because("elastic-look")))
         return plan.decision()
-
-    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
-        self._look.observe(view.now_s, decision)
 
     def explain(self, view: View, job: Job) -> Reason:
         structural = why_impossible(view, job)
@@ -117,12 +116,6 @@ class Elastic(ABC):
             return because("behind-aged", aged.job_id, aged.spent.queued_s + view.now_s - aged.phase_since_s)
         part = ElasticRound(self, view).sizes.get(job.job_id, 0)
         return because("elastic-waits", part, self.name) if part else because("elastic-none", self.name)
-
-    def save(self) -> bytes:
-        return self._look.save()
-
-    def load(self, state: bytes) -> None:
-        self._look.load(state)
 
 
 class ElasticMaxMin(Elastic):
