@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 import msgspec
@@ -97,33 +97,16 @@ class Queues:
         rounded."""
         return bisect_right(self.limits, attained_gpu_s(job, now_s) + 1e-6 * job.spec.gpus_min)
 
-    def running_rows(self, jobs: Iterable[Job], now_s: float) -> list[tuple[int, int, Job]]:
-        """Queue, number and job of many RUNNING jobs: each decision asks for all of them."""
-        limits = self.limits
-        return [
-            (
-                bisect_right(
-                    limits,
-                    (job.spent.run_s + (now_s - job.phase_since_s)) * (gpus := job.spec.gpus_min)
-                    + 1e-6 * gpus,
-                ),
-                job.number,
-                job,
-            )
-            for job in jobs
-        ]
-
-    def resting_rows(self, jobs: Iterable[Job]) -> list[tuple[int, int, Job]]:
-        """Sorts jobs that are not RUNNING, and so attain nothing, into their queues."""
-        limits = self.limits
-        return [
-            (
-                bisect_right(limits, job.spent.run_s * (gpus := job.spec.gpus_min) + 1e-6 * gpus),
-                job.number,
-                job,
-            )
-            for job in jobs
-        ]
+    def rows(self, jobs: Iterable[Job], now_s: float | None) -> list[tuple[int, int, Job]]:
+        """Queue, number and job of many jobs that are RUNNING, or if `now_s` is None of jobs that are not and
+        so attain nothing: each decision asks for all of them."""
+        limits, rows = self.limits, []
+        for job in jobs:
+            run_s, gpus = job.spent.run_s, job.spec.gpus_min
+            if now_s is not None:
+                run_s += now_s - job.phase_since_s
+            rows.append((bisect_right(limits, run_s * gpus + 1e-6 * gpus), job.number, job))
+        return rows
 
     def next_demotion_s(self, view: View) -> float | None:
         """When the next running job reaches a threshold, if none is stopped; None if none will."""
@@ -154,9 +137,8 @@ class AttainedService(QueueOrder):
         only, and mostly there are none."""
         view = self._view
         if self._others is None:
-            self._others = self._queues.running_rows(view.running.training, view.now_s)
-            self._others += self._queues.resting_rows(view.running.loading)
-            self._others += self._queues.resting_rows(list_reserved(plan))
+            self._others = self._queues.rows(view.running.training, view.now_s)
+            self._others += self._queues.rows(chain(view.running.loading, list_reserved(plan)), None)
         mine = (self._queues.queue_of(job, view.now_s), job.number)
         later = [other for other in self._others if other > mine]
         if not later:
@@ -211,17 +193,11 @@ class Tiresias(RemembersWakeUp):
         """Ask to be woken at the next demotion, unless that has been asked for. A demotion nearer than the
         one asked for can only be that of a job that got going since, or while nothing waited."""
         view = plan.view
-        is_set = self._wake_up.is_set(view.now_s)
-        if (
-            is_set
-            and not isinstance(event, ev.FirstStepDone)
-            and len(view.queue) > len(view.queue.newcomers())
-        ):
+        goes_on = not isinstance(event, ev.FirstStepDone) and len(view.queue) > len(view.queue.newcomers())
+        if goes_on and self._wake_up.is_set(view.now_s):
             return
         at_s = self._queues.next_demotion_s(view)
-        if at_s is not None and not (
-            is_set and self._wake_up.at_s is not None and self._wake_up.at_s <= at_s
-        ):
+        if at_s is not None and not self._wake_up.comes_by(at_s, view.now_s):
             plan.actions.append(Wake(at_s=at_s, reason=because("next-demotion")))
 
     def explain(self, view: View, job: Job) -> Reason:

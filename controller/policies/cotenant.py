@@ -369,7 +369,7 @@ class Cotenant(Patient):
         if not is_anybody_left(plan):
             return soon
         earns_s = present.earns_s(min(map(needs_s, view.queue.heads()), default=inf))
-        if earns_s is None or (self._wake_up.is_set(view.now_s) and earns_s >= (self._wake_up.at_s or 0.0)):
+        if earns_s is None or self._wake_up.comes_by(earns_s, view.now_s):
             return soon
         if soon is not None and soon.at_s <= earns_s:
             return soon

@@ -138,15 +138,13 @@ class LazerState(msgspec.Struct, kw_only=True):
 
 class Lazer:
     name = "lazer"
+    queue_key = staticmethod(remaining_key)
     traits = Traits(preempts=True)
 
     def __init__(self, parameters: LazerParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else LazerParameters()
         self.learner = Learner(self.parameters)
         self._deferrals = Deferrals()
-
-    def queue_key(self, job: Job) -> tuple[float, ...]:
-        return remaining_key(job)
 
     # --- Deciding ----------------------------------------------------------------------------------
 

@@ -78,13 +78,11 @@ class Lucid(Colocation):
     """A policy that packs a job with its first match."""
 
     name = "lucid"
+    queue_key = staticmethod(service_key)
 
     def __init__(self, parameters: LucidParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else LucidParameters()
         super().__init__(self.parameters)
-
-    def queue_key(self, job: Job) -> tuple[float, ...]:
-        return service_key(job)
 
     def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
         needed = peak_mib(job, 1)

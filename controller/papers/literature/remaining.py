@@ -66,13 +66,11 @@ class SrtfFull(Stateless):
     """Shortest remaining time first among all jobs, whenever something changes."""
 
     name = "srtf-full"
+    queue_key = staticmethod(remaining_key)
     traits = Traits(preempts=True, orders_by_size=True)
 
     def __init__(self) -> None:
         self._order = RemainingTime(self.name)
-
-    def queue_key(self, job: Job) -> tuple[float, ...]:
-        return remaining_key(job)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queue or is_quiet(view, event):
@@ -107,15 +105,13 @@ class IntervalPolicy(RemembersWakeUp):
     """
 
     traits = Traits(preempts=True, orders_by_size=True)
+    queue_key = staticmethod(remaining_key)
 
     def __init__(self, name: str = "interval", parameters: IntervalParameters | None = None) -> None:
         super().__init__()
         self.name = name
         self.parameters = parameters if parameters is not None else IntervalParameters()
         self._order = RemainingTime(name)
-
-    def queue_key(self, job: Job) -> tuple[float, ...]:
-        return remaining_key(job)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queue or self._wake_up.is_set(view.now_s):
@@ -163,23 +159,17 @@ INTERVAL: Final = PolicyEntry(
     choose="srtf-full preempts too often",
 )
 
-INTERVAL_60: Final = PolicyEntry(
-    "srtf-full once a minute (what Lazer compares with as Pollux)",
-    lambda: IntervalPolicy("interval-60", IntervalParameters(interval_s=60.0)),
-    group=COMPARED,
-    choose="a result of Lazer's paper is to be compared with",
-)
 
-INTERVAL_360: Final = PolicyEntry(
-    "srtf-full every 6 minutes (what Lazer compares with as Muri)",
-    lambda: IntervalPolicy("interval-360", IntervalParameters(interval_s=360.0)),
-    group=COMPARED,
-    choose="a result of Lazer's paper is to be compared with",
-)
+def _entry_every(interval_s: float, often: str, system: str) -> PolicyEntry:
+    """An entry with the interval in its name."""
+    return PolicyEntry(
+        f"srtf-full {often} (what Lazer compares with as {system})",
+        lambda: IntervalPolicy(f"interval-{interval_s:.0f}", IntervalParameters(interval_s=interval_s)),
+        group=COMPARED,
+        choose="a result of Lazer's paper is to be compared with",
+    )
 
-INTERVAL_600: Final = PolicyEntry(
-    "srtf-full every 10 minutes (what Lazer compares with as Optimus)",
-    lambda: IntervalPolicy("interval-600", IntervalParameters(interval_s=600.0)),
-    group=COMPARED,
-    choose="a result of Lazer's paper is to be compared with",
-)
+
+INTERVAL_60: Final = _entry_every(60.0, "once a minute", "Pollux")
+INTERVAL_360: Final = _entry_every(360.0, "every 6 minutes", "Muri")
+INTERVAL_600: Final = _entry_every(600.0, "every 10 minutes", "Optimus")

@@ -36,13 +36,7 @@ class SjfFfs(Colocation):
     """First fit, in the order of hosts and devices."""
 
     name = "sjf-ffs"
-
-    def __init__(self, parameters: ColocationParameters | None = None) -> None:
-        self.parameters = parameters if parameters is not None else ColocationParameters()
-        super().__init__(self.parameters)
-
-    def queue_key(self, job: Job) -> tuple[float, ...]:
-        return remaining_key(job)
+    queue_key = staticmethod(remaining_key)
 
     def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
         choices = known_batches(job, slots.batches)

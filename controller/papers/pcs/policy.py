@@ -62,14 +62,7 @@ class PcsParameters(PolicyParameters, frozen=True, kw_only=True):
 
     def config(self) -> WfqConfig:
         """Returns the configuration of the classes. Raises ValueError."""
-        return WfqConfig.parse(
-            {
-                "thresholds_gpu_s": self.thresholds_gpu_s,
-                "weights": self.weights,
-                "zeta_min": self.zeta_min,
-                "delta": self.delta,
-            }
-        )
+        return WfqConfig.parse(msgspec.structs.asdict(self))
 
     @classmethod
     def parse(cls, parameters: Parameters) -> PcsParameters:
@@ -122,7 +115,7 @@ class Pcs:
             if claimed:
                 round_.fill(plan)
         at_s = round_.look_again_s()
-        if at_s is not None and not (self._look.is_set(view.now_s) and (self._look.at_s or 0.0) <= at_s):
+        if at_s is not None and not self._look.comes_by(at_s, view.now_s):
             plan.actions.append(Wake(at_s=at_s, reason=because("wfq-look")))
         return plan.decision()
 

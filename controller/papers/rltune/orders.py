@@ -38,7 +38,7 @@ from cotenant.controller.planning import Plan, SchedulingClass, View, is_possibl
 from cotenant.controller.policies.base import Stateless, is_quiet
 from cotenant.controller.policies.entries import ORDER, PolicyEntry
 from cotenant.controller.policies.ordered import UNKNOWN_S, remaining_key, service_key
-from cotenant.controller.policies.scored import Scored, waited_s
+from cotenant.controller.policies.scored import Scored, jobs_behind, waited_s
 from cotenant.controller.policies.toolkit import PassingParameters, place_ordered
 
 ACTOR: Final = (
@@ -252,12 +252,7 @@ class Scorer(Scored):
         return lambda job, rank: self.why(view, job, rank)
 
     def why(self, view: View, job: Job, rank: int) -> Reason:
-        waiting = [
-            each
-            for head in view.queue.heads()
-            for each in view.queue.jobs_of_class(view.queue.class_of(head))
-        ]
-        every = self.parts(view, waiting)
+        every = self.parts(view, jobs_behind(view, view.queue.heads()))
         means = [sum(column) / len(every) for column in zip(*every, strict=True)]
         (own,) = self.parts(view, [job])
         time, gpus, wait = (mean - part for mean, part in zip(means, own, strict=True))

@@ -60,14 +60,12 @@ class Castor(Colocation):
     that suits best."""
 
     name = "castor"
+    queue_key = staticmethod(remaining_key)
     parts_by_theorem = True
 
     def __init__(self, parameters: CastorParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else CastorParameters()
         super().__init__(self.parameters)
-
-    def queue_key(self, job: Job) -> tuple[float, ...]:
-        return remaining_key(job)
 
     def slots(self, plan: Plan) -> CastorSlots:
         return CastorSlots(plan, self.observations)

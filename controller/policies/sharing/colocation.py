@@ -28,7 +28,7 @@ Two jobs that were parted do not share again, whatever is measured later (`Share
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -197,11 +197,10 @@ class Colocation(Stateless, ABC):
     parts_by_theorem = False
     """Whether pairs are judged when they are made, and so are parted by Theorem 1 as well."""
 
-    def __init__(self, parameters: ColocationParameters) -> None:
-        self._options = parameters
+    queue_key: Callable[[Job], tuple[float, ...]]
 
-    @abstractmethod
-    def queue_key(self, job: Job) -> tuple[float, ...]: ...
+    def __init__(self, parameters: ColocationParameters | None = None) -> None:
+        self._options = parameters if parameters is not None else ColocationParameters()
 
     def expect(self, plan: Plan, jobs: Sequence[Job], slots: ShareableSlots) -> Collection[int]:
         """Called before `join` of these jobs, in this order: what is cheaper for all of them at once can be

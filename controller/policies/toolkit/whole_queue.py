@@ -14,7 +14,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Protocol
 
 import msgspec
 
@@ -76,15 +75,6 @@ class QueueOrder(ABC):
         return room is not None
 
 
-class QueueScope(Protocol):
-    """Jobs to be asked, in order."""
-
-    def next(self) -> Job | None: ...
-
-    def again(self, job: Job) -> None:
-        """The job that `next` has just given is settled: go on with its shape."""
-
-
 class NewcomersOnly:
     """Only the jobs that were not queued before this event."""
 
@@ -98,6 +88,8 @@ class NewcomersOnly:
         """Does nothing: each newcomer is asked anyway."""
 
 
+QueueScope = Candidates | NewcomersOnly
+"""Jobs to be asked, in order."""
 ROUTINE = (ev.JobArrived, ev.FirstStepDone, ev.AttemptEnded)
 """Frequent events."""
 
@@ -227,6 +219,10 @@ class WakeUp:
     def is_set(self, now_s: float) -> bool:
         """Whether a time was asked for and is still to come."""
         return self.at_s is not None and self.at_s > now_s
+
+    def comes_by(self, at_s: float, now_s: float) -> bool:
+        """Whether a time was asked for that is still to come, and no later than this one."""
+        return self.is_set(now_s) and self.at_s is not None and self.at_s <= at_s
 
     def is_due(self, now_s: float) -> bool:
         return self.at_s is not None and self.at_s <= now_s

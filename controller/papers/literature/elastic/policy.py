@@ -101,9 +101,7 @@ class Elastic(RemembersWakeUp, ABC):
         round_ = ElasticRound(self, view)
         round_.serve()
         plan, at_s = round_.plan, round_.look_again_s()
-        if at_s is not None and not (
-            self._wake_up.is_set(view.now_s) and (self._wake_up.at_s or 0.0) <= at_s
-        ):
+        if at_s is not None and not self._wake_up.comes_by(at_s, view.now_s):
             plan.actions.append(Wake(at_s=at_s, reason=because("elastic-look")))
         return plan.decision()
 
