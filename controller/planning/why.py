@@ -64,6 +64,14 @@ def _free(order: str, free: int, needed: int) -> tuple[str | int, ...]:
     return (free, needed) if free >= needed else (order, free, needed)
 
 
+def why_behind_aged(view: View, job: Job) -> Reason | None:
+    """Why a job waits where nobody passes one that has aged; None if none has, or itself is the first."""
+    aged = first_aged(view)
+    if aged is None or aged.number == job.number:
+        return None
+    return because("behind-aged", aged.job_id, aged.spent.queued_s + view.now_s - aged.phase_since_s)
+
+
 def why_impossible(view: View, job: Job) -> Reason | None:
     """What keeps a job from running whatever the queue: hosts, types, memory, its checkpoint's place."""
     scheduling_class = scheduling_class_of(job)

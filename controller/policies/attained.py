@@ -214,10 +214,6 @@ TIRESIAS: Final = PolicyEntry(
     choose="nobody knows how long jobs take, and jobs resume",
 )
 
-LAS: Final = PolicyEntry(
-    "another name of tiresias",
-    Tiresias,
-    TiresiasParameters.parse,
-    group=PREEMPT,
-    choose="you know it by this name",
+LAS: Final = TIRESIAS._replace(
+    about="another name of tiresias", group=PREEMPT, choose="you know it by this name"
 )

@@ -19,7 +19,7 @@ time x GPUs as estimated, what was done included; a job of unknown length belong
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -28,7 +28,7 @@ from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, 
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.pcs.standing import Standing, is_preemptible_now, placed_jobs, size_gpu_s
 from cotenant.controller.papers.pcs.wfq import WfqConfig
-from cotenant.controller.planning import Plan, View, first_aged, is_possible, why_impossible
+from cotenant.controller.planning import Plan, View, is_possible, why_behind_aged, why_impossible
 from cotenant.controller.policies.base import Parameters, PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.toolkit import WakeUp, Why, find_room, take_room
 
@@ -90,6 +90,15 @@ class Accounts(msgspec.Struct, frozen=True):
         seconds = now_s - self.at_s
         return [credit + due * seconds for credit, due in zip(self.credit_gpu_s, self.gpus_due, strict=True)]
 
+    def after(self, now_s: float, due: Sequence[float], is_empty: Sequence[bool], gpus: int) -> Accounts:
+        """The accounts of each class from now on; a class without jobs saves nothing up."""
+        most, credits_gpu_s = CREDIT_S_MAX * gpus, self.now(now_s, len(due))
+        kept = (
+            0.0 if empty else min(most, max(-most, credit))
+            for credit, empty in zip(credits_gpu_s, is_empty, strict=True)
+        )
+        return Accounts(now_s, tuple(kept), tuple(due))
+
 
 class Pcs:
     """Weighted fair queueing of rigid gangs. Remembers its accounts, and when it wants to decide again."""
@@ -124,16 +133,8 @@ class Pcs:
         if is_quiet(view, event) and not decision.actions:
             return
         standing = Standing(self._config, view)
-        most = CREDIT_S_MAX * standing.gpus
-        credits_gpu_s = self.credits(view.now_s)
-        self._accounts = Accounts(
-            view.now_s,
-            tuple(
-                0.0 if is_empty else min(most, max(-most, credit))
-                for credit, is_empty in zip(credits_gpu_s, standing.is_empty, strict=True)
-            ),
-            tuple(due - held for due, held in zip(standing.shares, standing.held, strict=True)),
-        )
+        due = [share - held for share, held in zip(standing.shares, standing.held, strict=True)]
+        self._accounts = self._accounts.after(view.now_s, due, standing.is_empty, standing.gpus)
 
     def credits(self, now_s: float) -> list[float]:
         return self._accounts.now(now_s, len(self._config.weights))
@@ -158,14 +159,8 @@ class Pcs:
         return self._config
 
     def explain(self, view: View, job: Job) -> Reason:
-        structural = why_impossible(view, job)
-        if structural is not None:
-            return structural
-        round_ = ClassRound(self, view)
-        aged = first_aged(view)
-        if aged is not None and aged.number != job.number:
-            return because("behind-aged", aged.job_id, aged.spent.queued_s + view.now_s - aged.phase_since_s)
-        return round_.why(job)
+        waits = why_impossible(view, job) or why_behind_aged(view, job)
+        return waits or ClassRound(self, view).why(job)
 
     def save(self) -> bytes:
         return msgspec.msgpack.encode((self._look.save(), self._accounts))

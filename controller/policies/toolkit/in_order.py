@@ -81,7 +81,8 @@ def place_ordered(
         scheduling_class = view.queue.class_of(job)
         devices = None if scheduling_class in unfit else plan.find_free(job)
         if devices is not None:
-            plan.place(job, devices, why(job, devices) if why else _placed_reason(order, devices))
+            reason = why(job, devices) if why else because("free-devices-in-order", order, len(devices))
+            plan.place(job, devices, reason)
             free -= len(devices)
             if not free:
                 return
@@ -91,10 +92,6 @@ def place_ordered(
             if backfill == "easy":
                 _fill_behind(plan, job, waiting, order)
             return
-
-
-def _placed_reason(order: str, devices: tuple[DeviceId, ...]) -> Reason:
-    return because("free-devices-in-order", order, len(devices))
 
 
 def _fill_behind(plan: Plan, head: Job, waiting: Iterator[Job], order: str) -> None:

@@ -101,9 +101,7 @@ def whom_to_ask(plan: Plan, event: ev.AnyEvent) -> QueueScope | None:
     only come nearer to their end, and what started since then stood before them. Nor do they after a first
     step, or the end of an attempt whose devices somebody waited for. Any other event may change that.
     """
-    if not isinstance(event, ROUTINE) or plan.any_free():
-        return Candidates(plan.view)
-    if is_aged_waiting(plan.view):
+    if not isinstance(event, ROUTINE) or plan.any_free() or is_aged_waiting(plan.view):
         return Candidates(plan.view)
     return NewcomersOnly(plan.view) if plan.view.queue.newcomers() else None
 

@@ -37,7 +37,7 @@ from cotenant.controller.papers.literature.elastic.division import (
     max_min,
     themis,
 )
-from cotenant.controller.planning import Plan, View, first_aged, is_possible, why_impossible
+from cotenant.controller.planning import Plan, View, is_possible, why_behind_aged, why_impossible
 from cotenant.controller.policies.base import PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.entries import ELASTIC, PolicyEntry
 from cotenant.controller.policies.toolkit import RemembersWakeUp
@@ -106,12 +106,9 @@ class Elastic(RemembersWakeUp, ABC):
         return plan.decision()
 
     def explain(self, view: View, job: Job) -> Reason:
-        structural = why_impossible(view, job)
-        if structural is not None:
-            return structural
-        aged = first_aged(view)
-        if aged is not None and aged.number != job.number:
-            return because("behind-aged", aged.job_id, aged.spent.queued_s + view.now_s - aged.phase_since_s)
+        waits = why_impossible(view, job) or why_behind_aged(view, job)
+        if waits is not None:
+            return waits
         part = ElasticRound(self, view).sizes.get(job.job_id, 0)
         return because("elastic-waits", part, self.name) if part else because("elastic-none", self.name)
 
