@@ -121,7 +121,7 @@ class ElasticPcs(Elastic):
         members, shares = self._classes(view, claims, gpus)
         held = [sum(held_by(claim.job) for claim in here) for here in members]
         due = [share - has for share, has in zip(shares, held, strict=True)]
-        self._accounts = self._accounts.after(view.now_s, due, [not here for here in members], gpus)
+        self._accounts = self._accounts.settle(view.now_s, due, [not here for here in members], gpus)
 
     def save(self) -> bytes:
         return msgspec.msgpack.encode((super().save(), self._accounts))

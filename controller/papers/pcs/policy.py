@@ -90,7 +90,7 @@ class Accounts(msgspec.Struct, frozen=True):
         seconds = now_s - self.at_s
         return [credit + due * seconds for credit, due in zip(self.credit_gpu_s, self.gpus_due, strict=True)]
 
-    def after(self, now_s: float, due: Sequence[float], is_empty: Sequence[bool], gpus: int) -> Accounts:
+    def settle(self, now_s: float, due: Sequence[float], is_empty: Sequence[bool], gpus: int) -> Accounts:
         """The accounts of each class from now on; a class without jobs saves nothing up."""
         most, credits_gpu_s = CREDIT_S_MAX * gpus, self.now(now_s, len(due))
         kept = (
@@ -134,7 +134,7 @@ class Pcs:
             return
         standing = Standing(self._config, view)
         due = [share - held for share, held in zip(standing.shares, standing.held, strict=True)]
-        self._accounts = self._accounts.after(view.now_s, due, standing.is_empty, standing.gpus)
+        self._accounts = self._accounts.settle(view.now_s, due, standing.is_empty, standing.gpus)
 
     def credits(self, now_s: float) -> list[float]:
         return self._accounts.now(now_s, len(self._config.weights))

@@ -239,11 +239,8 @@ class ExpectedFree:
         return self._waits[scheduling_class]
 
     def _types(self, scheduling_class: SchedulingClass) -> list[str]:
-        return (
-            [scheduling_class.gpu_type]
-            if scheduling_class.gpu_type
-            else sorted({type for _, type in self._at})
-        )
+        wanted = scheduling_class.gpu_type
+        return [wanted] if wanted else sorted({type for _, type in self._at})
 
     def _type_s(self, scheduling_class: SchedulingClass, type: str) -> float:
         """When devices of one type can hold the gang: on one host if one could hold it, else over several;
@@ -253,18 +250,14 @@ class ExpectedFree:
             for place, devices in self._at.items()
             if place[1] == type and is_suitable(self._view, scheduling_class, place)
         ]
-        if scheduling_class.nodes > 1:
-            per_node = scheduling_class.gpus // scheduling_class.nodes
-            parts = sorted(times[per_node - 1] for times in here if len(times) >= per_node)
-            return parts[scheduling_class.nodes - 1] if len(parts) >= scheduling_class.nodes else NEVER
-        if scheduling_class.nodes == 0 and scheduling_class.gpus > self._view.sizes.on_host(
-            scheduling_class, type
-        ):
-            everywhere = sorted(free_s for times in here for free_s in times)
-            return (
-                everywhere[scheduling_class.gpus - 1] if len(everywhere) >= scheduling_class.gpus else NEVER
-            )
-        return min(
-            (times[scheduling_class.gpus - 1] for times in here if len(times) >= scheduling_class.gpus),
-            default=NEVER,
-        )
+        gpus, nodes = scheduling_class.gpus, scheduling_class.nodes
+        if nodes > 1:
+            return _nth(sorted(_nth(times, gpus // nodes) for times in here), nodes)
+        if nodes == 0 and gpus > self._view.sizes.on_host(scheduling_class, type):
+            return _nth(sorted(free_s for times in here for free_s in times), gpus)
+        return min((_nth(times, gpus) for times in here), default=NEVER)
+
+
+def _nth(times_s: Sequence[float], number: int) -> float:
+    """The last of the first so many of these times, which rise; infinite if there are fewer."""
+    return times_s[number - 1] if len(times_s) >= number else NEVER
