@@ -42,6 +42,7 @@ from cotenant.controller.executors.agents import AgentExecutor, AgentNews
 from cotenant.controller.history import JobRecord, accounts
 from cotenant.controller.knowledge import OBSERVATIONS, PairSeen, PairVerdict
 from cotenant.controller.policies import registry
+from cotenant.controller.policies.entries import GROUPS
 from cotenant.controller.store import Core, ReadingCore
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import MESSAGE_BYTES_MAX
@@ -335,7 +336,7 @@ class Queries:
             )
             if request.offers
             else (),
-            groups=registry.GROUPS,
+            groups=GROUPS,
         )
 
 

@@ -20,18 +20,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import View
 from cotenant.controller.policies import plugins
 from cotenant.controller.policies.base import Parameters, Policy, Traits
-from cotenant.controller.policies.entries import (
-    CLASSES,
-    COMPARED,
-    ELASTIC,
-    FIRST,
-    KEPT,
-    ORDER,
-    PREEMPT,
-    SHARE,
-    PlacementRule,
-    PolicyEntry,
-)
+from cotenant.controller.policies.entries import PlacementRule, PolicyEntry
 
 CORE: Final = {
     name: f"cotenant.controller.policies.{place}"
@@ -51,9 +40,6 @@ CORE: Final = {
     }.items()
 }
 """Name -> where its `PolicyEntry` is, in the order in which people are shown them."""
-
-GROUPS: Final = (FIRST, ORDER, PREEMPT, SHARE, KEPT, ELASTIC, CLASSES, COMPARED)
-"""The headings of the list, in the order in which people read them."""
 
 
 BEST_FIT: Final = "best-fit"

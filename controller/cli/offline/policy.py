@@ -76,6 +76,7 @@ def list_policies(
 def installed_policies() -> wire.Policies:
     """The policies as a controller of this installation would offer them; none is in force."""
     from cotenant.controller.policies import registry
+    from cotenant.controller.policies.entries import GROUPS
 
     offers = wire.policy_offers(
         available=registry.available(),
@@ -84,7 +85,7 @@ def installed_policies() -> wire.Policies:
         heading=registry.heading,
     )
     nothing = wire.PolicyView(policy="", about="", parameters={})
-    return wire.Policies(request_id=0, current=nothing, given={}, offers=offers, groups=registry.GROUPS)
+    return wire.Policies(request_id=0, current=nothing, given={}, offers=offers, groups=GROUPS)
 
 
 @policy.part("shadow")

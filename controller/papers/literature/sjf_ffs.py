@@ -81,11 +81,8 @@ class SjfFfs(Colocation):
             return because("sharing-spread", job.spec.nodes)
         if self.join(plan, job, slots) is not None:
             return None
-        choices, view, scheduling_class = (
-            known_batches(job, slots.batches),
-            plan.view,
-            plan.view.queue.class_of(job),
-        )
+        view, choices = plan.view, known_batches(job, slots.batches)
+        scheduling_class = view.queue.class_of(job)
         refusal: Reason | None = None
         for slot in slots:
             if not slot.admits(view, job, scheduling_class):
