@@ -48,7 +48,9 @@ class RemainingTime(QueueOrder):
         """Jobs with more remaining time, most first."""
         mine_s, now_s = job.estimate.remaining_s, plan.view.now_s
         longer = worth_preempting(plan, job)
-        waiting = [r for r in list_reserved(plan) if _is_longer(r, mine_s) and not r.aged]
+        if mine_s is None:
+            return longer
+        waiting = [r for r in list_reserved(plan) if (r.estimate.remaining_s or 0.0) > mine_s and not r.aged]
         if not waiting:
             return longer
         waiting.sort(key=lambda r: (-(r.estimate.remaining_s or 0.0), r.number))
@@ -56,10 +58,6 @@ class RemainingTime(QueueOrder):
 
     def why(self, view: View, job: Job, victims: Sequence[Job]) -> Why:
         return why_shorter(view, job, victims)
-
-
-def _is_longer(job: Job, than_s: float | None) -> bool:
-    return job.estimate.remaining_s is not None and than_s is not None and job.estimate.remaining_s > than_s
 
 
 class SrtfFull(Stateless):

@@ -125,11 +125,11 @@ class Castor(Colocation):
             return refusal or nobody(slots)
         if self._gather(plan, job, offers) is not None:
             return None
-        most_free, most_shareable = 0, 0
-        for where in places_of(plan.view, job, offers):
-            free, shareable = len(where.free(plan, job)), sum(len(slot.devices) for slot in where.offers)
-            if free + shareable > most_free + most_shareable:
-                most_free, most_shareable = free, shareable
+        places = [
+            (len(where.free(plan, job)), sum(len(slot.devices) for slot in where.offers))
+            for where in places_of(plan.view, job, offers)
+        ]
+        most_free, most_shareable = max(places, key=sum, default=(0, 0))
         if most_free + most_shareable >= job.spec.gpus:
             return because("sharing-slowest", offers[0].partner.job_id, job.spec.gpus)
         return because("sharing-too-few", most_free, most_shareable, job.spec.gpus)

@@ -23,7 +23,7 @@ from cotenant.controller.planning import Freed, HostType, Plan, SchedulingClass,
 from cotenant.controller.policies.sharing.shareable_slots import HostAndType, is_suitable
 from cotenant.controller.policies.toolkit import devices_by_host, is_kept_together
 
-NEVER_S: Final = float("inf")
+NEVER: Final = float("inf")
 
 
 class ReleaseTimes:
@@ -105,7 +105,7 @@ class ExpectedReleases:
         """What follows is about the plan with so many actions."""
         self._free = 0
         self._later: Plan
-        self._later_s, self._gone = NEVER_S, 0
+        self._later_s, self._gone = NEVER, 0
         """The plan as it will be at that time, when so many have left."""
         self._left: list[list[Freed]] = []
         """What each of the first jobs leaves of devices that were not promised before."""
@@ -117,11 +117,11 @@ class ExpectedReleases:
         if self._newest is not None:
             self._promise(*self._newest)
         if self._seen_actions != len(plan.actions):
-            self._seen_actions, self._later_s, self._free = len(plan.actions), NEVER_S, plan.free_everywhere
+            self._seen_actions, self._later_s, self._free = len(plan.actions), NEVER, plan.free_everywhere
         count = self._ends.count_by(until_s)
         if not self._ends.may_be_enough(plan, self._free, job, count):
             return None
-        if self._later_s == NEVER_S:
+        if self._later_s == NEVER:
             self._begin(plan)
         elif until_s < self._later_s:
             self._go_back(plan, count)
@@ -185,7 +185,6 @@ class ExpectedReleases:
 
 
 OVERRUN_RATIO = 0.1
-NEVER = float("inf")
 
 
 def leaves_in_s(view: View, job: Job, *, guesses: bool = False) -> float:

@@ -35,10 +35,8 @@ def place_in_order(
     view, free, kept = plan.view, plan.free_everywhere, KeptForLate(plan, preempts=False)
     candidates = Candidates(view)
     while (job := candidates.next()) is not None:
-        if plan.actions and plan.is_placed(job.spec.job_id):
-            candidates.again(job)
-            continue
-        if passed_over is not None and passed_over(job):
+        is_placed = plan.actions and plan.is_placed(job.spec.job_id)
+        if is_placed or (passed_over is not None and passed_over(job)):
             candidates.again(job)
             continue
         devices = kept.find_free(job) if job.spec.gpus_min <= free else None
