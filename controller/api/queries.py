@@ -42,7 +42,6 @@ from cotenant.controller.executors.agents import AgentExecutor, AgentNews
 from cotenant.controller.history import JobRecord, accounts
 from cotenant.controller.knowledge import OBSERVATIONS, PairSeen, PairVerdict
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.entries import GROUPS
 from cotenant.controller.store import Core, ReadingCore
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import MESSAGE_BYTES_MAX
@@ -336,7 +335,7 @@ class Queries:
             )
             if request.offers
             else (),
-            groups=GROUPS,
+            groups=registry.GROUPS,
         )
 
 

@@ -20,6 +20,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import View
 from cotenant.controller.policies import plugins
 from cotenant.controller.policies.base import Parameters, Policy, Traits
+from cotenant.controller.policies.entries import GROUPS as GROUPS  # Others know the registry alone.
 from cotenant.controller.policies.entries import PlacementRule, PolicyEntry
 
 CORE: Final = {

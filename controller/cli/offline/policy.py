@@ -76,7 +76,6 @@ def list_policies(
 def installed_policies() -> wire.Policies:
     """The policies as a controller of this installation would offer them; none is in force."""
     from cotenant.controller.policies import registry
-    from cotenant.controller.policies.entries import GROUPS
 
     offers = wire.policy_offers(
         available=registry.available(),
@@ -85,7 +84,7 @@ def installed_policies() -> wire.Policies:
         heading=registry.heading,
     )
     nothing = wire.PolicyView(policy="", about="", parameters={})
-    return wire.Policies(request_id=0, current=nothing, given={}, offers=offers, groups=GROUPS)
+    return wire.Policies(request_id=0, current=nothing, given={}, offers=offers, groups=registry.GROUPS)
 
 
 @policy.part("shadow")

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.entries import GROUPS
 from cotenant.controller.wire import clients as wire
 
 LACKS = 'it learns with botorch, which is not installed: pip install ".[bo]" in the source folder'
@@ -72,7 +71,7 @@ def test_policies_stand_under_headings_each_with_when_to_choose_it(
 @pytest.mark.parametrize("name", registry.ours())
 def test_each_of_ours_is_told_in_plain_words_with_when_to_choose_it(name: str) -> None:
     entry = registry.ours()[name]
-    assert entry.group in GROUPS
+    assert entry.group in registry.GROUPS
     assert 10 < len(entry.choose) <= 110, name
     assert not {"Theorem", "eta", "xi", "oracle"} & set(entry.about.split()), entry.about
     assert not entry.choose.endswith(".") and not entry.about.endswith(".")
