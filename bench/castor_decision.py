@@ -40,7 +40,7 @@ from cotenant.controller.performance import Profile, ProfilePoint
 from cotenant.controller.planning import View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Policy
-from cotenant.controller.policies.classic import Classic
+from cotenant.controller.policies.ordered import Ordered
 from cotenant.controller.policies.toolkit import PassingParameters
 
 POLICIES: Final = ("castor", "castor-cost", "sjf-ffs", "lucid")
@@ -82,7 +82,7 @@ def spec(number: int, *, gpus: int, expected_s: float, duty: float) -> JobSpec:
     )
 
 
-class Filler(Classic):
+class Filler(Ordered):
     """Fills free devices and does nothing else; jobs wait in the order of the policy that is measured."""
 
     def __init__(self, measured: Policy) -> None:

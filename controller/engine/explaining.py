@@ -29,6 +29,7 @@ from cotenant.controller.engine.stages.priority_guard import why_kept
 from cotenant.controller.engine.state.current_policy import CurrentPolicy
 from cotenant.controller.engine.state.ledger import Ledger
 from cotenant.controller.planning import (
+    LACK_DEVICES,
     QueueStanding,
     SchedulingClass,
     scheduling_class_of,
@@ -37,8 +38,6 @@ from cotenant.controller.planning import (
     why_waiting,
 )
 
-LACK_DEVICES: Final = frozenset(("first-no-devices", "behind-no-devices", "fragmented"))
-"""Reasons of a job for which some devices are free and too few: whether it could share others comes after."""
 NOT_OFFERED_SHOWN: Final = 4
 """The most devices that are named as not offered."""
 PERMANENT: Final = frozenset(

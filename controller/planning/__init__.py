@@ -29,8 +29,8 @@ _HOMES: Final = {
         "scheduling_class_of_spec", "staying_class_of", "suits",
     ),
     "why": (
-        "first_aged", "is_aged_waiting", "is_possible", "why_impossible", "why_no_host_room",
-        "why_too_large", "why_waiting",
+        "first_aged", "is_aged_waiting", "is_possible", "why_behind_aged", "why_impossible",
+        "why_no_host_room", "why_too_large", "why_waiting", "LACK_DEVICES",
     ),
 }
 # fmt: on

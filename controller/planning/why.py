@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from cotenant.controller.domain import CONTAINERS, Job, Reason, because, room_left
 from cotenant.controller.planning.plan import Plan
 from cotenant.controller.planning.view import SchedulingClass, View, scheduling_class_of
+
+LACK_DEVICES: Final = frozenset(("first-no-devices", "behind-no-devices", "fragmented"))
+"""Reasons of a job for which too few devices are free: what it may do about others' devices comes after."""
 
 
 def why_waiting(view: View, job: Job, order: str, first: Job | None = None) -> Reason:
@@ -57,6 +62,14 @@ def first_aged(view: View) -> Job | None:
 
 def _free(order: str, free: int, needed: int) -> tuple[str | int, ...]:
     return (free, needed) if free >= needed else (order, free, needed)
+
+
+def why_behind_aged(view: View, job: Job) -> Reason | None:
+    """Why a job waits where nobody passes one that has aged; None if none has, or itself is the first."""
+    aged = first_aged(view)
+    if aged is None or aged.number == job.number:
+        return None
+    return because("behind-aged", aged.job_id, aged.spent.queued_s + view.now_s - aged.phase_since_s)
 
 
 def why_impossible(view: View, job: Job) -> Reason | None:

@@ -7,11 +7,9 @@ domain, its own kind, numpy and the standard library.
 __all__ = [
     "base",
     "castor",
-    "classic",
     "entries",
+    "ordered",
     "plugins",
-    "preemptive",
     "registry",
     "scored",
-    "service",
 ]

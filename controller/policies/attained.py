@@ -15,25 +15,26 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 import msgspec
 
 from cotenant.controller.domain import NOTHING, Decision, Job, Phase, Reason, Wake, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.planning import Plan, View, why_waiting
-from cotenant.controller.policies.base import Parameters, Traits, is_quiet
+from cotenant.controller.planning import Plan, View
+from cotenant.controller.policies.base import Parameters, PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.entries import FIRST, PREEMPT, PolicyEntry
 from cotenant.controller.policies.toolkit import (
-    WakeUp,
+    QueueOrder,
+    RemembersWakeUp,
     Why,
-    find_room,
     is_anybody_left,
     list_reserved,
+    may_give_way,
     rearrange,
-    take_room,
     whom_to_ask,
+    why_outranks_nobody,
 )
 
 PRESETS: dict[str, str] = {
@@ -46,7 +47,7 @@ PRESETS: dict[str, str] = {
 """Thresholds in GPU-seconds. The first and `three-queues` come from the published simulator."""
 
 
-class TiresiasParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TiresiasParameters(PolicyParameters, frozen=True, kw_only=True):
     """Where one queue ends and the next begins."""
 
     thresholds_gpu_s: str = "3250"
@@ -74,9 +75,6 @@ class TiresiasParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         """Raises ValueError for a wrong name, type or range."""
         return msgspec.convert({name: str(value) for name, value in parameters.items()}, cls)
 
-    def as_parameters(self) -> Parameters:
-        return {"thresholds_gpu_s": self.thresholds_gpu_s}
-
 
 NOBODY: Final[Iterator[Job]] = iter(())
 """The place behind which most jobs that ask look for victims."""
@@ -99,33 +97,16 @@ class Queues:
         rounded."""
         return bisect_right(self.limits, attained_gpu_s(job, now_s) + 1e-6 * job.spec.gpus_min)
 
-    def running_rows(self, jobs: Iterable[Job], now_s: float) -> list[tuple[int, int, Job]]:
-        """Queue, number and job of many RUNNING jobs: each decision asks for all of them."""
-        limits = self.limits
-        return [
-            (
-                bisect_right(
-                    limits,
-                    (job.spent.run_s + (now_s - job.phase_since_s)) * (gpus := job.spec.gpus_min)
-                    + 1e-6 * gpus,
-                ),
-                job.number,
-                job,
-            )
-            for job in jobs
-        ]
-
-    def resting_rows(self, jobs: Iterable[Job]) -> list[tuple[int, int, Job]]:
-        """Sorts jobs that are not RUNNING, and so attain nothing, into their queues."""
-        limits = self.limits
-        return [
-            (
-                bisect_right(limits, job.spent.run_s * (gpus := job.spec.gpus_min) + 1e-6 * gpus),
-                job.number,
-                job,
-            )
-            for job in jobs
-        ]
+    def rows(self, jobs: Iterable[Job], now_s: float | None) -> list[tuple[int, int, Job]]:
+        """Queue, number and job of many jobs that are RUNNING, or if `now_s` is None of jobs that are not and
+        so attain nothing: each decision asks for all of them."""
+        limits, rows = self.limits, []
+        for job in jobs:
+            run_s, gpus = job.spent.run_s, job.spec.gpus_min
+            if now_s is not None:
+                run_s += now_s - job.phase_since_s
+            rows.append((bisect_right(limits, run_s * gpus + 1e-6 * gpus), job.number, job))
+        return rows
 
     def next_demotion_s(self, view: View) -> float | None:
         """When the next running job reaches a threshold, if none is stopped; None if none will."""
@@ -140,7 +121,7 @@ class Queues:
         return None if at_s == float("inf") else at_s
 
 
-class AttainedService:
+class AttainedService(QueueOrder):
     """The order of discretised 2D-LAS at one moment."""
 
     name = "tiresias"
@@ -156,47 +137,30 @@ class AttainedService:
         only, and mostly there are none."""
         view = self._view
         if self._others is None:
-            self._others = self._queues.running_rows(view.running.training, view.now_s)
-            self._others += self._queues.resting_rows(view.running.loading)
-            self._others += self._queues.resting_rows(list_reserved(plan))
+            self._others = self._queues.rows(view.running.training, view.now_s)
+            self._others += self._queues.rows(chain(view.running.loading, list_reserved(plan)), None)
         mine = (self._queues.queue_of(job, view.now_s), job.number)
         later = [other for other in self._others if other > mine]
         if not later:
             return NOBODY
         later.sort(reverse=True)
-        return (
-            other
-            for _, _, other in later
-            if other.preemptible
-            and not other.aged
-            and other.spec.priority <= job.spec.priority
-            and not plan.is_leaving(other.spec.job_id)
-        )
+        return (other for _, _, other in later if may_give_way(plan, other, job))
 
-    def is_last(self, job: Job) -> bool:
-        return True
-
-    def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
-        room = find_room(plan, job, behind)
-        if room is not None:
-            take_room(plan, job, room, self.name, self._why(job, room.victims))
-        return room is not None
-
-    def _why(self, newcomer: Job, victims: Sequence[Job]) -> Why:
-        now_s = self._view.now_s
-        queue = self._queues.queue_of(newcomer, now_s) + 1
+    def why(self, view: View, job: Job, victims: Sequence[Job]) -> Why:
+        now_s = view.now_s
+        queue = self._queues.queue_of(job, now_s) + 1
         queues = {victim.job_id: self._queues.queue_of(victim, now_s) + 1 for victim in victims}
         gpu_s = {victim.job_id: attained_gpu_s(victim, now_s) for victim in victims}
         return Why(
             because("preempts-attained", queue, min(queues.values(), default=0), ", ".join(queues)),
             {
-                job_id: because("preempted-attained", newcomer.job_id, queue, queues[job_id], gpu_s[job_id])
+                job_id: because("preempted-attained", job.job_id, queue, queues[job_id], gpu_s[job_id])
                 for job_id in queues
             },
         )
 
 
-class Tiresias:
+class Tiresias(RemembersWakeUp):
     """The policy Tiresias: two-dimensional least attained service, with discrete queues.
 
     While a job waits, the policy asks to be woken at the next demotion of a running job; it remembers that
@@ -207,9 +171,9 @@ class Tiresias:
     traits = Traits(preempts=True, orders_by_size=True)
 
     def __init__(self, parameters: TiresiasParameters | None = None) -> None:
+        super().__init__()
         self.parameters = parameters if parameters is not None else TiresiasParameters()
         self._queues = Queues(self.parameters.limits())
-        self._demotion = WakeUp()
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return (float(self._queues.queue_of(job, job.phase_since_s)),)
@@ -223,42 +187,23 @@ class Tiresias:
             rearrange(plan, AttainedService(self._queues, view), waiting)
         if is_anybody_left(plan):
             self._ask_again(plan, event)
-        return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
+        return plan.decision()
 
     def _ask_again(self, plan: Plan, event: ev.AnyEvent) -> None:
         """Ask to be woken at the next demotion, unless that has been asked for. A demotion nearer than the
         one asked for can only be that of a job that got going since, or while nothing waited."""
         view = plan.view
-        is_set = self._demotion.is_set(view.now_s)
-        if (
-            is_set
-            and not isinstance(event, ev.FirstStepDone)
-            and len(view.queue) > len(view.queue.newcomers())
-        ):
+        goes_on = not isinstance(event, ev.FirstStepDone) and len(view.queue) > len(view.queue.newcomers())
+        if goes_on and self._wake_up.is_set(view.now_s):
             return
         at_s = self._queues.next_demotion_s(view)
-        if at_s is not None and not (
-            is_set and self._demotion.at_s is not None and self._demotion.at_s <= at_s
-        ):
+        if at_s is not None and not self._wake_up.comes_by(at_s, view.now_s):
             plan.actions.append(Wake(at_s=at_s, reason=because("next-demotion")))
 
-    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
-        self._demotion.observe(view.now_s, decision)
-
     def explain(self, view: View, job: Job) -> Reason:
-        reason = why_waiting(view, job, self.name)
-        if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
-            return reason
+        nobody = because("outranks-nobody", self._queues.queue_of(job, view.now_s) + 1)
         order = AttainedService(self._queues, view)
-        if next(order.list_victims(Plan(view), job), None) is not None or not view.running.jobs_by_end():
-            return reason
-        return because("outranks-nobody", self._queues.queue_of(job, view.now_s) + 1)
-
-    def save(self) -> bytes:
-        return self._demotion.save()
-
-    def load(self, state: bytes) -> None:
-        self._demotion.load(state)
+        return why_outranks_nobody(view, job, self.name, order.list_victims, nobody)
 
 
 TIRESIAS: Final = PolicyEntry(
@@ -269,10 +214,6 @@ TIRESIAS: Final = PolicyEntry(
     choose="nobody knows how long jobs take, and jobs resume",
 )
 
-LAS: Final = PolicyEntry(
-    "another name of tiresias",
-    Tiresias,
-    TiresiasParameters.parse,
-    group=PREEMPT,
-    choose="you know it by this name",
+LAS: Final = TIRESIAS._replace(
+    about="another name of tiresias", group=PREEMPT, choose="you know it by this name"
 )

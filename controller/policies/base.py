@@ -7,7 +7,7 @@ besides deciding is one of the protocols below, which the engine asks for by `is
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, Self, runtime_checkable
 
 import msgspec
 
@@ -16,6 +16,15 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import View
 
 Parameters = dict[str, str | int | float | bool]
+
+
+class PolicyParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The base of the named options of a policy, each with its default."""
+
+    @classmethod
+    def parse(cls, parameters: Parameters) -> Self:
+        """Raises ValueError for a wrong name, type or range."""
+        return msgspec.convert(parameters, cls, strict=False)
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):

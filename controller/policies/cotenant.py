@@ -52,7 +52,7 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.planning import Plan, View, why_alone
+from cotenant.controller.planning import LACK_DEVICES, Plan, View, why_alone
 from cotenant.controller.policies import earned
 from cotenant.controller.policies.base import Traits
 from cotenant.controller.policies.castor.cost import CastorCost, CostSlots, Set, best_share
@@ -65,7 +65,6 @@ from cotenant.controller.policies.patient import (
     Spare,
     cost_s,
     needs_s,
-    why_gain,
 )
 from cotenant.controller.policies.record_slots import RecordSlots
 from cotenant.controller.policies.resume_risk import MISMATCH_PRIOR, ResumeRisk
@@ -155,11 +154,11 @@ def _longest_first(plan: Plan, job: Job, present: CheapestFirst) -> Iterator[Job
             yield one
 
 
-NO_DEVICES = ("gains-nothing", "first-no-devices", "behind-no-devices", "fragmented")
+NO_DEVICES: Final = LACK_DEVICES | {"gains-nothing"}
 """Reasons for waiting because nothing is free and no job is to be preempted."""
 
 
-class CotenantParameters(PatientParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CotenantParameters(PatientParameters, frozen=True, kw_only=True):
     """The parameters of `patient`, and those of policies that share."""
 
     lookahead: int = 16
@@ -301,9 +300,8 @@ class CheapestFirst(Round):
         return because("not-earned", last.job_id, earned.earned_at_s(last) - now_s)
 
     def settle(self, plan: Plan, job: Job, room: FreedDevices) -> None:
-        why = why_gain(plan.view, job, room.victims, self.cost_s)
         if not room.victims:
-            take_room(plan, job, room, self.name, why)
+            super().settle(plan, job, room)
             return
         slots = self._slots_of(plan)
         share = best_share(plan, job, slots) if why_alone(job) is None else None
@@ -311,6 +309,7 @@ class CheapestFirst(Round):
         costs = Costs(slots.wait_s(job), None if share is None else sharing_s(share), preempt_s)
         if share is None or sharing_s(share) >= preempt_s:
             newcomer = why_preempts(room.victims, costs)
+            why = self.why(plan.view, job, room.victims)
             take_room(plan, job, room, self.name, why._replace(newcomer=newcomer))
             return
         shares = why_shares(plan.view.now_s, job, share, costs, slots)
@@ -370,7 +369,7 @@ class Cotenant(Patient):
         if not is_anybody_left(plan):
             return soon
         earns_s = present.earns_s(min(map(needs_s, view.queue.heads()), default=inf))
-        if earns_s is None or (self._check.is_set(view.now_s) and earns_s >= (self._check.at_s or 0.0)):
+        if earns_s is None or self._wake_up.comes_by(earns_s, view.now_s):
             return soon
         if soon is not None and soon.at_s <= earns_s:
             return soon

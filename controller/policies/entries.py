@@ -48,4 +48,5 @@ KEPT: Final = "With predictions that hold"
 ELASTIC: Final = "For elastic jobs"
 CLASSES: Final = "Two classes, hp and spot"
 COMPARED: Final = "For comparison: other published systems, and parts of those above left out"
-"""Headings of `cotenant policy list`."""
+GROUPS: Final = (FIRST, ORDER, PREEMPT, SHARE, KEPT, ELASTIC, CLASSES, COMPARED)
+"""The headings of `cotenant policy list`, in the order in which people read them."""

@@ -28,7 +28,7 @@ CHARGED_MAX = 10_000
 ACCOUNTS_MAX = 10_000
 
 
-class MultifactorParameters(OrderParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MultifactorParameters(OrderParameters, frozen=True, kw_only=True):
     """Slurm's defaults, and RLTune's weights."""
 
     weight_age: float = 1000.0

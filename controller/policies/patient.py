@@ -19,35 +19,32 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final, Literal, Self
-
-import msgspec
+from typing import Final, Literal
 
 from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, Reason, Wake, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.planning import Plan, View, why_waiting
-from cotenant.controller.policies.base import Parameters, Traits, is_quiet
-from cotenant.controller.policies.classic import UNKNOWN_S
+from cotenant.controller.planning import LACK_DEVICES, Plan, View, why_waiting
+from cotenant.controller.policies.base import PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.entries import FIRST, PolicyEntry
+from cotenant.controller.policies.ordered import UNKNOWN_S
 from cotenant.controller.policies.sharing import ExpectedReleases, Together
 from cotenant.controller.policies.toolkit import (
     Candidates,
     FreedDevices,
     NewcomersOnly,
+    QueueOrder,
+    RemembersWakeUp,
     Spared,
-    WakeUp,
     Why,
-    find_room,
     is_kept_together,
     least_told,
     list_reserved,
     rearrange,
-    take_room,
     whom_to_ask,
 )
 
 
-class PatientParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PatientParameters(PolicyParameters, frozen=True, kw_only=True):
     """The defaults are what experiments/results/patient.md found best; the others are for comparison."""
 
     gang: Literal["wait", "each"] = "wait"
@@ -61,14 +58,6 @@ class PatientParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def __post_init__(self) -> None:
         if not 0.0 <= self.width_power <= 2.0:
             raise ValueError(f"patient: width_power must be from 0 to 2, got {self.width_power}")
-
-    @classmethod
-    def parse(cls, parameters: Parameters) -> Self:
-        """Raises ValueError for a wrong name, type or range."""
-        return msgspec.convert(parameters, cls, strict=False)
-
-    def as_parameters(self) -> Parameters:
-        return msgspec.structs.asdict(self)
 
     def service_s(self, job: Job) -> float:
         """Service of a waiting job, so it does not change; `UNKNOWN_S` if the job's length is unknown."""
@@ -119,7 +108,7 @@ def spare(view: View, asking: Iterable[Job], parameters: PatientParameters) -> l
     return found
 
 
-class Round:
+class Round(QueueOrder):
     """A pass over the queue in the order of `patient`, which keeps account of the devices that are promised
     to those that wait for them, so that no other job counts on the same ones."""
 
@@ -221,15 +210,10 @@ class Round:
         first = next(behind)
         if first.phase is Phase.RUNNING and self.is_worth_waiting(plan, job, first):
             return True
-        room = self.room(plan, job, chain((first,), behind))
-        if room is None:
-            return False
-        self.settle(plan, job, room)
-        return True
+        return super().make_room(plan, job, chain((first,), behind))
 
-    def settle(self, plan: Plan, job: Job, room: FreedDevices) -> None:
-        """Carries out a preemption that pays."""
-        take_room(plan, job, room, self.name, why_gain(plan.view, job, room.victims, self.cost_s))
+    def why(self, view: View, job: Job, victims: Sequence[Job]) -> Why:
+        return why_gain(view, job, victims, self.cost_s)
 
     def room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> FreedDevices | None:
         """Victims whose leaving makes room, and pays for all of them together."""
@@ -240,7 +224,7 @@ class Round:
             loss_s = fewest * (needs_s(job) + self._least_cost_s)
             if self._find_soon(plan, job, loss_s) is not None:
                 return None
-        room = find_room(plan, job, behind)
+        room = super().room(plan, job, behind)
         return room if room is not None and self._is_worth_it(plan, job, room.victims) else None
 
     def gains_nothing(self, plan: Plan, job: Job) -> bool:
@@ -321,15 +305,15 @@ def why_gain(view: View, newcomer: Job, victims: Sequence[Job], cost_of: CostOf)
     )
 
 
-class Patient:
+class Patient(RemembersWakeUp):
     """Waits where a preemption would not pay. Remembers only when it asked to be woken."""
 
     name = Round.name
     traits = Traits(preempts=True, orders_by_size=True)
 
     def __init__(self, parameters: PatientParameters | None = None) -> None:
+        super().__init__()
         self.parameters = parameters if parameters is not None else PatientParameters()
-        self._check = WakeUp()
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return (self.parameters.service_s(job),)
@@ -377,22 +361,16 @@ class Patient:
 
     def wake(self, plan: Plan, present: Round) -> Wake | None:
         """When to look at the queue again although nothing has happened."""
-        if present.until_s is None or self._check.is_set(plan.view.now_s):
+        if present.until_s is None or self._wake_up.is_set(plan.view.now_s):
             return None
         return Wake(at_s=present.until_s, reason=because("devices-soon"))
 
     def round(self, view: View, asking: Iterable[Job], soon: ExpectedReleases | None = None) -> Round:
         return Round(view, asking, self.parameters, soon)
 
-    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
-        self._check.observe(view.now_s, decision)
-
     def explain(self, view: View, job: Job) -> Reason:
         reason = why_waiting(view, job, self.name)
-        if (
-            reason.code not in ("first-no-devices", "behind-no-devices", "fragmented")
-            or job.estimate.remaining_s is None
-        ):
+        if reason.code not in LACK_DEVICES or job.estimate.remaining_s is None:
             return reason
         plan, present = Plan(view), self.round(view, [job])
         first = next(present.list_victims(plan, job), None)
@@ -401,12 +379,6 @@ class Patient:
             return because("gains-nothing", told) if view.running.jobs_by_end() else reason
         waits = first.phase is Phase.RUNNING and present.is_worth_waiting(plan, job, first)
         return because("devices-soon") if waits else reason
-
-    def save(self) -> bytes:
-        return self._check.save()
-
-    def load(self, state: bytes) -> None:
-        self._check.load(state)
 
 
 def is_wanted(view: View, event: ev.FirstStepDone | ev.ProgressSeen) -> bool:

@@ -13,33 +13,25 @@ import importlib.util
 from functools import cache
 from typing import Final, cast
 
+import msgspec
+
 from cotenant.controller.domain import NOTHING, Decision, Job, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import View
 from cotenant.controller.policies import plugins
 from cotenant.controller.policies.base import Parameters, Policy, Traits
-from cotenant.controller.policies.entries import (
-    CLASSES,
-    COMPARED,
-    ELASTIC,
-    FIRST,
-    KEPT,
-    ORDER,
-    PREEMPT,
-    SHARE,
-    PlacementRule,
-    PolicyEntry,
-)
+from cotenant.controller.policies.entries import GROUPS as GROUPS  # Others know the registry alone.
+from cotenant.controller.policies.entries import PlacementRule, PolicyEntry
 
 CORE: Final = {
     name: f"cotenant.controller.policies.{place}"
     for name, place in {
-        "fifo": "classic:FIFO",
-        "sjf": "classic:SJF",
-        "srtf": "preemptive:SRTF",
-        "ssf": "service:SSF",
+        "fifo": "ordered:FIFO",
+        "sjf": "ordered:SJF",
+        "srtf": "ordered:SRTF",
+        "ssf": "ordered:SSF",
         "slurm-multifactor": "multifactor:SLURM_MULTIFACTOR",
-        "srsf": "service:SRSF",
+        "srsf": "ordered:SRSF",
         "tiresias": "attained:TIRESIAS",
         "las": "attained:LAS",
         "patient": "patient:PATIENT",
@@ -49,9 +41,6 @@ CORE: Final = {
     }.items()
 }
 """Name -> where its `PolicyEntry` is, in the order in which people are shown them."""
-
-GROUPS: Final = (FIRST, ORDER, PREEMPT, SHARE, KEPT, ELASTIC, CLASSES, COMPARED)
-"""The headings of the list, in the order in which people read them."""
 
 
 BEST_FIT: Final = "best-fit"
@@ -178,7 +167,7 @@ def defaults(name: str) -> Parameters:
     placement: Parameters = {PLACEMENT: BEST_FIT}
     if is_ours(name):
         parse = find(name).parse
-        return (parse({}).as_parameters() if parse else {}) | placement
+        return (msgspec.structs.asdict(parse({})) if parse else {}) | placement
     try:
         return placement | dict(plugins.find(name).defaults)
     except ValueError:

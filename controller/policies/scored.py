@@ -8,13 +8,13 @@ each class; so where a job may be passed, only classes that fit now are scored.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View, is_aged_waiting, is_possible, why_waiting
 from cotenant.controller.policies.base import Stateless, is_quiet
-from cotenant.controller.policies.classic import UNKNOWN_S
+from cotenant.controller.policies.ordered import UNKNOWN_S
 from cotenant.controller.policies.toolkit import OrderParameters, place_ordered
 
 
@@ -60,7 +60,7 @@ class Scored(Stateless, ABC):
         heads = list(view.queue.heads())
         if self.parameters.backfill == "any" and not is_aged_waiting(view):
             heads = [head for head in heads if plan.find_free(head) is not None]
-        return [job for head in heads for job in view.queue.jobs_of_class(view.queue.class_of(head))]
+        return jobs_behind(view, heads)
 
     def waiting(self, view: View, event: ev.AnyEvent) -> list[Job]:
         """Returns all waiting jobs, best score first."""
@@ -75,13 +75,14 @@ class Scored(Stateless, ABC):
         return [entry[-1] for entry in keyed]
 
     def explain(self, view: View, job: Job) -> Reason:
-        every = [
-            each
-            for head in view.queue.heads()
-            for each in view.queue.jobs_of_class(view.queue.class_of(head))
-        ]
-        first = next((each for each in self.order_jobs(view, every, None) if is_possible(view, each)), None)
+        ordered = self.order_jobs(view, jobs_behind(view, view.queue.heads()), None)
+        first = next((each for each in ordered if is_possible(view, each)), None)
         return why_waiting(view, job, self.name, first)
+
+
+def jobs_behind(view: View, heads: Iterable[Job]) -> list[Job]:
+    """All waiting jobs of the scheduling classes of these, themselves included."""
+    return [job for head in heads for job in view.queue.jobs_of_class(view.queue.class_of(head))]
 
 
 def waited_s(job: Job, now_s: float) -> float:

@@ -26,7 +26,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import VERDICTS, AttemptIs, JobIs, StateIs
 from cotenant.controller.planning import View
-from cotenant.controller.policies.classic import Classic, remaining_key
+from cotenant.controller.policies.ordered import Ordered, remaining_key
 from cotenant.controller.policies.toolkit import OrderParameters
 from cotenant.controller.wire import (
     CommandAck,
@@ -322,7 +322,7 @@ def test_a_word_about_a_command_of_another_epoch_confirms_none(station: Station)
 
 
 def test_a_policy_that_breaks_keeps_no_epoch_from_its_beginning(tmp_path: Path) -> None:
-    class Broken(Classic):
+    class Broken(Ordered):
         def decide(self, view: View, event: ev.AnyEvent) -> Decision:
             raise RuntimeError("a mistake of somebody's")
 

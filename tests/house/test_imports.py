@@ -301,7 +301,7 @@ BAD = {
     "a wire that imports zmq": (f"{WIRE}.codec", "import zmq"),
     "a policy that trains": (f"{PAPERS}.lazer.policy", "import torch"),
     "a policy that trains lazily": (f"{PAPERS}.lazer.policy", "def f():\n    import torch.nn"),
-    "a policy that reads the clock": (f"{POLICIES}.classic", "import time"),
+    "a policy that reads the clock": (f"{POLICIES}.ordered", "import time"),
     "an engine that logs": (ENGINE, "import logging"),
     "an agent state machine that sleeps": ("cotenant.agent.daemon.core.state", "from asyncio import sleep"),
     "an agent that imports torch": ("cotenant.agent.supervisor.runtime", "import torch"),

@@ -9,12 +9,12 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.policies.base import Parameters
+from cotenant.controller.policies.base import Parameters, PolicyParameters
 
 HOURS_MAX: Final = 24
 
 
-class GfsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GfsParameters(PolicyParameters, frozen=True, kw_only=True):
     """The options of a GFS policy; with `order` and `share` empty the paper's own scheduler (PTS) decides."""
 
     quota: Literal["paper", "rise"] = "paper"
@@ -79,7 +79,7 @@ class GfsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"gfs: {problem}")
 
     @classmethod
-    def parse(cls, name: str, parameters: Parameters) -> GfsParameters:
+    def parse_variant(cls, name: str, parameters: Parameters) -> GfsParameters:
         """Returns the parameters of a variant, with what was given.
 
         Raises:
@@ -89,9 +89,6 @@ class GfsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         if found.model or found.estimator != "forecast":
             return msgspec.structs.replace(found, retrain_h=0)
         return found
-
-    def as_parameters(self) -> Parameters:
-        return msgspec.structs.asdict(self)
 
     @property
     def levels(self) -> tuple[float, ...]:

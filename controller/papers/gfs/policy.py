@@ -444,7 +444,7 @@ def _entry(name: str, group: str = COMPARED) -> PolicyEntry:
         return Gfs(name, parameters, registry.make)
 
     about, choose = ABOUT[name]
-    return PolicyEntry(about, made, partial(GfsParameters.parse, name), group=group, choose=choose)
+    return PolicyEntry(about, made, partial(GfsParameters.parse_variant, name), group=group, choose=choose)
 
 
 GFS: Final = _entry("gfs", CLASSES)

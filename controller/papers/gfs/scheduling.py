@@ -28,13 +28,15 @@ from cotenant.controller.papers.gfs.evictions import Evictions
 from cotenant.controller.papers.gfs.parameters import GfsParameters
 from cotenant.controller.planning import Plan, View, why_waiting
 from cotenant.controller.policies.base import Stateless, is_quiet
-from cotenant.controller.policies.service import service_key
+from cotenant.controller.policies.ordered import service_key
 from cotenant.controller.policies.toolkit import (
     Candidates,
     FreedDevices,
+    Why,
     find_pods,
     preemptible_jobs,
     reclaim,
+    take_room,
 )
 
 SCORE3_SCALE: Final = 0.01
@@ -128,13 +130,9 @@ class LeastCost:
             return False
         now_s = plan.view.now_s
         wastes = {victim.job_id: self.waste(victim, now_s) for victim in found.victims}
-        for victim in found.victims:
-            plan.preempt(victim, job, because("evicted-for-hp", job.job_id, wastes[victim.job_id]))
-        if found.victims:
-            names = ", ".join(wastes)
-            plan.place(job, found.devices, because("evicts", len(wastes), names, sum(wastes.values())))
-        else:
-            plan.place(job, found.devices, because("devices-being-left", "gfs", len(found.devices)))
+        evicts = because("evicts", len(wastes), ", ".join(wastes), sum(wastes.values()))
+        why = {job_id: because("evicted-for-hp", job.job_id, waste) for job_id, waste in wastes.items()}
+        take_room(plan, job, found, "gfs", Why(evicts, why))
         return True
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
-
-from cotenant.controller.policies.base import Parameters
+from cotenant.controller.policies.base import PolicyParameters
 from cotenant.controller.policies.toolkit import NewcomerRule
 
 
-class LazerParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LazerParameters(PolicyParameters, frozen=True, kw_only=True):
     """What the paper fixes, and what it leaves open as one option each."""
 
     x_max_s: float = 100.0
@@ -56,11 +54,3 @@ class LazerParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         wrong = next((text for is_wrong, text in problems if is_wrong), "")
         if wrong:
             raise ValueError(f"lazer: {wrong}")
-
-    @classmethod
-    def parse(cls, parameters: Parameters) -> LazerParameters:
-        """Raises ValueError for a wrong name, type or range."""
-        return msgspec.convert(parameters, cls, strict=False)
-
-    def as_parameters(self) -> Parameters:
-        return msgspec.structs.asdict(self)

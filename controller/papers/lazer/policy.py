@@ -39,14 +39,15 @@ from cotenant.controller.papers.lazer.learning import PREDICTED, LearnedMemory, 
 from cotenant.controller.papers.lazer.parameters import LazerParameters
 from cotenant.controller.planning import Plan, View, first_aged, why_waiting
 from cotenant.controller.policies.base import Traits, is_quiet
-from cotenant.controller.policies.classic import remaining_key
 from cotenant.controller.policies.entries import PREEMPT, PolicyEntry
-from cotenant.controller.policies.preemptive import preempt_for_each, take
+from cotenant.controller.policies.ordered import preempt_for_each, remaining_key
 from cotenant.controller.policies.toolkit import (
     least_told,
     newcomers,
     place_in_order,
+    take_room,
     victims_for,
+    why_shorter,
     worth_preempting,
 )
 
@@ -137,15 +138,13 @@ class LazerState(msgspec.Struct, kw_only=True):
 
 class Lazer:
     name = "lazer"
+    queue_key = staticmethod(remaining_key)
     traits = Traits(preempts=True)
 
     def __init__(self, parameters: LazerParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else LazerParameters()
         self.learner = Learner(self.parameters)
         self._deferrals = Deferrals()
-
-    def queue_key(self, job: Job) -> tuple[float, ...]:
-        return remaining_key(job)
 
     # --- Deciding ----------------------------------------------------------------------------------
 
@@ -205,8 +204,9 @@ class Lazer:
             return ()
         victims = found.victims
         names = tuple(victim.job_id for victim in victims)
+        why = why_shorter(plan.view, newcomer, victims)
         if not defer:
-            take(plan, newcomer, found)
+            take_room(plan, newcomer, found, self.name, why)
             return ()
         now_s, mine_s = plan.view.now_s, newcomer.estimate.remaining_s or 0.0
         already = sum(action.reason.code in PREDICTED for action in plan.actions)
@@ -220,7 +220,8 @@ class Lazer:
             plan.actions.append(Defer(job_id=newcomer.job_id, victims=names, until_s=until_s, reason=reason))
             return names
         least = least_told(victim.told_left(now_s) for victim in victims)
-        take(plan, newcomer, found, because("preempts-at-once", *operands, newcomer.told_left(now_s), least))
+        at_once = because("preempts-at-once", *operands, newcomer.told_left(now_s), least)
+        take_room(plan, newcomer, found, self.name, why._replace(newcomer=at_once))
         return ()
 
     def _running_queue(self, plan: Plan, newcomer: Job, drq: set[JobId]) -> Iterator[Job]:

@@ -25,7 +25,7 @@ from cotenant.controller.domain import Job, Reason, because
 from cotenant.controller.performance import Interference, XiSource
 from cotenant.controller.planning import Plan, View, peak_mib
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
-from cotenant.controller.policies.service import service_key
+from cotenant.controller.policies.ordered import service_key
 from cotenant.controller.policies.sharing import (
     Colocation,
     ColocationParameters,
@@ -36,7 +36,7 @@ from cotenant.controller.policies.sharing import (
 )
 
 
-class LucidParameters(ColocationParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LucidParameters(ColocationParameters, frozen=True, kw_only=True):
     """The named options of the policy; the defaults are Lucid's, but for `part`."""
 
     gpus_max: int = 8
@@ -78,13 +78,11 @@ class Lucid(Colocation):
     """A policy that packs a job with its first match."""
 
     name = "lucid"
+    queue_key = staticmethod(service_key)
 
     def __init__(self, parameters: LucidParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else LucidParameters()
         super().__init__(self.parameters)
-
-    def queue_key(self, job: Job) -> tuple[float, ...]:
-        return service_key(job)
 
     def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
         needed = peak_mib(job, 1)

@@ -13,32 +13,32 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
-import msgspec
-
 from cotenant.controller.domain import NOTHING, Decision, Job, Reason, Wake, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.planning import Plan, View, why_waiting
-from cotenant.controller.policies.base import Parameters, Stateless, Traits, is_quiet
-from cotenant.controller.policies.classic import remaining_key
+from cotenant.controller.planning import Plan, View
+from cotenant.controller.policies.base import PolicyParameters, Stateless, Traits, is_quiet
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
+from cotenant.controller.policies.ordered import remaining_key
 from cotenant.controller.policies.toolkit import (
     Candidates,
-    WakeUp,
-    find_room,
+    QueueOrder,
+    RemembersWakeUp,
+    Why,
     list_reserved,
     rearrange,
-    take_room,
     whom_to_ask,
+    why_outranks_nobody,
     why_shorter,
+    why_shortest,
     worth_preempting,
 )
 
 
-class RemainingTime:
+class RemainingTime(QueueOrder):
     """The order of SRTF."""
 
     def __init__(self, name: str) -> None:
@@ -48,37 +48,27 @@ class RemainingTime:
         """Jobs with more remaining time, most first."""
         mine_s, now_s = job.estimate.remaining_s, plan.view.now_s
         longer = worth_preempting(plan, job)
-        waiting = [r for r in list_reserved(plan) if _is_longer(r, mine_s) and not r.aged]
+        if mine_s is None:
+            return longer
+        waiting = [r for r in list_reserved(plan) if (r.estimate.remaining_s or 0.0) > mine_s and not r.aged]
         if not waiting:
             return longer
         waiting.sort(key=lambda r: (-(r.estimate.remaining_s or 0.0), r.number))
         return heapq.merge(longer, waiting, key=lambda j: (-(j.remaining_now_s(now_s) or 0.0), j.number))
 
-    def is_last(self, job: Job) -> bool:
-        return True
-
-    def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
-        room = find_room(plan, job, behind)
-        if room is not None:
-            take_room(plan, job, room, self.name, why_shorter(plan.view, job, room.victims))
-        return room is not None
-
-
-def _is_longer(job: Job, than_s: float | None) -> bool:
-    return job.estimate.remaining_s is not None and than_s is not None and job.estimate.remaining_s > than_s
+    def why(self, view: View, job: Job, victims: Sequence[Job]) -> Why:
+        return why_shorter(view, job, victims)
 
 
 class SrtfFull(Stateless):
     """Shortest remaining time first among all jobs, whenever something changes."""
 
     name = "srtf-full"
+    queue_key = staticmethod(remaining_key)
     traits = Traits(preempts=True, orders_by_size=True)
 
     def __init__(self) -> None:
         self._order = RemainingTime(self.name)
-
-    def queue_key(self, job: Job) -> tuple[float, ...]:
-        return remaining_key(job)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queue or is_quiet(view, event):
@@ -87,13 +77,13 @@ class SrtfFull(Stateless):
         waiting = whom_to_ask(plan, event)
         if waiting is not None:
             rearrange(plan, self._order, waiting)
-        return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
+        return plan.decision()
 
     def explain(self, view: View, job: Job) -> Reason:
         return why_none_longer(view, job, self.name)
 
 
-class IntervalParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class IntervalParameters(PolicyParameters, frozen=True, kw_only=True):
     """How often the queue is looked at."""
 
     interval_s: float = 360.0
@@ -103,16 +93,8 @@ class IntervalParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         if not 1.0 <= self.interval_s <= 1e6:
             raise ValueError(f"interval: interval_s must be from 1 to 1000000, got {self.interval_s}")
 
-    @classmethod
-    def parse(cls, parameters: Parameters) -> IntervalParameters:
-        """Raises ValueError for a wrong name, type or range."""
-        return msgspec.convert(parameters, cls, strict=False)
 
-    def as_parameters(self) -> Parameters:
-        return {"interval_s": self.interval_s}
-
-
-class IntervalPolicy:
+class IntervalPolicy(RemembersWakeUp):
     """Shortest remaining time first among all jobs, at multiples of `interval_s` and at no other time.
 
     After a pass nothing more can be done until something happens: jobs that run only come nearer to their
@@ -121,23 +103,21 @@ class IntervalPolicy:
     """
 
     traits = Traits(preempts=True, orders_by_size=True)
+    queue_key = staticmethod(remaining_key)
 
     def __init__(self, name: str = "interval", parameters: IntervalParameters | None = None) -> None:
+        super().__init__()
         self.name = name
         self.parameters = parameters if parameters is not None else IntervalParameters()
         self._order = RemainingTime(name)
-        self._look = WakeUp()
-
-    def queue_key(self, job: Job) -> tuple[float, ...]:
-        return remaining_key(job)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        if not view.queue or self._look.is_set(view.now_s):
+        if not view.queue or self._wake_up.is_set(view.now_s):
             return NOTHING
-        if self._look.is_due(view.now_s):
+        if self._wake_up.is_due(view.now_s):
             plan = Plan(view)
             rearrange(plan, self._order, Candidates(view))
-            return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
+            return plan.decision()
         if is_quiet(view, event):
             return NOTHING
         return Decision(actions=(Wake(at_s=self._next_s(view.now_s), reason=self._reason()),))
@@ -151,32 +131,15 @@ class IntervalPolicy:
     def _reason(self) -> Reason:
         return because("looks-every", self.name, self.parameters.interval_s)
 
-    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
-        self._look.observe(view.now_s, decision)
-
     def explain(self, view: View, job: Job) -> Reason:
         reason = why_none_longer(view, job, self.name)
         return self._reason() if reason.code == "next-event" else reason
 
-    def save(self) -> bytes:
-        return self._look.save()
-
-    def load(self, state: bytes) -> None:
-        self._look.load(state)
-
 
 def why_none_longer(view: View, job: Job, order: str) -> Reason:
     """Why a job waits where everybody may take devices from those who have more left."""
-    reason = why_waiting(view, job, order)
-    if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
-        return reason
-    plan = Plan(view)
-    if job.estimate.remaining_s is None or next(worth_preempting(plan, job), None) is not None:
-        return reason
-    firm = [other.job_id for other in view.running.jobs_by_end() if not other.preemptible]
-    if firm and len(firm) == len(view.running.jobs_by_end()):
-        return because("not-preemptible", ", ".join(firm[:5]))
-    return because("outlives", job.told_left(view.now_s)) if view.running.jobs_by_end() else reason
+    nobody = why_shortest(view, job, view.running.jobs_by_end())
+    return why_outranks_nobody(view, job, order, worth_preempting, nobody)
 
 
 SRTF_FULL: Final = PolicyEntry(
@@ -194,23 +157,17 @@ INTERVAL: Final = PolicyEntry(
     choose="srtf-full preempts too often",
 )
 
-INTERVAL_60: Final = PolicyEntry(
-    "srtf-full once a minute (what Lazer compares with as Pollux)",
-    lambda: IntervalPolicy("interval-60", IntervalParameters(interval_s=60.0)),
-    group=COMPARED,
-    choose="a result of Lazer's paper is to be compared with",
-)
 
-INTERVAL_360: Final = PolicyEntry(
-    "srtf-full every 6 minutes (what Lazer compares with as Muri)",
-    lambda: IntervalPolicy("interval-360", IntervalParameters(interval_s=360.0)),
-    group=COMPARED,
-    choose="a result of Lazer's paper is to be compared with",
-)
+def _entry_every(interval_s: float, often: str, system: str) -> PolicyEntry:
+    """An entry with the interval in its name."""
+    return PolicyEntry(
+        f"srtf-full {often} (what Lazer compares with as {system})",
+        lambda: IntervalPolicy(f"interval-{interval_s:.0f}", IntervalParameters(interval_s=interval_s)),
+        group=COMPARED,
+        choose="a result of Lazer's paper is to be compared with",
+    )
 
-INTERVAL_600: Final = PolicyEntry(
-    "srtf-full every 10 minutes (what Lazer compares with as Optimus)",
-    lambda: IntervalPolicy("interval-600", IntervalParameters(interval_s=600.0)),
-    group=COMPARED,
-    choose="a result of Lazer's paper is to be compared with",
-)
+
+INTERVAL_60: Final = _entry_every(60.0, "once a minute", "Pollux")
+INTERVAL_360: Final = _entry_every(360.0, "every 6 minutes", "Muri")
+INTERVAL_600: Final = _entry_every(600.0, "every 10 minutes", "Optimus")

@@ -31,8 +31,8 @@ from cotenant.controller.domain import Decision, Job, JobId, Phase
 from cotenant.controller.domain import events as ev
 from cotenant.controller.knowledge import kind_of
 from cotenant.controller.planning import View
-from cotenant.controller.policies.classic import UNKNOWN_S
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
+from cotenant.controller.policies.ordered import UNKNOWN_S
 from cotenant.controller.policies.scored import Scored, expected_s, waited_s
 from cotenant.controller.policies.toolkit import OrderParameters
 
@@ -113,7 +113,7 @@ KEYS_MAX = 20_000
 SEEN_MAX = 1_000
 
 
-class QssfParameters(OrderParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class QssfParameters(OrderParameters, frozen=True, kw_only=True):
     """lambda, and how fast the past fades."""
 
     history: float = 0.5

@@ -17,8 +17,8 @@ from cotenant.controller.domain import DeviceId, Job, Reason, because
 from cotenant.controller.planning import Plan
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import no_memory
-from cotenant.controller.policies.classic import remaining_key
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
+from cotenant.controller.policies.ordered import remaining_key
 from cotenant.controller.policies.sharing import (
     Colocation,
     ColocationParameters,
@@ -36,13 +36,7 @@ class SjfFfs(Colocation):
     """First fit, in the order of hosts and devices."""
 
     name = "sjf-ffs"
-
-    def __init__(self, parameters: ColocationParameters | None = None) -> None:
-        self.parameters = parameters if parameters is not None else ColocationParameters()
-        super().__init__(self.parameters)
-
-    def queue_key(self, job: Job) -> tuple[float, ...]:
-        return remaining_key(job)
+    queue_key = staticmethod(remaining_key)
 
     def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
         choices = known_batches(job, slots.batches)
@@ -87,11 +81,8 @@ class SjfFfs(Colocation):
             return because("sharing-spread", job.spec.nodes)
         if self.join(plan, job, slots) is not None:
             return None
-        choices, view, scheduling_class = (
-            known_batches(job, slots.batches),
-            plan.view,
-            plan.view.queue.class_of(job),
-        )
+        view, choices = plan.view, known_batches(job, slots.batches)
+        scheduling_class = view.queue.class_of(job)
         refusal: Reason | None = None
         for slot in slots:
             if not slot.admits(view, job, scheduling_class):

@@ -44,14 +44,14 @@ import msgspec
 from cotenant.controller.domain import Decision, DeviceId, HostId, Job, Reason, Wake, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View
-from cotenant.controller.policies.base import Parameters, Traits, is_quiet
-from cotenant.controller.policies.classic import remaining_key
+from cotenant.controller.policies.base import PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
+from cotenant.controller.policies.ordered import remaining_key
 from cotenant.controller.policies.toolkit import (
     ClassParameters,
     FreedDevices,
+    RemembersWakeUp,
     TwoClasses,
-    WakeUp,
     find_pods,
     find_room,
     preemptible_jobs,
@@ -194,7 +194,7 @@ NEARLY_S = 1e-6
 """Wake-up times may be rounded by this much."""
 
 
-class ChronusParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ChronusParameters(PolicyParameters, frozen=True, kw_only=True):
     spot_lease_s: float = 300.0
     """Of hp jobs (20 minutes) every lease is renewed, so its length changes nothing."""
 
@@ -202,22 +202,14 @@ class ChronusParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         if not 10.0 <= self.spot_lease_s <= 1e6:
             raise ValueError("chronus: spot_lease_s must be 10 to 1000000 seconds")
 
-    @classmethod
-    def parse(cls, parameters: Parameters) -> ChronusParameters:
-        """Raises ValueError for a wrong name, type or range."""
-        return msgspec.convert(parameters, cls, strict=False)
 
-    def as_parameters(self) -> Parameters:
-        return msgspec.structs.asdict(self)
-
-
-class Chronus(TwoClasses):
+class Chronus(RemembersWakeUp, TwoClasses):
     name = "chronus"
 
     def __init__(self, parameters: ChronusParameters | None = None) -> None:
-        super().__init__()
+        RemembersWakeUp.__init__(self)
+        TwoClasses.__init__(self)
         self.parameters = parameters if parameters is not None else ChronusParameters()
-        self._lease_end = WakeUp()
 
     def make_room(self, plan: Plan, job: Job) -> FreedDevices | None:
         over = [
@@ -240,7 +232,7 @@ class Chronus(TwoClasses):
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         decision = super().decide(view, event)
         placed = len(decision.actions)
-        if is_quiet(view, event) or not view.hp.waiting or self._lease_end.is_set(view.now_s):
+        if is_quiet(view, event) or not view.hp.waiting or self._wake_up.is_set(view.now_s):
             return decision
         ends = [
             left_s for each in preemptible_jobs(view) if (left_s := self._left_s(each, view.now_s)) > NEARLY_S
@@ -252,15 +244,6 @@ class Chronus(TwoClasses):
 
     def why(self, newcomer: Job, victim: Job) -> Reason:
         return because("lease-over", newcomer.job_id, self.parameters.spot_lease_s)
-
-    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
-        self._lease_end.observe(view.now_s, decision)
-
-    def save(self) -> bytes:
-        return self._lease_end.save()
-
-    def load(self, state: bytes) -> None:
-        self._lease_end.load(state)
 
 
 CHRONUS: Final = PolicyEntry(

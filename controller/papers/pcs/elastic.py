@@ -24,7 +24,7 @@ from cotenant.controller.papers.literature.elastic import (
     SizeClaim,
     held_by,
 )
-from cotenant.controller.papers.pcs.policy import CREDIT_S_MAX, Accounts, Pcs, PcsParameters
+from cotenant.controller.papers.pcs.policy import Accounts, Pcs, PcsParameters
 from cotenant.controller.papers.pcs.standing import size_gpu_s
 from cotenant.controller.papers.pcs.wfq import LEFT_OVER, class_shares, divide, published_named
 from cotenant.controller.planning import View
@@ -120,15 +120,8 @@ class ElasticPcs(Elastic):
         claims, gpus = self.claims(view)
         members, shares = self._classes(view, claims, gpus)
         held = [sum(held_by(claim.job) for claim in here) for here in members]
-        most, credits_gpu_s = CREDIT_S_MAX * gpus, self._accounts.now(view.now_s, len(members))
-        self._accounts = Accounts(
-            view.now_s,
-            tuple(
-                min(most, max(-most, credit)) if here else 0.0
-                for credit, here in zip(credits_gpu_s, members, strict=True)
-            ),
-            tuple(share - has for share, has in zip(shares, held, strict=True)),
-        )
+        due = [share - has for share, has in zip(shares, held, strict=True)]
+        self._accounts = self._accounts.settle(view.now_s, due, [not here for here in members], gpus)
 
     def save(self) -> bytes:
         return msgspec.msgpack.encode((super().save(), self._accounts))

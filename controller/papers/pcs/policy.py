@@ -19,7 +19,7 @@ time x GPUs as estimated, what was done included; a job of unknown length belong
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -28,8 +28,8 @@ from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, 
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.pcs.standing import Standing, is_preemptible_now, placed_jobs, size_gpu_s
 from cotenant.controller.papers.pcs.wfq import WfqConfig
-from cotenant.controller.planning import Plan, View, first_aged, is_possible, why_impossible
-from cotenant.controller.policies.base import Parameters, Traits, is_quiet
+from cotenant.controller.planning import Plan, View, is_possible, why_behind_aged, why_impossible
+from cotenant.controller.policies.base import Parameters, PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.toolkit import WakeUp, Why, find_room, take_room
 
 CREDIT_S_MAX: Final = 86_400.0
@@ -37,7 +37,7 @@ CREDIT_S_MAX: Final = 86_400.0
 ROUNDING: Final = 1e-6
 
 
-class PcsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PcsParameters(PolicyParameters, frozen=True, kw_only=True):
     """A configuration (`cotenant pcs front` finds some), and the shortest turn."""
 
     thresholds_gpu_s: str = "3600,86400"
@@ -62,14 +62,7 @@ class PcsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def config(self) -> WfqConfig:
         """Returns the configuration of the classes. Raises ValueError."""
-        return WfqConfig.parse(
-            {
-                "thresholds_gpu_s": self.thresholds_gpu_s,
-                "weights": self.weights,
-                "zeta_min": self.zeta_min,
-                "delta": self.delta,
-            }
-        )
+        return WfqConfig.parse(msgspec.structs.asdict(self))
 
     @classmethod
     def parse(cls, parameters: Parameters) -> PcsParameters:
@@ -78,9 +71,6 @@ class PcsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         for name in {"thresholds_gpu_s", "weights"} & given.keys():
             given[name] = str(given[name])
         return msgspec.convert(given, cls, strict=False)
-
-    def as_parameters(self) -> Parameters:
-        return msgspec.structs.asdict(self)
 
     def lease_s(self, job: Job) -> float:
         return max(self.min_lease_s, self.lease_factor * (job.estimate.load_s + job.estimate.pause_s))
@@ -99,6 +89,15 @@ class Accounts(msgspec.Struct, frozen=True):
             return [0.0] * classes
         seconds = now_s - self.at_s
         return [credit + due * seconds for credit, due in zip(self.credit_gpu_s, self.gpus_due, strict=True)]
+
+    def settle(self, now_s: float, due: Sequence[float], is_empty: Sequence[bool], gpus: int) -> Accounts:
+        """The accounts of each class from now on; a class without jobs saves nothing up."""
+        most, credits_gpu_s = CREDIT_S_MAX * gpus, self.now(now_s, len(due))
+        kept = (
+            0.0 if empty else min(most, max(-most, credit))
+            for credit, empty in zip(credits_gpu_s, is_empty, strict=True)
+        )
+        return Accounts(now_s, tuple(kept), tuple(due))
 
 
 class Pcs:
@@ -125,7 +124,7 @@ class Pcs:
             if claimed:
                 round_.fill(plan)
         at_s = round_.look_again_s()
-        if at_s is not None and not (self._look.is_set(view.now_s) and (self._look.at_s or 0.0) <= at_s):
+        if at_s is not None and not self._look.comes_by(at_s, view.now_s):
             plan.actions.append(Wake(at_s=at_s, reason=because("wfq-look")))
         return plan.decision()
 
@@ -134,16 +133,8 @@ class Pcs:
         if is_quiet(view, event) and not decision.actions:
             return
         standing = Standing(self._config, view)
-        most = CREDIT_S_MAX * standing.gpus
-        credits_gpu_s = self.credits(view.now_s)
-        self._accounts = Accounts(
-            view.now_s,
-            tuple(
-                0.0 if is_empty else min(most, max(-most, credit))
-                for credit, is_empty in zip(credits_gpu_s, standing.is_empty, strict=True)
-            ),
-            tuple(due - held for due, held in zip(standing.shares, standing.held, strict=True)),
-        )
+        due = [share - held for share, held in zip(standing.shares, standing.held, strict=True)]
+        self._accounts = self._accounts.settle(view.now_s, due, standing.is_empty, standing.gpus)
 
     def credits(self, now_s: float) -> list[float]:
         return self._accounts.now(now_s, len(self._config.weights))
@@ -168,14 +159,8 @@ class Pcs:
         return self._config
 
     def explain(self, view: View, job: Job) -> Reason:
-        structural = why_impossible(view, job)
-        if structural is not None:
-            return structural
-        round_ = ClassRound(self, view)
-        aged = first_aged(view)
-        if aged is not None and aged.number != job.number:
-            return because("behind-aged", aged.job_id, aged.spent.queued_s + view.now_s - aged.phase_since_s)
-        return round_.why(job)
+        waits = why_impossible(view, job) or why_behind_aged(view, job)
+        return waits or ClassRound(self, view).why(job)
 
     def save(self) -> bytes:
         return msgspec.msgpack.encode((self._look.save(), self._accounts))

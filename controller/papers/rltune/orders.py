@@ -36,10 +36,9 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.rltune.model import BUNDLED, Floats, OrderModel, arrays, forward, read_model
 from cotenant.controller.planning import Plan, SchedulingClass, View, is_possible, why_waiting
 from cotenant.controller.policies.base import Stateless, is_quiet
-from cotenant.controller.policies.classic import UNKNOWN_S, remaining_key
 from cotenant.controller.policies.entries import ORDER, PolicyEntry
-from cotenant.controller.policies.scored import Scored, waited_s
-from cotenant.controller.policies.service import service_key
+from cotenant.controller.policies.ordered import UNKNOWN_S, remaining_key, service_key
+from cotenant.controller.policies.scored import Scored, jobs_behind, waited_s
 from cotenant.controller.policies.toolkit import PassingParameters, place_ordered
 
 ACTOR: Final = (
@@ -119,7 +118,7 @@ def _fragmentation(plan: Plan) -> float:
 BASES = {"sjf": remaining_key, "ssf": service_key}
 
 
-class LearnedParameters(PassingParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LearnedParameters(PassingParameters, frozen=True, kw_only=True):
     """The options that say where the model is."""
 
     model: str = BUNDLED
@@ -253,12 +252,7 @@ class Scorer(Scored):
         return lambda job, rank: self.why(view, job, rank)
 
     def why(self, view: View, job: Job, rank: int) -> Reason:
-        waiting = [
-            each
-            for head in view.queue.heads()
-            for each in view.queue.jobs_of_class(view.queue.class_of(head))
-        ]
-        every = self.parts(view, waiting)
+        every = self.parts(view, jobs_behind(view, view.queue.heads()))
         means = [sum(column) / len(every) for column in zip(*every, strict=True)]
         (own,) = self.parts(view, [job])
         time, gpus, wait = (mean - part for mean, part in zip(means, own, strict=True))

@@ -33,8 +33,8 @@ from cotenant.controller.policies.castor.sharing import (
     no_memory,
     why_unknown,
 )
-from cotenant.controller.policies.classic import remaining_key
 from cotenant.controller.policies.entries import SHARE, PolicyEntry
+from cotenant.controller.policies.ordered import remaining_key
 from cotenant.controller.policies.sharing import (
     NEVER,
     Colocation,
@@ -158,14 +158,8 @@ class CastorCost(Colocation):
     """Algorithm 1 with another question: not the pair's average, but what all gain and lose."""
 
     name = "castor-cost"
+    queue_key = staticmethod(remaining_key)
     parts_by_theorem = True
-
-    def __init__(self, parameters: ColocationParameters | None = None) -> None:
-        self.parameters = parameters if parameters is not None else ColocationParameters()
-        super().__init__(self.parameters)
-
-    def queue_key(self, job: Job) -> tuple[float, ...]:
-        return remaining_key(job)
 
     def slots(self, plan: Plan) -> CostSlots:
         return CostSlots(plan, self.observations)

@@ -24,8 +24,8 @@ from cotenant.controller.policies.castor.sharing import (
     rank_slots,
     share_with_all,
 )
-from cotenant.controller.policies.classic import remaining_key
 from cotenant.controller.policies.entries import FIRST, PolicyEntry
+from cotenant.controller.policies.ordered import remaining_key
 from cotenant.controller.policies.sharing import (
     Colocation,
     ColocationParameters,
@@ -41,7 +41,7 @@ Offers = Sequence[ShareableSlot]
 """Slots in which sharing pays, best pair completion time first."""
 
 
-class CastorParameters(ColocationParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CastorParameters(ColocationParameters, frozen=True, kw_only=True):
     """The options of `castor`, by name; the defaults are the paper's, but for `part`."""
 
     shared_first: bool = False
@@ -60,14 +60,12 @@ class Castor(Colocation):
     that suits best."""
 
     name = "castor"
+    queue_key = staticmethod(remaining_key)
     parts_by_theorem = True
 
     def __init__(self, parameters: CastorParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else CastorParameters()
         super().__init__(self.parameters)
-
-    def queue_key(self, job: Job) -> tuple[float, ...]:
-        return remaining_key(job)
 
     def slots(self, plan: Plan) -> CastorSlots:
         return CastorSlots(plan, self.observations)
@@ -127,11 +125,11 @@ class Castor(Colocation):
             return refusal or nobody(slots)
         if self._gather(plan, job, offers) is not None:
             return None
-        most_free, most_shareable = 0, 0
-        for where in places_of(plan.view, job, offers):
-            free, shareable = len(where.free(plan, job)), sum(len(slot.devices) for slot in where.offers)
-            if free + shareable > most_free + most_shareable:
-                most_free, most_shareable = free, shareable
+        places = [
+            (len(where.free(plan, job)), sum(len(slot.devices) for slot in where.offers))
+            for where in places_of(plan.view, job, offers)
+        ]
+        most_free, most_shareable = max(places, key=sum, default=(0, 0))
         if most_free + most_shareable >= job.spec.gpus:
             return because("sharing-slowest", offers[0].partner.job_id, job.spec.gpus)
         return because("sharing-too-few", most_free, most_shareable, job.spec.gpus)

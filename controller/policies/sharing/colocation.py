@@ -28,18 +28,16 @@ Two jobs that were parted do not share again, whatever is measured later (`Share
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
-from typing import NamedTuple, Self
-
-import msgspec
+from typing import NamedTuple
 
 from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, Preempt, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.knowledge import OBSERVATIONS, is_beyond, loses
 from cotenant.controller.performance import Interference, shared_ends
-from cotenant.controller.planning import Plan, View, why_alone, why_waiting
-from cotenant.controller.policies.base import QUIET, Parameters, Stateless, Traits
+from cotenant.controller.planning import LACK_DEVICES, Plan, View, why_alone, why_waiting
+from cotenant.controller.policies.base import QUIET, PolicyParameters, Stateless, Traits
 from cotenant.controller.policies.sharing.shareable_slots import ShareableSlots
 from cotenant.controller.policies.toolkit import Spares, late_waiting, place_in_order, spare_nobody
 
@@ -174,7 +172,7 @@ class CoTenant(NamedTuple):
     reason: Reason
 
 
-class ColocationParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ColocationParameters(PolicyParameters, frozen=True, kw_only=True):
     """Named options of every policy that shares."""
 
     lookahead: int = 64
@@ -190,14 +188,6 @@ class ColocationParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
 
-    @classmethod
-    def parse(cls, parameters: Parameters) -> Self:
-        """Raises ValueError for a wrong name, type or range."""
-        return msgspec.convert(parameters, cls, strict=False)
-
-    def as_parameters(self) -> Parameters:
-        return msgspec.structs.asdict(self)
-
 
 class Colocation(Stateless, ABC):
     """The common part of policies that share."""
@@ -207,11 +197,10 @@ class Colocation(Stateless, ABC):
     parts_by_theorem = False
     """Whether pairs are judged when they are made, and so are parted by Theorem 1 as well."""
 
-    def __init__(self, parameters: ColocationParameters) -> None:
-        self._options = parameters
+    queue_key: Callable[[Job], tuple[float, ...]]
 
-    @abstractmethod
-    def queue_key(self, job: Job) -> tuple[float, ...]: ...
+    def __init__(self, parameters: ColocationParameters | None = None) -> None:
+        self._options = parameters if parameters is not None else ColocationParameters()
 
     def expect(self, plan: Plan, jobs: Sequence[Job], slots: ShareableSlots) -> Collection[int]:
         """Called before `join` of these jobs, in this order: what is cheaper for all of them at once can be
@@ -275,7 +264,7 @@ class Colocation(Stateless, ABC):
 
     def explain(self, view: View, job: Job) -> Reason:
         reason = why_waiting(view, job, self.name)
-        if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
+        if reason.code not in LACK_DEVICES:
             return reason
         plan = Plan(view)
         slots = self.slots(plan)

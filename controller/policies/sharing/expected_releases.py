@@ -23,7 +23,7 @@ from cotenant.controller.planning import Freed, HostType, Plan, SchedulingClass,
 from cotenant.controller.policies.sharing.shareable_slots import HostAndType, is_suitable
 from cotenant.controller.policies.toolkit import devices_by_host, is_kept_together
 
-NEVER_S: Final = float("inf")
+NEVER: Final = float("inf")
 
 
 class ReleaseTimes:
@@ -105,7 +105,7 @@ class ExpectedReleases:
         """What follows is about the plan with so many actions."""
         self._free = 0
         self._later: Plan
-        self._later_s, self._gone = NEVER_S, 0
+        self._later_s, self._gone = NEVER, 0
         """The plan as it will be at that time, when so many have left."""
         self._left: list[list[Freed]] = []
         """What each of the first jobs leaves of devices that were not promised before."""
@@ -117,11 +117,11 @@ class ExpectedReleases:
         if self._newest is not None:
             self._promise(*self._newest)
         if self._seen_actions != len(plan.actions):
-            self._seen_actions, self._later_s, self._free = len(plan.actions), NEVER_S, plan.free_everywhere
+            self._seen_actions, self._later_s, self._free = len(plan.actions), NEVER, plan.free_everywhere
         count = self._ends.count_by(until_s)
         if not self._ends.may_be_enough(plan, self._free, job, count):
             return None
-        if self._later_s == NEVER_S:
+        if self._later_s == NEVER:
             self._begin(plan)
         elif until_s < self._later_s:
             self._go_back(plan, count)
@@ -185,7 +185,6 @@ class ExpectedReleases:
 
 
 OVERRUN_RATIO = 0.1
-NEVER = float("inf")
 
 
 def leaves_in_s(view: View, job: Job, *, guesses: bool = False) -> float:
@@ -239,11 +238,8 @@ class ExpectedFree:
         return self._waits[scheduling_class]
 
     def _types(self, scheduling_class: SchedulingClass) -> list[str]:
-        return (
-            [scheduling_class.gpu_type]
-            if scheduling_class.gpu_type
-            else sorted({type for _, type in self._at})
-        )
+        wanted = scheduling_class.gpu_type
+        return [wanted] if wanted else sorted({type for _, type in self._at})
 
     def _type_s(self, scheduling_class: SchedulingClass, type: str) -> float:
         """When devices of one type can hold the gang: on one host if one could hold it, else over several;
@@ -253,18 +249,14 @@ class ExpectedFree:
             for place, devices in self._at.items()
             if place[1] == type and is_suitable(self._view, scheduling_class, place)
         ]
-        if scheduling_class.nodes > 1:
-            per_node = scheduling_class.gpus // scheduling_class.nodes
-            parts = sorted(times[per_node - 1] for times in here if len(times) >= per_node)
-            return parts[scheduling_class.nodes - 1] if len(parts) >= scheduling_class.nodes else NEVER
-        if scheduling_class.nodes == 0 and scheduling_class.gpus > self._view.sizes.on_host(
-            scheduling_class, type
-        ):
-            everywhere = sorted(free_s for times in here for free_s in times)
-            return (
-                everywhere[scheduling_class.gpus - 1] if len(everywhere) >= scheduling_class.gpus else NEVER
-            )
-        return min(
-            (times[scheduling_class.gpus - 1] for times in here if len(times) >= scheduling_class.gpus),
-            default=NEVER,
-        )
+        gpus, nodes = scheduling_class.gpus, scheduling_class.nodes
+        if nodes > 1:
+            return _nth(sorted(_nth(times, gpus // nodes) for times in here), nodes)
+        if nodes == 0 and gpus > self._view.sizes.on_host(scheduling_class, type):
+            return _nth(sorted(free_s for times in here for free_s in times), gpus)
+        return min((_nth(times, gpus) for times in here), default=NEVER)
+
+
+def _nth(times_s: Sequence[float], number: int) -> float:
+    """The last of the first so many of these times, which rise; infinite if there are fewer."""
+    return times_s[number - 1] if len(times_s) >= number else NEVER

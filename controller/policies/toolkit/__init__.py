@@ -2,7 +2,9 @@
 
 # fmt: off
 from cotenant.controller.policies.toolkit.candidates import Candidates
-from cotenant.controller.policies.toolkit.compared import least_told, why_shorter
+from cotenant.controller.policies.toolkit.compared import (
+    Why, least_told, why_outranks_nobody, why_shorter, why_shortest,
+)
 from cotenant.controller.policies.toolkit.in_order import (
     Backfill, OrderParameters, PassingParameters, place_in_order, place_ordered,
 )
@@ -12,15 +14,16 @@ from cotenant.controller.policies.toolkit.reservations import reserve
 from cotenant.controller.policies.toolkit.two_classes import ClassParameters, TwoClasses, preemptible_jobs
 from cotenant.controller.policies.toolkit.victims import (
     FreedDevices, NewcomerParameters, NewcomerRule, devices_by_host, is_kept_together, longest_first,
-    newcomers, victims_for, worth_preempting,
+    may_give_way, newcomers, victims_for, worth_preempting,
 )
 from cotenant.controller.policies.toolkit.whole_queue import (
-    NewcomersOnly, WakeUp, Why, find_room, is_anybody_left, rearrange, list_reserved, take_room, whom_to_ask,
+    NewcomersOnly, QueueOrder, RemembersWakeUp, WakeUp, find_room, is_anybody_left, rearrange,
+    list_reserved, take_room, whom_to_ask,
 )
 
 __all__ = [
     "Backfill", "Candidates", "ClassParameters", "FreedDevices", "KeptForLate", "NewcomerParameters",
-    "NewcomerRule",
+    "NewcomerRule", "QueueOrder", "RemembersWakeUp", "may_give_way", "why_outranks_nobody", "why_shortest",
     "NewcomersOnly", "OrderParameters", "PassingParameters", "TwoClasses", "WakeUp", "Why",
     "devices_by_host", "find_pods", "find_room", "is_anybody_left", "is_kept_together", "late_waiting",
     "least_told", "longest_first", "newcomers", "place_in_order", "place_ordered", "preemptible_jobs",

@@ -1,4 +1,5 @@
-"""What the reasons of a preemption say of the lengths that were compared.
+"""What the reasons of a preemption say of the lengths that were compared, and what is said to a waiting job
+behind which nobody stands.
 
 Rule: a policy compares numbers; the reason carries each with what it rests on (`Job.told_left`), so that a
 guess reads as one.
@@ -6,14 +7,21 @@ guess reads as one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
+from typing import NamedTuple
 
-from cotenant.controller.domain import Job, Length, because
-from cotenant.controller.planning import View
-from cotenant.controller.policies.toolkit.whole_queue import Why
+from cotenant.controller.domain import Job, JobId, Length, Reason, because
+from cotenant.controller.planning import LACK_DEVICES, Plan, View, why_waiting
 
 Told = Length | float | str
+
+
+class Why(NamedTuple):
+    """The reasons of one preemption: the newcomer's, and each victim's."""
+
+    newcomer: Reason
+    victims: dict[JobId, Reason]
 
 
 def least_told(told: Iterable[Told]) -> Told:
@@ -35,3 +43,29 @@ def why_shorter(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:
         because("preempts", mine, least_told(left.values()), ", ".join(left)),
         {job_id: because("preempted-for", newcomer.job_id, mine, each) for job_id, each in left.items()},
     )
+
+
+def why_outranks_nobody(
+    view: View,
+    job: Job,
+    order: str,
+    list_victims: Callable[[Plan, Job], Iterator[Job]],
+    outranks_nobody: Reason | None,
+) -> Reason:
+    """Why a job waits where it may take the devices of those behind it. `outranks_nobody`: what it is told if
+    nobody is; None: its place is not known, and others are not compared with it."""
+    reason = why_waiting(view, job, order)
+    if reason.code not in LACK_DEVICES or outranks_nobody is None or not view.running.jobs_by_end():
+        return reason
+    return reason if next(list_victims(Plan(view), job), None) is not None else outranks_nobody
+
+
+def why_shortest(view: View, job: Job, others: Sequence[Job]) -> Reason | None:
+    """What is told to a job if none of the others that may be preempted has more time left; None if its own
+    is not known, or there are no others."""
+    if job.estimate.remaining_s is None or not others:
+        return None
+    firm = [other.job_id for other in others if not other.preemptible]
+    if len(firm) == len(others):
+        return because("not-preemptible", ", ".join(firm[:5]))
+    return because("outlives", job.told_left(view.now_s))

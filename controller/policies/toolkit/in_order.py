@@ -13,13 +13,11 @@ nobody passes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, Self
-
-import msgspec
+from typing import Literal
 
 from cotenant.controller.domain import DeviceId, Job, Reason, because
 from cotenant.controller.planning import Plan, SchedulingClass, is_possible
-from cotenant.controller.policies.base import Parameters
+from cotenant.controller.policies.base import PolicyParameters
 from cotenant.controller.policies.toolkit.candidates import Candidates
 from cotenant.controller.policies.toolkit.late import KeptForLate
 from cotenant.controller.policies.toolkit.reservations import end_if_started, reserve
@@ -37,10 +35,8 @@ def place_in_order(
     view, free, kept = plan.view, plan.free_everywhere, KeptForLate(plan, preempts=False)
     candidates = Candidates(view)
     while (job := candidates.next()) is not None:
-        if plan.actions and plan.is_placed(job.spec.job_id):
-            candidates.again(job)
-            continue
-        if passed_over is not None and passed_over(job):
+        is_placed = plan.actions and plan.is_placed(job.spec.job_id)
+        if is_placed or (passed_over is not None and passed_over(job)):
             candidates.again(job)
             continue
         devices = kept.find_free(job) if job.spec.gpus_min <= free else None
@@ -83,7 +79,8 @@ def place_ordered(
         scheduling_class = view.queue.class_of(job)
         devices = None if scheduling_class in unfit else plan.find_free(job)
         if devices is not None:
-            plan.place(job, devices, why(job, devices) if why else _placed_reason(order, devices))
+            reason = why(job, devices) if why else because("free-devices-in-order", order, len(devices))
+            plan.place(job, devices, reason)
             free -= len(devices)
             if not free:
                 return
@@ -93,10 +90,6 @@ def place_ordered(
             if backfill == "easy":
                 _fill_behind(plan, job, waiting, order)
             return
-
-
-def _placed_reason(order: str, devices: tuple[DeviceId, ...]) -> Reason:
-    return because("free-devices-in-order", order, len(devices))
 
 
 def _fill_behind(plan: Plan, head: Job, waiting: Iterator[Job], order: str) -> None:
@@ -129,23 +122,15 @@ def _fill_behind(plan: Plan, head: Job, waiting: Iterator[Job], order: str) -> N
             return
 
 
-class OrderParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OrderParameters(PolicyParameters, frozen=True, kw_only=True):
     """Named options of an order."""
 
     backfill: Backfill = "none"
     """Who may start ahead of a job that does not fit. `none`: nobody. `easy`: whoever does not delay the
     first such job, by the expected times. `any`: whoever fits."""
 
-    @classmethod
-    def parse(cls, parameters: Parameters) -> Self:
-        """Raises ValueError for a wrong name, type or value."""
-        return msgspec.convert(parameters, cls)
 
-    def as_parameters(self) -> Parameters:
-        return {name: getattr(self, name) for name in self.__struct_fields__}
-
-
-class PassingParameters(OrderParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PassingParameters(OrderParameters, frozen=True, kw_only=True):
     """The options of an order that lets whoever fits pass."""
 
     backfill: Backfill = "any"

@@ -18,7 +18,7 @@ from cotenant.controller.policies.toolkit.reservations import (
     end_if_started,
     reserve,
 )
-from cotenant.controller.policies.toolkit.victims import longest_first
+from cotenant.controller.policies.toolkit.victims import longest_first, may_give_way
 
 Spares = Callable[[Job], bool]
 """Whether a policy never preempts a job although it could resume."""
@@ -58,14 +58,7 @@ def late_waiting(plan: Plan) -> Job | None:
 def not_late(plan: Plan, newcomer: Job, spares: Spares) -> Iterator[Job]:
     """Whom a late job may preempt, longest first."""
     for _, job in longest_first(plan.view):
-        if (
-            job.phase is RUNNING
-            and job.preemptible
-            and not job.aged
-            and job.spec.priority <= newcomer.spec.priority
-            and not plan.is_leaving(job.job_id)
-            and not spares(job)
-        ):
+        if job.phase is RUNNING and may_give_way(plan, job, newcomer) and not spares(job):
             yield job
 
 

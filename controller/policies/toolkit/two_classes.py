@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-import msgspec
-
 from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View, is_possible, why_waiting
-from cotenant.controller.policies.base import Parameters, Stateless, Traits, is_quiet
+from cotenant.controller.policies.base import PolicyParameters, Stateless, Traits, is_quiet
 from cotenant.controller.policies.toolkit.candidates import Candidates
+from cotenant.controller.policies.toolkit.compared import Why
 from cotenant.controller.policies.toolkit.victims import FreedDevices
+from cotenant.controller.policies.toolkit.whole_queue import take_room
 
 
 def preemptible_jobs(view: View) -> Iterator[Job]:
@@ -28,19 +28,11 @@ def preemptible_jobs(view: View) -> Iterator[Job]:
                 yield job
 
 
-class ClassParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClassParameters(PolicyParameters, frozen=True, kw_only=True):
     """Named options of an order within each class."""
 
     backfill: Literal["none", "any"] = "any"
     """Who may start ahead of a job of its class that does not fit: nobody, or whoever fits."""
-
-    @classmethod
-    def parse(cls, parameters: Parameters) -> ClassParameters:
-        """Raises ValueError for a wrong name, type or value."""
-        return msgspec.convert(parameters, cls)
-
-    def as_parameters(self) -> Parameters:
-        return {"backfill": self.backfill}
 
 
 class TwoClasses(Stateless):
@@ -91,16 +83,11 @@ class TwoClasses(Stateless):
 
     def _preempt(self, plan: Plan, job: Job) -> bool:
         found = self.make_room(plan, job)
-        if found is None:
-            return False
-        for victim in found.victims:
-            plan.preempt(victim, job, self.why(job, victim))
-        names = ", ".join(victim.job_id for victim in found.victims)
-        if found.victims:
-            plan.place(job, found.devices, because("evicts-for-hp", len(found.victims), names))
-        else:
-            plan.place(job, found.devices, because("devices-being-left", self.name, len(found.devices)))
-        return True
+        if found is not None:
+            why = {victim.job_id: self.why(job, victim) for victim in found.victims}
+            evicts = because("evicts-for-hp", len(why), ", ".join(why))
+            take_room(plan, job, found, self.name, Why(evicts, why))
+        return found is not None
 
     def explain(self, view: View, job: Job) -> Reason:
         return why_waiting(view, job, self.name)

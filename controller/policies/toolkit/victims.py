@@ -21,7 +21,7 @@ import msgspec
 
 from cotenant.controller.domain import RESERVED, DeviceId, HostId, Job, asks_hosts
 from cotenant.controller.planning import Plan, SchedulingClass, View
-from cotenant.controller.policies.base import Parameters
+from cotenant.controller.policies.base import PolicyParameters
 
 
 def longest_first(view: View) -> Iterator[tuple[float, Job]]:
@@ -67,22 +67,27 @@ def _loading_and_paced(view: View, now_s: float) -> Iterator[tuple[float, int, J
     return iter([(-less_s, number, job) for less_s, number, job in found])
 
 
+def may_give_way(plan: Plan, job: Job, newcomer: Job) -> bool:
+    """Whether a job may be preempted for another: it can resume, has never aged, has no higher priority, and
+    is not leaving already."""
+    return (
+        job.preemptible
+        and not job.aged
+        and job.spec.priority <= newcomer.spec.priority
+        and not plan.is_leaving(job.spec.job_id)
+    )
+
+
 def worth_preempting(plan: Plan, newcomer: Job) -> Iterator[Job]:
     """Jobs that may be preempted and have more remaining time than the newcomer, longest first; none of a
     higher priority."""
-    mine_s, leaving, priority = newcomer.estimate.remaining_s, plan.leaving, newcomer.spec.priority
+    mine_s = newcomer.estimate.remaining_s
     if mine_s is None:
         return
     for left_s, job in longest_first(plan.view):
         if left_s <= mine_s:
             return
-        # A job that has once aged is never preempted.
-        if (
-            job.preemptible
-            and not job.aged
-            and job.spec.priority <= priority
-            and job.spec.job_id not in leaving
-        ):
+        if may_give_way(plan, job, newcomer):
             yield job
 
 
@@ -191,18 +196,10 @@ def is_kept_together(view: View, scheduling_class: SchedulingClass) -> bool:
 NewcomerRule = Literal["first", "every"]
 
 
-class NewcomerParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NewcomerParameters(PolicyParameters, frozen=True, kw_only=True):
     """The options of `srtf` and `srsf`."""
 
     newcomers: NewcomerRule = "first"
-
-    @classmethod
-    def parse(cls, parameters: Parameters) -> NewcomerParameters:
-        """Raises ValueError for a wrong name or value."""
-        return msgspec.convert(parameters, cls, strict=False)
-
-    def as_parameters(self) -> Parameters:
-        return {"newcomers": self.newcomers}
 
 
 def newcomers(arrived: Sequence[Job], rule: NewcomerRule) -> Sequence[Job]:

@@ -11,9 +11,9 @@ queue.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -23,16 +23,15 @@ from cotenant.controller.domain import (
     RUNNING,
     Decision,
     Job,
-    JobId,
     Phase,
     Place,
-    Reason,
     Wake,
     because,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View, is_aged_waiting, is_possible
 from cotenant.controller.policies.toolkit.candidates import Candidates
+from cotenant.controller.policies.toolkit.compared import Why
 from cotenant.controller.policies.toolkit.late import (
     KeptForLate,
     Spared,
@@ -42,37 +41,38 @@ from cotenant.controller.policies.toolkit.late import (
 from cotenant.controller.policies.toolkit.victims import FreedDevices, enough_of, room_of, victims_for
 
 
-class Why(NamedTuple):
-    """The reasons of one preemption: the newcomer's, and each victim's."""
-
-    newcomer: Reason
-    victims: dict[JobId, Reason]
-
-
-class QueueOrder(Protocol):
+class QueueOrder(ABC):
     """Who stands before whom, among jobs that wait and jobs that have devices."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
 
-    def is_last(self, job: Job) -> bool:
-        """Whether no job after this one has anybody behind it, now that this one has nobody."""
-
+    @abstractmethod
     def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Jobs that may lose their devices, or their reservation, to a waiting job; last in the order
         first."""
 
+    @abstractmethod
+    def why(self, view: View, job: Job, victims: Sequence[Job]) -> Why:
+        """Compares a waiting job with those that it preempts."""
+
+    def is_last(self, job: Job) -> bool:
+        """Whether no job after this one has anybody behind it, now that this one has nobody."""
+        return True
+
+    def room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> FreedDevices | None:
+        """Devices for a job that found nothing free, and those of the jobs behind it that leave them."""
+        return find_room(plan, job, behind)
+
+    def settle(self, plan: Plan, job: Job, room: FreedDevices) -> None:
+        """Carries out a preemption."""
+        take_room(plan, job, room, self.name, self.why(plan.view, job, room.victims))
+
     def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
         """Decide about a job that found nothing free; False if nothing can be done for it now."""
-
-
-class QueueScope(Protocol):
-    """Jobs to be asked, in order."""
-
-    def next(self) -> Job | None: ...
-
-    def again(self, job: Job) -> None:
-        """The job that `next` has just given is settled: go on with its shape."""
+        room = self.room(plan, job, behind)
+        if room is not None:
+            self.settle(plan, job, room)
+        return room is not None
 
 
 class NewcomersOnly:
@@ -88,6 +88,8 @@ class NewcomersOnly:
         """Does nothing: each newcomer is asked anyway."""
 
 
+QueueScope = Candidates | NewcomersOnly
+"""Jobs to be asked, in order."""
 ROUTINE = (ev.JobArrived, ev.FirstStepDone, ev.AttemptEnded)
 """Frequent events."""
 
@@ -99,9 +101,7 @@ def whom_to_ask(plan: Plan, event: ev.AnyEvent) -> QueueScope | None:
     only come nearer to their end, and what started since then stood before them. Nor do they after a first
     step, or the end of an attempt whose devices somebody waited for. Any other event may change that.
     """
-    if not isinstance(event, ROUTINE) or plan.any_free():
-        return Candidates(plan.view)
-    if is_aged_waiting(plan.view):
+    if not isinstance(event, ROUTINE) or plan.any_free() or is_aged_waiting(plan.view):
         return Candidates(plan.view)
     return NewcomersOnly(plan.view) if plan.view.queue.newcomers() else None
 
@@ -218,6 +218,10 @@ class WakeUp:
         """Whether a time was asked for and is still to come."""
         return self.at_s is not None and self.at_s > now_s
 
+    def comes_by(self, at_s: float, now_s: float) -> bool:
+        """Whether a time was asked for that is still to come, and no later than this one."""
+        return self.is_set(now_s) and self.at_s is not None and self.at_s <= at_s
+
     def is_due(self, now_s: float) -> bool:
         return self.at_s is not None and self.at_s <= now_s
 
@@ -233,3 +237,20 @@ class WakeUp:
 
     def load(self, state: bytes) -> None:
         self.at_s = msgspec.msgpack.decode(state, type=float | None) if state else None
+
+
+class RemembersWakeUp:
+    """The base of policies that remember only the time for which they asked to be woken."""
+
+    def __init__(self) -> None:
+        self._wake_up = WakeUp()
+
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
+        """Learns for which time it has asked."""
+        self._wake_up.observe(view.now_s, decision)
+
+    def save(self) -> bytes:
+        return self._wake_up.save()
+
+    def load(self, state: bytes) -> None:
+        self._wake_up.load(state)

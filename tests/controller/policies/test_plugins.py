@@ -22,7 +22,7 @@ SOURCE = '''
 from cotenant.controller.planning.plan import Plan
 from cotenant.controller.planning import why_waiting
 from cotenant.controller.policies.base import Stateless
-from cotenant.controller.policies.classic import place_in_order
+from cotenant.controller.policies.toolkit import place_in_order
 
 
 class Widest(Stateless):

@@ -20,7 +20,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
-from cotenant.controller.policies.classic import Classic
+from cotenant.controller.policies.ordered import Ordered
 from cotenant.controller.policies.toolkit import OrderParameters
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import simulate
@@ -295,7 +295,7 @@ def test_every_job_ends_and_all_accounts_agree(
         assert np.all(outcome.rework_s == 0.0)
 
 
-class Expecting(Classic):
+class Expecting(Ordered):
     """Passes another policy's answers on, and compares what was expected with what came."""
 
     def __init__(self, policy: Policy) -> None:
@@ -425,7 +425,7 @@ def test_an_interrupted_run_gives_what_there_is() -> None:
     json.dumps(summarise(outcome), allow_nan=False)
 
 
-class Thinker(Classic):
+class Thinker(Ordered):
     """Asks for a mean when a job arrives; remembers the answers."""
 
     def __init__(self, payload: dict[str, Any]) -> None:

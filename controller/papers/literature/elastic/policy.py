@@ -15,8 +15,6 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-import msgspec
-
 from cotenant.controller.domain import (
     LOADING,
     NOTHING,
@@ -39,15 +37,15 @@ from cotenant.controller.papers.literature.elastic.division import (
     max_min,
     themis,
 )
-from cotenant.controller.planning import Plan, View, first_aged, is_possible, why_impossible
-from cotenant.controller.policies.base import Parameters, Traits, is_quiet
+from cotenant.controller.planning import Plan, View, is_possible, why_behind_aged, why_impossible
+from cotenant.controller.policies.base import PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.entries import ELASTIC, PolicyEntry
-from cotenant.controller.policies.toolkit import WakeUp
+from cotenant.controller.policies.toolkit import RemembersWakeUp
 
 PLACED: Final = (RUNNING, LOADING)
 
 
-class ElasticParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ElasticParameters(PolicyParameters, frozen=True, kw_only=True):
     min_lease_s: float = 300.0
     """A job keeps its devices at least so long (`policy.resize_lease_s` holds as well)."""
     lease_factor: float = 5.0
@@ -60,24 +58,16 @@ class ElasticParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 f"got {self.min_lease_s} and {self.lease_factor}"
             )
 
-    @classmethod
-    def parse(cls, parameters: Parameters) -> ElasticParameters:
-        """Raises ValueError for a wrong name, type or range."""
-        return msgspec.convert(parameters, cls, strict=False)
 
-    def as_parameters(self) -> Parameters:
-        return msgspec.structs.asdict(self)
-
-
-class Elastic(ABC):
+class Elastic(RemembersWakeUp, ABC):
     """A policy with a division, and the time for which it last asked to be woken."""
 
     name = ""
     traits = Traits(resizes=True)
 
     def __init__(self, parameters: ElasticParameters | None = None) -> None:
+        super().__init__()
         self.parameters = parameters if parameters is not None else ElasticParameters()
-        self._look = WakeUp()
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return ()
@@ -111,28 +101,16 @@ class Elastic(ABC):
         round_ = ElasticRound(self, view)
         round_.serve()
         plan, at_s = round_.plan, round_.look_again_s()
-        if at_s is not None and not (self._look.is_set(view.now_s) and (self._look.at_s or 0.0) <= at_s):
+        if at_s is not None and not self._wake_up.comes_by(at_s, view.now_s):
             plan.actions.append(Wake(at_s=at_s, reason=because("elastic-look")))
         return plan.decision()
 
-    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
-        self._look.observe(view.now_s, decision)
-
     def explain(self, view: View, job: Job) -> Reason:
-        structural = why_impossible(view, job)
-        if structural is not None:
-            return structural
-        aged = first_aged(view)
-        if aged is not None and aged.number != job.number:
-            return because("behind-aged", aged.job_id, aged.spent.queued_s + view.now_s - aged.phase_since_s)
+        waits = why_impossible(view, job) or why_behind_aged(view, job)
+        if waits is not None:
+            return waits
         part = ElasticRound(self, view).sizes.get(job.job_id, 0)
         return because("elastic-waits", part, self.name) if part else because("elastic-none", self.name)
-
-    def save(self) -> bytes:
-        return self._look.save()
-
-    def load(self, state: bytes) -> None:
-        self._look.load(state)
 
 
 class ElasticMaxMin(Elastic):

@@ -1,0 +1,264 @@
+"""Orders of the queue: fifo by arrival, sjf and srtf by remaining time, ssf and srsf by service, which is
+remaining time x GPUs. Under srtf and srsf newcomers preempt; `toolkit/victims.py` says who is one.
+
+Source of service: the two-dimensional view of Tiresias (NSDI '19) section 3.2: a job of eight GPUs takes
+eight times as much as one of the same length on one GPU, so the product counts. Source of srtf: Lazer (DAC
+'26) section 4.1 with the deferral always 0.
+
+Departs from Tiresias in that `srsf` is to `srtf` what service is to time: only newcomers preempt.
+
+Each decision costs what it starts, plus one look at the head of each queue (one queue per scheduling class):
+it does not grow with the backlog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Final
+
+from cotenant.controller.domain import NOTHING, Decision, Job, Length, Phase, Reason, because
+from cotenant.controller.domain import events as ev
+from cotenant.controller.planning import Plan, View, why_waiting
+from cotenant.controller.policies.base import Stateless, Traits, is_quiet
+from cotenant.controller.policies.entries import FIRST, ORDER, PREEMPT, PolicyEntry
+from cotenant.controller.policies.toolkit import (
+    FreedDevices,
+    NewcomerParameters,
+    OrderParameters,
+    PassingParameters,
+    QueueOrder,
+    Why,
+    late_waiting,
+    least_told,
+    may_give_way,
+    newcomers,
+    place_in_order,
+    place_ordered,
+    victims_for,
+    why_outranks_nobody,
+    why_shorter,
+    why_shortest,
+    worth_preempting,
+)
+
+UNKNOWN_S = 1e12
+"""Jobs that say nothing about their length go last under size-based orders."""
+QueueKey = Callable[[Job], tuple[float, ...]]
+
+
+def remaining_key(job: Job) -> tuple[float, ...]:
+    """Shortest expected remaining time first."""
+    return (UNKNOWN_S if job.estimate.remaining_s is None else job.estimate.remaining_s,)
+
+
+def service_key(job: Job) -> tuple[float, ...]:
+    """Smallest remaining service first; that of a waiting job does not change."""
+    return (UNKNOWN_S if job.estimate.remaining_s is None else job.estimate.remaining_s * job.spec.gpus,)
+
+
+def service_now(job: Job, now_s: float) -> float:
+    """Expected GPU-seconds still to do at `now_s`; `UNKNOWN_S` if the job said nothing of its length."""
+    left_s = job.remaining_now_s(now_s)
+    return UNKNOWN_S if left_s is None else left_s * job.spec.gpus_min
+
+
+def _told_service(job: Job, now_s: float) -> Length | float | str:
+    return job.told_left(now_s, service_now(job, now_s))
+
+
+class Ordered(Stateless):
+    """Place queued jobs in order on free devices; never share, never preempt. The options say who
+    passes a job that does not fit."""
+
+    def __init__(self, name: str, key: QueueKey, parameters: OrderParameters) -> None:
+        self.name, self.queue_key, self.parameters = name, key, parameters
+        self.traits = Traits(orders_by_size=name != "fifo")
+
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
+        if not view.free.everywhere or not view.queue or is_quiet(view, event):
+            return NOTHING
+        plan, backfill = Plan(view), self.parameters.backfill
+        if backfill == "easy":
+            place_ordered(plan, view.queue.jobs_in_order(), self.name, backfill)
+        else:
+            place_in_order(plan, self.name, strict=backfill == "none")
+        return plan.decision()
+
+    def explain(self, view: View, job: Job) -> Reason:
+        return why_waiting(view, job, self.name)
+
+
+class OrderOfNewcomers(QueueOrder):
+    """Whom a newcomer preempts, and what is told to a waiting job behind which nobody stands."""
+
+    queue_key: QueueKey
+
+    def outranks_nobody(self, view: View, job: Job) -> Reason | None:
+        """Why it preempts nobody; None if its place in the order is not known."""
+
+
+class ByTime(OrderOfNewcomers):
+    """Running jobs by remaining time, longest first, until the newcomer fits. Devices that jobs are leaving
+    do not count: they go to the queue in order."""
+
+    name = "srtf"
+    queue_key = staticmethod(remaining_key)
+
+    def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
+        return worth_preempting(plan, job)
+
+    def room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> FreedDevices | None:
+        return victims_for(plan, job, behind)
+
+    def why(self, view: View, job: Job, victims: Sequence[Job]) -> Why:
+        return why_shorter(view, job, victims)
+
+    def outranks_nobody(self, view: View, job: Job) -> Reason | None:
+        going = (Phase.RUNNING, Phase.LOADING)
+        return why_shortest(view, job, [each for each in view.running.jobs_by_end() if each.phase in going])
+
+
+class ByService(OrderOfNewcomers):
+    """Jobs with more remaining service, most first."""
+
+    name = "srsf"
+    queue_key = staticmethod(service_key)
+
+    def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
+        """Sorts those with more only, and mostly there are few."""
+        if job.estimate.remaining_s is None:
+            return iter(())
+        running, mine, now_s = plan.view.running, *service_key(job), plan.view.now_s
+        more = [
+            (-service, other.number, other)
+            for other in chain(running.training, running.loading)
+            if mine < (service := service_now(other, now_s)) < UNKNOWN_S
+        ]
+        more.sort()
+        return (other for _, _, other in more if may_give_way(plan, other, job))
+
+    def why(self, view: View, job: Job, victims: Sequence[Job]) -> Why:
+        mine = _told_service(job, view.now_s)
+        left = {victim.job_id: _told_service(victim, view.now_s) for victim in victims}
+        return Why(
+            because("preempts-service", mine, least_told(left.values()), ", ".join(left)),
+            {job_id: because("preempted-service", job.job_id, mine, more) for job_id, more in left.items()},
+        )
+
+    def outranks_nobody(self, view: View, job: Job) -> Reason | None:
+        if job.estimate.remaining_s is None:
+            return None
+        return because("outlives-service", _told_service(job, view.now_s))
+
+
+class Preemptive(Stateless):
+    """Give free devices to queued jobs in order; then the newcomers that found none may preempt, none past an
+    aged job that waits for its devices."""
+
+    traits = Traits(preempts=True, orders_by_size=True)
+
+    def __init__(self, order: OrderOfNewcomers, parameters: NewcomerParameters | None = None) -> None:
+        self.name, self.queue_key, self._order = order.name, order.queue_key, order
+        self.parameters = parameters if parameters is not None else NewcomerParameters()
+
+    def _preempt(self, plan: Plan, newcomer: Job) -> None:
+        self._order.make_room(plan, newcomer, self._order.list_victims(plan, newcomer))
+
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
+        any_free, arrived = view.free.everywhere, view.queue.newcomers()
+        if not (any_free or arrived) or not view.queue or is_quiet(view, event):
+            return NOTHING
+        fresh = newcomers(arrived, self.parameters.newcomers) if arrived else ()
+        if not any_free and not fresh:
+            return NOTHING
+        plan = Plan(view)
+        if any_free:
+            place_in_order(plan, self.name, strict=False)
+        if fresh:
+            preempt_for_each(plan, fresh, late_waiting(plan), self._preempt)
+        return plan.decision()
+
+    def explain(self, view: View, job: Job) -> Reason:
+        nobody = self._order.outranks_nobody(view, job)
+        return why_outranks_nobody(view, job, self.name, self._order.list_victims, nobody)
+
+
+def preempt_for_each(
+    plan: Plan, fresh: Iterable[Job], waited_for: Job | None, preempt: Callable[[Plan, Job], None]
+) -> None:
+    """Asks newcomers that found no devices, in turn; none behind a job for which devices are kept back, since
+    what it would free is for that job."""
+    order_key = plan.view.queue.order_key
+    for newcomer in fresh:
+        if plan.actions and plan.is_placed(newcomer.spec.job_id):
+            continue
+        if waited_for is None or order_key(newcomer) <= order_key(waited_for):
+            preempt(plan, newcomer)
+
+
+def fifo(parameters: OrderParameters | None = None) -> Ordered:
+    """First come, first served; the head of the queue keeps its place until it fits."""
+    return Ordered("fifo", lambda job: (), parameters or OrderParameters())
+
+
+def sjf(parameters: OrderParameters | None = None) -> Ordered:
+    """Shortest expected remaining time first among those that fit."""
+    return Ordered("sjf", remaining_key, parameters or PassingParameters())
+
+
+def ssf(parameters: OrderParameters | None = None) -> Ordered:
+    """Smallest service first among those that fit; no job is preempted."""
+    return Ordered("ssf", service_key, parameters or PassingParameters())
+
+
+def srtf(parameters: NewcomerParameters | None = None) -> Preemptive:
+    """Shortest remaining time first; a newcomer may preempt jobs with more remaining time. The variant that
+    re-evaluates the whole queue is `srtf-full`."""
+    return Preemptive(ByTime(), parameters)
+
+
+def srsf(parameters: NewcomerParameters | None = None) -> Preemptive:
+    """Smallest remaining service first; a newcomer may preempt jobs with more of it."""
+    return Preemptive(ByService(), parameters)
+
+
+FIFO: Final = PolicyEntry(
+    "first come, first served",
+    fifo,
+    OrderParameters.parse,
+    group=FIRST,
+    choose="people expect first come, first served",
+)
+
+SJF: Final = PolicyEntry(
+    "shortest expected job first among those that fit; no preemption",
+    sjf,
+    PassingParameters.parse,
+    group=FIRST,
+    choose="jobs have expected times and cannot resume",
+)
+
+SSF: Final = PolicyEntry(
+    "smallest service (remaining time x GPUs) first among those that fit; no preemption",
+    ssf,
+    PassingParameters.parse,
+    group=ORDER,
+    choose="as for sjf, where some jobs are much wider than others",
+)
+
+SRTF: Final = PolicyEntry(
+    "shortest remaining time first; newcomers preempt longer jobs",
+    srtf,
+    NewcomerParameters.parse,
+    group=FIRST,
+    choose="jobs have expected times and resume, and short ones must not wait behind long ones",
+)
+
+SRSF: Final = PolicyEntry(
+    "smallest remaining service (time x GPUs) first; newcomers preempt jobs with more of it",
+    srsf,
+    NewcomerParameters.parse,
+    group=PREEMPT,
+    choose="as for srtf, where some jobs are much wider than others",
+)
