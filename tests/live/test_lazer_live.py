@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+import msgspec
 import pytest
 
 from cotenant.controller.domain import LOAD_S, PAUSE_S, JobId, Phase, texts
@@ -50,7 +51,7 @@ def test_a_deferral_is_kept_explained_and_not_forgotten_with_the_controller(clus
     cluster.add_agent("a", "agent.devices=cpu:1", "agent.heartbeat_s=0.3", "launch.warm=true").start()
     long = cluster.submit(LONG)
     cluster.until(lambda jobs: jobs[long].phase is Phase.RUNNING and jobs[long].resumable)
-    cluster.client.ask(wire.SetPolicy(name="lazer", parameters=PARAMETERS.as_parameters()))
+    cluster.client.ask(wire.SetPolicy(name="lazer", parameters=msgspec.structs.asdict(PARAMETERS)))
     load_s = cluster.shown(long).job.expected_load_s
     if load_s == LOAD_S:
         pytest.skip("torch takes more than ten seconds to import here: a load that long is not measured")
