@@ -29,6 +29,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.events import claims
 from cotenant.controller.engine.events.ending import clear_suspicion, end_job, left_host, take_in_fault
 from cotenant.controller.engine.events.hosts import leave_if_due
+from cotenant.controller.engine.stages.fair_share import decayed_usage
 from cotenant.controller.engine.state.counting import is_loading
 from cotenant.controller.engine.state.dispatch import Alarm, Dispatch, hosts_of, is_need_unknown
 from cotenant.controller.engine.state.estimating import (
@@ -40,7 +41,7 @@ from cotenant.controller.engine.state.estimating import (
     observe_sharing,
     remaining_from,
 )
-from cotenant.controller.engine.state.ledger import Ledger
+from cotenant.controller.engine.state.ledger import DecayedUsage, Ledger
 from cotenant.controller.performance import SCHEDULE_VARIABLE, Profile, fitting
 
 SETTLED_S: Final = 0.001
@@ -247,9 +248,10 @@ def _note_lateness(dispatch: Dispatch, job: Job, event: ev.AttemptEnded) -> None
         held = [ledger.holdings.tenants(each) for each in ledger.holdings.held_by(job, event.host_id)]
         part = job.placement.fraction
         devices = part * len(held) if part < 1.0 else sum(1.0 / max(1, len(each)) for each in held)
-        ledger.accounts[charged] = msgspec.structs.replace(
-            account, device_s=account.device_s - devices * late_s
-        )
+        half_life_s, now_s = dispatch.config.policy.fair_share_half_life_s, ledger.now_s
+        too_much = DecayedUsage(device_s=0.0, at_s=now_s - late_s, devices=devices)
+        used_s, less_s = (decayed_usage(each, half_life_s, now_s) for each in (account, too_much))
+        ledger.accounts[charged] = msgspec.structs.replace(account, device_s=used_s - less_s, at_s=now_s)
 
 
 def _go_on_whole(ledger: Ledger, job: Job, detail: str) -> None:
