@@ -46,6 +46,7 @@ def person(gpus: MockGpus, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         settings["mps__mode"] = "off"  # A genuine control program may be installed here.
         with at_home(tmp_path_factory.mktemp("p"), mock_nvml=str(gpus.path), **settings) as made:
             made.write("holds.py", HOLDS)
+            when(lambda: all(each["state"] == "ok" for each in devices(made)))  # CUDA was tried on all.
             yield made
 
 
